@@ -1,0 +1,65 @@
+"""What data is to the rest of the library: images, and labels only where they may be seen.
+
+A pool is an ``Images``: it has no label field, so nothing that is handed a pool can leak its truth.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from torch import Tensor
+
+from ducats.errors import UserError
+
+UNLABELLED = -1  # never asked
+VOID = -2  # asked; the annotator says that no class applies. Never ask again, never train on it.
+
+
+@dataclass(frozen=True)
+class Images:
+    """Decoded images and their stable names, without labels."""
+
+    keys: tuple[str, ...]  # unique and stable: a relative path, or an id from the manifest
+    pixels: Tensor  # uint8 (N, channels, height, width); may be backed by a file
+    files: tuple[Path, ...] | None = None  # where each came from, if from a file
+
+    def __post_init__(self) -> None:
+        if len(self.keys) != len(self.pixels):
+            raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
+        if len(set(self.keys)) != len(self.keys):
+            doubled = next(k for k in self.keys if self.keys.count(k) > 1)
+            raise UserError(f"the key {doubled!r} names two images; keys must be unique")
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+
+@dataclass(frozen=True)
+class Domain:
+    """Images with their labels: a source, or a held-out test set. Never a pool."""
+
+    images: Images
+    labels: Tensor  # int64 (N,), an index into classes
+    classes: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.labels) != len(self.images):
+            raise ValueError(f"{len(self.labels)} labels for {len(self.images)} images")
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+
+@dataclass(frozen=True)
+class Shift:
+    """One adaptation problem: what is labelled, what is not, and who may know better."""
+
+    source: Domain
+    pool: Images
+    truth: Tensor | None = None  # (len(pool),), for a simulated oracle and nobody else
+    test: Domain | None = None  # held out; touched by evaluation alone
+
+    @property
+    def classes(self) -> Sequence[str]:
+        """Class names; the source's order is everyone's order."""
+        return self.source.classes
