@@ -1,0 +1,184 @@
+"""Config to parts: the only place where names are looked up and parts are built."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from ducats import config as settings
+from ducats.budget import split_budget
+from ducats.data import DATASETS
+from ducats.data.views import View
+from ducats.domain import Shift
+from ducats.engine.fit import Optimisation
+from ducats.engine.schedules import SCHEDULES
+from ducats.engine.streams import Views
+from ducats.errors import UserError
+from ducats.models import MODELS, Evidential
+from ducats.objectives import OBJECTIVES
+from ducats.oracles import Oracle, People, Truth
+from ducats.queries import QUERIES, Strategy
+from ducats.randomness import global_seed
+from ducats.run import Parts, Plan
+from ducats.rundir import RunDir
+
+T = TypeVar("T")
+
+
+def look_up(kind: str, table: Mapping[str, T], name: str) -> T:
+    """Find ``name``, or say what there is; ``package.module:attribute`` finds a user's own."""
+    if name in table:
+        return table[name]
+    if ":" not in name:
+        raise UserError(f"no {kind} {name!r}; there are: {', '.join(table)}, or your own as package.module:name")
+    module, _, attribute = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
+    except (ImportError, AttributeError) as error:
+        raise UserError(
+            f"no {kind} {name!r}: {error}; is its folder on PYTHONPATH, and is the name right?"
+        ) from error
+
+
+def bind(kind: str, name: str, function: Callable[..., T], given: int, knobs: Mapping[str, Any]) -> Callable[..., T]:
+    """Bind knobs to a part, after checking them against its signature: a slip fails now, not hours later.
+
+    Args:
+        kind: for the message.
+        name: for the message.
+        function: the part.
+        given: how many positional arguments its caller will pass.
+        knobs: keyword arguments by name.
+    """
+    try:
+        inspect.signature(function).bind_partial(*[None] * given, **knobs)
+    except TypeError:
+        known = [p.name for p in list(inspect.signature(function).parameters.values())[given:]]
+        wrong = sorted(knobs.keys() - known)
+        raise UserError(
+            f"the {kind} {name!r} has no knob {', '.join(map(repr, wrong))}; "
+            f"it has: {', '.join(known) if known else 'none'}"
+        ) from None
+    return partial(function, **knobs)
+
+
+def load_data(config: settings.Config) -> Shift:
+    """Read the images; truth, where there is some, stays inside the shift's own field."""
+    function = look_up("data set", DATASETS, config.data.name)
+    knobs = {k: Path(v) if k in PATHS and v is not None else v for k, v in config.data.knobs.items()}
+    missing = [
+        p.name
+        for p in inspect.signature(function).parameters.values()
+        if p.default is p.empty and p.kind is p.KEYWORD_ONLY and p.name not in knobs
+    ]
+    if missing:
+        options = " and ".join(f"--{name}" for name in missing)
+        raise UserError(f"the data set {config.data.name!r} needs {options} (or data.knobs.{missing[0]} in a config)")
+    return bind("data set", config.data.name, function, 0, knobs)()
+
+
+PATHS = ("source", "target", "test", "path", "cache", "root")  # knobs of data sets that are paths
+
+
+def make_model(config: settings.Config, classes: int, channels: int) -> Evidential:
+    """Build the model, its random weights fixed by the run's seed."""
+    builder = look_up("model", MODELS, config.model.name)
+    knobs = {"classes": classes, "channels": channels, **config.model.knobs}
+    with global_seed(config.seed, "model"):
+        return Evidential(bind("model", config.model.name, builder, 0, knobs)(), config.model.evidence)
+
+
+def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
+    """Who answers: the truth where the data has it, people where it has not."""
+    name = config.oracle.name
+    if name == "auto":
+        name = "people" if shift.truth is None else "truth"
+    if name == "truth":
+        if shift.truth is None:
+            raise UserError(
+                "the oracle 'truth' needs the target's labels, and this data has none: use --oracle people, "
+                "or, for a benchmark whose target folders are classes, --truth"
+            )
+        return Truth(shift.truth)
+    if name == "people":
+        return People(home.questions, shift.pool, shift.classes)
+    maker: Callable[..., Oracle] = look_up("oracle", {}, name) if ":" in name else _no_oracle(name)
+    return bind("oracle", name, maker, 1, config.oracle.knobs)(shift)
+
+
+def _no_oracle(name: str) -> Any:
+    raise UserError(f"no oracle {name!r}; there are: auto, truth, people, or your own as package.module:name")
+
+
+def make_views(config: settings.Config) -> Views:
+    """Views by stream; labelled target is looked at as the source is, unless it is told otherwise."""
+    views = config.views
+    made = {name: View(**getattr(views, name).model_dump()) for name in ("source", "unlabelled", "scoring", "test")}
+    labelled = made["source"] if views.labelled is None else View(**views.labelled.model_dump())
+    return Views(labelled=labelled, **made)
+
+
+def make_plan(config: settings.Config, pool: int) -> Plan:
+    """When to ask and for how many labels, in whole numbers."""
+    after = settings.ask_epochs(config)
+    train = config.train
+    schedule = look_up("schedule", SCHEDULES, train.schedule.name)
+    return Plan(
+        epochs=train.epochs,
+        ask_after=after,
+        budget=split_budget(config.ask.budget, pool, len(after), config.ask.rounding),
+        batch_size=train.batch_size,
+        steps_per_epoch=train.steps_per_epoch,
+        labelled_batches=train.labelled_batches,
+        optimisation=Optimisation(
+            lr=train.lr,
+            momentum=train.momentum,
+            nesterov=train.nesterov,
+            weight_decay=train.weight_decay,
+            multipliers=train.multipliers,
+        ),
+        schedule=bind("schedule", train.schedule.name, schedule, 1, train.schedule.knobs),
+        scoring_batch=config.engine.scoring_batch,
+        seed=config.seed,
+    )
+
+
+def check_names(config: settings.Config) -> None:
+    """Look every name and knob up before any image is read."""
+    strategy = look_up("query", QUERIES, config.query.name)
+    query = strategy.query if isinstance(strategy, Strategy) else strategy
+    bind("query", config.query.name, query, 1, config.query.knobs)
+    bind("objective", config.objective.name, look_up("objective", OBJECTIVES, config.objective.name), 2,
+         config.objective.knobs)
+    bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
+    bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
+
+
+def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) -> tuple[Parts, Plan]:
+    """Build everything that a run needs.
+
+    Args:
+        config: what to build.
+        home: the run's folder; people's questions go there.
+        shift: the data, if it was read already.
+    """
+    check_names(config)
+    shift = shift or load_data(config)
+    plan = make_plan(config, len(shift.pool))
+    found = look_up("query", QUERIES, config.query.name)
+    strategy = found if isinstance(found, Strategy) else Strategy(found)
+    query = Strategy(bind("query", config.query.name, strategy.query, 1, config.query.knobs), strategy.needs)
+    objective = look_up("objective", OBJECTIVES, config.objective.name)
+    parts = Parts(
+        model=make_model(config, len(shift.classes), int(shift.source.images.pixels.shape[1])),
+        source=shift.source,
+        pool=shift.pool,
+        oracle=make_oracle(config, shift, home),
+        query=query,
+        objective=bind("objective", config.objective.name, objective, 2, config.objective.knobs),
+        test=shift.test,
+        views=make_views(config),
+    )
+    return parts, plan

@@ -1,0 +1,323 @@
+"""One run, completely described: frozen models, YAML in, strict, resolved YAML out. Needs no torch.
+
+Later files override earlier ones, and ``key=value`` settings override files. Unknown names are errors that
+name the file and the nearest known name. Parts never see any of this: ``assemble`` reads it and hands them
+flat arguments.
+"""
+
+import difflib
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from ducats.errors import UserError
+
+Layer = Mapping[str, Any]
+
+
+class Strict(BaseModel):
+    """Settings that refuse what they do not know and never change."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Part(Strict):
+    """A part by name, with knobs that are checked against its signature."""
+
+    name: str = Field(description="a name from the mapping of its kind, or `package.module:function`")
+    knobs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of that part")
+
+
+class View(Strict):
+    """How a stored image becomes the model's input."""
+
+    crop: Literal["none", "center", "random", "resized"] = Field(
+        "none", description="none; centre; random place; random place, scale and shape (RandomResizedCrop)"
+    )
+    size: int | None = Field(None, ge=1, description="side after the crop; null keeps the stored side")
+    scale: tuple[float, float] = Field((0.08, 1.0), description="share of the area, for `resized`")
+    ratio: tuple[float, float] = Field((0.75, 4 / 3), description="width over height, for `resized`")
+    pad: int = Field(0, ge=0, description="edge pixels repeated on each side before a `random` crop")
+    flip: float = Field(0.0, ge=0, le=1, description="probability of a left-right flip")
+    jitter: tuple[float, float, float, float] = Field(
+        (0.0, 0.0, 0.0, 0.0), description="brightness, contrast, saturation, hue (ColorJitter)"
+    )
+
+    @field_validator("jitter")
+    @classmethod
+    def _hue(cls, value: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+        if min(value) < 0 or value[3] > 0.5:
+            raise ValueError("jitter must not be negative, and hue at most 0.5")
+        return value
+
+
+class Model(Part):
+    """The network and how its logits become Dirichlet parameters."""
+
+    name: str = Field("timm", description="small_cnn, timm, or `package.module:function`")
+    evidence: Literal["exp", "exp_clamped", "exp_plus_one", "softplus_plus_one"] = Field(
+        "exp", description="alpha from logits; exp is the paper's"
+    )
+
+
+class Data(Part):
+    """Where the images come from."""
+
+    name: str = Field("folders", description="digits, folders, manifest, toy, or `package.module:function`")
+
+
+class Views(Strict):
+    """One view per use of the images."""
+
+    source: View = Field(View(crop="resized", size=224, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)))
+    labelled: View | None = Field(None, description="bought target images in training; null: as the source")
+    unlabelled: View = Field(View(crop="random", size=224), description="unlabelled target in training")
+    scoring: View = Field(
+        View(crop="center", size=224), description="the pool when it is scored; published: a random crop"
+    )
+    test: View = Field(View(crop="center", size=224), description="held-out images, and prediction")
+
+
+class Train(Strict):
+    """One training; it goes on through all questions."""
+
+    epochs: int = Field(50, ge=1)
+    batch_size: int = Field(32, ge=2, description="images of each stream in a step, over all processes")
+    steps_per_epoch: int | None = Field(
+        None, ge=1, description="null: the longer of source and pool at the start, in full batches"
+    )
+    labelled_batches: Literal["even", "short_last"] = Field(
+        "even",
+        description="even: bought images in batches of nearly one size; "
+        "short_last: published, the last batch of a pass may be one image, doubled",
+    )
+    lr: float = Field(4e-3, gt=0, description="learning rate at step 0")
+    momentum: float = Field(0.9, ge=0, lt=1)
+    nesterov: bool = Field(True)
+    weight_decay: float = Field(1e-3, ge=0, description="on everything, biases and norms included")
+    multipliers: dict[str, float] = Field(
+        default_factory=dict, description="learning-rate factor by prefix of a parameter's name"
+    )
+    schedule: Part = Field(
+        Part(name="inverse_decay", knobs={"gain": 1e-3, "power": 0.75}),
+        description="learning rate over steps: inverse_decay or constant",
+    )
+
+
+class Ask(Strict):
+    """When to ask, and for how much."""
+
+    budget: int | str = Field("5%", description="labels in all: a count (65), or a share of the pool (5%)")
+    rounds: int = Field(5, ge=0, description="in how many questions the budget is spent")
+    after: tuple[int, ...] | None = Field(
+        None, description="epochs after which to ask; null: spread over 20 % to 36 % of the training"
+    )
+    rounding: Literal["nearest_total", "ceil_per_round"] = Field(
+        "nearest_total",
+        description="nearest_total: round the whole, the rest goes to the last rounds; "
+        "ceil_per_round: published, each round rounds up, so it spends a little more",
+    )
+
+
+class Engine(Strict):
+    """Where and how to compute. Not part of a run's identity, except for the precision."""
+
+    device: str = Field("auto", description="auto, cpu, cuda, mps")
+    processes: int = Field(1, ge=1, description="processes on this machine")
+    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = Field("32-true")
+    threads: int | None = Field(None, ge=1, description="CPU threads per process; null leaves torch's default")
+    scoring_batch: int = Field(256, ge=1, description="images in a batch when scoring and measuring")
+
+
+class Config(Strict):
+    """Everything about one run."""
+
+    method: str = Field("duc", description="a name for tables; says nothing by itself")
+    seed: int = Field(0, ge=0)
+    data: Data = Field(Data(name="folders"))
+    model: Model = Field(Model(name="timm"))
+    objective: Part = Field(Part(name="duc"), description="how to train: duc, softmax")
+    query: Part = Field(Part(name="duc"), description="what to ask: see `ducats queries`")
+    oracle: Part = Field(
+        Part(name="auto"), description="who answers: truth, people; auto: truth where the data has it"
+    )
+    train: Train = Field(Train())
+    views: Views = Field(Views())
+    ask: Ask = Field(Ask())
+    engine: Engine = Field(Engine())
+
+    @model_validator(mode="after")
+    def _times(self) -> "Config":
+        ask_epochs(self)
+        return self
+
+    def identity(self) -> dict[str, Any]:
+        """What makes this run this run: all but where it is computed."""
+        settings = self.model_dump(mode="json")
+        settings["engine"] = {"precision": self.engine.precision, "scoring_batch": self.engine.scoring_batch}
+        return settings
+
+    def digest(self) -> str:
+        """Eight characters that name the run."""
+        text = json.dumps(self.identity(), sort_keys=True)
+        return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+def ask_epochs(config: Config) -> tuple[int, ...]:
+    """Epochs after which the run asks, one per round."""
+    ask, epochs = config.ask, config.train.epochs
+    if ask.rounds == 0 or ask.after == ():
+        return ()
+    if ask.after is not None:
+        if list(ask.after) != sorted(set(ask.after)) or ask.after[0] < 0:
+            raise ValueError(f"ask.after must rise from round to round, not {list(ask.after)}")
+        if ask.after[-1] >= epochs:
+            raise ValueError(
+                f"ask.after names epoch {ask.after[-1]}, but training ends after epoch {epochs}: "
+                "the labels of that round would never be learnt"
+            )
+        return ask.after
+    # The paper's 10, 12, 14, 16, 18 of 50, at any number of rounds and epochs.
+    last = max(ask.rounds - 1, 1)
+    after = tuple(round(epochs * (0.2 + 0.16 * r / last)) for r in range(ask.rounds))
+    if len(set(after)) < len(after) or after[-1] >= epochs:
+        after = tuple(range(max(0, epochs - 1 - ask.rounds), epochs))[-1 - ask.rounds : -1]
+    if len(after) < ask.rounds:
+        raise ValueError(f"{ask.rounds} rounds do not fit into {epochs} epochs; name them with ask.after")
+    return after
+
+
+def load(files: Sequence[str | Path] = (), settings: Iterable[str] = (), extra: Layer | None = None) -> Config:
+    """Merge files, ``key=value`` settings and a last layer into one config.
+
+    Args:
+        files: YAML files, or names of the configs that come with the package (``methods/duc``, ``duc``).
+        settings: ``train.lr=0.01`` and the like; values are YAML.
+        extra: a nested mapping on top, from options of the command line.
+    """
+    layers: list[tuple[str, Layer]] = []
+    for file in files:
+        path = find(file)
+        layers.append((str(file), _read(path)))
+    layers += [(f"--set {setting}", _setting(setting)) for setting in settings]
+    if extra:
+        layers.append(("the command line", extra))
+    merged: dict[str, Any] = {}
+    for origin, layer in layers:
+        _check_names(layer, Config, origin)
+        merged = merge(merged, layer)
+    try:
+        return Config.model_validate(merged)
+    except ValidationError as error:
+        raise UserError(_explain(error, [origin for origin, _ in layers])) from None
+
+
+def find(name: str | Path) -> Path:
+    """Find a config: a file as given, or one of the package's own by name."""
+    path = Path(name)
+    if path.is_file():
+        return path
+    home = shipped()
+    stem = str(name).removeprefix("configs/").removesuffix(".yaml")
+    for candidate in (home / f"{stem}.yaml", *sorted(home.glob(f"*/{stem}.yaml"))):
+        if candidate.is_file():
+            return candidate
+    known = sorted(str(p.relative_to(home).with_suffix("")) for p in home.rglob("*.yaml"))
+    near = difflib.get_close_matches(stem, [*known, *(k.split("/")[-1] for k in known)], n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UserError(f"no config {str(name)!r}: {hint}it is no file, and the package has: {', '.join(known)}")
+
+
+def shipped() -> Path:
+    """The folder of the configs that come with the package."""
+    return Path(str(resources.files("ducats"))) / "configs"
+
+
+def to_yaml(config: Config) -> str:
+    """The resolved config, nothing left to defaults."""
+    return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
+
+
+def merge(below: Layer, above: Layer) -> dict[str, Any]:
+    """Lay one mapping over another.
+
+    A layer that names another part (``name:``) brings its own knobs; those of the old part would not fit.
+
+    >>> merge({"query": {"name": "duc", "knobs": {"kappa": 5}}}, {"query": {"name": "random"}})
+    {'query': {'name': 'random'}}
+    """
+    merged = dict(below)
+    for key, value in above.items():
+        old = merged.get(key)
+        if isinstance(value, Mapping) and isinstance(old, Mapping):
+            renamed = "name" in value and value["name"] != old.get("name")
+            merged[key] = {**value} if renamed else merge(old, value)
+        else:
+            merged[key] = value
+    return merged
+
+
+def differences(old: Layer, new: Layer, prefix: str = "") -> list[str]:
+    """Say which settings differ, as ``key: old -> new``."""
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {a!r} -> {b!r}")
+    return found
+
+
+def _read(path: Path) -> Layer:
+    try:
+        layer = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if layer is None:
+        return {}
+    if not isinstance(layer, Mapping):
+        raise UserError(f"{path} must hold `key: value` settings, not {type(layer).__name__}")
+    return layer
+
+
+def _setting(setting: str) -> Layer:
+    key, equals, text = setting.partition("=")
+    if not equals or not key:
+        raise UserError(f"--set {setting!r} is not of the form key=value, e.g. --set train.lr=0.01")
+    layer: Any = yaml.safe_load(text)
+    for name in reversed(key.strip().split(".")):
+        layer = {name: layer}
+    return dict(layer)
+
+
+def _check_names(layer: Layer, schema: type[BaseModel], origin: str, prefix: str = "") -> None:
+    """Refuse unknown names layer by layer, so that the message can say which file holds the slip."""
+    for key, value in layer.items():
+        if key not in schema.model_fields:
+            near = difflib.get_close_matches(str(key), schema.model_fields, n=1)
+            hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(schema.model_fields)}"
+            raise UserError(f"{origin}: there is no setting '{prefix}{key}'; {hint}")
+        inner = _model_of(schema.model_fields[key].annotation)
+        if inner is not None and isinstance(value, Mapping):
+            _check_names(value, inner, origin, f"{prefix}{key}.")
+
+
+def _model_of(annotation: Any) -> type[BaseModel] | None:
+    kinds = (annotation, *getattr(annotation, "__args__", ()))
+    return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
+
+
+def _explain(error: ValidationError, origins: list[str]) -> str:
+    first = error.errors()[0]
+    where = ".".join(str(part) for part in first["loc"])
+    what = first["msg"].removeprefix("Value error, ")
+    got = f", got {first['input']!r}" if where else ""
+    said = f" (settings from {', '.join(origins)})" if origins else ""
+    return f"{where}: {what}{got}{said}" if where else f"{what}{said}"

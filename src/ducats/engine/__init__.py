@@ -1,0 +1,1 @@
+"""The engine: passes over data with a model. Fit, score, evaluate."""

@@ -1,0 +1,105 @@
+"""One training loop: batches to objective to named losses to optimiser."""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from ducats.engine.processes import add_up, agree_on_buffers
+from ducats.engine.schedules import Schedule
+from ducats.errors import UserError
+from ducats.objectives import Batch, Objective
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """How the weights move; the defaults are the published ones for Office-Home."""
+
+    lr: float = 4e-3
+    momentum: float = 0.9
+    nesterov: bool = True
+    weight_decay: float = 1e-3
+    multipliers: Mapping[str, float] | None = None  # learning-rate factor by prefix of a parameter's name
+
+
+def make_optimiser(network: nn.Module, how: Optimisation) -> SGD:
+    """SGD with one group per learning-rate factor; the first matching prefix wins, the rest has factor 1."""
+    multipliers = dict(how.multipliers or {})
+    groups: dict[float, list[nn.Parameter]] = {}
+    used = set()
+    for name, parameter in network.named_parameters():
+        prefix = next((p for p in multipliers if name == p or name.startswith(f"{p}.")), None)
+        used.add(prefix)
+        groups.setdefault(multipliers.get(prefix or "", 1.0), []).append(parameter)
+    unused = multipliers.keys() - used
+    if unused:
+        tops = sorted({name.split(".")[0] for name, _ in network.named_parameters()})
+        raise UserError(f"train.multipliers names {sorted(unused)}, but the model's parts are {tops}")
+    return SGD(
+        [{"params": parameters, "first_lr": factor * how.lr} for factor, parameters in groups.items()],
+        lr=how.lr,
+        momentum=how.momentum,
+        nesterov=how.nesterov and how.momentum > 0,
+        weight_decay=how.weight_decay,
+    )
+
+
+def fit_epoch(
+    model: nn.Module,
+    optimiser: SGD,
+    objective: Objective,
+    batches: Iterable[Batch],
+    schedule: Schedule,
+    *,
+    first_step: int,
+    fabric: Fabric,
+    on_step: Callable[[int, Callable[[], dict[str, float]]], None],
+) -> dict[str, float]:
+    """Train on an epoch's batches; return each loss's mean.
+
+    Args:
+        model: as Fabric set it up.
+        optimiser: likewise.
+        objective: names and computes the losses.
+        batches: this process's share.
+        schedule: learning-rate factor by step.
+        first_step: steps done before this epoch.
+        fabric: device and processes.
+        on_step: told the steps done, and how to get the mean losses (which waits for the device).
+    """
+    model.train()
+    sums: dict[str, Tensor] = {}
+    counts: dict[str, int] = {}
+
+    def means() -> dict[str, float]:
+        return {name: float(total) / counts[name] for name, total in sums.items()}
+
+    for step, batch in enumerate(batches, start=first_step):
+        for group in optimiser.param_groups:
+            group["lr"] = group["first_lr"] * schedule(step)
+        losses = objective(model, batch)
+        if not losses:
+            raise UserError("the objective has no term left to train on: every weight is zero")
+        optimiser.zero_grad()
+        fabric.backward(torch.stack(list(losses.values())).sum())
+        optimiser.step()
+        for name, loss in losses.items():
+            sums[name] = sums.get(name, 0.0) + loss.detach()
+            counts[name] = counts.get(name, 0) + 1
+        on_step(step + 1, means)
+    agree_on_buffers(model, fabric)
+    sums = {name: add_up(total, fabric) / fabric.world_size for name, total in sums.items()}
+    _check_finite(means(), optimiser)
+    return means()
+
+
+def _check_finite(losses: Mapping[str, float], optimiser: SGD) -> None:
+    broken = [name for name, value in losses.items() if not abs(value) < float("inf")]
+    if broken:
+        raise UserError(
+            f"the loss {broken[0]!r} became {losses[broken[0]]} at learning rate {optimiser.param_groups[0]['lr']:.2g}: "
+            "lower train.lr, or bound the evidence with model.evidence=exp_clamped; the last good epoch is kept"
+        )

@@ -1,0 +1,82 @@
+"""Several processes, one answer: who does what, and how the shares are put together."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import torch
+from lightning_fabric import Fabric
+from lightning_fabric.strategies import DDPStrategy
+from torch import Tensor, nn
+
+from ducats.errors import AwaitingLabels, UserError
+
+T = TypeVar("T")
+
+
+def make_fabric(device: str = "auto", processes: int = 1, precision: str = "32-true") -> Fabric:
+    """Set up device, precision and processes.
+
+    Args:
+        device: auto, cpu, cuda or mps.
+        processes: on this machine; on a GPU machine, one per device.
+        precision: as Fabric names it, e.g. ``32-true`` or ``bf16-mixed``.
+    """
+    if processes == 1:
+        strategy: str | DDPStrategy = "auto"
+    else:
+        # Streams are forwarded one after another before one backward: buffers must not be overwritten between.
+        strategy = DDPStrategy(broadcast_buffers=False)
+    try:
+        return Fabric(accelerator=device, devices=processes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
+    except Exception as error:
+        raise UserError(f"cannot use engine.device={device!r} with {processes} process(es): {error}") from error
+
+
+def share_of(work: Sequence[T], fabric: Fabric) -> Sequence[T]:
+    """This process's share of a list of batches: whole batches, so each is computed alike on any number."""
+    return work[fabric.global_rank :: fabric.world_size]
+
+
+def gather(mine: Tensor, fabric: Fabric) -> Tensor:
+    """All processes' rows, ``(n_rank, ...) -> (sum n_rank, ...)``: no padding, no doubles."""
+    if fabric.world_size == 1:
+        return mine
+    counts = fabric.all_gather(torch.tensor([len(mine)])).flatten().tolist()
+    padded = mine.new_zeros(max(counts), *mine.shape[1:])
+    padded[: len(mine)] = mine
+    everyone = fabric.all_gather(padded)
+    return torch.cat([rows[:count] for rows, count in zip(everyone, counts, strict=True)])
+
+
+def add_up(mine: Tensor, fabric: Fabric) -> Tensor:
+    """Sum over the processes."""
+    if fabric.world_size == 1:
+        return mine
+    total = fabric.all_reduce(mine.clone(), reduce_op="sum")
+    assert isinstance(total, Tensor)
+    return total
+
+
+def agree_on_buffers(model: nn.Module, fabric: Fabric) -> None:
+    """Average batch-norm statistics, which each process collected on its own share."""
+    if fabric.world_size == 1:
+        return
+    for buffer in model.buffers():
+        if buffer.is_floating_point():
+            buffer.copy_(add_up(buffer, fabric) / fabric.world_size)
+
+
+def on_chief(fabric: Fabric, act: Callable[[], T]) -> T:
+    """Let the first process act and tell all others what came out, or why nothing did."""
+    if fabric.world_size == 1:
+        return act()
+    outcome: tuple[T | None, Exception | None] = (None, None)
+    if fabric.is_global_zero:
+        try:
+            outcome = (act(), None)
+        except (UserError, AwaitingLabels) as error:
+            outcome = (None, error)
+    result, failure = fabric.broadcast(outcome)
+    if failure is not None:
+        raise failure
+    return result  # type: ignore[return-value]

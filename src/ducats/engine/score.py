@@ -1,0 +1,109 @@
+"""Passes over the pool: the columns a strategy needs, and the choice it makes of them."""
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ducats.data.views import View, look
+from ducats.domain import UNLABELLED, Images
+from ducats.engine.processes import gather, share_of
+from ducats.errors import UserError
+from ducats.ledger import Request
+from ducats.queries import Strategy
+from ducats.randomness import fork
+from ducats.rows import Output, Rows, Slate
+
+
+@torch.inference_mode()
+def table(
+    model: nn.Module,
+    images: Images,
+    needs: tuple[str, ...],
+    *,
+    view: View,
+    batch_size: int,
+    seed: int,
+    fabric: Fabric,
+) -> Rows:
+    """One row per image with the columns in ``needs``, in the order of the images, on the CPU.
+
+    Batches are cut before they are shared out: each is computed alike on any number of processes, and so is
+    the choice. Nothing needed means no forward pass.
+
+    Args:
+        model: images to ``Output``.
+        images: the pool.
+        needs: ``z`` and ``features``, or less.
+        view: how to look at each image.
+        batch_size: images in a batch.
+        seed: for a view with luck in it.
+        fabric: device and processes.
+    """
+    everyone = torch.arange(len(images))
+    position = torch.zeros_like(everyone)
+    if not needs:
+        return Rows(everyone, position, {})
+    model.eval()
+    batches = share_of(list(enumerate(everyone.split(batch_size))), fabric)
+    seen, found = [], {name: [] for name in needs}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
+    for number, index in batches:
+        shown = look(images.pixels[index], view, fork(seed, "scoring", number))
+        output: Output = model(fabric.to_device(shown))
+        seen.append(index)
+        for name in needs:
+            found[name].append(_column(output, name).float().cpu())
+    if fabric.world_size == 1:
+        return Rows(everyone, position, {name: torch.cat(parts) for name, parts in found.items()})
+    width = {name: _width(model, images, view, name, fabric) for name in needs}
+    mine = torch.cat(seen) if seen else everyone[:0]
+    order = gather(mine, fabric).argsort()
+    columns = {}
+    for name, parts in found.items():
+        own = torch.cat(parts) if parts else torch.zeros(0, *width[name])
+        columns[name] = gather(own, fabric)[order]
+    return Rows(everyone, position, columns)
+
+
+def choose(
+    strategy: Strategy, rows: Rows, targets: Tensor, budget: int, round_number: int, generator: torch.Generator
+) -> Request:
+    """Let the strategy spend a budget on rows that were never asked; hold it to the rules.
+
+    Args:
+        strategy: who chooses.
+        rows: the whole pool.
+        targets: what the ledger knows of it.
+        budget: labels to buy.
+        round_number: 1 for the first question.
+        generator: the query's only randomness.
+    """
+    candidates = rows[(targets == UNLABELLED).nonzero().squeeze(1)]
+    labelled = rows[(targets >= 0).nonzero().squeeze(1)]
+    slate = Slate(candidates, labelled, min(budget, len(candidates)), generator)
+    picks = torch.as_tensor(strategy.query(slate)).to(torch.long).flatten()
+    wrong = None
+    if len(picks) != slate.budget:
+        wrong = f"picked {len(picks)} of {slate.budget}"
+    elif len(picks) and not (0 <= int(picks.min()) and int(picks.max()) < len(candidates)):
+        wrong = f"picked an index outside 0 … {len(candidates) - 1}"
+    elif len(picks.unique()) != len(picks):
+        wrong = "picked a row twice"
+    if wrong:
+        name = getattr(strategy.query, "__name__", repr(strategy.query))
+        raise UserError(f"the query {name} {wrong}: return the distinct indices of slate.budget candidates")
+    return Request(round_number, candidates.image[picks], candidates.position[picks])
+
+
+def _column(output: Output, name: str) -> Tensor:
+    column = getattr(output, name, None)
+    if column is None:
+        raise UserError(
+            f"the query needs {name!r}, but the model gives none: return a pair (logits, features) from its forward"
+        )
+    return column  # type: ignore[no-any-return]
+
+
+def _width(model: nn.Module, images: Images, view: View, name: str, fabric: Fabric) -> torch.Size:
+    """Shape of one row of a column; a process that got no batch must know it, too."""
+    shown = look(images.pixels[:1], view, fork(0, "width"))
+    return _column(model(fabric.to_device(shown)), name).shape[1:]

@@ -1,0 +1,13 @@
+"""Oracles: who answers. Anything callable with a request that returns one label per address."""
+
+from collections.abc import Callable
+
+from torch import Tensor
+
+from ducats.ledger import Request
+from ducats.oracles.people import People
+from ducats.oracles.truth import Truth
+
+Oracle = Callable[[Request], Tensor]
+
+__all__ = ["Oracle", "People", "Truth"]

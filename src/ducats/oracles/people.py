@@ -1,0 +1,115 @@
+"""People answer through files: questions with thumbnails out, a CSV of answers in."""
+
+import csv
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ducats.domain import VOID, Images
+from ducats.errors import AwaitingLabels, UserError
+from ducats.files import write_atomically, write_text_atomically
+from ducats.ledger import Request
+
+VOID_WORD = "void"  # the answer "no class applies"
+THUMBNAIL = 256
+
+
+class People:
+    """Writes the questions, pauses the run, and reads the answers when the same command comes back.
+
+    Args:
+        folder: where to put the rounds; each gets a sub-folder.
+        pool: the images that may be asked for.
+        classes: names that an answer may give.
+    """
+
+    def __init__(self, folder: Path, pool: Images, classes: Sequence[str]) -> None:
+        self._folder = folder
+        self._pool = pool
+        self._classes = list(classes)
+
+    def __call__(self, request: Request) -> Tensor:
+        """Return the answers, or ask and raise ``AwaitingLabels``."""
+        folder = self._folder / f"round-{request.round:02d}"
+        keys = [self._pool.keys[image] for image in request.image.tolist()]
+        if not (folder / "questions.csv").exists():
+            self._ask(folder, request, keys)
+        answers = self._answers(folder / "answers.csv", set(keys))
+        missing = [key for key in keys if key not in answers]
+        if missing:
+            some = f"{len(missing)} of {len(keys)} are open, first {missing[0]!r}" if answers else f"{len(keys)} images"
+            raise AwaitingLabels(
+                f"round {request.round} waits for labels ({some}): copy {folder / 'questions.csv'} to "
+                f"{folder / 'answers.csv'}, fill in the column `label` (thumbnails lie beside it, class names in "
+                f"classes.txt, `{VOID_WORD}` if none applies), and give the same command again"
+            )
+        return torch.tensor([answers[key] for key in keys], dtype=torch.long)
+
+    def _ask(self, folder: Path, request: Request, keys: list[str]) -> None:
+        rows = []
+        for number, (image, key) in enumerate(zip(request.image.tolist(), keys, strict=True), start=1):
+            thumbnail = f"thumbnails/{number:04d}.png"
+            write_atomically(folder / thumbnail, lambda file, image=image: self._thumbnail(image).save(file, "PNG"))
+            file = self._pool.files[image] if self._pool.files is not None else ""
+            rows.append({"number": number, "key": key, "label": "", "thumbnail": thumbnail, "file": file})
+        write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
+        text = io.StringIO()
+        writer = csv.DictWriter(text, ["number", "key", "label", "thumbnail", "file"], lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        # Last: a round whose questions are there is complete.
+        write_text_atomically(folder / "questions.csv", text.getvalue())
+
+    def _thumbnail(self, image: int) -> Image.Image:
+        pixels = self._pool.pixels[image]
+        picture = Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy())
+        scale = THUMBNAIL / max(picture.size)
+        return picture.resize(tuple(max(1, round(side * scale)) for side in picture.size))  # type: ignore[arg-type]
+
+    def _answers(self, path: Path, asked: set[str]) -> dict[str, int]:
+        if not path.exists():
+            return {}
+        answers: dict[str, int] = {}
+        lines: dict[str, int] = {}
+        for line, key, word in _read(path):
+            if key not in asked:
+                raise UserError(f"{path} line {line}: {key!r} was not asked in this round; remove the line")
+            if not word:
+                continue
+            label = self._label(word, f"{path} line {line}")
+            if key in answers:
+                doubled = "again" if answers[key] == label else "in contradiction"
+                raise UserError(
+                    f"{path} line {line}: {key!r} is answered {doubled} to line {lines[key]}; keep one of the two"
+                )
+            answers[key], lines[key] = label, line
+        return answers
+
+    def _label(self, word: str, where: str) -> int:
+        if word in self._classes:
+            return self._classes.index(word)
+        if word.lower() == VOID_WORD:
+            return VOID
+        shown = ", ".join(self._classes[:20]) + (", …" if len(self._classes) > 20 else "")
+        raise UserError(f"{where}: {word!r} is no class; write one of: {shown}, or {VOID_WORD}")
+
+
+def _read(path: Path) -> list[tuple[int, str, str]]:
+    """Lines of an answer file as (line number, key, answer)."""
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} cannot be read as UTF-8 text ({error}): save it as CSV UTF-8") from None
+    reader = csv.DictReader(io.StringIO(text, newline=""))
+    columns = set(reader.fieldnames or ())
+    if not {"key", "label"} <= columns:
+        raise UserError(f"{path} needs the columns `key` and `label` in its first line, not {sorted(columns)}")
+    return [
+        (reader.line_num, row["key"] or "", (row["label"] or "").strip())
+        for row in reader
+        if any((value or "").strip() for value in row.values() if isinstance(value, str))
+    ]

@@ -1,0 +1,26 @@
+"""What a run says while it works; who listens decides how to show it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Event:
+    """One sign of life."""
+
+    phase: str  # "train", "measure", "ask" or "done"
+    stage: int  # how many questions were answered so far
+    stages: int  # questions in all
+    epoch: int  # epochs that are complete
+    epochs: int
+    step: int  # optimiser steps so far, over the whole run
+    steps: int  # optimiser steps in all
+    labels: int  # labels spent so far
+    values: Callable[[], Mapping[str, float]]  # mean losses while training, metrics after; waits for the device
+
+
+Listener = Callable[[Event], None]
+
+
+def silence(_event: Event) -> None:
+    """Listen to nothing."""

@@ -1,0 +1,197 @@
+"""The files of one run; nothing else knows their names.
+
+Every write is whole or not at all, and every step leaves a file and is skipped when its file is there. So a
+run may be killed at any moment, and the same command goes on.
+"""
+
+import json
+import os
+import platform
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from importlib import metadata
+from pathlib import Path
+from typing import IO, Any
+
+import torch
+import yaml
+from safetensors.torch import load_file, save
+from torch import Tensor
+
+from ducats import records
+from ducats.config import differences
+from ducats.errors import UserError
+from ducats.files import write_atomically, write_text_atomically
+from ducats.ledger import Ledger, Request
+
+try:
+    import fcntl
+except ImportError:  # no such thing on Windows: there, two commands on one folder are not noticed
+    fcntl = None  # type: ignore[assignment]
+
+
+class RunDir:
+    """One run's folder.
+
+    Args:
+        folder: made if it is not there.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self._lock: IO[str] | None = None
+
+    # -- who this run is ------------------------------------------------------------------------------
+
+    def claim(self, identity: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+        """Begin the run, or go on with it; refuse a folder that another config or other data made."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._take_lock()
+        self._same_or_new(self.folder / "config.yaml", identity, "another config")
+        self._same_or_new(self.folder / "data.yaml", data, "other data")
+        if not (self.folder / "environment.json").exists():
+            write_text_atomically(self.folder / "environment.json", json.dumps(_environment(), indent=1))
+
+    def _same_or_new(self, path: Path, now: Mapping[str, Any], what: str) -> None:
+        now = json.loads(json.dumps(now))
+        if not path.exists():
+            write_text_atomically(path, yaml.safe_dump(now, sort_keys=False, allow_unicode=True))
+            return
+        before = yaml.safe_load(path.read_text(encoding="utf-8"))
+        changed = differences(before, now)
+        if changed:
+            more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
+            raise UserError(
+                f"{self.folder} was made by {what} ({'; '.join(changed[:4])}{more}): "
+                "give another folder with --out, or undo the change to go on with this run"
+            )
+
+    def _take_lock(self) -> None:
+        if fcntl is None:
+            return
+        self._lock = (self.folder / ".lock").open("a+")
+        try:
+            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            self._lock.close()
+            raise UserError(f"another process is working on {self.folder}: wait for it, or stop it") from None
+
+    def release(self) -> None:
+        """Let another process have the folder."""
+        if self._lock is not None:
+            self._lock.close()  # the lock goes with the file
+            self._lock = None
+
+    @property
+    def identity(self) -> dict[str, Any]:
+        """The resolved config that made the run."""
+        return self._yaml("config.yaml")
+
+    @property
+    def data(self) -> dict[str, Any]:
+        """Classes and fingerprints of the data."""
+        return self._yaml("data.yaml")
+
+    def _yaml(self, name: str) -> dict[str, Any]:
+        path = self.folder / name
+        if not path.exists():
+            raise UserError(f"{self.folder} is not a run: it has no {name}")
+        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+
+    # -- labels ---------------------------------------------------------------------------------------
+
+    def ledger(self, keys: Sequence[str]) -> Ledger:
+        """Open the ledger over the pool's keys; write the keys down once, so labels have names for ever."""
+        path = self.folder / "pool.json"
+        if not path.exists():
+            write_text_atomically(path, json.dumps(list(keys), ensure_ascii=False, indent=0))
+        return Ledger(self.folder / "labels", keys)
+
+    def bought(self) -> Ledger:
+        """Open the ledger of a finished or paused run, without its data."""
+        path = self.folder / "pool.json"
+        if not path.exists():
+            raise UserError(f"{self.folder} has no ledger yet: it has no pool.json")
+        return Ledger(self.folder / "labels", json.loads(path.read_text(encoding="utf-8")))
+
+    def request(self, number: int) -> Request | None:
+        """What was asked in a round, if it was asked."""
+        path = self._request(number)
+        return Request.load(path) if path.exists() else None
+
+    def keep_request(self, request: Request) -> None:
+        """Write down what is asked, before anyone answers."""
+        request.save(self._request(request.round))
+
+    def _request(self, number: int) -> Path:
+        return self.folder / "requests" / f"round-{number:02d}.npz"
+
+    @property
+    def questions(self) -> Path:
+        """Where people find the questions and leave their answers."""
+        return self.folder / "questions"
+
+    # -- progress -------------------------------------------------------------------------------------
+
+    def save_checkpoint(self, state: Mapping[str, Any]) -> None:
+        """Keep model, optimiser and place; the newest only."""
+        write_atomically(self.folder / "checkpoint.pt", lambda file: torch.save(dict(state), file))
+
+    def checkpoint(self) -> dict[str, Any] | None:
+        """The newest checkpoint, loaded without executing code."""
+        path = self.folder / "checkpoint.pt"
+        if not path.exists():
+            return None
+        try:
+            return dict(torch.load(path, map_location="cpu", weights_only=True))
+        except Exception as error:
+            raise UserError(
+                f"{path} cannot be read ({type(error).__name__}): remove it to train again; labels are kept"
+            ) from error
+
+    def record(self, record: Mapping[str, Any]) -> None:
+        """Put down one line of results."""
+        records.put(self.metrics, record, same=("kind", "epoch"))
+
+    @property
+    def metrics(self) -> Path:
+        """The file of results."""
+        return self.folder / "metrics.jsonl"
+
+    def stages(self) -> list[records.Record]:
+        """One record per measured stage."""
+        return [r for r in records.read(self.metrics) if r["kind"] == "stage"]
+
+    # -- the model ------------------------------------------------------------------------------------
+
+    def save_model(self, state: Mapping[str, Tensor]) -> None:
+        """Keep the last model's weights."""
+        tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
+        write_atomically(self.folder / "model.safetensors", lambda file: file.write(save(tensors)))
+
+    @property
+    def finished(self) -> bool:
+        """Whether the last model was written."""
+        return (self.folder / "model.safetensors").exists()
+
+    def model(self) -> dict[str, Tensor]:
+        """The last model's weights."""
+        path = self.folder / "model.safetensors"
+        if not path.exists():
+            raise UserError(f"{self.folder} has no model yet: run the same `ducats run` command to finish it")
+        return dict(load_file(path))
+
+
+def _environment() -> dict[str, Any]:
+    versions = {}
+    for package in ("ducats", "torch", "torchvision", "timm", "lightning-fabric", "numpy", "scikit-learn"):
+        with suppress(metadata.PackageNotFoundError):
+            versions[package] = metadata.version(package)
+    return {
+        "python": sys.version.split()[0],
+        "platform": platform.platform(),
+        "cores": os.cpu_count(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "versions": versions,
+    }

@@ -1,0 +1,29 @@
+import inspect
+import subprocess
+import sys
+from typing import get_type_hints
+
+import pytest
+
+from ducats.data import DATASETS
+from ducats.domain import Shift
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_dataset_takes_named_arguments_and_makes_a_shift(name: str) -> None:
+    function = DATASETS[name]
+    assert get_type_hints(function)["return"] is Shift
+    kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
+    assert kinds == {inspect.Parameter.KEYWORD_ONLY}
+
+
+@pytest.mark.parametrize("name", DATASETS)
+def test_every_dataset_says_what_it_promises(name: str) -> None:
+    assert (DATASETS[name].__doc__ or "").strip()
+
+
+def test_importing_is_light() -> None:
+    heavy = "{'torchvision', 'sklearn', 'matplotlib', 'pyarrow', 'timm'}"
+    code = f"import sys, ducats.data; print(sorted({heavy} & set(sys.modules)))"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.strip() == "[]"

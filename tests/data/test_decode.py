@@ -1,0 +1,336 @@
+import os
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import ducats.data.decode as decode_module
+from ducats.data.decode import decode, decode_each, find_unreadable, gigabytes
+from ducats.errors import UserError
+
+NOTHING = 0.0  # gigabytes of memory: everything goes to a file
+
+
+def picture(seed: int = 0, size: tuple[int, int] = (24, 16)) -> Image.Image:
+    """Smooth colours, so that lossy formats stay close."""
+    corners = np.random.default_rng(seed).integers(0, 256, (2, 2, 3)).astype(np.uint8)
+    return Image.fromarray(corners).resize(size, Image.Resampling.BILINEAR)
+
+
+def save(folder: Path, count: int = 3) -> list[tuple[str, Path]]:
+    files = []
+    for i in range(count):
+        path = folder / f"{i}.png"
+        picture(i).save(path)
+        files.append((path.name, path))
+    return files
+
+
+def one(path: Path, size: int = 8, channels: int = 3) -> torch.Tensor:
+    return decode([("key", path)], size, channels=channels).pixels[0]
+
+
+def assert_close(found: torch.Tensor, expected: torch.Tensor, within: int) -> None:
+    assert found.shape == expected.shape
+    assert (found.int() - expected.int()).abs().max() <= within
+
+
+def test_keys_pixels_and_files_keep_the_given_order(tmp_path: Path) -> None:
+    files = save(tmp_path, 5)[::-1]
+    images = decode(files, 8)
+    assert images.keys == ("4.png", "3.png", "2.png", "1.png", "0.png")
+    assert images.files == tuple(path for _, path in files)
+    assert images.pixels.dtype == torch.uint8
+    for row, (_, path) in enumerate(files):
+        expected = Image.open(path).resize((8, 8), Image.Resampling.BICUBIC)
+        assert np.array_equal(images.pixels[row].permute(1, 2, 0).numpy(), np.asarray(expected))
+
+
+def test_more_files_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = save(tmp_path, 7)
+    whole = decode(files, 8).pixels
+    monkeypatch.setattr(decode_module, "_BLOCK", 3)
+    assert torch.equal(decode(files, 8).pixels, whole)
+
+
+def test_nothing_to_decode_is_an_empty_tensor() -> None:
+    assert decode([], 8).pixels.shape == (0, 3, 8, 8)
+
+
+@pytest.mark.parametrize(("size", "channels"), [(0, 3), (8, 2)])
+def test_impossible_shapes_are_refused(size: int, channels: int) -> None:
+    with pytest.raises(ValueError, match=r"size of 1 or more|channels must be"):
+        decode([], size, channels=channels)
+
+
+@pytest.mark.parametrize("orientation", range(1, 9))
+def test_exif_orientation_is_obeyed(tmp_path: Path, orientation: int) -> None:
+    undo = {
+        2: [Image.Transpose.FLIP_LEFT_RIGHT],
+        3: [Image.Transpose.ROTATE_180],
+        4: [Image.Transpose.FLIP_TOP_BOTTOM],
+        5: [Image.Transpose.TRANSPOSE],
+        6: [Image.Transpose.ROTATE_90],
+        7: [Image.Transpose.TRANSVERSE],
+        8: [Image.Transpose.ROTATE_270],
+    }
+    stored = picture()
+    for step in undo.get(orientation, []):
+        stored = stored.transpose(step)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    stored.save(tmp_path / "turned.png", exif=exif)
+    picture().save(tmp_path / "upright.png")
+    assert torch.equal(one(tmp_path / "turned.png"), one(tmp_path / "upright.png"))
+
+
+def test_broken_exif_does_not_lose_the_picture(tmp_path: Path) -> None:
+    picture().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+    picture().save(tmp_path / "plain.jpg")
+    assert torch.equal(one(tmp_path / "noted.jpg"), one(tmp_path / "plain.jpg"))
+    assert find_unreadable([("a", tmp_path / "noted.jpg")]) == []
+
+
+def test_grey_becomes_three_equal_channels(tmp_path: Path) -> None:
+    picture().convert("L").save(tmp_path / "grey.png")
+    pixels = one(tmp_path / "grey.png")
+    assert torch.equal(pixels[0], pixels[1])
+    assert torch.equal(pixels[:1], one(tmp_path / "grey.png", channels=1))
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
+def test_transparency_lies_on_white(tmp_path: Path, mode: str) -> None:
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))  # black that nobody sees
+    image.paste((0, 0, 0, 255), (0, 0, 4, 8))
+    if mode == "P":
+        indexed = Image.new("P", (8, 8), 1)
+        indexed.putpalette([0, 0, 0, 9, 9, 9])
+        indexed.paste(0, (0, 0, 4, 8))
+        indexed.save(tmp_path / "a.png", transparency=bytes([255, 0]))
+    elif mode == "RGB":
+        flat = Image.new("RGB", (8, 8), (1, 2, 3))
+        flat.paste((0, 0, 0), (0, 0, 4, 8))
+        flat.save(tmp_path / "a.png", transparency=(1, 2, 3))
+    else:
+        image.convert(mode).save(tmp_path / "a.png")
+    pixels = one(tmp_path / "a.png")
+    assert (pixels[:, :, :4] == 0).all()
+    assert (pixels[:, :, 4:] == 255).all()
+
+
+def test_palette(tmp_path: Path) -> None:
+    indexed = picture().quantize(16)
+    indexed.save(tmp_path / "a.gif")
+    indexed.convert("RGB").save(tmp_path / "a.png")
+    assert torch.equal(one(tmp_path / "a.gif"), one(tmp_path / "a.png"))
+
+
+@pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
+def test_sixteen_bits_become_eight(tmp_path: Path, suffix: str) -> None:
+    ramp = np.linspace(0, 65535, 64).reshape(8, 8)
+    Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / f"deep.{suffix}")
+    expected = torch.from_numpy((ramp / 257).round().astype(np.uint8))
+    assert_close(one(tmp_path / f"deep.{suffix}", channels=1)[0], expected, within=1)
+
+
+def test_cmyk(tmp_path: Path) -> None:
+    picture().convert("CMYK").save(tmp_path / "a.jpg", quality=95)
+    picture().save(tmp_path / "a.png")
+    assert_close(one(tmp_path / "a.jpg"), one(tmp_path / "a.png"), within=12)
+
+
+def test_one_bit(tmp_path: Path) -> None:
+    Image.new("1", (8, 8), 1).save(tmp_path / "a.png")
+    assert (one(tmp_path / "a.png") == 255).all()
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp", "tiff", "gif", "ppm"])
+def test_common_formats(tmp_path: Path, suffix: str) -> None:
+    picture().save(tmp_path / f"a.{suffix}")
+    picture().save(tmp_path / "b.png")
+    assert_close(one(tmp_path / f"a.{suffix}"), one(tmp_path / "b.png"), within=40)
+
+
+def test_odd_names(tmp_path: Path) -> None:
+    path = tmp_path / "größe 1" / "日本 %s\n'x'.png"
+    path.parent.mkdir()
+    picture().save(path)
+    assert decode([("größe 1/日本", path)], 8).keys == ("größe 1/日本",)
+
+
+def broken(folder: Path) -> dict[Path, str]:
+    """One file of each kind of trouble, and what is said about it."""
+    picture(size=(64, 64)).save(folder / "whole.png")
+    whole = (folder / "whole.png").read_bytes()
+    (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
+    (folder / "empty.jpg").touch()
+    (folder / "text.jpg").write_text("no picture at all")
+    Image.fromarray(np.zeros((4, 4), np.float32)).save(folder / "float.tif")
+    (folder / "folder.png").mkdir()
+    return {
+        folder / "truncated.png": "truncated",
+        folder / "empty.jpg": "empty file",
+        folder / "text.jpg": "not an image",
+        folder / "float.tif": "floating-point",
+        folder / "folder.png": "a folder",
+        folder / "missing.png": "no such file",
+    }
+
+
+def test_each_unreadable_file_has_its_reason(tmp_path: Path) -> None:
+    expected = broken(tmp_path)
+    found = find_unreadable([("whole", tmp_path / "whole.png"), *((p.name, p) for p in expected)])
+    assert [path for path, _ in found] == list(expected)
+    for path, reason in found:
+        assert expected[path] in reason
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+def test_forbidden_file(tmp_path: Path) -> None:
+    (_, path), *_ = save(tmp_path, 1)
+    path.chmod(0)
+    assert find_unreadable([("a", path)]) == [(path, "no permission to read it")]
+
+
+@pytest.mark.parametrize("memory_gb", [NOTHING, 4.0])
+def test_unreadable_files_are_one_sentence(tmp_path: Path, memory_gb: float) -> None:
+    files = [(str(i), path) for i, path in enumerate([*broken(tmp_path), *(p for _, p in save(tmp_path))])]
+    cache = tmp_path / "cache"
+    with pytest.raises(UserError, match="6 of 9 images cannot be read") as caught:
+        decode(files, 8, cache=cache, memory_gb=memory_gb)
+    sentence = str(caught.value)
+    assert str(tmp_path / "truncated.png") in sentence
+    assert "(empty file)" in sentence
+    assert "missing.png" not in sentence  # the sixth
+    assert "and 1 more; remove or replace them; `ducats doctor` lists all" in sentence
+    assert "\n" not in sentence
+    assert not cache.exists() or list(cache.iterdir()) == []
+
+
+def in_temporary_file(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
+    return decode(files, 8, memory_gb=NOTHING).pixels
+
+
+def in_cache(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
+    return decode(files, 8, cache=folder / "new" / "cache", memory_gb=NOTHING).pixels
+
+
+@pytest.mark.parametrize("by", [in_temporary_file, in_cache])
+def test_pixels_in_a_file_are_those_in_memory(
+    tmp_path: Path, by: Callable[[list[tuple[str, Path]], Path], torch.Tensor]
+) -> None:
+    files = save(tmp_path)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert torch.equal(by(files, tmp_path), decode(files, 8).pixels)
+
+
+def test_grey_pixels_in_a_file(tmp_path: Path) -> None:
+    files = save(tmp_path)
+    filed = decode(files, 8, channels=1, memory_gb=NOTHING).pixels
+    assert torch.equal(filed, decode(files, 8, channels=1).pixels)
+
+
+def test_temporary_file_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
+    (tmp_path / "tmp").mkdir()
+    decode(save(tmp_path), 8, memory_gb=NOTHING)
+    assert list((tmp_path / "tmp").iterdir()) == []
+
+
+def test_what_fits_in_memory_leaves_no_cache(tmp_path: Path) -> None:
+    decode(save(tmp_path), 8, cache=tmp_path / "cache")
+    assert not (tmp_path / "cache").exists()
+
+
+def test_cache_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = save(tmp_path)
+    first = decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels.clone()
+
+    def refuse(path: Path) -> Image.Image:
+        raise AssertionError(f"{path} was read again")
+
+    monkeypatch.setattr(decode_module, "_as_shown", refuse)
+    assert torch.equal(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels, first)
+
+
+def test_every_change_makes_another_cache(tmp_path: Path) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    os.utime(files[0][1], ns=(1, 1))
+    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    os.utime(files[0][1], ns=(2, 2))
+    decode(files, 8, cache=cache, memory_gb=NOTHING)  # another time
+    decode(files, 4, cache=cache, memory_gb=NOTHING)  # another size
+    decode(files, 8, cache=cache, memory_gb=NOTHING, channels=1)
+    decode(files[::-1], 8, cache=cache, memory_gb=NOTHING)  # another order
+    decode([("x", files[0][1]), *files[1:]], 8, cache=cache, memory_gb=NOTHING)  # another key
+    assert len(list(cache.iterdir())) == 6
+
+
+@pytest.mark.parametrize("left", [0, 60, 200])
+def test_half_a_cache_is_not_used(tmp_path: Path, left: int) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    (path,) = cache.iterdir()
+    path.write_bytes(path.read_bytes()[:left])
+    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels
+    assert torch.equal(found, decode(files, 8).pixels)
+
+
+def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    read = decode_module._as_shown
+
+    class Killed(BaseException): ...
+
+    def die(path: Path) -> Image.Image:
+        if path.name == "2.png":
+            raise Killed
+        return read(path)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(decode_module, "_as_shown", die)
+        with pytest.raises(Killed):
+            decode(files, 8, cache=cache, memory_gb=NOTHING)
+    assert list(cache.glob("*.npy")) == []
+    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels
+    assert torch.equal(found, decode(files, 8).pixels)
+
+
+def test_abandoned_drafts_are_removed_and_growing_ones_kept(tmp_path: Path) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    (path,) = cache.iterdir()
+    path.unlink()
+    old, new = cache / f".{path.name}.1.part", cache / f".{path.name}.2.part"
+    old.write_bytes(b"half")
+    new.write_bytes(b"half")
+    os.utime(old, (0, 0))
+    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    assert sorted(cache.iterdir()) == sorted([new, path])
+
+
+def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_text("a file")
+    with pytest.raises(UserError, match=r"cannot be kept in the cache folder .*cache .*give a folder"):
+        decode(save(tmp_path), 8, cache=tmp_path / "cache", memory_gb=NOTHING)
+
+
+def test_full_disk_is_said_before_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+    with pytest.raises(UserError, match=r"3 decoded images need .* GB left; free some"):
+        decode(save(tmp_path), 8, cache=tmp_path / "cache", memory_gb=NOTHING)
+
+
+def test_parts_share_the_memory(tmp_path: Path) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    first, second, third = decode_each(
+        [files, files[:2], files[2:]], 8, cache=cache, memory_gb=gigabytes(4, 8)
+    )
+    assert len(list(cache.iterdir())) == 1  # the second; the first and the third fit
+    assert torch.equal(torch.cat([second.pixels, third.pixels]), first.pixels)

@@ -1,0 +1,197 @@
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from ducats.data.folders import folders, list_images
+from ducats.errors import UserError
+
+
+def paint(path: Path, shade: int = 100) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (6, 4), (shade, shade // 2, 0)).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A shift with two classes; every image has its own shade."""
+    paint(tmp_path / "source/Table/a.png", 10)
+    paint(tmp_path / "source/TV/deep/er/b.JPG", 20)
+    paint(tmp_path / "source/TV/ü b.png", 30)
+    paint(tmp_path / "target/TV/1.png", 40)
+    paint(tmp_path / "target/Table/2.png", 50)
+    paint(tmp_path / "target/Table/sub/3.png", 60)
+    paint(tmp_path / "test/Table/t.png", 70)
+    return tmp_path
+
+
+def test_source_has_labels_and_the_target_none(root: Path) -> None:
+    shift = folders(source=root / "source", target=root / "target", size=4)
+    assert shift.classes == ("TV", "Table")  # as ASCII: capitals first
+    assert shift.source.images.keys == ("TV/deep/er/b.JPG", "TV/ü b.png", "Table/a.png")
+    assert shift.source.labels.tolist() == [0, 0, 1]
+    assert shift.pool.keys == ("TV/1.png", "Table/2.png", "Table/sub/3.png")
+    assert shift.pool.pixels[:, 0, 0, 0].tolist() == [40, 50, 60]
+    assert shift.pool.files is not None
+    assert shift.pool.files[0] == root / "target/TV/1.png"
+    assert shift.truth is None
+    assert shift.test is None
+
+
+def test_truth_and_test(root: Path) -> None:
+    shift = folders(source=root / "source", target=root / "target", test=root / "test", size=4, truth=True)
+    assert shift.truth is not None
+    assert shift.truth.tolist() == [0, 1, 1]
+    assert shift.truth.dtype == torch.int64
+    assert shift.test is not None  # it lacks a class, which is allowed
+    assert shift.test.labels.tolist() == [1]
+    assert shift.test.classes == ("TV", "Table")
+
+
+def test_flat_target(root: Path) -> None:
+    paint(root / "flat/x.png")
+    assert folders(source=root / "source", target=root / "flat", size=4).pool.keys == ("x.png",)
+
+
+def test_names_of_target_folders_mean_nothing_without_truth(root: Path) -> None:
+    honest = folders(source=root / "source", target=root / "target", size=4)
+    (root / "target/TV").rename(root / "target/not")
+    (root / "target/Table").rename(root / "target/TV")
+    (root / "target/not").rename(root / "target/Table")
+    poisoned = folders(source=root / "source", target=root / "target", size=4)
+    assert poisoned.truth is None
+    assert poisoned.classes == honest.classes
+    assert set(poisoned.pool.keys) == {"Table/1.png", "TV/2.png", "TV/sub/3.png"}
+
+    def content(shift_pool: torch.Tensor) -> list[list[int]]:
+        return sorted(shift_pool.flatten(1).tolist())
+
+    assert content(poisoned.pool.pixels) == content(honest.pool.pixels)
+
+
+def test_hidden_and_other_files_are_passed_over(root: Path) -> None:
+    paint(root / "target/.hidden/x.png")
+    paint(root / "target/._x.png")
+    (root / "target/notes.txt").write_text("")
+    (root / "source/README.md").write_text("")
+    (root / "source/.cache").mkdir()
+    shift = folders(source=root / "source", target=root / "target", size=4)
+    assert len(shift.pool) == 3
+
+
+def test_links_are_followed_but_not_in_circles(root: Path) -> None:
+    (root / "target/loop").symlink_to(root / "target", target_is_directory=True)
+    (root / "linked").mkdir()
+    (root / "linked/all").symlink_to(root / "target", target_is_directory=True)
+    assert len(list_images(root / "target")) == 3
+    assert next(key for key, _ in list_images(root / "linked")) == "all/TV/1.png"
+
+
+def test_home_is_understood(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(root))
+    assert len(folders(source=Path("~/source"), target=Path("~/target"), size=4).pool) == 3
+
+
+def test_test_may_be_the_target_itself(root: Path) -> None:
+    shift = folders(source=root / "source", target=root / "target", test=root / "target", size=4)
+    assert shift.test is not None
+    assert torch.equal(shift.test.images.pixels, shift.pool.pixels)
+
+
+def test_file_and_memory_agree(root: Path) -> None:
+    held = folders(source=root / "source", target=root / "target", size=4)
+    filed = folders(source=root / "source", target=root / "target", size=4, cache=root / "c", memory_gb=0)
+    assert torch.equal(held.pool.pixels, filed.pool.pixels)
+    assert torch.equal(held.source.images.pixels, filed.source.images.pixels)
+    assert len(list((root / "c").iterdir())) == 2
+
+
+@pytest.mark.parametrize("role", ["source", "target", "test"])
+def test_missing_folder(root: Path, role: str) -> None:
+    paths = {name: root / name for name in ("source", "target", "test")} | {role: root / "nowhere"}
+    with pytest.raises(UserError, match=rf"the {role} folder .*nowhere does not exist; check the path"):
+        folders(source=paths["source"], target=paths["target"], test=paths["test"])
+
+
+def test_file_in_place_of_a_folder(root: Path) -> None:
+    with pytest.raises(UserError, match=r"the target folder .*a\.png is a file; give the folder"):
+        folders(source=root / "source", target=root / "source/Table/a.png")
+
+
+@pytest.mark.parametrize("role", ["source", "target", "test"])
+def test_folder_without_an_image(root: Path, role: str) -> None:
+    (root / "bare/TV").mkdir(parents=True)
+    (root / "bare/TV/notes.txt").write_text("")
+    paths = {name: root / name for name in ("source", "target", "test")} | {role: root / "bare"}
+    with pytest.raises(UserError, match=rf"the {role} folder .*bare holds no image .*\.png.*; put images"):
+        folders(source=paths["source"], target=paths["target"], test=paths["test"])
+
+
+@pytest.mark.parametrize("role", ["source", "target", "test"])
+def test_images_outside_of_class_folders(root: Path, role: str) -> None:
+    paint(root / role / "stray.png")
+    with pytest.raises(
+        UserError, match=rf"the {role} folder .* 1 images outside .* as stray\.png; move each"
+    ):
+        folders(source=root / "source", target=root / "target", test=root / "test", truth=True)
+
+
+def test_empty_class_folder(root: Path) -> None:
+    (root / "source/Lamp").mkdir()
+    with pytest.raises(UserError, match=r"source folder .* class folders without an image: 'Lamp'; put"):
+        folders(source=root / "source", target=root / "target")
+
+
+@pytest.mark.parametrize("role", ["target", "test"])
+def test_class_that_the_source_lacks(root: Path, role: str) -> None:
+    paint(root / role / "table/x.png")
+    with pytest.raises(
+        UserError,
+        match=rf"the {role} folder .*{role} has classes .* lacks: 'table'; the source has 'TV', 'Table'; ren",
+    ):
+        folders(source=root / "source", target=root / "target", test=root / "test", truth=True)
+
+
+def test_one_class_only(root: Path) -> None:
+    paint(root / "lone/Table/x.png")
+    with pytest.raises(UserError, match=r"source folder .*lone has one class only, 'Table'; give a folder"):
+        folders(source=root / "lone", target=root / "target")
+
+
+def test_same_folder_twice(root: Path) -> None:
+    (root / "alias").symlink_to(root / "source", target_is_directory=True)
+    with pytest.raises(UserError, match=r"source and target are the same folder, .*; give two"):
+        folders(source=root / "source", target=root / "alias")
+    with pytest.raises(UserError, match="source and test are the same folder"):
+        folders(source=root / "source", target=root / "target", test=root / "source")
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "test"),
+    [
+        ("source", "source/TV", None),
+        (".", "target", None),
+        ("source", "target", "source/TV"),
+        ("source", "target", "target/TV"),
+    ],
+)
+def test_folder_inside_another(root: Path, source: str, target: str, test: str | None) -> None:
+    with pytest.raises(UserError, match=r"one is inside the other, .*; give two separate"):
+        folders(source=root / source, target=root / target, test=root / test if test else None)
+
+
+def test_broken_image(root: Path) -> None:
+    (root / "target/broken.png").write_bytes(b"\x89PNG")
+    with pytest.raises(UserError, match=r"1 of 4 images cannot be read: .*broken\.png \(not an image\)"):
+        folders(source=root / "source", target=root / "target", size=4)
+
+
+def test_name_that_is_not_utf8(root: Path) -> None:
+    path = root / "target/bad\udcff.png"
+    try:
+        path.write_bytes((root / "target/TV/1.png").read_bytes())
+    except OSError:
+        pytest.skip("this file system takes UTF-8 only")
+    with pytest.raises(UserError, match="is not UTF-8; rename the file"):
+        folders(source=root / "source", target=root / "target")

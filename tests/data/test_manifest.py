@@ -1,0 +1,229 @@
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from ducats.data.manifest import manifest
+from ducats.domain import Shift
+from ducats.errors import UserError
+
+HEADER = "key,path,domain,label,split"
+ROWS = (
+    "s1,img/1.png,source,dog,train",
+    "s2,img/2.png,source,cat,",
+    "p1,img/3.png,target,dog,train",
+    "p2,img/ö 4.png,target,cat,",
+    "t1,img/5.png,target,cat,test",
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    (tmp_path / "img").mkdir()
+    for i, name in enumerate(("1", "2", "3", "ö 4", "5")):
+        Image.new("RGB", (4, 4), (40 * i, 0, 0)).save(tmp_path / "img" / f"{name}.png")
+    return tmp_path
+
+
+def write(root: Path, rows: Sequence[str] = ROWS, header: str = HEADER) -> Path:
+    path = root / "list.csv"
+    path.write_text("\n".join([header, *rows]) + "\n", encoding="utf-8")
+    return path
+
+
+def read(root: Path, rows: Sequence[str] = ROWS, header: str = HEADER) -> Shift:
+    return manifest(path=write(root, rows, header), size=4)
+
+
+def assert_equal(one: Shift, two: Shift) -> None:
+    assert one.classes == two.classes
+    assert one.source.images.keys == two.source.images.keys
+    assert one.pool.keys == two.pool.keys
+    assert one.pool.files == two.pool.files
+    assert torch.equal(one.pool.pixels, two.pool.pixels)
+    assert torch.equal(one.source.labels, two.source.labels)
+    assert one.truth is not None
+    assert two.truth is not None
+    assert torch.equal(one.truth, two.truth)
+    assert one.test is not None
+    assert two.test is not None
+    assert torch.equal(one.test.labels, two.test.labels)
+
+
+def test_rows_go_where_they_belong(root: Path) -> None:
+    shift = read(root)
+    assert shift.classes == ("cat", "dog")
+    assert shift.source.images.keys == ("s1", "s2")
+    assert shift.source.labels.tolist() == [1, 0]
+    assert shift.pool.keys == ("p1", "p2")
+    assert shift.pool.pixels[:, 0, 0, 0].tolist() == [80, 120]
+    assert shift.truth is not None
+    assert shift.truth.tolist() == [1, 0]
+    assert shift.test is not None
+    assert shift.test.images.keys == ("t1",)
+    assert shift.test.labels.tolist() == [0]
+
+
+def test_mark_line_ends_blank_lines_and_spaces_do_not_matter(root: Path) -> None:
+    plain = read(root)
+    text = "\r\n".join([HEADER, *ROWS[:2], "", *(row.replace(",", " , ") for row in ROWS[2:])]) + "\r\n"
+    (root / "list.csv").write_bytes(b"\xef\xbb\xbf" + text.encode())
+    assert_equal(manifest(path=root / "list.csv", size=4), plain)
+
+
+def test_quoted_cells(root: Path) -> None:
+    (root / "img/3.png").rename(root / 'img/a, "b".png')
+    shift = read(root, [*ROWS[:2], '"p,1","img/a, ""b"".png",target,dog,', *ROWS[3:]])
+    assert shift.pool.keys == ("p,1", "p2")
+
+
+def test_key_and_split_may_be_absent_and_paths_absolute(root: Path) -> None:
+    rows = ["img/1.png,source,a,?", f"{root}/img/2.png,source,b,?", "img/3.png,target,,?"]
+    shift = read(root, rows, "path,domain,label,remark")
+    assert shift.source.images.keys == ("img/1.png", f"{root}/img/2.png")
+    assert shift.pool.keys == ("img/3.png",)
+    assert shift.truth is None
+    assert shift.test is None
+
+
+def test_pool_without_labels_has_no_truth(root: Path) -> None:
+    assert read(root, [*ROWS[:2], "p1,img/3.png,target,,", "p2,img/5.png,target,,"]).truth is None
+
+
+def parquet(root: Path, columns: Mapping[str, Sequence[object]]) -> Path:
+    arrow = pytest.importorskip("pyarrow")
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(arrow.table(dict(columns)), root / "list.parquet")
+    return root / "list.parquet"
+
+
+def columns() -> dict[str, list[object]]:
+    cells = [[cell or None for cell in row.split(",")] for row in ROWS]
+    return {name: [row[i] for row in cells] for i, name in enumerate(HEADER.split(","))}
+
+
+def test_parquet_equals_csv(root: Path) -> None:
+    path = parquet(root, columns() | {"remark": [[1]] * 5})
+    assert_equal(manifest(path=path, size=4), read(root))
+
+
+def test_parquet_labels_may_be_numbers(root: Path) -> None:
+    path = parquet(root, columns() | {"label": [2, 1, None, None, 1]})
+    shift = manifest(path=path, size=4)
+    assert shift.classes == ("1", "2")
+    assert shift.truth is None
+
+
+def test_parquet_errors_name_the_row(root: Path) -> None:
+    path = parquet(root, columns() | {"domain": ["source", "source", "moon", "target", "target"]})
+    with pytest.raises(UserError, match=r"list\.parquet, row 3: the domain is 'moon'"):
+        manifest(path=path)
+
+
+def test_parquet_header_is_checked(root: Path) -> None:
+    path = parquet(root, {"path": ["a"], "domain": ["source"], "Label": ["x"]})
+    with pytest.raises(UserError, match=r"list\.parquet, header: is the column 'Label' meant to be 'label'"):
+        manifest(path=path)
+
+
+def test_parquet_that_is_none(root: Path) -> None:
+    pytest.importorskip("pyarrow")
+    (root / "list.parquet").write_text("no")
+    with pytest.raises(UserError, match=r"list\.parquet is not readable as Parquet"):
+        manifest(path=root / "list.parquet")
+
+
+def test_parquet_without_pyarrow(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (root / "list.parquet").touch()
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(UserError, match=r"needs pyarrow; run pip install 'ducats\[parquet\]'"):
+        manifest(path=root / "list.parquet")
+
+
+@pytest.mark.parametrize(
+    ("row", "sentence"),
+    [
+        ("x,,source,dog,", r"line 7: the path is empty; give"),
+        ("x,img/1.png,Source,dog,", r"line 7: the domain is 'Source'; write source or target"),
+        ("x,img/1.png,,dog,", r"line 7: the domain is ''"),
+        ("x,img/1.png,target,dog,val", r"line 7: the split is 'val'; write train or test"),
+        ("x,img/1.png,source,dog,test", r"line 7: a source image cannot be in the test split"),
+        ("x,img/1.png,source,,", r"line 7: a source image needs a label; fill"),
+        ("x,img/1.png,target,,test", r"line 7: a test image needs a label; fill"),
+        ("x,img/9.png,target,dog,", r"line 7: there is no file .*img/9\.png; paths start"),
+        ("x,img/1.png,target,cow,", r"line 7: no source row has the label 'cow', only 'cat', 'dog'; correct"),
+        ("x,img/1.png,target,cow,test", r"line 7: no source row has the label 'cow'"),
+        ("s1,img/1.png,target,dog,", r"line 7: the key 's1' is that of line 2 already; keys must be unique"),
+        ("x,img/1.png,target,dog,,more", r"line 7: more cells than the header has columns; put quotes"),
+        ('x,"img/1.png,target,dog,', r"line 7: unexpected end of data; correct the line"),
+        ("x,img/1.png,target,,", r"1 of 3 target rows .* lack a label, the first on line 7; give all"),
+    ],
+)
+def test_bad_rows_are_named(root: Path, row: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=r"list\.csv.*" + sentence) as caught:
+        read(root, [*ROWS, row])
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("header", "sentence"),
+    [
+        ("key,path,domain,lable,split", "is the column 'lable' meant to be 'label'"),
+        ("keys,path,domain,label,split", "is the column 'keys' meant to be 'key'"),
+        ("key,path,domain,label,Split", "is the column 'Split' meant to be 'split'"),
+        ("key,path,domain,class,split", "no column 'label', only 'key', 'path', 'domain', 'class', 'split'"),
+        ("key;path;domain;label;split", "no column 'path', 'domain', 'label', .* separated by commas"),
+        ("key,path,domain,label,label", "the column 'label' occurs twice"),
+    ],
+)
+def test_bad_headers_are_named(root: Path, header: str, sentence: str) -> None:
+    with pytest.raises(UserError, match=r"list\.csv, header: .*" + sentence):
+        read(root, ROWS, header)
+
+
+def test_resemblance_is_no_harm_beside_the_real_column(root: Path) -> None:
+    assert len(read(root, [f"{row},x" for row in ROWS], f"{HEADER},labels").pool) == 2
+
+
+@pytest.mark.parametrize(
+    ("rows", "sentence"),
+    [
+        ([], "has no rows; add one per image"),
+        (ROWS[2:], "has no row with domain source; add"),
+        (ROWS[:2], "has no row with domain target and split train; add"),
+        (ROWS[:1] + ROWS[2:], "all 1 source rows have the label 'dog'; add"),
+    ],
+)
+def test_tables_that_make_no_problem(root: Path, rows: Sequence[str], sentence: str) -> None:
+    with pytest.raises(UserError, match=rf"list\.csv.* {sentence}"):
+        read(root, rows)
+
+
+def test_empty_file(root: Path) -> None:
+    (root / "list.csv").touch()
+    with pytest.raises(UserError, match=r"list\.csv, header: there is no column .* an empty line"):
+        manifest(path=root / "list.csv")
+
+
+def test_other_encodings(root: Path) -> None:
+    (root / "list.csv").write_bytes("\n".join([HEADER, *ROWS]).encode("latin-1"))
+    with pytest.raises(UserError, match=r"list\.csv is not UTF-8 .*; save it as UTF-8"):
+        manifest(path=root / "list.csv")
+
+
+def test_missing_and_unknown_files(root: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no manifest at .*nowhere\.csv; check"):
+        manifest(path=root / "nowhere.csv")
+    (root / "list.xlsx").touch()
+    with pytest.raises(UserError, match=r"list\.xlsx must be a \.csv or \.parquet file"):
+        manifest(path=root / "list.xlsx")
+
+
+def test_broken_image(root: Path) -> None:
+    (root / "img/3.png").write_bytes(b"")
+    with pytest.raises(UserError, match=r"1 of 2 images cannot be read: .*3\.png \(empty file\)"):
+        read(root)

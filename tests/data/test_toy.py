@@ -1,0 +1,82 @@
+import time
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ducats.data.toy import toy
+from ducats.domain import Shift
+from ducats.errors import UserError
+
+
+def test_shapes_and_balance() -> None:
+    shift = toy(classes=3, per_class=5, pool=12, test=6, size=10)
+    assert shift.source.images.pixels.shape == (15, 3, 10, 10)
+    assert shift.source.images.pixels.dtype == torch.uint8
+    assert shift.source.labels.bincount().tolist() == [5, 5, 5]
+    assert shift.truth is not None
+    assert shift.truth.bincount().tolist() == [4, 4, 4]
+    assert shift.truth.dtype == torch.int64
+    assert shift.test is not None
+    assert shift.test.labels.bincount().tolist() == [2, 2, 2]
+    assert len(shift.classes) == 3
+    assert toy(test=0).test is None
+
+
+def test_seed_decides_all_and_sizes_are_independent() -> None:
+    one, two, other = toy(), toy(per_class=50, test=7), toy(seed=1)
+    assert torch.equal(one.pool.pixels, two.pool.pixels)
+    assert torch.equal(one.source.images.pixels, toy().source.images.pixels)
+    assert not torch.equal(one.pool.pixels, other.pool.pixels)
+
+
+def test_made_in_milliseconds() -> None:
+    toy()
+    start = time.perf_counter()
+    toy()
+    assert time.perf_counter() - start < 0.2
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"classes": 1}, {"per_class": 0}, {"pool": 0}, {"test": -1}, {"size": 3}], ids=str
+)
+def test_impossible_numbers(wrong: dict[str, int]) -> None:
+    name = next(iter(wrong))
+    with pytest.raises(UserError, match=f"toy data needs {name} of at least"):
+        toy(**wrong)
+
+
+def as_input(pixels: Tensor) -> Tensor:
+    return pixels.float() / 127.5 - 1
+
+
+def accuracy_after(shift: Shift, pixels: Tensor, labels: Tensor) -> float:
+    """Held-out accuracy of a tiny CNN after 60 steps on these images."""
+    assert shift.test is not None
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(3, 16, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.Flatten(),
+        nn.Linear(32 * 16, len(shift.classes)),
+    )
+    optimiser = torch.optim.Adam(model.parameters(), 3e-3)
+    for _ in range(60):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(model(as_input(pixels)), labels).backward()
+        optimiser.step()
+    with torch.no_grad():
+        right = model(as_input(shift.test.images.pixels)).argmax(1) == shift.test.labels
+    return float(right.float().mean())
+
+
+def test_target_labels_help_and_without_a_shift_none_are_needed() -> None:
+    shift, same = toy(), toy(shift=0.0)
+    assert shift.truth is not None
+    source_only = accuracy_after(shift, shift.source.images.pixels, shift.source.labels)
+    assert 0.3 < source_only < 0.93
+    assert accuracy_after(shift, shift.pool.pixels, shift.truth) > 0.95
+    assert accuracy_after(same, same.source.images.pixels, same.source.labels) > 0.97
