@@ -1,0 +1,92 @@
+"""Active domain adaptation with Dirichlet models.
+
+The public names are imported when they are first used, so that ``import ducats`` and ``ducats --help`` do
+not wait for torch.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ducats.budget import split_budget as split_budget
+    from ducats.config import Config as Config
+    from ducats.config import load as load_config  # noqa: F401 - public
+    from ducats.data import digits as digits
+    from ducats.data import folders as folders
+    from ducats.data import manifest as manifest
+    from ducats.data import toy as toy
+    from ducats.data.views import View as View
+    from ducats.domain import UNLABELLED as UNLABELLED
+    from ducats.domain import VOID as VOID
+    from ducats.domain import Domain as Domain
+    from ducats.domain import Images as Images
+    from ducats.domain import Shift as Shift
+    from ducats.engine.fit import Optimisation as Optimisation
+    from ducats.engine.streams import Views as Views
+    from ducats.errors import AwaitingLabels as AwaitingLabels
+    from ducats.errors import UserError as UserError
+    from ducats.ledger import Ledger as Ledger
+    from ducats.ledger import Request as Request
+    from ducats.models import Evidential as Evidential
+    from ducats.objectives import OBJECTIVES as OBJECTIVES
+    from ducats.oracles import People as People
+    from ducats.oracles import Truth as Truth
+    from ducats.queries import QUERIES as QUERIES
+    from ducats.queries import Strategy as Strategy
+    from ducats.rows import Output as Output
+    from ducats.rows import Rows as Rows
+    from ducats.rows import Slate as Slate
+    from ducats.rows import best as best
+    from ducats.run import Parts as Parts
+    from ducats.run import Plan as Plan
+    from ducats.run import run as adapt  # noqa: F401 - public
+    from ducats.rundir import RunDir as RunDir
+
+_HOME = {
+    "split_budget": "budget",
+    "Config": "config",
+    "load_config": "config:load",
+    "digits": "data",
+    "folders": "data",
+    "manifest": "data",
+    "toy": "data",
+    "View": "data.views",
+    "UNLABELLED": "domain",
+    "VOID": "domain",
+    "Domain": "domain",
+    "Images": "domain",
+    "Shift": "domain",
+    "Optimisation": "engine.fit",
+    "Views": "engine.streams",
+    "AwaitingLabels": "errors",
+    "UserError": "errors",
+    "Ledger": "ledger",
+    "Request": "ledger",
+    "Evidential": "models",
+    "OBJECTIVES": "objectives",
+    "People": "oracles",
+    "Truth": "oracles",
+    "QUERIES": "queries",
+    "Strategy": "queries",
+    "Output": "rows",
+    "Rows": "rows",
+    "Slate": "rows",
+    "best": "rows",
+    "Parts": "run",
+    "Plan": "run",
+    "adapt": "run:run",
+    "RunDir": "rundir",
+}
+
+__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'ducats' has no attribute {name!r}")
+    module, _, attribute = _HOME[name].partition(":")
+    return getattr(import_module(f"ducats.{module}"), attribute or name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_HOME])

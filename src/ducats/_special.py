@@ -1,19 +1,20 @@
-"""Digamma sums and differences without cancellation, on rows of log alpha ``(R, C)``.
+"""Entropies and divergences of Dirichlet rows without cancellation, on z = log alpha ``(R, C)``.
 
-Everything here is evaluated without autograd, and every derivative is written out: the gradient of a
-difference of nearly equal numbers needs the same care as the difference. Notation, for x >= 0:
+The usual formulas subtract nearly equal numbers: in float32 the distribution uncertainty is noise from
+alpha_0 = 1e6 on, or when one class dominates. The forms below lose nothing. Nothing here uses autograd:
+each function also returns its gradient, written out, for it would cancel in the same way. For x >= 0 let
 
-    k(x) = psi(1+x) - ln x      from +inf down to 0, 1/(2x) for large x
-    h(x) = x k(x)               from 0 up to 1/2
-    q(x) = psi(1+x) + gamma     from 0 up, zeta(2) x for small x
-    b(x) = x psi'(1+x)          from 0 up to 1;  h'(x) = k(x) - 1 + b(x)
+    k(x) = psi(1+x) - ln x      falls from +inf to 0, 1/(2x) for large x
+    h(x) = x k(x)               rises from 0 to 1/2
+    q(x) = psi(1+x) + gamma     rises from 0, zeta(2) x for small x
+    b(x) = x psi'(1+x)          rises from 0 to 1;  x h'(x) = h(x) - x [1 - b(x)]
 
-One identity gives them all, with w a whole number and c_k = B_2k/2k (recurrence, then asymptotic series):
+Recurrence, then asymptotic series, give them all, with w a whole number and c_k = B_2k/2k:
 
     psi(1+x) = ln(x+w) - s(x),  s(x) = sum_{j<w} 1/(x+j) + 1/(2(x+w)) + sum_k c_k/(x+w)^2k
 
-because then k(x) = log1p(w/x) - s(x) holds for small and large x alike, without a branch, and any
-difference between x and y = x + d has d as an explicit factor: 1/(x+j) - 1/(y+j) = d/((x+j)(y+j)).
+Then k(x) = log1p(w/x) - s(x) holds for small and large x alike, without a branch; and a difference between
+x and x + d has d as an explicit factor, because 1/(x+j) - 1/(x+d+j) = d/((x+j)(x+d+j)).
 """
 
 import math
@@ -23,33 +24,68 @@ import torch
 from torch import Tensor
 
 _SERIES = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)  # B_2k / 2k
+_HALF_LOG_TAU = 0.5 * math.log(2 * math.pi)
 
 
 class _Scheme(NamedTuple):
-    """Constants that make the truncation error smaller than the rounding error of one dtype."""
+    """Constants that keep the truncation error below the rounding error of one dtype."""
 
     shift: int  # w
     series: tuple[float, ...]  # c_k
-    slope: tuple[float, ...]  # 2k c_k, for the derivative
-    origin: tuple[float, ...]  # coefficients, in 1/(x+w)^2, of the series' divided difference with x = 0
-    floor: float  # below, w exp(-z) would overflow; alpha has left the normal numbers by then
-    ceiling: float  # above, h = 1/2 to the last bit
+    slope: tuple[float, ...]  # 2k c_k: the derivative of the series
+    origin: tuple[float, ...]  # the series' divided difference with x = 0, in powers of 1/(x+w)^2
+    binet: tuple[float, ...]  # c_k / (2k-1): the series of ln Gamma
+    floor: float  # below this z, w exp(-z) would overflow; alpha is about to leave the normal numbers
+    ceiling: float  # above this z, h(alpha) is 1/2 to the last bit
 
 
 def _scheme(shift: int, terms: int, floor: float, ceiling: float) -> _Scheme:
     series = _SERIES[:terms]
     slope = tuple(2 * k * c for k, c in enumerate(series, 1))
-    origin = tuple(
-        sum(series[k] * shift ** (-2.0 * (k - i)) for k in range(i, terms)) for i in range(terms)
-    )
-    return _Scheme(shift, series, slope, origin, floor, ceiling)
+    origin = tuple(sum(c * float(shift) ** (-2 * k) for k, c in enumerate(series[i:])) for i in range(terms))
+    binet = tuple(c / (2 * k - 1) for k, c in enumerate(series, 1))
+    return _Scheme(shift, series, slope, origin, binet, floor, ceiling)
 
 
 _SCHEMES = {torch.float32: _scheme(4, 4, -87.0, 20.0), torch.float64: _scheme(9, 7, -706.0, 40.0)}
 
 
+class Values(NamedTuple):
+    """Results per row, ``(R, 1)`` each, and (if asked for) the gradient of each, ``(R, C)``."""
+
+    values: tuple[Tensor, ...]
+    slopes: tuple[Tensor, ...]
+
+
+class _Rows(NamedTuple):
+    """Rows seen from their largest class m, which is left out of ``others``, ``gap`` and ``ratio``."""
+
+    top: Tensor  # z_m (R, 1)
+    index: Tensor  # m (R, 1)
+    others: Tensor  # z (R, C), and -inf in column m
+    gap: Tensor  # z_c - z_m (R, C), never infinite: a ratio of 0 times it must be 0
+    ratio: Tensor  # alpha_c / alpha_m (R, C), 0 in column m
+    rho: Tensor  # the sum of ratio (R, 1)
+    whole: Tensor  # 1 + rho = alpha_0 / alpha_m (R, 1)
+    log_whole: Tensor  # ln alpha_0 - z_m (R, 1)
+
+
+def _dominated(z: Tensor) -> _Rows:
+    top, index = z.max(1, keepdim=True)
+    others = z.scatter(1, index, -math.inf)
+    gap = others - top
+    # A gap of 40 is rounded by up to 2e-6 in float32, which is then the relative error of its exponential.
+    # The rounding error of a difference is itself a float (Knuth); it is NaN only where the ratio is 0.
+    shadow = gap - others
+    error = (others - (gap - shadow)).sub_(top + shadow).nan_to_num_(0.0)
+    ratio = gap.exp()
+    ratio.addcmul_(ratio, error)
+    rho = ratio.sum(1, keepdim=True)
+    return _Rows(top, index, others, gap.clamp_(min=-1e4), ratio, rho, 1 + rho, rho.log1p())
+
+
 def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
-    """``coefficients[0] u + coefficients[1] u^2 + ...``."""
+    """``c_1 u + c_2 u^2 + ...``."""
     value = u * coefficients[-1]
     for c in reversed(coefficients[:-1]):
         value.add_(c).mul_(u)
@@ -57,190 +93,235 @@ def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
 
 
 def _divided_difference(coefficients: tuple[float, ...], u: Tensor, v: Tensor) -> Tensor:
-    """``(P(u) - P(v)) / (u - v)`` for the polynomial above, without the division: Horner's rule, twice."""
-    value = torch.full_like(u, coefficients[-1])
-    difference = value
+    """``(P(u) - P(v)) / (u - v)`` for the polynomial P above, by Horner's rule and without a division."""
+    value = difference = torch.full_like(u, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         value = value * u + c
         difference = difference * v + value
     return difference
 
 
-class Dominated(NamedTuple):
-    """Rows seen from their largest class m, whose own column counts as absent from ``gap`` and ``ratio``."""
+class _Shifted(NamedTuple):
+    """What ``psi(1+x)`` is made of."""
 
-    top: Tensor  # z_m (R, 1)
-    index: Tensor  # m (R, 1)
-    others: Tensor  # z, and -inf in column m
-    gap: Tensor  # z_c - z_m (R, C), never -inf so that 0 times it is 0
-    ratio: Tensor  # alpha_c / alpha_m (R, C), 0 in column m
-    rho: Tensor  # sum of ratio (R, 1): alpha_0 = alpha_m (1 + rho)
-    log1p_rho: Tensor  # ln alpha_0 = z_m + log1p(rho)
+    reciprocals: list[Tensor]  # 1/(x+j) for j = 1..w
+    last: Tensor  # 1/(x+w)
+    square: Tensor  # 1/(x+w)^2
+    s: Tensor  # ln(x+w) - psi(1+x)
 
 
-def dominate(z: Tensor) -> Dominated:
-    """Take the largest class out of each row; what is left is small when one class dominates."""
-    top, index = z.max(1, keepdim=True)
-    others = z.scatter(1, index, -math.inf)
-    gap = others - top
-    # The rounding error of a gap of 40 is 2e-6 in float32, and the exponential makes it relative. The
-    # subtraction's exact error (Knuth) puts it right; it is NaN only where the ratio is 0.
-    shadow = gap - others
-    error = (others - (gap - shadow)).sub_(top + shadow).nan_to_num_(0.0)
-    ratio = gap.exp()
-    ratio.addcmul_(ratio, error)
-    rho = ratio.sum(1, keepdim=True)
-    return Dominated(top, index, others, gap.clamp_(min=-1e4), ratio, rho, rho.log1p())
-
-
-class _Columns(NamedTuple):
-    """h and q of every other class's alpha, and in the last column of alpha_0: ``(R, C + 1)``."""
-
-    h: Tensor
-    q: Tensor
-    eta: Tensor  # x h'(x), only if slopes were asked for
-    b: Tensor  # only if slopes were asked for
-    reciprocals: list[Tensor]  # 1/(x+j), j = 1..w
-
-
-def _columns(x: Tensor, inverse: Tensor, scheme: _Scheme, slopes: bool) -> _Columns:
-    """The functions of the module's head at ``x``; ``inverse`` is 1/x, capped where it would overflow."""
-    w = scheme.shift
-    reciprocals = [(x + j).reciprocal_() for j in range(1, w + 1)]
+def _shifted(x: Tensor, scheme: _Scheme) -> _Shifted:
+    reciprocals = [(x + j).reciprocal_() for j in range(1, scheme.shift + 1)]
     last = reciprocals[-1]
     square = last * last
     s = _polynomial(scheme.series, square).add_(last, alpha=0.5)
-    q = _polynomial(scheme.origin[1:], square).add_(scheme.origin[0])
-    q.mul_(last + 1 / w).add_(0.5).mul_(last / w)
-    for j, r in enumerate(reciprocals[:-1], 1):
-        s.add_(r)
-        q.add_(r, alpha=1 / j)
-    h = (inverse * w).log1p_().sub_(s).mul_(x)
-    q.mul_(x).add_((x / w).log1p_())
-    if not slopes:
-        return _Columns(h, q, h, q, reciprocals)
-    sigma = _sigma(reciprocals, square, scheme)
-    b = (last + sigma).mul_(x)
-    eta = h - (w * last - x * sigma).mul_(x)  # w/(x+w) - x sigma = 1 - b, which would cancel
-    return _Columns(h, q, eta, b, reciprocals)
-
-
-def _sigma(reciprocals: list[Tensor], square: Tensor, scheme: _Scheme) -> Tensor:
-    """``-s'(x)``, so that ``psi'(1+x) = 1/(x+w) + sigma(x)``."""
-    sigma = _polynomial(scheme.slope, square).mul_(reciprocals[-1]).add_(square, alpha=0.5)
     for r in reciprocals[:-1]:
+        s.add_(r)
+    return _Shifted(reciprocals, last, square, s)
+
+
+def _sigma(at: _Shifted, scheme: _Scheme) -> Tensor:
+    """``-s'(x)``, so that ``psi'(1+x) = 1/(x+w) + sigma(x)`` and ``1 - b(x) = w/(x+w) - x sigma(x)``."""
+    sigma = _polynomial(scheme.slope, at.square).mul_(at.last).add_(at.square, alpha=0.5)
+    for r in at.reciprocals[:-1]:
         sigma.addcmul_(r, r)
     return sigma
 
 
+def _q(x: Tensor, at: _Shifted, scheme: _Scheme) -> Tensor:
+    """``psi(1+x) + gamma = log1p(x/w) + s(0) - s(x)``, with x taken out of the difference."""
+    w = scheme.shift
+    mean = _polynomial(scheme.origin[1:], at.square).add_(scheme.origin[0])
+    mean.mul_(at.last + 1 / w).add_(0.5).mul_(at.last / w)
+    for j, r in enumerate(at.reciprocals[:-1], 1):
+        mean.add_(r, alpha=1 / j)
+    return mean.mul_(x).add_((x / w).log1p_())
+
+
 class _Step(NamedTuple):
-    """Differences between alpha_0 and alpha_m, exact however close the two are: ``(R, 1)``."""
+    """From alpha_m to alpha_0, all positive and right however close the two are: ``(R, 1)``."""
 
-    k: Tensor  # k(alpha_m) - k(alpha_0) >= 0
-    q: Tensor  # q(alpha_0) - q(alpha_m) >= 0
-    b: Tensor  # b(alpha_0) - b(alpha_m) >= 0, only if slopes were asked for
+    k: Tensor  # k(alpha_m) - k(alpha_0)
+    q: Tensor  # q(alpha_0) - q(alpha_m)
+    b: Tensor | None  # b(alpha_0) - b(alpha_m), if slopes are asked for
 
 
-def _step(x: Tensor, rho: Tensor, y_reciprocals: list[Tensor], scheme: _Scheme, slopes: bool) -> _Step:
+def _step(x: Tensor, rho: Tensor, whole: _Shifted, scheme: _Scheme, slopes: bool) -> _Step:
+    """Differences between alpha_0, given as ``whole``, and ``x`` = alpha_m = alpha_0 / (1 + rho)."""
     w, d = scheme.shift, x * rho
     at_x = (x + torch.arange(1, w + 1, dtype=x.dtype, device=x.device)).reciprocal_()  # (R, w)
-    at_y = torch.cat(y_reciprocals, 1)
-    products = at_x * at_y
-    sums = at_x + at_y
-    x_last, y_last, product, total = (v[:, -1:] for v in (at_x, at_y, products, sums))
-    u, v = x_last * x_last, y_last * y_last
+    at_y = torch.cat(whole.reciprocals, 1)
+    products, sums = at_x * at_y, at_x + at_y
+    last, product, total = at_x[:, -1:], products[:, -1:], sums[:, -1:]
+    square = last * last
     mean = products[:, :-1].sum(1, keepdim=True)
-    mean += product * (0.5 + total * _divided_difference(scheme.series, u, v))
-    # ln y/x and ln (y+w)/(x+w) are nearly equal for large x: their difference is one log1p as well.
-    k = (w * rho * y_last).log1p_() - d * mean
-    q = (d * x_last).log1p_() + d * mean
+    mean += product * (0.5 + total * _divided_difference(scheme.series, square, whole.square))
+    # ln(alpha_0/alpha_m) less the same of alpha + w: two logarithms nearly equal for large x, in one log1p.
+    k = (w * rho * whole.last).log1p_() - d * mean
+    q = (d * last).log1p_() + d * mean
     if not slopes:
-        return _Step(k, q, q)
-    sigma = _sigma(y_reciprocals, v, scheme)
-    bend = (products * sums)[:, :-1].sum(1, keepdim=True) + product * total * 0.5
-    slope = _divided_difference(scheme.slope, u, v)
-    bend += product * (_polynomial(scheme.slope, u) + y_last * total * slope)
-    return _Step(k, q, d * (w * product + sigma - x * bend))
+        return _Step(k, q, None)
+    slope = _divided_difference(scheme.slope, square, whole.square)
+    bend = (products * sums)[:, :-1].sum(1, keepdim=True)
+    bend += product * (0.5 * total + _polynomial(scheme.slope, square) + whole.last * total * slope)
+    return _Step(k, q, d * (w * product + _sigma(whole, scheme) - x * bend))
 
 
-class Slopes(NamedTuple):
-    """Gradients with respect to z, before the row's own factor: see `split_entropy`."""
+def _last_column(at: _Shifted) -> _Shifted:
+    return _Shifted([r[:, -1:] for r in at.reciprocals], at.last[:, -1:], at.square[:, -1:], at.s[:, -1:])
 
-    direct: Tensor  # (R, C), of U_data where ``tiny``, else alpha_0 times that of U_dis
-    entropy: Tensor  # (R, C), of the entropy
+
+def entropy(z: Tensor, slopes: bool) -> Values:
+    """Entropy of the expectation, ``sum_{c != m} p_c ln(1/p_c) + p_m log1p(rho)``."""
+    rows = _dominated(z)
+    value, slope = _entropy(rows, slopes)
+    return Values((value,), (slope,) if slope is not None else ())
+
+
+def _entropy(rows: _Rows, slopes: bool) -> tuple[Tensor, Tensor | None]:
+    value = (rows.ratio * (rows.log_whole - rows.gap)).sum(1, keepdim=True).add_(rows.log_whole)
+    value /= rows.whole
+    if not slopes:
+        return value, None
+    # dH/dz_j = p_j {ln(1/p_j) - H} = p_j {sum_c p_c z_c - z_j}: for almost equal z only the latter is exact
+    mean = (rows.ratio * rows.gap).sum(1, keepdim=True).div_(rows.whole)
+    slope = (mean - rows.gap).mul_(rows.ratio).scatter_(1, rows.index, mean)
+    return value, slope.div_(rows.whole)
+
+
+class _Split(NamedTuple):
+    """The entropy in two parts. U_dis = scaled * scale: it may be too small for a float, its log is not."""
+
+    rows: _Rows
     tiny: Tensor  # (R, 1) alpha_0 < 1
-    scale: Tensor  # (R, 1) U_dis = scale scaled; scale is 1 where ``tiny``, else 1 / alpha_0
+    data: Tensor  # (R, 1) U_data
     scaled: Tensor  # (R, 1)
+    scale: Tensor  # (R, 1) 1 where tiny, else 1 / alpha_0
+    data_slope: Tensor | None  # (R, C)
+    scaled_slope: Tensor | None  # (R, C)
 
 
-class Split(NamedTuple):
-    """The entropy of each row and its two parts: ``(R, 1)``."""
+def _split(z: Tensor, slopes: bool) -> _Split:
+    """Compute one part as a sum of positive terms; the other is what it leaves of the entropy.
 
-    data: Tensor
-    distribution: Tensor
-    log_distribution: Tensor  # U_dis may be too small for a float; its logarithm is not
-    slopes: Slopes | None
+    alpha_0 U_dis = sum_c h(alpha_c) - h(alpha_0)
+                  = sum_{c != m} [h(alpha_c) - p_c h(alpha_0)] + alpha_m [k(alpha_m) - k(alpha_0)]
+    U_data = sum_{c != m} p_c [q(alpha_0) - q(alpha_c)] + p_m [q(alpha_0) - q(alpha_m)]
 
-
-def split_entropy(z: Tensor, slopes: bool) -> Split:
-    """Split the entropy of the expectation into data and distribution uncertainty, each exact to rounding.
-
-    Of the two parts one is computed, such that all its terms are positive, and the other is the rest:
-
-        alpha_0 >= 1:  alpha_0 U_dis = sum_c h(alpha_c) - h(alpha_0)
-                                     = sum_{c != m} [h(alpha_c) - p_c h(alpha_0)]
-                                       + alpha_m [k(alpha_m) - k(alpha_0)]
-        alpha_0 < 1:   U_data = sum_{c != m} p_c [q(alpha_0) - q(alpha_c)] + p_m [q(alpha_0) - q(alpha_m)]
+    Both are good around alpha_0 = 1. For less evidence U_data is small and k, h are mostly ln(1/alpha); for
+    more, U_dis is small and q mostly ln alpha.
     """
     scheme = _SCHEMES[z.dtype]
-    rows = dominate(z)
-    top, rho, log1p_rho = rows.top, rows.rho, rows.log1p_rho
-    whole = 1 + rho
-    x_top = top.clamp(max=scheme.ceiling).exp_()
-    at = _columns(*_alphas(rows, x_top * whole, scheme), scheme, slopes)
-    step = _step(x_top, rho, [r[:, -1:] for r in at.reciprocals], scheme, slopes)
+    rows = _dominated(z)
+    x_top = rows.top.clamp(max=scheme.ceiling).exp_()
+    x, inverse = _alphas(rows, x_top * rows.whole, scheme)
+    at = _shifted(x, scheme)
+    h = (inverse * scheme.shift).log1p_().sub_(at.s).mul_(x)
+    q = _q(x, at, scheme)
+    step = _step(x_top, rows.rho, _last_column(at), scheme, slopes)
 
-    entropy = ((rows.ratio * (log1p_rho - rows.gap)).sum(1, keepdim=True) + log1p_rho) / whole
-    data = (rho * at.q[:, -1:] - (rows.ratio * at.q[:, :-1]).sum(1, keepdim=True) + step.q) / whole
-    scaled = at.h[:, :-1].sum(1, keepdim=True) - rho / whole * at.h[:, -1:] + x_top * step.k
-    tiny = top + log1p_rho < 0
+    entropy, entropy_slope = _entropy(rows, slopes)
+    data = rows.rho * q[:, -1:] - (rows.ratio * q[:, :-1]).sum(1, keepdim=True) + step.q
+    data /= rows.whole
+    scaled = h[:, :-1].sum(1, keepdim=True) - rows.rho / rows.whole * h[:, -1:] + x_top * step.k
+    log_alpha_0 = rows.top + rows.log_whole
+    tiny, little = log_alpha_0 < 0, log_alpha_0 < 1.5
     scaled = torch.where(tiny, entropy - data, scaled).clamp_(min=0)
-    scale = torch.where(tiny, 1.0, top.clamp(min=scheme.floor).neg_().exp_() / whole)
-    distribution = scaled * scale
-    data = torch.where(tiny, data, entropy - distribution).clamp_(min=0)
-    log_distribution = scaled.log() - torch.where(tiny, 0.0, log1p_rho) - torch.where(tiny, 0.0, top)
-    if not slopes:
-        return Split(data, distribution, log_distribution, None)
-    direct = _direct_slope(rows, at, step, x_top, torch.where(tiny, data, scaled), tiny)
-    spread = (log1p_rho - entropy - rows.gap).mul_(rows.ratio)
-    spread = spread.scatter_(1, rows.index, log1p_rho - entropy).div_(whole)
-    return Split(data, distribution, log_distribution, Slopes(direct, spread, tiny, scale, scaled))
+    scale = torch.where(tiny, 1.0, rows.top.clamp(min=scheme.floor).neg_().exp_() / rows.whole)
+    data = torch.where(little, data, entropy - scaled * scale).clamp_(min=0)
+    if entropy_slope is None or step.b is None:
+        return _Split(rows, tiny, data, scaled, scale, None, None)
+    sigma = _sigma(at, scheme)
+    qb = q.add_((at.last + sigma).mul_(x))
+    eta = h.sub_((scheme.shift * at.last).sub_(sigma.mul_(x)).mul_(x))
+    data_slope = _data_slope(rows, qb, step.q + step.b, data)
+    scaled_slope = _scaled_slope(rows, eta, x_top * (step.k - step.b), scaled)
+    scaled_slope = torch.where(tiny, entropy_slope - data_slope, scaled_slope)
+    data_slope = torch.where(little, data_slope, entropy_slope - scaled_slope * scale)
+    return _Split(rows, tiny, data, scaled, scale, data_slope, scaled_slope)
 
 
-def _alphas(rows: Dominated, alpha_0: Tensor, scheme: _Scheme) -> tuple[Tensor, Tensor]:
-    """Alpha of the other classes and alpha_0, and their inverses: ``(R, C + 1)`` each.
+def _alphas(rows: _Rows, alpha_0: Tensor, scheme: _Scheme) -> tuple[Tensor, Tensor]:
+    """Alpha of the other classes, then alpha_0, and the inverses of all: ``(R, C + 1)`` each.
 
     Above the ceiling alpha is capped: there h does not depend on it, and q is not used.
     """
     x = rows.others.clamp(max=scheme.ceiling).exp_()
     inverse = rows.others.clamp(scheme.floor, scheme.ceiling).neg_().exp_()
-    inverse_0 = rows.top.clamp(scheme.floor, scheme.ceiling).neg_().exp_().div_(1 + rows.rho)
+    inverse_0 = rows.top.clamp(scheme.floor, scheme.ceiling).neg_().exp_().div_(rows.whole)
     return torch.cat([x, alpha_0], 1), torch.cat([inverse, inverse_0], 1)
 
 
-def _direct_slope(
-    rows: Dominated, at: _Columns, step: _Step, x_top: Tensor, value: Tensor, tiny: Tensor
-) -> Tensor:
-    """Gradient of the part that `split_entropy` computes directly, whose value is ``value``.
+def _data_slope(rows: _Rows, qb: Tensor, qb_step: Tensor, data: Tensor) -> Tensor:
+    """``dU_data/dz_j = p_j {(q+b)(alpha_0) - (q+b)(alpha_j) - U_data}``."""
+    slope = (qb[:, -1:] - data - qb[:, :-1]).mul_(rows.ratio)
+    return slope.scatter_(1, rows.index, qb_step - data).div_(rows.whole)
 
-    d U_data / d z_j = p_j {q(alpha_0) - q(alpha_j) + b(alpha_0) - b(alpha_j) - U_data}
-    alpha_0 d U_dis / d z_j = alpha_j {h'(alpha_j) - h'(alpha_0)} - p_j alpha_0 U_dis
+
+def _scaled_slope(rows: _Rows, eta: Tensor, eta_step: Tensor, scaled: Tensor) -> Tensor:
+    """``alpha_0 dU_dis/dz_j = eta(alpha_j) - p_j [eta(alpha_0) + alpha_0 U_dis]`` with eta(x) = x h'(x)."""
+    slope = torch.addcmul(eta[:, :-1], rows.ratio, (eta[:, -1:] + scaled) / rows.whole, value=-1)
+    return slope.scatter_(1, rows.index, eta_step - scaled / rows.whole)
+
+
+def uncertainties(z: Tensor, slopes: bool) -> Values:
+    """U_data and U_dis."""
+    split = _split(z, slopes)
+    values = (split.data, split.scaled * split.scale)
+    if split.data_slope is None or split.scaled_slope is None:
+        return Values(values, ())
+    return Values(values, (split.data_slope, split.scaled_slope * split.scale))
+
+
+def log_distribution_uncertainty(z: Tensor, slopes: bool) -> Values:
+    """``ln U_dis``; -inf (and no slope) where not even alpha_0 U_dis is representable."""
+    split = _split(z, slopes)
+    log_whole = torch.where(split.tiny, 0.0, split.rows.log_whole)
+    value = split.scaled.log() - log_whole - torch.where(split.tiny, 0.0, split.rows.top)
+    if split.scaled_slope is None:
+        return Values((value,), ())
+    return Values((value,), (torch.where(split.scaled > 0, split.scaled_slope / split.scaled, 0.0),))
+
+
+def kl_to_uniform(z: Tensor, slopes: bool) -> Values:
+    """``KL(Dir(alpha) || Dir(1))``, of terms without the orders alpha, C ln alpha and C ln C, which cancel.
+
+    With Stirling's ln Gamma(1+x) = (x + 1/2) ln x - x + ln(2 pi)/2 + mu(x), E(x) = ln(2 pi)/2 + mu(x) - h(x)
+    and M = ln(alpha_0 / C),
+
+        KL = sum_c {(M - z_c)/2 + (1 - p_c)/alpha_c - E(alpha_c) - k(alpha_c)}
+             + (C - 1)/2 M + E(alpha_0) + C k(alpha_0) + {(C - 1/2) ln C - C + 1 - ln Gamma(C)}
     """
-    whole = 1 + rows.rho
-    p = rows.ratio / whole
-    both = at.q + at.b
-    data = p * (both[:, -1:] - both[:, :-1] - value)
-    scaled = torch.addcmul(at.eta[:, :-1], p, at.eta[:, -1:] + value, value=-1)
-    data_top = (step.q + step.b - value) / whole
-    scaled_top = x_top * (step.k - step.b) - value / whole
-    return torch.where(tiny, data, scaled).scatter_(1, rows.index, torch.where(tiny, data_top, scaled_top))
+    scheme, classes = _SCHEMES[z.dtype], z.shape[1]
+    rows = _dominated(z)
+    logs = torch.cat([z, rows.top + rows.log_whole], 1)
+    x = logs.clamp(max=scheme.ceiling).exp_()
+    inverse = logs.clamp(scheme.floor, scheme.ceiling).neg_().exp_()
+    at = _shifted(x, scheme)
+    k = (inverse * scheme.shift).log1p_().sub_(at.s)
+    e = _binet(x, logs, inverse, scheme).sub_(x * k).add_(_HALF_LOG_TAU)
+    p = rows.ratio.scatter(1, rows.index, 1.0).div_(rows.whole)
+    others = (1 - p).scatter_(1, rows.index, rows.rho / rows.whole)
+    # NaN is 0 times an overflow, for the largest class: then the others' inverses overflow all the more
+    inverses = z.neg().exp_().mul_(others).nan_to_num_(nan=0.0, posinf=math.inf)
+    log_mean = rows.top + (rows.whole / classes).log_()
+    value = (log_mean - z).mul_(0.5).add_(inverses).sub_(e[:, :-1]).sub_(k[:, :-1]).sum(1, keepdim=True)
+    value += (classes - 1) / 2 * log_mean.clamp(min=scheme.floor) + e[:, -1:] + classes * k[:, -1:]
+    value += (classes - 0.5) * math.log(classes) - classes + 1 - math.lgamma(classes)
+    if not slopes:
+        return Values((value,), ())
+    beta = (scheme.shift * at.last).sub_(_sigma(at, scheme).mul_(x))  # 1 - b
+    # dKL/dz_j = (1-alpha_j) beta(alpha_j) - 1/alpha_j + p_j {(alpha_0-C) beta(alpha_0) + C-1 + C/alpha_0}
+    row = (x[:, -1:] - classes) * beta[:, -1:] + (classes - 1)
+    slope = (1 - x[:, :-1]).mul_(beta[:, :-1]).addcmul_(p, row)
+    return Values((value,), (slope.sub_(inverse[:, :-1] * (1 - classes * p * p)),))
+
+
+def _binet(x: Tensor, logs: Tensor, inverse: Tensor, scheme: _Scheme) -> Tensor:
+    """``mu(x)``: its series where that converges, else by definition; both are finite everywhere."""
+    knee = float(scheme.shift)
+    low, log_low = x.clamp(max=knee), logs.clamp(scheme.floor, math.log(knee))
+    exact = torch.lgamma(1 + low).sub_((low + 0.5).mul_(log_low)).add_(low).sub_(_HALF_LOG_TAU)
+    t = inverse.clamp(max=1 / knee)
+    series = _polynomial(scheme.binet, t * t).div_(t)
+    return torch.where(x < knee, exact, series)

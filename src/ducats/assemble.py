@@ -7,6 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+import torch
+from torch import Tensor
+
 from ducats import config as settings
 from ducats.budget import split_budget
 from ducats.data import DATASETS
@@ -17,10 +20,11 @@ from ducats.engine.schedules import SCHEDULES
 from ducats.engine.streams import Views
 from ducats.errors import UserError
 from ducats.models import MODELS, Evidential
-from ducats.objectives import OBJECTIVES
+from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
 from ducats.oracles import Oracle, People, Truth
 from ducats.queries import QUERIES, Strategy
 from ducats.randomness import global_seed
+from ducats.rows import Output, Rows, Slate
 from ducats.run import Parts, Plan
 from ducats.rundir import RunDir
 
@@ -32,17 +36,24 @@ def look_up(kind: str, table: Mapping[str, T], name: str) -> T:
     if name in table:
         return table[name]
     if ":" not in name:
-        raise UserError(f"no {kind} {name!r}; there are: {', '.join(table)}, or your own as package.module:name")
+        raise UserError(
+            f"no {kind} {name!r}; there are: {', '.join(table)}, or your own as package.module:name"
+        )
     module, _, attribute = name.partition(":")
     try:
-        return getattr(importlib.import_module(module), attribute)  # type: ignore[no-any-return]
-    except (ImportError, AttributeError) as error:
+        found = getattr(importlib.import_module(module), attribute)
+    except Exception as error:  # whatever a user's module may raise when it is imported
         raise UserError(
-            f"no {kind} {name!r}: {error}; is its folder on PYTHONPATH, and is the name right?"
+            f"no {kind} {name!r}: {type(error).__name__}: {error}; is its folder on PYTHONPATH?"
         ) from error
+    if not callable(found) and not isinstance(found, Strategy):
+        raise UserError(f"the {kind} {name!r} is not callable but a {type(found).__name__}: name a function")
+    return found  # type: ignore[no-any-return]
 
 
-def bind(kind: str, name: str, function: Callable[..., T], given: int, knobs: Mapping[str, Any]) -> Callable[..., T]:
+def bind(
+    kind: str, name: str, function: Callable[..., T], given: int, knobs: Mapping[str, Any]
+) -> Callable[..., T]:
     """Bind knobs to a part, after checking them against its signature: a slip fails now, not hours later.
 
     Args:
@@ -67,15 +78,19 @@ def bind(kind: str, name: str, function: Callable[..., T], given: int, knobs: Ma
 def load_data(config: settings.Config) -> Shift:
     """Read the images; truth, where there is some, stays inside the shift's own field."""
     function = look_up("data set", DATASETS, config.data.name)
-    knobs = {k: Path(v) if k in PATHS and v is not None else v for k, v in config.data.knobs.items()}
+    knobs = {k: Path(v) if k in PATHS and isinstance(v, str) else v for k, v in config.data.knobs.items()}
     missing = [
         p.name
         for p in inspect.signature(function).parameters.values()
-        if p.default is p.empty and p.kind is p.KEYWORD_ONLY and p.name not in knobs
+        if p.default is p.empty
+        and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
+        and p.name not in knobs
     ]
     if missing:
         options = " and ".join(f"--{name}" for name in missing)
-        raise UserError(f"the data set {config.data.name!r} needs {options} (or data.knobs.{missing[0]} in a config)")
+        raise UserError(
+            f"the data set {config.data.name!r} needs {options} (or data.knobs.{missing[0]} in a config)"
+        )
     return bind("data set", config.data.name, function, 0, knobs)()
 
 
@@ -85,6 +100,8 @@ PATHS = ("source", "target", "test", "path", "cache", "root")  # knobs of data s
 def make_model(config: settings.Config, classes: int, channels: int) -> Evidential:
     """Build the model, its random weights fixed by the run's seed."""
     builder = look_up("model", MODELS, config.model.name)
+    for name in {"classes", "channels"} & config.model.knobs.keys():
+        raise UserError(f"model.knobs.{name} comes from the data: remove it")
     knobs = {"classes": classes, "channels": channels, **config.model.knobs}
     with global_seed(config.seed, "model"):
         return Evidential(bind("model", config.model.name, builder, 0, knobs)(), config.model.evidence)
@@ -115,7 +132,10 @@ def _no_oracle(name: str) -> Any:
 def make_views(config: settings.Config) -> Views:
     """Views by stream; labelled target is looked at as the source is, unless it is told otherwise."""
     views = config.views
-    made = {name: View(**getattr(views, name).model_dump()) for name in ("source", "unlabelled", "scoring", "test")}
+    made = {
+        name: View(**getattr(views, name).model_dump())
+        for name in ("source", "unlabelled", "scoring", "test")
+    }
     labelled = made["source"] if views.labelled is None else View(**views.labelled.model_dump())
     return Views(labelled=labelled, **made)
 
@@ -146,14 +166,41 @@ def make_plan(config: settings.Config, pool: int) -> Plan:
 
 
 def check_names(config: settings.Config) -> None:
-    """Look every name and knob up before any image is read."""
-    strategy = look_up("query", QUERIES, config.query.name)
-    query = strategy.query if isinstance(strategy, Strategy) else strategy
-    bind("query", config.query.name, query, 1, config.query.knobs)
-    bind("objective", config.objective.name, look_up("objective", OBJECTIVES, config.objective.name), 2,
-         config.objective.knobs)
-    bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
+    """Look every name and knob up, and try query and objective on a few zeros, before any image is read."""
     bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
+    bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
+    images, labels = torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1])
+    known, where = Labelled(images, labels), torch.arange(3)
+    rows = Rows(where, torch.zeros_like(where), {"z": torch.zeros(3, 2), "features": torch.zeros(3, 4)})
+    slate = Slate(rows, rows[where[:1]], 1, torch.Generator().manual_seed(0))
+
+    def model(images: Tensor) -> Output:
+        return Output(images.new_zeros(len(images), 2), images.new_zeros(len(images), 4))
+
+    _try("query", config.query, partial(make_query(config).query, slate))
+    _try("objective", config.objective, partial(make_objective(config), model, Batch(known, known, images)))
+
+
+def _try(kind: str, part: settings.Part, act: Callable[[], object]) -> None:
+    """A knob of a wrong kind or size fails here, not hours later."""
+    try:
+        act()
+    except (TypeError, ValueError, KeyError) as error:
+        raise UserError(f"the {kind} {part.name!r} cannot work with knobs {part.knobs}: {error}") from error
+
+
+def make_query(config: settings.Config) -> Strategy:
+    """The query with its knobs; a user's own function may be a strategy or a plain query."""
+    name = config.query.name
+    found = look_up("query", QUERIES, name)
+    strategy = found if isinstance(found, Strategy) else Strategy(found)
+    return Strategy(bind("query", name, strategy.query, 1, config.query.knobs), strategy.needs)
+
+
+def make_objective(config: settings.Config) -> Objective:
+    """The objective with its knobs."""
+    objective = look_up("objective", OBJECTIVES, config.objective.name)
+    return bind("objective", config.objective.name, objective, 2, config.objective.knobs)
 
 
 def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) -> tuple[Parts, Plan]:
@@ -167,17 +214,13 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
     check_names(config)
     shift = shift or load_data(config)
     plan = make_plan(config, len(shift.pool))
-    found = look_up("query", QUERIES, config.query.name)
-    strategy = found if isinstance(found, Strategy) else Strategy(found)
-    query = Strategy(bind("query", config.query.name, strategy.query, 1, config.query.knobs), strategy.needs)
-    objective = look_up("objective", OBJECTIVES, config.objective.name)
     parts = Parts(
         model=make_model(config, len(shift.classes), int(shift.source.images.pixels.shape[1])),
         source=shift.source,
         pool=shift.pool,
         oracle=make_oracle(config, shift, home),
-        query=query,
-        objective=bind("objective", config.objective.name, objective, 2, config.objective.knobs),
+        query=make_query(config),
+        objective=make_objective(config),
         test=shift.test,
         views=make_views(config),
     )

@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -101,8 +101,10 @@ class Train(Strict):
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = Field(True)
     weight_decay: float = Field(1e-3, ge=0, description="on everything, biases and norms included")
-    multipliers: dict[str, float] = Field(
-        default_factory=dict, description="learning-rate factor by prefix of a parameter's name"
+    multipliers: dict[str, float] | None = Field(
+        None,
+        description="learning-rate factor by prefix of a parameter's name; "
+        "null: what the model advises (a pretrained backbone: 0.1)",
     )
     schedule: Part = Field(
         Part(name="inverse_decay", knobs={"gain": 1e-3, "power": 0.75}),
@@ -114,9 +116,11 @@ class Ask(Strict):
     """When to ask, and for how much."""
 
     budget: int | str = Field("5%", description="labels in all: a count (65), or a share of the pool (5%)")
-    rounds: int = Field(5, ge=0, description="in how many questions the budget is spent")
+    rounds: int | None = Field(
+        None, ge=0, description="in how many questions the budget is spent; null: as many as `after`, or 5"
+    )
     after: tuple[int, ...] | None = Field(
-        None, description="epochs after which to ask; null: spread over 20 % to 36 % of the training"
+        None, description="epochs after which to ask; null: from 20 % to 36 % of the training"
     )
     rounding: Literal["nearest_total", "ceil_per_round"] = Field(
         "nearest_total",
@@ -126,12 +130,14 @@ class Ask(Strict):
 
 
 class Engine(Strict):
-    """Where and how to compute. Not part of a run's identity, except for the precision."""
+    """Where and how to compute. Only what may move numbers, precision and scoring_batch, is a run's identity."""
 
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     processes: int = Field(1, ge=1, description="processes on this machine")
     precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = Field("32-true")
-    threads: int | None = Field(None, ge=1, description="CPU threads per process; null leaves torch's default")
+    threads: int | None = Field(
+        None, ge=1, description="CPU threads per process; null leaves torch's default"
+    )
     scoring_batch: int = Field(256, ge=1, description="images in a batch when scoring and measuring")
 
 
@@ -175,25 +181,36 @@ def ask_epochs(config: Config) -> tuple[int, ...]:
     if ask.rounds == 0 or ask.after == ():
         return ()
     if ask.after is not None:
-        if list(ask.after) != sorted(set(ask.after)) or ask.after[0] < 0:
-            raise ValueError(f"ask.after must rise from round to round, not {list(ask.after)}")
-        if ask.after[-1] >= epochs:
-            raise ValueError(
-                f"ask.after names epoch {ask.after[-1]}, but training ends after epoch {epochs}: "
-                "the labels of that round would never be learnt"
-            )
+        _check_after(ask, epochs)
         return ask.after
-    # The paper's 10, 12, 14, 16, 18 of 50, at any number of rounds and epochs.
-    last = max(ask.rounds - 1, 1)
-    after = tuple(round(epochs * (0.2 + 0.16 * r / last)) for r in range(ask.rounds))
-    if len(set(after)) < len(after) or after[-1] >= epochs:
-        after = tuple(range(max(0, epochs - 1 - ask.rounds), epochs))[-1 - ask.rounds : -1]
-    if len(after) < ask.rounds:
-        raise ValueError(f"{ask.rounds} rounds do not fit into {epochs} epochs; name them with ask.after")
-    return after
+    rounds = 5 if ask.rounds is None else ask.rounds
+    if rounds > epochs:
+        raise ValueError(f"{rounds} rounds do not fit into {epochs} epochs: lower ask.rounds")
+    # The paper's 10, 12, 14, 16, 18 of 50, at any number of rounds and epochs; one epoch apart at the least.
+    after: list[int] = []
+    for number in range(rounds):
+        wanted = round(epochs * (0.2 + 0.16 * number / max(rounds - 1, 1)))
+        latest = epochs - rounds + number  # leaves room for the rounds that follow
+        after.append(min(max(wanted, after[-1] + 1 if after else 0), latest))
+    return tuple(after)
 
 
-def load(files: Sequence[str | Path] = (), settings: Iterable[str] = (), extra: Layer | None = None) -> Config:
+def _check_after(ask: Ask, epochs: int) -> None:
+    assert ask.after is not None
+    if list(ask.after) != sorted(set(ask.after)) or ask.after[0] < 0:
+        raise ValueError(f"ask.after must rise from round to round, not {list(ask.after)}")
+    if ask.after[-1] >= epochs:
+        raise ValueError(
+            f"ask.after names epoch {ask.after[-1]}, but training ends after epoch {epochs}: "
+            "the labels of that round would never be learnt"
+        )
+    if ask.rounds is not None and ask.rounds != len(ask.after):
+        raise ValueError(f"ask.after names {len(ask.after)} epochs, but ask.rounds is {ask.rounds}: drop one")
+
+
+def load(
+    files: Sequence[str | Path] = (), settings: Iterable[str] = (), extra: Layer | None = None
+) -> Config:
     """Merge files, ``key=value`` settings and a last layer into one config.
 
     Args:
@@ -244,6 +261,24 @@ def to_yaml(config: Config) -> str:
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
+def explain(part: BaseModel | None = None, prefix: str = "") -> list[tuple[str, str, str]]:
+    """Every setting as (name, default, meaning)."""
+    part = part or Config()
+    lines = []
+    for name, info in type(part).model_fields.items():
+        value = getattr(part, name)
+        if isinstance(value, BaseModel) and not isinstance(value, View):
+            lines += explain(value, f"{prefix}{name}.")
+            continue
+        plain = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, View) else value
+        choices = (
+            " | ".join(map(str, get_args(info.annotation))) if get_origin(info.annotation) is Literal else ""
+        )
+        meaning = "; ".join(text for text in (info.description, choices and f"one of {choices}") if text)
+        lines.append((f"{prefix}{name}", json.dumps(plain), meaning))
+    return lines
+
+
 def merge(below: Layer, above: Layer) -> dict[str, Any]:
     """Lay one mapping over another.
 
@@ -261,18 +296,6 @@ def merge(below: Layer, above: Layer) -> dict[str, Any]:
         else:
             merged[key] = value
     return merged
-
-
-def differences(old: Layer, new: Layer, prefix: str = "") -> list[str]:
-    """Say which settings differ, as ``key: old -> new``."""
-    found = []
-    for key in dict.fromkeys([*old, *new]):
-        a, b = old.get(key), new.get(key)
-        if isinstance(a, Mapping) and isinstance(b, Mapping):
-            found += differences(a, b, f"{prefix}{key}.")
-        elif a != b:
-            found.append(f"{prefix}{key}: {a!r} -> {b!r}")
-    return found
 
 
 def _read(path: Path) -> Layer:
@@ -302,7 +325,9 @@ def _check_names(layer: Layer, schema: type[BaseModel], origin: str, prefix: str
     for key, value in layer.items():
         if key not in schema.model_fields:
             near = difflib.get_close_matches(str(key), schema.model_fields, n=1)
-            hint = f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(schema.model_fields)}"
+            hint = (
+                f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(schema.model_fields)}"
+            )
             raise UserError(f"{origin}: there is no setting '{prefix}{key}'; {hint}")
         inner = _model_of(schema.model_fields[key].annotation)
         if inner is not None and isinstance(value, Mapping):

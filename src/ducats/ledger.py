@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -27,8 +27,7 @@ class Request:
 
     def save(self, path: Path) -> None:
         """Write the request; whole or not at all."""
-        columns = {"image": self.image.numpy(), "position": self.position.numpy()}
-        write_atomically(path, lambda file: np.savez(file, round=np.array(self.round), **columns))
+        _save(path, round=np.array(self.round), image=self.image.numpy(), position=self.position.numpy())
 
     @classmethod
     def load(cls, path: Path) -> "Request":
@@ -89,12 +88,12 @@ class Ledger:
         asked = [tuple(a) for a in _addresses(request).tolist()]
         if len(set(asked)) != len(asked) or not known.isdisjoint(asked):
             raise ValueError("a label was asked for twice: a query must pick distinct, unlabelled rows")
-        columns = {
-            "image": request.image.numpy().astype(np.int32),
-            "position": request.position.numpy().astype(np.int32),
-            "label": labels.numpy().astype(np.int16),
-        }
-        write_atomically(self._path(self.rounds + 1), lambda file: np.savez(file, **columns))
+        _save(
+            self._path(self.rounds + 1),
+            image=request.image.numpy().astype(np.int32),
+            position=request.position.numpy().astype(np.int32),
+            label=labels.numpy().astype(np.int16),
+        )
         self._rounds.append((request, labels))
 
     def targets(self) -> Tensor:
@@ -128,6 +127,10 @@ class Ledger:
         if len(image) and int(image.max()) >= len(self.keys):
             raise UserError(f"{path} names image {int(image.max())}, but the pool has {len(self.keys)}")
         return Request(number, image, position), label
+
+
+def _save(path: Path, **columns: np.typing.NDArray[Any]) -> None:
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **columns))
 
 
 def _addresses(request: Request) -> Tensor:

@@ -16,7 +16,9 @@ class Event:
     step: int  # optimiser steps so far, over the whole run
     steps: int  # optimiser steps in all
     labels: int  # labels spent so far
-    values: Callable[[], Mapping[str, float]]  # mean losses while training, metrics after; waits for the device
+    values: Callable[
+        [], Mapping[str, float]
+    ]  # mean losses while training, metrics after; waits for the device
 
 
 Listener = Callable[[Event], None]

@@ -26,7 +26,7 @@ def fork(seed: int, *names: str | int) -> torch.Generator:
 
 @contextmanager
 def global_seed(seed: int, *names: str | int) -> Iterator[None]:
-    """Seed torch's global generators inside the block, for what offers no other way: initialisation, dropout."""
+    """Seed torch's global generators inside the block, for what takes no other: initialisation, dropout."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(seed, *names))
         yield

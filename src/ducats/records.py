@@ -20,7 +20,9 @@ def read(path: Path) -> list[Record]:
         try:
             records.append(json.loads(line))
         except json.JSONDecodeError as error:
-            raise UserError(f"{path} line {number} is not JSON ({error}): it was edited; undo that") from error
+            raise UserError(
+                f"{path} line {number} is not JSON ({error}): it was edited; undo that"
+            ) from error
     return records
 
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
@@ -100,7 +99,9 @@ class _Story:
 
     def __init__(self, parts: Parts, plan: Plan, home: RunDir, fabric: Fabric, listen: Listener) -> None:
         self.parts, self.plan, self.home, self.fabric, self.listen = parts, plan, home, fabric, listen
-        self.steps = plan.steps_per_epoch or steps_in_epoch(len(parts.source), len(parts.pool), plan.batch_size)
+        self.steps = plan.steps_per_epoch or steps_in_epoch(
+            len(parts.source), len(parts.pool), plan.batch_size
+        )
         self.bare = parts.model if isinstance(parts.model, Evidential) else Evidential(parts.model)
         self.strategy = parts.query if isinstance(parts.query, Strategy) else Strategy(parts.query)
         self.optimiser: SGD = make_optimiser(self.bare.network, plan.optimisation)
@@ -129,14 +130,19 @@ class _Story:
 
     @property
     def stage(self) -> int:
-        """Questions that lie before this epoch."""
+        """Questions before this epoch's own, if it has one."""
         return sum(after < self.epoch for after in self.plan.ask_after)
+
+    @property
+    def answered(self) -> int:
+        """Questions up to this epoch, its own included."""
+        return sum(after <= self.epoch for after in self.plan.ask_after)
 
     def _fit(self) -> None:
         with global_seed(self.plan.seed, "network", self.epoch, self.fabric.global_rank):
             losses = fit_epoch(
                 self.model,
-                self.stepper,  # type: ignore[arg-type]  # Fabric's wrapper has the same methods
+                self.stepper,
                 self.parts.objective,
                 epoch_batches(
                     source=self.parts.source,
@@ -240,7 +246,7 @@ class _Story:
         self.listen(
             Event(
                 phase=phase,
-                stage=self.stage,
+                stage=self.stage if phase in ("measure", "ask") else self.answered,
                 stages=len(self.plan.ask_after),
                 epoch=self.epoch,
                 epochs=self.plan.epochs,
@@ -262,11 +268,15 @@ def _check(parts: Parts, plan: Plan) -> None:
     if len(plan.budget) != len(plan.ask_after):
         raise UserError(f"{len(plan.ask_after)} questions but {len(plan.budget)} budgets: give one for each")
     if sum(plan.budget) > len(parts.pool):
-        raise UserError(f"the budget of {sum(plan.budget)} labels exceeds the pool of {len(parts.pool)} images")
+        raise UserError(
+            f"the budget of {sum(plan.budget)} labels exceeds the pool of {len(parts.pool)} images"
+        )
     if plan.ask_after and not list(plan.ask_after) == sorted({*plan.ask_after}):
         raise UserError(f"ask_after must rise from question to question, not {list(plan.ask_after)}")
     if plan.ask_after and not 0 <= plan.ask_after[0] <= plan.ask_after[-1] < plan.epochs:
-        raise UserError(f"questions after epochs {list(plan.ask_after)} must lie before the end, {plan.epochs}")
+        raise UserError(
+            f"questions after epochs {list(plan.ask_after)} must lie before the end, {plan.epochs}"
+        )
     if parts.test is not None and tuple(parts.test.classes) != tuple(parts.source.classes):
         raise UserError("source and test must have the same classes in the same order")
 
@@ -282,15 +292,23 @@ def _describe(parts: Parts) -> dict[str, Any]:
     return {
         "classes": list(parts.source.classes),
         "channels": int(parts.source.images.pixels.shape[1]),
-        "source": {"images": len(parts.source), "keys": digest(parts.source.images.keys, parts.source.labels)},
+        "size": int(parts.source.images.pixels.shape[-1]),
+        "source": {
+            "images": len(parts.source),
+            "keys": digest(parts.source.images.keys, parts.source.labels),
+        },
         "pool": {"images": len(parts.pool), "keys": digest(parts.pool.keys, None)},
-        "test": None if test is None else {"images": len(test), "keys": digest(test.images.keys, test.labels)},
+        "test": None
+        if test is None
+        else {"images": len(test), "keys": digest(test.images.keys, test.labels)},
     }
 
 
 def _plain(plan: Plan) -> dict[str, Any]:
     """The plan in plain numbers and words, for the folder's identity."""
     settings = {name: getattr(plan, name) for name in plan.__dataclass_fields__}
-    settings["optimisation"] = {k: getattr(plan.optimisation, k) for k in plan.optimisation.__dataclass_fields__}
+    settings["optimisation"] = {
+        k: getattr(plan.optimisation, k) for k in plan.optimisation.__dataclass_fields__
+    }
     settings["schedule"] = getattr(plan.schedule, "__name__", repr(plan.schedule))
     return {key: list(value) if isinstance(value, tuple) else value for key, value in settings.items()}

@@ -20,7 +20,6 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 
 from ducats import records
-from ducats.config import differences
 from ducats.errors import UserError
 from ducats.files import write_atomically, write_text_atomically
 from ducats.ledger import Ledger, Request
@@ -48,8 +47,12 @@ class RunDir:
         """Begin the run, or go on with it; refuse a folder that another config or other data made."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._take_lock()
-        self._same_or_new(self.folder / "config.yaml", identity, "another config")
-        self._same_or_new(self.folder / "data.yaml", data, "other data")
+        try:
+            self._same_or_new(self.folder / "config.yaml", identity, "another config")
+            self._same_or_new(self.folder / "data.yaml", data, "other data")
+        except UserError:
+            self.release()
+            raise
         if not (self.folder / "environment.json").exists():
             write_text_atomically(self.folder / "environment.json", json.dumps(_environment(), indent=1))
 
@@ -181,6 +184,18 @@ class RunDir:
         if not path.exists():
             raise UserError(f"{self.folder} has no model yet: run the same `ducats run` command to finish it")
         return dict(load_file(path))
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
+    """Say which settings differ, as ``key: old -> new``."""
+    found = []
+    for key in dict.fromkeys([*old, *new]):
+        a, b = old.get(key), new.get(key)
+        if isinstance(a, Mapping) and isinstance(b, Mapping):
+            found += differences(a, b, f"{prefix}{key}.")
+        elif a != b:
+            found.append(f"{prefix}{key}: {a!r} -> {b!r}")
+    return found
 
 
 def _environment() -> dict[str, Any]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ducats.data.decode import decode_each
-from ducats.domain import Domain, Shift
+from ducats.data.decode import decode, decode_each
+from ducats.domain import Domain, Images, Shift
 from ducats.errors import UserError
 
 SUFFIXES = frozenset(
@@ -68,6 +68,37 @@ def folders(
     )
 
 
+def labelled_folder(
+    folder: Path, classes: Sequence[str], *, size: int = 256, channels: int = 3, memory_gb: float = 4.0
+) -> Domain:
+    """Read labelled images, ``class/...``, of classes that are known already.
+
+    Args:
+        folder: A sub-folder per class; classes may be missing.
+        classes: Their names, in their order.
+        size: Height and width that images are squashed to.
+        channels: 3 for RGB, 1 for grey.
+        memory_gb: Gigabytes of decoded images to hold in memory.
+    """
+    files = _images_of_classes("test", _existing("test", folder))
+    labels = _labels("test", folder, files, classes)
+    images = decode(files, size, channels=channels, memory_gb=memory_gb)
+    return Domain(images, labels, tuple(classes))
+
+
+def image_folder(folder: Path, *, size: int = 256, channels: int = 3, memory_gb: float = 4.0) -> Images:
+    """Read images without labels, in any sub-folders or none.
+
+    Args:
+        folder: Where they are.
+        size: Height and width that images are squashed to.
+        channels: 3 for RGB, 1 for grey.
+        memory_gb: Gigabytes of decoded images to hold in memory.
+    """
+    files = _images("image", _existing("image", folder))
+    return decode(files, size, channels=channels, memory_gb=memory_gb)
+
+
 def list_images(folder: Path) -> list[tuple[str, Path]]:
     """Key and path of every image at any depth of a folder, sorted by key."""
     found = [(path.relative_to(folder).as_posix(), path) for path in _walk(folder)]
@@ -81,7 +112,7 @@ def list_images(folder: Path) -> list[tuple[str, Path]]:
 
 def _walk(folder: Path) -> Iterator[Path]:
     """Every visible image file; links to folders are followed, unless they lead back up."""
-    for here, inner, names in os.walk(folder, followlinks=True):
+    for here, inner, names in os.walk(folder, onerror=_refuse, followlinks=True):
         above = Path(here).resolve()
         inner[:] = [
             name
@@ -89,6 +120,11 @@ def _walk(folder: Path) -> Iterator[Path]:
             if not name.startswith(".") and Path(here, name).resolve() not in (above, *above.parents)
         ]
         yield from (Path(here, name) for name in names if _is_image(name))
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that may not be read would silently be an empty one."""
+    raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); allow it or remove it")
 
 
 def _is_image(name: str) -> bool:

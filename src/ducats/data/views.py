@@ -71,7 +71,7 @@ def random_crop(images: Tensor, size: int, pad: int, generator: torch.Generator)
 
 
 def resized_crop(images: Tensor, view: View, size: int, generator: torch.Generator) -> Tensor:
-    """Cut a box of random place, area and shape out of each image and resize it, as RandomResizedCrop does."""
+    """Cut a box of random place, area and shape out of each image and resize it (RandomResizedCrop)."""
     height, width = images.shape[-2:]
     boxes = crop_boxes(len(images), height, width, view.scale, view.ratio, generator)
     top, left, tall, wide = (side.to(images.device) for side in boxes.unbind(1))
@@ -151,4 +151,5 @@ def _hue_rotation(turn: Tensor) -> Tensor:
     rotation[:, 0, 0] = 1
     rotation[:, 1, 1] = rotation[:, 2, 2] = angle.cos()
     rotation[:, 1, 2], rotation[:, 2, 1] = -angle.sin(), angle.sin()
-    return torch.linalg.inv(to_yiq) @ rotation @ to_yiq
+    turned: Tensor = torch.linalg.inv(to_yiq) @ rotation @ to_yiq
+    return turned

@@ -22,12 +22,19 @@ class Optimisation:
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 1e-3
-    multipliers: Mapping[str, float] | None = None  # learning-rate factor by prefix of a parameter's name
+    multipliers: Mapping[str, float] | None = (
+        None  # factor by prefix of a parameter's name; None: the model's
+    )
 
 
 def make_optimiser(network: nn.Module, how: Optimisation) -> SGD:
-    """SGD with one group per learning-rate factor; the first matching prefix wins, the rest has factor 1."""
-    multipliers = dict(how.multipliers or {})
+    """SGD with one group per learning-rate factor; the first matching prefix wins, the rest has factor 1.
+
+    Without multipliers, a network may advise its own in ``lr_multipliers``.
+    """
+    multipliers = how.multipliers
+    if multipliers is None:
+        multipliers = getattr(network, "lr_multipliers", {})
     groups: dict[float, list[nn.Parameter]] = {}
     used = set()
     for name, parameter in network.named_parameters():
@@ -100,6 +107,7 @@ def _check_finite(losses: Mapping[str, float], optimiser: SGD) -> None:
     broken = [name for name, value in losses.items() if not abs(value) < float("inf")]
     if broken:
         raise UserError(
-            f"the loss {broken[0]!r} became {losses[broken[0]]} at learning rate {optimiser.param_groups[0]['lr']:.2g}: "
-            "lower train.lr, or bound the evidence with model.evidence=exp_clamped; the last good epoch is kept"
+            f"the loss {broken[0]!r} became {losses[broken[0]]} at learning rate "
+            f"{optimiser.param_groups[0]['lr']:.2g}: lower train.lr, or bound the evidence with "
+            "model.evidence=exp_clamped; the last good epoch is kept"
         )

@@ -5,7 +5,7 @@ from typing import TypeVar
 
 import torch
 from lightning_fabric import Fabric
-from lightning_fabric.strategies import DDPStrategy
+from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
 from ducats.errors import AwaitingLabels, UserError
@@ -24,12 +24,14 @@ def make_fabric(device: str = "auto", processes: int = 1, precision: str = "32-t
     if processes == 1:
         strategy: str | DDPStrategy = "auto"
     else:
-        # Streams are forwarded one after another before one backward: buffers must not be overwritten between.
+        # Several forwards come before one backward: buffers must not be overwritten in between.
         strategy = DDPStrategy(broadcast_buffers=False)
     try:
         return Fabric(accelerator=device, devices=processes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
     except Exception as error:
-        raise UserError(f"cannot use engine.device={device!r} with {processes} process(es): {error}") from error
+        raise UserError(
+            f"cannot use engine.device={device!r} with {processes} process(es): {error}"
+        ) from error
 
 
 def share_of(work: Sequence[T], fabric: Fabric) -> Sequence[T]:
@@ -41,20 +43,27 @@ def gather(mine: Tensor, fabric: Fabric) -> Tensor:
     """All processes' rows, ``(n_rank, ...) -> (sum n_rank, ...)``: no padding, no doubles."""
     if fabric.world_size == 1:
         return mine
-    counts = fabric.all_gather(torch.tensor([len(mine)])).flatten().tolist()
+    counts = _all(torch.tensor([len(mine)]), fabric).flatten().tolist()
     padded = mine.new_zeros(max(counts), *mine.shape[1:])
     padded[: len(mine)] = mine
-    everyone = fabric.all_gather(padded)
+    everyone = _all(padded, fabric)
     return torch.cat([rows[:count] for rows, count in zip(everyone, counts, strict=True)])
+
+
+def _all(mine: Tensor, fabric: Fabric) -> Tensor:
+    """One tensor per process, stacked; sent from the device, where the processes meet, and back."""
+    everyone = fabric.all_gather(mine.to(fabric.device))
+    assert isinstance(everyone, Tensor)
+    return everyone.to(mine.device)
 
 
 def add_up(mine: Tensor, fabric: Fabric) -> Tensor:
     """Sum over the processes."""
     if fabric.world_size == 1:
         return mine
-    total = fabric.all_reduce(mine.clone(), reduce_op="sum")
+    total = fabric.all_reduce(mine.to(fabric.device, copy=True), reduce_op="sum")
     assert isinstance(total, Tensor)
-    return total
+    return total.to(mine.device)
 
 
 def agree_on_buffers(model: nn.Module, fabric: Fabric) -> None:

@@ -65,7 +65,12 @@ def table(
 
 
 def choose(
-    strategy: Strategy, rows: Rows, targets: Tensor, budget: int, round_number: int, generator: torch.Generator
+    strategy: Strategy,
+    rows: Rows,
+    targets: Tensor,
+    budget: int,
+    round_number: int,
+    generator: torch.Generator,
 ) -> Request:
     """Let the strategy spend a budget on rows that were never asked; hold it to the rules.
 
@@ -84,7 +89,7 @@ def choose(
     wrong = None
     if len(picks) != slate.budget:
         wrong = f"picked {len(picks)} of {slate.budget}"
-    elif len(picks) and not (0 <= int(picks.min()) and int(picks.max()) < len(candidates)):
+    elif len(picks) and (int(picks.min()) < 0 or int(picks.max()) >= len(candidates)):
         wrong = f"picked an index outside 0 … {len(candidates) - 1}"
     elif len(picks.unique()) != len(picks):
         wrong = "picked a row twice"
@@ -98,7 +103,7 @@ def _column(output: Output, name: str) -> Tensor:
     column = getattr(output, name, None)
     if column is None:
         raise UserError(
-            f"the query needs {name!r}, but the model gives none: return a pair (logits, features) from its forward"
+            f"the query needs {name!r}, but the model gives none: let its forward return (logits, features)"
         )
     return column  # type: ignore[no-any-return]
 

@@ -17,16 +17,18 @@ from ducats.errors import UserError
 from ducats.objectives import Batch, Labelled
 from ducats.randomness import fork
 
+PLAIN = View()
+
 
 @dataclass(frozen=True)
 class Views:
     """One view per use of the images."""
 
-    source: View = View()
-    labelled: View = View()
-    unlabelled: View = View()
-    scoring: View = View()
-    test: View = View()
+    source: View = PLAIN
+    labelled: View = PLAIN
+    unlabelled: View = PLAIN
+    scoring: View = PLAIN
+    test: View = PLAIN
 
 
 def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
@@ -41,7 +43,7 @@ def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
 def whole_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
     """Cut a pass into full batches; the rest waits for another pass. Too few for one make a short one."""
     full = len(order) // batch_size * batch_size
-    return order[: full or len(order)].split(batch_size)
+    return tuple(order[: full or len(order)].split(batch_size))
 
 
 def even_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
@@ -59,10 +61,13 @@ def short_last(order: Tensor, batch_size: int) -> Sequence[Tensor]:
     The short one may be a single image, doubled: its batch statistics have no variance, and on small label
     sets they spoil the running ones. Hence ``even_batches`` is the default.
     """
-    return order.split(batch_size)
+    return tuple(order.split(batch_size))
 
 
-CUTS: Mapping[str, Callable[[Tensor, int], Sequence[Tensor]]] = {"even": even_batches, "short_last": short_last}
+CUTS: Mapping[str, Callable[[Tensor, int], Sequence[Tensor]]] = {
+    "even": even_batches,
+    "short_last": short_last,
+}
 
 
 def passes(
@@ -123,11 +128,15 @@ def epoch_batches(
     """
     world = fabric.world_size
     if batch_size % world or batch_size < 2 * world:
-        raise UserError(f"train.batch_size={batch_size} must be a multiple of {world} processes, two images each")
+        raise UserError(
+            f"train.batch_size={batch_size} must be a multiple of {world} processes, two images each"
+        )
     known = (targets >= 0).nonzero().squeeze(1)
     unknown = (targets == UNLABELLED).nonzero().squeeze(1)
 
-    def stream(name: str, items: Tensor, cut: Callable[[Tensor, int], Sequence[Tensor]]) -> Iterator[Tensor | None]:
+    def stream(
+        name: str, items: Tensor, cut: Callable[[Tensor, int], Sequence[Tensor]]
+    ) -> Iterator[Tensor | None]:
         if len(items) == 0:
             return iter([None] * steps)
         return passes(items, batch_size, steps, fork(seed, name, "order", epoch), cut)

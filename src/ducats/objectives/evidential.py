@@ -53,7 +53,9 @@ def _fit(stream: str, model: Forward, known: Labelled, nll: float, kl: float) ->
     z: Tensor = model(known.images).z
     losses: Losses = {}
     if nll:
-        losses[f"{stream}/nll"] = nll * mean_where_known(negative_log_likelihood(z, known.labels), known.labels)
+        losses[f"{stream}/nll"] = nll * mean_where_known(
+            negative_log_likelihood(z, known.labels), known.labels
+        )
     if kl:
         misled = misleading_evidence(z, known.labels) / z.shape[1]
         losses[f"{stream}/kl"] = kl * mean_where_known(misled, known.labels)

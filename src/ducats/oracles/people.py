@@ -3,6 +3,7 @@
 import csv
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -41,11 +42,15 @@ class People:
         answers = self._answers(folder / "answers.csv", set(keys))
         missing = [key for key in keys if key not in answers]
         if missing:
-            some = f"{len(missing)} of {len(keys)} are open, first {missing[0]!r}" if answers else f"{len(keys)} images"
+            some = (
+                f"{len(missing)} of {len(keys)} are open, first {missing[0]!r}"
+                if answers
+                else f"{len(keys)} images"
+            )
             raise AwaitingLabels(
                 f"round {request.round} waits for labels ({some}): copy {folder / 'questions.csv'} to "
-                f"{folder / 'answers.csv'}, fill in the column `label` (thumbnails lie beside it, class names in "
-                f"classes.txt, `{VOID_WORD}` if none applies), and give the same command again"
+                f"answers.csv beside it, fill in the column `label` (thumbnails and class names lie there, "
+                f"too; `{VOID_WORD}` if no class applies), and give the same command again"
             )
         return torch.tensor([answers[key] for key in keys], dtype=torch.long)
 
@@ -53,7 +58,7 @@ class People:
         rows = []
         for number, (image, key) in enumerate(zip(request.image.tolist(), keys, strict=True), start=1):
             thumbnail = f"thumbnails/{number:04d}.png"
-            write_atomically(folder / thumbnail, lambda file, image=image: self._thumbnail(image).save(file, "PNG"))
+            write_atomically(folder / thumbnail, partial(self._thumbnail(image).save, format="PNG"))
             file = self._pool.files[image] if self._pool.files is not None else ""
             rows.append({"number": number, "key": key, "label": "", "thumbnail": thumbnail, "file": file})
         write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
@@ -84,7 +89,7 @@ class People:
             if key in answers:
                 doubled = "again" if answers[key] == label else "in contradiction"
                 raise UserError(
-                    f"{path} line {line}: {key!r} is answered {doubled} to line {lines[key]}; keep one of the two"
+                    f"{path} line {line}: {key!r} is answered {doubled} to line {lines[key]}; keep one"
                 )
             answers[key], lines[key] = label, line
         return answers
@@ -107,7 +112,9 @@ def _read(path: Path) -> list[tuple[int, str, str]]:
     reader = csv.DictReader(io.StringIO(text, newline=""))
     columns = set(reader.fieldnames or ())
     if not {"key", "label"} <= columns:
-        raise UserError(f"{path} needs the columns `key` and `label` in its first line, not {sorted(columns)}")
+        raise UserError(
+            f"{path} needs the columns `key` and `label` in its first line, not {sorted(columns)}"
+        )
     return [
         (reader.line_num, row["key"] or "", (row["label"] or "").strip())
         for row in reader

@@ -4,12 +4,13 @@ A query is a function from a slate to the indices of its picks. Its knobs are ke
 strategy adds which columns must be computed for it, so that random choice costs no forward pass.
 """
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from torch import Tensor
 
-from ducats.queries.ranked import entropy, least_confident, margin, uniform, u_data, u_dis
+from ducats.queries.ranked import entropy, least_confident, margin, u_data, u_dis, uniform
 from ducats.queries.spread import spread
 from ducats.queries.two_round import two_round
 from ducats.rows import Slate
@@ -28,6 +29,12 @@ class Strategy:
     def summary(self) -> str:
         """The promise, in one line."""
         return (self.query.__doc__ or "no description").strip().splitlines()[0]
+
+    @property
+    def knobs(self) -> str:
+        """What can be turned, with defaults."""
+        parameters = list(inspect.signature(self.query).parameters.values())[1:]
+        return ", ".join(f"{p.name}={p.default}" for p in parameters)
 
 
 QUERIES: Mapping[str, Strategy] = {

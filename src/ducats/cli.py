@@ -1,0 +1,348 @@
+"""The command `ducats`. Each subcommand parses, calls one function, prints what came out.
+
+Exit codes: 0 done, 1 a defect of ours or findings of the doctor, 2 bad input, 3 waiting for people's answers.
+Torch is imported inside the subcommands, so that `--help` answers at once.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Annotated, Any
+
+from cyclopts import App, CycloptsError, Parameter
+from rich.console import Console
+
+from ducats.errors import AwaitingLabels, UserError
+
+app = App(
+    name="ducats",
+    help="Active domain adaptation: train on labelled source images, ask for the few target labels that are "
+    "worth it, learn, and tell how sure the model is.",
+    version=lambda: version("ducats"),
+    help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`.",
+)
+console = Console()
+
+
+@Parameter(name="*")
+@dataclass(kw_only=True)
+class Settings:
+    """What to run. Later sources win: files in their order, then --set, then the options."""
+
+    config: Annotated[
+        list[str],
+        Parameter(
+            name=["--config", "-c"],
+            negative=(),
+            help="A YAML file, or a config of the package by name (data/digits). May be repeated.",
+        ),
+    ] = field(default_factory=list)
+    method: Annotated[str | None, Parameter(help="Short for -c methods/NAME: duc, spread, random, ...")] = (
+        None
+    )
+    set: Annotated[
+        list[str],
+        Parameter(negative=(), help="One setting as key=value, e.g. train.lr=0.01. May be repeated."),
+    ] = field(default_factory=list)
+    source: Annotated[Path | None, Parameter(help="Folder of labelled source images, class/...")] = None
+    target: Annotated[Path | None, Parameter(help="Folder of target images without labels.")] = None
+    test: Annotated[Path | None, Parameter(help="Folder of held-out labelled target images, class/...")] = (
+        None
+    )
+    truth: Annotated[
+        bool,
+        Parameter(
+            negative=(), help="The target's first-level folders are classes: the oracle may look there."
+        ),
+    ] = False
+    manifest: Annotated[
+        Path | None,
+        Parameter(help="CSV or Parquet with key, path, domain, label, split, instead of folders."),
+    ] = None
+    oracle: Annotated[str | None, Parameter(help="Who answers: people, truth, or auto.")] = None
+    budget: Annotated[
+        str | None, Parameter(help="Labels in all: a count (65) or a share of the pool (5%).")
+    ] = None
+    rounds: Annotated[int | None, Parameter(help="In how many questions the budget is spent.")] = None
+    epochs: Annotated[int | None, Parameter(help="Length of the training.")] = None
+    seed: Annotated[int | None, Parameter(help="Fixes the run.")] = None
+    device: Annotated[str | None, Parameter(help="auto, cpu, cuda or mps.")] = None
+    processes: Annotated[int | None, Parameter(help="Processes on this machine.")] = None
+
+    def load(self) -> Any:
+        """Resolve everything into one config."""
+        from ducats import config
+
+        files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
+        return config.load(files, self.set, self._options())
+
+    def _options(self) -> dict[str, Any]:
+        """Options as a last layer of settings."""
+        if self.manifest and (self.source or self.target or self.test):
+            raise UserError("give either --manifest or the folders --source, --target, --test, not both")
+        paths = {"source": self.source, "target": self.target, "test": self.test}
+        knobs: dict[str, Any] = {name: str(path) for name, path in paths.items() if path is not None}
+        if self.truth:
+            knobs["truth"] = True
+        data: dict[str, Any] = {"name": "folders", "knobs": knobs} if knobs else {}
+        if self.manifest:
+            data = {"name": "manifest", "knobs": {"path": str(self.manifest)}}
+        layer = {
+            "data": data,
+            "oracle": {"name": self.oracle} if self.oracle else {},
+            "ask": _given(budget=self.budget, rounds=self.rounds),
+            "train": _given(epochs=self.epochs),
+            "engine": _given(device=self.device, processes=self.processes),
+            **_given(seed=self.seed),
+        }
+        return {key: value for key, value in layer.items() if value != {}}
+
+
+def _given(**options: Any) -> dict[str, Any]:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+@app.command
+def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # noqa: B008 - never changed
+    """Train, ask for labels, learn, repeat. The same command goes on after a kill or a pause.
+
+    With two folders and nothing else, DUC runs on an ImageNet ResNet-50 and asks people: questions with
+    thumbnails are put into the run's folder, and the run pauses until answers.csv is there.
+
+    Args:
+        settings: what to run.
+        out: The run's folder. By default runs/DATA-METHOD-DIGEST, so that one command means one folder.
+    """
+    config = settings.load()
+    folder = out or Path("runs") / f"{config.data.name.split(':')[-1]}-{config.method}-{config.digest()}"
+    import torch
+
+    from ducats.assemble import assemble, check_names
+    from ducats.display import Show, stage_table
+    from ducats.engine.processes import make_fabric
+    from ducats.run import run as run_parts
+    from ducats.rundir import RunDir
+
+    check_names(config)
+    fabric = make_fabric(config.engine.device, config.engine.processes, config.engine.precision)
+    if config.engine.threads:
+        torch.set_num_threads(config.engine.threads)
+    fabric.launch()
+    home = RunDir(folder)
+    parts, plan = assemble(config, home)
+    if fabric.is_global_zero:
+        asked = f"{sum(plan.budget)} labels in {len(plan.budget)} rounds" if plan.budget else "no labels"
+        console.print(
+            f"{config.method} on {config.data.name}: {len(parts.source)} source images, "
+            f"{len(parts.pool)} target images, {len(parts.source.classes)} classes, {asked}; folder {folder}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    with Show() as show:
+        run_parts(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=show)
+    if fabric.is_global_zero:
+        if stages := home.stages():
+            console.print(stage_table(stages))
+        note = "" if parts.test is not None else " (no --test folder, so nothing was measured)"
+        console.print(
+            f"{len(home.bought())} labels spent; model in {folder}/model.safetensors{note}", soft_wrap=True
+        )
+    return 0
+
+
+@app.command
+def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> int:
+    """Measure a finished run's model on its held-out images, or on a folder of labelled ones.
+
+    Args:
+        run: The run's folder.
+        data: A folder of labelled images, class/...; by default the run's own test set.
+        device: auto, cpu, cuda or mps.
+    """
+    from ducats.engine.processes import make_fabric
+    from ducats.inference import load_trained, measure
+    from ducats.metrics import compute
+
+    fabric = make_fabric(device)
+    tally = measure(load_trained(run), fabric, data)
+    print_json({"images": tally.total, **compute(tally)})
+    return 0
+
+
+@app.command
+def predict(
+    run: Path,
+    images: Path,
+    *,
+    out: Path = Path("predictions.csv"),
+    every_class: bool = False,
+    device: str = "auto",
+) -> int:
+    """Write a finished run's answers for a folder of images, each with its probability and uncertainties.
+
+    Args:
+        run: The run's folder.
+        images: A folder of images, in any sub-folders or none.
+        out: The CSV to write: key, label, probability, entropy, u_data, u_dis.
+        every_class: Also write the probability of each class.
+        device: auto, cpu, cuda or mps.
+    """
+    from ducats.engine.processes import make_fabric
+    from ducats.inference import load_trained
+    from ducats.inference import predict as predict_folder
+
+    count = predict_folder(load_trained(run), make_fabric(device), images, out, every_class=every_class)
+    console.print(f"{count} images, answers in {out}", soft_wrap=True)
+    return 0
+
+
+@app.command
+def report(*runs: Path, out: Path = Path("report")) -> int:
+    """Make one offline page of one or many runs: table, curves, calibration.
+
+    Args:
+        runs: Run folders, or folders that hold them.
+        out: Where to put index.html, table.md, table.csv and summary.json.
+    """
+    from ducats.report import report as write_report
+
+    if not runs:
+        raise UserError("name at least one run folder, e.g. `ducats report runs`")
+    write_report(list(runs), out)
+    console.print(f"report in {out}/index.html", soft_wrap=True)
+    return 0
+
+
+@app.command
+def labels(run: Path) -> int:
+    """Print the labels that a run bought, as CSV: round, key, label.
+
+    Args:
+        run: The run's folder.
+    """
+    import csv
+
+    from ducats.domain import VOID
+    from ducats.rundir import RunDir
+
+    home = RunDir(run)
+    classes = home.data["classes"]
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow(["round", "key", "label"])
+    for entry in home.bought().entries():
+        writer.writerow([entry.round, entry.key, "void" if entry.label == VOID else classes[entry.label]])
+    return 0
+
+
+@app.command
+def config(
+    *,
+    settings: Settings = Settings(),  # noqa: B008 - never changed
+    explain: Annotated[bool, Parameter(negative=())] = False,
+    schema: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Print the resolved config, nothing left to defaults.
+
+    Args:
+        settings: what to resolve.
+        explain: List every setting with its meaning and default instead.
+        schema: Print the JSON schema instead, for editors.
+    """
+    from ducats import config as configs
+
+    if schema:
+        print_json(configs.Config.model_json_schema())
+    elif explain:
+        for name, default, meaning in configs.explain():
+            console.print(f"[bold]{name}[/bold] = {default}", highlight=False, soft_wrap=True)
+            if meaning:
+                console.print(f"    {meaning}", highlight=False, markup=False)
+    else:
+        sys.stdout.write(configs.to_yaml(settings.load()))
+    return 0
+
+
+@app.command
+def doctor(*, settings: Settings = Settings()) -> int:  # noqa: B008 - never changed
+    """Check data and settings before training: unreadable files, duplicates, classes, budget, memory.
+
+    Args:
+        settings: what to check; the same options as `ducats run`.
+    """
+    from ducats.doctor import examine, verdict
+
+    findings = examine(settings.load())
+    style = {"error": "bold red", "warning": "yellow", "note": "dim"}
+    for finding in findings:
+        console.print(
+            f"{finding.severity}: {finding.what}",
+            style=style[finding.severity],
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    sentence, code = verdict(findings)
+    console.print(sentence, soft_wrap=True)
+    return code
+
+
+@app.command
+def queries() -> int:
+    """List the queries: how each picks what is worth a label."""
+    from rich.table import Table
+
+    from ducats.queries import QUERIES
+
+    table = Table("query", "knobs", "what it asks", header_style="bold")
+    for name, strategy in QUERIES.items():
+        table.add_row(name, strategy.knobs, strategy.summary)
+    console.print(table)
+    return 0
+
+
+@app.command
+def demo(
+    *,
+    out: Path = Path("runs/demo"),
+    seeds: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=True)] = None,
+    jobs: int | None = None,
+) -> int:
+    """Adapt from printed to handwritten digits with five methods, and compare them. No download.
+
+    Args:
+        out: Where to put the runs, summary.json and index.html; what is done already is not done again.
+        seeds: By default 0 1 2.
+        jobs: Runs at a time, one thread each; by default the number of cores.
+    """
+    from ducats.demo import demo as run_demo
+
+    run_demo(out, seeds=seeds or [0, 1, 2], jobs=jobs or os.cpu_count() or 1, console=console)
+    return 0
+
+
+def print_json(value: Any) -> None:
+    """Print JSON for programs and people."""
+    sys.stdout.write(json.dumps(value, indent=1) + "\n")
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; bad input is one sentence, not a traceback."""
+    errors = Console(stderr=True)
+    try:
+        code = app(arguments, exit_on_error=False)
+    except CycloptsError:
+        code = 2  # said already
+    except UserError as error:
+        errors.print(f"ducats: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
+        code = 2
+    except AwaitingLabels as pause:
+        errors.print(f"paused: {pause}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        code = 3
+    except KeyboardInterrupt:
+        errors.print("stopped; the same command goes on", style="yellow")
+        code = 130
+    sys.exit(code)

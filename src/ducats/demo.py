@@ -1,0 +1,154 @@
+"""The demo: printed to handwritten digits, five methods, several seeds, one table."""
+
+import multiprocessing
+import queue
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from ducats import config as configs
+from ducats.assemble import assemble, load_data
+from ducats.display import BETWEEN, Show
+from ducats.domain import Shift
+from ducats.engine.processes import make_fabric
+from ducats.progress import Event
+from ducats.report import MethodRow, Report, Spread, by_method, report
+from ducats.run import run
+from ducats.rundir import RunDir
+
+METHODS = ("source-only", "random", "duc", "duc-random", "spread")
+
+Message = tuple[str, Event]
+
+
+def demo(
+    out: Path,
+    *,
+    seeds: Sequence[int],
+    jobs: int,
+    console: Console,
+    methods: Sequence[str] = METHODS,
+    settings: Sequence[str] = (),
+) -> Report:
+    """Run every method with every seed, several at a time, and report.
+
+    Args:
+        out: one sub-folder per run, the page and ``summary.json``; finished runs are not repeated.
+        seeds: of the runs.
+        jobs: processes at a time, one thread each.
+        console: where the table goes.
+        methods: names of method configs.
+        settings: ``key=value`` on top of the demo's config.
+    """
+    started = time.monotonic()
+    # Seed by seed, so that the first comparison is complete early.
+    work = [(method, seed) for seed in seeds for method in methods]
+    console.print(
+        f"printed to handwritten digits: {len(methods)} methods x {len(seeds)} seeds, {jobs} at a time",
+        highlight=False,
+        soft_wrap=True,
+    )
+    context = multiprocessing.get_context("spawn")
+    with context.Manager() as manager, Show() as show, ProcessPoolExecutor(jobs, context) as pool:
+        messages = manager.Queue()
+        todo = [pool.submit(work_on, out, method, seed, tuple(settings), messages) for method, seed in work]
+        try:
+            _watch(todo, messages, show)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    made = report(
+        [out / folder_name(method, seed) for method, seed in work], out, title="Printed to handwritten digits"
+    )
+    console.print(table(by_method(made.runs)))
+    console.print(
+        f"{time.monotonic() - started:.0f} s in all; curves in {made.page}, numbers in {made.summary_json}",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return made
+
+
+def folder_name(method: str, seed: int) -> str:
+    """Folder of one run."""
+    return f"{method}-seed{seed}"
+
+
+def work_on(
+    out: Path, method: str, seed: int, settings: tuple[str, ...], messages: "queue.Queue[Message]"
+) -> None:
+    """Do one run in this process, telling the parent how it goes."""
+    torch.set_num_threads(1)
+    config = configs.load(
+        ["data/digits", f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings]
+    )
+    folder = out / folder_name(method, seed)
+    fabric = make_fabric("cpu")
+    fabric.launch()
+    parts, plan = assemble(config, RunDir(folder), _data(config.data.model_dump_json(), config))
+    said = 0.0
+
+    def tell(event: Event) -> None:
+        nonlocal said
+        now = time.monotonic()
+        if event.phase != "train" or now - said > BETWEEN:
+            said = now
+            values: Mapping[str, float] = dict(event.values())
+            messages.put((f"{method} #{seed}", replace(event, values=partial(dict, values))))
+
+    run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=tell)
+
+
+_KEPT: dict[str, Shift] = {}
+
+
+def _data(key: str, config: configs.Config) -> Shift:
+    """The data of a config, read once per process."""
+    if key not in _KEPT:
+        _KEPT[key] = load_data(config)
+    return _KEPT[key]
+
+
+def _watch(todo: Sequence["Future[None]"], messages: "queue.Queue[Message]", show: Show) -> None:
+    """Show what the workers say until all are done; a failure ends the demo with its own words."""
+    while True:
+        over = all(future.done() for future in todo)
+        try:
+            while True:
+                name, event = messages.get(timeout=0.0 if over else 0.1)
+                show(event, name)
+        except queue.Empty:
+            pass
+        for future in todo:
+            if future.done():
+                future.result()
+        if over:
+            return
+
+
+def table(rows: Sequence[MethodRow]) -> Table:
+    """The comparison as a table: mean and deviation over the seeds."""
+    view = Table(header_style="bold")
+    view.add_column("method")
+    columns = {"accuracy": ("accuracy %", 100, 1), "ece": ("calibration error %", 100, 1)}
+    columns |= {"labels": ("labels", 1, 0), "seconds": ("seconds", 1, 1)}
+    for title, _, _ in columns.values():
+        view.add_column(title, justify="right")
+    for row in rows:
+        cells = (_cell(row.values.get(key), scale, digits) for key, (_, scale, digits) in columns.items())
+        view.add_row(row.method, *cells)
+    return view
+
+
+def _cell(spread: Spread | None, scale: float, digits: int) -> str:
+    if spread is None:
+        return "-"
+    mean = f"{scale * spread.mean:.{digits}f}"
+    return mean if not spread.deviation else f"{mean} ± {scale * spread.deviation:.{digits}f}"

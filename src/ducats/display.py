@@ -1,0 +1,109 @@
+"""How a run's progress looks in a terminal, and in a log that nobody watches. Needs no torch."""
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from ducats.progress import Event
+
+BETWEEN = 0.2  # seconds between two looks at the losses: looking waits for the device
+PHASES = {"train": "training", "measure": "measuring", "ask": "asking", "done": "done"}
+
+
+class Show:
+    """Live bars where someone watches; else a line per epoch and stage. One bar per named run."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self.console = console or Console(stderr=True)
+        self.bars = Progress(
+            TextColumn("{task.description}", justify="left"),
+            BarColumn(bar_width=20),
+            MofNCompleteColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[note]}", style="dim"),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self._tasks: dict[str, TaskID] = {}
+        self._looked: dict[str, float] = {}
+        self._epoch: dict[str, int] = {}
+
+    def __enter__(self) -> "Show":
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def __call__(self, event: Event, name: str = "") -> None:
+        """Show one event of a run."""
+        now = time.monotonic()
+        quiet = (
+            event.phase == "train" and now - self._looked.get(name, 0) < BETWEEN and event.step < event.steps
+        )
+        if quiet:
+            return
+        self._looked[name] = now
+        note = short(event.values())
+        if self.console.is_terminal:
+            self._draw(event, name, note)
+        elif event.phase != "train" or event.epoch != self._epoch.get(name):
+            self._epoch[name] = event.epoch
+            self.console.print(
+                f"{title(event, name)} step {event.step}/{event.steps} {note}".strip(), highlight=False
+            )
+
+    def _draw(self, event: Event, name: str, note: str) -> None:
+        if name not in self._tasks:
+            self._tasks[name] = self.bars.add_task(title(event, name), total=event.steps, note="")
+        self.bars.update(
+            self._tasks[name],
+            completed=event.step,
+            total=event.steps,
+            description=title(event, name),
+            note=note,
+        )
+
+
+def title(event: Event, name: str = "") -> str:
+    """Say where a run stands.
+
+    >>> title(Event("train", 2, 5, 12, 50, 600, 2500, 26, dict), "duc")
+    'duc stage 2/5, 26 labels, epoch 12/50, training'
+    """
+    stage = f"stage {event.stage}/{event.stages}"
+    place = f"{stage}, {event.labels} labels, epoch {event.epoch}/{event.epochs}, {PHASES[event.phase]}"
+    return f"{name} {place}".strip()
+
+
+def short(values: Mapping[str, float], most: int = 6) -> str:
+    """A few numbers in little room.
+
+    >>> short({"source/nll": 0.12345, "unlabelled/u_dis": 0.5})
+    'source/nll 0.123, unlabelled/u_dis 0.500'
+    """
+    return ", ".join(f"{name} {value:.3f}" for name, value in list(values.items())[:most])
+
+
+def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
+    """The stages of one run as a table."""
+    table = Table(title=None, header_style="bold")
+    measured = [
+        name for name in ("accuracy", "mean_class_accuracy", "ece", "nll", "aurc") if name in stages[-1]
+    ]
+    for column in ("stage", "epoch", "labels", *measured, "seconds"):
+        table.add_column(column, justify="right")
+    for record in stages:
+        numbers = [f"{record[name]:.4f}" for name in measured]
+        table.add_row(
+            str(record["stage"]),
+            str(record["epoch"]),
+            str(record["labels"]),
+            *numbers,
+            f"{record['seconds']:.1f}",
+        )
+    return table

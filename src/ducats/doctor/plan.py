@@ -1,0 +1,136 @@
+"""What the plan asks of the data and of the machine: labels, batches, crops, memory."""
+
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from ducats.budget import split_budget
+from ducats.config import Config, View, ask_epochs
+from ducats.doctor.finding import Finding, gather, images
+from ducats.doctor.machine import free_disk_gb, free_memory_gb
+from ducats.doctor.survey import Role, Survey
+
+LOOKED_AT: dict[str, Role] = {  # which images each view is for
+    "source": "source",
+    "labelled": "target",
+    "unlabelled": "target",
+    "scoring": "target",
+    "test": "test",
+}
+
+
+def check_plan(config: Config, found: Survey) -> list[Finding]:
+    """Whether the plan fits what was found."""
+    checks = (
+        _check_budget(config, found),
+        _check_batches(config, found),
+        _check_crops(config, found),
+        _check_memory(found),
+    )
+    return [finding for check in checks for finding in gather(check)]
+
+
+def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
+    """How many labels are asked for, when, and of whom."""
+    oracle = config.oracle.name
+    if oracle == "truth" and found.truth is False:
+        yield Finding(
+            "error",
+            "the oracle 'truth' needs the target's labels, and this data has none: use --oracle people, or, "
+            "for a benchmark whose target folders are classes, --truth",
+        )
+    after, pool = ask_epochs(config), len(found.parts.get("target", ()))
+    if not after:
+        yield Finding("note", "no labels are asked for (ask.rounds is 0)")
+    if not after or not pool:
+        return
+    labels = split_budget(config.ask.budget, pool, len(after), config.ask.rounding)
+    spread = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
+    each = " each" if len(labels) > 1 and len(set(labels)) == 1 else ""
+    epochs = ", ".join(map(str, after))
+    yield Finding(
+        "note",
+        f"of {images(pool)} of the target, {sum(labels)} labels are asked for, {spread}{each} "
+        f"after epoch {epochs} of {config.train.epochs}",
+    )
+    if oracle == "people" or (oracle == "auto" and found.truth is False):
+        yield Finding(
+            "note",
+            f"people answer: a person will be asked for {spread} labels{each and ' in each round'}, "
+            f"in {len(labels)} round(s); the run pauses each time",
+        )
+
+
+def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
+    """Whether batches can be filled and shared out."""
+    size, processes = config.train.batch_size, config.engine.processes
+    if size % processes or size < 2 * processes:
+        yield Finding(
+            "error",
+            f"train.batch_size={size} must be a multiple of engine.processes={processes}, "
+            "two images for each; change one of the two",
+        )
+    for role in ("source", "target"):
+        count = len(found.parts.get(role, ()))
+        if 0 < count < size:
+            yield Finding(
+                "warning",
+                f"train.batch_size={size} is larger than the {role} ({images(count)}), so its "
+                "batches are short; lower it or add images",
+            )
+
+
+def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
+    """Whether crops fit into the images as they are stored."""
+    for name, role in LOOKED_AT.items():
+        view: View | None = getattr(config.views, name)
+        if view is None or view.crop not in ("center", "random") or role not in found.shapes:
+            continue
+        _, height, width = found.shapes[role]
+        room = min(height, width) + (2 * view.pad if view.crop == "random" else 0)
+        wanted = view.size or width
+        if wanted > room:
+            yield Finding(
+                "error",
+                f"views.{name} cuts a {view.crop} crop of {wanted} pixels out of images that are stored as "
+                f"{width} x {height}; lower views.{name}.size or raise data.knobs.size",
+            )
+
+
+def _check_memory(found: Survey) -> Iterator[Finding]:
+    """What the decoded images take, in memory and on disk."""
+    held = spilt = 0.0
+    left = float("inf") if found.memory_gb is None else found.memory_gb
+    for role, part in found.parts.items():
+        if role in found.shapes:
+            channels, height, width = found.shapes[role]
+            taken = len(part) * channels * height * width / 2**30
+            # As decode_each does: what does not fit goes to a file as a whole.
+            held, spilt, left = (
+                (held + taken, spilt, left - taken) if taken <= left else (held, spilt + taken, left)
+            )
+    if held + spilt == 0:
+        return
+    allowed = (
+        "" if found.memory_gb is None else f"; data.knobs.memory_gb allows {found.memory_gb:g} GB in memory"
+    )
+    where = found.cache or Path(tempfile.gettempdir())
+    kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run anew'}" if spilt else ""
+    yield Finding("note", f"decoded, all images take {_size(held + spilt)}{allowed}{kept}")
+    free = free_memory_gb()
+    if found.memory_gb is not None and free is not None and held > free:  # built images are held already
+        yield Finding(
+            "warning",
+            f"{held:.1f} GB of images are to be held in memory, but {free:.1f} GB are free; lower "
+            "data.knobs.memory_gb or data.knobs.size",
+        )
+    if spilt > free_disk_gb(where):
+        yield Finding(
+            "error",
+            f"{spilt:.1f} GB of images are to be kept in {where}, but {free_disk_gb(where):.1f} GB are left "
+            "there; give another data.knobs.cache, or a smaller data.knobs.size",
+        )
+
+
+def _size(gigabytes: float) -> str:
+    return f"{gigabytes:.2f} GB" if gigabytes >= 0.01 else "less than 0.01 GB"

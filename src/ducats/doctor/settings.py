@@ -1,0 +1,64 @@
+"""What a config says by itself, before any image is looked at."""
+
+import inspect
+from collections.abc import Iterator
+
+from ducats.config import Config, Part
+from ducats.doctor.finding import Finding, gather
+
+PARTS = ("data", "model", "objective", "query")
+ORACLES = {"auto": None, "truth": None, "people": None}
+
+
+def check_settings(config: Config) -> list[Finding]:
+    """Names and knobs that no part answers to, one finding for each part."""
+    # Each part alone, in a config that is sound otherwise: the first slip must not hide the next.
+    checks = {name: _check_part(Config(**{name: getattr(config, name)})) for name in PARTS}
+    checks["train.schedule"] = _check_schedule(config.train.schedule)
+    checks["oracle"] = _check_oracle(config.oracle)
+    return [finding for name, check in checks.items() for finding in gather(check, f"the setting {name}")]
+
+
+def check_options(config: Config) -> Iterator[Finding]:
+    """Options that the data set cannot do without."""
+    from ducats.data import DATASETS
+
+    function = DATASETS.get(config.data.name)
+    if function is None:  # a user's own is built, and says so itself
+        return
+    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
+    missing = [name for name in needed if config.data.knobs.get(name) is None]
+    if missing:
+        yield Finding(
+            "error",
+            f"the data set {config.data.name!r} needs {' and '.join(f'--{name}' for name in missing)} "
+            f"(or data.knobs.{missing[0]} in a config)",
+        )
+
+
+def _check_part(config: Config) -> Iterator[Finding]:
+    from ducats.assemble import check_names
+
+    check_names(config)
+    yield from ()
+
+
+def _check_schedule(schedule: Part) -> Iterator[Finding]:
+    from ducats.assemble import bind, look_up
+    from ducats.engine.schedules import SCHEDULES
+
+    bind("schedule", schedule.name, look_up("schedule", SCHEDULES, schedule.name), 1, schedule.knobs)
+    yield from ()
+
+
+def _check_oracle(oracle: Part) -> Iterator[Finding]:
+    from ducats.assemble import bind, look_up
+
+    maker = look_up("oracle", ORACLES, oracle.name)
+    if maker is not None:
+        bind("oracle", oracle.name, maker, 1, oracle.knobs)
+    elif oracle.knobs:
+        yield Finding(
+            "warning",
+            f"the oracle {oracle.name!r} has no knobs, but oracle.knobs is {oracle.knobs}; remove them",
+        )

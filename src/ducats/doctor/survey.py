@@ -1,0 +1,244 @@
+"""What there is: which images, with which labels, of which size."""
+
+import inspect
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from torch import Tensor
+
+from ducats.config import Config
+from ducats.data import DATASETS
+from ducats.data.folders import _check_apart, _existing, list_images
+from ducats.data.manifest import Row, _read_csv, _read_parquet, _row, read_rows
+from ducats.doctor.finding import Finding, gather, quoted, some
+from ducats.domain import Images, Shift
+from ducats.errors import UserError
+
+Role = Literal["source", "target", "test"]
+ROLES: tuple[Role, ...] = ("source", "target", "test")
+NAMED = 20  # rows of a manifest that are named one by one
+
+
+@dataclass(frozen=True)
+class Part:
+    """The images of one role."""
+
+    role: Role
+    where: str  # for sentences: "the source folder photos"
+    names: Sequence[str]  # for sentences: a file, or a key
+    labels: Sequence[str]  # a class each; "" where none is known
+    paths: Sequence[Path] = ()  # one each, if they are files
+    pixels: Tensor | None = None  # (N, C, H, W), if they are built
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def classes(self) -> dict[str, int]:
+        """How many images each class has, the largest first."""
+        return dict(Counter(label for label in self.labels if label).most_common())
+
+
+@dataclass
+class Survey:
+    """What is known about the data; a role is absent if it is not used or could not be looked at."""
+
+    parts: dict[Role, Part] = field(default_factory=dict)
+    shapes: dict[Role, tuple[int, int, int]] = field(
+        default_factory=dict
+    )  # channels, height, width as stored
+    truth: bool | None = None  # whether the target's classes are known; None: the doctor could not find out
+    target_is_test: bool = False  # on purpose, as in published protocols
+    memory_gb: float | None = None  # of pixels to hold in memory; None: all are
+    cache: Path | None = None  # for those that are not held
+
+
+Found = tuple[Survey, list[Finding]]
+
+
+def survey(config: Config) -> Found:
+    """Look at the data as far as it lets itself be looked at, and say where it does not."""
+    readers: Mapping[str, Callable[[Config], Found]] = {"folders": _in_folders, "manifest": _in_manifest}
+    return readers.get(config.data.name, _built)(config)
+
+
+def _in_folders(config: Config) -> Found:
+    """What lies in folders."""
+    found, findings = _stored(config)
+    found.truth = _knob(config, findings, "truth") or False
+    folders: dict[Role, Path] = {}
+    for role in ROLES:
+        path = _knob(config, findings, role)
+        if path is not None:
+            findings += gather(_listed(found, folders, role, Path(path)))
+    if "source" in folders and "target" in folders:
+        test = folders.get("test")
+        found.target_is_test = test is not None and test.resolve() == folders["target"].resolve()
+        findings += gather(_apart(folders["source"], folders["target"], test))
+    return found, findings
+
+
+def _listed(found: Survey, folders: dict[Role, Path], role: Role, path: Path) -> Iterator[Finding]:
+    """Put the images of a folder into the survey; complain where they should lie in class folders."""
+    folder = folders[role] = _existing(role, path)
+    images = list_images(folder)
+    labelled = role != "target" or found.truth
+    labels = [key.partition("/")[0] if labelled and "/" in key else "" for key, _ in images]
+    where = f"the {role} folder {folder}"
+    paths = [file for _, file in images]
+    found.parts[role] = Part(role, where, [str(file) for file in paths], labels, paths)
+    if not labelled or not images:
+        return
+    loose = [key for key, _ in images if "/" not in key]
+    if loose:
+        yield Finding(
+            "error",
+            f"{where} has {len(loose)} images outside of any class folder, such as {loose[0]}; "
+            "move each into a sub-folder named after its class",
+        )
+    inside = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
+    empty = sorted(inside - set(labels))
+    if empty:
+        yield Finding(
+            "error",
+            f"{where} has class folders without an image: {quoted(empty)}; put images there or remove them",
+        )
+
+
+def _apart(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
+    _check_apart(source, target, test)
+    yield from ()  # what is wrong is raised
+
+
+def _in_manifest(config: Config) -> Found:
+    """What a table lists."""
+    found, findings = _stored(config)
+    path = _knob(config, findings, "path")
+    if path is None:
+        return found, findings
+    table = Path(path).expanduser()
+    rows, problems = _rows(table)
+    findings += [Finding("error", problem) for problem in problems[:NAMED]]
+    if len(problems) > NAMED:
+        findings.append(
+            Finding("error", f"{table} has {len(problems) - NAMED} more bad rows; correct these first")
+        )
+    if not rows:
+        return found, findings
+    for role in ROLES:
+        mine = [row for row in rows if _role(row) == role]
+        if mine or role != "test":
+            where = f"the {role} rows of {table}"
+            names, labels = [str(row.path) for row in mine], [row.label for row in mine]
+            found.parts[role] = Part(role, where, names, labels, [row.path for row in mine])
+    bare = [row for row in rows if _role(row) == "target" and not row.label]
+    pool = len(found.parts["target"])
+    found.truth = not bare if pool else None
+    if 0 < len(bare) < pool:
+        findings.append(
+            Finding(
+                "error",
+                f"{table}: {len(bare)} of {pool} target rows lack a label "
+                f"({some([row.place for row in bare])}); give all of them one, or none",
+            )
+        )
+    return found, findings
+
+
+def _role(row: Row) -> Role:
+    return "test" if row.split == "test" else "source" if row.domain == "source" else "target"
+
+
+def _rows(table: Path) -> tuple[list[Row], list[str]]:
+    """The good rows of a manifest, and what is wrong with all others."""
+    try:
+        return read_rows(table), []
+    except (UserError, OSError) as error:
+        first = str(error)
+    try:
+        lines = {".csv": _read_csv, ".parquet": _read_parquet}[table.suffix.lower()](table)
+    except (UserError, OSError, KeyError):
+        return [], [first]
+    rows, problems = [], []
+    for place, cells in lines:
+        try:
+            rows.append(_row(table, place, cells))
+        except UserError as error:
+            problems.append(str(error))
+    places: dict[str, list[str]] = {}
+    for row in rows:
+        places.setdefault(row.key, []).append(row.place)
+    problems += [
+        f"{table}: the key {key!r} is that of {some(lines_of)}; keys must be unique: correct all but one"
+        for key, lines_of in places.items()
+        if len(lines_of) > 1
+    ]
+    return rows, problems or [first]
+
+
+def _built(config: Config) -> Found:
+    """What a data set that is no files turns out to hold."""
+    try:
+        from ducats.assemble import load_data
+
+        shift = load_data(config)
+        if not isinstance(shift, Shift):
+            raise TypeError(f"it gave {type(shift).__name__}, not a Shift")
+    except UserError as error:
+        return Survey(), [Finding("error", str(error))]
+    except Exception as error:  # a user's own function, or a knob of another type
+        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        what = f"the data set {config.data.name!r} cannot be built ({said})"
+        return Survey(), [Finding("error", f"{what}; check data.knobs, which are {config.data.knobs}")]
+    found = Survey(truth=shift.truth is not None)
+    classes = shift.classes
+    _put(found, "source", shift.source.images, _names(shift.source.labels, classes))
+    truth = [""] * len(shift.pool) if shift.truth is None else _names(shift.truth, classes)
+    _put(found, "target", shift.pool, truth)
+    if shift.test is not None:
+        _put(found, "test", shift.test.images, _names(shift.test.labels, shift.test.classes))
+    return found, []
+
+
+def _put(found: Survey, role: Role, images: Images, labels: Sequence[str]) -> None:
+    channels, height, width = images.pixels.shape[1:]
+    found.parts[role] = Part(role, f"the {role}", images.keys, labels, pixels=images.pixels)
+    found.shapes[role] = (channels, height, width)
+
+
+def _names(labels: Tensor, classes: Sequence[str]) -> list[str]:
+    """Class names; nothing below zero (void), and the bare number where there is no such class."""
+    known = dict(enumerate(classes))
+    return ["" if label < 0 else known.get(label, str(label)) for label in labels.tolist()]
+
+
+def _stored(config: Config) -> Found:
+    """How images from files are going to be stored."""
+    findings: list[Finding] = []
+    size, cache = _knob(config, findings, "size"), _knob(config, findings, "cache")
+    found = Survey(memory_gb=_knob(config, findings, "memory_gb"))
+    found.shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
+    found.cache = None if cache is None else Path(cache).expanduser()
+    return found, findings
+
+
+def _knob(config: Config, findings: list[Finding], name: str) -> Any:
+    """A knob of the data set as given, or by default; None, and a finding, if it is not what it should be."""
+    default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
+    if default is inspect.Parameter.empty:
+        default = None  # that it is missing is said elsewhere
+    value = config.data.knobs.get(name, default)
+    fits, meant = KNOBS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
+    if (value is None and default is None) or fits(value):
+        return value
+    findings.append(Finding("error", f"data.knobs.{name} is {value!r}; give {meant}"))
+    return None
+
+
+KNOBS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
+    "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
+    "truth": (lambda given: isinstance(given, bool), "true or false"),
+}

@@ -1,0 +1,115 @@
+"""What a finished run's model says about other images."""
+
+import csv
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+
+from ducats import dirichlet
+from ducats.assemble import load_data, make_model, make_views
+from ducats.config import Config
+from ducats.data.folders import image_folder, labelled_folder
+from ducats.domain import Domain, Images
+from ducats.engine.evaluate import evaluate
+from ducats.engine.score import table
+from ducats.errors import UserError
+from ducats.files import write_text_atomically
+from ducats.metrics import Tally
+from ducats.models import Evidential
+from ducats.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model of a finished run, with what is needed to use it."""
+
+    model: Evidential
+    config: Config
+    classes: tuple[str, ...]
+    size: int  # stored side of its images
+    channels: int
+
+
+def load_trained(folder: Path) -> Trained:
+    """Load a finished run's model; no code is executed from the file."""
+    home = RunDir(folder)
+    config = Config.model_validate(home.identity)
+    # The run's own weights follow: nothing needs to be fetched for it.
+    fresh = config.model_copy(
+        update={"model": config.model.model_copy(update={"knobs": _without_download(config.model.knobs)})}
+    )
+    data = home.data
+    model = make_model(fresh, len(data["classes"]), data["channels"])
+    model.network.load_state_dict(home.model())
+    return Trained(model, config, tuple(data["classes"]), data["size"], data["channels"])
+
+
+def _without_download(knobs: dict[str, Any]) -> dict[str, Any]:
+    return {k: False if k == "pretrained" else v for k, v in knobs.items() if k != "weights"}
+
+
+def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Tally:
+    """Measure on the run's own test set, or on a folder of labelled images.
+
+    Args:
+        trained: the model.
+        fabric: device and processes.
+        folder: ``class/...``; None for the run's own held-out images.
+    """
+    test: Domain | None
+    if folder is None:
+        test = load_data(trained.config).test
+        if test is None:
+            raise UserError("this run has no held-out test set: give a folder of labelled images with --data")
+    else:
+        test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
+    view = make_views(trained.config).test
+    batch_size = trained.config.engine.scoring_batch
+    return evaluate(fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric)
+
+
+def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_class: bool = False) -> int:
+    """Write what the model says about each image of a folder, and how sure it is; return their number.
+
+    Args:
+        trained: the model.
+        fabric: device and processes.
+        folder: images, in any sub-folders or none.
+        out: the CSV to write: key, label, probability, entropy, u_data, u_dis.
+        every_class: also a column with the probability of each class.
+    """
+    images = image_folder(folder, size=trained.size, channels=trained.channels)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(
+        ["key", "label", "probability", "entropy", "u_data", "u_dis"]
+        + [f"p({name})" for name in (trained.classes if every_class else ())]
+    )
+    writer.writerows(_lines(trained, fabric, images, every_class))
+    write_text_atomically(out, text.getvalue())
+    return len(images)
+
+
+def _lines(trained: Trained, fabric: Fabric, images: Images, every_class: bool) -> Iterator[list[object]]:
+    rows = table(
+        fabric.setup(trained.model),
+        images,
+        ("z",),
+        view=make_views(trained.config).test,
+        batch_size=trained.config.engine.scoring_batch,
+        seed=trained.config.seed,
+        fabric=fabric,
+    )
+    probability = dirichlet.expected_probability(rows.z)
+    confidence, label = probability.max(dim=1)
+    both = dirichlet.uncertainties(rows.z)
+    numbers = torch.stack([confidence, dirichlet.entropy(rows.z), both.data, both.distribution], dim=1)
+    if every_class:
+        numbers = torch.cat([numbers, probability], dim=1)
+    for key, winner, values in zip(images.keys, label.tolist(), numbers.tolist(), strict=True):
+        yield [key, trained.classes[winner], *(f"{value:.6g}" for value in values)]

@@ -1,0 +1,131 @@
+"""How the runs of a report were made, in what they differ, and what a reader should beware of."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ducats.report.read import Run
+from ducats.report.tables import counted, methods
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting that the methods do not share: its dotted key and one value per method."""
+
+    key: str
+    values: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Environment:
+    """A machine with its versions, and the runs it made."""
+
+    facts: tuple[tuple[str, str], ...]
+    runs: tuple[str, ...]
+
+
+def settings(runs: Sequence[Run]) -> list[Setting]:
+    """Settings in which the methods differ, each as its first run has them."""
+    first = [next(run for run in runs if run.method == method) for method in methods(runs)]
+    flats = [_flat(run) for run in first]
+    return [Setting(key, tuple(flat.get(key, "–") for flat in flats)) for key in _differing(flats)]
+
+
+def environments(runs: Sequence[Run]) -> list[Environment]:
+    """Each different machine or set of versions, with its runs."""
+    groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for run in runs:
+        versions = run.environment.get("versions")
+        plain = {key: value for key, value in run.environment.items() if key != "versions"}
+        plain |= versions if isinstance(versions, Mapping) else {}
+        facts = tuple((str(key), str(value)) for key, value in plain.items())
+        groups.setdefault(facts, []).append(run.name)
+    return [Environment(facts, tuple(names)) for facts, names in groups.items()]
+
+
+def cautions(runs: Sequence[Run]) -> list[str]:
+    """What a reader should know before believing a mean; none for clean runs."""
+    found = [_other_data(runs), _other_objectives(runs), _without_test(runs)]
+    for method in methods(runs):
+        group = [run for run in runs if run.method == method]
+        found += [_under_way(group, method), _mixed_settings(group, method), _repeated_seeds(group, method)]
+    return [caution for caution in found if caution]
+
+
+def _other_data(runs: Sequence[Run]) -> str:
+    known = [run.data or run.config.get("data") for run in runs]
+    tests = {_text(data.get("test", data)) for data in known if isinstance(data, Mapping)}
+    if len(tests) < 2:
+        return ""
+    return f"These runs have {len(tests)} different test sets: their numbers cannot be compared."
+
+
+def _other_objectives(runs: Sequence[Run]) -> str:
+    trained: dict[str, list[str]] = {}
+    for method in methods(runs):
+        objective = next(run for run in runs if run.method == method).config.get("objective")
+        if isinstance(objective, Mapping):
+            trained.setdefault(str(objective.get("name")), []).append(method)
+    if len(trained) < 2:
+        return ""
+    who = "; ".join(f"{', '.join(names)} with {objective}" for objective, names in trained.items())
+    return f"Not all train alike ({who}): between these, a gap is not due to the choice of labels alone."
+
+
+def _without_test(runs: Sequence[Run]) -> str:
+    names = [run.name for run in runs if run.result is None]
+    if not names:
+        return ""
+    return f"Without a result on a test set, so not in table and curves: {', '.join(names)}."
+
+
+def _under_way(group: Sequence[Run], method: str) -> str:
+    waiting = [run.name for run in group if not run.finished and run.result is not None]
+    if not waiting:
+        return ""
+    if counted(group, method)[0].finished:
+        return f"Not finished, so not in the means of {method}: {', '.join(waiting)}."
+    return f"No run of {method} is finished: its row shows the last stage measured so far."
+
+
+def _mixed_settings(group: Sequence[Run], method: str) -> str:
+    keys = _differing([_flat(run) for run in group])
+    if not keys:
+        return ""
+    more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
+    return (
+        f"Runs of {method} differ in more than the seed ({', '.join(keys[:4])}{more}): its mean mixes them."
+    )
+
+
+def _repeated_seeds(group: Sequence[Run], method: str) -> str:
+    seeds = [run.seed for run in group if run.result is not None]
+    twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
+    if not twice:
+        return ""
+    again = ", ".join(map(str, twice))
+    return f"{method} has several runs of one seed ({again}): each counts as a seed of its own."
+
+
+def _flat(run: Run) -> dict[str, str]:
+    return _flatten({key: value for key, value in run.config.items() if key not in ("method", "seed")})
+
+
+def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    flat: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping) and value:
+            flat |= _flatten(value, f"{prefix}{key}.")
+        elif value != {}:  # an empty group of settings sets nothing
+            flat[f"{prefix}{key}"] = value if isinstance(value, str) else _text(value)
+    return flat
+
+
+def _differing(flats: Sequence[Mapping[str, str]]) -> list[str]:
+    keys = dict.fromkeys(key for flat in flats for key in flat)
+    return [key for key in keys if len({flat.get(key) for flat in flats}) > 1]
+
+
+def _text(value: Any) -> str:
+    return json.dumps(value, sort_keys=True, ensure_ascii=False, default=str)

@@ -1,0 +1,173 @@
+"""Runs as a report sees them: what a run folder says, checked, and nothing that needs torch."""
+
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ducats import records
+from ducats.errors import UserError
+from ducats.records import Record
+
+DEPTH = 3  # `runs/office-home/art-clipart/duc-0`: deeper folders are somebody's data, not runs
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run folder says.
+
+    Args:
+        folder: where the run lives.
+        method: its method's name.
+        seed: its seed.
+        config: the resolved config that made it.
+        stages: one record per measured stage, oldest first.
+        epochs: one record of mean losses per epoch, oldest first.
+        finished: whether its last model was written.
+        environment: versions and machine; empty if nobody wrote them down.
+        data: classes and fingerprints of its data; empty if nobody wrote them down.
+    """
+
+    folder: Path
+    method: str
+    seed: int
+    config: Mapping[str, Any]
+    stages: tuple[Record, ...] = ()
+    epochs: tuple[Record, ...] = ()
+    finished: bool = False
+    environment: Mapping[str, Any] = field(default_factory=dict)
+    data: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The folder's own name: what a page may show of a path."""
+        return self.folder.resolve().name
+
+    @property
+    def result(self) -> Record | None:
+        """The last stage, if it was measured on a test set."""
+        if self.stages and number(self.stages[-1], "accuracy") is not None:
+            return self.stages[-1]
+        return None
+
+
+def number(record: Mapping[str, Any], key: str) -> float | None:
+    """A finite number, or none where the run had none (a loss that diverged, a class nobody saw)."""
+    value = record.get(key)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return float(value)
+
+
+def read_run(folder: Path) -> Run:
+    """Read one run folder; a file that somebody broke is an error that names it."""
+    config = _mapping(folder / "config.yaml")
+    if not config:
+        raise UserError(
+            f"{folder} is not a run: it has no config.yaml; give the folder that `ducats run` made"
+        )
+    method, seed = config.get("method"), config.get("seed")
+    if not isinstance(method, str) or not isinstance(seed, int):
+        raise UserError(
+            f"{folder / 'config.yaml'} names no method and seed: give a folder that `ducats run` made"
+        )
+    lines = _records(folder / "metrics.jsonl")
+    return Run(
+        folder=folder,
+        method=method,
+        seed=seed,
+        config=config,
+        stages=tuple(sorted((r for r in lines if r["kind"] == "stage"), key=lambda r: int(r["epoch"]))),
+        epochs=tuple(sorted((r for r in lines if r["kind"] == "epoch"), key=lambda r: int(r["epoch"]))),
+        finished=(folder / "model.safetensors").exists(),
+        environment=_mapping(folder / "environment.json"),
+        data=_mapping(folder / "data.yaml"),
+    )
+
+
+def find_runs(paths: Sequence[Path]) -> list[Run]:
+    """Read every run at or below the paths, each once, in the order of the paths and then of their names."""
+    folders: dict[Path, Path] = {}
+    for path in paths:
+        if not path.is_dir():
+            raise UserError(f"{path} is not a folder: give run folders, or folders that hold them")
+        found = list(_run_folders(path, DEPTH))
+        if not found:
+            raise UserError(
+                f"{path} holds no run (no config.yaml in it or {DEPTH} folders down): look elsewhere"
+            )
+        for folder in found:
+            folders.setdefault(folder.resolve(), folder)
+    if not folders:
+        raise UserError("there is nothing to report: give run folders, or folders that hold them")
+    return [read_run(folder) for folder in folders.values()]
+
+
+def _run_folders(folder: Path, depth: int) -> Iterator[Path]:
+    if (folder / "config.yaml").is_file():
+        yield folder
+    elif depth:
+        for child in sorted(folder.iterdir()):
+            if child.is_dir() and not child.name.startswith("."):
+                yield from _run_folders(child, depth - 1)
+
+
+def _mapping(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        text = path.read_text(encoding="utf-8")
+        value = json.loads(text) if path.suffix == ".json" else yaml.safe_load(text)
+    except (ValueError, yaml.YAMLError) as error:
+        raise UserError(
+            f"{path} cannot be read ({' '.join(str(error).split())}): undo what changed it"
+        ) from error
+    if not isinstance(value, dict):
+        raise UserError(
+            f"{path} must hold `key: value` pairs, not {type(value).__name__}: undo what changed it"
+        )
+    return value
+
+
+def _records(path: Path) -> list[Record]:
+    try:
+        lines = records.read(path)
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is not UTF-8 text ({error.reason}): undo what changed it") from error
+    for place, line in enumerate(lines, start=1):
+        wrong = _what_is_wrong(line)
+        if wrong:
+            raise UserError(f"{path} line {place} {wrong}: it was edited; undo that")
+    return lines
+
+
+def _what_is_wrong(line: Any) -> str:
+    if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
+        return "is not a record with a kind"
+    needed = {"stage": ("stage", "epoch", "labels", "seconds"), "epoch": ("epoch",)}.get(line["kind"], ())
+    for key in needed:
+        if number(line, key) is None:
+            return f"has no number for {key!r}"
+    for key in ("accuracy", "mean_class_accuracy", "ece", "nll", "brier", "aurc"):
+        if line.get(key) is not None and not _is_number(line[key]):
+            return f"has something else than a number for {key!r}"
+    if not isinstance(line.get("losses", {}), dict):
+        return "has losses without names"
+    if "reliability" in line and not _is_reliability(line["reliability"]):
+        return "has a reliability that is not lists of one length"
+    return ""
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_reliability(value: Any) -> bool:
+    if not isinstance(value, dict):
+        return False
+    columns = [value.get(key) for key in ("upper", "count", "confidence", "accuracy")]
+    return all(isinstance(c, list) and len(c) == len(value["upper"]) for c in columns)

@@ -1,0 +1,102 @@
+import csv
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from ducats.domain import VOID, Images
+from ducats.errors import AwaitingLabels, UserError
+from ducats.ledger import Request
+from ducats.oracles import People
+
+POOL = Images(
+    tuple(f"sub dir/ü{i},x.png" for i in range(6)),
+    torch.arange(6 * 3 * 4 * 4, dtype=torch.uint8).reshape(6, 3, 4, 4),
+)
+ASKED = Request(2, torch.tensor([4, 1, 3]), torch.zeros(3, dtype=torch.long))
+
+
+@pytest.fixture
+def round_folder(tmp_path: Path) -> Path:
+    with pytest.raises(AwaitingLabels, match=r"round 2 waits for labels \(3 images\).*questions.csv"):
+        People(tmp_path, POOL, ["cat", "dog"])(ASKED)
+    return tmp_path / "round-02"
+
+
+def answer(folder: Path, *lines: str, header: str = "key,label") -> torch.Tensor:
+    (folder / "answers.csv").write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return People(folder.parent, POOL, ["cat", "dog"])(ASKED)
+
+
+def key(image: int) -> str:
+    return f'"{POOL.keys[image]}"'
+
+
+def test_questions_name_images_and_show_them(round_folder: Path) -> None:
+    with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["key"] for row in rows] == [POOL.keys[i] for i in (4, 1, 3)]
+    assert [row["label"] for row in rows] == ["", "", ""]
+    shown = Image.open(round_folder / rows[0]["thumbnail"])
+    assert shown.size == (256, 256)
+    assert shown.resize((4, 4), Image.Resampling.NEAREST).getpixel((0, 0)) == tuple(
+        POOL.pixels[4, :, 0, 0].tolist()
+    )
+    assert (round_folder / "classes.txt").read_text().split() == ["cat", "dog"]
+
+
+def test_answers_in_any_order_with_spare_columns_and_excel_marks(round_folder: Path) -> None:
+    lines = [f"3,{key(3)},dog ", f"1,{key(4)},cat", f"2,{key(1)},Void"]
+    labels = answer(round_folder, *lines, header="\ufeffnumber,key,label")
+    assert labels.tolist() == [0, VOID, 1]
+
+
+def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
+    with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    with (round_folder / "answers.csv").open("w", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, rows[0].keys())
+        writer.writeheader()
+        writer.writerows([row | {"label": "dog"} for row in rows])
+    assert People(round_folder.parent, POOL, ["cat", "dog"])(ASKED).tolist() == [1, 1, 1]
+
+
+def test_some_answers_are_kept_waiting_for_the_rest(round_folder: Path) -> None:
+    with pytest.raises(AwaitingLabels, match="2 of 3 are open, first 'sub dir/ü1,x.png'"):
+        answer(round_folder, f"{key(4)},cat", f"{key(1)},")
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        ([f"{key(4)},bird"], "line 2: 'bird' is no class; write one of: cat, dog"),
+        ([f"{key(4)},cat", f"{key(4)},cat"], "line 3: .* is answered again to line 2; keep one"),
+        ([f"{key(4)},cat", f"{key(4)},dog"], "line 3: .* is answered in contradiction to line 2; keep one"),
+        ([f"{key(0)},cat"], "line 2: .* was not asked in this round; remove the line"),
+    ],
+)
+def test_bad_answers_are_one_sentence_and_change_nothing(
+    round_folder: Path, lines: list[str], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        answer(round_folder, *lines)
+    assert len((round_folder / "answers.csv").read_text(encoding="utf-8").splitlines()) == len(lines) + 1
+
+
+def test_a_file_without_the_columns(round_folder: Path) -> None:
+    with pytest.raises(UserError, match="needs the columns `key` and `label`"):
+        answer(round_folder, "a;b", header="key;label")
+
+
+def test_a_file_that_is_no_text(round_folder: Path) -> None:
+    (round_folder / "answers.csv").write_bytes(b"key,label\n\xff\xfe,cat\n")
+    with pytest.raises(UserError, match="CSV UTF-8"):
+        People(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
+
+
+def test_asking_again_does_not_write_the_questions_again(round_folder: Path) -> None:
+    before = (round_folder / "questions.csv").stat().st_mtime_ns
+    with pytest.raises(AwaitingLabels):
+        People(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
+    assert (round_folder / "questions.csv").stat().st_mtime_ns == before

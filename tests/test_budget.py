@@ -1,0 +1,54 @@
+import pytest
+
+from ducats.budget import split_budget
+from ducats.errors import UserError
+
+# Published: ceil(1 % of the target), five times (classification spec, section 0).
+PUBLISHED = {
+    2427: 25,
+    4365: 44,
+    4439: 45,
+    4357: 44,
+    55388: 554,
+    18073: 181,
+    30572: 306,
+    64979: 650,
+    23862: 239,
+}
+
+
+@pytest.mark.parametrize(("pool", "each"), PUBLISHED.items())
+def test_published_rounding(pool: int, each: int) -> None:
+    assert split_budget("5%", pool, 5, "ceil_per_round") == (each,) * 5
+
+
+@pytest.mark.parametrize("pool", [20, 97, 200, 1297, 55388])
+@pytest.mark.parametrize("rounds", [1, 3, 5])
+def test_the_whole_is_the_nearest_number_of_labels(pool: int, rounds: int) -> None:
+    parts = split_budget("25%", pool, rounds)
+    assert abs(sum(parts) - 0.25 * pool) <= 0.5
+    assert max(parts) - min(parts) <= 1
+
+
+def test_counts_are_taken_as_they_are() -> None:
+    assert split_budget(7, 100, 3) == (2, 2, 3)
+    assert split_budget("65", 100, 5) == (13,) * 5
+    assert split_budget("1", 100, 1) == (1,)
+    assert split_budget("100%", 100, 2) == (50, 50)
+    assert split_budget("5%", 100, 0) == ()
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (101, "asks for 101 labels in 5 rounds, but the pool holds 100"),
+        ("150%", "but the pool holds 100"),
+        ("2%", "too few for 5 rounds"),
+        ("many", "neither a count"),
+        ("0.05", "no whole number"),
+        ("-3", "neither a count"),
+    ],
+)
+def test_a_budget_that_cannot_be(budget: int | str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        split_budget(budget, 100, 5)

@@ -1,0 +1,125 @@
+from pathlib import Path
+
+import pytest
+import yaml
+
+from ducats import config
+from ducats.config import Config, ask_epochs, load
+from ducats.errors import UserError
+
+
+def write(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def test_later_layers_win(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.yaml", "train: {lr: 0.1, epochs: 30}\nseed: 1\n")
+    two = write(tmp_path / "two.yaml", "train: {lr: 0.2}\n")
+    loaded = load([one, two], ["seed=3"], {"train": {"epochs": 40}})
+    assert (loaded.train.lr, loaded.train.epochs, loaded.seed) == (0.2, 40, 3)
+
+
+def test_another_part_brings_its_own_knobs(tmp_path: Path) -> None:
+    one = write(tmp_path / "one.yaml", "query: {name: duc, knobs: {kappa: 5, order: data_dis}}\n")
+    assert load([one, "methods/spread"]).query.knobs == {"kappa": 10}
+    assert load([one], ["query.knobs.kappa=7"]).query.knobs == {"kappa": 7, "order": "data_dis"}
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("train: {lrr: 0.1}\n", ["one.yaml", "'train.lrr'", "did you mean 'train.lr'"]),
+        ("trian: {lr: 0.1}\n", ["one.yaml", "'trian'", "did you mean 'train'"]),
+        ("views: {labelled: {flipp: 1}}\n", ["'views.labelled.flipp'", "did you mean 'views.labelled.flip'"]),
+        ("train: {lr: fast}\n", ["train.lr", "valid number", "'fast'"]),
+        ("train: {lr: -1}\n", ["train.lr", "greater than 0"]),
+        ("train: [\n", ["one.yaml", "not valid YAML"]),
+        ("- a\n", ["one.yaml", "key: value"]),
+        ("ask: {after: [3, 2]}\n", ["must rise"]),
+        ("ask: {after: [50]}\n", ["epoch 50", "would never be learnt"]),
+        ("views: {source: {jitter: [0, 0, 0, 0.7]}}\n", ["hue at most 0.5"]),
+    ],
+)
+def test_a_slip_is_one_sentence(tmp_path: Path, text: str, words: list[str]) -> None:
+    with pytest.raises(UserError) as caught:
+        load([write(tmp_path / "one.yaml", text)])
+    for word in words:
+        assert word in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_settings_must_be_key_value() -> None:
+    with pytest.raises(UserError, match="key=value"):
+        load((), ["train.lr"])
+
+
+def test_an_unknown_config_names_the_nearest() -> None:
+    with pytest.raises(UserError, match=r"did you mean '.*spread'"):
+        load(["methods/spred"])
+
+
+def test_shipped_configs_load_and_are_found_by_every_spelling() -> None:
+    found = sorted(config.shipped().rglob("*.yaml"))
+    assert len(found) >= 20
+    for path in found:
+        assert load([path])
+    assert {load([name]).method for name in ("spread", "methods/spread", "configs/methods/spread.yaml")} == {
+        "spread"
+    }
+
+
+def test_ablation_rows_say_what_the_paper_says() -> None:
+    rows = {name: load([f"ablation/{name}"]) for name in "edl edl-random edl-entropy a b c d e f g h".split()}
+    losses = {
+        name: (row.objective.knobs["beta"], row.objective.knobs["lambda_"]) for name, row in rows.items()
+    }
+    assert {losses[n] for n in ("edl", "edl-random", "edl-entropy", "a")} == {(0.0, 0.0)}
+    assert (losses["b"], losses["c"]) == ((1.0, 0.0), (0.0, 0.05))
+    assert {losses[n] for n in "defgh"} == {(1.0, 0.05)}
+    assert [rows[n].query.name for n in ("a", "b", "c", "e", "f", "g", "h")] == [
+        *("duc",) * 3,
+        "random",
+        "entropy",
+        "u_dis",
+        "u_data",
+    ]
+    assert rows["edl"].ask.rounds == rows["d"].ask.rounds == 0
+
+
+def test_questions_come_after_the_published_epochs() -> None:
+    assert ask_epochs(Config()) == (10, 12, 14, 16, 18)
+    assert ask_epochs(load((), ["train.epochs=40", "ask.after=[10, 12]"])) == (10, 12)
+    assert ask_epochs(load((), ["ask.rounds=0"])) == ()
+    assert ask_epochs(load((), ["train.epochs=20"])) == (4, 5, 6, 7, 8)
+    for epochs in range(1, 60):
+        for rounds in range(1, min(epochs, 7) + 1):
+            after = ask_epochs(load((), [f"train.epochs={epochs}", f"ask.rounds={rounds}"]))
+            assert len(after) == rounds
+            assert list(after) == sorted(set(after))
+            assert 0 <= after[0] <= round(0.2 * epochs)
+            assert after[-1] < epochs
+
+
+def test_rounds_that_do_not_fit() -> None:
+    with pytest.raises(UserError, match="5 rounds do not fit into 3 epochs"):
+        load((), ["train.epochs=3"])
+    with pytest.raises(UserError, match="names 2 epochs, but ask.rounds is 5: drop one"):
+        load((), ["ask.after=[3, 4]", "ask.rounds=5"])
+
+
+def test_the_resolved_config_reads_back_as_itself() -> None:
+    loaded = load(["data/digits", "methods/spread"])
+    assert Config.model_validate(yaml.safe_load(config.to_yaml(loaded))) == loaded
+
+
+def test_identity_leaves_out_where_it_is_computed() -> None:
+    base = load(["duc"])
+    assert load(["duc"], ["engine.device=cpu", "engine.processes=2"]).digest() == base.digest()
+    assert load(["duc"], ["seed=1"]).digest() != base.digest()
+    assert load(["duc"], ["engine.precision=bf16-mixed"]).digest() != base.digest()
+
+
+def test_every_setting_is_explained() -> None:
+    names = [name for name, _, _ in config.explain()]
+    assert {"train.lr", "ask.budget", "views.scoring", "engine.precision"} <= set(names)

@@ -1,0 +1,496 @@
+import csv
+import os
+import random
+import shutil
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from PIL import Image
+
+from ducats import doctor
+from ducats.config import Config, load
+from ducats.doctor import Finding, examine, verdict
+from ducats.doctor import machine as machine_module
+from ducats.doctor import plan as plan_module
+from ducats.domain import Domain, Images, Shift
+
+SMALL: dict[str, Any] = {
+    "model": {"name": "small_cnn"},
+    "train": {"epochs": 10, "batch_size": 4},
+    "views": {name: {"crop": "none"} for name in ("source", "unlabelled", "scoring", "test")},
+    "ask": {"budget": 4, "rounds": 2},
+}
+
+
+def paint(path: Path) -> None:
+    """An image like no other, the same each time."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pixels = random.Random("/".join(path.parts[-3:])).randbytes(144)
+    Image.frombytes("L", (12, 12), pixels).save(path)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A sound shift: two classes, three images of each in source, target and test."""
+    for role in ("source", "target", "test"):
+        for name in ("cat", "dog"):
+            for number in range(3):
+                paint(tmp_path / role / name / f"{number}.png")
+    return tmp_path
+
+
+def config(root: Path, *, knobs: dict[str, Any] | None = None, **layer: Any) -> Config:
+    given = {role: str(root / role) for role in ("source", "target", "test")}
+    data = {"name": "folders", "knobs": {**given, "size": 16, "truth": True, **(knobs or {})}}
+    return Config.model_validate({**SMALL, "data": data, **layer})
+
+
+def said(findings: Sequence[Finding], severity: str) -> list[str]:
+    return [finding.what for finding in findings if finding.severity == severity]
+
+
+def has(sentences: Sequence[str], *words: str) -> bool:
+    """Whether one sentence holds all these words."""
+    return any(all(word in sentence for word in words) for sentence in sentences)
+
+
+def errors(checked: Config) -> list[str]:
+    return said(examine(checked), "error")
+
+
+def warned(checked: Config) -> list[str]:
+    return said(examine(checked), "warning")
+
+
+def noted(checked: Config) -> list[str]:
+    return said(examine(checked), "note")
+
+
+# -- what is sound -----------------------------------------------------------------------------------
+
+
+def test_a_clean_set_has_notes_only(root: Path) -> None:
+    findings = examine(config(root))
+    assert {finding.severity for finding in findings} == {"note"}
+    notes = said(findings, "note")
+    assert has(notes, "source: 6 images in 2 classes, 3 each")
+    assert has(notes, "4 labels", "2 each", "after epoch 2, 4 of 10")
+    assert has(notes, "torch " + torch.__version__, "device", "CPU threads")
+    assert has(notes, "decoded", "GB", "memory_gb")
+    assert verdict(findings) == ("No errors and no warnings: ready to run.", 0)
+
+
+def test_hidden_files_are_passed_over(root: Path) -> None:
+    (root / "source/cat/.broken.png").write_bytes(b"no image")
+    (root / "source/.hidden").mkdir()
+    (root / "source/.hidden/x.png").write_bytes(b"")
+    (root / "source/cat/notes.txt").write_text("no image either")
+    (root / "target/.DS_Store").write_bytes(b"\0")
+    shutil.copy(root / "source/cat/0.png", root / "test/dog/.copy.png")
+    assert {finding.severity for finding in examine(config(root))} == {"note"}
+
+
+def test_the_digits_that_come_with_the_library_are_sound() -> None:
+    findings = examine(load(["data/digits", "methods/duc"], ["data.knobs.source_size=200"]))
+    assert {finding.severity for finding in findings} == {"note"}
+    assert has(said(findings, "note"), "source: 200 images in 10 classes, 20 each")
+
+
+def test_an_unlabelled_target_is_asked_of_people(root: Path) -> None:
+    findings = examine(config(root, knobs={"truth": False}))
+    assert {finding.severity for finding in findings} == {"note"}
+    assert has(said(findings, "note"), "target: 6 images without labels")
+    assert has(said(findings, "note"), "a person will be asked for 2 labels in each round")
+
+
+def test_target_as_test_is_no_leak(root: Path) -> None:
+    findings = examine(config(root, knobs={"test": str(root / "target")}))
+    assert {finding.severity for finding in findings} == {"note"}
+    assert has(said(findings, "note"), "target and test are one folder")
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+
+def test_broken_files_are_all_named(root: Path) -> None:
+    whole = (root / "source/cat/0.png").read_bytes()
+    (root / "source/cat/truncated.png").write_bytes(whole[: len(whole) // 2])
+    (root / "source/dog/empty.jpg").write_bytes(b"")
+    (root / "target/dog/page.jpg").write_text("<html>404</html>")
+    found = errors(config(root))
+    assert len(found) == 2
+    assert has(found, "2 of 8 images of the source", "truncated.png", "empty.jpg (empty file)", "remove")
+    assert has(found, "1 of 7 images of the target", "page.jpg (not an image)")
+
+
+def test_many_broken_files_are_counted(root: Path) -> None:
+    for number in range(23):
+        (root / f"test/cat/bad{number:02d}.png").write_bytes(b"")
+    findings = examine(config(root))
+    (sentence,) = said(findings, "error")
+    assert sentence.count("empty file") == 20
+    assert "23 of 29" in sentence
+    assert "and 3 more" in sentence
+    assert said(findings, "warning") == []  # files that say nothing are no copies of each other
+
+
+@pytest.mark.parametrize(
+    ("one", "two", "severity"),
+    [("source", "test", "error"), ("target", "test", "error"), ("source", "target", "warning")],
+)
+def test_copies_across_roles(root: Path, one: str, two: str, severity: str) -> None:
+    shutil.copy(root / one / "cat/1.png", root / two / "cat/copy.png")
+    findings = examine(config(root))
+    assert [f.severity for f in findings if f.severity != "note"] == [severity]
+    assert has(said(findings, severity), f"1 image of the {two}", f"in the {one} too", "copy.png", "1.png")
+
+
+def test_copies_in_one_role(root: Path) -> None:
+    shutil.copy(root / "target/cat/1.png", root / "target/cat/copy.png")
+    shutil.copy(root / "target/cat/2.png", root / "target/cat/again.png")
+    findings = examine(config(root))
+    assert said(findings, "error") == []
+    (sentence,) = said(findings, "warning")
+    assert "2 images of the target are copies" in sentence
+    assert "1.png" in sentence
+    assert "copy.png" in sentence
+
+
+def test_one_image_in_two_classes(root: Path) -> None:
+    shutil.copy(root / "source/cat/1.png", root / "source/dog/1b.png")
+    found = warned(config(root))
+    assert has(found, "more than one class", "cat/1.png ('cat')", "dog/1b.png ('dog')")
+
+
+def test_links_to_one_file_are_copies(root: Path) -> None:
+    (root / "test/cat/link.png").symlink_to(root / "source/cat/0.png")
+    assert has(errors(config(root)), "link.png", "in the source too")
+
+
+# -- classes -----------------------------------------------------------------------------------------
+
+
+def test_empty_class_folder(root: Path) -> None:
+    (root / "source/cow").mkdir()
+    assert has(errors(config(root)), "source", "without an image", "'cow'")
+
+
+def test_images_outside_of_class_folders(root: Path) -> None:
+    paint(root / "source/loose.png")
+    (sentence,) = errors(config(root))
+    assert "loose.png" in sentence
+    assert "outside of any class folder" in sentence
+
+
+def test_classes_that_differ(root: Path) -> None:
+    (root / "test/dog").rename(root / "test/Dog")
+    paint(root / "target/cow/1.png")
+    findings = examine(config(root))
+    assert has(said(findings, "error"), "test", "the source lacks", "'Dog'")
+    assert has(said(findings, "error"), "target", "the source lacks", "'cow'")
+    assert has(said(findings, "warning"), "test", "lacks classes that the source has: 'dog'")
+    # Without truth, the names of the target's folders mean nothing.
+    assert not has(errors(config(root, knobs={"truth": False})), "'cow'")
+
+
+def test_one_class_only(root: Path) -> None:
+    for role in ("source", "target", "test"):
+        shutil.rmtree(root / role / "dog")
+    assert has(errors(config(root)), "source", "one class only, 'cat'")
+
+
+def test_a_class_of_one_image(root: Path) -> None:
+    for number in (1, 2):
+        (root / f"source/dog/{number}.png").unlink()
+    (sentence,) = (line for line in warned(config(root)) if "one image only" in line)
+    assert "'dog'" in sentence
+
+
+def test_imbalance(root: Path) -> None:
+    for number in range(110):
+        paint(root / f"source/cat/more{number}.png")
+    (root / "source/dog/2.png").unlink()
+    assert has(noted(config(root)), "'cat' is 56 times as large as 'dog'")
+    assert has(noted(config(root)), "115 images in 2 classes, from 2 ('dog') to 113 ('cat')")
+
+
+# -- folders and manifests ---------------------------------------------------------------------------
+
+
+def test_missing_options() -> None:
+    found = errors(Config.model_validate({**SMALL, "data": {"name": "folders"}}))
+    assert found == ["the data set 'folders' needs --source and --target (or data.knobs.source in a config)"]
+    assert has(errors(Config.model_validate({**SMALL, "data": {"name": "manifest"}})), "needs --path")
+
+
+def test_missing_and_empty_folders(root: Path) -> None:
+    shutil.rmtree(root / "test")
+    shutil.rmtree(root / "target")
+    (root / "target").mkdir()
+    found = errors(config(root))
+    assert has(found, "test folder", "does not exist")
+    assert has(found, "target folder", "holds no image")
+
+
+def test_folders_within_folders(root: Path) -> None:
+    assert has(errors(config(root, knobs={"target": str(root / "source/cat"), "truth": False})), "inside")
+
+
+def test_knobs_of_a_wrong_kind(root: Path) -> None:
+    found = errors(config(root, knobs={"size": "big", "source": 5, "truth": "perhaps", "memory_gb": True}))
+    for name in ("size", "source", "truth", "memory_gb"):
+        assert has(found, f"data.knobs.{name} is ")
+
+
+def write_manifest(root: Path, rows: Sequence[tuple[str, str, str, str]]) -> Config:
+    with (root / "table.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([("path", "domain", "label", "split"), *rows])
+    data = {"name": "manifest", "knobs": {"path": str(root / "table.csv"), "size": 16}}
+    return Config.model_validate({**SMALL, "data": data})
+
+
+def sound_rows(root: Path) -> list[tuple[str, str, str, str]]:
+    return [
+        (f"{role}/{name}/{i}.png", "source" if role == "source" else "target", name, split)
+        for role, split in (("source", "train"), ("target", "train"), ("test", "test"))
+        for name in ("cat", "dog")
+        for i in range(3)
+    ]
+
+
+def test_a_clean_manifest_has_notes_only(root: Path) -> None:
+    findings = examine(write_manifest(root, sound_rows(root)))
+    assert {finding.severity for finding in findings} == {"note"}
+    assert has(said(findings, "note"), "test: 6 images in 2 classes")
+
+
+def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
+    rows = sound_rows(root)
+    rows[1] = ("source/cat/gone.png", *rows[1][1:])
+    rows[7] = (rows[7][0], "neither", *rows[7][2:])
+    rows[8] = (*rows[8][:2], "", "train")
+    rows.append(rows[0])
+    (root / "test/dog/2.png").write_bytes(b"")
+    found = errors(write_manifest(root, rows))
+    assert has(found, "line 3", "gone.png")
+    assert has(found, "line 9", "neither")
+    assert has(found, "1 of 5 target rows lack a label", "line 10")
+    assert has(found, "the key 'source/cat/0.png'", "line 2, line 20")
+    assert has(found, "test", "2.png (empty file)")
+
+
+def test_a_path_on_two_rows_is_a_copy(root: Path) -> None:
+    rows = [*sound_rows(root), ("./source/cat/0.png", "target", "cat", "test")]
+    assert has(errors(write_manifest(root, rows)), "1 image of the test", "in the source too")
+
+
+def test_very_many_bad_rows_are_counted(root: Path) -> None:
+    rows = [*sound_rows(root), *((f"gone/{i}.png", "source", "cat", "") for i in range(25))]
+    found = errors(write_manifest(root, rows))
+    assert len(found) == 21
+    assert has(found, "5 more bad rows")
+
+
+def test_no_manifest(tmp_path: Path) -> None:
+    (tmp_path / "table.txt").write_text("path")
+    for name, word in (("gone.csv", "no manifest"), ("table.txt", ".parquet")):
+        data = {"name": "manifest", "knobs": {"path": str(tmp_path / name)}}
+        assert has(errors(Config.model_validate({**SMALL, "data": data})), word)
+
+
+# -- data sets that are built ------------------------------------------------------------------------
+
+
+def leaky() -> Shift:
+    pixels = torch.arange(12, dtype=torch.uint8).view(6, 1, 1, 2).repeat(1, 1, 8, 4)
+    source = Domain(Images(("a", "b", "c", "d"), pixels[:4]), torch.tensor([0, 0, 1, 1]), ("x", "y"))
+    test = Domain(Images(("t",), pixels[2:3]), torch.tensor([7]), ("x", "y"))
+    return Shift(source, Images(("p", "q"), pixels[4:]), truth=torch.tensor([0, -2]), test=test)
+
+
+def failing() -> Shift:
+    raise KeyError("column")
+
+
+def nothing() -> None: ...
+
+
+@pytest.fixture
+def own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
+
+
+@pytest.mark.usefixtures("own")
+def test_a_set_of_ones_own_is_built_and_examined() -> None:
+    layer = {**SMALL, "data": {"name": "own_data:leaky"}, "ask": {"budget": 1, "rounds": 1}}
+    findings = examine(Config.model_validate(layer))
+    assert has(said(findings, "error"), "1 image of the test", "such as c and t")
+    assert has(said(findings, "error"), "the test has classes that the source lacks: '7'")
+    assert has(said(findings, "warning"), "larger than the target (2 images)")
+    assert has(said(findings, "note"), "target: 2 images in 1 class")
+
+
+@pytest.mark.usefixtures("own")
+def test_a_set_that_cannot_be_built() -> None:
+    found = errors(Config.model_validate({**SMALL, "data": {"name": "own_data:failing"}}))
+    assert has(found, "own_data:failing", "KeyError")
+    found = errors(Config.model_validate({**SMALL, "data": {"name": "own_data:nothing"}}))
+    assert has(found, "own_data:nothing", "not a Shift")
+    found = errors(Config.model_validate({**SMALL, "data": {"name": "toy", "knobs": {"classes": 1}}}))
+    assert has(found, "classes of at least 2")
+
+
+# -- settings and plan -------------------------------------------------------------------------------
+
+
+def test_every_slip_in_names_and_knobs_is_reported(root: Path) -> None:
+    layer: dict[str, Any] = {
+        "query": {"name": "dcu"},
+        "objective": {"name": "duc", "knobs": {"betta": 1}},
+        "model": {"name": "own:net"},
+        "oracle": {"name": "wizard"},
+        "train": {**SMALL["train"], "schedule": {"name": "constant", "knobs": {"speed": 1}}},
+    }
+    found = errors(config(root, knobs={"sizes": 3}, **layer))
+    for word in ("'dcu'", "'betta'", "'own:net'", "'wizard'", "'speed'", "'sizes'"):
+        assert sum(word in sentence for sentence in found) == 1, word
+
+
+@pytest.mark.usefixtures("own")
+def test_a_part_that_is_no_function(root: Path) -> None:
+    assert has(errors(config(root, objective={"name": "own_data:SMALL"})), "objective", "callable")
+
+
+def test_a_data_set_that_does_not_exist_is_reported_once() -> None:
+    (sentence,) = errors(Config.model_validate({**SMALL, "data": {"name": "folder"}}))
+    assert "no data set 'folder'" in sentence
+
+
+@pytest.mark.parametrize(
+    ("budget", "word"), [(7, "pool holds 6 images"), ("1%", "too few"), ("5 %%", "neither")]
+)
+def test_budget(root: Path, budget: int | str, word: str) -> None:
+    assert has(errors(config(root, ask={"budget": budget, "rounds": 2})), word)
+
+
+def test_uneven_rounds_and_none(root: Path) -> None:
+    assert has(noted(config(root, ask={"budget": 5, "rounds": 2})), "5 labels", "2 + 3")
+    assert has(noted(config(root, ask={"rounds": 0})), "no labels are asked for")
+
+
+def test_batches(root: Path) -> None:
+    found = warned(config(root, train={"epochs": 10, "batch_size": 8}))
+    assert has(found, "train.batch_size=8", "source (6 images)")
+    assert has(found, "train.batch_size=8", "target (6 images)")
+    found = errors(config(root, engine={"device": "cpu", "processes": 3}))
+    assert found == [
+        "train.batch_size=4 must be a multiple of engine.processes=3, two images for each; "
+        "change one of the two"
+    ]
+
+
+def test_crops(root: Path) -> None:
+    views = {
+        "source": {"crop": "resized", "size": 224},
+        "labelled": {"crop": "random", "size": 18, "pad": 1},
+        "unlabelled": {"crop": "random", "size": 17},
+        "scoring": {"crop": "center", "size": 16},
+        "test": {"crop": "center", "size": 20},
+    }
+    found = errors(config(root, views=views))
+    assert len(found) == 2
+    assert has(found, "views.unlabelled", "crop of 17", "16 x 16")
+    assert has(found, "views.test", "crop of 20", "raise data.knobs.size")
+
+
+def test_oracles(root: Path) -> None:
+    found = errors(config(root, knobs={"truth": False}, oracle={"name": "truth"}))
+    assert has(found, "'truth'", "--oracle people")
+    assert has(noted(config(root, oracle={"name": "people"})), "a person will be asked")
+    assert has(warned(config(root, oracle={"name": "people", "knobs": {"patience": 3}})), "patience")
+
+
+def test_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 1e-6)
+    assert has(warned(config(root)), "held in memory", "memory_gb")
+    findings = examine(config(root, knobs={"memory_gb": 0, "cache": str(root / "new/cache")}))
+    assert said(findings, "warning") == []
+    assert has(said(findings, "note"), f"go to {root / 'new/cache'}")
+    monkeypatch.setattr(plan_module, "free_disk_gb", lambda folder: 0.0)
+    assert has(errors(config(root, knobs={"memory_gb": 0})), "0.0 GB are left", "cache")
+
+
+# -- the machine -------------------------------------------------------------------------------------
+
+
+def test_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(machine_module, "free_disk_gb", lambda folder: 0.5)
+    assert has(warned(config(root)), "0.5 GB", str(Path.cwd()))
+
+
+def test_what_the_machine_has_left(tmp_path: Path) -> None:
+    assert machine_module.free_disk_gb(tmp_path / "not/there") > 0
+    free = machine_module.free_memory_gb()
+    assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
+
+
+def test_device(root: Path) -> None:
+    assert has(errors(config(root, engine={"device": "abacus"})), "engine.device='abacus'")
+    assert has(warned(config(root, engine={"device": "cpu", "precision": "16-mixed"})), "fp16", "CPU")
+
+
+def test_torchvision_that_does_not_fit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torchvision", None)
+    (root / "source/cow").mkdir()
+    found = errors(config(root))
+    assert has(found, "torchvision", "from the same index")
+    assert has(found, "'cow'")  # the rest is looked at all the same
+
+
+# -- all together ------------------------------------------------------------------------------------
+
+
+def test_several_defects_are_all_reported(root: Path) -> None:
+    (root / "source/cow").mkdir()
+    (root / "source/cat/bad.png").write_bytes(b"")
+    shutil.copy(root / "target/dog/1.png", root / "test/dog/copy.png")
+    shutil.copy(root / "source/dog/1.png", root / "source/cat/copy.png")
+    (root / "test/cat").rename(root / "test/cats")
+    layer: dict[str, Any] = {
+        "query": {"name": "oracle"},
+        "ask": {"budget": 100},
+        "train": {"epochs": 10, "batch_size": 16},
+    }
+    findings = examine(config(root, **layer))
+    for words in (
+        ("'cow'",),
+        ("bad.png",),
+        ("1 image of the test", "in the target too"),
+        ("'cats'",),
+        ("no query 'oracle'",),
+        ("100 labels",),
+    ):
+        assert has(said(findings, "error"), *words), words
+    for words in (("more than one class",), ("is a copy",), ("lacks", "'cat'"), ("larger than the source",)):
+        assert has(said(findings, "warning"), *words), words
+    sentence, code = verdict(findings)
+    assert code == 1
+    assert sentence.startswith(f"{len(said(findings, 'error'))} errors and ")
+
+
+def test_verdict() -> None:
+    assert verdict([]) == ("No errors and no warnings: ready to run.", 0)
+    sentence, code = verdict([Finding("warning", "w"), Finding("note", "n")])
+    assert (code, "1 warning:" in sentence) == (0, True)
+    assert verdict([Finding("error", "e")]) == (
+        "1 error and no warnings: mend the errors before training.",
+        1,
+    )
+
+
+def test_public_names() -> None:
+    assert doctor.__all__ == ["Finding", "examine", "verdict"]

@@ -1,0 +1,179 @@
+"""Killed by SIGKILL at any moment, the same call goes on and ends with the same bits.
+
+All that a run keeps goes through ``write_atomically``. So a run is killed before, inside and after every one
+of its writes, and in the middle of every phase, and then told to go on.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+import pytest
+import torch
+from conftest import quick
+
+from ducats import files, ledger, oracles, records, rundir
+from ducats.assemble import assemble
+from ducats.engine.processes import make_fabric
+from ducats.progress import Event
+from ducats.run import run
+from ducats.rundir import RunDir
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+MOMENTS = ("before", "inside", "after")
+SETTINGS = (
+    "query={name: spread}",
+    "views.scoring={crop: random, pad: 1}",
+    "views.source={crop: random, pad: 1}",
+)
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def go(folder: Path, listen: Callable[[Event], None] = lambda _: None) -> None:
+    config = quick(*SETTINGS)
+    parts, plan = assemble(config, RunDir(folder))
+    fabric = make_fabric("cpu")
+    fabric.launch()
+    run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=listen)
+
+
+def in_child(act: Callable[[], None]) -> int:
+    """Do it in a forked process; return its exit status, or minus the signal that ended it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            act()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
+    """A ``write_atomically`` that dies at its n-th call."""
+    genuine, calls = files.write_atomically, 0
+
+    def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls != number:
+            return genuine(path, put)
+        if moment == "before":
+            die()
+        if moment == "inside":  # the draft is half written when the end comes
+
+            def half(file: IO[bytes]) -> None:
+                file.write(b"half a file")
+                file.flush()
+                die()
+
+            return genuine(path, half)
+        genuine(path, put)
+        return die()
+
+    return write
+
+
+def with_writer(write: Any, folder: Path) -> None:
+    for module in (files, ledger, rundir, oracles.people):
+        module.write_atomically = write  # type: ignore[attr-defined]
+    go(folder)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything that a run leaves, but for the time it took."""
+    home = RunDir(folder)
+    kept = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("round-*.npz")}
+    lines = [{k: v for k, v in r.items() if k != "seconds"} for r in records.read(home.metrics)]
+    checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
+    momentum = [s["momentum_buffer"].tolist() for s in checkpoint["optimiser"]["state"].values()]
+    return {
+        "labels and requests": kept,
+        "metrics": json.dumps(lines),
+        "model": (folder / "model.safetensors").read_bytes(),
+        "momentum": momentum,
+        "ledger": list(home.bought().entries()),
+        "drafts": [p.name for p in folder.rglob("*.part") if p.suffix != ".part"],
+    }
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    assert in_child(lambda: go(folder)) == 0
+    return outcome(folder)
+
+
+@pytest.fixture(scope="module")
+def writes(tmp_path_factory: pytest.TempPathFactory) -> int:
+    """How many files a run writes."""
+    folder = tmp_path_factory.mktemp("count")
+    tally = folder / "tally"
+    tally.touch()
+    genuine = files.write_atomically
+
+    def count(path: Path, put: Callable[[IO[bytes]], object]) -> None:
+        with tally.open("a") as file:
+            file.write(f"{path.name}\n")
+        genuine(path, put)
+
+    assert in_child(lambda: with_writer(count, folder / "run")) == 0
+    return len(tally.read_text().splitlines())
+
+
+def test_every_kind_of_file_is_among_the_kill_points(writes: int) -> None:
+    # config, data, environment, pool; per epoch a record and a checkpoint; per stage a record;
+    # per round a request and labels; the model.
+    assert writes == 4 + 4 * 2 + 3 + 2 * 2 + 1
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", range(1, 21))
+def test_killed_at_a_write(tmp_path: Path, undisturbed: dict[str, Any], number: int, moment: str) -> None:
+    folder = tmp_path / "run"
+    assert in_child(lambda: with_writer(killed_at_write(number, moment), folder)) == -signal.SIGKILL
+    assert in_child(lambda: go(folder)) == 0
+    assert outcome(folder) == undisturbed
+
+
+@pytest.mark.parametrize(
+    ("phase", "count"),
+    [("train", 1), ("train", 5), ("train", 9), ("train", 17), ("train", 24)]
+    + [(phase, count) for phase in ("measure", "ask") for count in (1, 2)]
+    + [("measure", 5), ("done", 1)],
+)
+def test_killed_in_a_phase(tmp_path: Path, undisturbed: dict[str, Any], phase: str, count: int) -> None:
+    folder = tmp_path / "run"
+    seen = 0
+
+    def listen(event: Event) -> None:
+        nonlocal seen
+        seen += event.phase == phase
+        if seen == count:
+            die()
+
+    assert in_child(lambda: go(folder, listen)) == -signal.SIGKILL
+    assert in_child(lambda: go(folder)) == 0
+    assert outcome(folder) == undisturbed
+
+
+def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """Whoever is killed at every third write still gets there, one step at a time."""
+    folder = tmp_path / "run"
+    kills = 0
+    while (code := in_child(lambda: with_writer(killed_at_write(3, MOMENTS[kills % 3]), folder))) != 0:
+        assert code == -signal.SIGKILL
+        kills += 1
+        assert kills < 60, "no progress between kills"
+    assert kills >= 5
+    assert outcome(folder) == undisturbed

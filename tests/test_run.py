@@ -1,0 +1,251 @@
+"""The story, on toy data: what a run promises."""
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from conftest import Runner
+from torch import Tensor, nn
+
+import ducats
+from ducats.data import toy
+from ducats.domain import UNLABELLED, VOID
+from ducats.errors import AwaitingLabels, UserError
+from ducats.ledger import Request
+from ducats.progress import Event
+from ducats.queries import QUERIES
+from ducats.rundir import RunDir
+
+UNTIMED = {"seconds"}
+
+
+def outcome(home: RunDir) -> dict[str, Any]:
+    """All that must be the same when a run is the same."""
+    records = [{k: v for k, v in r.items() if k not in UNTIMED} for r in ducats_records(home)]
+    return {
+        "records": records,
+        "ledger": list(home.bought().entries()),
+        "model": {name: tensor.tolist() for name, tensor in home.model().items()},
+    }
+
+
+def ducats_records(home: RunDir) -> list[dict[str, Any]]:
+    from ducats import records
+
+    return records.read(home.metrics)
+
+
+@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("objective", ["duc", "softmax"])
+def test_every_query_under_every_objective_spends_just_its_budget(
+    run_quickly: Runner, query: str, objective: str
+) -> None:
+    knobs = "{}"
+    home = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, knobs: {knobs}}}")
+    ledger = home.bought()
+    assert (ledger.rounds, len(ledger)) == (2, 20)
+    assert [r["labels"] for r in home.stages()] == [0, 10, 20]
+    assert [r["epoch"] for r in home.stages()] == [1, 2, 4]
+    truth = toy().truth
+    assert truth is not None
+    keys = list(toy().pool.keys)
+    assert all(entry.label == int(truth[keys.index(entry.key)]) for entry in ledger.entries())
+
+
+def test_labels_help(run_quickly: Runner) -> None:
+    longer = ("train.epochs=8", "train.steps_per_epoch=12", "ask.budget=40")
+    none = run_quickly(*longer, method="source-only", folder="none").stages()[-1]
+    some = run_quickly(*longer, method="duc", folder="some").stages()[-1]
+    assert none["labels"] == 0
+    assert some["accuracy"] > none["accuracy"] + 0.05
+
+
+def test_the_seed_fixes_the_run(run_quickly: Runner) -> None:
+    one, two, other = (run_quickly(f"seed={seed}", folder=f) for seed, f in ((1, "a"), (1, "b"), (2, "c")))
+    assert outcome(one) == outcome(two)
+    assert outcome(one)["ledger"] != outcome(other)["ledger"]
+
+
+def test_global_randomness_does_not_reach_the_run(run_quickly: Runner) -> None:
+    torch.manual_seed(1)
+    one = run_quickly("query={name: spread}", folder="a")
+    torch.rand(100)
+    assert outcome(one) == outcome(run_quickly("query={name: spread}", folder="b"))
+
+
+def test_poisoned_truth_changes_nothing_until_a_label_is_bought(run_quickly: Runner) -> None:
+    clean = toy()
+    assert clean.truth is not None
+    poisoned = replace(clean, truth=(clean.truth + 1) % 4)
+    one, two = (run_quickly(folder=f, shift=s) for f, s in (("a", clean), ("b", poisoned)))
+    first, second = outcome(one), outcome(two)
+    # Up to and including the first question everything is the same ...
+    assert first["records"][:2] == second["records"][:2]
+    assert [e.key for e in first["ledger"][:10]] == [e.key for e in second["ledger"][:10]]
+    # ... and from the first bought label on it is not: the poison was real.
+    assert [e.label for e in first["ledger"][:10]] != [e.label for e in second["ledger"][:10]]
+    assert first["records"][-1] != second["records"][-1]
+
+
+def test_test_labels_choose_nothing(run_quickly: Runner) -> None:
+    clean = toy()
+    assert clean.test is not None
+    poisoned = replace(clean, test=replace(clean.test, labels=(clean.test.labels + 1) % 4))
+    one, two = (outcome(run_quickly(folder=f, shift=s)) for f, s in (("a", clean), ("b", poisoned)))
+    assert one["model"] == two["model"]
+    assert one["ledger"] == two["ledger"]
+    assert one["records"] != two["records"]
+
+
+def test_no_test_set_no_accuracy(run_quickly: Runner) -> None:
+    home = run_quickly(shift=replace(toy(), test=None))
+    assert [r["labels"] for r in home.stages()] == [0, 10, 20]
+    assert "accuracy" not in home.stages()[-1]
+
+
+def test_a_finished_run_is_not_run_again(run_quickly: Runner) -> None:
+    home = run_quickly()
+    before = {p: p.stat().st_mtime_ns for p in home.folder.rglob("*.*") if p.name != ".lock"}
+    run_quickly()
+    assert {p: p.stat().st_mtime_ns for p in home.folder.rglob("*.*") if p.name != ".lock"} == before
+
+
+def test_another_config_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
+    home = run_quickly()
+    labels = home.bought().entries()
+    with pytest.raises(UserError, match=r"made by another config \(train.lr: 0.05 -> 0.01\).*--out"):
+        run_quickly("train.lr=0.01")
+    assert list(home.bought().entries()) == list(labels)
+
+
+def test_other_data_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
+    run_quickly()
+    with pytest.raises(UserError, match=r"made by other data \(pool.images: 80 -> 79"):
+        shift = toy()
+        assert shift.truth is not None
+        fewer = ducats.Images(shift.pool.keys[:-1], shift.pool.pixels[:-1])
+        run_quickly(shift=replace(shift, pool=fewer, truth=shift.truth[:-1]))
+
+
+def test_two_processes_cannot_work_on_one_folder(run_quickly: Runner, tmp_path: Path) -> None:
+    holder = RunDir(tmp_path / "run")
+    holder.claim({}, {})
+    with pytest.raises(UserError, match="another process is working on"):
+        run_quickly()
+    holder.release()
+
+
+def test_a_loss_that_is_not_finite_stops_with_advice_and_keeps_the_last_epoch(run_quickly: Runner) -> None:
+    with pytest.raises(UserError, match=r"became (nan|inf).*lower train.lr.*last good epoch is kept"):
+        run_quickly("train.lr=1e30", "train.schedule={name: constant, knobs: {}}")
+
+
+def test_people_answer_between_two_calls(run_quickly: Runner, tmp_path: Path) -> None:
+    shift = toy()
+    assert shift.truth is not None
+    truth = {key: shift.classes[int(label)] for key, label in zip(shift.pool.keys, shift.truth, strict=True)}
+    blind = replace(shift, truth=None)
+    for number in (1, 2):
+        with pytest.raises(AwaitingLabels, match=f"round {number} waits"):
+            run_quickly(shift=blind)
+        folder = tmp_path / "run" / "questions" / f"round-0{number}"
+        with (folder / "questions.csv").open(newline="") as file:
+            keys = [row["key"] for row in csv.DictReader(file)]
+        lines = [f"{key},{truth[key]}" for key in keys]
+        (folder / "answers.csv").write_text("\n".join(["key,label", *lines]) + "\n")
+    with_people = run_quickly(shift=blind)
+    assert outcome(with_people) == outcome(run_quickly(folder="truth"))
+
+
+def test_void_is_spent_and_never_asked_again_or_trained_on(tmp_path: Path) -> None:
+    shift = toy()
+    asked: list[Request] = []
+
+    def unhelpful(request: Request) -> Tensor:
+        asked.append(request)
+        return torch.full_like(request.image, VOID)
+
+    def unlabelled_only(slate: ducats.Slate) -> Tensor:
+        """The first that are left."""
+        return torch.arange(slate.budget)
+
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
+    parts = ducats.Parts(net, shift.source, shift.pool, unhelpful, query=unlabelled_only)
+    plan = ducats.Plan(epochs=3, ask_after=(1, 2), budget=(5, 5), steps_per_epoch=2)
+    home = ducats.adapt(parts, plan, tmp_path / "run")
+    assert len(home.bought()) == 10
+    assert [r.image.tolist() for r in asked] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
+    targets = home.bought().targets()
+    assert int((targets == VOID).sum()) == 10
+    assert int((targets == UNLABELLED).sum()) == 70
+    assert not any(
+        "labelled/" in name
+        for r in ducats_records(home)
+        if r["kind"] == "epoch"
+        for name in r["losses"]
+        if not name.startswith("un")
+    )
+
+
+@pytest.mark.parametrize(
+    ("picks", "words"),
+    [
+        (lambda s: torch.arange(s.budget - 1), "picked 4 of 5"),
+        (lambda s: torch.zeros(s.budget, dtype=torch.long), "picked a row twice"),
+        (lambda s: torch.arange(s.budget) + 78, "outside"),
+    ],
+)
+def test_a_query_is_held_to_the_rules(tmp_path: Path, picks: Any, words: str) -> None:
+    shift = toy()
+    assert shift.truth is not None
+    net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
+    parts = ducats.Parts(net, shift.source, shift.pool, ducats.Truth(shift.truth), query=picks)
+    with pytest.raises(UserError, match=words):
+        ducats.adapt(
+            parts, ducats.Plan(epochs=2, ask_after=(1,), budget=(5,), steps_per_epoch=1), tmp_path / "r"
+        )
+
+
+@pytest.mark.parametrize(
+    ("plan", "words"),
+    [
+        (ducats.Plan(epochs=3, ask_after=(1,), budget=(81,)), "exceeds the pool of 80"),
+        (ducats.Plan(epochs=3, ask_after=(1, 2), budget=(1,)), "2 questions but 1 budgets"),
+        (ducats.Plan(epochs=3, ask_after=(3,), budget=(1,)), "must lie before the end"),
+        (ducats.Plan(epochs=3, ask_after=(2, 1), budget=(1, 1)), "must rise"),
+    ],
+)
+def test_a_plan_that_cannot_be_fails_before_training(tmp_path: Path, plan: ducats.Plan, words: str) -> None:
+    shift = toy()
+    assert shift.truth is not None
+    parts = ducats.Parts(nn.Flatten(), shift.source, shift.pool, ducats.Truth(shift.truth))
+    with pytest.raises(UserError, match=words):
+        ducats.adapt(parts, plan, tmp_path / "r")
+    assert not (tmp_path / "r").exists()
+
+
+def test_events_tell_stage_step_and_losses(run_quickly: Runner) -> None:
+    events: list[Event] = []
+    run_quickly(listen=events.append)
+    train = [e for e in events if e.phase == "train"]
+    assert [e.step for e in train] == list(range(1, 25))
+    assert {e.steps for e in events} == {24}
+    assert [e.stage for e in train] == [0] * 6 + [1] * 6 + [2] * 12
+    assert {"source/nll", "source/kl", "unlabelled/u_dis"} <= train[0].values().keys()
+    assert events[-1].phase == "done"
+    assert events[-1].labels == 20
+
+
+def test_the_folder_tells_everything(run_quickly: Runner) -> None:
+    home = run_quickly()
+    names = {p.name for p in home.folder.iterdir()}
+    assert {
+        *("config.yaml", "data.yaml", "environment.json", "pool.json", "metrics.jsonl"),
+        *("labels", "requests", "checkpoint.pt", "model.safetensors"),
+    } <= names
+    assert not list(home.folder.rglob("*.part"))
+    assert yaml.safe_load((home.folder / "config.yaml").read_text())["ask"]["budget"] == 20
