@@ -1,4 +1,4 @@
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,7 @@ def quick(*settings: str, method: str = "duc") -> config.Config:
 
 
 @pytest.fixture
-def run_quickly(tmp_path: Path) -> Iterator[Runner]:
+def run_quickly(tmp_path: Path) -> Runner:
     """Run a quick config in a folder."""
 
     def go(
@@ -53,4 +53,4 @@ def run_quickly(tmp_path: Path) -> Iterator[Runner]:
         fabric.launch()
         return run(parts, plan, home.folder, fabric=fabric, identity=settled.identity(), **more)
 
-    yield go
+    return go

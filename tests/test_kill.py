@@ -9,13 +9,14 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
 import pytest
 import torch
-from conftest import quick
 
+from conftest import quick
 from ducats import files, ledger, oracles, records, rundir
 from ducats.assemble import assemble
 from ducats.engine.processes import make_fabric
@@ -171,7 +172,7 @@ def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, Any]) -> 
     """Whoever is killed at every third write still gets there, one step at a time."""
     folder = tmp_path / "run"
     kills = 0
-    while (code := in_child(lambda: with_writer(killed_at_write(3, MOMENTS[kills % 3]), folder))) != 0:
+    while (code := in_child(partial(with_writer, killed_at_write(3, MOMENTS[kills % 3]), folder))) != 0:
         assert code == -signal.SIGKILL
         kills += 1
         assert kills < 60, "no progress between kills"

@@ -68,16 +68,16 @@ def test_a_damaged_ledger_says_so(tmp_path: Path) -> None:
     ledger.append(request(1, 1), torch.tensor([0]))
     ledger.append(request(2, 2), torch.tensor([0]))
     (tmp_path / "round-01.npz").write_bytes(b"half")
-    with pytest.raises(UserError, match="round-01.npz cannot be read"):
+    with pytest.raises(UserError, match=r"round-01.npz cannot be read"):
         Ledger(tmp_path, KEYS)
     (tmp_path / "round-01.npz").unlink()
-    with pytest.raises(UserError, match="a round of the ledger was removed"):
+    with pytest.raises(UserError, match=r"a round of the ledger was removed"):
         Ledger(tmp_path, KEYS)
 
 
 def test_a_smaller_pool_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, KEYS).append(request(1, 9), torch.tensor([0]))
-    with pytest.raises(UserError, match="names image 9, but the pool has 4"):
+    with pytest.raises(UserError, match=r"names image 9, but the pool has 4"):
         Ledger(tmp_path, KEYS[:4])
 
 

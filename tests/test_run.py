@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from conftest import Runner
 from torch import Tensor, nn
 
 import ducats
+from conftest import Runner
 from ducats.data import toy
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import AwaitingLabels, UserError
@@ -124,11 +124,12 @@ def test_another_config_in_the_same_folder_is_refused(run_quickly: Runner) -> No
 
 def test_other_data_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
     run_quickly()
+    shift = toy()
+    assert shift.truth is not None
+    fewer = ducats.Images(shift.pool.keys[:-1], shift.pool.pixels[:-1])
+    other = replace(shift, pool=fewer, truth=shift.truth[:-1])
     with pytest.raises(UserError, match=r"made by other data \(pool.images: 80 -> 79"):
-        shift = toy()
-        assert shift.truth is not None
-        fewer = ducats.Images(shift.pool.keys[:-1], shift.pool.pixels[:-1])
-        run_quickly(shift=replace(shift, pool=fewer, truth=shift.truth[:-1]))
+        run_quickly(shift=other)
 
 
 def test_two_processes_cannot_work_on_one_folder(run_quickly: Runner, tmp_path: Path) -> None:

@@ -8,9 +8,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ducats import config as _config
+    from ducats import run as _run
     from ducats.budget import split_budget as split_budget
     from ducats.config import Config as Config
-    from ducats.config import load as load_config  # noqa: F401 - public
     from ducats.data import digits as digits
     from ducats.data import folders as folders
     from ducats.data import manifest as manifest
@@ -39,8 +40,10 @@ if TYPE_CHECKING:
     from ducats.rows import best as best
     from ducats.run import Parts as Parts
     from ducats.run import Plan as Plan
-    from ducats.run import run as adapt  # noqa: F401 - public
     from ducats.rundir import RunDir as RunDir
+
+    adapt = _run.run
+    load_config = _config.load
 
 _HOME = {
     "split_budget": "budget",

@@ -61,7 +61,7 @@ class _Rows(NamedTuple):
     """Rows seen from their largest class m, which is left out of ``others``, ``gap`` and ``ratio``."""
 
     top: Tensor  # z_m (R, 1)
-    index: Tensor  # m (R, 1)
+    winner: Tensor  # m (R, 1)
     others: Tensor  # z (R, C), and -inf in column m
     gap: Tensor  # z_c - z_m (R, C), never infinite: a ratio of 0 times it must be 0
     ratio: Tensor  # alpha_c / alpha_m (R, C), 0 in column m
@@ -185,7 +185,7 @@ def _entropy(rows: _Rows, slopes: bool) -> tuple[Tensor, Tensor | None]:
         return value, None
     # dH/dz_j = p_j {ln(1/p_j) - H} = p_j {sum_c p_c z_c - z_j}: for almost equal z only the latter is exact
     mean = (rows.ratio * rows.gap).sum(1, keepdim=True).div_(rows.whole)
-    slope = (mean - rows.gap).mul_(rows.ratio).scatter_(1, rows.index, mean)
+    slope = (mean - rows.gap).mul_(rows.ratio).scatter_(1, rows.winner, mean)
     return value, slope.div_(rows.whole)
 
 
@@ -255,13 +255,13 @@ def _alphas(rows: _Rows, alpha_0: Tensor, scheme: _Scheme) -> tuple[Tensor, Tens
 def _data_slope(rows: _Rows, qb: Tensor, qb_step: Tensor, data: Tensor) -> Tensor:
     """``dU_data/dz_j = p_j {(q+b)(alpha_0) - (q+b)(alpha_j) - U_data}``."""
     slope = (qb[:, -1:] - data - qb[:, :-1]).mul_(rows.ratio)
-    return slope.scatter_(1, rows.index, qb_step - data).div_(rows.whole)
+    return slope.scatter_(1, rows.winner, qb_step - data).div_(rows.whole)
 
 
 def _scaled_slope(rows: _Rows, eta: Tensor, eta_step: Tensor, scaled: Tensor) -> Tensor:
     """``alpha_0 dU_dis/dz_j = eta(alpha_j) - p_j [eta(alpha_0) + alpha_0 U_dis]`` with eta(x) = x h'(x)."""
     slope = torch.addcmul(eta[:, :-1], rows.ratio, (eta[:, -1:] + scaled) / rows.whole, value=-1)
-    return slope.scatter_(1, rows.index, eta_step - scaled / rows.whole)
+    return slope.scatter_(1, rows.winner, eta_step - scaled / rows.whole)
 
 
 def uncertainties(z: Tensor, slopes: bool) -> Values:
@@ -300,8 +300,8 @@ def kl_to_uniform(z: Tensor, slopes: bool) -> Values:
     at = _shifted(x, scheme)
     k = (inverse * scheme.shift).log1p_().sub_(at.s)
     e = _binet(x, logs, inverse, scheme).sub_(x * k).add_(_HALF_LOG_TAU)
-    p = rows.ratio.scatter(1, rows.index, 1.0).div_(rows.whole)
-    others = (1 - p).scatter_(1, rows.index, rows.rho / rows.whole)
+    p = rows.ratio.scatter(1, rows.winner, 1.0).div_(rows.whole)
+    others = (1 - p).scatter_(1, rows.winner, rows.rho / rows.whole)
     # NaN is 0 times an overflow, for the largest class: then the others' inverses overflow all the more
     inverses = z.neg().exp_().mul_(others).nan_to_num_(nan=0.0, posinf=math.inf)
     log_mean = rows.top + (rows.whole / classes).log_()

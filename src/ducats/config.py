@@ -72,6 +72,30 @@ class Data(Part):
     name: str = Field("folders", description="digits, folders, manifest, toy, or `package.module:function`")
 
 
+class Objective(Part):
+    """How to train."""
+
+    name: str = Field("duc", description="duc, softmax, or `package.module:function`")
+
+
+class Query(Part):
+    """What to ask."""
+
+    name: str = Field("duc", description="a name that `ducats queries` lists, or `package.module:function`")
+
+
+class Oracle(Part):
+    """Who answers."""
+
+    name: str = Field("auto", description="truth, people, or your own; auto: truth where the data has it")
+
+
+class Schedule(Part):
+    """Learning rate over steps."""
+
+    name: str = Field("inverse_decay", description="inverse_decay or constant")
+
+
 class Views(Strict):
     """One view per use of the images."""
 
@@ -106,10 +130,7 @@ class Train(Strict):
         description="learning-rate factor by prefix of a parameter's name; "
         "null: what the model advises (a pretrained backbone: 0.1)",
     )
-    schedule: Part = Field(
-        Part(name="inverse_decay", knobs={"gain": 1e-3, "power": 0.75}),
-        description="learning rate over steps: inverse_decay or constant",
-    )
+    schedule: Schedule = Field(Schedule())
 
 
 class Ask(Strict):
@@ -130,7 +151,7 @@ class Ask(Strict):
 
 
 class Engine(Strict):
-    """Where and how to compute. Only what may move numbers, precision and scoring_batch, is a run's identity."""
+    """Where and how to compute; of this, only precision and scoring_batch belong to a run's identity."""
 
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     processes: int = Field(1, ge=1, description="processes on this machine")
@@ -146,13 +167,11 @@ class Config(Strict):
 
     method: str = Field("duc", description="a name for tables; says nothing by itself")
     seed: int = Field(0, ge=0)
-    data: Data = Field(Data(name="folders"))
-    model: Model = Field(Model(name="timm"))
-    objective: Part = Field(Part(name="duc"), description="how to train: duc, softmax")
-    query: Part = Field(Part(name="duc"), description="what to ask: see `ducats queries`")
-    oracle: Part = Field(
-        Part(name="auto"), description="who answers: truth, people; auto: truth where the data has it"
-    )
+    data: Data = Field(Data())
+    model: Model = Field(Model())
+    objective: Objective = Field(Objective())
+    query: Query = Field(Query())
+    oracle: Oracle = Field(Oracle())
     train: Train = Field(Train())
     views: Views = Field(Views())
     ask: Ask = Field(Ask())
@@ -282,7 +301,8 @@ def explain(part: BaseModel | None = None, prefix: str = "") -> list[tuple[str, 
 def merge(below: Layer, above: Layer) -> dict[str, Any]:
     """Lay one mapping over another.
 
-    A layer that names another part (``name:``) brings its own knobs; those of the old part would not fit.
+    A layer that names another part (``name:``) brings its own knobs; those of the part named below would
+    not fit.
 
     >>> merge({"query": {"name": "duc", "knobs": {"kappa": 5}}}, {"query": {"name": "random"}})
     {'query': {'name': 'random'}}
@@ -291,7 +311,7 @@ def merge(below: Layer, above: Layer) -> dict[str, Any]:
     for key, value in above.items():
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping):
-            renamed = "name" in value and value["name"] != old.get("name")
+            renamed = "name" in value and value["name"] != old.get("name", value["name"])
             merged[key] = {**value} if renamed else merge(old, value)
         else:
             merged[key] = value

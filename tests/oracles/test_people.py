@@ -63,7 +63,7 @@ def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
 
 
 def test_some_answers_are_kept_waiting_for_the_rest(round_folder: Path) -> None:
-    with pytest.raises(AwaitingLabels, match="2 of 3 are open, first 'sub dir/ü1,x.png'"):
+    with pytest.raises(AwaitingLabels, match=r"2 of 3 are open, first 'sub dir/ü1,x.png'"):
         answer(round_folder, f"{key(4)},cat", f"{key(1)},")
 
 
@@ -85,13 +85,13 @@ def test_bad_answers_are_one_sentence_and_change_nothing(
 
 
 def test_a_file_without_the_columns(round_folder: Path) -> None:
-    with pytest.raises(UserError, match="needs the columns `key` and `label`"):
+    with pytest.raises(UserError, match=r"needs the columns `key` and `label`"):
         answer(round_folder, "a;b", header="key;label")
 
 
 def test_a_file_that_is_no_text(round_folder: Path) -> None:
     (round_folder / "answers.csv").write_bytes(b"key,label\n\xff\xfe,cat\n")
-    with pytest.raises(UserError, match="CSV UTF-8"):
+    with pytest.raises(UserError, match=r"CSV UTF-8"):
         People(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
 
 

@@ -90,7 +90,9 @@ def gigabytes(count: int, size: int, channels: int = 3) -> float:
 def find_unreadable(files: Files) -> list[tuple[Path, str]]:
     """Every file that cannot be decoded, with the reason, in the given order."""
     # Each picture is dropped at once: only the reason is wanted.
-    outcomes = _side_by_side(lambda path: _attempt(lambda: bool(_as_shown(path))), [path for _, path in files])
+    outcomes = _side_by_side(
+        lambda path: _attempt(lambda: bool(_as_shown(path))), [path for _, path in files]
+    )
     return [
         (path, outcome)
         for (_, path), outcome in zip(files, outcomes, strict=True)

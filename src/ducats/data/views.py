@@ -1,5 +1,6 @@
 """Views: how stored images become a model's input. Whole batches at once, each image with its own luck."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -92,7 +93,8 @@ def crop_boxes(
 ) -> Tensor:
     """Boxes ``(count, 4)`` as top, left, height, width, drawn by torchvision's rule."""
     area = height * width * _between(*scale, (count, ATTEMPTS), generator)
-    shape = _between(*torch.tensor(ratio).log().tolist(), (count, ATTEMPTS), generator).exp()
+    low, high = (math.log(side) for side in ratio)
+    shape = _between(low, high, (count, ATTEMPTS), generator).exp()
     wide, tall = (area * shape).sqrt().round(), (area / shape).sqrt().round()
     fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
     first = fits.int().argmax(dim=1, keepdim=True)

@@ -1,0 +1,288 @@
+"""What a user types, and what comes back."""
+
+import csv
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from PIL import Image
+
+from conftest import QUICK
+from ducats.cli import main
+from ducats.data import toy
+
+COMMANDS = ("run", "evaluate", "predict", "report", "labels", "config", "doctor", "demo", "queries")
+SMALL = (
+    *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
+    *("--set", "data.knobs.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
+    *(
+        "--set",
+        "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+    ),
+    *("--epochs", "3", "--rounds", "2", "--budget", "6", "--device", "cpu"),
+)
+
+
+def ducats(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two image folders and a held-out one, as a user has them; the target without labels."""
+    root = tmp_path_factory.mktemp("own")
+    shift = toy(per_class=6, pool=20, test=12)
+    assert shift.truth is not None
+    assert shift.test is not None
+
+    def save(part: str, keys: list[str], pixels: object, names: list[str]) -> None:
+        for number, (name, image) in enumerate(zip(names, pixels, strict=True)):  # type: ignore[call-overload]
+            path = root / part / name / f"{number:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+
+    classes = shift.classes
+    save("source", [], shift.source.images.pixels, [classes[i] for i in shift.source.labels])
+    save("test", [], shift.test.images.pixels, [classes[i] for i in shift.test.labels])
+    save("target", [], shift.pool.pixels, ["camera 1" if i % 2 else "." for i in range(20)])
+    save("known", [], shift.pool.pixels, [classes[i] for i in shift.truth])
+    return root
+
+
+def test_help_answers_without_torch() -> None:
+    code = (
+        "import sys\nfrom ducats.cli import main\n"
+        f"for command in {('', *COMMANDS)!r}:\n"
+        "    try: main([*([command] if command else []), '--help'])\n"
+        "    except SystemExit as end: assert not end.code, command\n"
+        "heavy = {'torch', 'torchvision', 'timm', 'lightning_fabric', 'sklearn'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    for command in COMMANDS:
+        assert f"Usage: ducats {command}" in done.stdout
+
+
+def test_own_folders_with_people_from_the_first_question_to_predictions(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = (
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "target",
+        "--test",
+        folders / "test",
+        *SMALL,
+    )
+    shift = toy(per_class=6, pool=20, test=12)
+    assert shift.truth is not None
+    for number in (1, 2):
+        assert ducats(*command, "--out", out) == 3
+        assert f"round {number} waits for labels (3 images)" in capsys.readouterr().err
+        folder = out / "questions" / f"round-0{number}"
+        with (folder / "questions.csv").open(newline="") as file:
+            rows = list(csv.DictReader(file))
+        for row in rows:
+            assert Path(row["file"]).is_file()
+            row["label"] = shift.classes[int(shift.truth[int(Path(row["key"]).stem)])]
+        with (folder / "answers.csv").open("w", newline="") as file:
+            writer = csv.DictWriter(file, rows[0])
+            writer.writeheader()
+            writer.writerows(rows)
+    assert ducats(*command, "--out", out) == 0
+    assert "6 labels spent" in capsys.readouterr().out
+
+    assert ducats("labels", out) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "round,key,label"
+    assert [line.split(",")[0] for line in lines[1:]] == ["1"] * 3 + ["2"] * 3
+
+    assert ducats("evaluate", out, "--device", "cpu") == 0
+    own = json.loads(capsys.readouterr().out)
+    assert own["images"] == 12
+    last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    assert own["accuracy"] == last["accuracy"]
+    assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 20
+
+    assert (
+        ducats(
+            "predict",
+            out,
+            folders / "target",
+            "--out",
+            tmp_path / "p.csv",
+            "--every-class",
+            "--device",
+            "cpu",
+        )
+        == 0
+    )
+    with (tmp_path / "p.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 20
+    for row in rows:
+        probabilities = [float(row[f"p({name})"]) for name in shift.classes]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-4)
+        assert float(row["probability"]) == pytest.approx(max(probabilities))
+        assert row["label"] == shift.classes[probabilities.index(max(probabilities))]
+        assert float(row["u_data"]) + float(row["u_dis"]) == pytest.approx(float(row["entropy"]), rel=1e-4)
+
+    assert ducats("report", out, "--out", tmp_path / "report") == 0
+    assert "<svg" in (tmp_path / "report" / "index.html").read_text()
+    assert json.loads((tmp_path / "report" / "summary.json").read_text())[0]["labels"] == 6
+
+
+def test_a_benchmark_whose_target_folders_are_classes(folders: Path, tmp_path: Path) -> None:
+    known = ("run", "--source", folders / "source", "--target", folders / "known", "--truth", *SMALL)
+    assert ducats(*known, "--out", tmp_path / "run") == 0
+
+
+def test_a_manifest(folders: Path, tmp_path: Path) -> None:
+    lines = ["key,path,domain,label,split"]
+    for part, domain, split in (
+        ("source", "source", "train"),
+        ("known", "target", "train"),
+        ("test", "target", "test"),
+    ):
+        lines += [
+            f"{part}/{p.stem},{p},{domain},{p.parent.name},{split}"
+            for p in sorted((folders / part).rglob("*.png"))
+        ]
+    (tmp_path / "m.csv").write_text("\n".join(lines) + "\n")
+    assert ducats("run", "--manifest", tmp_path / "m.csv", *SMALL, "--out", tmp_path / "run") == 0
+    assert len((tmp_path / "run" / "pool.json").read_text().splitlines()) == 20 + 2
+
+
+def test_one_command_means_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    assert ducats("run", *settings) == 0
+    assert ducats("run", *settings) == 0
+    assert ducats("run", *settings, "--seed", "1") == 0
+    assert len(list((tmp_path / "runs").iterdir())) == 2
+
+
+FOLDERS = ("--source", "{}/source", "--target", "{}/target")
+BAD = [
+    ((), ["needs --source and --target"]),
+    (FOLDERS[:2], ["needs --target"]),
+    (("--source", "{}/nothing", *FOLDERS[2:]), ["nothing does not exist"]),
+    ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk'", "did you mean"]),
+    ((*FOLDERS, "--set", "query.name=duk"), ["no query 'duk'; there are: random"]),
+    ((*FOLDERS, "--set", "query.knobs.kapa=3"), ["has no knob 'kapa'; it has: kappa, order"]),
+    ((*FOLDERS, "--set", "query.knobs.kappa=0"), ["kappa must be at least 1"]),
+    ((*FOLDERS, "--set", "objective.knobs.beta=high"), ["objective 'duc' cannot work with knobs"]),
+    ((*FOLDERS, "--set", "data.knobs.sise=3"), ["has no knob 'sise'"]),
+    ((*FOLDERS, "--budget", "999"), ["asks for 999 labels", "pool holds 20"]),
+    ((*FOLDERS, "--oracle", "truth"), ["needs the target's labels"]),
+    ((*FOLDERS, "--oracle", "crowd"), ["no oracle 'crowd'"]),
+    ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
+    (("--sauce", "x"), ["Did you mean --source?"]),
+    (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(
+    folders: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: list[str],
+) -> None:
+    small = SMALL if "--budget" not in arguments else SMALL[:-4]
+    assert ducats("run", *(a.format(folders) for a in arguments), *small, "--out", tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    for word in words:
+        assert word in said
+    assert "Traceback" not in said
+    assert not (tmp_path / "run").exists()
+
+
+def test_unreadable_images_are_named(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "target").mkdir()
+    (tmp_path / "target" / "zero.png").touch()
+    assert ducats("run", "--source", folders / "source", "--target", tmp_path / "target", *SMALL) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "zero.png" in said
+    assert "empty file" in said
+    assert ducats("doctor", "--source", folders / "source", "--target", tmp_path / "target", *SMALL) == 1
+    assert "zero.png" in capsys.readouterr().out
+
+
+def test_doctor_is_content_with_good_data(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = (
+        "doctor",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "target",
+        "--test",
+        folders / "test",
+    )
+    assert ducats(*command, *SMALL) == 0
+    assert "error" not in capsys.readouterr().out.replace("No errors", "")
+
+
+def test_a_users_own_query_and_model_by_name(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "mine.py").write_text(
+        "import torch\n"
+        "from torch import nn\n"
+        "def last(slate, *, step: int = 1):\n"
+        '    """The last ones."""\n'
+        "    return len(slate.candidates) - 1 - step * torch.arange(slate.budget)\n"
+        "def net(*, classes, channels, width=8):\n"
+        "    first = nn.Linear(channels * 64, width)\n"
+        "    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, classes))\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    known = ("run", "--source", folders / "source", "--target", folders / "known", "--truth", *SMALL)
+    own = (
+        "--set",
+        "query={name: 'mine:last', knobs: {step: 2}}",
+        "--set",
+        "model={name: 'mine:net', knobs: {width: 4}}",
+    )
+    assert ducats(*known, *own, "--out", tmp_path / "run") == 0
+
+
+def test_queries_lists_each_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    from ducats.queries import QUERIES
+
+    assert ducats("queries") == 0
+    said = capsys.readouterr().out
+    for name in QUERIES:
+        assert name in said
+
+
+def test_config_prints_schema_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("config", "--schema") == 0
+    assert "train" in json.loads(capsys.readouterr().out)["properties"]
+    assert ducats("config", "--explain") == 0
+    assert 'ask.budget = "5%"' in capsys.readouterr().out
+
+
+def test_folders_that_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for command in (
+        ("evaluate", tmp_path),
+        ("predict", tmp_path, tmp_path),
+        ("labels", tmp_path),
+        ("report", tmp_path),
+    ):
+        assert ducats(*command) == 2
+        assert str(tmp_path) in "".join(capsys.readouterr().err.split("\n"))

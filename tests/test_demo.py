@@ -1,0 +1,48 @@
+import io
+import json
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ducats.demo import demo
+
+TINY = ("train.epochs=6", "train.steps_per_epoch=2", "data.knobs={source_size: 200}")
+
+
+def test_the_demo_compares_methods_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    said = io.StringIO()
+    console = Console(file=said, width=200)
+    options = {
+        "seeds": [0, 1],
+        "jobs": 2,
+        "console": console,
+        "methods": ("source-only", "duc"),
+        "settings": TINY,
+    }
+    made = demo(tmp_path / "demo", **options)  # type: ignore[arg-type]
+    rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert [list(row) for row in rows] == [["method", "seed", "accuracy", "ece", "labels", "seconds"]] * 4
+    assert [(row["method"], row["seed"], row["labels"]) for row in rows] == [
+        *(("source-only", 0, 0), ("source-only", 1, 0)),
+        *(("duc", 0, 65), ("duc", 1, 65)),
+    ]
+    assert "<svg" in made.page.read_text()
+    assert "duc" in said.getvalue()
+    before = (tmp_path / "demo" / "summary.json").read_text()
+    demo(tmp_path / "demo", **options)  # type: ignore[arg-type]
+    assert (tmp_path / "demo" / "summary.json").read_text() == before
+
+
+def test_a_failing_run_ends_the_demo_with_its_own_words(tmp_path: Path) -> None:
+    from ducats.errors import UserError
+
+    with pytest.raises(UserError, match="no knob 'kapa'"):
+        demo(
+            tmp_path / "demo",
+            seeds=[0],
+            jobs=1,
+            console=Console(quiet=True),
+            methods=("duc",),
+            settings=(*TINY, "query.knobs.kapa=1"),
+        )
