@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 
 from ducats.progress import Event
 
@@ -20,13 +20,20 @@ class Show:
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
         self.bars = Progress(
-            TextColumn("{task.description}", justify="left"),
-            BarColumn(bar_width=20),
-            MofNCompleteColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[note]}", style="dim"),
+            TextColumn("{task.description}", table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=12, table_column=Column(min_width=12)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeRemainingColumn(table_column=Column(no_wrap=True)),
+            # The losses take what is left of the line, and no more.
+            TextColumn(
+                "{task.fields[note]}",
+                style="dim",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
             console=self.console,
             disable=not self.console.is_terminal,
+            expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
         self._looked: dict[str, float] = {}
@@ -53,8 +60,10 @@ class Show:
             self._draw(event, name, note)
         elif event.phase != "train" or event.epoch != self._epoch.get(name):
             self._epoch[name] = event.epoch
+            epoch = f"epoch {event.epoch}/{event.epochs}"
             self.console.print(
-                f"{title(event, name)} step {event.step}/{event.steps} {note}".strip(), highlight=False
+                f"{title(event, name)}, {epoch}, step {event.step}/{event.steps} {note}".strip(),
+                highlight=False,
             )
 
     def _draw(self, event: Event, name: str, note: str) -> None:
@@ -73,10 +82,9 @@ def title(event: Event, name: str = "") -> str:
     """Say where a run stands.
 
     >>> title(Event("train", 2, 5, 12, 50, 600, 2500, 26, dict), "duc")
-    'duc stage 2/5, 26 labels, epoch 12/50, training'
+    'duc stage 2/5, 26 labels, training'
     """
-    stage = f"stage {event.stage}/{event.stages}"
-    place = f"{stage}, {event.labels} labels, epoch {event.epoch}/{event.epochs}, {PHASES[event.phase]}"
+    place = f"stage {event.stage}/{event.stages}, {event.labels} labels, {PHASES[event.phase]}"
     return f"{name} {place}".strip()
 
 

@@ -1,5 +1,6 @@
 """A timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
 
+import logging
 from pathlib import Path
 
 import timm
@@ -60,6 +61,7 @@ def timm_classifier(
         hint = f"; near: {', '.join(near)}" if near else ""
         raise UserError(f"timm has no model {backbone!r}{hint} (`timm.list_models()` names all)")
     pretrained = pretrained and weights is None
+    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # ten retries are told in one sentence below
     try:
         trunk = timm.create_model(backbone, pretrained=pretrained, num_classes=0, in_chans=channels)
     except Exception as error:

@@ -1,0 +1,41 @@
+"""What the README says is true."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")])
+
+
+def test_the_python_example_runs_in_under_twenty_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (code,) = re.findall(r"```python\n(.*?)```", (ROOT / "README.md").read_text(encoding="utf-8"), flags=re.S)
+    assert len([line for line in code.splitlines() if line.strip()]) < 20
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "README.md", "exec"), {})
+    said = capsys.readouterr().out.splitlines()
+    assert len(said) == 41
+    assert said[-1].endswith("with 40 labels")
+    assert float(said[-1].split()[0]) > 0.5
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
+        if not link.startswith("http"):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
+
+
+def test_configs_and_commands_that_pages_name_exist() -> None:
+    from ducats.cli import app
+    from ducats.config import find
+
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for name in re.findall(r"(?:-c |`)((?:data|methods|ablation)/[\w-]+)", text):
+            assert find(name)
+        for command in re.findall(r"^(?:.*`)?ducats ([a-z]+)\b", text, flags=re.M):
+            assert command in app, f"{page.name}: ducats {command}"
