@@ -60,11 +60,9 @@ class Show:
             self._draw(event, name, note)
         elif event.phase != "train" or event.epoch != self._epoch.get(name):
             self._epoch[name] = event.epoch
-            epoch = f"epoch {event.epoch}/{event.epochs}"
-            self.console.print(
-                f"{title(event, name)}, {epoch}, step {event.step}/{event.steps} {note}".strip(),
-                highlight=False,
-            )
+            place = f"epoch {event.epoch}/{event.epochs}, step {event.step}/{event.steps}"
+            line = f"{title(event, name)}, {place} {note}".strip()
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
     def _draw(self, event: Event, name: str, note: str) -> None:
         if name not in self._tasks:
