@@ -279,7 +279,7 @@ def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
     assert has(found, "line 3", "gone.png")
     assert has(found, "line 9", "neither")
     assert has(found, "1 of 5 target rows lack a label", "line 10")
-    assert has(found, "the key 'source/cat/0.png'", "line 2, line 20")
+    assert has(found, "line 20", "the key 'source/cat/0.png' is that of line 2")
     assert has(found, "test", "2.png (empty file)")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ducats import config as settings
 from ducats.budget import split_budget
-from ducats.data import DATASETS
+from ducats.data import DATASETS, require_options
 from ducats.data.views import View
 from ducats.domain import Shift
 from ducats.engine.fit import Optimisation
@@ -79,18 +79,7 @@ def load_data(config: settings.Config) -> Shift:
     """Read the images; truth, where there is some, stays inside the shift's own field."""
     function = look_up("data set", DATASETS, config.data.name)
     knobs = {k: Path(v) if k in PATHS and isinstance(v, str) else v for k, v in config.data.knobs.items()}
-    missing = [
-        p.name
-        for p in inspect.signature(function).parameters.values()
-        if p.default is p.empty
-        and p.kind in (p.KEYWORD_ONLY, p.POSITIONAL_OR_KEYWORD)
-        and p.name not in knobs
-    ]
-    if missing:
-        options = " and ".join(f"--{name}" for name in missing)
-        raise UserError(
-            f"the data set {config.data.name!r} needs {options} (or data.knobs.{missing[0]} in a config)"
-        )
+    require_options(config.data.name, function, knobs)
     return bind("data set", config.data.name, function, 0, knobs)()
 
 

@@ -44,9 +44,9 @@ def folders(
     Raises:
         UserError: A folder is missing, empty, not as described, or inside another; an image is broken.
     """
-    source, target = _existing("source", source), _existing("target", target)
-    test = _existing("test", test) if test is not None else None
-    _check_apart(source, target, test)
+    source, target = existing_folder("source", source), existing_folder("target", target)
+    test = existing_folder("test", test) if test is not None else None
+    check_apart(source, target, test)
     labelled = _images_of_classes("source", source)
     classes = tuple(sorted({_class_of(key) for key, _ in labelled}))
     if len(classes) < 2:
@@ -80,7 +80,7 @@ def labelled_folder(
         channels: 3 for RGB, 1 for grey.
         memory_gb: Gigabytes of decoded images to hold in memory.
     """
-    files = _images_of_classes("test", _existing("test", folder))
+    files = _images_of_classes("test", existing_folder("test", folder))
     labels = _labels("test", folder, files, classes)
     images = decode(files, size, channels=channels, memory_gb=memory_gb)
     return Domain(images, labels, tuple(classes))
@@ -95,7 +95,7 @@ def image_folder(folder: Path, *, size: int = 256, channels: int = 3, memory_gb:
         channels: 3 for RGB, 1 for grey.
         memory_gb: Gigabytes of decoded images to hold in memory.
     """
-    files = _images("image", _existing("image", folder))
+    files = _images("image", existing_folder("image", folder))
     return decode(files, size, channels=channels, memory_gb=memory_gb)
 
 
@@ -136,7 +136,7 @@ def _is_image(name: str) -> bool:
     return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
 
 
-def _existing(role: str, folder: Path) -> Path:
+def existing_folder(role: str, folder: Path) -> Path:
     """The folder, its ``~`` replaced, if there is one."""
     folder = folder.expanduser()
     if not folder.exists():
@@ -146,7 +146,7 @@ def _existing(role: str, folder: Path) -> Path:
     return folder
 
 
-def _check_apart(source: Path, target: Path, test: Path | None) -> None:
+def check_apart(source: Path, target: Path, test: Path | None) -> None:
     """Refuse folders that share images."""
     pairs = [("source", source, "target", target)]
     if test is not None:

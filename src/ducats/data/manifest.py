@@ -73,24 +73,39 @@ def manifest(*, path: Path, size: int = 256, cache: Path | None = None, memory_g
 
 
 def read_rows(table: Path) -> list[Row]:
-    """The rows of a manifest, checked one by one and for keys that occur twice."""
+    """The rows of a manifest, if nothing is wrong with any of them."""
+    rows, problems = scan_rows(table)
+    if problems:
+        raise UserError(problems[0])
+    return rows
+
+
+def scan_rows(table: Path) -> tuple[list[Row], list[str]]:
+    """The good rows of a manifest, and one sentence for all that is wrong with each other row."""
     if not table.is_file():
         raise UserError(f"there is no manifest at {table}; check the path")
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
     if table.suffix.lower() not in readers:
         raise UserError(f"the manifest {table} must be a .csv or .parquet file; convert or rename it")
-    rows = [_row(table, place, cells) for place, cells in readers[table.suffix.lower()](table)]
-    if not rows:
+    lines = readers[table.suffix.lower()](table)
+    if not lines:
         raise UserError(f"the manifest {table} has no rows; add one per image")
-    places: dict[str, str] = {}
-    for row in rows:
-        if row.key in places:
-            raise UserError(
-                f"{table}, {row.place}: the key {row.key!r} is that of {places[row.key]} already;"
+    rows: dict[str, Row] = {}
+    problems = []
+    for place, cells in lines:
+        try:
+            row = _row(table, place, cells)
+        except UserError as error:
+            problems.append(str(error))
+            continue
+        if row.key in rows:
+            problems.append(
+                f"{table}, {row.place}: the key {row.key!r} is that of {rows[row.key].place} already;"
                 " keys must be unique: correct it, or add a column `key`"
             )
-        places[row.key] = row.place
-    return rows
+            continue
+        rows[row.key] = row
+    return list(rows.values()), problems
 
 
 def _read_csv(table: Path) -> list[tuple[str, dict[str, str]]]:

@@ -1,6 +1,5 @@
 """What a config says by itself, before any image is looked at."""
 
-import inspect
 from collections.abc import Iterator
 
 from ducats.config import Config, Part
@@ -21,19 +20,12 @@ def check_settings(config: Config) -> list[Finding]:
 
 def check_options(config: Config) -> Iterator[Finding]:
     """Options that the data set cannot do without."""
-    from ducats.data import DATASETS
+    from ducats.data import DATASETS, require_options
 
     function = DATASETS.get(config.data.name)
-    if function is None:  # a user's own is built, and says so itself
-        return
-    needed = [p.name for p in inspect.signature(function).parameters.values() if p.default is p.empty]
-    missing = [name for name in needed if config.data.knobs.get(name) is None]
-    if missing:
-        yield Finding(
-            "error",
-            f"the data set {config.data.name!r} needs {' and '.join(f'--{name}' for name in missing)} "
-            f"(or data.knobs.{missing[0]} in a config)",
-        )
+    if function is not None:  # a user's own is built, and says so itself
+        require_options(config.data.name, function, config.data.knobs)
+    yield from ()
 
 
 def _check_part(config: Config) -> Iterator[Finding]:

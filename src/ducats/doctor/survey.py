@@ -11,8 +11,8 @@ from torch import Tensor
 
 from ducats.config import Config
 from ducats.data import DATASETS
-from ducats.data.folders import _check_apart, _existing, list_images
-from ducats.data.manifest import Row, _read_csv, _read_parquet, _row, read_rows
+from ducats.data.folders import check_apart, existing_folder, list_images
+from ducats.data.manifest import Row, scan_rows
 from ducats.doctor.finding import Finding, gather, quoted, some
 from ducats.domain import Images, Shift
 from ducats.errors import UserError
@@ -82,7 +82,7 @@ def _in_folders(config: Config) -> Found:
 
 def _listed(found: Survey, folders: dict[Role, Path], role: Role, path: Path) -> Iterator[Finding]:
     """Put the images of a folder into the survey; complain where they should lie in class folders."""
-    folder = folders[role] = _existing(role, path)
+    folder = folders[role] = existing_folder(role, path)
     images = list_images(folder)
     labelled = role != "target" or found.truth
     labels = [key.partition("/")[0] if labelled and "/" in key else "" for key, _ in images]
@@ -108,7 +108,7 @@ def _listed(found: Survey, folders: dict[Role, Path], role: Role, path: Path) ->
 
 
 def _apart(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
-    _check_apart(source, target, test)
+    check_apart(source, target, test)
     yield from ()  # what is wrong is raised
 
 
@@ -119,7 +119,10 @@ def _in_manifest(config: Config) -> Found:
     if path is None:
         return found, findings
     table = Path(path).expanduser()
-    rows, problems = _rows(table)
+    try:
+        rows, problems = scan_rows(table)
+    except (UserError, OSError) as error:
+        return found, [*findings, Finding("error", str(error))]
     findings += [Finding("error", problem) for problem in problems[:NAMED]]
     if len(problems) > NAMED:
         findings.append(
@@ -149,33 +152,6 @@ def _in_manifest(config: Config) -> Found:
 
 def _role(row: Row) -> Role:
     return "test" if row.split == "test" else "source" if row.domain == "source" else "target"
-
-
-def _rows(table: Path) -> tuple[list[Row], list[str]]:
-    """The good rows of a manifest, and what is wrong with all others."""
-    try:
-        return read_rows(table), []
-    except (UserError, OSError) as error:
-        first = str(error)
-    try:
-        lines = {".csv": _read_csv, ".parquet": _read_parquet}[table.suffix.lower()](table)
-    except (UserError, OSError, KeyError):
-        return [], [first]
-    rows, problems = [], []
-    for place, cells in lines:
-        try:
-            rows.append(_row(table, place, cells))
-        except UserError as error:
-            problems.append(str(error))
-    places: dict[str, list[str]] = {}
-    for row in rows:
-        places.setdefault(row.key, []).append(row.place)
-    problems += [
-        f"{table}: the key {key!r} is that of {some(lines_of)}; keys must be unique: correct all but one"
-        for key, lines_of in places.items()
-        if len(lines_of) > 1
-    ]
-    return rows, problems or [first]
 
 
 def _built(config: Config) -> Found:
