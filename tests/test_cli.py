@@ -88,7 +88,7 @@ def test_own_folders_with_people_from_the_first_question_to_predictions(
     assert shift.truth is not None
     for number in (1, 2):
         assert ducats(*command, "--out", out) == 3
-        assert f"round {number} waits for labels (3 images)" in capsys.readouterr().err
+        assert f"round {number} waits for 3 labels" in capsys.readouterr().err
         folder = out / "questions" / f"round-0{number}"
         with (folder / "questions.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
@@ -188,6 +188,13 @@ BAD = [
     ((*FOLDERS, "--oracle", "truth"), ["needs the target's labels"]),
     ((*FOLDERS, "--oracle", "crowd"), ["no oracle 'crowd'"]),
     ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
+    ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not YAML"]),
+    ((*FOLDERS, "--set", "model.knobs.width=wide"), ["model 'small_cnn' cannot work with knobs"]),
+    ((*FOLDERS, "--set", "data.knobs.size=big"), ["data set 'folders' cannot work with knobs"]),
+    ((*FOLDERS, "--set", "train.schedule.knobs.gain=high"), ["schedule 'inverse_decay' cannot work"]),
+    ((*FOLDERS, "--set", "views.source.ratio=[0, 1]"), ["views.source.ratio", "must rise from above 0"]),
+    ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no knobs"]),
+    ((*FOLDERS, "--set", "train.multipliers={trunk: 0.1}"), ["names ['trunk']", "backbone"]),
     (("--sauce", "x"), ["Did you mean --source?"]),
     (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
 ]
@@ -201,13 +208,15 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     arguments: tuple[str, ...],
     words: list[str],
 ) -> None:
-    small = SMALL if "--budget" not in arguments else SMALL[:-4]
-    assert ducats("run", *(a.format(folders) for a in arguments), *small, "--out", tmp_path / "run") == 2
+    own = [a if a.startswith(("train.", "views.", "model.")) else a.format(folders) for a in arguments]
+    # What the case sets comes last, so that it wins.
+    options = SMALL if "--budget" not in arguments else SMALL[:-4]
+    assert ducats("run", *options, *own, "--out", tmp_path / "run") == 2
     said = capsys.readouterr().err
     for word in words:
         assert word in said
     assert "Traceback" not in said
-    assert not (tmp_path / "run").exists()
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_unreadable_images_are_named(
@@ -286,3 +295,64 @@ def test_folders_that_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
     ):
         assert ducats(*command) == 2
         assert str(tmp_path) in "".join(capsys.readouterr().err.split("\n"))
+
+
+def test_a_file_in_the_way_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    (tmp_path / "run").touch()
+    assert ducats("run", *settings, "--out", tmp_path / "run") == 2
+    assert "the system refused" in capsys.readouterr().err
+
+
+def test_a_run_means_the_same_from_any_folder(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    relative = ("run", "--source", "source", "--target", "known", "--truth", "--test", "test", *SMALL)
+    monkeypatch.chdir(folders)
+    assert ducats(*relative, "--out", tmp_path / "run") == 0
+    monkeypatch.chdir(tmp_path)
+    assert ducats("evaluate", "run", "--device", "cpu") == 0
+
+
+def test_spoilt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    run = tmp_path / "run"
+    assert ducats("run", *settings, "--out", run) == 0
+    (run / "model.safetensors").write_bytes(b"x" * 40)
+    assert ducats("evaluate", run, "--device", "cpu") == 2
+    assert "model.safetensors cannot be read" in capsys.readouterr().err
+    rounds = (run / "labels" / "round-01.npz").read_bytes()
+    (run / "labels" / "round-01.npz").write_bytes(rounds[:100])
+    assert ducats("labels", run) == 2
+    assert "its labels were paid for" in capsys.readouterr().err
+    (run / "config.yaml").write_text("")
+    assert ducats("evaluate", run) == 2
+    assert "config.yaml was spoilt" in capsys.readouterr().err
+
+
+def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
+    import os
+    import signal
+    import time
+
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    command = [
+        sys.executable,
+        "-m",
+        "ducats",
+        "run",
+        *settings,
+        "--epochs",
+        "4000",
+        "--out",
+        str(tmp_path / "run"),
+    ]
+    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    while not (tmp_path / "run" / "metrics.jsonl").exists():
+        assert running.poll() is None
+        time.sleep(0.05)
+    os.kill(running.pid, signal.SIGINT)
+    _, said = running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert "stopped; the same command goes on" in said
+    assert "Traceback" not in said

@@ -27,6 +27,7 @@ from ducats.rundir import RunDir
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 MOMENTS = ("before", "inside", "after")
+WRITES = 21
 SETTINGS = (
     "query={name: spread}",
     "views.scoring={crop: random, pad: 1}",
@@ -104,7 +105,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "model": (folder / "model.safetensors").read_bytes(),
         "momentum": momentum,
         "ledger": list(home.bought().entries()),
-        "drafts": [p.name for p in folder.rglob("*.part") if p.suffix != ".part"],
+        "drafts": [p.name for p in folder.rglob("*.part")],
     }
 
 
@@ -133,13 +134,13 @@ def writes(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 
 def test_every_kind_of_file_is_among_the_kill_points(writes: int) -> None:
-    # config, data, environment, pool; per epoch a record and a checkpoint; per stage a record;
-    # per round a request and labels; the model.
-    assert writes == 4 + 4 * 2 + 3 + 2 * 2 + 1
+    # config, data, environment, pool, the first weights; per epoch a record and a checkpoint;
+    # per stage a record; per round a request and labels; the model.
+    assert writes == WRITES == 5 + 4 * 2 + 3 + 2 * 2 + 1
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", range(1, 21))
+@pytest.mark.parametrize("number", range(1, WRITES + 1))
 def test_killed_at_a_write(tmp_path: Path, undisturbed: dict[str, Any], number: int, moment: str) -> None:
     folder = tmp_path / "run"
     assert in_child(lambda: with_writer(killed_at_write(number, moment), folder)) == -signal.SIGKILL
@@ -164,6 +165,16 @@ def test_killed_in_a_phase(tmp_path: Path, undisturbed: dict[str, Any], phase: s
             die()
 
     assert in_child(lambda: go(folder, listen)) == -signal.SIGKILL
+    assert in_child(lambda: go(folder)) == 0
+    assert outcome(folder) == undisturbed
+
+
+def test_a_lost_checkpoint_costs_time_and_nothing_else(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """Epochs that are repeated must not see labels that were bought after them."""
+    folder = tmp_path / "run"
+    assert in_child(lambda: with_writer(killed_at_write(WRITES, "before"), folder)) == -signal.SIGKILL
+    assert RunDir(folder).bought().rounds == 2
+    (folder / "checkpoint.pt").unlink()
     assert in_child(lambda: go(folder)) == 0
     assert outcome(folder) == undisturbed
 

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
     from ducats.objectives import OBJECTIVES as OBJECTIVES
     from ducats.oracles import People as People
     from ducats.oracles import Truth as Truth
+    from ducats.parts import Parts as Parts
+    from ducats.parts import Plan as Plan
     from ducats.queries import QUERIES as QUERIES
     from ducats.queries import Strategy as Strategy
     from ducats.rows import Output as Output
     from ducats.rows import Rows as Rows
     from ducats.rows import Slate as Slate
     from ducats.rows import best as best
-    from ducats.run import Parts as Parts
-    from ducats.run import Plan as Plan
     from ducats.rundir import RunDir as RunDir
 
     adapt = _run.run
@@ -75,8 +75,8 @@ _HOME = {
     "Rows": "rows",
     "Slate": "rows",
     "best": "rows",
-    "Parts": "run",
-    "Plan": "run",
+    "Parts": "parts",
+    "Plan": "parts",
     "adapt": "run:run",
     "RunDir": "rundir",
 }

@@ -16,16 +16,16 @@ from ducats.data import DATASETS, require_options
 from ducats.data.views import View
 from ducats.domain import Shift
 from ducats.engine.fit import Optimisation
-from ducats.engine.schedules import SCHEDULES
+from ducats.engine.schedules import SCHEDULES, Schedule
 from ducats.engine.streams import Views
 from ducats.errors import UserError
 from ducats.models import MODELS, Evidential
 from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
 from ducats.oracles import Oracle, People, Truth
+from ducats.parts import Parts, Plan
 from ducats.queries import QUERIES, Strategy
 from ducats.randomness import global_seed
 from ducats.rows import Output, Rows, Slate
-from ducats.run import Parts, Plan
 from ducats.rundir import RunDir
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ def load_data(config: settings.Config) -> Shift:
     function = look_up("data set", DATASETS, config.data.name)
     knobs = {k: Path(v) if k in PATHS and isinstance(v, str) else v for k, v in config.data.knobs.items()}
     require_options(config.data.name, function, knobs)
-    return bind("data set", config.data.name, function, 0, knobs)()
+    return build("data set", config.data, bind("data set", config.data.name, function, 0, knobs))
 
 
 PATHS = ("source", "target", "test", "path", "cache", "root")  # knobs of data sets that are paths
@@ -92,13 +92,18 @@ def make_model(config: settings.Config, classes: int, channels: int) -> Evidenti
     for name in {"classes", "channels"} & config.model.knobs.keys():
         raise UserError(f"model.knobs.{name} comes from the data: remove it")
     knobs = {"classes": classes, "channels": channels, **config.model.knobs}
+    make = bind("model", config.model.name, builder, 0, knobs)
     with global_seed(config.seed, "model"):
-        return Evidential(bind("model", config.model.name, builder, 0, knobs)(), config.model.evidence)
+        return Evidential(build("model", config.model, make), config.model.evidence)
 
 
 def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
     """Who answers: the truth where the data has it, people where it has not."""
     name = config.oracle.name
+    if name in ORACLES and config.oracle.knobs:
+        raise UserError(
+            f"the oracle {name!r} has no knobs, but oracle.knobs is {config.oracle.knobs}: remove it"
+        )
     if name == "auto":
         name = "people" if shift.truth is None else "truth"
     if name == "truth":
@@ -110,12 +115,11 @@ def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
         return Truth(shift.truth)
     if name == "people":
         return People(home.questions, shift.pool, shift.classes)
-    maker: Callable[..., Oracle] = look_up("oracle", {}, name) if ":" in name else _no_oracle(name)
-    return bind("oracle", name, maker, 1, config.oracle.knobs)(shift)
+    own: Callable[..., Oracle] = look_up("oracle", dict.fromkeys(ORACLES, Truth), name)
+    return bind("oracle", name, own, 1, config.oracle.knobs)(shift)
 
 
-def _no_oracle(name: str) -> Any:
-    raise UserError(f"no oracle {name!r}; there are: auto, truth, people, or your own as package.module:name")
+ORACLES = ("auto", "truth", "people")
 
 
 def make_views(config: settings.Config) -> Views:
@@ -133,7 +137,6 @@ def make_plan(config: settings.Config, pool: int) -> Plan:
     """When to ask and for how many labels, in whole numbers."""
     after = settings.ask_epochs(config)
     train = config.train
-    schedule = look_up("schedule", SCHEDULES, train.schedule.name)
     return Plan(
         epochs=train.epochs,
         ask_after=after,
@@ -148,14 +151,14 @@ def make_plan(config: settings.Config, pool: int) -> Plan:
             weight_decay=train.weight_decay,
             multipliers=train.multipliers,
         ),
-        schedule=bind("schedule", train.schedule.name, schedule, 1, train.schedule.knobs),
+        schedule=make_schedule(config),
         scoring_batch=config.engine.scoring_batch,
         seed=config.seed,
     )
 
 
 def check_names(config: settings.Config) -> None:
-    """Look every name and knob up, and try query and objective on a few zeros, before any image is read."""
+    """Look every name and knob up, and try query, objective and schedule, before any image is read."""
     bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
     bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
     images, labels = torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1])
@@ -166,16 +169,25 @@ def check_names(config: settings.Config) -> None:
     def model(images: Tensor) -> Output:
         return Output(images.new_zeros(len(images), 2), images.new_zeros(len(images), 4))
 
-    _try("query", config.query, partial(make_query(config).query, slate))
-    _try("objective", config.objective, partial(make_objective(config), model, Batch(known, known, images)))
+    # A user's own may rightly refuse three rows; ours take any number.
+    query, objective, schedule = make_query(config).query, make_objective(config), make_schedule(config)
+    if config.query.name in QUERIES:
+        build("query", config.query, partial(query, slate))
+    if config.objective.name in OBJECTIVES:
+        build("objective", config.objective, partial(objective, model, Batch(known, known, images)))
+    build("schedule", config.train.schedule, lambda: [schedule(step) + 0.0 for step in (0, 1, 10**6)])
 
 
-def _try(kind: str, part: settings.Part, act: Callable[[], object]) -> None:
-    """A knob of a wrong kind or size fails here, not hours later."""
+def build(kind: str, part: settings.Part, make: Callable[[], T]) -> T:
+    """Build a part; a knob of a wrong kind or size is one sentence."""
     try:
-        act()
-    except (TypeError, ValueError, KeyError) as error:
-        raise UserError(f"the {kind} {part.name!r} cannot work with knobs {part.knobs}: {error}") from error
+        return make()
+    except UserError:
+        raise
+    except (TypeError, ValueError, KeyError, RuntimeError, ZeroDivisionError) as error:
+        raise UserError(
+            f"the {kind} {part.name!r} cannot work with knobs {part.knobs}: {type(error).__name__}: {error}"
+        ) from error
 
 
 def make_query(config: settings.Config) -> Strategy:
@@ -184,6 +196,12 @@ def make_query(config: settings.Config) -> Strategy:
     found = look_up("query", QUERIES, name)
     strategy = found if isinstance(found, Strategy) else Strategy(found)
     return Strategy(bind("query", name, strategy.query, 1, config.query.knobs), strategy.needs)
+
+
+def make_schedule(config: settings.Config) -> Schedule:
+    """The schedule with its knobs."""
+    part = config.train.schedule
+    return bind("schedule", part.name, look_up("schedule", SCHEDULES, part.name), 1, part.knobs)
 
 
 def make_objective(config: settings.Config) -> Objective:

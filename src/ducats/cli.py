@@ -23,6 +23,7 @@ app = App(
     help="Active domain adaptation: train on labelled source images, ask for the few target labels that are "
     "worth it, learn, and tell how sure the model is.",
     version=lambda: version("ducats"),
+    suppress_keyboard_interrupt=False,
     help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`.",
 )
 console = Console()
@@ -82,15 +83,18 @@ class Settings:
 
     def _options(self) -> dict[str, Any]:
         """Options as a last layer of settings."""
-        if self.manifest and (self.source or self.target or self.test):
-            raise UserError("give either --manifest or the folders --source, --target, --test, not both")
+        if self.manifest and (self.source or self.target or self.test or self.truth):
+            raise UserError(
+                "give either --manifest or the folders --source, --target, --test, --truth, not both"
+            )
+        # Absolute, so that a run means the same images from whatever folder it is looked at.
         paths = {"source": self.source, "target": self.target, "test": self.test}
-        knobs: dict[str, Any] = {name: str(path) for name, path in paths.items() if path is not None}
+        knobs: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if path is not None}
         if self.truth:
             knobs["truth"] = True
         data: dict[str, Any] = {"name": "folders", "knobs": knobs} if knobs else {}
         if self.manifest:
-            data = {"name": "manifest", "knobs": {"path": str(self.manifest)}}
+            data = {"name": "manifest", "knobs": {"path": _absolute(self.manifest)}}
         layer = {
             "data": data,
             "oracle": {"name": self.oracle} if self.oracle else {},
@@ -100,6 +104,10 @@ class Settings:
             **_given(seed=self.seed),
         }
         return {key: value for key, value in layer.items() if value != {}}
+
+
+def _absolute(path: Path) -> str:
+    return str(path.expanduser().absolute())
 
 
 def _given(**options: Any) -> dict[str, Any]:
@@ -128,9 +136,12 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     from ducats.rundir import RunDir
 
     check_names(config)
-    fabric = make_fabric(config.engine.device, config.engine.processes, config.engine.precision)
-    if config.engine.threads:
-        torch.set_num_threads(config.engine.threads)
+    engine = config.engine
+    fabric = make_fabric(
+        engine.device, engine.processes, engine.precision, deterministic=engine.deterministic
+    )
+    if engine.threads:
+        torch.set_num_threads(engine.threads)
     fabric.launch()
     home = RunDir(folder)
     parts, plan = assemble(config, home)
@@ -331,18 +342,34 @@ def print_json(value: Any) -> None:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one sentence, not a traceback."""
-    errors = Console(stderr=True)
     try:
         code = app(arguments, exit_on_error=False)
     except CycloptsError:
         code = 2  # said already
     except UserError as error:
-        errors.print(f"ducats: {error}", style="red", highlight=False, markup=False, soft_wrap=True)
-        code = 2
+        code = _say(f"ducats: {error}", "red", 2)
     except AwaitingLabels as pause:
-        errors.print(f"paused: {pause}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-        code = 3
+        code = _say(f"paused: {pause}", "yellow", 3)
     except KeyboardInterrupt:
-        errors.print("stopped; the same command goes on", style="yellow")
-        code = 130
+        code = _say("stopped; the same command goes on", "yellow", 130)
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        code = _say(f"ducats: the system refused{where}: {error.strerror or error}", "red", 2)
+    _leave_together()
     sys.exit(code)
+
+
+def _say(sentence: str, style: str, code: int) -> int:
+    """Say it once, however many processes found out."""
+    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:
+        Console(stderr=True).print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
+    return code
+
+
+def _leave_together() -> None:
+    """End the group of processes in order; one that just exits may be aborted, with another exit code."""
+    if "torch.distributed" in sys.modules:
+        from torch import distributed
+
+        if distributed.is_available() and distributed.is_initialized():
+            distributed.destroy_process_group()

@@ -49,6 +49,13 @@ class View(Strict):
         (0.0, 0.0, 0.0, 0.0), description="brightness, contrast, saturation, hue (ColorJitter)"
     )
 
+    @field_validator("scale", "ratio")
+    @classmethod
+    def _range(cls, value: tuple[float, float]) -> tuple[float, float]:
+        if not 0 < value[0] <= value[1]:
+            raise ValueError("a range must rise from above 0")
+        return value
+
     @field_validator("jitter")
     @classmethod
     def _hue(cls, value: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
@@ -159,6 +166,10 @@ class Engine(Strict):
     threads: int | None = Field(
         None, ge=1, description="CPU threads per process; null leaves torch's default"
     )
+    deterministic: bool = Field(
+        False,
+        description="the same bits each time also on a GPU, where that is slower; a CPU gives them anyway",
+    )
     scoring_batch: int = Field(256, ge=1, description="images in a batch when scoring and measuring")
 
 
@@ -251,7 +262,7 @@ def load(
     try:
         return Config.model_validate(merged)
     except ValidationError as error:
-        raise UserError(_explain(error, [origin for origin, _ in layers])) from None
+        raise UserError(_explain(error, layers)) from None
 
 
 def find(name: str | Path) -> Path:
@@ -334,7 +345,10 @@ def _setting(setting: str) -> Layer:
     key, equals, text = setting.partition("=")
     if not equals or not key:
         raise UserError(f"--set {setting!r} is not of the form key=value, e.g. --set train.lr=0.01")
-    layer: Any = yaml.safe_load(text)
+    try:
+        layer: Any = yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise UserError(f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}") from None
     for name in reversed(key.strip().split(".")):
         layer = {name: layer}
     return dict(layer)
@@ -359,10 +373,22 @@ def _model_of(annotation: Any) -> type[BaseModel] | None:
     return next((k for k in kinds if isinstance(k, type) and issubclass(k, BaseModel)), None)
 
 
-def _explain(error: ValidationError, origins: list[str]) -> str:
+def _explain(error: ValidationError, layers: list[tuple[str, Layer]]) -> str:
     first = error.errors()[0]
     where = ".".join(str(part) for part in first["loc"])
     what = first["msg"].removeprefix("Value error, ")
-    got = f", got {first['input']!r}" if where else ""
-    said = f" (settings from {', '.join(origins)})" if origins else ""
-    return f"{where}: {what}{got}{said}" if where else f"{what}{said}"
+    if not where:
+        return what
+    said = next((origin for origin, layer in reversed(layers) if _has(layer, first["loc"])), None)
+    return f"{said + ': ' if said else ''}{where}: {what}, got {first['input']!r}"
+
+
+def _has(layer: Any, path: tuple[int | str, ...]) -> bool:
+    """Whether a layer sets this setting, or something in it."""
+    for name in path:
+        if not isinstance(layer, Mapping):
+            return True
+        if name not in layer:
+            return False
+        layer = layer[name]
+    return True

@@ -2,6 +2,7 @@
 
 import multiprocessing
 import queue
+import signal
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
@@ -56,12 +57,14 @@ def demo(
         soft_wrap=True,
     )
     context = multiprocessing.get_context("spawn")
-    with context.Manager() as manager, Show() as show, ProcessPoolExecutor(jobs, context) as pool:
-        messages = manager.Queue()
-        todo = [pool.submit(work_on, out, method, seed, tuple(settings), messages) for method, seed in work]
+    messages: queue.Queue[Message] = context.Queue()  # type: ignore[assignment]  # the same methods
+    with Show() as show, ProcessPoolExecutor(jobs, context, _begin_worker, (messages,)) as pool:
+        todo = [pool.submit(work_on, out, method, seed, tuple(settings)) for method, seed in work]
         try:
             _watch(todo, messages, show)
         except BaseException:
+            for process in multiprocessing.active_children():
+                process.kill()  # a run may be killed at any moment; the next demo goes on with it
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     made = report(
@@ -81,11 +84,19 @@ def folder_name(method: str, seed: int) -> str:
     return f"{method}-seed{seed}"
 
 
-def work_on(
-    out: Path, method: str, seed: int, settings: tuple[str, ...], messages: "queue.Queue[Message]"
-) -> None:
-    """Do one run in this process, telling the parent how it goes."""
+_to_parent: "queue.Queue[Message]"  # set once in each worker
+
+
+def _begin_worker(messages: "queue.Queue[Message]") -> None:
+    """Ctrl-C is the parent's business; a worker is told by it."""
+    global _to_parent
+    _to_parent = messages
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     torch.set_num_threads(1)
+
+
+def work_on(out: Path, method: str, seed: int, settings: tuple[str, ...]) -> None:
+    """Do one run in this process, telling the parent how it goes."""
     config = configs.load(
         ["data/digits", f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings]
     )
@@ -101,7 +112,7 @@ def work_on(
         if event.phase != "train" or now - said > BETWEEN:
             said = now
             values: Mapping[str, float] = dict(event.values())
-            messages.put((f"{method} #{seed}", replace(event, values=partial(dict, values))))
+            _to_parent.put((f"{method} #{seed}", replace(event, values=partial(dict, values))))
 
     run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=tell)
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
 from torch import Tensor
 
 from ducats.errors import UserError
@@ -24,6 +25,9 @@ class Images:
     files: tuple[Path, ...] | None = None  # where each came from, if from a file
 
     def __post_init__(self) -> None:
+        if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
+            found = f"{self.pixels.dtype} {tuple(self.pixels.shape)}"
+            raise UserError(f"pixels must be uint8 (N, channels, height, width), not {found}")
         if len(self.keys) != len(self.pixels):
             raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
         if len(set(self.keys)) != len(self.keys):

@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from pydantic import ValidationError
 
 from ducats import dirichlet
 from ducats.assemble import load_data, make_model, make_views
@@ -38,7 +39,13 @@ class Trained:
 def load_trained(folder: Path) -> Trained:
     """Load a finished run's model; no code is executed from the file."""
     home = RunDir(folder)
-    config = Config.model_validate(home.identity)
+    try:
+        config = Config.model_validate(home.identity)
+    except ValidationError:
+        raise UserError(
+            f"{folder} was not made by `ducats run` of this version: its config.yaml does not say how to "
+            "build the model; build it in Python and load RunDir(folder).model() into it"
+        ) from None
     # The run's own weights follow: nothing needs to be fetched for it.
     fresh = config.model_copy(
         update={"model": config.model.model_copy(update={"knobs": _without_download(config.model.knobs)})}

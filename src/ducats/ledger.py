@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
+from zipfile import BadZipFile
 
 import numpy as np
 import torch
@@ -74,7 +75,11 @@ class Ledger:
 
     def __len__(self) -> int:
         """Labels spent."""
-        return sum(len(labels) for _, labels in self._rounds)
+        return self.spent()
+
+    def spent(self, rounds: int | None = None) -> int:
+        """Labels spent in the first so many rounds, or in all."""
+        return sum(len(labels) for _, labels in self._rounds[:rounds])
 
     def append(self, request: Request, labels: Tensor) -> None:
         """Enter one round; refuse anything but one answer per question, and any address asked before."""
@@ -92,14 +97,19 @@ class Ledger:
             self._path(self.rounds + 1),
             image=request.image.numpy().astype(np.int32),
             position=request.position.numpy().astype(np.int32),
-            label=labels.numpy().astype(np.int16),
+            label=labels.numpy().astype(np.int32),
         )
         self._rounds.append((request, labels))
 
-    def targets(self) -> Tensor:
-        """The pool's labels as far as they were bought: ``(len(pool),)``, UNLABELLED elsewhere."""
+    def targets(self, rounds: int | None = None) -> Tensor:
+        """The pool's labels as far as they were bought: ``(len(pool),)``, UNLABELLED elsewhere.
+
+        Args:
+            rounds: the first so many rounds only. An epoch that is repeated must not see labels that were
+                bought after it.
+        """
         targets = torch.full((len(self.keys),), UNLABELLED, dtype=torch.long)
-        for request, labels in self._rounds:
+        for request, labels in self._rounds[:rounds]:
             targets[request.image] = labels
         return targets
 
@@ -116,11 +126,12 @@ class Ledger:
 
     def _read(self, path: Path, number: int) -> tuple[Request, Tensor]:
         try:
-            with np.load(path, allow_pickle=False) as data:
+            # Opened here, since np.load leaves a broken file open.
+            with path.open("rb") as file, np.load(file, allow_pickle=False) as data:
                 image, position, label = (
                     torch.from_numpy(data[name].astype(np.int64)) for name in ("image", "position", "label")
                 )
-        except (OSError, ValueError, KeyError, EOFError) as error:
+        except (OSError, ValueError, KeyError, EOFError, BadZipFile) as error:
             raise UserError(
                 f"{path} cannot be read ({error}): restore it from a copy, its labels were paid for"
             ) from error

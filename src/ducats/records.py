@@ -1,7 +1,7 @@
 """What a run reports, as JSON lines: the one door between runs and reports. Needs no torch."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,12 @@ def read(path: Path) -> list[Record]:
     if not path.exists():
         return []
     records = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
-            records.append(json.loads(line))
-        except json.JSONDecodeError as error:
+            records.append(dict(json.loads(line)))
+        except (ValueError, TypeError) as error:
             raise UserError(
-                f"{path} line {number} is not JSON ({error}): it was edited; undo that"
+                f"{path} line {number} is no JSON record ({error}): it was edited; undo that"
             ) from error
     return records
 
@@ -32,5 +32,16 @@ def put(path: Path, record: Mapping[str, Any], *, same: tuple[str, ...]) -> None
     The file is small (a line per epoch), so it is written anew as a whole: a kill leaves no torn line.
     """
     kept = [old for old in read(path) if any(old.get(field) != record[field] for field in same)]
-    lines = [json.dumps(line) for line in [*kept, dict(record)]]
-    write_text_atomically(path, "\n".join(lines) + "\n")
+    _write(path, [*kept, dict(record)])
+
+
+def keep(path: Path, wanted: Callable[[Record], bool]) -> None:
+    """Drop the records that are not wanted; a file without such records is left alone."""
+    records = read(path)
+    kept = [record for record in records if wanted(record)]
+    if len(kept) < len(records):
+        _write(path, kept)
+
+
+def _write(path: Path, records: list[Record]) -> None:
+    write_text_atomically(path, "".join(json.dumps(record) + "\n" for record in records))

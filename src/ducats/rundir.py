@@ -16,6 +16,7 @@ from typing import IO, Any
 
 import torch
 import yaml
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor
 
@@ -48,6 +49,8 @@ class RunDir:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._take_lock()
         try:
+            for draft in self.folder.rglob(".*.part"):  # a kill left it
+                draft.unlink()
             self._same_or_new(self.folder / "config.yaml", identity, "another config")
             self._same_or_new(self.folder / "data.yaml", data, "other data")
         except UserError:
@@ -58,17 +61,23 @@ class RunDir:
 
     def _same_or_new(self, path: Path, now: Mapping[str, Any], what: str) -> None:
         now = json.loads(json.dumps(now))
-        if not path.exists():
-            write_text_atomically(path, yaml.safe_dump(now, sort_keys=False, allow_unicode=True))
-            return
-        before = yaml.safe_load(path.read_text(encoding="utf-8"))
-        changed = differences(before, now)
-        if changed:
+        changed = differences(self._yaml(path.name), now) if path.exists() else []
+        if changed and not self._begun:
+            # It failed before its first epoch was done: nothing is lost by beginning anew, mended.
+            for name in ("config.yaml", "data.yaml", "pool.json", "checkpoint.pt"):
+                (self.folder / name).unlink(missing_ok=True)
+        elif changed:
             more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
             raise UserError(
                 f"{self.folder} was made by {what} ({'; '.join(changed[:4])}{more}): "
                 "give another folder with --out, or undo the change to go on with this run"
             )
+        if not path.exists():
+            write_text_atomically(path, yaml.safe_dump(now, sort_keys=False, allow_unicode=True))
+
+    @property
+    def _begun(self) -> bool:
+        return self.metrics.exists() or (self.folder / "labels").exists() or self.finished
 
     def _take_lock(self) -> None:
         if fcntl is None:
@@ -100,7 +109,10 @@ class RunDir:
         path = self.folder / name
         if not path.exists():
             raise UserError(f"{self.folder} is not a run: it has no {name}")
-        return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        try:
+            return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
+        except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
+            raise UserError(f"{path} was spoilt ({type(error).__name__}): restore it from a copy") from error
 
     # -- labels ---------------------------------------------------------------------------------------
 
@@ -157,6 +169,10 @@ class RunDir:
         """Put down one line of results."""
         records.put(self.metrics, record, same=("kind", "epoch"))
 
+    def forget_after(self, epoch: int) -> None:
+        """Take back the lines of later epochs."""
+        records.keep(self.metrics, lambda record: record["epoch"] <= epoch)
+
     @property
     def metrics(self) -> Path:
         """The file of results."""
@@ -183,7 +199,10 @@ class RunDir:
         path = self.folder / "model.safetensors"
         if not path.exists():
             raise UserError(f"{self.folder} has no model yet: run the same `ducats run` command to finish it")
-        return dict(load_file(path))
+        try:
+            return dict(load_file(path))
+        except (OSError, SafetensorError) as error:
+            raise UserError(f"{path} cannot be read ({error}): restore it from a copy") from error
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

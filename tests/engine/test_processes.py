@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from conftest import QUICK
 from ducats import records
@@ -105,10 +104,24 @@ def test_one_bad_input_is_one_message_not_two(tmp_path: Path) -> None:
     assert done.stderr.count("has no knob 'kapa'") == 1
 
 
-def test_weights_are_the_same_in_both_processes(tmp_path: Path) -> None:
-    """What one process wrote is what both had: the picks of a resumed run would differ otherwise."""
-    home = finish(tmp_path / "run")
-    checkpoint = home.checkpoint()
-    assert checkpoint is not None
-    for name, tensor in home.model().items():
-        assert torch.equal(tensor, checkpoint["network"][name])
+@pytest.mark.parametrize(
+    ("setting", "code", "words"),
+    [
+        ("oracle.name=people", 3, "round 1 waits for 10 labels"),
+        ("train.lr=1e30", 2, "became nan"),
+        ("train.batch_size=3", 2, "must be a multiple of 2 processes"),
+    ],
+)
+def test_what_stops_one_process_stops_all_with_one_message(
+    tmp_path: Path, setting: str, code: int, words: str
+) -> None:
+    done = subprocess.run(
+        [*command(tmp_path / "run"), "--set", setting, "--set", "train.schedule.name=constant"],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == code, done.stderr[-3000:]
+    assert done.stderr.count(words) == 1

@@ -1,3 +1,4 @@
+import copy
 from pathlib import Path
 
 import pytest
@@ -40,7 +41,7 @@ def test_evidence_is_applied_once_and_in_float32() -> None:
 def test_no_step_keeps_the_last_one_alive() -> None:
     model = Evidential(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
     model(torch.rand(2, 1, 2, 2))
-    assert model._seen is None
+    assert model._calls == []
 
 
 @pytest.mark.parametrize(("channels", "size"), [(1, 16), (3, 8), (3, 33)])
@@ -88,3 +89,35 @@ def test_weights_that_would_execute_code_are_refused(tmp_path: Path) -> None:
 def test_an_unknown_backbone_names_near_ones() -> None:
     with pytest.raises(UserError, match=r"timm has no model 'resnet5'; near: .*resnet50"):
         timm_classifier(classes=2, channels=3, backbone="resnet5")
+
+
+def test_features_are_those_of_the_layer_that_made_the_logits() -> None:
+    class HeadFirst(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.Linear(5, 3)  # registered before the layer below it
+            self.body = nn.Linear(12, 5)
+            self.aux = nn.Linear(5, 2)
+
+        def forward(self, images: Tensor) -> Tensor:
+            hidden = self.body(images.flatten(1)).relu()
+            logits: Tensor = self.head(hidden)
+            self.aux(hidden)  # called last
+            return logits
+
+    network = HeadFirst()
+    model, images = Evidential(network), torch.rand(4, 3, 2, 2)
+    for _ in range(2):  # the second time only the head is listened to
+        features = model(images).features
+        assert features is not None
+        assert torch.equal(features, network.body(images.flatten(1)).relu())
+    assert list(model._hooks) == [network.head]
+    copied = copy.deepcopy(model)
+    assert copied(images).features is not None
+    assert list(copied._hooks) == [copied.network.head]
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_backbone_takes_other_than_three_channels(channels: int) -> None:
+    model = timm_classifier(classes=2, channels=channels, backbone="resnet18", pretrained=False)
+    assert model(torch.rand(2, channels, 32, 32))[0].shape == (2, 2)

@@ -19,7 +19,7 @@ ASKED = Request(2, torch.tensor([4, 1, 3]), torch.zeros(3, dtype=torch.long))
 
 @pytest.fixture
 def round_folder(tmp_path: Path) -> Path:
-    with pytest.raises(AwaitingLabels, match=r"round 2 waits for labels \(3 images\).*questions.csv"):
+    with pytest.raises(AwaitingLabels, match=r"round 2 waits for 3 labels: copy .*questions.csv"):
         People(tmp_path, POOL, ["cat", "dog"])(ASKED)
     return tmp_path / "round-02"
 
@@ -63,7 +63,10 @@ def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
 
 
 def test_some_answers_are_kept_waiting_for_the_rest(round_folder: Path) -> None:
-    with pytest.raises(AwaitingLabels, match=r"2 of 3 are open, first 'sub dir/ü1,x.png'"):
+    with pytest.raises(
+        AwaitingLabels,
+        match=r"waits for 2 of 3 labels, first 'sub dir/ü1,x.png'",
+    ):
         answer(round_folder, f"{key(4)},cat", f"{key(1)},")
 
 

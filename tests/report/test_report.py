@@ -110,8 +110,8 @@ def test_what_holds_no_run_is_an_error_that_names_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("metrics.jsonl", '{"kind": "stage", "sta', "line 1 is not JSON"),
-        ("metrics.jsonl", "[1, 2]", "line 1 is not a record"),
+        ("metrics.jsonl", '{"kind": "stage", "sta', "line 1 is no JSON record"),
+        ("metrics.jsonl", "[1, 2]", "line 1 is no JSON record"),
         ("metrics.jsonl", '{"kind": "stage", "stage": 0, "epoch": 1, "seconds": 1}', "'labels'"),
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 1, "losses": 3}', "losses"),
         ("metrics.jsonl", json.dumps(stage(0, 0, 0.5) | {"accuracy": "0.5"}), "'accuracy'"),
@@ -134,7 +134,7 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, name: str, text
 def test_metrics_that_are_not_text_are_an_error(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "metrics.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="UTF-8"):
+    with pytest.raises(UserError, match="no JSON record"):
         read_run(folder)
 
 

@@ -108,6 +108,6 @@ def _check_finite(losses: Mapping[str, float], optimiser: SGD) -> None:
     if broken:
         raise UserError(
             f"the loss {broken[0]!r} became {losses[broken[0]]} at learning rate "
-            f"{optimiser.param_groups[0]['lr']:.2g}: lower train.lr, or bound the evidence with "
-            "model.evidence=exp_clamped; the last good epoch is kept"
+            f"{optimiser.param_groups[0]['lr']:.2g}: start anew with a lower train.lr, or bound the "
+            "evidence with model.evidence=exp_clamped; labels that were bought are in the run's folder"
         )

@@ -1,5 +1,8 @@
 """Several processes, one answer: who does what, and how the shares are put together."""
 
+import logging
+import os
+import traceback
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
@@ -13,14 +16,22 @@ from ducats.errors import AwaitingLabels, UserError
 T = TypeVar("T")
 
 
-def make_fabric(device: str = "auto", processes: int = 1, precision: str = "32-true") -> Fabric:
+def make_fabric(
+    device: str = "auto", processes: int = 1, precision: str = "32-true", *, deterministic: bool = False
+) -> Fabric:
     """Set up device, precision and processes.
 
     Args:
         device: auto, cpu, cuda or mps.
         processes: on this machine; on a GPU machine, one per device.
         precision: as Fabric names it, e.g. ``32-true`` or ``bf16-mixed``.
+        deterministic: only algorithms that give the same bits each time, also on a GPU; slower there.
     """
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # advice on matrix precision is not ours
+    if deterministic:
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+        torch.use_deterministic_algorithms(True)
+        torch.backends.cudnn.benchmark = False
     if processes == 1:
         strategy: str | DDPStrategy = "auto"
     else:
@@ -83,9 +94,14 @@ def on_chief(fabric: Fabric, act: Callable[[], T]) -> T:
     if fabric.is_global_zero:
         try:
             outcome = (act(), None)
-        except (UserError, AwaitingLabels) as error:
-            outcome = (None, error)
+        except Exception as error:  # whatever it is: the others wait, and must hear of it
+            outcome = (None, error if isinstance(error, UserError | AwaitingLabels) else _portable(error))
     result, failure = fabric.broadcast(outcome)
     if failure is not None:
         raise failure
     return result  # type: ignore[return-value]
+
+
+def _portable(error: Exception) -> Exception:
+    """An exception that can be sent to another process, whatever it held."""
+    return RuntimeError("".join(traceback.format_exception(error)))

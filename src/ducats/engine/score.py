@@ -1,5 +1,8 @@
 """Passes over the pool: the columns a strategy needs, and the choice it makes of them."""
 
+from functools import partial
+
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
@@ -85,18 +88,35 @@ def choose(
     candidates = rows[(targets == UNLABELLED).nonzero().squeeze(1)]
     labelled = rows[(targets >= 0).nonzero().squeeze(1)]
     slate = Slate(candidates, labelled, min(budget, len(candidates)), generator)
-    picks = torch.as_tensor(strategy.query(slate)).to(torch.long).flatten()
-    wrong = None
-    if len(picks) != slate.budget:
+    picks, wrong = _as_indices(strategy.query(slate)), None
+    if picks.is_floating_point():
+        wrong = "picked no whole numbers"
+    elif len(picks) != slate.budget:
         wrong = f"picked {len(picks)} of {slate.budget}"
     elif len(picks) and (int(picks.min()) < 0 or int(picks.max()) >= len(candidates)):
         wrong = f"picked an index outside 0 … {len(candidates) - 1}"
     elif len(picks.unique()) != len(picks):
         wrong = "picked a row twice"
     if wrong:
-        name = getattr(strategy.query, "__name__", repr(strategy.query))
-        raise UserError(f"the query {name} {wrong}: return the distinct indices of slate.budget candidates")
+        raise UserError(
+            f"the query {name_of(strategy.query)} {wrong}: "
+            "return the distinct indices of slate.budget candidates"
+        )
     return Request(round_number, candidates.image[picks], candidates.position[picks])
+
+
+def _as_indices(picks: object) -> Tensor:
+    """A tensor from whatever a query returned: a tensor, an array (reversed ones too), a list."""
+    flat = picks if isinstance(picks, Tensor) else torch.from_numpy(np.array(picks).copy())
+    flat = flat.cpu().flatten()
+    return flat if flat.is_floating_point() and len(flat) else flat.long()
+
+
+def name_of(function: object) -> str:
+    """A function's own name, also if knobs are bound to it."""
+    while isinstance(function, partial):
+        function = function.func
+    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _column(output: Output, name: str) -> Tensor:

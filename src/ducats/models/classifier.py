@@ -19,14 +19,24 @@ class Classifier(nn.Module):
     std: Tensor
 
     def __init__(
-        self, backbone: nn.Module, width: int, bottleneck: int, classes: int, *, pretrained: bool
+        self,
+        backbone: nn.Module,
+        width: int,
+        bottleneck: int,
+        classes: int,
+        channels: int,
+        *,
+        pretrained: bool,
     ) -> None:
         super().__init__()
         # Pretrained weights know much already: they move at a tenth of the pace, as published.
         self.lr_multipliers = {"backbone": 0.1} if pretrained else {}
         data = resolve_model_data_config(backbone)
-        self.register_buffer("mean", torch.tensor(data["mean"]).view(-1, 1, 1), persistent=False)
-        self.register_buffer("std", torch.tensor(data["std"]).view(-1, 1, 1), persistent=False)
+        for name in ("mean", "std"):
+            colours = torch.tensor(data[name])
+            # Weights for three colours fold onto fewer or more channels as their average.
+            fitting = colours if len(colours) == channels else colours.mean().expand(channels)
+            self.register_buffer(name, fitting.reshape(-1, 1, 1).clone(), persistent=False)
         self.backbone = backbone
         self.bottleneck = nn.Sequential(nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck), nn.ReLU())
         self.head = nn.Linear(bottleneck, classes)
@@ -76,7 +86,9 @@ def timm_classifier(
         _load(trunk, Path(weights))
     width = trunk.num_features
     assert isinstance(width, int)
-    return Classifier(trunk, width, bottleneck, classes, pretrained=pretrained or weights is not None)
+    return Classifier(
+        trunk, width, bottleneck, classes, channels, pretrained=pretrained or weights is not None
+    )
 
 
 def _load(trunk: nn.Module, path: Path) -> None:

@@ -14,27 +14,42 @@ class Evidential(nn.Module):
 
     Args:
         network: maps images ``(N, channels, height, width)`` to logits ``(N, C, ...)``, or to a pair of
-            logits and features. From logits alone, the features are what its last linear layer sees.
+            logits and features. From logits alone, the features are what the linear layer that made them saw.
         evidence: a name from ``EVIDENCE``: how logits become ``z = log alpha``.
     """
 
     def __init__(self, network: nn.Module, evidence: str = "exp") -> None:
         super().__init__()
         self.network = network
+        self.evidence = evidence
         self._evidence = EVIDENCE[evidence]
-        self._seen: Tensor | None = None
-        linear = [module for module in network.modules() if isinstance(module, nn.Linear)]
-        if linear:
-            linear[-1].register_forward_pre_hook(self._see)
+        self._calls: list[
+            tuple[nn.Module, Tensor, Tensor]
+        ] = []  # linear layers in the forward pass under way
+        self._hooks = {
+            module: module.register_forward_hook(self._note)
+            for module in network.modules()
+            if isinstance(module, nn.Linear)
+        }
 
-    def _see(self, _module: nn.Module, arguments: tuple[Any, ...]) -> None:
-        self._seen = arguments[0]
+    def _note(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+        self._calls.append((module, arguments[0], output))
+
+    def _features(self, logits: Tensor) -> Tensor | None:
+        """What the layer that made the logits saw; once it is known, only that layer is listened to."""
+        head, seen = None, None
+        for module, arrived, left in self._calls:
+            if left is logits:
+                head, seen = module, arrived
+        for module in [m for m in self._hooks if m is not head]:
+            self._hooks.pop(module).remove()
+        return seen
 
     def forward(self, images: Tensor) -> Output:
         """Images as float32 in [0, 1] to log alpha in float32."""
         said = self.network(images)
-        seen, self._seen = self._seen, None  # nothing may outlive the step: it holds a graph
-        logits, features = said if isinstance(said, tuple) else (said, seen)
+        logits, features = said if isinstance(said, tuple) else (said, self._features(said))
+        self._calls.clear()  # nothing may outlive the step: it holds a graph
         # Dirichlet maths leaves autocast: half floats carry three digits, and exp overflows at 12.
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence(logits.float() if logits.dtype.itemsize < 4 else logits)

@@ -41,14 +41,14 @@ class People:
             self._ask(folder, request, keys)
         answers = self._answers(folder / "answers.csv", set(keys))
         missing = [key for key in keys if key not in answers]
-        if missing:
-            some = (
-                f"{len(missing)} of {len(keys)} are open, first {missing[0]!r}"
-                if answers
-                else f"{len(keys)} images"
-            )
+        if missing and (folder / "answers.csv").exists():
             raise AwaitingLabels(
-                f"round {request.round} waits for labels ({some}): copy {folder / 'questions.csv'} to "
+                f"round {request.round} waits for {len(missing)} of {len(keys)} labels, first "
+                f"{missing[0]!r}: fill them in in {folder / 'answers.csv'} and give the same command again"
+            )
+        if missing:
+            raise AwaitingLabels(
+                f"round {request.round} waits for {len(keys)} labels: copy {folder / 'questions.csv'} to "
                 f"answers.csv beside it, fill in the column `label` (thumbnails and class names lie there, "
                 f"too; `{VOID_WORD}` if no class applies), and give the same command again"
             )
@@ -106,17 +106,17 @@ class People:
 def _read(path: Path) -> list[tuple[int, str, str]]:
     """Lines of an answer file as (line number, key, answer)."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
+        with path.open(encoding="utf-8-sig", newline="") as file:
+            reader = csv.DictReader(file)
+            columns = set(reader.fieldnames or ())
+            if not {"key", "label"} <= columns:
+                raise UserError(
+                    f"{path} needs the columns `key` and `label` in its first line, not {sorted(columns)}"
+                )
+            return [
+                (reader.line_num, row["key"] or "", (row["label"] or "").strip())
+                for row in reader
+                if any((value or "").strip() for value in row.values() if isinstance(value, str))
+            ]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} cannot be read as UTF-8 text ({error}): save it as CSV UTF-8") from None
-    reader = csv.DictReader(io.StringIO(text, newline=""))
-    columns = set(reader.fieldnames or ())
-    if not {"key", "label"} <= columns:
-        raise UserError(
-            f"{path} needs the columns `key` and `label` in its first line, not {sorted(columns)}"
-        )
-    return [
-        (reader.line_num, row["key"] or "", (row["label"] or "").strip())
-        for row in reader
-        if any((value or "").strip() for value in row.values() if isinstance(value, str))
-    ]

@@ -15,6 +15,9 @@ class Truth:
     def __init__(self, labels: Tensor) -> None:
         self._labels = labels
 
+    def __len__(self) -> int:
+        return len(self._labels)
+
     def __call__(self, request: Request) -> Tensor:
         """Look the answers up."""
         return self._labels[request.image]

@@ -1,0 +1,177 @@
+"""What a run is made of, whether it can be, and who it is."""
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ducats.data.views import View, look
+from ducats.domain import Domain, Images
+from ducats.engine.fit import Optimisation
+from ducats.engine.schedules import Schedule, inverse_decay
+from ducats.engine.streams import CUTS, Views
+from ducats.errors import UserError
+from ducats.models import Evidential
+from ducats.objectives import Objective, duc
+from ducats.oracles import Oracle, Truth
+from ducats.queries import QUERIES, Query, Strategy
+from ducats.randomness import fork
+from ducats.rows import Output
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Everything that a run is made of. The pool has no labels; only the oracle may know them."""
+
+    model: nn.Module  # images to logits, to (logits, features), or an Evidential
+    source: Domain
+    pool: Images
+    oracle: Oracle
+    query: Query | Strategy = QUERIES["duc"]
+    objective: Objective = duc
+    test: Domain | None = None  # held out; nothing is chosen by it
+    views: Views = field(default_factory=Views)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """When to train, when to ask, for how much."""
+
+    epochs: int = 50
+    ask_after: Sequence[int] = (10, 12, 14, 16, 18)  # epochs after which a question is asked
+    budget: Sequence[int] = ()  # labels to buy at each of them
+    batch_size: int = 32  # of each stream
+    steps_per_epoch: int | None = None
+    labelled_batches: str = "even"  # or "short_last", as published
+    optimisation: Optimisation = field(default_factory=Optimisation)
+    schedule: Schedule = inverse_decay
+    scoring_batch: int = 256
+    seed: int = 0
+
+
+def check(parts: Parts, plan: Plan) -> None:
+    """Refuse what cannot be, before anything is written or trained."""
+    if len(plan.budget) != len(plan.ask_after):
+        raise UserError(f"{len(plan.ask_after)} questions but {len(plan.budget)} budgets: give one for each")
+    if any(labels < 1 for labels in plan.budget):
+        raise UserError(f"a question must buy at least one label, not {list(plan.budget)}")
+    if sum(plan.budget) > len(parts.pool):
+        raise UserError(
+            f"the budget of {sum(plan.budget)} labels exceeds the pool of {len(parts.pool)} images"
+        )
+    if plan.ask_after and not list(plan.ask_after) == sorted({*plan.ask_after}):
+        raise UserError(f"ask_after must rise from question to question, not {list(plan.ask_after)}")
+    if plan.ask_after and not 0 <= plan.ask_after[0] <= plan.ask_after[-1] < plan.epochs:
+        raise UserError(
+            f"questions after epochs {list(plan.ask_after)} must lie before the end, {plan.epochs}"
+        )
+    if plan.labelled_batches not in CUTS:
+        raise UserError(f"labelled_batches must be one of {', '.join(CUTS)}, not {plan.labelled_batches!r}")
+    if parts.test is not None and tuple(parts.test.classes) != tuple(parts.source.classes):
+        raise UserError("source and test must have the same classes in the same order")
+    if isinstance(parts.oracle, Truth) and len(parts.oracle) != len(parts.pool):
+        raise UserError(f"the truth has {len(parts.oracle)} labels for a pool of {len(parts.pool)} images")
+    check_views(parts)
+
+
+def check_views(parts: Parts) -> None:
+    """Refuse a crop that does not fit into the stored images."""
+    for name, images in (
+        ("source", parts.source.images),
+        *((use, parts.pool) for use in ("labelled", "unlabelled", "scoring")),
+        *([("test", parts.test.images)] if parts.test is not None else []),
+    ):
+        view: View = getattr(parts.views, name)
+        side = min(images.pixels.shape[-2:]) + 2 * view.pad * (view.crop == "random")
+        if view.crop in ("center", "random") and (view.size or 0) > side:
+            raise UserError(
+                f"views.{name} cuts {view.size} pixels out of images of {side}: lower views.{name}.size "
+                "or raise data.knobs.size"
+            )
+
+
+@torch.inference_mode()
+def settle(parts: Parts, model: Evidential) -> Strategy:
+    """Show the model one image: does it fit classes and query? Return the query, with its columns."""
+    model.eval()
+    shown = look(parts.pool.pixels[:1], parts.views.scoring, fork(0, "first look"))
+    try:
+        output: Output = model(shown)
+    except (RuntimeError, ValueError, TypeError, AttributeError) as error:
+        size = tuple(shown.shape[1:])
+        raise UserError(f"the model cannot take images of {size}: {type(error).__name__}: {error}") from error
+    classes = len(parts.source.classes)
+    if output.z.shape[1] != classes:
+        raise UserError(f"the model tells {output.z.shape[1]} classes apart, but the source has {classes}")
+    if not isinstance(parts.query, Strategy):
+        # A plain function did not say what it reads: it gets what there is.
+        return Strategy(parts.query, ("z",) if output.features is None else ("z", "features"))
+    if "features" in parts.query.needs and output.features is None:
+        raise UserError("the query needs features, but the model gives none: return (logits, features)")
+    return parts.query
+
+
+def describe_data(parts: Parts) -> dict[str, Any]:
+    """Names and labels of the data in short, so that a run does not go on with another pool or source."""
+
+    def digest(keys: Sequence[str], labels: Tensor | None) -> str:
+        text = "\n".join([*keys, *([] if labels is None else map(str, labels.tolist()))])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+    test = parts.test
+    return {
+        "classes": list(parts.source.classes),
+        "channels": int(parts.source.images.pixels.shape[1]),
+        "size": int(parts.source.images.pixels.shape[-1]),
+        "source": {
+            "images": len(parts.source),
+            "keys": digest(parts.source.images.keys, parts.source.labels),
+        },
+        "pool": {"images": len(parts.pool), "keys": digest(parts.pool.keys, None)},
+        "test": None
+        if test is None
+        else {"images": len(test), "keys": digest(test.images.keys, test.labels)},
+    }
+
+
+def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
+    """Who a run is that no config made: plan, query, objective, views and the shape of the model."""
+    query = parts.query.query if isinstance(parts.query, Strategy) else parts.query
+    evidence = parts.model.evidence if isinstance(parts.model, Evidential) else "exp"
+    network = parts.model.network if isinstance(parts.model, Evidential) else parts.model
+    return {
+        "plan": {name: plain(getattr(plan, name)) for name in plan.__dataclass_fields__},
+        "query": plain(query),
+        "objective": plain(parts.objective),
+        "views": plain(asdict(parts.views)),
+        "model": {
+            "evidence": evidence,
+            "parameters": plain({n: p.shape for n, p in network.named_parameters()}),
+        },
+    }
+
+
+def plain(value: Any) -> Any:
+    """Anything in the words of YAML; a function by its module and name, with the knobs bound to it."""
+    if value is None or isinstance(value, bool | int | float | str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(inner) for key, inner in value.items()}
+    if isinstance(value, Optimisation):
+        return plain(asdict(value))
+    if isinstance(value, partial):
+        return {"function": plain(value.func), "knobs": plain(value.keywords), "given": plain(value.args)}
+    if callable(value):
+        code = getattr(value, "__code__", None)
+        name = (
+            f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
+        )
+        # Two lambdas share a name; their code tells them apart.
+        return name if code is None else f"{name}#{hashlib.blake2b(code.co_code, digest_size=4).hexdigest()}"
+    if isinstance(value, Sequence | range | torch.Size):
+        return [plain(inner) for inner in value]
+    return plain(value.tolist()) if hasattr(value, "tolist") else repr(value)

@@ -1,0 +1,161 @@
+"""What the Python API promises, and refuses, before and between runs."""
+
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import ducats
+from ducats.data import toy
+from ducats.engine.schedules import inverse_decay
+from ducats.errors import UserError
+from ducats.ledger import Request
+from ducats.queries import QUERIES
+
+
+def net(classes: int = 4) -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 6), nn.ReLU(), nn.Linear(6, classes))
+
+
+def parts(**changes: Any) -> ducats.Parts:
+    shift = toy()
+    assert shift.truth is not None
+    made = ducats.Parts(net(), shift.source, shift.pool, ducats.Truth(shift.truth), test=shift.test)
+    return replace(made, **changes)
+
+
+PLAN = ducats.Plan(epochs=2, ask_after=(1,), budget=(5,), steps_per_epoch=2)
+
+
+def picks(home: ducats.RunDir) -> list[str]:
+    return [entry.key for entry in home.bought().entries()]
+
+
+def test_the_callers_network_is_left_alone(tmp_path: Path) -> None:
+    mine = parts()
+    before = {name: tensor.clone() for name, tensor in mine.model.state_dict().items()}
+    homes = [ducats.adapt(mine, PLAN, tmp_path / name) for name in ("a", "b")]
+    assert all(torch.equal(before[n], t) for n, t in mine.model.state_dict().items())
+    assert homes[0].stages()[-1]["nll"] == homes[1].stages()[-1]["nll"]
+    mine.model.load_state_dict(homes[0].model())  # and this is how to have the trained one
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"query": QUERIES["random"]},
+        {"objective": ducats.OBJECTIVES["softmax"]},
+        {"objective": partial(ducats.OBJECTIVES["duc"], beta=0.5)},
+        {"views": ducats.Views(source=ducats.View(flip=0.5))},
+        {"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))},
+        {"query": lambda slate: torch.arange(slate.budget) + 1},
+    ],
+)
+def test_other_parts_in_the_same_folder_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    ducats.adapt(parts(query=lambda slate: torch.arange(slate.budget)), PLAN, tmp_path / "r")
+    with pytest.raises(UserError, match="made by another config"):
+        ducats.adapt(
+            parts(**{"query": lambda slate: torch.arange(slate.budget), **change}), PLAN, tmp_path / "r"
+        )
+
+
+def test_the_same_parts_made_again_go_on(tmp_path: Path) -> None:
+    slow = partial(inverse_decay, gain=0.01)
+    plans = [replace(PLAN, schedule=slow, ask_after=range(1, 2)), replace(PLAN, schedule=partial(slow))]
+    first = picks(ducats.adapt(parts(), plans[0], tmp_path / "r"))
+    assert picks(ducats.adapt(parts(), plans[1], tmp_path / "r")) == first
+    with pytest.raises(UserError, match=r"plan.schedule.knobs.gain: 0.01 -> 0.02"):
+        ducats.adapt(parts(), replace(PLAN, schedule=partial(inverse_decay, gain=0.02)), tmp_path / "r")
+
+
+@pytest.mark.parametrize("answer", [4, -3])
+def test_an_answer_that_is_no_label_is_not_entered(tmp_path: Path, answer: int) -> None:
+    def wrong(request: Request) -> Tensor:
+        return torch.full_like(request.image, answer)
+
+    with pytest.raises(UserError, match=rf"answered {answer} in round 1.*nothing was entered"):
+        ducats.adapt(parts(oracle=wrong), PLAN, tmp_path / "r")
+    assert not (tmp_path / "r" / "labels").exists()
+    assert len(ducats.adapt(parts(), PLAN, tmp_path / "r").bought()) == 5  # a good oracle mends it
+
+
+@pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
+def test_an_oracle_may_answer_in_any_kind_of_list(tmp_path: Path, kind: Any) -> None:
+    home = ducats.adapt(parts(oracle=lambda request: kind([0] * len(request))), PLAN, tmp_path / "r")
+    assert [e.label for e in home.bought().entries()] == [0] * 5
+
+
+@pytest.mark.parametrize(
+    "query",
+    [
+        lambda slate: list(range(slate.budget)),
+        lambda slate: np.arange(slate.budget)[::-1],
+        lambda slate: np.argsort(-slate.candidates.z[:, 0].numpy())[::-1][: slate.budget],
+    ],
+)
+def test_a_query_may_return_any_kind_of_indices(tmp_path: Path, query: Any) -> None:
+    assert len(ducats.adapt(parts(query=query), PLAN, tmp_path / "r").bought()) == 5
+
+
+def test_a_plain_query_gets_what_the_model_has(tmp_path: Path) -> None:
+    conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    seen: list[set[str]] = []
+
+    def note(slate: ducats.Slate) -> Tensor:
+        seen.append(set(slate.candidates.columns))
+        return torch.arange(slate.budget)
+
+    ducats.adapt(parts(model=conv, query=note), PLAN, tmp_path / "a")
+    ducats.adapt(parts(query=note), PLAN, tmp_path / "b")
+    assert seen == [{"z"}, {"z", "features"}]
+    with pytest.raises(UserError, match="needs features, but the model gives none"):
+        ducats.adapt(parts(model=conv, query=QUERIES["spread"]), PLAN, tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ({"model": net(classes=3)}, "tells 3 classes apart, but the source has 4"),
+        ({"model": nn.Linear(5, 4)}, r"cannot take images of \(3, 8, 8\)"),
+        ({"oracle": ducats.Truth(torch.zeros(79, dtype=torch.long))}, "79 labels for a pool of 80"),
+        (
+            {"views": ducats.Views(scoring=ducats.View(crop="center", size=9))},
+            "views.scoring cuts 9 pixels out of images of 8",
+        ),
+        (
+            {"views": ducats.Views(source=ducats.View(crop="random", size=13, pad=2))},
+            "views.source cuts 13 pixels out of images of 12",
+        ),
+    ],
+)
+def test_parts_that_do_not_fit_are_refused_before_training(
+    tmp_path: Path, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(UserError, match=words):
+        ducats.adapt(parts(**change), PLAN, tmp_path / "r")
+    assert not (tmp_path / "r" / "metrics.jsonl").exists()
+
+
+def test_a_folder_where_nothing_was_learnt_yet_can_be_begun_anew(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="apart"):
+        ducats.adapt(parts(model=net(classes=3)), PLAN, tmp_path / "r")
+    assert len(ducats.adapt(parts(), PLAN, tmp_path / "r").bought()) == 5
+
+
+def test_pixels_must_be_bytes() -> None:
+    with pytest.raises(UserError, match="pixels must be uint8"):
+        ducats.Images(("a",), torch.zeros(1, 3, 4, 4))
+
+
+def test_a_run_of_the_api_cannot_be_evaluated_from_the_command_line(tmp_path: Path) -> None:
+    from ducats.inference import load_trained
+
+    ducats.adapt(parts(), PLAN, tmp_path / "r")
+    with pytest.raises(UserError, match="does not say how to build the model"):
+        load_trained(tmp_path / "r")
