@@ -15,7 +15,7 @@ from ducats.engine.evaluate import evaluate
 from ducats.engine.fit import fit_epoch, make_optimiser
 from ducats.engine.processes import make_fabric, on_chief
 from ducats.engine.score import choose, table
-from ducats.engine.streams import epoch_batches, steps_in_epoch
+from ducats.engine.streams import Streams, steps_in_epoch
 from ducats.errors import UserError
 from ducats.ledger import Ledger
 from ducats.metrics import class_accuracy, compute, reliability
@@ -68,6 +68,15 @@ class _Story:
         self.steps = plan.steps_per_epoch or steps_in_epoch(
             len(parts.source), len(parts.pool), plan.batch_size
         )
+        self.streams = Streams(
+            parts.source,
+            parts.pool,
+            parts.views,
+            plan.batch_size,
+            self.steps,
+            plan.seed,
+            plan.labelled_batches,
+        )
         own = copy.deepcopy(parts.model)
         self.bare = own if isinstance(own, Evidential) else Evidential(own)
         self.strategy = settle(parts, self.bare)
@@ -113,17 +122,10 @@ class _Story:
                 self.model,
                 self.stepper,
                 self.parts.objective,
-                epoch_batches(
-                    source=self.parts.source,
-                    pool=self.parts.pool,
-                    targets=on_chief(self.fabric, lambda: self.ledger.targets(self.answered)),
-                    views=self.parts.views,
-                    batch_size=self.plan.batch_size,
-                    steps=self.steps,
-                    seed=self.plan.seed,
-                    epoch=self.epoch,
-                    fabric=self.fabric,
-                    labelled_batches=self.plan.labelled_batches,
+                self.streams.epoch(
+                    self.epoch,
+                    on_chief(self.fabric, lambda: self.ledger.targets(self.answered)),
+                    self.fabric,
                 ),
                 self.plan.schedule,
                 first_step=self.epoch * self.steps,

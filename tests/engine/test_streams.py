@@ -1,4 +1,5 @@
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -8,8 +9,8 @@ from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine.processes import make_fabric
 from ducats.engine.streams import (
+    Streams,
     Views,
-    epoch_batches,
     even_batches,
     fill,
     passes,
@@ -27,18 +28,10 @@ def batches(epoch: int = 0, seed: int = 0, steps: int = 5, **more: object) -> li
     targets = torch.full((len(shift.pool),), UNLABELLED)
     targets[:7] = torch.arange(7) % 4
     targets[7] = VOID
-    options = {"targets": targets, "batch_size": 16, "views": Views(source=View(flip=0.5)), **more}
-    return list(
-        epoch_batches(
-            source=shift.source,
-            pool=shift.pool,
-            steps=steps,
-            seed=seed,
-            epoch=epoch,
-            fabric=make_fabric("cpu"),
-            **options,  # type: ignore[arg-type]
-        )
-    )
+    options: dict[str, Any] = {"batch_size": 16, "views": Views(source=View(flip=0.5)), **more}
+    targets = options.pop("targets", targets)
+    streams = Streams(shift.source, shift.pool, steps=steps, seed=seed, **options)
+    return list(streams.epoch(epoch, targets, make_fabric("cpu")))
 
 
 def test_a_pass_sees_everything_once_and_then_shuffles_anew() -> None:

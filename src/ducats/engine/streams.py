@@ -5,7 +5,7 @@ draws what it would have drawn.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from lightning_fabric import Fabric
@@ -18,6 +18,7 @@ from ducats.objectives import Batch, Labelled
 from ducats.randomness import fork
 
 PLAIN = View()
+Cut = Callable[[Tensor, int], Sequence[Tensor]]  # a shuffled pass, batch size -> batches
 
 
 @dataclass(frozen=True)
@@ -64,7 +65,7 @@ def short_last(order: Tensor, batch_size: int) -> Sequence[Tensor]:
     return tuple(order.split(batch_size))
 
 
-CUTS: Mapping[str, Callable[[Tensor, int], Sequence[Tensor]]] = {
+CUTS: Mapping[str, Cut] = {
     "even": even_batches,
     "short_last": short_last,
 }
@@ -75,7 +76,7 @@ def passes(
     batch_size: int,
     steps: int,
     generator: torch.Generator,
-    cut: Callable[[Tensor, int], Sequence[Tensor]],
+    cut: Cut,
 ) -> Iterator[Tensor]:
     """``steps`` batches of ``items``: shuffled passes, each cut into batches, a new order each time."""
     done = 0
@@ -99,67 +100,62 @@ def fill(batch: Tensor, processes: int) -> Tensor:
     return batch.repeat(-(-wanted // len(batch)))[:wanted]
 
 
-def epoch_batches(
-    *,
-    source: Domain,
-    pool: Images,
-    targets: Tensor,
-    views: Views,
-    batch_size: int,
-    steps: int,
-    seed: int,
-    epoch: int,
-    fabric: Fabric,
-    labelled_batches: str = "even",
-) -> Iterator[Batch]:
-    """This process's share of one epoch's batches, on the device.
+@dataclass(frozen=True)
+class Streams:
+    """Three streams side by side: source, unlabelled target, labelled target."""
 
-    Args:
-        source: labelled images.
-        pool: target images.
-        targets: ``(len(pool),)``, what the ledger knows; UNLABELLED and VOID are below zero.
-        views: how each stream is looked at.
-        batch_size: of each stream, over all processes.
-        steps: batches in the epoch.
-        seed: of the run.
-        epoch: its number.
-        fabric: device and processes.
-        labelled_batches: how bought images are cut into batches, a name from ``CUTS``.
-    """
-    world = fabric.world_size
-    if batch_size % world or batch_size < 2 * world:
-        raise UserError(
-            f"train.batch_size={batch_size} must be a multiple of {world} processes, two images each"
+    source: Domain
+    pool: Images
+    views: Views
+    batch_size: int  # of each stream, over all processes
+    steps: int  # batches in an epoch
+    seed: int
+    labelled_batches: str = "even"  # how bought images are cut into batches, a name from CUTS
+
+    def epoch(self, number: int, targets: Tensor, fabric: Fabric) -> Iterator[Batch]:
+        """This process's share of one epoch's batches, on the device.
+
+        Args:
+            number: of the epoch; with the seed it fixes the batches.
+            targets: ``(len(pool),)``, what the ledger knows; UNLABELLED and VOID are below zero.
+            fabric: device and processes.
+        """
+        world = fabric.world_size
+        if self.batch_size % world or self.batch_size < 2 * world:
+            raise UserError(
+                f"train.batch_size={self.batch_size} must be a multiple of {world} processes, two images each"
+            )
+        known = (targets >= 0).nonzero().squeeze(1)
+        unknown = (targets == UNLABELLED).nonzero().squeeze(1)
+        streams = zip(
+            self._indices("source", torch.arange(len(self.source)), whole_batches, number),
+            self._indices("unlabelled", unknown, whole_batches, number),
+            self._indices("labelled", known, CUTS[self.labelled_batches], number),
+            strict=True,
         )
-    known = (targets >= 0).nonzero().squeeze(1)
-    unknown = (targets == UNLABELLED).nonzero().squeeze(1)
+        labels = self.source.labels
+        for step, (source, unlabelled, labelled) in enumerate(streams):
+            assert source is not None
+            shown, index = self._show("source", self.source.images, source, (number, step), fabric)
+            batch = Batch(Labelled(shown, fabric.to_device(labels[index])), None, None)
+            if unlabelled is not None:
+                shown, _ = self._show("unlabelled", self.pool, unlabelled, (number, step), fabric)
+                batch = replace(batch, unlabelled=shown)
+            if labelled is not None:
+                shown, index = self._show("labelled", self.pool, labelled, (number, step), fabric)
+                batch = replace(batch, labelled=Labelled(shown, fabric.to_device(targets[index])))
+            yield batch
 
-    def stream(
-        name: str, items: Tensor, cut: Callable[[Tensor, int], Sequence[Tensor]]
-    ) -> Iterator[Tensor | None]:
+    def _indices(self, name: str, items: Tensor, cut: Cut, epoch: int) -> Iterator[Tensor | None]:
+        """Indices of each batch of a stream, over all processes; None where the stream is empty."""
         if len(items) == 0:
-            return iter([None] * steps)
-        return passes(items, batch_size, steps, fork(seed, name, "order", epoch), cut)
+            return iter([None] * self.steps)
+        return passes(items, self.batch_size, self.steps, fork(self.seed, name, "order", epoch), cut)
 
-    def show(name: str, images: Images, index: Tensor, view: View, step: int) -> tuple[Tensor, Tensor]:
-        mine = fill(index, world)[fabric.global_rank :: world]
-        luck = fork(seed, name, "view", epoch, step, fabric.global_rank)
-        return fabric.to_device(look(images.pixels[mine], view, luck)), mine
-
-    streams = zip(
-        stream("source", torch.arange(len(source)), whole_batches),
-        stream("unlabelled", unknown, whole_batches),
-        stream("labelled", known, CUTS[labelled_batches]),
-        strict=True,
-    )
-    for step, (from_source, from_unknown, from_known) in enumerate(streams):
-        assert from_source is not None
-        images, index = show("source", source.images, from_source, views.source, step)
-        batch_source = Labelled(images, fabric.to_device(source.labels[index]))
-        labelled = unlabelled = None
-        if from_unknown is not None:
-            unlabelled, _ = show("unlabelled", pool, from_unknown, views.unlabelled, step)
-        if from_known is not None:
-            images, index = show("labelled", pool, from_known, views.labelled, step)
-            labelled = Labelled(images, fabric.to_device(targets[index]))
-        yield Batch(batch_source, labelled, unlabelled)
+    def _show(
+        self, name: str, images: Images, index: Tensor, place: tuple[int, int], fabric: Fabric
+    ) -> tuple[Tensor, Tensor]:
+        """This process's share of a batch, as it is looked at, and where it came from."""
+        mine = fill(index, fabric.world_size)[fabric.global_rank :: fabric.world_size]
+        luck = fork(self.seed, name, "view", *place, fabric.global_rank)
+        return fabric.to_device(look(images.pixels[mine], getattr(self.views, name), luck)), mine
