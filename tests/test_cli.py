@@ -270,6 +270,33 @@ def test_a_users_own_query_and_model_by_name(
     assert ducats(*known, *own, "--out", tmp_path / "run") == 0
 
 
+def test_slips_in_the_name_of_an_own_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "own_parts.py").write_text("def torn(slate): ...\ndef net(classes): ...\n")
+    monkeypatch.chdir(tmp_path)  # found beside the user, whatever is on the path
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    for setting, words in (
+        ("query.name=own_parts:tron", "own_parts has no 'tron'; did you mean 'torn'?"),
+        ("model={name: 'own_parts:net', knobs: {}}", "is called with classes= and channels="),
+    ):
+        assert ducats("run", *settings, "--set", setting, "--out", tmp_path / "run") == 2
+        assert words in capsys.readouterr().err
+
+
+def test_a_finished_run_says_that_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    settings = [part for setting in QUICK for part in ("--set", setting)]
+    for times in (0, 1):
+        assert ducats("run", *settings, "--out", tmp_path / "run") == 0
+        assert capsys.readouterr().out.count("finished already") == times
+
+
+def test_small_images_without_a_gpu(folders: Path, tmp_path: Path) -> None:
+    known = ("run", "-c", "small", "--source", folders / "source", "--target", folders / "known", "--truth")
+    quick = ("--set", "train.steps_per_epoch=1", "--epochs", "3", "--rounds", "2", "--budget", "6")
+    assert ducats(*known, *quick, "--device", "cpu", "--out", tmp_path / "run") == 0
+
+
 def test_queries_lists_each_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     from ducats.queries import QUERIES
 
@@ -283,7 +310,10 @@ def test_config_prints_schema_and_meaning(capsys: pytest.CaptureFixture[str]) ->
     assert ducats("config", "--schema") == 0
     assert "train" in json.loads(capsys.readouterr().out)["properties"]
     assert ducats("config", "--explain") == 0
-    assert 'ask.budget = "5%"' in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert 'ask.budget = "5%"' in said
+    assert "of two_round: kappa=10.0, order='dis_data'" in said
+    assert "views.source.crop" in said
 
 
 def test_folders_that_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

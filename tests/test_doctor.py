@@ -439,7 +439,7 @@ def test_what_the_machine_has_left(tmp_path: Path) -> None:
 
 
 def test_device(root: Path) -> None:
-    assert has(errors(config(root, engine={"device": "abacus"})), "engine.device='abacus'")
+    assert has(errors(config(root, engine={"device": "abacus"})), "no device 'abacus'")
     assert has(warned(config(root, engine={"device": "cpu", "precision": "16-mixed"})), "fp16", "CPU")
 
 
@@ -494,3 +494,9 @@ def test_verdict() -> None:
 
 def test_public_names() -> None:
     assert doctor.__all__ == ["Finding", "examine", "verdict"]
+
+
+def test_views_of_different_sizes_are_noticed(root: Path) -> None:
+    crop = {"crop": "resized", "size": 6}
+    found = warned(config(root, views={**SMALL["views"], "source": crop}))
+    assert has(found, "different sizes", "views.source 6")

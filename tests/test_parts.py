@@ -159,3 +159,62 @@ def test_a_run_of_the_api_cannot_be_evaluated_from_the_command_line(tmp_path: Pa
     ducats.adapt(parts(), PLAN, tmp_path / "r")
     with pytest.raises(UserError, match="does not say how to build the model"):
         load_trained(tmp_path / "r")
+
+
+def test_paths_may_be_strings_and_truth_a_list(tmp_path: Path) -> None:
+    from PIL import Image
+
+    shift = toy(per_class=2, pool=8)
+    for part, pixels in (("source", shift.source.images.pixels), ("target", shift.pool.pixels)):
+        for number, image in enumerate(pixels):
+            name = shift.classes[int(shift.source.labels[number])] if part == "source" else "."
+            path = tmp_path / part / name / f"{number}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    own = ducats.folders(source=str(tmp_path / "source"), target=str(tmp_path / "target"), size=8)
+    assert repr(own).startswith("Shift(source=Domain(Images(8 of (3, 8, 8)), 4 classes)")
+    with pytest.raises(UserError, match=r"has no true labels.*ducats.People"):
+        ducats.Truth(own.truth)
+    people = ducats.People(str(tmp_path / "questions"), own.pool, own.classes)
+    mine = ducats.Parts(net(), own.source, own.pool, people)
+    with pytest.raises(ducats.AwaitingLabels, match="waits for 5 labels"):
+        ducats.adapt(mine, PLAN, str(tmp_path / "r"))
+    answered = replace(mine, oracle=ducats.Truth([0] * len(own.pool)))
+    assert len(ducats.adapt(answered, PLAN, str(tmp_path / "r")).bought()) == 5
+
+
+def test_weights_that_the_last_step_spoilt_are_not_kept(tmp_path: Path) -> None:
+    plan = ducats.Plan(
+        epochs=1, ask_after=(), budget=(), steps_per_epoch=1, optimisation=ducats.Optimisation(lr=3e38)
+    )
+    with pytest.raises(UserError, match=r"('weights' became nan|no longer finite).*lower train.lr"):
+        ducats.adapt(parts(), plan, tmp_path / "r")
+    assert not (tmp_path / "r" / "model.safetensors").exists()
+
+
+def test_a_run_of_the_api_is_reported_under_its_folders_name(tmp_path: Path) -> None:
+    from ducats.report import report
+
+    ducats.adapt(parts(), PLAN, tmp_path / "runs" / "mine")
+    (row,) = report([tmp_path / "runs"], tmp_path / "report").summary
+    assert (row["method"], row["seed"], row["labels"]) == ("mine", 0, 5)
+
+
+def test_weights_that_are_not_finite_are_not_even_a_checkpoint(tmp_path: Path) -> None:
+    class Spoils(nn.Module):
+        """Its backward gives no number, though its loss is one."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = net()
+            self.scale = nn.Parameter(torch.zeros(()))
+
+        def forward(self, images: Tensor) -> Tensor:
+            logits: Tensor = self.inner(images)
+            return logits + 0 * self.scale.sqrt()  # the slope of a root at zero
+
+    with pytest.raises(UserError, match=r"'weights' became nan"):
+        ducats.adapt(parts(model=Spoils()), PLAN, tmp_path / "r")
+    checkpoint = ducats.RunDir(tmp_path / "r").checkpoint()
+    assert checkpoint is not None
+    assert checkpoint["epoch"] == 0

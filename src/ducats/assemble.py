@@ -1,7 +1,9 @@
 """Config to parts: the only place where names are looked up and parts are built."""
 
+import difflib
 import importlib
 import inspect
+import sys
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -17,6 +19,7 @@ from ducats.data.views import View
 from ducats.domain import Shift
 from ducats.engine.fit import Optimisation
 from ducats.engine.schedules import SCHEDULES, Schedule
+from ducats.engine.score import name_of
 from ducats.engine.streams import Views
 from ducats.errors import UserError
 from ducats.models import MODELS, Evidential
@@ -40,12 +43,19 @@ def look_up(kind: str, table: Mapping[str, T], name: str) -> T:
             f"no {kind} {name!r}; there are: {', '.join(table)}, or your own as package.module:name"
         )
     module, _, attribute = name.partition(":")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.append(str(Path.cwd()))  # a file beside the user is found, as `python -m` would
     try:
-        found = getattr(importlib.import_module(module), attribute)
+        home = importlib.import_module(module.removesuffix(".py").replace("/", "."))
     except Exception as error:  # whatever a user's module may raise when it is imported
         raise UserError(
-            f"no {kind} {name!r}: {type(error).__name__}: {error}; is its folder on PYTHONPATH?"
+            f"no {kind} {name!r}: {type(error).__name__}: {error}; "
+            "is its folder the current one, or on PYTHONPATH?"
         ) from error
+    found = getattr(home, attribute, None)
+    if found is None:
+        near = difflib.get_close_matches(attribute, dir(home), n=1)
+        raise UserError(f"{module} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if not callable(found) and not isinstance(found, Strategy):
         raise UserError(f"the {kind} {name!r} is not callable but a {type(found).__name__}: name a function")
     return found  # type: ignore[no-any-return]
@@ -91,6 +101,13 @@ def make_model(config: settings.Config, classes: int, channels: int) -> Evidenti
     builder = look_up("model", MODELS, config.model.name)
     for name in {"classes", "channels"} & config.model.knobs.keys():
         raise UserError(f"model.knobs.{name} comes from the data: remove it")
+    known = inspect.signature(builder).parameters
+    if not {"classes", "channels"} <= known.keys() and not any(
+        p.kind is p.VAR_KEYWORD for p in known.values()
+    ):
+        raise UserError(
+            f"the model {config.model.name!r} is called with classes= and channels=: let it take both"
+        )
     knobs = {"classes": classes, "channels": channels, **config.model.knobs}
     make = bind("model", config.model.name, builder, 0, knobs)
     with global_seed(config.seed, "model"):
@@ -155,6 +172,26 @@ def make_plan(config: settings.Config, pool: int) -> Plan:
         scoring_batch=config.engine.scoring_batch,
         seed=config.seed,
     )
+
+
+def knobs_of(config: settings.Config) -> dict[str, str]:
+    """The knobs of each part that a config names, with their defaults."""
+    parts = {
+        "data": look_up("data set", DATASETS, config.data.name),
+        "model": look_up("model", MODELS, config.model.name),
+        "objective": look_up("objective", OBJECTIVES, config.objective.name),
+        "query": make_query(config).query,
+        "train.schedule": look_up("schedule", SCHEDULES, config.train.schedule.name),
+    }
+    knobs = {}
+    for name, part in parts.items():
+        own = part.func if isinstance(part, partial) else part
+        keywords = [p for p in inspect.signature(own).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        given = ", ".join(
+            f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords
+        )
+        knobs[f"{name}.knobs"] = f"of {name_of(own)}: {given or 'none'}"
+    return knobs
 
 
 def check_names(config: settings.Config) -> None:

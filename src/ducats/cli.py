@@ -42,9 +42,12 @@ class Settings:
             help="A YAML file, or a config of the package by name (data/digits). May be repeated.",
         ),
     ] = field(default_factory=list)
-    method: Annotated[str | None, Parameter(help="Short for -c methods/NAME: duc, spread, random, ...")] = (
-        None
-    )
+    method: Annotated[
+        str | None,
+        Parameter(
+            help="Short for -c methods/NAME: duc, spread, duc-random, random, entropy, source-only, ..."
+        ),
+    ] = None
     set: Annotated[
         list[str],
         Parameter(negative=(), help="One setting as key=value, e.g. train.lr=0.01. May be repeated."),
@@ -119,7 +122,8 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     """Train, ask for labels, learn, repeat. The same command goes on after a kill or a pause.
 
     With two folders and nothing else, DUC runs on an ImageNet ResNet-50 and asks people: questions with
-    thumbnails are put into the run's folder, and the run pauses until answers.csv is there.
+    thumbnails are put into the run's folder, and the run pauses (exit code 3) until answers.csv is there.
+    `ducats config --explain` with the same options lists every setting, `ducats queries` the queries.
 
     Args:
         settings: what to run.
@@ -146,13 +150,16 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     home = RunDir(folder)
     parts, plan = assemble(config, home)
     if fabric.is_global_zero:
-        asked = f"{sum(plan.budget)} labels in {len(plan.budget)} rounds" if plan.budget else "no labels"
+        rounds = "1 round" if len(plan.budget) == 1 else f"{len(plan.budget)} rounds"
+        asked = f"{sum(plan.budget)} labels in {rounds}" if plan.budget else "no labels"
         console.print(
             f"{config.method} on {config.data.name}: {len(parts.source)} source images, "
             f"{len(parts.pool)} target images, {len(parts.source.classes)} classes, {asked}; folder {folder}",
             highlight=False,
             soft_wrap=True,
         )
+    if fabric.is_global_zero and home.finished:
+        console.print("finished already: this is from its folder (another --seed or --out runs anew)")
     with Show() as show:
         run_parts(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=show)
     if fabric.is_global_zero:
@@ -260,7 +267,7 @@ def config(
 
     Args:
         settings: what to resolve.
-        explain: List every setting with its meaning and default instead.
+        explain: List every setting with its value and meaning instead, and the knobs of each part.
         schema: Print the JSON schema instead, for editors.
     """
     from ducats import config as configs
@@ -268,10 +275,15 @@ def config(
     if schema:
         print_json(configs.Config.model_json_schema())
     elif explain:
-        for name, default, meaning in configs.explain():
+        from ducats.assemble import knobs_of
+
+        settled = settings.load()
+        knobs = knobs_of(settled)
+        for name, default, meaning in configs.explain(settled):
+            meaning = knobs.get(name, meaning)
             console.print(f"[bold]{name}[/bold] = {default}", highlight=False, soft_wrap=True)
             if meaning:
-                console.print(f"    {meaning}", highlight=False, markup=False)
+                console.print(f"    {meaning}", highlight=False, markup=False, soft_wrap=True)
     else:
         sys.stdout.write(configs.to_yaml(settings.load()))
     return 0

@@ -148,7 +148,8 @@ class Ask(Strict):
         None, ge=0, description="in how many questions the budget is spent; null: as many as `after`, or 5"
     )
     after: tuple[int, ...] | None = Field(
-        None, description="epochs after which to ask; null: from 20 % to 36 % of the training"
+        None,
+        description="epochs after which to ask; null: from 20 % to 36 % of the training, an epoch apart",
     )
     rounding: Literal["nearest_total", "ceil_per_round"] = Field(
         "nearest_total",
@@ -219,7 +220,7 @@ def ask_epochs(config: Config) -> tuple[int, ...]:
     # The paper's 10, 12, 14, 16, 18 of 50, at any number of rounds and epochs; one epoch apart at the least.
     after: list[int] = []
     for number in range(rounds):
-        wanted = round(epochs * (0.2 + 0.16 * number / max(rounds - 1, 1)))
+        wanted = max(1, round(epochs * (0.2 + 0.16 * number / max(rounds - 1, 1))))
         latest = epochs - rounds + number  # leaves room for the rounds that follow
         after.append(min(max(wanted, after[-1] + 1 if after else 0), latest))
     return tuple(after)
@@ -260,9 +261,30 @@ def load(
         _check_names(layer, Config, origin)
         merged = merge(merged, layer)
     try:
-        return Config.model_validate(merged)
+        return Config.model_validate(merged | _renamed(layers, merged))
     except ValidationError as error:
         raise UserError(_explain(error, layers)) from None
+
+
+def _renamed(layers: list[tuple[str, Layer]], merged: Layer) -> dict[str, str]:
+    """Another name where a later layer changed the query or objective that a method's name stands for."""
+    named = max((i for i, (_, layer) in enumerate(layers) if "method" in layer), default=-1)
+    at_naming: dict[str, Any] = {}
+    for _, layer in layers[: named + 1]:
+        at_naming = merge(at_naming, layer)
+
+    def pairing(settings: Layer) -> tuple[str, str]:
+        names = (
+            Objective.model_validate(settings.get("objective", {})).name,
+            settings.get("query", {}).get("name"),
+        )
+        return names[0], names[1] or Query().name
+
+    try:
+        before, now = pairing(at_naming), pairing(merged)
+    except (ValidationError, AttributeError):
+        return {}  # said better where the whole is validated
+    return {} if before == now else {"method": "+".join(name.split(":")[-1] for name in now)}
 
 
 def find(name: str | Path) -> Path:
@@ -297,7 +319,7 @@ def explain(part: BaseModel | None = None, prefix: str = "") -> list[tuple[str, 
     lines = []
     for name, info in type(part).model_fields.items():
         value = getattr(part, name)
-        if isinstance(value, BaseModel) and not isinstance(value, View):
+        if isinstance(value, BaseModel) and (name == "source" or not isinstance(value, View)):
             lines += explain(value, f"{prefix}{name}.")
             continue
         plain = value.model_dump(mode="json", exclude_defaults=True) if isinstance(value, View) else value

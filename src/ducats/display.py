@@ -95,21 +95,26 @@ def short(values: Mapping[str, float], most: int = 6) -> str:
     return ", ".join(f"{name} {value:.3f}" for name, value in list(values.items())[:most])
 
 
+MEASURES = {
+    "accuracy": "acc %",
+    "mean_class_accuracy": "class %",
+    "ece": "ECE %",
+    "nll": "NLL",
+    "aurc": "AURC",
+}
+
+
 def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """The stages of one run as a table."""
     table = Table(title=None, header_style="bold")
-    measured = [
-        name for name in ("accuracy", "mean_class_accuracy", "ece", "nll", "aurc") if name in stages[-1]
-    ]
-    for column in ("stage", "epoch", "labels", *measured, "seconds"):
-        table.add_column(column, justify="right")
+    measured = [name for name in MEASURES if name in stages[-1]]
+    for column in ("stage", "epoch", "labels", *(MEASURES[name] for name in measured), "s"):
+        table.add_column(column, justify="right", no_wrap=True)
     for record in stages:
-        numbers = [f"{record[name]:.4f}" for name in measured]
-        table.add_row(
-            str(record["stage"]),
-            str(record["epoch"]),
-            str(record["labels"]),
-            *numbers,
-            f"{record['seconds']:.1f}",
-        )
+        numbers = [
+            f"{100 * record[name]:.1f}" if "%" in MEASURES[name] else f"{record[name]:.4f}"
+            for name in measured
+        ]
+        place = [str(record[name]) for name in ("stage", "epoch", "labels")]
+        table.add_row(*place, *numbers, f"{record['seconds']:.1f}")
     return table

@@ -37,6 +37,9 @@ class Images:
     def __len__(self) -> int:
         return len(self.keys)
 
+    def __repr__(self) -> str:
+        return f"Images({len(self)} of {tuple(self.pixels.shape[1:])})"
+
 
 @dataclass(frozen=True)
 class Domain:
@@ -53,6 +56,9 @@ class Domain:
     def __len__(self) -> int:
         return len(self.images)
 
+    def __repr__(self) -> str:
+        return f"Domain({self.images!r}, {len(self.classes)} classes)"
+
 
 @dataclass(frozen=True)
 class Shift:
@@ -62,6 +68,10 @@ class Shift:
     pool: Images
     truth: Tensor | None = None  # (len(pool),), for a simulated oracle and nobody else
     test: Domain | None = None  # held out; touched by evaluation alone
+
+    def __repr__(self) -> str:
+        truth = "unknown" if self.truth is None else "known to an oracle"
+        return f"Shift(source={self.source!r}, pool={self.pool!r}, truth {truth}, test={self.test!r})"
 
     @property
     def classes(self) -> Sequence[str]:

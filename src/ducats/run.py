@@ -156,7 +156,8 @@ class _Story:
             record["reliability"] = reliability(tally)
         record["seconds"] = round(self.seconds + time.monotonic() - started, 3)
         on_chief(self.fabric, lambda: self.home.record(record))
-        self._say("measure", values={k: v for k, v in record.items() if isinstance(v, float)})
+        if self.parts.test is not None:
+            self._say("measure", values={name: record[name] for name in ("accuracy", "ece", "nll", "aurc")})
 
     def _ask(self) -> None:
         number = self.stage + 1

@@ -89,7 +89,21 @@ def test_bad_answers_are_one_sentence_and_change_nothing(
 
 def test_a_file_without_the_columns(round_folder: Path) -> None:
     with pytest.raises(UserError, match=r"needs the columns `key` and `label`"):
-        answer(round_folder, "a;b", header="key;label")
+        answer(round_folder, "a|b", header="key|label")
+
+
+def test_answers_of_a_spreadsheet_with_semicolons_and_capitals(round_folder: Path) -> None:
+    lines = [
+        f"{number};{key(image)};{word}"
+        for number, image, word in ((1, 4, "CAT"), (2, 1, "dog"), (3, 3, "Dog"))
+    ]
+    assert answer(round_folder, *lines, header="number;key;label").tolist() == [0, 1, 1]
+
+
+def test_the_contact_sheet_shows_every_question(round_folder: Path) -> None:
+    page = (round_folder / "questions.html").read_text(encoding="utf-8")
+    assert page.count("<img") == 3
+    assert all(name in page for name in ("cat", "dog", "sub dir/ü4,x.png", "thumbnails/0001.png"))
 
 
 def test_a_file_that_is_no_text(round_folder: Path) -> None:

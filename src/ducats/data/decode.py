@@ -34,7 +34,7 @@ _RECIPE = 1  # raise it when the same files would give other pixels: old caches 
 
 
 def decode(
-    files: Files, size: int, *, channels: int = 3, cache: Path | None = None, memory_gb: float = 4.0
+    files: Files, size: int, *, channels: int = 3, cache: str | Path | None = None, memory_gb: float = 4.0
 ) -> Images:
     """Read images as their viewer would show them, squashed to ``size`` x ``size``, in the given order.
 
@@ -62,13 +62,15 @@ def decode(
     if gigabytes(len(files), size, channels) <= memory_gb:
         pixels = torch.from_numpy(_in_memory(files, shape))
     elif cache is not None:
-        pixels = _in_cache(files, shape, cache.expanduser())
+        pixels = _in_cache(files, shape, Path(cache).expanduser())
     else:
         pixels = _in_temporary_file(files, shape)
     return Images(tuple(key for key, _ in files), pixels, tuple(path for _, path in files))
 
 
-def decode_each(parts: Sequence[Files], size: int, *, cache: Path | None, memory_gb: float) -> list[Images]:
+def decode_each(
+    parts: Sequence[Files], size: int, *, cache: str | Path | None, memory_gb: float
+) -> list[Images]:
     """Decode several sets of RGB images that share one allowance of memory, the first ones first."""
     decoded = []
     for files in parts:

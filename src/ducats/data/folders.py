@@ -18,12 +18,12 @@ SUFFIXES = frozenset(
 
 def folders(
     *,
-    source: Path,
-    target: Path,
-    test: Path | None = None,
+    source: str | Path,
+    target: str | Path,
+    test: str | Path | None = None,
     size: int = 256,
     truth: bool = False,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     memory_gb: float = 4.0,
 ) -> Shift:
     """Read a shift from folders: the source's sub-folders are the classes, the target's mean nothing.
@@ -81,7 +81,7 @@ def labelled_folder(
         memory_gb: Gigabytes of decoded images to hold in memory.
     """
     files = _images_of_classes("test", existing_folder("test", folder))
-    labels = _labels("test", folder, files, classes)
+    labels = _labels("test", Path(folder), files, classes)
     images = decode(files, size, channels=channels, memory_gb=memory_gb)
     return Domain(images, labels, tuple(classes))
 
@@ -136,9 +136,9 @@ def _is_image(name: str) -> bool:
     return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
 
 
-def existing_folder(role: str, folder: Path) -> Path:
+def existing_folder(role: str, folder: str | Path) -> Path:
     """The folder, its ``~`` replaced, if there is one."""
-    folder = folder.expanduser()
+    folder = Path(folder).expanduser()
     if not folder.exists():
         raise UserError(f"the {role} folder {folder} does not exist; check the path")
     if not folder.is_dir():

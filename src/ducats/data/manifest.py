@@ -31,7 +31,9 @@ class Row:
     split: str
 
 
-def manifest(*, path: Path, size: int = 256, cache: Path | None = None, memory_gb: float = 4.0) -> Shift:
+def manifest(
+    *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float = 4.0
+) -> Shift:
     """Read a shift from a table with the columns ``path``, ``domain``, ``label``, ``key``, ``split``.
 
     ``path`` is absolute or relative to the table's folder; ``domain`` is ``source`` or ``target``;
@@ -50,7 +52,7 @@ def manifest(*, path: Path, size: int = 256, cache: Path | None = None, memory_g
     Raises:
         UserError: The table, or an image that it lists, is not as described.
     """
-    table = path.expanduser()
+    table = Path(path).expanduser()
     rows = read_rows(table)
     source = [row for row in rows if row.domain == "source"]
     pool = [row for row in rows if row.domain == "target" and row.split == "train"]

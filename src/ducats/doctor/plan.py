@@ -25,9 +25,30 @@ def check_plan(config: Config, found: Survey) -> list[Finding]:
         _check_budget(config, found),
         _check_batches(config, found),
         _check_crops(config, found),
+        _check_sides(config),
+        _check_weights(config),
         _check_memory(found),
     )
     return [finding for check in checks for finding in gather(check)]
+
+
+def _check_sides(config: Config) -> Iterator[Finding]:
+    """Whether the model sees source and target at one size."""
+    views = {name: getattr(config.views, name) for name in LOOKED_AT}
+    sides = {name: view.size or "stored" for name, view in views.items() if view is not None}
+    if len(set(sides.values())) > 1:
+        seen = ", ".join(f"views.{name} {side}" for name, side in sides.items())
+        yield Finding(
+            "warning", f"the model sees images of different sizes ({seen}); give all views one size"
+        )
+
+
+def _check_weights(config: Config) -> Iterator[Finding]:
+    """Whether something has to be fetched."""
+    knobs = config.model.knobs
+    if config.model.name == "timm" and knobs.get("pretrained", True) and not knobs.get("weights"):
+        backbone = knobs.get("backbone", "resnet50")
+        yield Finding("note", f"the weights of timm's {backbone} are fetched when they are first used")
 
 
 def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
@@ -57,7 +78,7 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"people answer: a person will be asked for {spread} labels{each and ' in each round'}, "
-            f"in {len(labels)} round(s); the run pauses each time",
+            f"in {len(labels)} {'round' if len(labels) == 1 else 'rounds'}; the run pauses each time",
         )
 
 

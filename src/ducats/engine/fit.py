@@ -99,15 +99,18 @@ def fit_epoch(
         on_step(step + 1, means)
     agree_on_buffers(model, fabric)
     sums = {name: add_up(total, fabric) / fabric.world_size for name, total in sums.items()}
-    _check_finite(means(), optimiser)
-    return means()
+    result = means()
+    # The last step may have spoilt the weights without a loss that shows it.
+    sound = all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+    _check_finite(result if sound else {"weights": float("nan")}, optimiser)
+    return result
 
 
 def _check_finite(losses: Mapping[str, float], optimiser: SGD) -> None:
     broken = [name for name, value in losses.items() if not abs(value) < float("inf")]
     if broken:
         raise UserError(
-            f"the loss {broken[0]!r} became {losses[broken[0]]} at learning rate "
-            f"{optimiser.param_groups[0]['lr']:.2g}: start anew with a lower train.lr, or bound the "
-            "evidence with model.evidence=exp_clamped; labels that were bought are in the run's folder"
+            f"{broken[0]!r} became {losses[broken[0]]} at learning rate "
+            f"{optimiser.param_groups[0]['lr']:.2g}: lower train.lr (a new run, in a new folder), or "
+            "bound the evidence with model.evidence=exp_clamped; labels that were bought stay in this folder"
         )

@@ -37,6 +37,12 @@ def make_fabric(
     else:
         # Several forwards come before one backward: buffers must not be overwritten in between.
         strategy = DDPStrategy(broadcast_buffers=False)
+    if device not in ("auto", "cpu", "cuda", "mps"):
+        raise UserError(f"no device {device!r}; there are: auto, cpu, cuda, mps")
+    if device == "cuda" and torch.cuda.device_count() < processes:
+        raise UserError(
+            f"{processes} CUDA device(s) asked for, {torch.cuda.device_count()} found: use --device cpu"
+        )
     try:
         return Fabric(accelerator=device, devices=processes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
     except Exception as error:

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ducats.data.views import View, look
 from ducats.domain import UNLABELLED, Images
+from ducats.engine.evaluate import say
 from ducats.engine.processes import gather, share_of
 from ducats.errors import UserError
 from ducats.ledger import Request
@@ -51,7 +52,7 @@ def table(
     seen, found = [], {name: [] for name in needs}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
     for number, index in batches:
         shown = look(images.pixels[index], view, fork(seed, "scoring", number))
-        output: Output = model(fabric.to_device(shown))
+        output = say(model, fabric.to_device(shown))
         seen.append(index)
         for name in needs:
             found[name].append(_column(output, name).float().cpu())

@@ -1,8 +1,9 @@
 """People answer through files: questions with thumbnails out, a CSV of answers in."""
 
 import csv
+import html
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -28,8 +29,8 @@ class People:
         classes: names that an answer may give.
     """
 
-    def __init__(self, folder: Path, pool: Images, classes: Sequence[str]) -> None:
-        self._folder = folder
+    def __init__(self, folder: str | Path, pool: Images, classes: Sequence[str]) -> None:
+        self._folder = Path(folder)
         self._pool = pool
         self._classes = list(classes)
 
@@ -62,6 +63,7 @@ class People:
             file = self._pool.files[image] if self._pool.files is not None else ""
             rows.append({"number": number, "key": key, "label": "", "thumbnail": thumbnail, "file": file})
         write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
+        write_text_atomically(folder / "questions.html", _contact_sheet(request.round, rows, self._classes))
         text = io.StringIO()
         writer = csv.DictWriter(text, ["number", "key", "label", "thumbnail", "file"], lineterminator="\n")
         writer.writeheader()
@@ -97,17 +99,45 @@ class People:
     def _label(self, word: str, where: str) -> int:
         if word in self._classes:
             return self._classes.index(word)
+        alike = [index for index, name in enumerate(self._classes) if name.lower() == word.lower()]
+        if len(alike) == 1:
+            return alike[0]
         if word.lower() == VOID_WORD:
             return VOID
         shown = ", ".join(self._classes[:20]) + (", …" if len(self._classes) > 20 else "")
         raise UserError(f"{where}: {word!r} is no class; write one of: {shown}, or {VOID_WORD}")
 
 
+def _contact_sheet(number: int, rows: Sequence[Mapping[str, object]], classes: Sequence[str]) -> str:
+    """All questions of a round on one page, to look at while answers.csv is filled in."""
+    figures = "".join(
+        f'<figure><img src="{row["thumbnail"]}" alt=""><figcaption>{row["number"]}: '
+        f"{html.escape(str(row['key']))}</figcaption></figure>"
+        for row in rows
+    )
+    style = (
+        "body{font:16px sans-serif;margin:1em}main{display:flex;flex-wrap:wrap;gap:1em}"
+        "figure{margin:0;width:180px}img{width:180px;height:180px;object-fit:contain;image-rendering:pixelated;"
+        "background:#eee}figcaption{overflow-wrap:anywhere;font-size:13px}"
+    )
+    return (
+        '<!doctype html><html lang="en"><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width">'
+        f"<title>Round {number}</title><style>{style}</style><h1>Round {number}: {len(rows)} questions</h1>"
+        f"<p>Classes: {html.escape(', '.join(classes))}; or {VOID_WORD}. "
+        "Write the answers into answers.csv.</p>"
+        f"<main>{figures}</main></html>\n"
+    )
+
+
 def _read(path: Path) -> list[tuple[int, str, str]]:
     """Lines of an answer file as (line number, key, answer)."""
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            reader = csv.DictReader(file)
+            # Spreadsheets of half of Europe separate by semicolons.
+            head = file.readline()
+            file.seek(0)
+            reader = csv.DictReader(file, delimiter=";" if ";" in head and "," not in head else ",")
             columns = set(reader.fieldnames or ())
             if not {"key", "label"} <= columns:
                 raise UserError(

@@ -71,6 +71,8 @@ def read_run(folder: Path) -> Run:
             f"{folder} is not a run: it has no config.yaml; give the folder that `ducats run` made"
         )
     method, seed = config.get("method"), config.get("seed")
+    if isinstance(config.get("plan"), Mapping):  # a run of the Python API: its folder names it
+        method, seed = folder.resolve().name, config["plan"].get("seed")
     if not isinstance(method, str) or not isinstance(seed, int):
         raise UserError(
             f"{folder / 'config.yaml'} names no method and seed: give a folder that `ducats run` made"
