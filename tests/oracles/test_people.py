@@ -46,6 +46,19 @@ def test_questions_name_images_and_show_them(round_folder: Path) -> None:
     assert (round_folder / "classes.txt").read_text().split() == ["cat", "dog"]
 
 
+def test_thumbnails_show_the_file_not_the_stored_squash(tmp_path: Path) -> None:
+    wide = Image.new("RGBA", (300, 100), (255, 0, 0, 0))  # transparent: seen on white
+    wide.paste((0, 0, 255, 255), (0, 0, 150, 100))
+    wide.save(tmp_path / "wide.png")
+    pool = Images(("wide.png",), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (tmp_path / "wide.png",))
+    with pytest.raises(AwaitingLabels):
+        People(tmp_path / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
+    shown = Image.open(tmp_path / "q" / "round-01" / "thumbnails" / "0001.png")
+    assert shown.size == (256, 85)
+    assert shown.getpixel((20, 40)) == (0, 0, 255)
+    assert shown.getpixel((230, 40)) == (255, 255, 255)
+
+
 def test_answers_in_any_order_with_spare_columns_and_excel_marks(round_folder: Path) -> None:
     lines = [f"3,{key(3)},dog ", f"1,{key(4)},cat", f"2,{key(1)},Void"]
     labels = answer(round_folder, *lines, header="\ufeffnumber,key,label")

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from PIL import Image
+from PIL import Image, ImageOps
 from torch import Tensor
 
 from ducats.domain import VOID, Images
@@ -72,10 +72,16 @@ class People:
         write_text_atomically(folder / "questions.csv", text.getvalue())
 
     def _thumbnail(self, image: int) -> Image.Image:
+        """The picture for a person: from its file, for stored pixels may be few and squashed."""
+        if self._pool.files is not None:
+            with Image.open(self._pool.files[image]) as opened:
+                picture = ImageOps.exif_transpose(opened).convert("RGBA")
+                paper = Image.new("RGBA", picture.size, "white")
+                return _fitted(Image.alpha_composite(paper, picture).convert("RGB"))
         pixels = self._pool.pixels[image]
-        picture = Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy())
-        scale = THUMBNAIL / max(picture.size)
-        return picture.resize(tuple(max(1, round(side * scale)) for side in picture.size))  # type: ignore[arg-type]
+        return _fitted(
+            Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy())
+        )
 
     def _answers(self, path: Path, asked: set[str]) -> dict[str, int]:
         if not path.exists():
@@ -106,6 +112,12 @@ class People:
             return VOID
         shown = ", ".join(self._classes[:20]) + (", …" if len(self._classes) > 20 else "")
         raise UserError(f"{where}: {word!r} is no class; write one of: {shown}, or {VOID_WORD}")
+
+
+def _fitted(picture: Image.Image) -> Image.Image:
+    scale = THUMBNAIL / max(picture.size)
+    width, height = (max(1, round(side * scale)) for side in picture.size)
+    return picture.resize((width, height))
 
 
 def _contact_sheet(number: int, rows: Sequence[Mapping[str, object]], classes: Sequence[str]) -> str:
