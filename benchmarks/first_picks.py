@@ -1,0 +1,39 @@
+"""How alike the first images are that each method of the demo asks for.
+
+    ducats demo && python benchmarks/first_picks.py [runs/demo]
+
+Prints, for each seed, how many classes the first question's images cover, and the mean distance of an image
+to the nearest other one (Euclidean, in grey levels over all pixels).
+"""
+
+import sys
+from pathlib import Path
+
+import torch
+
+from ducats.data import digits
+from ducats.rundir import RunDir
+
+
+def first_picks(folder: Path, pixels: dict[str, torch.Tensor]) -> tuple[int, float]:
+    """Classes covered, and mean distance to the nearest other pick."""
+    entries = [entry for entry in RunDir(folder).bought().entries() if entry.round == 1]
+    shown = torch.stack([pixels[entry.key] for entry in entries])
+    distance = torch.cdist(shown, shown).fill_diagonal_(float("inf"))
+    return len({entry.label for entry in entries}), float(distance.min(dim=1).values.mean())
+
+
+def main() -> None:
+    """Print a line per method."""
+    home = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
+    pool = digits().pool
+    pixels = dict(zip(pool.keys, pool.pixels.float().flatten(1), strict=True))
+    for method in ("random", "duc", "duc-random", "spread"):
+        found = [first_picks(folder, pixels) for folder in sorted(home.glob(f"{method}-seed*"))]
+        classes, distances = zip(*found, strict=True)
+        mean = sum(distances) / len(distances)
+        print(f"{method:12s} classes {list(classes)}, mean distance to the nearest other pick {mean:.0f}")
+
+
+if __name__ == "__main__":
+    main()
