@@ -13,6 +13,7 @@ from conftest import QUICK
 from ducats.cli import main
 from ducats.data import toy
 
+QUICKLY = tuple(part for setting in QUICK for part in ("--set", setting))
 COMMANDS = ("run", "evaluate", "predict", "report", "labels", "config", "doctor", "demo", "queries")
 SMALL = (
     *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
@@ -166,10 +167,9 @@ def test_a_manifest(folders: Path, tmp_path: Path) -> None:
 
 def test_one_command_means_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    settings = [part for setting in QUICK for part in ("--set", setting)]
-    assert ducats("run", *settings) == 0
-    assert ducats("run", *settings) == 0
-    assert ducats("run", *settings, "--seed", "1") == 0
+    assert ducats("run", *QUICKLY) == 0
+    assert ducats("run", *QUICKLY) == 0
+    assert ducats("run", *QUICKLY, "--seed", "1") == 0
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
@@ -270,24 +270,37 @@ def test_a_users_own_query_and_model_by_name(
     assert ducats(*known, *own, "--out", tmp_path / "run") == 0
 
 
+def test_an_own_query_of_z_alone_does_with_a_model_without_features(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plain_parts.py").write_text(
+        "from torch import nn\n"
+        "def first(slate):\n"
+        "    return slate.candidates.z[:, 0].argsort()[: slate.budget]\n"
+        "def conv(*, classes, channels):\n"
+        "    return nn.Sequential(nn.Conv2d(channels, classes, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    own = ("--set", "query.name=plain_parts:first", "--set", "model={name: 'plain_parts:conv', knobs: {}}")
+    assert ducats("run", *QUICKLY, *own, "--out", tmp_path / "run") == 0
+
+
 def test_slips_in_the_name_of_an_own_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own_parts.py").write_text("def torn(slate): ...\ndef net(classes): ...\n")
     monkeypatch.chdir(tmp_path)  # found beside the user, whatever is on the path
-    settings = [part for setting in QUICK for part in ("--set", setting)]
     for setting, words in (
         ("query.name=own_parts:tron", "own_parts has no 'tron'; did you mean 'torn'?"),
         ("model={name: 'own_parts:net', knobs: {}}", "is called with classes= and channels="),
     ):
-        assert ducats("run", *settings, "--set", setting, "--out", tmp_path / "run") == 2
+        assert ducats("run", *QUICKLY, "--set", setting, "--out", tmp_path / "run") == 2
         assert words in capsys.readouterr().err
 
 
 def test_a_finished_run_says_that_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [part for setting in QUICK for part in ("--set", setting)]
     for times in (0, 1):
-        assert ducats("run", *settings, "--out", tmp_path / "run") == 0
+        assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 0
         assert capsys.readouterr().out.count("finished already") == times
 
 
@@ -328,9 +341,8 @@ def test_folders_that_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_a_file_in_the_way_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [part for setting in QUICK for part in ("--set", setting)]
     (tmp_path / "run").touch()
-    assert ducats("run", *settings, "--out", tmp_path / "run") == 2
+    assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 2
     assert "the system refused" in capsys.readouterr().err
 
 
@@ -345,9 +357,8 @@ def test_a_run_means_the_same_from_any_folder(
 
 
 def test_spoilt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    settings = [part for setting in QUICK for part in ("--set", setting)]
     run = tmp_path / "run"
-    assert ducats("run", *settings, "--out", run) == 0
+    assert ducats("run", *QUICKLY, "--out", run) == 0
     (run / "model.safetensors").write_bytes(b"x" * 40)
     assert ducats("evaluate", run, "--device", "cpu") == 2
     assert "model.safetensors cannot be read" in capsys.readouterr().err
@@ -365,13 +376,12 @@ def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     import signal
     import time
 
-    settings = [part for setting in QUICK for part in ("--set", setting)]
     command = [
         sys.executable,
         "-m",
         "ducats",
         "run",
-        *settings,
+        *QUICKLY,
         "--epochs",
         "4000",
         "--out",

@@ -411,7 +411,7 @@ def test_oracles(root: Path) -> None:
     found = errors(config(root, knobs={"truth": False}, oracle={"name": "truth"}))
     assert has(found, "'truth'", "--oracle people")
     assert has(noted(config(root, oracle={"name": "people"})), "a person will be asked")
-    assert has(warned(config(root, oracle={"name": "people", "knobs": {"patience": 3}})), "patience")
+    assert has(errors(config(root, oracle={"name": "people", "knobs": {"patience": 3}})), "patience")
 
 
 def test_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -55,6 +55,7 @@ def test_the_callers_network_is_left_alone(tmp_path: Path) -> None:
         {"views": ducats.Views(source=ducats.View(flip=0.5))},
         {"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))},
         {"query": lambda slate: torch.arange(slate.budget) + 1},
+        {"query": lambda slate: torch.arange(0, slate.budget)},
     ],
 )
 def test_other_parts_in_the_same_folder_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
@@ -63,6 +64,15 @@ def test_other_parts_in_the_same_folder_are_refused(tmp_path: Path, change: dict
         ducats.adapt(
             parts(**{"query": lambda slate: torch.arange(slate.budget), **change}), PLAN, tmp_path / "r"
         )
+
+
+def test_lambdas_are_told_apart_by_their_constants() -> None:
+    from ducats.parts import plain
+
+    one, two, again = (plain(f) for f in (lambda s: s + 1, lambda s: s + 2, lambda s: s + 1))
+    assert one == again
+    assert one != two
+    assert plain(QUERIES["duc"].query) == "ducats.queries.two_round.two_round"
 
 
 def test_the_same_parts_made_again_go_on(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ from ducats.models import MODELS, Evidential
 from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
 from ducats.oracles import Oracle, People, Truth
 from ducats.parts import Parts, Plan
-from ducats.queries import QUERIES, Strategy
+from ducats.queries import QUERIES, Query, Strategy
 from ducats.randomness import global_seed
 from ducats.rows import Output, Rows, Slate
 from ducats.rundir import RunDir
@@ -78,6 +78,8 @@ def bind(
     except TypeError:
         known = [p.name for p in list(inspect.signature(function).parameters.values())[given:]]
         wrong = sorted(knobs.keys() - known)
+        if not wrong:
+            raise UserError(f"the {kind} {name!r} must take {given} argument(s) and keyword knobs") from None
         raise UserError(
             f"the {kind} {name!r} has no knob {', '.join(map(repr, wrong))}; "
             f"it has: {', '.join(known) if known else 'none'}"
@@ -116,11 +118,8 @@ def make_model(config: settings.Config, classes: int, channels: int) -> Evidenti
 
 def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
     """Who answers: the truth where the data has it, people where it has not."""
+    check_oracle(config.oracle)
     name = config.oracle.name
-    if name in ORACLES and config.oracle.knobs:
-        raise UserError(
-            f"the oracle {name!r} has no knobs, but oracle.knobs is {config.oracle.knobs}: remove it"
-        )
     if name == "auto":
         name = "people" if shift.truth is None else "truth"
     if name == "truth":
@@ -132,11 +131,27 @@ def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
         return Truth(shift.truth)
     if name == "people":
         return People(home.questions, shift.pool, shift.classes)
-    own: Callable[..., Oracle] = look_up("oracle", dict.fromkeys(ORACLES, Truth), name)
+    own: Callable[..., Oracle] = look_up("oracle", {}, name)
     return bind("oracle", name, own, 1, config.oracle.knobs)(shift)
 
 
 ORACLES = ("auto", "truth", "people")
+
+
+def check_oracle(oracle: settings.Part) -> None:
+    """Look an oracle and its knobs up; ours have none."""
+    if oracle.name in ORACLES and oracle.knobs:
+        raise UserError(
+            f"the oracle {oracle.name!r} has no knobs, but oracle.knobs is {oracle.knobs}: remove it"
+        )
+    if oracle.name not in ORACLES:
+        bind(
+            "oracle",
+            oracle.name,
+            look_up("oracle", dict.fromkeys(ORACLES, Truth), oracle.name),
+            1,
+            oracle.knobs,
+        )
 
 
 def make_views(config: settings.Config) -> Views:
@@ -176,11 +191,12 @@ def make_plan(config: settings.Config, pool: int) -> Plan:
 
 def knobs_of(config: settings.Config) -> dict[str, str]:
     """The knobs of each part that a config names, with their defaults."""
+    query = make_query(config)
     parts = {
         "data": look_up("data set", DATASETS, config.data.name),
         "model": look_up("model", MODELS, config.model.name),
         "objective": look_up("objective", OBJECTIVES, config.objective.name),
-        "query": make_query(config).query,
+        "query": query.query if isinstance(query, Strategy) else query,
         "train.schedule": look_up("schedule", SCHEDULES, config.train.schedule.name),
     }
     knobs = {}
@@ -207,11 +223,12 @@ def check_names(config: settings.Config) -> None:
         return Output(images.new_zeros(len(images), 2), images.new_zeros(len(images), 4))
 
     # A user's own may rightly refuse three rows; ours take any number.
-    query, objective, schedule = make_query(config).query, make_objective(config), make_schedule(config)
-    if config.query.name in QUERIES:
-        build("query", config.query, partial(query, slate))
+    query, objective, schedule = make_query(config), make_objective(config), make_schedule(config)
+    if config.query.name in QUERIES and isinstance(query, Strategy):
+        build("query", config.query, partial(query.query, slate))
     if config.objective.name in OBJECTIVES:
         build("objective", config.objective, partial(objective, model, Batch(known, known, images)))
+    check_oracle(config.oracle)
     build("schedule", config.train.schedule, lambda: [schedule(step) + 0.0 for step in (0, 1, 10**6)])
 
 
@@ -227,12 +244,13 @@ def build(kind: str, part: settings.Part, make: Callable[[], T]) -> T:
         ) from error
 
 
-def make_query(config: settings.Config) -> Strategy:
-    """The query with its knobs; a user's own function may be a strategy or a plain query."""
+def make_query(config: settings.Config) -> Query | Strategy:
+    """The query with its knobs; a user's plain function stays one, and is given what the model has."""
     name = config.query.name
-    found = look_up("query", QUERIES, name)
-    strategy = found if isinstance(found, Strategy) else Strategy(found)
-    return Strategy(bind("query", name, strategy.query, 1, config.query.knobs), strategy.needs)
+    found: Strategy | Query = look_up("query", QUERIES, name)
+    if not isinstance(found, Strategy):
+        return bind("query", name, found, 1, config.query.knobs)
+    return Strategy(bind("query", name, found.query, 1, config.query.knobs), found.needs)
 
 
 def make_schedule(config: settings.Config) -> Schedule:

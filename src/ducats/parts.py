@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
+from types import CodeType
 from typing import Any
 
 import torch
@@ -166,12 +167,20 @@ def plain(value: Any) -> Any:
     if isinstance(value, partial):
         return {"function": plain(value.func), "knobs": plain(value.keywords), "given": plain(value.args)}
     if callable(value):
+        module = getattr(value, "__module__", "")
+        name = getattr(value, "__qualname__", type(value).__qualname__)
         code = getattr(value, "__code__", None)
-        name = (
-            f"{getattr(value, '__module__', '')}.{getattr(value, '__qualname__', type(value).__qualname__)}"
-        )
-        # Two lambdas share a name; their code tells them apart.
-        return name if code is None else f"{name}#{hashlib.blake2b(code.co_code, digest_size=4).hexdigest()}"
+        # Lambdas share a name, and a script is edited between two calls: there the code tells them apart.
+        if isinstance(code, CodeType) and ("<" in name or module == "__main__"):
+            return f"{module}.{name}#{_digest_of(code)}"
+        return f"{module}.{name}"
     if isinstance(value, Sequence | range | torch.Size):
         return [plain(inner) for inner in value]
     return plain(value.tolist()) if hasattr(value, "tolist") else repr(value)
+
+
+def _digest_of(code: CodeType) -> str:
+    """A few characters for what a function does, the same in another process."""
+    inner = [_digest_of(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
+    text = "\n".join([code.co_code.hex(), *code.co_names, *inner])
+    return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()

@@ -1,7 +1,7 @@
 """What the parts hand each other: a model's output, and images or pixels as rows of one table."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -61,10 +61,6 @@ class Slate:
     def __post_init__(self) -> None:
         if self.budget < 0:
             raise ValueError(f"a budget of {self.budget} labels")
-
-    def with_budget(self, budget: int) -> "Slate":
-        """Return the same slate with another budget."""
-        return replace(self, budget=budget)
 
 
 def best(score: Tensor, count: int, rows: Rows) -> Tensor:

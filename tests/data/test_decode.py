@@ -189,10 +189,13 @@ def test_each_unreadable_file_has_its_reason(tmp_path: Path) -> None:
         assert expected[path] in reason
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
-def test_forbidden_file(tmp_path: Path) -> None:
+def test_forbidden_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (_, path), *_ = save(tmp_path, 1)
-    path.chmod(0)
+
+    def refuse(*_: object) -> None:  # not by chmod: root may read everything
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Image, "open", refuse)
     assert find_unreadable([("a", path)]) == [(path, "no permission to read it")]
 
 

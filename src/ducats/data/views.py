@@ -23,11 +23,6 @@ class View:
     flip: float = 0.0
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
 
-    @property
-    def is_random(self) -> bool:
-        """Whether two looks at one image may differ."""
-        return self.crop in ("random", "resized") or self.flip > 0 or any(self.jitter)
-
 
 def look(images: Tensor, view: View, generator: torch.Generator) -> Tensor:
     """Show images through a view: uint8 ``(N, C, H, W)`` to float32 ``(N, C, size, size)`` in [0, 1]."""

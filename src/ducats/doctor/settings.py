@@ -6,7 +6,6 @@ from ducats.config import Config, Part
 from ducats.doctor.finding import Finding, gather
 
 PARTS = ("data", "model", "objective", "query")
-ORACLES = {"auto": None, "truth": None, "people": None}
 
 
 def check_settings(config: Config) -> list[Finding]:
@@ -44,13 +43,7 @@ def _check_schedule(schedule: Part) -> Iterator[Finding]:
 
 
 def _check_oracle(oracle: Part) -> Iterator[Finding]:
-    from ducats.assemble import bind, look_up
+    from ducats.assemble import check_oracle
 
-    maker = look_up("oracle", ORACLES, oracle.name)
-    if maker is not None:
-        bind("oracle", oracle.name, maker, 1, oracle.knobs)
-    elif oracle.knobs:
-        yield Finding(
-            "warning",
-            f"the oracle {oracle.name!r} has no knobs, but oracle.knobs is {oracle.knobs}; remove them",
-        )
+    check_oracle(oracle)
+    yield from ()
