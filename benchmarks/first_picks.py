@@ -27,7 +27,7 @@ def main() -> None:
     """Print a line per method."""
     home = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     pool = digits().pool
-    pixels = dict(zip(pool.keys, pool.pixels.float().flatten(1), strict=True))
+    pixels = dict(zip(pool.keys, pool.pixels[:].float().flatten(1), strict=True))
     for method in ("random", "duc", "duc-random", "spread"):
         found = [first_picks(folder, pixels) for folder in sorted(home.glob(f"{method}-seed*"))]
         classes, distances = zip(*found, strict=True)

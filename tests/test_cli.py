@@ -2,11 +2,13 @@
 
 import csv
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import yaml
 from PIL import Image
 
 from conftest import QUICK
@@ -149,6 +151,29 @@ def test_a_benchmark_whose_target_folders_are_classes(folders: Path, tmp_path: P
     assert ducats(*known, "--out", tmp_path / "run") == 0
 
 
+def test_a_benchmark_by_root_and_task(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folders / "source", tmp_path / "office/amazon")
+    shutil.copytree(folders / "known", tmp_path / "office/webcam/images")
+    monkeypatch.chdir(tmp_path)
+    small = ("--set", "ask.after=null", *SMALL)
+    assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "amazon->webcam", *small) == 0
+    assert "duc on office31 A-W: 24 source images, 20 target images, 4 classes" in capsys.readouterr().out
+    (run,) = (tmp_path / "runs").iterdir()
+    assert run.name.startswith("office31-A-W-duc-")
+    settled = yaml.safe_load((run / "config.yaml").read_text())["data"]
+    assert (settled["name"], settled["knobs"]["task"]) == ("office31", "A-W")
+    assert settled["knobs"]["root"] == str(tmp_path / "office")
+    # The same task in other words is the same run; the other way round is another.
+    assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "a2w", *small) == 0
+    assert "finished already" in capsys.readouterr().out
+    assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "W-A", *small) == 0
+    assert {path.name[:12] for path in (tmp_path / "runs").iterdir()} == {"office31-A-W", "office31-W-A"}
+    assert ducats("doctor", "-c", "data/office31", "--root", "office", "--task", "A-W", *small) == 0
+    assert "amazon: 24 images in 4 classes, but 2817 in 31 classes are known" in capsys.readouterr().out
+
+
 def test_a_manifest(folders: Path, tmp_path: Path) -> None:
     lines = ["key,path,domain,label,split"]
     for part, domain, split in (
@@ -174,6 +199,7 @@ def test_one_command_means_one_folder(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 FOLDERS = ("--source", "{}/source", "--target", "{}/target")
+OFFICE31 = ("-c", "data/office31", "--set", "ask.after=null")
 BAD = [
     ((), ["needs --source and --target"]),
     (FOLDERS[:2], ["needs --target"]),
@@ -196,6 +222,12 @@ BAD = [
     ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no knobs"]),
     ((*FOLDERS, "--set", "train.multipliers={trunk: 0.1}"), ["names ['trunk']", "backbone"]),
     (("--sauce", "x"), ["Did you mean --source?"]),
+    ((*OFFICE31, "--root", "{}"), ["needs --task", "its tasks are A-W, A-D"]),
+    ((*OFFICE31, "--task", "A-W"), ["'office31' needs --root"]),
+    ((*OFFICE31, "--root", "{}", "--task", "A-B"), ["no task 'A-B'; there are: A-W, A-D"]),
+    ((*OFFICE31, "--root", "{}", "--task", "A-W"), ["images of amazon", "there is: known, s"]),
+    (("-c", "data/digits", "--root", "{}"), ["data set 'digits' has no knob 'root'"]),
+    ((*FOLDERS, "--task", "A-W"), ["data set 'folders' has no knob 'task'; it has: source, target"]),
     (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
 ]
 

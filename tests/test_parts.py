@@ -175,7 +175,7 @@ def test_paths_may_be_strings_and_truth_a_list(tmp_path: Path) -> None:
     from PIL import Image
 
     shift = toy(per_class=2, pool=8)
-    for part, pixels in (("source", shift.source.images.pixels), ("target", shift.pool.pixels)):
+    for part, pixels in (("source", shift.source.images.pixels[:]), ("target", shift.pool.pixels[:])):
         for number, image in enumerate(pixels):
             name = shift.classes[int(shift.source.labels[number])] if part == "source" else "."
             path = tmp_path / part / name / f"{number}.png"

@@ -101,10 +101,58 @@ def test_test_labels_choose_nothing(run_quickly: Runner) -> None:
     assert one["records"] != two["records"]
 
 
-def test_no_test_set_no_accuracy(run_quickly: Runner) -> None:
+def test_without_a_test_set_what_was_not_bought_is_measured(run_quickly: Runner) -> None:
     home = run_quickly(shift=replace(toy(), test=None))
     assert [r["labels"] for r in home.stages()] == [0, 10, 20]
+    assert [(r["measured_on"], r["images"]) for r in home.stages()] == [
+        ("unlabelled", 80),
+        ("unlabelled", 70),
+        ("unlabelled", 60),
+    ]
+
+
+def test_no_test_set_no_accuracy(tmp_path: Path) -> None:
+    settled = quick()
+    parts, plan = assemble(settled, RunDir(tmp_path))
+    home = run(replace(parts, test=None), plan, tmp_path, fabric=make_fabric("cpu"))
+    assert [r["labels"] for r in home.stages()] == [0, 10, 20]
     assert "accuracy" not in home.stages()[-1]
+    assert "measured_on" not in home.stages()[-1]
+
+
+def test_all_target_images_are_measured_bought_ones_included(run_quickly: Runner) -> None:
+    home = run_quickly("evaluation.images=target")
+    assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("target", 80)] * 3
+
+
+def test_a_held_out_share_is_never_asked(run_quickly: Runner) -> None:
+    home = run_quickly("evaluation.images=held_out", "evaluation.share=0.25", shift=replace(toy(), test=None))
+    assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("held_out", 20)] * 3
+    asked = {entry.key for entry in home.bought().entries()}
+    assert len(asked) == 20
+    assert home.data["pool"]["images"] == 60
+
+
+def test_measuring_in_between_changes_nothing(run_quickly: Runner) -> None:
+    often, seldom = run_quickly("evaluation.every=1", folder="a"), run_quickly(folder="b")
+    checks = [r["epoch"] for r in records.read(often.metrics) if r["kind"] == "check"]
+    stages = [r["epoch"] for r in often.stages()]
+    assert sorted([*checks, *stages]) == [*range(min(1, *stages), 5)]
+    assert set(checks).isdisjoint(stages)
+    one, two = outcome(often), outcome(seldom)
+    assert one["model"] == two["model"]
+    assert one["ledger"] == two["ledger"]
+
+
+def test_a_weight_of_the_source_by_epoch(run_quickly: Runner) -> None:
+    whole = run_quickly(folder="a")
+    halved = run_quickly("train.source_weight={0: 1.0, 1: 0.5}", folder="b")
+    losses = [
+        [r["losses"]["source/nll"] for r in records.read(home.metrics) if r["kind"] == "epoch"]
+        for home in (whole, halved)
+    ]
+    assert losses[0][0] == losses[1][0]
+    assert losses[1][1] < 0.75 * losses[0][1]
 
 
 def test_a_finished_run_is_not_run_again(run_quickly: Runner) -> None:

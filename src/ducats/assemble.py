@@ -5,6 +5,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
@@ -15,11 +16,15 @@ from torch import Tensor
 from ducats import config as settings
 from ducats.budget import split_budget
 from ducats.data import DATASETS, require_options
+from ducats.data.decode import aspects
+from ducats.data.exam import examine
 from ducats.data.views import View
-from ducats.domain import Shift
+from ducats.domain import Images, Shift
 from ducats.engine.fit import Optimisation
 from ducats.engine.schedules import SCHEDULES, Schedule
+from ducats.engine.processes import settle_precision
 from ducats.engine.score import name_of
+from ducats.engine.speed import Speed
 from ducats.engine.streams import Views
 from ducats.errors import UserError
 from ducats.models import MODELS, Evidential
@@ -184,6 +189,8 @@ def make_plan(config: settings.Config, pool: int) -> Plan:
             multipliers=train.multipliers,
         ),
         schedule=make_schedule(config),
+        source_weight=train.source_weight,
+        measure_every=config.evaluation.every,
         scoring_batch=config.engine.scoring_batch,
         seed=config.seed,
     )
@@ -274,8 +281,11 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
         shift: the data, if it was read already.
     """
     check_names(config)
-    shift = shift or load_data(config)
-    plan = make_plan(config, len(shift.pool))
+    shift, measured_on = examine(
+        shift or load_data(config), config.evaluation.images, config.evaluation.share
+    )
+    plan, views = make_plan(config, len(shift.pool)), make_views(config)
+    shift = with_aspects(shift, views)
     parts = Parts(
         model=make_model(config, len(shift.classes), int(shift.source.images.pixels.shape[1])),
         source=shift.source,
@@ -284,6 +294,38 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
         query=make_query(config),
         objective=make_objective(config),
         test=shift.test,
-        views=make_views(config),
+        measured_on=measured_on,
+        views=views,
     )
     return parts, plan
+
+
+def settled(config: settings.Config) -> settings.Config:
+    """The config with what only the machine can tell: the precision, which is part of who a run is."""
+    precision = settle_precision(config.engine.precision, config.engine.device)
+    return config.model_copy(update={"engine": config.engine.model_copy(update={"precision": precision})})
+
+
+def make_speed(config: settings.Config) -> Speed:
+    """How the engine may speed itself up."""
+    engine = config.engine
+    return Speed(engine.images_on, engine.channels_last, engine.fused, engine.graphs)
+
+
+def with_aspects(shift: Shift, views: Views) -> Shift:
+    """The shift with the images' own shapes, where a view wants them."""
+
+    def known(images: Images, *uses: View) -> Images:
+        if images.aspect is not None or images.files is None:
+            return images
+        wanted = any(view.resize == "short_side" for view in uses)
+        return replace(images, aspect=aspects(images.files)) if wanted else images
+
+    source, test = shift.source, shift.test
+    own = test is not None and test.images is shift.pool
+    used = (views.labelled, views.unlabelled, views.scoring, *([views.test] if own else []))
+    pool = known(shift.pool, *used)
+    if test is not None:
+        test = replace(test, images=pool if own else known(test.images, views.test))
+    source = replace(source, images=known(source.images, views.source))
+    return replace(shift, source=source, pool=pool, test=test)

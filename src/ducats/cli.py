@@ -6,6 +6,7 @@ Torch is imported inside the subcommands, so that `--help` answers at once.
 
 import json
 import os
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -67,6 +68,10 @@ class Settings:
         Path | None,
         Parameter(help="CSV or Parquet with key, path, domain, label, split, instead of folders."),
     ] = None
+    root: Annotated[Path | None, Parameter(help="Folder of a benchmark, with -c data/NAME.")] = None
+    task: Annotated[
+        str | None, Parameter(help="Source and target of a benchmark: A-W of office31, Ar-Cl of office-home.")
+    ] = None
     oracle: Annotated[str | None, Parameter(help="Who answers: people, truth, or auto.")] = None
     budget: Annotated[
         str | None, Parameter(help="Labels in all: a count (65) or a share of the pool (5%).")
@@ -82,7 +87,8 @@ class Settings:
         from ducats import config
 
         files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
-        return config.load(files, self.set, self._options())
+        settled = config.load(files, self.set, self._options())
+        return _spelt(settled) if _task(settled) else settled
 
     def _options(self) -> dict[str, Any]:
         """Options as a last layer of settings."""
@@ -98,6 +104,9 @@ class Settings:
         data: dict[str, Any] = {"name": "folders", "knobs": knobs} if knobs else {}
         if self.manifest:
             data = {"name": "manifest", "knobs": {"path": _absolute(self.manifest)}}
+        part = _given(root=self.root and _absolute(self.root), task=self.task)
+        if part:  # of whatever data set a config names
+            data = {**data, "knobs": {**data.get("knobs", {}), **part}}
         layer = {
             "data": data,
             "oracle": {"name": self.oracle} if self.oracle else {},
@@ -107,6 +116,27 @@ class Settings:
             **_given(seed=self.seed),
         }
         return {key: value for key, value in layer.items() if value != {}}
+
+
+def _task(config: Any) -> str:
+    """The task that a config names; empty if it names none."""
+    task = config.data.knobs.get("task")
+    return task if isinstance(task, str) else ""
+
+
+def _spelt(config: Any) -> Any:
+    """The same config with its task as it is usually written: one task is one run, however it is typed."""
+    from ducats.data import usual_task
+
+    knobs = {**config.data.knobs, "task": usual_task(config.data.name, _task(config))}
+    return config.model_copy(update={"data": config.data.model_copy(update={"knobs": knobs})})
+
+
+def _folder(config: Any) -> Path:
+    """Where a run goes by default."""
+    task = re.sub(r"[^\w.]+", "-", _task(config)).strip("-")
+    names = (config.data.name.split(":")[-1], task, config.method, config.digest())
+    return Path("runs") / "-".join(name for name in names if name)
 
 
 def _absolute(path: Path) -> str:
@@ -127,19 +157,21 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
 
     Args:
         settings: what to run.
-        out: The run's folder. By default runs/DATA-METHOD-DIGEST, so that one command means one folder.
+        out: The run's folder. By default runs/DATA-METHOD-DIGEST (with a benchmark's task after DATA), so
+            that one command means one folder.
     """
     config = settings.load()
-    folder = out or Path("runs") / f"{config.data.name.split(':')[-1]}-{config.method}-{config.digest()}"
     import torch
 
-    from ducats.assemble import assemble, check_names
+    from ducats.assemble import assemble, check_names, make_speed, settled
     from ducats.display import Show, stage_table
     from ducats.engine.processes import make_fabric
     from ducats.run import run as run_parts
     from ducats.rundir import RunDir
 
     check_names(config)
+    config = settled(config)
+    folder = out or _folder(config)
     engine = config.engine
     fabric = make_fabric(
         engine.device, engine.processes, engine.precision, deterministic=engine.deterministic
@@ -153,7 +185,8 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
         rounds = "1 round" if len(plan.budget) == 1 else f"{len(plan.budget)} rounds"
         asked = f"{sum(plan.budget)} labels in {rounds}" if plan.budget else "no labels"
         console.print(
-            f"{config.method} on {config.data.name}: {len(parts.source)} source images, "
+            f"{config.method} on {' '.join(filter(None, (config.data.name, _task(config))))}: "
+            f"{len(parts.source)} source images, "
             f"{len(parts.pool)} target images, {len(parts.source.classes)} classes, {asked}; folder {folder}",
             highlight=False,
             soft_wrap=True,
@@ -161,11 +194,19 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     if fabric.is_global_zero and home.finished:
         console.print("finished already: this is from its folder (another --seed or --out runs anew)")
     with Show() as show:
-        run_parts(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=show)
+        run_parts(
+            parts,
+            plan,
+            folder,
+            fabric=fabric,
+            identity=config.identity(),
+            speed=make_speed(config),
+            listen=show,
+        )
     if fabric.is_global_zero:
         if stages := home.stages():
             console.print(stage_table(stages))
-        note = "" if parts.test is not None else " (no --test folder, so nothing was measured)"
+        note = "" if parts.test is not None else " (no labelled target images, so nothing was measured)"
         console.print(
             f"{len(home.bought())} labels spent; model in {folder}/model.safetensors{note}", soft_wrap=True
         )

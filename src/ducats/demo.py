@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ducats import config as configs
-from ducats.assemble import assemble, load_data
+from ducats.assemble import assemble, load_data, settled
 from ducats.display import BETWEEN, Show
 from ducats.domain import Shift
 from ducats.engine.processes import make_fabric
@@ -97,8 +97,8 @@ def _begin_worker(messages: "queue.Queue[Message]") -> None:
 
 def work_on(out: Path, method: str, seed: int, settings: tuple[str, ...]) -> None:
     """Do one run in this process, telling the parent how it goes."""
-    config = configs.load(
-        ["data/digits", f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings]
+    config = settled(
+        configs.load(["data/digits", f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings])
     )
     folder = out / folder_name(method, seed)
     fabric = make_fabric("cpu")

@@ -104,9 +104,18 @@ MEASURES = {
 }
 
 
+MEASURED_ON = {
+    "held_out": "held-out target images, never asked about",
+    "unlabelled": "target images without those bought so far",
+    "target": "target images: all of them, bought ones included",
+}
+
+
 def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
-    """The stages of one run as a table."""
-    table = Table(title=None, header_style="bold")
+    """The stages of one run as a table; it says on which images they were measured."""
+    on = stages[-1].get("measured_on")
+    caption = f"measured on {stages[-1]['images']} {MEASURED_ON[on]}" if on else None
+    table = Table(title=None, caption=caption, header_style="bold")
     measured = [name for name in MEASURES if name in stages[-1]]
     for column in ("stage", "epoch", "labels", *(MEASURES[name] for name in measured), "s"):
         table.add_column(column, justify="right", no_wrap=True)

@@ -6,6 +6,7 @@ A pool is an ``Images``: it has no label field, so nothing that is handed a pool
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -16,13 +17,34 @@ UNLABELLED = -1  # never asked
 VOID = -2  # asked; the annotator says that no class applies. Never ask again, never train on it.
 
 
+class Pixels(Protocol):
+    """Decoded images: a tensor, or what gives tensors when images are looked at."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(N, channels, height, width)``."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """uint8."""
+
+    @property
+    def ndim(self) -> int:
+        """4."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Tensor: ...  # by number, slice, or tensor of numbers
+
+
 @dataclass(frozen=True)
 class Images:
     """Decoded images and their stable names, without labels."""
 
     keys: tuple[str, ...]  # unique and stable: a relative path, or an id from the manifest
-    pixels: Tensor  # uint8 (N, channels, height, width); may be backed by a file
+    pixels: Pixels  # uint8 (N, channels, height, width); a tensor wherever there is room for one
     files: tuple[Path, ...] | None = None  # where each came from, if from a file
+    aspect: Tensor | None = None  # float32 (N,), width over height before they were squashed, if known
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -30,6 +52,8 @@ class Images:
             raise UserError(f"pixels must be uint8 (N, channels, height, width), not {found}")
         if len(self.keys) != len(self.pixels):
             raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
+        if self.aspect is not None and self.aspect.shape != (len(self.pixels),):
+            raise ValueError(f"aspects of shape {tuple(self.aspect.shape)} for {len(self.pixels)} images")
         if len(set(self.keys)) != len(self.keys):
             doubled = next(k for k in self.keys if self.keys.count(k) > 1)
             raise UserError(f"the key {doubled!r} names two images; keys must be unique")

@@ -10,7 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ducats.data.views import View, look
+from ducats.data.exam import MeasuredOn
+from ducats.data.views import View, draw, look
 from ducats.domain import Domain, Images
 from ducats.engine.fit import Optimisation
 from ducats.engine.schedules import Schedule, inverse_decay
@@ -34,7 +35,8 @@ class Parts:
     oracle: Oracle
     query: Query | Strategy = QUERIES["duc"]
     objective: Objective = duc
-    test: Domain | None = None  # held out; nothing is chosen by it
+    test: Domain | None = None  # nothing is chosen by it
+    measured_on: MeasuredOn = "held_out"  # what the test images are; for the others, test.images is pool
     views: Views = field(default_factory=Views)
 
 
@@ -50,6 +52,8 @@ class Plan:
     labelled_batches: str = "even"  # or "short_last", as published
     optimisation: Optimisation = field(default_factory=Optimisation)
     schedule: Schedule = inverse_decay
+    source_weight: Mapping[int, float] = field(default_factory=lambda: {0: 1.0})  # by its first epoch
+    measure_every: int | None = None  # epochs; besides each question and the end
     scoring_batch: int = 256
     seed: int = 0
 
@@ -74,6 +78,8 @@ def check(parts: Parts, plan: Plan) -> None:
         raise UserError(f"labelled_batches must be one of {', '.join(CUTS)}, not {plan.labelled_batches!r}")
     if parts.test is not None and tuple(parts.test.classes) != tuple(parts.source.classes):
         raise UserError("source and test must have the same classes in the same order")
+    if parts.measured_on != "held_out" and (parts.test is None or parts.test.images is not parts.pool):
+        raise UserError(f"measured_on={parts.measured_on!r} needs a test set whose images are the pool's")
     if isinstance(parts.oracle, Truth) and len(parts.oracle) != len(parts.pool):
         raise UserError(f"the truth has {len(parts.oracle)} labels for a pool of {len(parts.pool)} images")
     check_views(parts)
@@ -87,6 +93,11 @@ def check_views(parts: Parts) -> None:
         *([("test", parts.test.images)] if parts.test is not None else []),
     ):
         view: View = getattr(parts.views, name)
+        if view.resize == "short_side" and images.aspect is None:
+            raise UserError(
+                f"views.{name}.resize=short_side needs images from files, whose own shape is known: "
+                f"set views.{name}.resize=squash"
+            )
         side = min(images.pixels.shape[-2:]) + 2 * view.pad * (view.crop == "random")
         if view.crop in ("center", "random") and (view.size or 0) > side:
             raise UserError(
@@ -99,7 +110,10 @@ def check_views(parts: Parts) -> None:
 def settle(parts: Parts, model: Evidential) -> Strategy:
     """Show the model one image: does it fit classes and query? Return the query, with its columns."""
     model.eval()
-    shown = look(parts.pool.pixels[:1], parts.views.scoring, fork(0, "first look"))
+    pixels, view = parts.pool.pixels[:1], parts.views.scoring
+    aspect = None if parts.pool.aspect is None else parts.pool.aspect[:1]
+    height, width = pixels.shape[-2:]
+    shown = look(pixels, view, draw(view, 1, height, width, fork(0, "first look"), aspect))
     try:
         output: Output = model(shown)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:

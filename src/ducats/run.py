@@ -3,18 +3,23 @@
 import copy
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 from torch.optim import SGD
 
-from ducats.domain import VOID
+from ducats.domain import UNLABELLED, VOID
 from ducats.engine.evaluate import evaluate
 from ducats.engine.fit import fit_epoch, make_optimiser
+from ducats.engine import resident
 from ducats.engine.processes import make_fabric, on_chief
 from ducats.engine.score import choose, table
+from ducats.engine.speed import Speed
+from ducats.engine.step import Step
 from ducats.engine.streams import Streams, steps_in_epoch
 from ducats.errors import UserError
 from ducats.ledger import Ledger
@@ -26,6 +31,9 @@ from ducats.randomness import fork, global_seed, seed_of
 from ducats.rundir import RunDir
 
 
+AS_FAST_AS_IT_GOES = Speed()
+
+
 def run(
     parts: Parts,
     plan: Plan,
@@ -33,6 +41,7 @@ def run(
     *,
     fabric: Fabric | None = None,
     identity: Mapping[str, Any] | None = None,
+    speed: Speed = AS_FAST_AS_IT_GOES,
     listen: Listener = silence,
 ) -> RunDir:
     """Run the plan in a folder, or go on with it; return the folder.
@@ -43,6 +52,7 @@ def run(
         folder: the run's own; the same call on the same folder goes on after a kill or a pause.
         fabric: device, precision, processes; one process on the best device by default.
         identity: what the folder is checked against when the run goes on; plan and parts by default.
+        speed: where images live and how steps run; whatever the device can do by default.
         listen: told of every step.
 
     Raises:
@@ -54,7 +64,7 @@ def run(
     home = RunDir(Path(folder))
     on_chief(fabric, lambda: home.claim(identity or describe(parts, plan), describe_data(parts)))
     try:
-        _Story(parts, plan, home, fabric, listen).tell()
+        _Story(parts, plan, home, fabric, speed.settle(fabric), listen).tell()
     finally:
         home.release()
     return home
@@ -63,7 +73,10 @@ def run(
 class _Story:
     """One process's part in a run."""
 
-    def __init__(self, parts: Parts, plan: Plan, home: RunDir, fabric: Fabric, listen: Listener) -> None:
+    def __init__(
+        self, parts: Parts, plan: Plan, home: RunDir, fabric: Fabric, speed: Speed, listen: Listener
+    ) -> None:
+        given, parts = parts, _settled(parts, fabric, speed)
         self.parts, self.plan, self.home, self.fabric, self.listen = parts, plan, home, fabric, listen
         self.steps = plan.steps_per_epoch or steps_in_epoch(
             len(parts.source), len(parts.pool), plan.batch_size
@@ -79,9 +92,12 @@ class _Story:
         )
         own = copy.deepcopy(parts.model)
         self.bare = own if isinstance(own, Evidential) else Evidential(own)
-        self.strategy = settle(parts, self.bare)
-        self.optimiser: SGD = make_optimiser(self.bare.network, plan.optimisation)
-        self.model, self.stepper = fabric.setup(self.bare, self.optimiser)
+        self.strategy = settle(given, self.bare)  # there, where the model still is
+        if speed.channels_last:
+            self.bare.to(memory_format=torch.channels_last)
+        self.optimiser: SGD = make_optimiser(self.bare.network, plan.optimisation, fused=bool(speed.fused))
+        self.model, stepper = fabric.setup(self.bare, self.optimiser)
+        self.step = Step(self.model, stepper, parts.objective, fabric, graphs=bool(speed.graphs))
         self.epoch, self.seconds = 0, 0.0
         self._restore()  # after the set-up: state is loaded to where the weights now are
         self.ledger: Ledger = on_chief(fabric, lambda: home.ledger(parts.pool.keys))
@@ -95,7 +111,9 @@ class _Story:
         while True:
             started = time.monotonic()
             if self.epoch == self.plan.epochs or self.epoch in self.plan.ask_after:
-                self._measure(started)
+                self._measure(started, "stage")
+            elif self.plan.measure_every and self.epoch and self.epoch % self.plan.measure_every == 0:
+                self._measure(started, "check")
             if self.epoch in self.plan.ask_after:
                 self._ask()
             if self.epoch == self.plan.epochs:
@@ -119,9 +137,7 @@ class _Story:
     def _fit(self) -> None:
         with global_seed(self.plan.seed, "network", self.epoch, self.fabric.global_rank):
             losses = fit_epoch(
-                self.model,
-                self.stepper,
-                self.parts.objective,
+                self.step,
                 self.streams.epoch(
                     self.epoch,
                     on_chief(self.fabric, lambda: self.ledger.targets(self.answered)),
@@ -130,18 +146,19 @@ class _Story:
                 self.plan.schedule,
                 first_step=self.epoch * self.steps,
                 fabric=self.fabric,
+                source_weight=weight_at(self.plan.source_weight, self.epoch),
                 on_step=lambda step, means: self._say("train", step, means),
             )
         self.epoch += 1
         record = {"kind": "epoch", "epoch": self.epoch, "losses": losses}
         on_chief(self.fabric, lambda: self.home.record(record))
 
-    def _measure(self, started: float) -> None:
-        done = {r["epoch"] for r in on_chief(self.fabric, self.home.stages)}
+    def _measure(self, started: float, kind: str) -> None:
+        done = {r["epoch"] for r in on_chief(self.fabric, lambda: self.home.lines(kind))}
         if self.epoch in done:
             return
         self._say("measure")
-        record: dict[str, Any] = {"kind": "stage", "stage": self.stage, "epoch": self.epoch}
+        record: dict[str, Any] = {"kind": kind, "stage": self.stage, "epoch": self.epoch}
         record["labels"] = on_chief(self.fabric, lambda: self.ledger.spent(self.stage))
         if self.parts.test is not None:
             tally = evaluate(
@@ -150,14 +167,22 @@ class _Story:
                 view=self.parts.views.test,
                 batch_size=self.plan.scoring_batch,
                 fabric=self.fabric,
+                only=self._measured(),
             )
-            record |= compute(tally)
+            record |= {"measured_on": self.parts.measured_on, "images": tally.total, **compute(tally)}
             record["class_accuracy"] = class_accuracy(tally.confusion)
             record["reliability"] = reliability(tally)
         record["seconds"] = round(self.seconds + time.monotonic() - started, 3)
         on_chief(self.fabric, lambda: self.home.record(record))
         if self.parts.test is not None:
             self._say("measure", values={name: record[name] for name in ("accuracy", "ece", "nll", "aurc")})
+
+    def _measured(self) -> Tensor | None:
+        """Which test images count now."""
+        if self.parts.measured_on != "unlabelled":
+            return None
+        targets = on_chief(self.fabric, lambda: self.ledger.targets(self.stage))
+        return (targets == UNLABELLED).nonzero().squeeze(1)
 
     def _ask(self) -> None:
         number = self.stage + 1
@@ -239,6 +264,28 @@ class _Story:
                 values=means or (lambda: values or {}),
             )
         )
+
+
+def _settled(parts: Parts, fabric: Fabric, speed: Speed) -> Parts:
+    """The parts with their images where they are quickest to reach."""
+    test = parts.test
+    sets = [parts.source.images, parts.pool, *([] if test is None else [test.images])]
+    source, pool, *rest = resident.settle(sets, fabric.device, speed.images_on)
+    return replace(
+        parts,
+        source=replace(parts.source, images=source),
+        pool=pool,
+        test=None if test is None else replace(test, images=rest[0]),
+    )
+
+
+def weight_at(weights: Mapping[int, float], epoch: int) -> float:
+    """The weight that holds in an epoch.
+
+    >>> weight_at({0: 1.0, 1: 0.5}, 0), weight_at({0: 1.0, 1: 0.5}, 7)
+    (1.0, 0.5)
+    """
+    return weights[max(first for first in weights if first <= epoch)]
 
 
 def _launched() -> Fabric:

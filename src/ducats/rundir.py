@@ -180,7 +180,11 @@ class RunDir:
 
     def stages(self) -> list[records.Record]:
         """One record per measured stage."""
-        return [r for r in records.read(self.metrics) if r["kind"] == "stage"]
+        return self.lines("stage")
+
+    def lines(self, kind: str) -> list[records.Record]:
+        """The records of one kind."""
+        return [r for r in records.read(self.metrics) if r["kind"] == kind]
 
     # -- the model ------------------------------------------------------------------------------------
 

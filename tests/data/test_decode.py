@@ -1,6 +1,7 @@
 import os
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,15 @@ import torch
 from PIL import Image
 
 import ducats.data.decode as decode_module
-from ducats.data.decode import decode, decode_each, find_unreadable, gigabytes
+from ducats.data.decode import (
+    FilePixels,
+    allowance,
+    aspects,
+    decode,
+    decode_each,
+    find_unreadable,
+    gigabytes,
+)
 from ducats.errors import UserError
 
 NOTHING = 0.0  # gigabytes of memory: everything goes to a file
@@ -52,9 +61,9 @@ def test_keys_pixels_and_files_keep_the_given_order(tmp_path: Path) -> None:
 
 def test_more_files_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 7)
-    whole = decode(files, 8).pixels
+    whole = decode(files, 8).pixels[:]
     monkeypatch.setattr(decode_module, "_BLOCK", 3)
-    assert torch.equal(decode(files, 8).pixels, whole)
+    assert torch.equal(decode(files, 8).pixels[:], whole)
 
 
 def test_nothing_to_decode_is_an_empty_tensor() -> None:
@@ -215,11 +224,11 @@ def test_unreadable_files_are_one_sentence(tmp_path: Path, memory_gb: float) -> 
 
 
 def in_temporary_file(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
-    return decode(files, 8, memory_gb=NOTHING).pixels
+    return decode(files, 8, memory_gb=NOTHING).pixels[:]
 
 
 def in_cache(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
-    return decode(files, 8, cache=folder / "new" / "cache", memory_gb=NOTHING).pixels
+    return decode(files, 8, cache=folder / "new" / "cache", memory_gb=NOTHING).pixels[:]
 
 
 @pytest.mark.parametrize("by", [in_temporary_file, in_cache])
@@ -229,13 +238,13 @@ def test_pixels_in_a_file_are_those_in_memory(
     files = save(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert torch.equal(by(files, tmp_path), decode(files, 8).pixels)
+        assert torch.equal(by(files, tmp_path), decode(files, 8).pixels[:])
 
 
 def test_grey_pixels_in_a_file(tmp_path: Path) -> None:
     files = save(tmp_path)
-    filed = decode(files, 8, channels=1, memory_gb=NOTHING).pixels
-    assert torch.equal(filed, decode(files, 8, channels=1).pixels)
+    filed = decode(files, 8, channels=1, memory_gb=NOTHING).pixels[:]
+    assert torch.equal(filed, decode(files, 8, channels=1).pixels[:])
 
 
 def test_temporary_file_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -252,13 +261,13 @@ def test_what_fits_in_memory_leaves_no_cache(tmp_path: Path) -> None:
 
 def test_cache_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path)
-    first = decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels.clone()
+    first = decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels[:].clone()
 
     def refuse(path: Path) -> Image.Image:
         raise AssertionError(f"{path} was read again")
 
     monkeypatch.setattr(decode_module, "_as_shown", refuse)
-    assert torch.equal(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels, first)
+    assert torch.equal(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels[:], first)
 
 
 def test_every_change_makes_another_cache(tmp_path: Path) -> None:
@@ -280,8 +289,8 @@ def test_half_a_cache_is_not_used(tmp_path: Path, left: int) -> None:
     decode(files, 8, cache=cache, memory_gb=NOTHING)
     (path,) = cache.iterdir()
     path.write_bytes(path.read_bytes()[:left])
-    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels
-    assert torch.equal(found, decode(files, 8).pixels)
+    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels[:]
+    assert torch.equal(found, decode(files, 8).pixels[:])
 
 
 def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -300,8 +309,8 @@ def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.Monke
         with pytest.raises(Killed):
             decode(files, 8, cache=cache, memory_gb=NOTHING)
     assert list(cache.glob("*.npy")) == []
-    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels
-    assert torch.equal(found, decode(files, 8).pixels)
+    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels[:]
+    assert torch.equal(found, decode(files, 8).pixels[:])
 
 
 def test_abandoned_drafts_are_removed_and_growing_ones_kept(tmp_path: Path) -> None:
@@ -323,11 +332,136 @@ def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
         decode(save(tmp_path), 8, cache=tmp_path / "cache", memory_gb=NOTHING)
 
 
-def test_full_disk_is_said_before_decoding(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
-    with pytest.raises(UserError, match=r"3 decoded images need .* GB left; free some"):
-        decode(save(tmp_path), 8, cache=tmp_path / "cache", memory_gb=NOTHING)
+
+
+@pytest.mark.parametrize("folder", ["cache", None])
+def test_without_any_room_images_are_decoded_when_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | None
+) -> None:
+    files = save(tmp_path)
+    cache = None if folder is None else tmp_path / folder
+    held = decode(files, 8)
+    fill_disk(monkeypatch)
+    with pytest.warns(UserWarning, match=r"do not fit .*decoded again for every batch.*data\.knobs\.cache"):
+        images = decode(files, 8, cache=cache, memory_gb=NOTHING)
+    assert isinstance(images.pixels, FilePixels)
+    assert images.keys == held.keys
+    assert images.files == held.files
+    assert torch.equal(images.pixels[:], held.pixels[:])
+    assert cache is None or not cache.exists()
+
+
+def test_the_lack_of_room_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = save(tmp_path, 6)
+    fill_disk(monkeypatch)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("default")
+        decode_each([files[:2], files[2:3], files[3:]], 8, cache=None, memory_gb=NOTHING)
+    assert len(said) == 1
+
+
+def test_a_whole_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = save(tmp_path)
+    decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING)
+    fill_disk(monkeypatch)
+    assert isinstance(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels, torch.Tensor)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_file_pixels_are_indexed_as_a_tensor_is(tmp_path: Path, channels: int) -> None:
+    files = save(tmp_path, 5)
+    held = decode(files, 8, channels=channels).pixels
+    pixels = FilePixels(files, 8, channels=channels)
+    assert (pixels.shape, pixels.dtype, pixels.ndim, len(pixels)) == (held.shape, held.dtype, 4, 5)
+    order = torch.tensor([3, 0, 3])
+    for index in (
+        2,
+        -1,
+        slice(1, 4),
+        slice(None),
+        order,
+        torch.arange(5) > 2,
+        torch.tensor([], dtype=torch.int64),
+    ):
+        assert torch.equal(pixels[index], held[index])
+    with pytest.raises(IndexError):
+        pixels[5]
+
+
+def test_file_pixels_name_a_file_that_has_gone_bad(tmp_path: Path) -> None:
+    files = save(tmp_path)
+    pixels = FilePixels(files, 8)
+    files[1][1].write_bytes(b"no picture")
+    assert pixels[torch.tensor([0, 2])].shape == (2, 3, 8, 8)
+    with pytest.raises(UserError, match=r"1\.png \(not an image\); remove or replace"):
+        pixels[torch.tensor([0, 1])]
+
+
+def test_memory_is_half_of_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: 2 * gigabytes(3, 8))
+    decode(files, 8, cache=cache)
+    decode_each([files[:1], files[1:]], 8, cache=cache, memory_gb=None)
+    assert not cache.exists()
+    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: 1.9 * gigabytes(3, 8))
+    decode(files, 8, cache=cache)
+    assert len(list(cache.iterdir())) == 1
+    decode_each([files[:1], files[1:]], 8, cache=cache, memory_gb=None)  # one fits, the other two do not
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: 24.0)
+    assert allowance(3.0) == 3.0
+    assert allowance(None) == 12.0
+    monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
+    monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
+    assert allowance(None) == 3.0
+    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: None)
+    assert allowance(None) == 4.0
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
+@pytest.mark.parametrize("orientation", [None, *range(1, 9)])
+def test_aspects_are_those_of_the_image_as_shown(
+    tmp_path: Path, suffix: str, orientation: int | None
+) -> None:
+    exif = Image.Exif()
+    if orientation is not None:
+        exif[0x0112] = orientation
+    path = tmp_path / f"turned.{suffix}"
+    picture(size=(30, 20)).save(path, exif=exif)
+    shown = decode_module._as_shown(path)
+    assert shown.size == ((20, 30) if orientation in (5, 6, 7, 8) else (30, 20))
+    assert aspects([path]).tolist() == pytest.approx([shown.width / shown.height])
+
+
+def test_aspects_come_from_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    paths = [tmp_path / f"{width}.{suffix}" for width in (10, 20, 40) for suffix in ("png", "jpg")]
+    for path in paths:
+        picture(size=(int(path.stem), 20)).save(path)
+    picture().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+
+    def refuse(self: Image.Image) -> None:
+        raise AssertionError("the picture itself was read")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
+    found = aspects([*paths, tmp_path / "noted.jpg"])
+    assert found.dtype == torch.float32
+    assert found.tolist() == [0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 1.5]
+    assert aspects([]).shape == (0,)
+
+
+def test_aspects_of_what_is_no_image(tmp_path: Path) -> None:
+    (tmp_path / "text.jpg").write_text("no picture at all")
+    good = [path for _, path in save(tmp_path)]
+    with pytest.raises(
+        UserError, match=r"2 of 5 images cannot be read: .*text\.jpg \(not an image\), .*gone"
+    ):
+        aspects([*good, tmp_path / "text.jpg", tmp_path / "gone.png"])
 
 
 def test_parts_share_the_memory(tmp_path: Path) -> None:
@@ -336,4 +470,12 @@ def test_parts_share_the_memory(tmp_path: Path) -> None:
         [files, files[:2], files[2:]], 8, cache=cache, memory_gb=gigabytes(4, 8)
     )
     assert len(list(cache.iterdir())) == 1  # the second; the first and the third fit
-    assert torch.equal(torch.cat([second.pixels, third.pixels]), first.pixels)
+    assert torch.equal(torch.cat([second.pixels[:], third.pixels[:]]), first.pixels[:])
+
+
+def test_aspects_are_one_for_each_image(tmp_path: Path) -> None:
+    images = decode(save(tmp_path), 8)
+    assert images.aspect is None  # known only where a view asks for it
+    assert replace(images, aspect=torch.ones(3)).aspect is not None
+    with pytest.raises(ValueError, match="for 3 images"):
+        replace(images, aspect=torch.ones(2))

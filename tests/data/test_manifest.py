@@ -43,7 +43,7 @@ def assert_equal(one: Shift, two: Shift) -> None:
     assert one.source.images.keys == two.source.images.keys
     assert one.pool.keys == two.pool.keys
     assert one.pool.files == two.pool.files
-    assert torch.equal(one.pool.pixels, two.pool.pixels)
+    assert torch.equal(one.pool.pixels[:], two.pool.pixels[:])
     assert torch.equal(one.source.labels, two.source.labels)
     assert one.truth is not None
     assert two.truth is not None

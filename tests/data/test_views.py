@@ -1,109 +1,510 @@
+"""The reference is torchvision, image by image, with the parameters that luck holds."""
+
+from collections.abc import Callable
+from itertools import permutations
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 import torchvision.transforms.v2 as T
+from PIL import Image
+from scipy.stats import chisquare, ks_2samp
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 from torchvision.transforms.v2 import functional as TF
 
-from ducats.data.views import View, center_crop, color_jitter, crop_boxes, look, random_crop
+from ducats.data.views import (
+    FACTORS,
+    FLIP,
+    LUCK,
+    ORDER,
+    View,
+    blend,
+    color_jitter,
+    crop_boxes,
+    draw,
+    interpolation,
+    look,
+    resize_at_once,
+    resize_one_by_one,
+    turn_hue,
+)
 from ducats.randomness import fork
 
-IMAGES = torch.randint(0, 256, (6, 3, 20, 20), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+HEIGHT, WIDTH = 20, 26
+STRONG = (0.8, 0.8, 0.8, 0.5)
+USUAL = (0.4, 0.4, 0.4, 0.1)
+ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
+UNLIKELY = 1e-3  # p-values below it are refused; seeds are fixed, so no test fails by chance
 
 
-def test_no_view_is_the_image_itself() -> None:
-    assert torch.equal(look(IMAGES, View(), fork(0)), IMAGES.float() / 255)
+def noise(count: int = 12, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
+    shape = (count, channels, height, width)
+    return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def test_center_crop_is_torchvisions() -> None:
-    assert torch.equal(center_crop(IMAGES, 12), TF.center_crop(IMAGES, [12, 12]))
+def drawn(view: View, images: Tensor, *use: str | int) -> Tensor:
+    count, _, height, width = images.shape
+    return draw(view, count, height, width, fork(0, *use))
+
+
+def theirs(image: Tensor, view: View, luck: Tensor) -> Tensor:
+    """One image through torchvision's operators."""
+    shown = image.float() / 255
+    top, left, tall, wide = luck[:4].int().tolist()
+    size = view.size or image.shape[-1]
+    if view.crop == "resized":
+        shown = TF.resized_crop(shown, top, left, tall, wide, [size, size], antialias=True)
+    elif view.crop == "random":
+        padded = TF.pad(shown, [view.pad], padding_mode="edge")
+        shown = TF.crop(padded, top + view.pad, left + view.pad, size, size)
+    elif view.crop == "center":
+        shown = TF.center_crop(shown, [size, size])
+    elif view.crop == "none" and view.size:
+        shown = TF.resize(shown, [size, size], antialias=True)
+    if luck[FLIP]:
+        shown = TF.horizontal_flip(shown)
+    for kind in luck[ORDER].int().tolist():
+        if view.jitter[kind]:
+            shown = ADJUST[kind](shown, float(luck[FACTORS][kind]))
+    return shown
+
+
+def agree(images: Tensor, view: View, within: float) -> None:
+    luck = drawn(view, images)
+    shown = look(images, view, luck)
+    expected = torch.stack([theirs(image, view, row) for image, row in zip(images, luck, strict=True)])
+    assert shown.dtype == torch.float32
+    assert shown.shape == expected.shape
+    torch.testing.assert_close(shown, expected, rtol=0, atol=within)
+
+
+# -- the same as torchvision, given the same luck ----------------------------------------------------
+
+
+@pytest.mark.parametrize("flip", [0.0, 0.5])
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "view",
+    [
+        {},
+        {"crop": "center", "size": 12},
+        {"crop": "center", "size": 13},  # a margin that is odd
+        {"crop": "random", "size": 16},
+        {"crop": "random", "size": 20, "pad": 3},
+        {"crop": "random", "size": 23, "pad": 2},  # larger than the image
+    ],
+    ids=str,
+)
+def test_plain_crops_are_exact(view: dict[str, Any], channels: int, flip: float) -> None:
+    agree(noise(channels=channels), View(**view, flip=flip), within=0)
+
+
+@pytest.mark.parametrize("size", [7, 20, 26, 33])
+@pytest.mark.parametrize("crop", ["none", "resized"])
+def test_resizing(crop: Any, size: int) -> None:
+    for channels in (1, 3):
+        agree(noise(channels=channels), View(crop=crop, size=size, flip=0.5), within=5e-6)
+
+
+@pytest.mark.parametrize("size", [7, 20, 33])
+def test_resizing_at_once_is_resizing_one_by_one(size: int) -> None:
+    images, view = noise(40), View(crop="resized", size=size, scale=(0.01, 1.0), flip=0.5)
+    luck = drawn(view, images)
+    at_once, one_by_one = (resize(images, luck, size) for resize in (resize_at_once, resize_one_by_one))
+    torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-6)
+
+
+def test_a_box_shows_nothing_of_what_is_beside_it() -> None:
+    images = torch.full((1, 1, 16, 16), 255, dtype=torch.uint8)
+    images[:, :, 4:9, 3:12] = 51
+    luck = torch.tensor([[4.0, 3.0, 5.0, 9.0] + [0.0] * (LUCK - 4)])
+    for resize in (resize_at_once, resize_one_by_one):
+        torch.testing.assert_close(resize(images, luck, 11), torch.full((1, 1, 11, 11), 0.2))
+
+
+def test_interpolation_in_numbers() -> None:
+    def weights(start: float, length: float, size: int) -> list[list[float]]:
+        place, one = torch.arange(float(size))[None], torch.ones(1)
+        return interpolation(place, start * one, length * one, 4, blinkers=True)[0].tolist()
+
+    assert weights(1, 2, 2) == [[0, 1, 0, 0], [0, 0, 1, 0]]
+    assert weights(0, 4, 2)[0] == pytest.approx([3 / 7, 3 / 7, 1 / 7, 0])
+    assert weights(1, 2, 4)[1] == pytest.approx([0, 0.75, 0.25, 0])
+
+
+@pytest.mark.parametrize(
+    "jitter", [*np.diag(STRONG).tolist(), USUAL, STRONG, (0.4, 0, 0, 0.1), (0, 0.4, 0.4, 0)], ids=str
+)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_colour_jitter(jitter: Any, channels: int) -> None:
+    agree(noise(48, channels), View(jitter=tuple(jitter)), within=1e-5)
+
+
+def test_colour_jitter_in_every_order() -> None:
+    orders = torch.tensor(list(permutations(range(4)))).float()
+    images = noise(len(orders))
+    luck = drawn(View(jitter=STRONG), images)
+    luck[:, ORDER] = orders
+    for jitter in (STRONG, (0.8, 0.8, 0, 0.5), (0.8, 0.8, 0.8, 0)):
+        view = View(jitter=jitter)
+        expected = torch.stack([theirs(image, view, row) for image, row in zip(images, luck, strict=True)])
+        torch.testing.assert_close(look(images, view, luck), expected, rtol=0, atol=1e-5)
+
+
+def test_a_turn_of_hue() -> None:
+    levels = torch.linspace(0, 1, 9)
+    colours = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 27, 27)  # grey, ties and all
+    for turn in (-0.5, -1 / 3, -0.123, 0.0, 0.1, 1 / 6, 0.4, 0.5):
+        expected = TF.adjust_hue(colours, turn)
+        shown = turn_hue(colours, torch.tensor([turn]))
+        torch.testing.assert_close(shown, expected, rtol=0, atol=2e-6)
+        assert float(shown.min()) >= 0
+        assert float(shown.max()) <= 1
+
+
+def test_hue_of_colours_that_are_nearly_grey_stays_finite() -> None:
+    tiny = torch.tensor([0.0, 1e-45, 1e-40, 1e-30, 1e-8, 0.5, 0.5 + 1e-7, 1.0])
+    colours = torch.cartesian_prod(tiny, tiny, tiny).T.reshape(1, 3, 16, 32)
+    shown = turn_hue(colours, torch.tensor([0.3]))
+    torch.testing.assert_close(shown, TF.adjust_hue(colours, 0.3), rtol=0, atol=1e-6)
+
+
+def test_shares_of_one_leave_the_image_alone() -> None:
+    images = noise().float() / 255
+    for kinds in ([0], [0, 1], [2], [0, 1, 2]):
+        assert torch.equal(blend(images, torch.tensor([[1.0, 0.0, 0.0]]).expand(12, 3), kinds), images)
+
+
+def test_large_images_are_jittered_as_small_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    images = noise(7).float() / 255
+    luck = drawn(View(jitter=USUAL), images)
+    whole = color_jitter(images, USUAL, luck)
+    monkeypatch.setattr("ducats.data.views._CACHED", 2 * images[0].numel())  # two at a time
+    assert torch.equal(color_jitter(images, USUAL, luck), whole)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("crop", ["none", "center", "random", "resized"])
+def test_the_whole_chain(crop: Any, channels: int) -> None:
+    agree(noise(24, channels), View(crop=crop, size=15, flip=0.5, jitter=USUAL), within=1e-5)
+
+
+def test_nothing_under_autocast_is_rounded() -> None:
+    images, view = noise(), View(crop="random", size=16, resize="short_side", jitter=USUAL)
+    luck = draw(view, 12, HEIGHT, WIDTH, fork(0), torch.full((12,), 1.3))
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        shown = look(images, view, luck)
+    assert torch.equal(shown, look(images, view, luck))
+
+
+@pytest.mark.parametrize("crop", ["none", "center", "random", "resized"])
+def test_no_images_are_no_trouble(crop: Any) -> None:
+    view = View(crop=crop, size=16, flip=0.5, jitter=USUAL)
+    assert look(noise(0), view, drawn(view, noise(0))).shape == (0, 3, 16, 16)
+
+
+def test_what_does_not_fit_is_refused() -> None:
+    for view in (View(crop="center", size=21), View(crop="random", size=24, pad=1)):
+        with pytest.raises(ValueError, match="does not fit"):
+            draw(view, 1, HEIGHT, WIDTH, fork(0))
     with pytest.raises(ValueError, match="does not fit"):
-        center_crop(IMAGES, 24)
+        look(noise(), View(crop="center", size=21), torch.zeros(12, LUCK))
+    with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
+        look(noise(channels=2), View(jitter=USUAL), torch.zeros(12, LUCK))
 
 
-def test_random_crops_are_parts_of_the_image_each_at_its_own_place() -> None:
-    cut = random_crop(IMAGES, 16, 0, fork(0))
-    places = []
-    for image, part in zip(IMAGES, cut, strict=True):
-        found = [
-            (y, x) for y in range(5) for x in range(5) if torch.equal(image[:, y : y + 16, x : x + 16], part)
-        ]
-        places += found[:1]
-    assert len(places) == len(IMAGES)
-    assert len(set(places)) > 2
+# -- luck --------------------------------------------------------------------------------------------
+
+VIEWS = [
+    View(),
+    View(size=9, flip=0.3),
+    View(crop="center", size=12),
+    View(crop="random", size=16, pad=2, flip=0.5),
+    View(crop="resized", size=15, flip=0.5, jitter=USUAL),
+    View(crop="none", jitter=(0.4, 0, 0, 0)),
+    View(crop="center", size=14, resize="short_side", flip=0.5),
+    View(crop="random", size=14, resize="short_side", jitter=(0, 0, 0, 0.1)),
+]
 
 
-def test_padding_repeats_the_edge() -> None:
-    flat = torch.full((2, 1, 8, 8), 77, dtype=torch.uint8)
-    assert torch.equal(random_crop(flat, 8, 2, fork(0)), flat)
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_the_same_generator_draws_the_same_luck(view: View) -> None:
+    aspect = torch.linspace(0.4, 2.5, 30)
+    one, two, other = (draw(view, 30, HEIGHT, WIDTH, fork(seed), aspect) for seed in (1, 1, 2))
+    assert one.shape == (30, LUCK)
+    assert one.dtype == torch.float32
+    assert torch.equal(one, two)
+    random = view.crop in ("random", "resized") or view.flip or any(view.jitter)
+    assert torch.equal(one, other) == (not random)
+    assert torch.equal(one[:, ORDER].sort(1).values, torch.arange(4.0).expand(30, 4))
+
+
+@pytest.mark.parametrize("view", [View(size=9), View(crop="center", size=12, resize="short_side")], ids=str)
+def test_a_fixed_view_leaves_the_generator_alone(view: View) -> None:
+    generator = fork(0)
+    before = generator.get_state()
+    draw(view, 10, HEIGHT, WIDTH, generator, torch.full((10,), 1.5))
+    assert torch.equal(generator.get_state(), before)
+
+
+def test_boxes_of_fixed_views() -> None:
+    none, center = (draw(view, 2, 20, 27, fork(0))[:, :4] for view in (View(), View(crop="center", size=12)))
+    assert none.tolist() == [[0, 0, 20, 27]] * 2
+    assert center.tolist() == [[4, 8, 12, 12]] * 2  # 7.5 to the even side, as Python rounds
+
+
+SHAPES: list[Any] = [
+    ((0.08, 1.0), (3 / 4, 4 / 3), (24, 32)),
+    ((0.08, 1.0), (3 / 4, 4 / 3), (256, 256)),
+    ((0.5, 0.9), (0.5, 2.0), (64, 48)),
+    ((0.9, 1.0), (3.0, 4.0), (25, 32)),  # nothing fits, mostly
+]
+
+
+@pytest.mark.parametrize(("scale", "ratio", "sides"), SHAPES, ids=str)
+def test_boxes_are_distributed_as_torchvisions(scale: Any, ratio: Any, sides: tuple[int, int]) -> None:
+    count = 4000
+    ours = crop_boxes(count, *sides, scale, ratio, fork(0)).numpy()
+    transform, image = T.RandomResizedCrop(8, scale=scale, ratio=ratio), torch.empty(1, *sides)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        params = [transform.make_params([image]) for _ in range(count)]
+    tvs = np.array([[p["top"], p["left"], p["height"], p["width"]] for p in params], dtype=float)
+    for boxes in (ours, tvs):
+        assert (boxes[:, :2] >= 0).all()
+        assert (boxes[:, :2] + boxes[:, 2:] <= sides).all()
+    measures: list[Callable[[Any], Any]] = [
+        lambda b: b[:, 0],
+        lambda b: b[:, 1],
+        lambda b: b[:, 2] * b[:, 3],
+        lambda b: b[:, 3] / b[:, 2],
+        lambda b: b[:, 0] + b[:, 2] / 2,
+        lambda b: b[:, 1] + b[:, 3] / 2,
+    ]
+    for measure in measures:
+        assert ks_2samp(measure(ours), measure(tvs)).pvalue > UNLIKELY
+
+
+def test_the_box_where_none_fits_is_torchvisions() -> None:
+    for sides in ((25, 32), (32, 25), (7, 50), (50, 7)):
+        for ratio in ((3.0, 4.0), (0.2, 0.3)):
+            scale = (1.0, 1.0)
+            found = T.RandomResizedCrop(8, scale=scale, ratio=ratio).make_params([torch.empty(1, *sides)])
+            ours = crop_boxes(3, *sides, scale, ratio, fork(0))
+            assert ours.tolist() == [[found[n] for n in ("top", "left", "height", "width")]] * 3
+
+
+def test_factors_and_orders_are_distributed_as_torchvisions() -> None:
+    count, jitter = 4000, (0.4, 1.5, 0.2, 0.1)
+    luck = draw(View(jitter=jitter), count, 8, 8, fork(0)).numpy()
+    transform = T.ColorJitter(*jitter)
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        params = [transform.make_params([]) for _ in range(count)]
+    for kind, name in enumerate(("brightness", "contrast", "saturation", "hue")):
+        tvs = np.array([p[f"{name}_factor"] for p in params])
+        assert ks_2samp(luck[:, FACTORS][:, kind], tvs).pvalue > UNLIKELY
+    assert luck[:, FACTORS][:, 1].min() >= 0
+    orders = [tuple(row) for row in luck[:, ORDER].astype(int)]
+    counts = [orders.count(order) for order in permutations(range(4))]
+    assert sum(counts) == count
+    assert chisquare(counts).pvalue > UNLIKELY
+
+
+def test_places_of_random_crops_are_uniform() -> None:
+    luck = draw(View(crop="random", size=16, pad=2), 6000, 20, 24, fork(0))
+    for column, starts in ((0, range(-2, 7)), (1, range(-2, 11))):
+        places = luck[:, column].int().tolist()
+        counts = [places.count(start) for start in starts]
+        assert sum(counts) == 6000
+        assert chisquare(counts).pvalue > UNLIKELY
 
 
 def test_flips_come_with_their_probability() -> None:
-    many = IMAGES[:1].expand(2000, -1, -1, -1)
-    shown = look(many, View(flip=0.3), fork(0))
-    flipped = (shown != IMAGES[0].float() / 255).flatten(1).any(1)
-    assert abs(float(flipped.float().mean()) - 0.3) < 0.04
-    assert torch.equal(shown[flipped][0], (IMAGES[0].float() / 255).flip(-1))
+    rate = float(draw(View(flip=0.3), 10_000, 8, 8, fork(0))[:, FLIP].mean())
+    assert abs(rate - 0.3) < 4 * (0.3 * 0.7 / 10_000) ** 0.5
 
 
-def test_crop_boxes_have_torchvisions_statistics() -> None:
-    count, scale, ratio = 4000, (0.08, 1.0), (0.75, 4 / 3)
-    ours = crop_boxes(count, 24, 32, scale, ratio, fork(0))
-    torch.manual_seed(0)
-    transform = T.RandomResizedCrop(8, scale=scale, ratio=ratio)
-    drawn = [transform.make_params([torch.empty(3, 24, 32)]) for _ in range(count)]
-    theirs = torch.tensor([[d["top"], d["left"], d["height"], d["width"]] for d in drawn]).float()
-    error = theirs.std(0) * (2 / count) ** 0.5
-    assert ((ours.mean(0) - theirs.mean(0)).abs() < 4 * error).all()
-    assert ((ours.std(0) / theirs.std(0) - 1).abs() < 0.06).all()
-    assert (ours[:, 0] + ours[:, 2] <= 24).all()
-    assert (ours[:, 1] + ours[:, 3] <= 32).all()
-
-
-def test_a_resized_crop_of_the_whole_is_the_whole() -> None:
-    whole = View(crop="resized", size=20, scale=(1.0, 1.0), ratio=(1.0, 1.0))
-    torch.testing.assert_close(look(IMAGES, whole, fork(0)), IMAGES.float() / 255, rtol=0, atol=1e-5)
-
-
-def test_a_resized_crop_agrees_with_torchvision_on_the_same_box() -> None:
-    smooth = TF.gaussian_blur(IMAGES, [7, 7], [3.0, 3.0])
-    view = View(crop="resized", size=24, scale=(0.3, 0.6))
-    boxes = crop_boxes(len(smooth), 20, 20, view.scale, view.ratio, fork(5)).int().tolist()
-    shown = look(smooth, view, fork(5))
-    for image, ours, box in zip(smooth, shown, boxes, strict=True):
-        theirs = TF.resized_crop(image.float() / 255, *box, [24, 24], antialias=True)
-        # Inside; at a crop's rim torchvision repeats the rim where ours still sees the image beyond.
-        torch.testing.assert_close(ours[:, 3:-3, 3:-3], theirs[:, 3:-3, 3:-3], rtol=0, atol=0.01)
-
-
-@pytest.mark.parametrize(("position", "name"), [(0, "brightness"), (1, "contrast"), (2, "saturation")])
-def test_one_kind_of_jitter_is_torchvisions(position: int, name: str) -> None:
-    strength = [0.0, 0.0, 0.0, 0.0]
-    strength[position] = 0.4
-    images = IMAGES.float() / 255
-    shown = color_jitter(images, tuple(strength), fork(3))  # type: ignore[arg-type]
-    adjust = getattr(TF, f"adjust_{name}")
-    for image, ours in zip(images, shown, strict=True):
-        factors = torch.linspace(0.6, 1.4, 801)
-        error = min(float((adjust(image, float(f)) - ours).abs().max()) for f in factors)
-        assert error < 2e-3  # some factor of the range explains the picture
-
-
-def test_hue_turns_back_and_keeps_grey() -> None:
-    grey = torch.full((4, 3, 5, 5), 0.4)
-    torch.testing.assert_close(color_jitter(grey, (0, 0, 0, 0.5), fork(0)), grey, atol=2e-3, rtol=0)
-    red = torch.zeros(64, 3, 1, 1)
-    red[:, 0] = 0.5
-    assert (color_jitter(red, (0, 0, 0, 0.5), fork(0))[:, 2] > 0.2).any()  # some of them blue
-
-
-def test_grey_images_keep_one_channel() -> None:
-    shown = look(IMAGES[:, :1], View(jitter=(0.4, 0.4, 0.4, 0.1)), fork(0))
-    assert shown.shape == (6, 1, 20, 20)
-    assert shown.min() >= 0
-    assert shown.max() <= 1
+def test_columns_of_luck_do_not_know_each_other() -> None:
+    luck = draw(View(crop="random", size=16, flip=0.5, jitter=USUAL), 10_000, 20, 20, fork(0))
+    varied = luck[:, [0, 1, FLIP, *range(5, 10)]]
+    correlation = torch.corrcoef(varied.T) - torch.eye(8)
+    assert float(correlation.abs().max()) < 0.045
+    behind = torch.corrcoef(torch.cat([varied[1:], varied[:-1]], dim=1).T)[:8, 8:]
+    assert float(behind.abs().max()) < 0.045
 
 
 def test_each_image_has_its_own_luck() -> None:
-    same = IMAGES[:1].expand(8, -1, -1, -1)
-    shown = look(same, View(crop="resized", size=16, jitter=(0.4, 0.4, 0.4, 0.1)), fork(0))
+    same = noise(1).expand(8, -1, -1, -1)
+    view = View(crop="resized", size=16, jitter=USUAL)
+    shown = look(same, view, drawn(view, same))
     assert len({image.numpy().tobytes() for image in shown}) == 8
-    assert torch.equal(shown, look(same, View(crop="resized", size=16, jitter=(0.4, 0.4, 0.4, 0.1)), fork(0)))
+    assert torch.equal(shown, look(same, view, drawn(view, same)))
+
+
+def test_pixels_are_distributed_as_torchvisions() -> None:
+    count = 600
+    images = TF.gaussian_blur(noise(3, 3, 32, 32), [5, 5], [1.5, 1.5])
+    view = View(crop="resized", size=16, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.2))
+    transform = T.Compose(
+        [T.RandomResizedCrop(16, antialias=True), T.RandomHorizontalFlip(), T.ColorJitter(*view.jitter)]
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        for number, image in enumerate(images):
+            many = image.expand(count, -1, -1, -1)
+            ours = look(many, view, drawn(view, many, number))
+            tvs = torch.stack([transform(image.float() / 255) for _ in range(count)])
+            for one, two in (
+                (ours.mean((2, 3)), tvs.mean((2, 3))),
+                (ours.std((2, 3)), tvs.std((2, 3))),
+                (ours[:, :, 3, 12], tvs[:, :, 3, 12]),
+            ):
+                error = ((one.var(0) + two.var(0)) / count).sqrt()
+                assert ((one.mean(0) - two.mean(0)).abs() < 4 * error).all()
+                for channel in range(3):
+                    assert ks_2samp(one[:, channel], two[:, channel]).pvalue > UNLIKELY
+
+
+# -- the short side ----------------------------------------------------------------------------------
+
+
+def photograph(width: int, height: int) -> Image.Image:
+    """Smooth as a photograph is: a few waves, none shorter than a sixteenth of the picture."""
+    random = np.random.default_rng(width)
+    y, x = np.mgrid[0:height, 0:width] / [[[height]], [[width]]]
+    waves = [
+        np.cos(2 * np.pi * (u * x + v * y) + phase)
+        for u, v, phase in random.uniform(-16, 16, (12, 3)) * [[1, 1, 0.2]]
+    ]
+    colours = random.uniform(-1, 1, (3, 12)) @ np.stack(waves).reshape(12, -1)
+    scaled = 127.5 + 110 * colours / np.abs(colours).max(1, keepdims=True)
+    return Image.fromarray(scaled.T.reshape(height, width, 3).astype(np.uint8))
+
+
+def stored(image: Image.Image, side: int) -> Tensor:
+    """As ``decode`` stores it."""
+    squashed = image.resize((side, side), Image.Resampling.BICUBIC)
+    return torch.from_numpy(np.asarray(squashed).copy()).permute(2, 0, 1)[None]
+
+
+@pytest.mark.parametrize("crop", ["center", "random"])
+@pytest.mark.parametrize("sides", [(400, 300), (300, 400), (500, 333), (300, 300), (301, 487)])
+def test_the_short_side_shows_what_torchvision_shows(sides: tuple[int, int], crop: Any) -> None:
+    side, size = 256, 224
+    image = photograph(*sides)
+    view = View(crop=crop, size=size, resize="short_side")
+    luck = draw(view, 5, side, side, fork(1), torch.tensor([sides[0] / sides[1]]).expand(5))
+    shown = look(stored(image, side).expand(5, -1, -1, -1), view, luck)
+    resized = TF.pil_to_tensor(TF.resize(image, [side])).float() / 255  # the published path, by Pillow
+    tall, wide = resized.shape[-2:]
+    for ours, row in zip(shown, luck, strict=True):
+        top, left = float(row[0]) * tall / side, float(row[1]) * wide / side
+        assert abs(top - round(top)) + abs(left - round(left)) < 1e-3
+        expected = TF.crop(resized, round(top), round(left), size, size)
+        if crop == "center":
+            assert torch.equal(expected, TF.center_crop(resized, [size, size]))
+        assert float((ours - expected).abs().mean()) < 0.6 / 255
+        assert float((ours - expected).abs().max()) < 4 / 255
+
+
+def test_the_short_sides_field_of_view() -> None:
+    """A line down the photograph is where it is after ``Resize`` and a crop, to a fraction of a pixel."""
+    image = np.zeros((300, 400, 3), np.uint8)
+    image[:, 100:] = 255
+    view = View(crop="center", size=224, resize="short_side")
+    luck = draw(view, 1, 256, 256, fork(0), torch.tensor([4 / 3]))
+    shown = look(stored(Image.fromarray(image), 256), view, luck)[0, 0]
+    edge = 224 - float(shown.sum(1).mean())  # black pixels of a row
+    assert abs(edge - (100 / 400 * 341 - 58)) < 0.2  # 341 wide, of which the first 58 are cut off
+
+
+def test_places_along_the_long_side_are_uniform() -> None:
+    view = View(crop="random", size=224, resize="short_side")
+    luck = draw(view, 8000, 256, 256, fork(0), torch.full((8000,), 1.1)).double()  # 281 wide
+    assert torch.allclose(luck[:, 2:4], torch.tensor([224.0, 224 * 256 / 281]).double())
+    for column, longest in ((0, 256), (1, 281)):
+        places = (luck[:, column] * longest / 256).round().int().tolist()
+        counts = [places.count(start) for start in range(longest - 224 + 1)]
+        assert sum(counts) == 8000
+        assert chisquare(counts).pvalue > UNLIKELY
+
+
+def test_long_sides_are_whole_pixels_as_resize_finds_them() -> None:
+    """Also where the ratio, rounded to 24 bits, times the side falls just short of a whole number."""
+    sides = torch.tensor([[w, h] for w in range(40, 400, 7) for h in range(40, 400, 9)])
+    view, side = View(crop="center", size=200, resize="short_side"), 200
+    aspect = (sides[:, 0] / sides[:, 1]).float()
+    boxes = draw(view, len(sides), side, side, fork(0), aspect)[:, :4].double()
+    found = (side * 200 / boxes[:, 2:]).round().int().tolist()
+    expected = [
+        [int(side * max(h, w) / w) if h > w else side, int(side * max(h, w) / h) if w > h else side]
+        for w, h in sides.tolist()
+    ]
+    assert found == expected
+
+
+def test_the_short_side_needs_to_know_it() -> None:
+    with pytest.raises(ValueError, match="aspect"):
+        draw(View(crop="center", size=8, resize="short_side"), 2, 16, 16, fork(0))
+    refused: list[dict[str, Any]] = [{}, {"crop": "resized"}, {"crop": "random", "pad": 1}]
+    for view in refused:
+        with pytest.raises(ValueError, match="short_side"):
+            View(**view, resize="short_side")
+
+
+# -- no waiting for a GPU ----------------------------------------------------------------------------
+
+
+class OnDeviceOnly(TorchDispatchMode):
+    """Refuses whatever a CUDA graph cannot hold: values read back, tensors made on the host."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for leaf in tree_leaves((args, kwargs, result)):
+            assert not isinstance(leaf, Tensor) or leaf.device.type == "cuda", f"{func} on the host"
+        return result
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_looking_never_waits_for_a_device(view: View, channels: int) -> None:
+    with FakeTensorMode():  # has no values, so to ask for one is an error; needs no GPU
+        images = torch.empty(4, channels, HEIGHT, WIDTH, dtype=torch.uint8, device="cuda")
+        luck = torch.empty(4, LUCK, device="cuda")
+        with OnDeviceOnly():  # type: ignore[no-untyped-call]
+            shown = look(images, view, luck)
+    assert shown.shape == (4, channels, view.size or HEIGHT, view.size or WIDTH)
+
+
+def test_the_test_for_waiting_can_fail() -> None:
+    with FakeTensorMode():
+        luck = torch.empty(4, LUCK, device="cuda")
+        with OnDeviceOnly(), pytest.raises(AssertionError, match="host"):  # type: ignore[no-untyped-call]
+            luck * torch.arange(LUCK)
+        for wait in (lambda: float(luck.sum()), lambda: luck[luck > 0], lambda: bool(luck.any())):
+            with pytest.raises(Exception, match=r"aten\."):
+                wait()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("view", VIEWS, ids=str)
+def test_a_graph_shows_what_the_cpu_shows(view: View) -> None:
+    images, aspect = noise(height=WIDTH), torch.linspace(0.4, 2.5, 12)
+    first, second = (draw(view, 12, WIDTH, WIDTH, fork(seed), aspect) for seed in (1, 2))
+    there, luck = images.cuda(), first.cuda()
+    stream = torch.cuda.Stream()
+    with torch.cuda.stream(stream):
+        look(there, view, luck)  # libraries set themselves up outside of the graph
+    torch.cuda.current_stream().wait_stream(stream)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        shown = look(there, view, luck)
+    for chance in (first, second):
+        luck.copy_(chance)
+        graph.replay()
+        torch.testing.assert_close(shown.cpu(), look(images, view, chance), rtol=0, atol=1e-5)

@@ -73,7 +73,7 @@ def test_bought_and_void_images_leave_the_unlabelled_stream() -> None:
         assert batch.unlabelled is not None
         assert len(batch.labelled.labels) == 7  # too few to fill a batch: one even batch
         assert int(batch.labelled.labels.min()) >= 0  # VOID is never trained on
-    pool = toy().pool.pixels.float() / 255
+    pool = toy().pool.pixels[:].float() / 255
     shown = torch.cat([b.unlabelled for b in made if b.unlabelled is not None])
     for image in pool[:8]:
         assert not (shown == image).flatten(1).all(1).any()
@@ -99,7 +99,7 @@ def test_labels_go_with_their_images() -> None:
     shift = toy()
     known = {
         image.numpy().tobytes(): int(label)
-        for image, label in zip(shift.source.images.pixels, shift.source.labels, strict=True)
+        for image, label in zip(shift.source.images.pixels[:], shift.source.labels, strict=True)
     }
     for batch in batches(views=Views()):
         for image, label in zip(batch.source.images, batch.source.labels, strict=True):

@@ -1,14 +1,10 @@
 import copy
-from pathlib import Path
 
 import pytest
-import timm
 import torch
-from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from ducats.errors import UserError
-from ducats.models import Evidential, small_cnn, timm_classifier
+from ducats.models import Evidential, small_cnn
 
 
 def test_any_network_that_gives_logits_will_do() -> None:
@@ -51,46 +47,6 @@ def test_small_cnn(channels: int, size: int) -> None:
     assert features.shape == (2, 64)
 
 
-def test_timm_classifier_has_the_published_head() -> None:
-    model = timm_classifier(classes=5, channels=3, backbone="resnet18", pretrained=False)
-    logits, features = model(torch.rand(2, 3, 64, 64))
-    assert (logits.shape, features.shape) == ((2, 5), (2, 256))
-    assert [type(m) for m in model.bottleneck] == [nn.Linear, nn.BatchNorm1d, nn.ReLU]
-    assert float(features.detach().min()) >= 0
-    assert model.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
-    assert model.lr_multipliers == {}
-
-
-def test_local_weights_are_loaded_and_checked(tmp_path: Path) -> None:
-    trunk = timm.create_model("resnet18", pretrained=False)  # with its own classifier, as files have it
-    save_file(trunk.state_dict(), tmp_path / "w.safetensors")
-    torch.save(trunk.state_dict(), tmp_path / "w.pth")
-    for name in ("w.safetensors", "w.pth"):
-        model = timm_classifier(classes=2, channels=3, backbone="resnet18", weights=str(tmp_path / name))
-        assert torch.equal(model.backbone.conv1.weight, trunk.conv1.weight)  # type: ignore[union-attr, arg-type]
-        assert model.lr_multipliers == {"backbone": 0.1}
-    with pytest.raises(UserError, match=r"does not fit the backbone"):
-        timm_classifier(classes=2, channels=3, backbone="resnet34", weights=str(tmp_path / "w.pth"))
-    with pytest.raises(UserError, match=r"no file of weights"):
-        timm_classifier(classes=2, channels=3, backbone="resnet18", weights=str(tmp_path / "none.pth"))
-
-
-def test_weights_that_would_execute_code_are_refused(tmp_path: Path) -> None:
-    class Bomb:
-        def __reduce__(self) -> tuple[object, tuple[str]]:
-            return Path.touch, (tmp_path / "boom",)  # type: ignore[return-value]
-
-    torch.save({"conv1.weight": Bomb()}, tmp_path / "bomb.pth")
-    with pytest.raises(UserError, match=r"no file of weights that can be read safely"):
-        timm_classifier(classes=2, channels=3, backbone="resnet18", weights=str(tmp_path / "bomb.pth"))
-    assert not (tmp_path / "boom").exists()
-
-
-def test_an_unknown_backbone_names_near_ones() -> None:
-    with pytest.raises(UserError, match=r"timm has no model 'resnet5'; near: .*resnet50"):
-        timm_classifier(classes=2, channels=3, backbone="resnet5")
-
-
 def test_features_are_those_of_the_layer_that_made_the_logits() -> None:
     class HeadFirst(nn.Module):
         def __init__(self) -> None:
@@ -115,9 +71,3 @@ def test_features_are_those_of_the_layer_that_made_the_logits() -> None:
     copied = copy.deepcopy(model)
     assert copied(images).features is not None
     assert list(copied._hooks) == [copied.network.head]
-
-
-@pytest.mark.parametrize("channels", [1, 4])
-def test_a_backbone_takes_other_than_three_channels(channels: int) -> None:
-    model = timm_classifier(classes=2, channels=channels, backbone="resnet18", pretrained=False)
-    assert model(torch.rand(2, channels, 32, 32))[0].shape == (2, 2)

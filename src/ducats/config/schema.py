@@ -23,6 +23,11 @@ class Part(Strict):
 class View(Strict):
     """How a stored image becomes the model's input."""
 
+    resize: Literal["squash", "short_side"] = Field(
+        "squash",
+        description="what the crop is cut from: the image squashed to a square, or (published for unlabelled "
+        "target) in its own shape, the short side as long as the stored one",
+    )
     crop: Literal["none", "center", "random", "resized"] = Field(
         "none", description="none; centre; random place; random place, scale and shape (RandomResizedCrop)"
     )
@@ -124,6 +129,18 @@ class Train(Strict):
         "null: what the model advises (a pretrained backbone: 0.1)",
     )
     schedule: Schedule = Field(Schedule())
+    source_weight: dict[int, float] = Field(
+        {0: 1.0},
+        description="factor of the source's losses by the epoch from which it holds, counted from 0; "
+        "published for VisDA: {0: 1.0, 1: 0.5}",
+    )
+
+    @field_validator("source_weight")
+    @classmethod
+    def _from_the_start(cls, value: dict[int, float]) -> dict[int, float]:
+        if 0 not in value or min(value) < 0 or min(value.values()) < 0:
+            raise ValueError("weights must not be negative, and must begin with epoch 0")
+        return dict(sorted(value.items()))
 
 
 class Ask(Strict):
@@ -144,12 +161,46 @@ class Ask(Strict):
     )
 
 
+class Evaluation(Strict):
+    """On which images the model is measured, and when; nothing is ever chosen by it."""
+
+    images: Literal["auto", "held_out", "unlabelled", "target", "published"] = Field(
+        "auto",
+        description="held_out: images that are never asked about (the data's own test set, or else a share "
+        "of the target); unlabelled: the target without what was bought so far; target: all of it, bought "
+        "images included; auto: the data's own test set, or else unlabelled where the target's labels are "
+        "known to an oracle; published: the data's own test set, or else target",
+    )
+    share: float = Field(
+        0.2, gt=0, lt=1, description="of each class, held out where the data has no test set of its own"
+    )
+    every: int | None = Field(
+        None, ge=1, description="also measure after each so many epochs; published: 5, VisDA 2"
+    )
+
+
 class Engine(Strict):
-    """Where and how to compute; of this, only precision and scoring_batch belong to a run's identity."""
+    """Where and how to compute; of this, only precision and scoring_batch belong to a run's identity.
+
+    What speeds up a GPU is on where it can be, and can be switched off: null means just that.
+    """
 
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     processes: int = Field(1, ge=1, description="processes on this machine")
-    precision: Literal["32-true", "bf16-mixed", "16-mixed", "64-true"] = Field("32-true")
+    precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "64-true"] = Field(
+        "auto", description="auto: bf16-mixed on a GPU that has bfloat16, else 32-true"
+    )
+    images_on: Literal["auto", "device", "host"] = Field(
+        "auto",
+        description="where decoded images are kept; auto: on a GPU if they take at most half of its memory",
+    )
+    channels_last: bool | None = Field(
+        None, description="colours beside each other in memory, as tensor cores want it; null: on a GPU"
+    )
+    fused: bool | None = Field(None, description="the optimiser's update in one kernel; null: on a GPU")
+    graphs: bool | None = Field(
+        None, description="record a step once and replay it (CUDA graphs); null: on one CUDA device"
+    )
     threads: int | None = Field(
         None, ge=1, description="CPU threads per process; null leaves torch's default"
     )
@@ -173,6 +224,7 @@ class Config(Strict):
     train: Train = Field(Train())
     views: Views = Field(Views())
     ask: Ask = Field(Ask())
+    evaluation: Evaluation = Field(Evaluation())
     engine: Engine = Field(Engine())
 
     @model_validator(mode="after")

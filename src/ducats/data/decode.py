@@ -1,9 +1,8 @@
-"""From image files to one tensor, in memory or, where that would be too much, in a file."""
+"""From image files to one tensor: in memory, in a file where that is too much, or bit by bit if need be."""
 
 import hashlib
 import json
 import os
-import shutil
 import tempfile
 import time
 import warnings
@@ -14,27 +13,36 @@ from typing import IO, TypeVar
 
 import numpy as np
 import torch
+import torch.distributed
 from numpy.typing import NDArray
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from ducats.domain import Images
+from ducats.domain import Images, Pixels
 from ducats.errors import UserError
 from ducats.files import write_atomically
+from ducats.room import free_disk_gb, free_memory_gb
 
 Files = Sequence[tuple[str, Path]]  # keys, and where the images are
-Pixels = NDArray[np.uint8]
+Array = NDArray[np.uint8]
 Shape = tuple[int, int, int, int]  # (N, channels, size, size)
 T = TypeVar("T")
 
 _BLOCK = 256  # images decoded before they are put in their place: bounds what waits in memory
 _NAMED = 5  # unreadable files that an error names
 _MODES = {1: "L", 3: "RGB"}
+_MEMORY_GB = 4.0  # to hold where the system does not say how much there is
+_ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # in EXIF
 _RECIPE = 1  # raise it when the same files would give other pixels: old caches are then left alone
 
 
 def decode(
-    files: Files, size: int, *, channels: int = 3, cache: str | Path | None = None, memory_gb: float = 4.0
+    files: Files,
+    size: int,
+    *,
+    channels: int = 3,
+    cache: str | Path | None = None,
+    memory_gb: float | None = None,
 ) -> Images:
     """Read images as their viewer would show them, squashed to ``size`` x ``size``, in the given order.
 
@@ -48,18 +56,20 @@ def decode(
         cache: A folder for what does not fit in memory. A later call with the same keys, paths, file
             sizes, times and size opens what is there. Without a folder, an unnamed temporary file is used
             that goes when the process ends, and the next process decodes again.
-        memory_gb: Gigabytes (2**30 bytes) of pixels to hold in memory; more go to a file, from which the
-            system reads what is looked at. Such pixels are read-only: writing to them ends the process.
+        memory_gb: Gigabytes (2**30 bytes) of pixels to hold in memory; None for half of what is free. More
+            go to a file, from which the system reads what is looked at. Such pixels are read-only: writing
+            to them ends the process. Without room for that either, images are decoded when looked at.
 
     Raises:
-        UserError: Some files are no images that can be read, or the file system is too full.
+        UserError: Some files are no images that can be read.
     """
     if size < 1:
         raise UserError(f"images cannot be {size} pixels wide; give a size of 1 or more")
     if channels not in _MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
     shape = (len(files), channels, size, size)
-    if gigabytes(len(files), size, channels) <= memory_gb:
+    pixels: Pixels
+    if gigabytes(len(files), size, channels) <= allowance(memory_gb):
         pixels = torch.from_numpy(_in_memory(files, shape))
     elif cache is not None:
         pixels = _in_cache(files, shape, Path(cache).expanduser())
@@ -69,15 +79,26 @@ def decode(
 
 
 def decode_each(
-    parts: Sequence[Files], size: int, *, cache: str | Path | None, memory_gb: float
+    parts: Sequence[Files], size: int, *, cache: str | Path | None, memory_gb: float | None
 ) -> list[Images]:
     """Decode several sets of RGB images that share one allowance of memory, the first ones first."""
     decoded = []
+    left = allowance(memory_gb)
     for files in parts:
-        decoded.append(decode(files, size, cache=cache, memory_gb=memory_gb))
+        decoded.append(decode(files, size, cache=cache, memory_gb=left))
         taken = gigabytes(len(files), size)
-        memory_gb -= taken if taken <= memory_gb else 0.0
+        left -= taken if taken <= left else 0.0
     return decoded
+
+
+def allowance(memory_gb: float | None) -> float:
+    """Gigabytes of pixels to hold in memory: as given, or half of what is free, shared by all processes."""
+    if memory_gb is not None:
+        return memory_gb
+    free = free_memory_gb()
+    several = torch.distributed.is_available() and torch.distributed.is_initialized()
+    processes = torch.distributed.get_world_size() if several else 1
+    return _MEMORY_GB if free is None else free / 2 / processes
 
 
 def gigabytes(count: int, size: int, channels: int = 3) -> float:
@@ -102,21 +123,57 @@ def find_unreadable(files: Files) -> list[tuple[Path, str]]:
     ]
 
 
-def _in_memory(files: Files, shape: Shape) -> Pixels:
+def aspects(files: Sequence[Path]) -> Tensor:
+    """Width over height of each image as it is shown, from the files' headers: float32 (N,)."""
+    outcomes = list(_side_by_side(lambda path: _attempt(lambda: _aspect(path)), files))
+    pairs = zip(files, outcomes, strict=True)
+    unreadable = [(path, outcome) for path, outcome in pairs if isinstance(outcome, str)]
+    if unreadable:
+        raise UserError(_complaint(unreadable, len(files)))
+    return torch.tensor(outcomes, dtype=torch.float32)
+
+
+class FilePixels:
+    """Pixels that are decoded whenever they are looked at, where neither memory nor disk has room for them.
+
+    To the rest of the library it is what a tensor is, as far as ``domain.Pixels`` goes.
+    """
+
+    dtype = torch.uint8
+    ndim = 4
+
+    def __init__(self, files: Files, size: int, *, channels: int = 3) -> None:
+        self.shape = torch.Size((len(files), channels, size, size))
+        self._files = tuple(files)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def __getitem__(self, index: int | slice | Tensor, /) -> Tensor:
+        rows = torch.arange(len(self))[index]
+        files = [self._files[row] for row in rows.flatten().tolist()]
+        _, channels, height, width = self.shape
+        decoded = torch.from_numpy(_in_memory(files, (len(files), channels, height, width)))
+        return decoded.view(*rows.shape, channels, height, width)
+
+
+def _in_memory(files: Files, shape: Shape) -> Array:
     """The decoded images as an array."""
-    pixels: Pixels = np.empty(shape, np.uint8)
+    pixels: Array = np.empty(shape, np.uint8)
     for row, image in enumerate(_decoded(files, shape)):
         pixels[row] = image
     return pixels
 
 
-def _in_cache(files: Files, shape: Shape, folder: Path) -> Tensor:
+def _in_cache(files: Files, shape: Shape, folder: Path) -> Pixels:
     """The decoded images in a file of this folder, written unless it is there already."""
     path = folder / f"images-{_digest(files, shape)}.npy"
     try:
         return _mapped(path, shape)
     except (OSError, ValueError):
         pass  # not there, or spoilt
+    if not _has_room(folder, shape):
+        return _on_demand(files, shape, folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _drop_abandoned_drafts(path)
@@ -129,23 +186,37 @@ def _in_cache(files: Files, shape: Shape, folder: Path) -> Tensor:
     return _mapped(path, shape)
 
 
-def _in_temporary_file(files: Files, shape: Shape) -> Tensor:
+def _in_temporary_file(files: Files, shape: Shape) -> Pixels:
     """The decoded images in a file without a name, gone when the tensor is."""
+    where = Path(tempfile.gettempdir())
+    if not _has_room(where, shape):
+        return _on_demand(files, shape, where)
     with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
         path = Path(folder) / "images.npy"
         _write(path, files, shape)
         return _mapped(path, shape)  # an open mapping outlives the name
 
 
+def _has_room(folder: Path, shape: Shape) -> bool:
+    """Whether the decoded images fit on the disk where this folder is, or would be made."""
+    count, channels, size, _ = shape
+    return gigabytes(count, size, channels) <= free_disk_gb(folder)
+
+
+def _on_demand(files: Files, shape: Shape, folder: Path) -> FilePixels:
+    """The images as files, and a word on what that costs."""
+    _, channels, size, _ = shape
+    # Without numbers: Python shows the same words once, and this may be said of source, target and test.
+    warnings.warn(
+        f"decoded images do not fit in memory or in {folder}: they are decoded again for every batch, which "
+        "is slower; give --set data.knobs.cache=DIR on a larger disk, or a smaller data.knobs.size",
+        stacklevel=4,
+    )
+    return FilePixels(files, size, channels=channels)
+
+
 def _write(path: Path, files: Files, shape: Shape) -> None:
     """Decode into a NumPy file, which has its name only once it is whole."""
-    count, channels, size, _ = shape
-    needed, free = gigabytes(count, size, channels), shutil.disk_usage(path.parent).free / 2**30
-    if needed > free:
-        raise UserError(
-            f"{count} decoded images need {needed:.1f} GB, but {path.parent} has {free:.1f} GB left;"
-            " free some, give another cache folder, a smaller size, or more memory_gb"
-        )
 
     def write(file: IO[bytes]) -> None:
         header = {"descr": "|u1", "fortran_order": False, "shape": shape}
@@ -192,7 +263,7 @@ def _size_and_time(path: Path) -> tuple[int, int]:
     return status.st_size, status.st_mtime_ns
 
 
-def _decoded(files: Files, shape: Shape) -> Iterator[Pixels]:
+def _decoded(files: Files, shape: Shape) -> Iterator[Array]:
     """Each image (channels, size, size), in order; after the last, an error if any was unreadable."""
     _, channels, size, _ = shape
     unreadable = []
@@ -249,11 +320,11 @@ def _attempt(read: Callable[[], T]) -> T | str:
         return str(error) or type(error).__name__
 
 
-def _array(path: Path, size: int, channels: int) -> Pixels:
+def _array(path: Path, size: int, channels: int) -> Array:
     """One image, squashed: uint8 (channels, size, size)."""
     image = _as_shown(path).convert(_MODES[channels])
     image = image.resize((size, size), Image.Resampling.BICUBIC)
-    pixels: Pixels = np.asarray(image).reshape(size, size, channels)
+    pixels: Array = np.asarray(image).reshape(size, size, channels)
     return pixels.transpose(2, 0, 1)
 
 
@@ -273,6 +344,24 @@ def _as_shown(path: Path) -> Image.Image:
         image = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
     return image.convert("RGB") if image.mode not in ("L", "RGB") else image
+
+
+def _aspect(path: Path) -> float:
+    """Width over height of one image, turned as its EXIF says."""
+    with Image.open(path) as opened:
+        width, height = opened.size
+        # A TIFF is opened with the sides that it is going to have. The PNG's own method would read the whole
+        # picture, in case that a note follows it.
+        turned = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS
+    return height / width if turned else width / height
+
+
+def _orientation(image: Image.Image) -> int:
+    """How the image is to be turned."""
+    try:
+        return int(Image.Image.getexif(image).get(_ORIENTATION, 1))
+    except Exception:  # as in _upright
+        return 1
 
 
 def _upright(image: Image.Image) -> Image.Image:

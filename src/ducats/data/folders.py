@@ -24,7 +24,7 @@ def folders(
     size: int = 256,
     truth: bool = False,
     cache: str | Path | None = None,
-    memory_gb: float = 4.0,
+    memory_gb: float | None = None,
 ) -> Shift:
     """Read a shift from folders: the source's sub-folders are the classes, the target's mean nothing.
 
@@ -39,7 +39,7 @@ def folders(
         size: Height and width that images are squashed to.
         truth: The target's first-level folders are its true classes: for a simulated oracle.
         cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, all folders together.
+        memory_gb: Gigabytes of decoded images to hold in memory, all folders together; None: see ``decode``.
 
     Raises:
         UserError: A folder is missing, empty, not as described, or inside another; an image is broken.
@@ -69,7 +69,12 @@ def folders(
 
 
 def labelled_folder(
-    folder: Path, classes: Sequence[str], *, size: int = 256, channels: int = 3, memory_gb: float = 4.0
+    folder: Path,
+    classes: Sequence[str],
+    *,
+    size: int = 256,
+    channels: int = 3,
+    memory_gb: float | None = None,
 ) -> Domain:
     """Read labelled images, ``class/...``, of classes that are known already.
 
@@ -78,7 +83,7 @@ def labelled_folder(
         classes: Their names, in their order.
         size: Height and width that images are squashed to.
         channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory.
+        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
     """
     files = _images_of_classes("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
@@ -86,14 +91,16 @@ def labelled_folder(
     return Domain(images, labels, tuple(classes))
 
 
-def image_folder(folder: Path, *, size: int = 256, channels: int = 3, memory_gb: float = 4.0) -> Images:
+def image_folder(
+    folder: Path, *, size: int = 256, channels: int = 3, memory_gb: float | None = None
+) -> Images:
     """Read images without labels, in any sub-folders or none.
 
     Args:
         folder: Where they are.
         size: Height and width that images are squashed to.
         channels: 3 for RGB, 1 for grey.
-        memory_gb: Gigabytes of decoded images to hold in memory.
+        memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
     """
     files = _images("image", existing_folder("image", folder))
     return decode(files, size, channels=channels, memory_gb=memory_gb)

@@ -32,7 +32,7 @@ class Row:
 
 
 def manifest(
-    *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float = 4.0
+    *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float | None = None
 ) -> Shift:
     """Read a shift from a table with the columns ``path``, ``domain``, ``label``, ``key``, ``split``.
 
@@ -47,7 +47,7 @@ def manifest(
         path: A ``.csv`` (UTF-8, commas) or ``.parquet`` file.
         size: Height and width that images are squashed to.
         cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, all rows together.
+        memory_gb: Gigabytes of decoded images to hold in memory, all rows together; None: see ``decode``.
 
     Raises:
         UserError: The table, or an image that it lists, is not as described.

@@ -1,6 +1,12 @@
-"""Views: how stored images become a model's input. Whole batches at once, each image with its own luck."""
+"""Views: how stored images become a model's input. Whole batches at once, each image with its own luck.
+
+Luck is drawn on the CPU, for an epoch at a time; looking is arithmetic on the device where the images are.
+It draws nothing and asks the device for no value, so a GPU never has to wait for it, and it can be part of
+a CUDA graph. Every operation is torchvision's (``transforms.v2``, on floats in [0, 1]), image by image.
+"""
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -9,6 +15,15 @@ import torch.nn.functional as F
 from torch import Tensor
 
 ATTEMPTS = 10  # of RandomResizedCrop to find a box that fits, as in torchvision
+LUCK = 13  # columns of luck:
+BOX = slice(0, 4)  # top, left, height, width, in stored pixels
+FLIP = 4  # 1 or 0
+FACTORS = slice(5, 9)  # of brightness, contrast, saturation, and the turn of hue
+ORDER = slice(9, 13)  # which of these four comes first, second, ...
+
+BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
+LUMA = (0.2989, 0.587, 0.114)  # grey of red, green and blue, as torchvision has it
+_CACHED = 2**18  # colour values that a CPU keeps close while it works on them
 
 
 @dataclass(frozen=True)
@@ -22,60 +37,100 @@ class View:
     pad: int = 0
     flip: float = 0.0
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
+    resize: Literal["squash", "short_side"] = "squash"
+
+    def __post_init__(self) -> None:
+        if self.resize == "short_side" and (self.crop not in ("center", "random") or self.pad):
+            raise ValueError("resize 'short_side' goes with a center or random crop without pad")
 
 
-def look(images: Tensor, view: View, generator: torch.Generator) -> Tensor:
-    """Show images through a view: uint8 ``(N, C, H, W)`` to float32 ``(N, C, size, size)`` in [0, 1]."""
+def draw(
+    view: View,
+    count: int,
+    height: int,
+    width: int,
+    generator: torch.Generator,
+    aspect: Tensor | None = None,
+) -> Tensor:
+    """Draw all that is random about views of images that are stored as ``height`` x ``width``.
+
+    Only what the view leaves to chance is drawn, so a fixed view leaves the generator as it was.
+
+    Args:
+        view: What to draw for.
+        count: How many views.
+        height: Of the stored images.
+        width: Of the stored images.
+        generator: A CPU generator.
+        aspect: Width over height ``(count,)`` that each image had before it was squashed, for
+            ``resize="short_side"``.
+
+    Returns:
+        Luck: float32 ``(count, LUCK)`` on the CPU. Rows do not depend on each other.
+    """
+    luck = torch.zeros(count, LUCK)
+    luck[:, BOX] = _boxes(view, count, height, width, generator, aspect)
+    if view.flip:
+        luck[:, FLIP] = (torch.rand(count, generator=generator) < view.flip).float()
+    *strengths, hue = view.jitter
+    ranges = [(max(0.0, 1 - strength), 1 + strength) for strength in strengths] + [(-hue, hue)]
+    for column, (low, high) in enumerate(ranges, start=FACTORS.start):
+        luck[:, column] = _between(low, high, (count,), generator) if low < high else low
+    if any(view.jitter):
+        luck[:, ORDER] = torch.rand(count, 4, generator=generator).argsort(dim=1).float()
+    else:
+        luck[:, ORDER] = torch.arange(4.0)
+    return luck
+
+
+def look(images: Tensor, view: View, luck: Tensor) -> Tensor:
+    """Show images through a view, as luck has it.
+
+    Args:
+        images: uint8 ``(N, C, H, W)`` on any device.
+        view: What is shown of them.
+        luck: From ``draw`` for this view and these sides, ``(N, LUCK)`` on the same device.
+
+    Returns:
+        float32 ``(N, C, size, size)`` in [0, 1].
+    """
     size = view.size or images.shape[-1]
     if view.crop == "resized":
-        shown = resized_crop(images, view, size, generator)
+        resize = resize_one_by_one if images.device.type == "cpu" else resize_at_once
+        shown = resize(images, luck, size)
+    elif view.resize == "short_side":
+        shown = resize_at_once(images, luck, size, blinkers=False)
     elif view.crop == "random":
-        shown = random_crop(images, size, view.pad, generator).float() / 255
-    elif view.crop == "center":
-        shown = center_crop(images, size).float() / 255
+        shown = cut(images, luck, size).float().div_(255)
     else:
-        shown = images.float() / 255
-        if size != images.shape[-1]:
+        shown = center_crop(images, size) if view.crop == "center" else images
+        shown = (_turned(shown, luck) if view.flip else shown).float().div_(255)
+        if view.crop == "none" and view.size and shown.shape[-2:] != (size, size):
             shown = F.interpolate(shown, (size, size), mode="bilinear", antialias=True)
-    if view.flip:
-        turned = torch.rand(len(shown), generator=generator) < view.flip
-        shown = torch.where(turned.to(shown.device)[:, None, None, None], shown.flip(-1), shown)
-    return color_jitter(shown, view.jitter, generator) if any(view.jitter) else shown
+    return color_jitter(shown, view.jitter, luck) if any(view.jitter) else shown
 
 
-def center_crop(images: Tensor, size: int) -> Tensor:
-    """Cut the middle out."""
-    top, left = ((side - size) // 2 for side in images.shape[-2:])
-    if top < 0 or left < 0:
-        raise ValueError(f"a crop of {size} does not fit into images of {tuple(images.shape[-2:])}")
-    return images[..., top : top + size, left : left + size]
+# ---- boxes
 
 
-def random_crop(images: Tensor, size: int, pad: int, generator: torch.Generator) -> Tensor:
-    """Cut a square out of each image, each at its own place; ``pad`` repeats the edge first."""
-    if pad:
-        images = F.pad(images.float(), (pad,) * 4, mode="replicate").to(images.dtype)
-    count, _, height, width = images.shape
-    if size > height or size > width:
-        raise ValueError(f"a crop of {size} does not fit into images of {(height, width)}")
-    top = torch.randint(0, height - size + 1, (count, 1), generator=generator)
-    left = torch.randint(0, width - size + 1, (count, 1), generator=generator)
-    rows, columns = (start + torch.arange(size) for start in (top, left))
-    which = torch.arange(count)[:, None, None]
-    cut = images[which, :, rows[:, :, None], columns[:, None, :]]  # (N, size, size, C)
-    return cut.permute(0, 3, 1, 2)
-
-
-def resized_crop(images: Tensor, view: View, size: int, generator: torch.Generator) -> Tensor:
-    """Cut a box of random place, area and shape out of each image and resize it (RandomResizedCrop)."""
-    height, width = images.shape[-2:]
-    boxes = crop_boxes(len(images), height, width, view.scale, view.ratio, generator)
-    top, left, tall, wide = (side.to(images.device) for side in boxes.unbind(1))
-    theta = torch.zeros(len(images), 2, 3, device=images.device)
-    theta[:, 0, 0], theta[:, 1, 1] = wide / width, tall / height
-    theta[:, 0, 2], theta[:, 1, 2] = (2 * left + wide) / width - 1, (2 * top + tall) / height - 1
-    grid = F.affine_grid(theta, [len(images), 1, size, size], align_corners=False)
-    return F.grid_sample(images.float() / 255, grid, padding_mode="border", align_corners=False)
+def _boxes(
+    view: View, count: int, height: int, width: int, generator: torch.Generator, aspect: Tensor | None
+) -> Tensor:
+    """What each view is cut from: ``(count, 4)``."""
+    size = view.size or width
+    if view.crop == "none":
+        return torch.tensor([0.0, 0.0, height, width]).expand(count, 4)
+    if view.crop == "resized":
+        return crop_boxes(count, height, width, view.scale, view.ratio, generator)
+    if view.resize == "short_side":
+        if aspect is None:
+            raise ValueError("resize 'short_side' needs the images' aspect ratios")
+        return short_side_boxes(view, height, width, aspect, generator)
+    if view.crop == "center":
+        return torch.tensor([_middle(height, size), _middle(width, size), size, size]).expand(count, 4)
+    sides = [_fitting(side + 2 * view.pad, size) for side in (height, width)]
+    starts = [torch.randint(side - size + 1, (count,), generator=generator) - view.pad for side in sides]
+    return torch.stack([*starts, *torch.full((2, count), size)], dim=1)
 
 
 def crop_boxes(
@@ -86,67 +141,232 @@ def crop_boxes(
     ratio: tuple[float, float],
     generator: torch.Generator,
 ) -> Tensor:
-    """Boxes ``(count, 4)`` as top, left, height, width, drawn by torchvision's rule."""
+    """Boxes ``(count, 4)`` as top, left, height, width, drawn by the rule of RandomResizedCrop."""
     area = height * width * _between(*scale, (count, ATTEMPTS), generator)
-    low, high = (math.log(side) for side in ratio)
-    shape = _between(low, high, (count, ATTEMPTS), generator).exp()
+    shape = _between(math.log(ratio[0]), math.log(ratio[1]), (count, ATTEMPTS), generator).exp()
     wide, tall = (area * shape).sqrt().round(), (area / shape).sqrt().round()
     fits = (wide > 0) & (wide <= width) & (tall > 0) & (tall <= height)
     first = fits.int().argmax(dim=1, keepdim=True)
     wide, tall = wide.gather(1, first).squeeze(1), tall.gather(1, first).squeeze(1)
-    # No attempt fits: the whole image, its longer side cut to the allowed shape.
-    none = ~fits.any(dim=1)
-    wide[none] = min(width, round(height * ratio[1]))
-    tall[none] = min(height, round(width / ratio[0]))
-    top = (torch.rand(count, generator=generator) * (height - tall + 1)).floor()
-    left = (torch.rand(count, generator=generator) * (width - wide + 1)).floor()
-    top[none], left[none] = ((height - tall[none]) / 2).round(), ((width - wide[none]) / 2).round()
+    top = _between(0, 1, (count,), generator).mul(height - tall + 1).floor()
+    left = _between(0, 1, (count,), generator).mul(width - wide + 1).floor()
+    # No attempt fits: the middle of the image, its longer side cut to the allowed shape.
+    most_tall, most_wide = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
+    middle = [(height - most_tall) // 2, (width - most_wide) // 2, most_tall, most_wide]
+    boxes = torch.stack([top, left, tall, wide], dim=1)
+    return torch.where(fits.any(dim=1, keepdim=True), boxes, torch.tensor(middle, dtype=boxes.dtype))
+
+
+def short_side_boxes(
+    view: View, height: int, width: int, aspect: Tensor, generator: torch.Generator
+) -> Tensor:
+    """Boxes ``(count, 4)`` in squashed images that show what a crop after ``Resize(short side)`` shows.
+
+    Places are whole pixels of the image as ``Resize`` would make it, so boxes are fractions of stored ones.
+    """
+    size = view.size or width
+    side = _fitting(min(height, width), size)
+    # Rounded ratios must not fall short of a whole number of pixels that Resize finds exactly.
+    across = aspect.double() * (1 + 1e-7)
+    down = aspect.double().reciprocal() * (1 + 1e-7)
+    boxes = []
+    for stored, longer in ((height, down), (width, across)):
+        resized = (side * longer.clamp_min(1)).floor()
+        if view.crop == "center":
+            start = ((resized - size) / 2).round()
+        else:
+            start = _between(0, 1, tuple(resized.shape), generator).mul(resized - size + 1).floor()
+        boxes.append((start * stored / resized, size * stored / resized))
+    (top, tall), (left, wide) = boxes
     return torch.stack([top, left, tall, wide], dim=1)
 
 
-def color_jitter(
-    images: Tensor, strength: tuple[float, float, float, float], generator: torch.Generator
-) -> Tensor:
-    """Change brightness, contrast, saturation and hue of each image by its own factors.
+def _fitting(side: int, size: int) -> int:
+    """The side, if a crop of this size fits in."""
+    if size > side:
+        raise ValueError(f"a crop of {size} does not fit into images of {side}")
+    return side
 
-    The ranges are ColorJitter's; the order is fixed, and hue is a rotation in YIQ, which is one matrix per
-    image where torchvision's way through HSV is most of the cost of augmentation.
-    """
-    brightness, contrast, saturation, hue = strength
-    draw = [_between(max(0.0, 1 - s), 1 + s, (len(images), 1, 1, 1), generator) for s in strength[:3]]
-    turn = _between(-hue, hue, (len(images),), generator)
-    shown = images
-    if brightness:
-        shown = (shown * draw[0].to(shown.device)).clamp(0, 1)
-    if contrast:
-        mean = _grey(shown).mean(dim=(2, 3), keepdim=True)
-        shown = torch.lerp(mean.expand_as(shown), shown, draw[1].to(shown.device)).clamp(0, 1)
-    if shown.shape[1] == 3 and (saturation or hue):
-        if saturation:
-            shown = torch.lerp(_grey(shown).expand_as(shown), shown, draw[2].to(shown.device)).clamp(0, 1)
-        if hue:
-            turned = torch.bmm(_hue_rotation(turn).to(shown.device), shown.flatten(2))
-            shown = turned.view_as(shown).clamp(0, 1)
-    return shown
+
+def _middle(side: int, size: int) -> int:
+    """Where the middle begins, as torchvision rounds it."""
+    return round((_fitting(side, size) - size) / 2)
 
 
 def _between(low: float, high: float, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    return low + (high - low) * torch.rand(shape, generator=generator)
+    return low + (high - low) * torch.rand(shape, generator=generator, dtype=torch.float64)
+
+
+# ---- crops
+
+
+def center_crop(images: Tensor, size: int) -> Tensor:
+    """Cut the middle out."""
+    top, left = (_middle(side, size) for side in images.shape[-2:])
+    return images[..., top : top + size, left : left + size]
+
+
+def cut(images: Tensor, luck: Tensor, size: int) -> Tensor:
+    """Cut a square out of each image, turned if it is to be; beyond the edge, the edge is repeated."""
+    height, width = images.shape[-2:]
+    rows = luck[:, 0, None].long() + torch.arange(size, device=images.device)
+    columns = luck[:, 1, None].long() + _from_left(luck, size).long()
+    rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
+    places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+    flat = images.flatten(2)
+    found = flat.gather(2, places[:, None, :].expand(-1, flat.shape[1], -1))
+    return found.view(*images.shape[:2], size, size)
+
+
+def resize_one_by_one(images: Tensor, luck: Tensor, size: int) -> Tensor:
+    """What ``resize_at_once`` does, on a CPU, where its matrices, mostly zeros, take four times as long."""
+    shown = torch.empty(*images.shape[:2], size, size)
+    boxes = luck[:, [0, 1, 2, 3, FLIP]].int().tolist()
+    for image, part, (top, left, tall, wide, turned) in zip(images, shown, boxes, strict=True):
+        box = image[None, :, top : top + tall, left : left + wide].float()
+        resized = F.interpolate(box, (size, size), mode="bilinear", antialias=True)[0]
+        part.copy_(resized.flip(-1) if turned else resized)
+    return shown.div_(255)
+
+
+def resize_at_once(images: Tensor, luck: Tensor, size: int, *, blinkers: bool = True) -> Tensor:
+    """Cut a box out of each image, resize it (bilinear, antialiased), and turn it if it is to be.
+
+    Each side is one matrix product per image, in float32 (or what ``torch.set_float32_matmul_precision``
+    was told to allow), also under autocast. With ``blinkers`` nothing outside of the box is seen, as if it
+    were cut out first; without, the image is resized before it is cut, and the box may be of fractions.
+    """
+    top, left, tall, wide = luck[:, BOX].unbind(1)
+    down = torch.arange(size, device=images.device, dtype=torch.float32).expand(len(images), size)
+    vertical = interpolation(down, top, tall, images.shape[-2], blinkers=blinkers)
+    across = interpolation(_from_left(luck, size), left, wide, images.shape[-1], blinkers=blinkers) / 255
+    with torch.autocast(images.device.type, enabled=False):
+        narrowed = torch.bmm(images.flatten(1, 2).float(), across.transpose(1, 2))
+        return torch.matmul(vertical[:, None], narrowed.view(*images.shape[:3], size))
+
+
+def interpolation(place: Tensor, start: Tensor, length: Tensor, side: int, *, blinkers: bool) -> Tensor:
+    """How much each stored pixel of a side counts in each pixel shown: ``(N, size, side)``, sums of 1.
+
+    A triangle around the place, as wide as a pixel shown or as a stored one, whichever is wider. ``place``
+    is ``(N, size)``: which of ``size`` pixels of the box; ``start`` and ``length`` ``(N,)`` are the box's.
+    """
+    scale = (length / place.shape[1])[:, None, None]
+    stored = torch.arange(side, device=place.device) - start[:, None, None]  # seen from the box
+    distance = stored + 0.5 - (place[:, :, None] + 0.5) * scale
+    weight = (1 - (distance / scale.clamp_min(1)).abs()).clamp_min(0)
+    if blinkers:
+        weight = weight * ((stored >= 0) & (stored < length[:, None, None]))
+    return weight / weight.sum(dim=2, keepdim=True)
+
+
+def _from_left(luck: Tensor, size: int) -> Tensor:
+    """Which column of its box each column shows: from left to right, or turned: float32 ``(N, size)``."""
+    columns = torch.arange(size, device=luck.device, dtype=torch.float32)
+    turned = luck[:, FLIP, None]
+    return columns + turned * (size - 1 - 2 * columns)
+
+
+def _turned(images: Tensor, luck: Tensor) -> Tensor:
+    return torch.where(luck[:, FLIP, None, None, None] > 0, images.flip(-1), images)
+
+
+# ---- colour
+
+
+def color_jitter(images: Tensor, strength: tuple[float, float, float, float], luck: Tensor) -> Tensor:
+    """Change brightness, contrast, saturation and hue of each image, in its own order (ColorJitter).
+
+    What has no strength is left out. Grey images know neither saturation nor hue.
+
+    Each image has each blend either before or after its hue is turned. So one turn for all images is
+    enough, which is the costly part, with as many blends before and after it as there are kinds of them.
+    """
+    channels = images.shape[1]
+    if channels not in (1, 3):
+        raise ValueError(f"colours can be jittered in images of 1 or 3 channels, not {channels}")
+    used = [kind for kind in range(4) if strength[kind] and (channels == 3 or kind < SATURATION)]
+    if not used:
+        return images
+    blends, hue = [kind for kind in used if kind != HUE], HUE in used
+    shares, turns = blend_shares(luck, blends, hue=hue), luck[:, FACTORS][:, HUE]
+    # A CPU takes a few images at a time through all steps, for it is quick only with what it has at hand.
+    some = max(1, _CACHED // images.shape[1:].numel()) if images.device.type == "cpu" else len(images)
+    parts = []
+    for shown, share, turn in zip(images.split(some), shares.split(some), turns.split(some), strict=True):
+        steps = share.unbind(1)
+        for step in steps[: len(blends)]:
+            shown = blend(shown, step, blends)
+        if hue:
+            shown = turn_hue(shown, turn)
+        for step in steps[len(blends) :]:
+            shown = blend(shown, step, blends)
+        parts.append(shown)
+    return torch.cat(parts) if len(parts) > 1 else parts[0]
+
+
+def blend_shares(luck: Tensor, blends: Sequence[int], *, hue: bool) -> Tensor:
+    """Of what each step makes its image: shares of itself, of its mean grey, of its grey pixels.
+
+    ``(N, steps, 3)``: a step for each kind of blend, and with hue these again for after it. (1, 0, 0) leaves
+    the image as it is, for in each of them some images have nothing to do.
+    """
+    if not blends:
+        return luck.new_zeros(len(luck), 0, 3)
+    slots = torch.arange(4, device=luck.device)
+    when = ((luck[:, ORDER, None] == slots) * slots[:, None]).sum(dim=1)  # (N, 4): the slot of each kind
+    mine = torch.stack([when[:, kind] for kind in blends], dim=1)
+    step = (mine[:, :, None] > mine[:, None, :]).sum(dim=2)  # the blends that come earlier
+    if hue:
+        step = step + len(blends) * (mine > when[:, HUE, None])
+    steps = torch.arange(len(blends) * (1 + hue), device=luck.device)
+    at = dict(zip(blends, (step[:, :, None] == steps).unbind(1), strict=True))  # each (N, steps)
+    factor = {kind: luck[:, FACTORS][:, kind, None] for kind in blends}
+    own = luck.new_ones(len(luck), len(steps))
+    for kind in blends:
+        own = torch.where(at[kind], factor[kind], own)
+    others = [at[kind] * (1 - factor[kind]) if kind in at else own * 0 for kind in (CONTRAST, SATURATION)]
+    return torch.stack([own, *others], dim=2)
+
+
+def blend(images: Tensor, shares: Tensor, kinds: Sequence[int]) -> Tensor:
+    """Mix each image with black, with its mean grey or with its grey pixels, where there are such kinds.
+
+    Shares ``(N, 3)`` are those of the image itself, of the mean grey and of the grey pixels.
+    """
+    own, mean, pixel = shares[:, :, None, None, None].unbind(1)
+    if CONTRAST not in kinds and SATURATION not in kinds:
+        return torch.mul(images, own).clamp_(0, 1)
+    grey = _grey(images)
+    others = grey.mean(dim=(2, 3), keepdim=True) * mean
+    if SATURATION in kinds:
+        others = torch.addcmul(others, grey, pixel)
+    return torch.addcmul(others, images, own).clamp_(0, 1)
+
+
+def turn_hue(images: Tensor, turn: Tensor) -> Tensor:
+    """Turn the hue of each image by a share ``(N,)`` of the full circle, through HSV.
+
+    Value and chroma stay. Hue is counted in sixths from red; a channel falls short of the value by the
+    share of chroma that its distance from the hue says.
+    """
+    red, green, blue = images.unbind(1)
+    value = torch.maximum(torch.maximum(red, green), blue)
+    chroma = value - torch.minimum(torch.minimum(red, green), blue)
+    beside_blue = (red - green).add_(chroma, alpha=4)
+    beside_green = (blue - red).add_(chroma, alpha=2)
+    hue = torch.where(value == red, green - blue, torch.where(value == green, beside_green, beside_blue))
+    hue.div_(chroma.clamp_min(torch.finfo(chroma.dtype).tiny))  # grey has no hue, and needs none
+    hue.add_(turn[:, None, None], alpha=6).remainder_(6)
+    shown = torch.empty_like(images)
+    for channel, short in enumerate((2 - (hue - 3).abs(), (hue - 2).abs_() - 1, (hue - 4).abs_() - 1)):
+        torch.addcmul(value, chroma, short.clamp_(0, 1), value=-1, out=shown[:, channel])
+    return shown
 
 
 def _grey(images: Tensor) -> Tensor:
-    if images.shape[1] != 3:
-        return images.mean(dim=1, keepdim=True)
-    return (images * images.new_tensor([0.2989, 0.587, 0.114]).view(1, 3, 1, 1)).sum(dim=1, keepdim=True)
-
-
-def _hue_rotation(turn: Tensor) -> Tensor:
-    """Rotate the chroma plane by a share of a full turn: ``(N,) -> (N, 3, 3)`` on RGB."""
-    to_yiq = torch.tensor([[0.299, 0.587, 0.114], [0.5959, -0.2746, -0.3213], [0.2115, -0.5227, 0.3112]])
-    angle = 2 * torch.pi * turn
-    rotation = torch.zeros(len(turn), 3, 3)
-    rotation[:, 0, 0] = 1
-    rotation[:, 1, 1] = rotation[:, 2, 2] = angle.cos()
-    rotation[:, 1, 2], rotation[:, 2, 1] = -angle.sin(), angle.sin()
-    turned: Tensor = torch.linalg.inv(to_yiq) @ rotation @ to_yiq
-    return turned
+    """Grey as torchvision has it: ``(N, 1, H, W)``."""
+    if images.shape[1] == 1:
+        return images
+    red, green, blue = images.split(1, dim=1)
+    return torch.mul(red, LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])

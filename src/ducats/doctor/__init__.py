@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from ducats.config import Config
 from ducats.doctor.data import check_data
 from ducats.doctor.finding import Finding, gather
+from ducats.doctor.known import check_counts
 from ducats.doctor.machine import check_disk, check_machine, check_torchvision
 from ducats.doctor.plan import check_plan
 from ducats.doctor.settings import check_options, check_settings
@@ -16,8 +17,8 @@ __all__ = ["Finding", "examine", "verdict"]
 def examine(config: Config) -> list[Finding]:
     """Find what is wrong, doubtful or worth knowing about a run, without starting it; raises for no input.
 
-    Images in folders and manifests are read one by one and never held together; any other data set is
-    built.
+    Images in files (folders, manifests, benchmarks) are read one by one and never held together; any
+    other data set is built.
     """
     broken = gather(check_torchvision())
     findings = [*broken, *gather(check_disk())]
@@ -27,6 +28,7 @@ def examine(config: Config) -> list[Finding]:
     findings += gather(check_options(config))
     found, problems = survey(config)
     findings += problems
+    findings += gather(check_counts(found))
     findings += check_data(found)
     findings += check_plan(config, found)
     return list(dict.fromkeys(findings))  # a slip in a name is noticed by its user, too

@@ -18,6 +18,8 @@ LEAKS: tuple[tuple[Role, Role, Severity, str], ...] = (
     ("source", "target", "warning", "so labels are bought for what is labelled already"),
 )
 
+PUBLISHED = "leave them if the set is published so, or results are not comparable"
+
 Print = str  # equal for two images if their bytes are
 Copies = Mapping[Print, Mapping[Role, Sequence[int]]]  # where each print occurs: role, and index in its part
 
@@ -31,7 +33,7 @@ def check_data(found: Survey) -> list[Finding]:
         for role in ("target", "test"):
             part = found.parts.get(role)
             if part is not None and part.classes():
-                findings += gather(_check_against(source, part))
+                findings += gather(_check_against(source, part, found.classes))
     broken: set[Path] = set()
     for part in found.parts.values():
         findings += gather(_check_readable(part, broken))
@@ -74,9 +76,9 @@ def _check_source(source: Part) -> Iterator[Finding]:
         )
 
 
-def _check_against(source: Part, part: Part) -> Iterator[Finding]:
-    """Whether a part has the source's classes."""
-    known, here = set(source.classes()), set(part.classes())
+def _check_against(source: Part, part: Part, classes: Sequence[str]) -> Iterator[Finding]:
+    """Whether a part has the source's classes; those of a benchmark may lack in one of its lists."""
+    known, here = set(classes or source.classes()), set(part.classes())
     unknown, lacking = sorted(here - known), sorted(known - here)
     if unknown:
         yield Finding(
@@ -129,7 +131,7 @@ def _prints(part: Part, printed: Mapping[Path, Print]) -> Iterator[Print | None]
     if part.pixels is None:
         yield from (printed.get(path) for path in part.paths)
     else:
-        for image in part.pixels:
+        for image in (part.pixels[row] for row in range(len(part))):
             yield hashlib.blake2b(image.cpu().contiguous().numpy().tobytes(), digest_size=16).hexdigest()
 
 
@@ -161,31 +163,34 @@ def _check_across(found: Survey, copies: Copies) -> Iterator[Finding]:
             first = [found.parts[role].names[shared[0][role][0]] for role in (one, two)]
             count = sum(len(roles[two]) for roles in shared)
             yield Finding(
-                severity,
+                "warning" if found.expected else severity,
                 f"{images(count)} of the {two} {'is' if count == 1 else 'are'} in the {one} too, "
-                f"such as {first[0]} and {first[1]}, {consequence}; remove them from one of the two",
+                f"such as {first[0]} and {first[1]}, {consequence}; "
+                + (PUBLISHED if found.expected else "remove them from one of the two"),
             )
 
 
 def _check_within(found: Survey, copies: Copies) -> Iterator[Finding]:
-    """Images that a role has twice, and what is worse, in two classes."""
+    """Images that a role has twice, and what is worse, in two classes; some benchmarks have them."""
+    severity: Severity = "note" if found.expected else "warning"
     for role, part in found.parts.items():
         doubled = [roles[role] for roles in copies.values() if len(roles.get(role, ())) > 1]
         if doubled:
             first, second = (part.names[index] for index in doubled[0][:2])
             surplus = sum(len(indices) - 1 for indices in doubled)
             yield Finding(
-                "warning",
+                severity,
                 f"{images(surplus)} of the {role} {'is a copy' if surplus == 1 else 'are copies'} of "
-                f"another in it, such as {first} and {second}; keep one of each",
+                f"another in it, such as {first} and {second}; "
+                + (PUBLISHED if found.expected else "keep one of each"),
             )
         torn = [indices for indices in doubled if len({part.labels[i] for i in indices}) > 1]
         if torn:
             named = some([_contradiction(part, indices) for indices in torn], 5)
             yield Finding(
-                "warning",
+                severity,
                 f"{images(len(torn))} of the {role} {'has' if len(torn) == 1 else 'have'} more than one "
-                f"class: {named}; keep the right one",
+                f"class: {named}; " + (PUBLISHED if found.expected else "keep the right one"),
             )
 
 

@@ -1,17 +1,15 @@
 """What the machine offers: versions, device, disk, memory."""
 
 import importlib
-import os
 import platform
-import shutil
 import warnings
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 
 from ducats.config import Config
 from ducats.doctor.finding import Finding
 from ducats.errors import UserError
+from ducats.room import free_disk_gb
 
 LEAST_DISK_GB = 1.0
 
@@ -65,23 +63,3 @@ def check_machine(config: Config) -> Iterator[Finding]:
     for warning in caught:
         if not issubclass(warning.category, DeprecationWarning | PendingDeprecationWarning):
             yield Finding("warning", f"engine: {' '.join(str(warning.message).split())}")
-
-
-def free_disk_gb(folder: Path) -> float:
-    """Gigabytes left where this folder is, or would be made."""
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
-    return shutil.disk_usage(folder).free / 2**30
-
-
-def free_memory_gb() -> float | None:
-    """Gigabytes that may still be taken; None if the system does not say."""
-    # SC_AVPHYS_PAGES leaves out what the system would give back from its file cache, which is most of the
-    # memory once the doctor has read every image.
-    with suppress(OSError, ValueError, IndexError):
-        for line in Path("/proc/meminfo").read_text(encoding="ascii").splitlines():
-            if line.startswith("MemAvailable:"):
-                return int(line.split()[1]) / 2**20
-    with suppress(OSError, ValueError, AttributeError):
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30
-    return None

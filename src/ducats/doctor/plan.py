@@ -7,8 +7,8 @@ from pathlib import Path
 from ducats.budget import split_budget
 from ducats.config import Config, View, ask_epochs
 from ducats.doctor.finding import Finding, gather, images
-from ducats.doctor.machine import free_disk_gb, free_memory_gb
 from ducats.doctor.survey import Role, Survey
+from ducats.room import free_disk_gb, free_memory_gb
 
 LOOKED_AT: dict[str, Role] = {  # which images each view is for
     "source": "source",
@@ -133,7 +133,7 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
     if held + spilt == 0:
         return
     allowed = (
-        "" if found.memory_gb is None else f"; data.knobs.memory_gb allows {found.memory_gb:g} GB in memory"
+        "" if found.memory_gb is None else f"; data.knobs.memory_gb allows {found.memory_gb:.3g} GB in memory"
     )
     where = found.cache or Path(tempfile.gettempdir())
     kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run anew'}" if spilt else ""
@@ -147,9 +147,10 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
         )
     if spilt > free_disk_gb(where):
         yield Finding(
-            "error",
+            "warning",
             f"{spilt:.1f} GB of images are to be kept in {where}, but {free_disk_gb(where):.1f} GB are left "
-            "there; give another data.knobs.cache, or a smaller data.knobs.size",
+            "there, so they will be decoded again for every batch, which is slower; give another "
+            "data.knobs.cache, or a smaller data.knobs.size",
         )
 
 

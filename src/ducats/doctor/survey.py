@@ -10,11 +10,13 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ducats.config import Config
-from ducats.data import DATASETS
+from ducats.data import BENCHMARKS, DATASETS
+from ducats.data.benchmarks import Count, class_order, list_task
+from ducats.data.decode import allowance
 from ducats.data.folders import check_apart, existing_folder, list_images
 from ducats.data.manifest import Row, scan_rows
 from ducats.doctor.finding import Finding, gather, quoted, some
-from ducats.domain import Images, Shift
+from ducats.domain import Images, Pixels, Shift
 from ducats.errors import UserError
 
 Role = Literal["source", "target", "test"]
@@ -31,7 +33,7 @@ class Part:
     names: Sequence[str]  # for sentences: a file, or a key
     labels: Sequence[str]  # a class each; "" where none is known
     paths: Sequence[Path] = ()  # one each, if they are files
-    pixels: Tensor | None = None  # (N, C, H, W), if they are built
+    pixels: Pixels | None = None  # (N, C, H, W), if they are built
 
     def __len__(self) -> int:
         return len(self.names)
@@ -49,6 +51,10 @@ class Survey:
     shapes: dict[Role, tuple[int, int, int]] = field(
         default_factory=dict
     )  # channels, height, width as stored
+    classes: Sequence[str] = ()  # a benchmark's own; those of the source's images otherwise
+    expected: dict[Role, tuple[str, Count]] = field(
+        default_factory=dict
+    )  # of a benchmark: a domain's name and known counts
     truth: bool | None = None  # whether the target's classes are known; None: the doctor could not find out
     target_is_test: bool = False  # on purpose, as in published protocols
     memory_gb: float | None = None  # of pixels to hold in memory; None: all are
@@ -60,8 +66,12 @@ Found = tuple[Survey, list[Finding]]
 
 def survey(config: Config) -> Found:
     """Look at the data as far as it lets itself be looked at, and say where it does not."""
-    readers: Mapping[str, Callable[[Config], Found]] = {"folders": _in_folders, "manifest": _in_manifest}
-    return readers.get(config.data.name, _built)(config)
+    readers: dict[str, Callable[[Config], Found]] = {"folders": _in_folders, "manifest": _in_manifest}
+    readers |= {name: _in_benchmark for name, known in BENCHMARKS.items() if known.read is not None}
+    found, findings = readers.get(config.data.name, _built)(config)
+    if found.parts and config.data.name in BENCHMARKS:
+        found.expected = BENCHMARKS[config.data.name].expected(_knob(config, findings, "task"))
+    return found, findings
 
 
 def _in_folders(config: Config) -> Found:
@@ -150,6 +160,28 @@ def _in_manifest(config: Config) -> Found:
     return found, findings
 
 
+def _in_benchmark(config: Config) -> Found:
+    """The files of a benchmark's task."""
+    found, findings = _stored(config)
+    root, task = (_knob(config, findings, name) for name in ("root", "task"))
+    if root is None or task is None:
+        return found, findings
+    benchmark = BENCHMARKS[config.data.name]
+    try:
+        listing = list_task(benchmark, root, task)
+    except UserError as error:
+        return found, [*findings, Finding("error", str(error))]
+    for role, part in listing.parts.items():
+        paths = [path for _, path in part.files]
+        found.parts[role] = Part(role, part.where, [str(path) for path in paths], part.labels, paths)
+    found.truth = True
+    try:
+        found.classes = class_order(benchmark, listing)
+    except UserError as error:
+        findings.append(Finding("error", str(error)))
+    return found, findings
+
+
 def _role(row: Row) -> Role:
     return "test" if row.split == "test" else "source" if row.domain == "source" else "target"
 
@@ -194,7 +226,7 @@ def _stored(config: Config) -> Found:
     """How images from files are going to be stored."""
     findings: list[Finding] = []
     size, cache = _knob(config, findings, "size"), _knob(config, findings, "cache")
-    found = Survey(memory_gb=_knob(config, findings, "memory_gb"))
+    found = Survey(memory_gb=allowance(_knob(config, findings, "memory_gb")))
     found.shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
     found.cache = None if cache is None else Path(cache).expanduser()
     return found, findings
@@ -217,4 +249,5 @@ KNOBS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
     "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
     "truth": (lambda given: isinstance(given, bool), "true or false"),
+    "task": (lambda given: isinstance(given, str), "source and target, such as Ar-Cl"),
 }

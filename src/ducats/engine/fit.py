@@ -10,8 +10,9 @@ from torch.optim import SGD
 
 from ducats.engine.processes import add_up, agree_on_buffers
 from ducats.engine.schedules import Schedule
+from ducats.engine.step import Step
 from ducats.errors import UserError
-from ducats.objectives import Batch, Objective
+from ducats.objectives import Batch
 
 
 @dataclass(frozen=True)
@@ -27,10 +28,15 @@ class Optimisation:
     )
 
 
-def make_optimiser(network: nn.Module, how: Optimisation) -> SGD:
+def make_optimiser(network: nn.Module, how: Optimisation, *, fused: bool = False) -> SGD:
     """SGD with one group per learning-rate factor; the first matching prefix wins, the rest has factor 1.
 
     Without multipliers, a network may advise its own in ``lr_multipliers``.
+
+    Args:
+        network: its parameters are moved.
+        how: rates and decay.
+        fused: all of a group's update in one kernel.
     """
     multipliers = how.multipliers
     if multipliers is None:
@@ -51,32 +57,32 @@ def make_optimiser(network: nn.Module, how: Optimisation) -> SGD:
         momentum=how.momentum,
         nesterov=how.nesterov and how.momentum > 0,
         weight_decay=how.weight_decay,
+        fused=fused,
     )
 
 
 def fit_epoch(
-    model: nn.Module,
-    optimiser: SGD,
-    objective: Objective,
+    step: Step,
     batches: Iterable[Batch],
     schedule: Schedule,
     *,
     first_step: int,
     fabric: Fabric,
+    source_weight: float = 1.0,
     on_step: Callable[[int, Callable[[], dict[str, float]]], None],
 ) -> dict[str, float]:
     """Train on an epoch's batches; return each loss's mean.
 
     Args:
-        model: as Fabric set it up.
-        optimiser: likewise.
-        objective: names and computes the losses.
+        step: model, optimiser and objective, put together.
         batches: this process's share.
         schedule: learning-rate factor by step.
         first_step: steps done before this epoch.
         fabric: device and processes.
+        source_weight: factor of the source's losses.
         on_step: told the steps done, and how to get the mean losses (which waits for the device).
     """
+    model, optimiser = step.model, step.optimiser
     model.train()
     sums: dict[str, Tensor] = {}
     counts: dict[str, int] = {}
@@ -84,24 +90,18 @@ def fit_epoch(
     def means() -> dict[str, float]:
         return {name: float(total) / counts[name] for name, total in sums.items()}
 
-    for step, batch in enumerate(batches, start=first_step):
-        for group in optimiser.param_groups:
-            group["lr"] = group["first_lr"] * schedule(step)
-        losses = objective(model, batch)
-        if not losses:
-            raise UserError("the objective has no term left to train on: every weight is zero")
-        optimiser.zero_grad()
-        fabric.backward(torch.stack(list(losses.values())).sum())
-        optimiser.step()
+    for number, batch in enumerate(batches, start=first_step):
+        losses = step(batch, schedule(number), source_weight)
         for name, loss in losses.items():
-            sums[name] = sums.get(name, 0.0) + loss.detach()
+            sums[name] = sums[name] + loss if name in sums else loss.clone()
             counts[name] = counts.get(name, 0) + 1
-        on_step(step + 1, means)
+        on_step(number + 1, means)
+    step.release()
     agree_on_buffers(model, fabric)
     sums = {name: add_up(total, fabric) / fabric.world_size for name, total in sums.items()}
     result = means()
     # The last step may have spoilt the weights without a loss that shows it.
-    sound = all(bool(parameter.isfinite().all()) for parameter in model.parameters())
+    sound = bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all())
     _check_finite(result if sound else {"weights": float("nan")}, optimiser)
     return result
 

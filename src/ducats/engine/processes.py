@@ -24,14 +24,16 @@ def make_fabric(
     Args:
         device: auto, cpu, cuda or mps.
         processes: on this machine; on a GPU machine, one per device.
-        precision: as Fabric names it, e.g. ``32-true`` or ``bf16-mixed``.
+        precision: as Fabric names it, e.g. ``32-true`` or ``bf16-mixed``; ``auto`` as ``settle_precision``.
         deterministic: only algorithms that give the same bits each time, also on a GPU; slower there.
     """
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # advice on matrix precision is not ours
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-        torch.backends.cudnn.benchmark = False
+    # Trying all kernels for each new shape takes seconds, and each question brings new shapes.
+    torch.backends.cudnn.benchmark = False
+    precision = settle_precision(precision, device)
     if processes == 1:
         strategy: str | DDPStrategy = "auto"
     else:
@@ -49,6 +51,15 @@ def make_fabric(
         raise UserError(
             f"cannot use engine.device={device!r} with {processes} process(es): {error}"
         ) from error
+
+
+def settle_precision(precision: str, device: str) -> str:
+    """``auto`` in plain words: bfloat16 where a GPU computes it, else float32."""
+    if precision != "auto":
+        return precision
+    cuda = device in ("auto", "cuda") and torch.cuda.is_available()
+    # Before Ampere bfloat16 is emulated, and slower than float32.
+    return "bf16-mixed" if cuda and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
 
 
 def share_of(work: Sequence[T], fabric: Fabric) -> Sequence[T]:

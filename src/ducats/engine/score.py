@@ -7,15 +7,15 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ducats.data.views import View, look
+from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
-from ducats.engine.evaluate import say
+from ducats.engine.forward import luck_of, outputs
 from ducats.engine.processes import gather, share_of
 from ducats.errors import UserError
 from ducats.ledger import Request
 from ducats.queries import Strategy
 from ducats.randomness import fork
-from ducats.rows import Output, Rows, Slate
+from ducats.rows import Rows, Slate
 
 
 @torch.inference_mode()
@@ -47,15 +47,13 @@ def table(
     position = torch.zeros_like(everyone)
     if not needs:
         return Rows(everyone, position, {})
-    model.eval()
-    batches = share_of(list(enumerate(everyone.split(batch_size))), fabric)
+    batches = share_of(everyone.split(batch_size), fabric)
+    luck = luck_of(images, view, fork(seed, "scoring"))
     seen, found = [], {name: [] for name in needs}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
-    for number, index in batches:
-        shown = look(images.pixels[index], view, fork(seed, "scoring", number))
-        output = say(model, fabric.to_device(shown))
+    for index, said in outputs(model, images, batches, view=view, luck=luck, needs=needs, fabric=fabric):
         seen.append(index)
         for name in needs:
-            found[name].append(_column(output, name).float().cpu())
+            found[name].append(said[name])
     if fabric.world_size == 1:
         return Rows(everyone, position, {name: torch.cat(parts) for name, parts in found.items()})
     width = {name: _width(model, images, view, name, fabric) for name in needs}
@@ -120,16 +118,8 @@ def name_of(function: object) -> str:
     return str(getattr(function, "__name__", type(function).__name__))
 
 
-def _column(output: Output, name: str) -> Tensor:
-    column = getattr(output, name, None)
-    if column is None:
-        raise UserError(
-            f"the query needs {name!r}, but the model gives none: let its forward return (logits, features)"
-        )
-    return column  # type: ignore[no-any-return]
-
-
 def _width(model: nn.Module, images: Images, view: View, name: str, fabric: Fabric) -> torch.Size:
     """Shape of one row of a column; a process that got no batch must know it, too."""
-    shown = look(images.pixels[:1], view, fork(0, "width"))
-    return _column(model(fabric.to_device(shown)), name).shape[1:]
+    one, luck = torch.zeros(1, dtype=torch.long), luck_of(images, view, fork(0, "width"))
+    (_, said), *_ = outputs(model, images, [one], view=view, luck=luck, needs=(name,), fabric=fabric)
+    return said[name].shape[1:]

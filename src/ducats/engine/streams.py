@@ -4,6 +4,7 @@ An epoch's batches follow from the seed and the epoch's number alone, so a run t
 draws what it would have drawn.
 """
 
+import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -11,8 +12,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.data.views import View, look
+from ducats.data.views import View, draw, look
 from ducats.domain import UNLABELLED, Domain, Images
+from ducats.engine import resident
 from ducats.errors import UserError
 from ducats.objectives import Batch, Labelled
 from ducats.randomness import fork
@@ -101,6 +103,34 @@ def fill(batch: Tensor, processes: int) -> Tensor:
 
 
 @dataclass(frozen=True)
+class Stream:
+    """One process's share of one stream in one epoch: which images, and all that is random about them.
+
+    Drawn for the whole epoch at once and sent to the device once, so that a step costs no draw and no copy.
+    """
+
+    images: Images
+    view: View
+    index: Tensor  # (M,), in the order of use; where the pixels are
+    luck: Tensor  # (M, LUCK), on the device
+    labels: Tensor | None  # (M,), on the device
+    cuts: Sequence[slice]  # a batch each
+
+    def raw(self, step: int, device: torch.device) -> Tensor:
+        """A batch's pixels: on the device if they lie there, else in the host's memory, ready to be sent."""
+        index = self.index[self.cuts[step]]
+        if resident.on_device(self.images, device):
+            return resident.take(self.images, index, device)
+        return resident.gather(self.images, index, device)
+
+    def show(self, step: int, raw: Tensor) -> tuple[Tensor, Tensor | None]:
+        """A batch as it is looked at, and its labels."""
+        cut = self.cuts[step]
+        shown = look(resident.send(raw, self.luck.device), self.view, self.luck[cut])
+        return shown, None if self.labels is None else self.labels[cut]
+
+
+@dataclass(frozen=True)
 class Streams:
     """Three streams side by side: source, unlabelled target, labelled target."""
 
@@ -125,37 +155,81 @@ class Streams:
             raise UserError(
                 f"train.batch_size={self.batch_size} must be a multiple of {world} processes, two images each"
             )
+        every = torch.arange(len(self.source))
         known = (targets >= 0).nonzero().squeeze(1)
         unknown = (targets == UNLABELLED).nonzero().squeeze(1)
-        streams = zip(
-            self._indices("source", torch.arange(len(self.source)), whole_batches, number),
-            self._indices("unlabelled", unknown, whole_batches, number),
-            self._indices("labelled", known, CUTS[self.labelled_batches], number),
-            strict=True,
-        )
-        labels = self.source.labels
-        for step, (source, unlabelled, labelled) in enumerate(streams):
-            assert source is not None
-            shown, index = self._show("source", self.source.images, source, (number, step), fabric)
-            batch = Batch(Labelled(shown, fabric.to_device(labels[index])), None, None)
-            if unlabelled is not None:
-                shown, _ = self._show("unlabelled", self.pool, unlabelled, (number, step), fabric)
-                batch = replace(batch, unlabelled=shown)
-            if labelled is not None:
-                shown, index = self._show("labelled", self.pool, labelled, (number, step), fabric)
-                batch = replace(batch, labelled=Labelled(shown, fabric.to_device(targets[index])))
-            yield batch
+        cut = CUTS[self.labelled_batches]
+        source = self._stream("source", self.source.images, every, whole_batches, number, fabric)
+        streams = {
+            "source": self._with(source, self.source.labels, fabric),
+            "unlabelled": self._stream("unlabelled", self.pool, unknown, whole_batches, number, fabric),
+            "labelled": self._with(
+                self._stream("labelled", self.pool, known, cut, number, fabric), targets, fabric
+            ),
+        }
+        yield from self._batches({name: made for name, made in streams.items() if made is not None}, fabric)
 
-    def _indices(self, name: str, items: Tensor, cut: Cut, epoch: int) -> Iterator[Tensor | None]:
-        """Indices of each batch of a stream, over all processes; None where the stream is empty."""
+    def _batches(self, streams: Mapping[str, Stream], fabric: Fabric) -> Iterator[Batch]:
+        device = fabric.device
+
+        def raw(step: int) -> dict[str, Tensor]:
+            return {name: stream.raw(step, device) for name, stream in streams.items()}
+
+        near = all(resident.on_device(stream.images, device) for stream in streams.values())
+        taken = map(raw, range(self.steps)) if near else resident.ahead(raw, self.steps)
+        for step, pixels in enumerate(taken):
+            shown = {name: stream.show(step, pixels[name]) for name, stream in streams.items()}
+            yield Batch(
+                source=_labelled(shown["source"]),
+                labelled=_labelled(shown["labelled"]) if "labelled" in shown else None,
+                unlabelled=shown["unlabelled"][0] if "unlabelled" in shown else None,
+            )
+
+    def _stream(
+        self, name: str, images: Images, items: Tensor, cut: Cut, epoch: int, fabric: Fabric
+    ) -> Stream | None:
+        """A stream's epoch, drawn; None where it is empty."""
         if len(items) == 0:
-            return iter([None] * self.steps)
-        return passes(items, self.batch_size, self.steps, fork(self.seed, name, "order", epoch), cut)
+            return None
+        world, view = fabric.world_size, getattr(self.views, name)
+        order = passes(items, self.batch_size, self.steps, fork(self.seed, name, "order", epoch), cut)
+        batches = [fill(batch, world) for batch in order]
+        index = torch.cat(batches)
+        height, width = images.pixels.shape[-2:]
+        aspect = None if images.aspect is None else images.aspect[index]
+        luck = draw(view, len(index), height, width, fork(self.seed, name, "view", epoch), aspect)
+        # Luck belongs to the place in the global batch: another number of processes sees the same views.
+        lengths = [len(batch) // world for batch in batches]
+        mine = torch.cat(
+            [
+                torch.arange(fabric.global_rank, len(batch), world) + before
+                for batch, before in zip(batches, _starts([len(b) for b in batches]), strict=True)
+            ]
+        )
+        index = index[mine]
+        if resident.on_device(images, fabric.device):
+            index = fabric.to_device(index)
+        cuts = [slice(start, start + length) for start, length in zip(_starts(lengths), lengths, strict=True)]
+        return Stream(images, view, index, fabric.to_device(luck[mine]), None, cuts)
 
-    def _show(
-        self, name: str, images: Images, index: Tensor, place: tuple[int, int], fabric: Fabric
-    ) -> tuple[Tensor, Tensor]:
-        """This process's share of a batch, as it is looked at, and where it came from."""
-        mine = fill(index, fabric.world_size)[fabric.global_rank :: fabric.world_size]
-        luck = fork(self.seed, name, "view", *place, fabric.global_rank)
-        return fabric.to_device(look(images.pixels[mine], getattr(self.views, name), luck)), mine
+    @staticmethod
+    def _with(stream: Stream | None, labels: Tensor, fabric: Fabric) -> Stream | None:
+        """The stream with the labels of its images."""
+        if stream is None:
+            return None
+        return replace(stream, labels=fabric.to_device(labels[stream.index.cpu()]))
+
+
+def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:
+    images, labels = shown
+    assert labels is not None
+    return Labelled(images, labels)
+
+
+def _starts(lengths: Sequence[int]) -> list[int]:
+    """Where each part begins in the whole.
+
+    >>> _starts([3, 2, 4])
+    [0, 3, 5]
+    """
+    return [0, *itertools.accumulate(lengths)][:-1]

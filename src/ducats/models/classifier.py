@@ -1,15 +1,11 @@
 """A timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
 
-import logging
-from pathlib import Path
-
-import timm
 import torch
-from safetensors.torch import load_file
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from ducats.errors import UserError
+from ducats.models.backbone import Strides, make_backbone, width_of
 
 
 class Classifier(nn.Module):
@@ -43,8 +39,30 @@ class Classifier(nn.Module):
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Images in [0, 1] to logits and features."""
-        features = self.bottleneck(self.backbone((images - self.mean) / self.std))
+        try:
+            seen = self.backbone((images - self.mean) / self.std)
+        except torch.OutOfMemoryError:
+            raise
+        except (AssertionError, RuntimeError) as error:
+            raise self._wrong_side(images) or error from error
+        features = self.bottleneck(seen)
         return self.head(features), features
+
+    def _wrong_side(self, images: Tensor) -> UserError | None:
+        """The one sentence for a backbone that takes one size only, where another arrived.
+
+        Asked after it failed, not before: many that timm lists with a fixed size take others too.
+        """
+        cfg = self.backbone.pretrained_cfg
+        assert isinstance(cfg, dict)
+        side, arrived = tuple(cfg["input_size"][-2:]), tuple(images.shape[-2:])
+        if side == arrived or not cfg.get("fixed_input_size"):
+            return None
+        return UserError(
+            f"the backbone {cfg['architecture']!r} takes images of {side[0]} x {side[1]}, not of "
+            f"{arrived[0]} x {arrived[1]}: give every view that size (--set views.source.size={side[0]}, and "
+            "likewise unlabelled, scoring, test), or choose a backbone that takes any, such as resnet50"
+        )
 
 
 def timm_classifier(
@@ -54,6 +72,7 @@ def timm_classifier(
     backbone: str = "resnet50",
     pretrained: bool = True,
     weights: str | None = None,
+    strides: Strides = "timm",
     bottleneck: int = 256,
 ) -> Classifier:
     """Build a classifier on any timm backbone.
@@ -61,48 +80,14 @@ def timm_classifier(
     Args:
         classes: number of classes.
         channels: of the images.
-        backbone: a name that timm knows.
-        pretrained: start from timm's own weights (downloaded once).
-        weights: start from this file of the backbone's weights instead (.safetensors, .pth).
+        backbone: a name that timm knows, with or without a tag; it brings its normalisation.
+        pretrained: start from ImageNet weights: timm's own (downloaded once), or those of `ducats[offline]`.
+        weights: start from this file of the backbone's weights instead (.safetensors, .pth, .npz).
+        strides: where a ResNet's blocks shrink their input: `timm`, or `first` (nets of 2015, Caffe, Keras).
         bottleneck: width of what the last layer sees.
     """
-    if not timm.is_model(backbone.split(".")[0]):
-        near = timm.list_models(f"*{backbone.split('.')[0]}*")[:5]
-        hint = f"; near: {', '.join(near)}" if near else ""
-        raise UserError(f"timm has no model {backbone!r}{hint} (`timm.list_models()` names all)")
-    pretrained = pretrained and weights is None
-    logging.getLogger("huggingface_hub").setLevel(logging.ERROR)  # ten retries are told in one sentence below
-    try:
-        trunk = timm.create_model(backbone, pretrained=pretrained, num_classes=0, in_chans=channels)
-    except Exception as error:
-        if not pretrained:
-            raise
-        raise UserError(
-            f"timm could not fetch the weights of {backbone!r} ({type(error).__name__}): give a local file "
-            "with --set model.knobs.weights=FILE, or start from random weights with "
-            "--set model.knobs.pretrained=false"
-        ) from error
-    if weights is not None:
-        _load(trunk, Path(weights))
-    width = trunk.num_features
-    assert isinstance(width, int)
-    return Classifier(
-        trunk, width, bottleneck, classes, channels, pretrained=pretrained or weights is not None
+    trunk = make_backbone(
+        backbone, channels=channels, pretrained=pretrained, weights=weights, strides=strides
     )
-
-
-def _load(trunk: nn.Module, path: Path) -> None:
-    if not path.is_file():
-        raise UserError(f"there is no file of weights {path}")
-    try:
-        state = load_file(path) if path.suffix == ".safetensors" else torch.load(path, weights_only=True)
-    except Exception as error:
-        raise UserError(f"{path} is no file of weights that can be read safely ({error})") from error
-    missing, unexpected = trunk.load_state_dict(state, strict=False)
-    # The classifier of the pretraining task has no place here; everything else must fit.
-    surplus = [name for name in unexpected if not name.startswith(("fc.", "head.", "classifier."))]
-    if missing or surplus:
-        raise UserError(
-            f"{path} does not fit the backbone: {len(missing)} tensors are missing (e.g. {missing[:2]}), "
-            f"{len(surplus)} have no place (e.g. {surplus[:2]})"
-        )
+    learnt = pretrained or weights is not None
+    return Classifier(trunk, width_of(trunk, channels), bottleneck, classes, channels, pretrained=learnt)

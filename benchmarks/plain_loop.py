@@ -1,0 +1,96 @@
+"""What one would write otherwise: Pillow, a DataLoader per stream, float32, three forwards, one optimiser step.
+
+Used by ``training.py`` as the thing to be faster than.
+"""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from PIL import Image
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+from torchvision.transforms import v2
+
+from ducats.objectives import Batch, Labelled, duc
+
+MEAN, STD = [0.485, 0.456, 0.406], [0.229, 0.224, 0.225]
+# The model normalises by itself; here the loader's share of the work is what everyone's loader does.
+TO_TENSOR = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
+TRAIN = v2.Compose(
+    [
+        v2.Resize((256, 256), interpolation=v2.InterpolationMode.BICUBIC),
+        v2.RandomResizedCrop(224),
+        v2.RandomHorizontalFlip(),
+        v2.ColorJitter(0.4, 0.4, 0.4, 0.1),
+        *TO_TENSOR,
+    ]
+)
+TARGET = v2.Compose([v2.Resize(256), v2.RandomCrop(224), *TO_TENSOR])
+
+
+class Files(Dataset[tuple[Tensor, int]]):
+    """Image files, decoded each time they are looked at."""
+
+    def __init__(self, files: Sequence[Path], labels: Sequence[int], transform: v2.Transform) -> None:
+        self.files, self.labels, self.transform = files, labels, transform
+
+    def __len__(self) -> int:
+        return len(self.files)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        with Image.open(self.files[index]) as image:
+            return self.transform(image.convert("RGB")), self.labels[index]
+
+
+def endless(
+    files: Files, batch_size: int, workers: int, *, kept: bool = False
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Shuffled full batches for ever: a new iterator when one ends, which starts its workers anew.
+
+    Args:
+        files: what to load.
+        batch_size: images in a batch.
+        workers: processes.
+        kept: keep them, and pin memory; a few know.
+    """
+    loader = DataLoader(
+        files,
+        batch_size,
+        shuffle=True,
+        drop_last=True,
+        num_workers=workers,
+        persistent_workers=kept and workers > 0,
+        pin_memory=kept and torch.cuda.is_available(),
+    )
+    while True:
+        yield from loader
+
+
+def train(
+    model: nn.Module,
+    optimiser: torch.optim.Optimizer,
+    streams: Sequence[Iterator[tuple[Tensor, Tensor]]],
+    device: torch.device,
+    steps: int,
+) -> None:
+    """Some steps on source, labelled and unlabelled target."""
+    model.train()
+    for _ in range(steps):
+        batches = [next(stream) for stream in streams]
+        moved = [
+            (x.to(device, non_blocking=True), y.to(device, non_blocking=True)) for x, y in batches
+        ]
+        batch = Batch(Labelled(*moved[0]), Labelled(*moved[1]), moved[2][0])
+        losses = duc(model, batch)
+        optimiser.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        optimiser.step()
+
+
+@torch.inference_mode()
+def score(model: nn.Module, files: Files, batch_size: int, workers: int, device: torch.device) -> Tensor:
+    """The logits of all files, as one would write it."""
+    model.eval()
+    loader = DataLoader(files, batch_size, num_workers=workers)
+    return torch.cat([model(images.to(device)).z.cpu() for images, _ in loader])

@@ -1,0 +1,346 @@
+"""Speed of training and of pool scoring: a plain PyTorch loop, ours, and the floor (the same on ready tensors).
+
+    python benchmarks/training.py [--source DIR --target DIR] [--weights FILE --strides first]
+        [--backbone resnet50] [--steps 60] [--batch 32] [--device auto] [--json FILE]
+
+Source and target are folders of class folders; without them, JPEGs are drawn at random into a temporary folder.
+Each step takes a batch of source, of labelled and of unlabelled target, forwards each on its own, and updates
+once. Beside ours as it is, each of its accelerators is switched off in turn.
+"""
+
+import argparse
+import json
+import platform
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from PIL import Image
+from plain_loop import TARGET, TRAIN, Files, endless, score, train
+from torch import Tensor
+
+from ducats.data.folders import folders
+from ducats.data.views import View
+from ducats.domain import UNLABELLED, Shift
+from ducats.engine import resident
+from ducats.engine.fit import Optimisation, make_optimiser
+from ducats.engine.processes import make_fabric
+from ducats.engine.score import table
+from ducats.engine.speed import Speed
+from ducats.engine.step import Step
+from ducats.engine.streams import Streams, Views
+from ducats.models import Evidential, timm_classifier
+from ducats.objectives import Batch, Labelled, duc
+
+SIZE = 224
+JITTERED = View(crop="resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+VIEWS = Views(
+    source=JITTERED,
+    labelled=JITTERED,
+    unlabelled=View(crop="random", size=SIZE),
+    scoring=View(crop="center", size=SIZE),
+    test=View(crop="center", size=SIZE),
+)
+
+
+def main() -> None:
+    """Measure, print a table, write JSON."""
+    options = parse()
+    with tempfile.TemporaryDirectory() as drawn:
+        if options.source is None:
+            options.source, options.target = draw(Path(drawn), options.draw)
+        results = measure(options)
+    print(as_table(results))
+    if options.json:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        options.json.write_text(json.dumps(results, indent=1) + "\n")
+
+
+def parse() -> argparse.Namespace:
+    """Options."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--source", type=Path)
+    parser.add_argument("--target", type=Path)
+    parser.add_argument("--draw", type=int, default=1024, help="images drawn for each, if there are no folders")
+    parser.add_argument("--weights", type=str)
+    parser.add_argument("--strides", default="timm")
+    parser.add_argument("--backbone", default="resnet50")
+    parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--plain-steps", type=int, default=30)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--scoring-batch", type=int, default=256)
+    parser.add_argument("--workers", type=int, default=4, help="of the plain loop's loaders")
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--json", type=Path)
+    return parser.parse_args()
+
+
+def measure(options: argparse.Namespace) -> dict[str, Any]:
+    """All rows."""
+    precision = "auto"
+    fabric = make_fabric(options.device, precision=precision)
+    device = fabric.device
+    start = time.perf_counter()
+    shift = folders(source=options.source, target=options.target, truth=True)
+    decoded = time.perf_counter() - start
+    start = time.perf_counter()
+    source, _ = resident.settle([shift.source.images, shift.pool], device)
+    wait(device)
+    uploaded = time.perf_counter() - start
+    del source
+    results: dict[str, Any] = {
+        "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.machine(),
+        "torch": torch.__version__,
+        "backbone": options.backbone,
+        "batch": f"3 x {options.batch} images of {SIZE}",
+        "images": {"source": len(shift.source), "pool": len(shift.pool)},
+        "decode_seconds": round(decoded, 2),
+        "upload_seconds": round(uploaded, 2),
+        "rows": [],
+    }
+    for name, made in rows(options, shift):
+        results["rows"].append({"name": name, **made})
+        print(name, made, flush=True)
+    return results
+
+
+def rows(options: argparse.Namespace, shift: Shift) -> Iterator[tuple[str, dict[str, float]]]:
+    """Name and figures of each way to train."""
+    yield "plain loop", plain(options, shift, kept=False)
+    yield "plain loop, workers kept", plain(options, shift, kept=True)
+    yield "floor: ready tensors", floor(options, shift, Speed())
+    yield "ours", ours(options, shift, Speed())
+    if options.device == "cpu" or not torch.cuda.is_available():
+        return
+    yield "ours, images on the host", ours(options, shift, Speed(images_on="host"))
+    yield "ours, no graphs", ours(options, shift, Speed(graphs=False))
+    yield "ours, no fused update", ours(options, shift, Speed(graphs=False, fused=False))
+    yield "ours, not channels-last", ours(options, shift, Speed(channels_last=False))
+    yield "ours, float32", ours(options, shift, Speed(), "32-true")
+    yield "floor, float32", floor(options, shift, Speed(), "32-true")
+
+
+def make_model(options: argparse.Namespace, shift: Shift) -> Evidential:
+    """The published network."""
+    torch.manual_seed(0)
+    return Evidential(
+        timm_classifier(
+            classes=len(shift.classes),
+            channels=3,
+            backbone=options.backbone,
+            pretrained=False,
+            weights=options.weights,
+            strides=options.strides,
+        )
+    )
+
+
+def bought(shift: Shift, batch: int) -> Tensor:
+    """Targets with two batches of bought labels, about what 5 % of webcam's images come to."""
+    assert shift.truth is not None
+    targets = torch.full((len(shift.pool),), UNLABELLED)
+    count = min(2 * batch, len(targets) // 2)
+    targets[:count] = shift.truth[:count]
+    return targets
+
+
+def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str, float]:
+    """The plain loop: float32, Pillow, loader workers."""
+    device = make_fabric(options.device).device
+    torch.backends.cudnn.benchmark = False  # PyTorch's default
+    model = make_model(options, shift).to(device)
+    optimiser = make_optimiser(model.network, Optimisation())
+    known = bought(shift, options.batch) >= 0
+    assert shift.pool.files is not None
+    assert shift.source.images.files is not None
+    assert shift.truth is not None
+    files, truth = shift.pool.files, shift.truth.tolist()
+    streams = [
+        endless(Files(paths, labels, transform), options.batch, options.workers, kept=kept)
+        for paths, labels, transform in (
+            (shift.source.images.files, shift.source.labels.tolist(), TRAIN),
+            ([f for f, k in zip(files, known, strict=True) if k], [t for t, k in zip(truth, known, strict=True) if k], TRAIN),
+            ([f for f, k in zip(files, known, strict=True) if not k], [t for t, k in zip(truth, known, strict=True) if not k], TARGET),
+        )
+    ]  # fmt: skip
+    fresh(device)
+    train(model, optimiser, streams, device, 5)
+    step = seconds(device, lambda: train(model, optimiser, streams, device, options.plain_steps))
+    peak = memory(device)
+    everyone = Files(files, truth, TARGET)
+    scored = seconds(device, lambda: score(model, everyone, options.scoring_batch, options.workers, device))
+    return figures(options, step / options.plain_steps, len(files) / scored, peak)
+
+
+def ours(
+    options: argparse.Namespace, shift: Shift, speed: Speed, precision: str = "auto"
+) -> dict[str, float]:
+    """Our streams and our step, as a run uses them."""
+    fabric = make_fabric(options.device, precision=precision)
+    fresh(fabric.device)
+    step, model = make_step(options, shift, speed, fabric)
+    source, pool = resident.settle([shift.source.images, shift.pool], fabric.device, speed.images_on)
+    domain = replace(shift.source, images=source)
+    targets = bought(shift, options.batch)
+    streams = Streams(domain, pool, VIEWS, options.batch, options.steps, seed=0)
+    model.train()
+
+    def epoch(number: int) -> None:
+        for batch in streams.epoch(number, targets, fabric):
+            step(batch, 1.0)
+
+    warm = replace(streams, steps=5)
+    for batch in warm.epoch(1000, targets, fabric):
+        step(batch, 1.0)
+    took = seconds(fabric.device, lambda: epoch(0))
+    peak = memory(fabric.device)
+
+    def scored() -> None:
+        table(
+            model,
+            pool,
+            ("z",),
+            view=VIEWS.scoring,
+            batch_size=options.scoring_batch,
+            seed=0,
+            fabric=fabric,
+        )
+
+    scored()
+    return figures(options, took / options.steps, len(pool) / seconds(fabric.device, scored), peak)
+
+
+def floor(
+    options: argparse.Namespace, shift: Shift, speed: Speed, precision: str = "auto"
+) -> dict[str, float]:
+    """The same step, and the same forward pass, on tensors that lie ready on the device."""
+    fabric = make_fabric(options.device, precision=precision)
+    fresh(fabric.device)
+    step, model = make_step(options, shift, speed, fabric)
+    model.train()
+    batch = ready(options.batch, len(shift.classes), fabric.device)
+    for _ in range(5):
+        step(batch, 1.0)
+
+    def steps() -> None:
+        for _ in range(options.steps):
+            step(batch, 1.0)
+
+    took = seconds(fabric.device, steps)
+    peak = memory(fabric.device)
+    images = torch.rand(options.scoring_batch, 3, SIZE, SIZE, device=fabric.device)
+    rest = len(shift.pool) % options.scoring_batch
+    model.eval()
+
+    @torch.inference_mode()
+    def forward() -> None:
+        for _ in range(len(shift.pool) // options.scoring_batch):
+            model(images)
+        if rest:
+            model(images[:rest])
+
+    forward()
+    return figures(options, took / options.steps, len(shift.pool) / seconds(fabric.device, forward), peak)
+
+
+def make_step(
+    options: argparse.Namespace, shift: Shift, speed: Speed, fabric: Fabric
+) -> tuple[Step, torch.nn.Module]:
+    """Model and step, set up as a run sets them up."""
+    settled = speed.settle(fabric)
+    bare = make_model(options, shift)
+    if settled.channels_last:
+        bare.to(memory_format=torch.channels_last)
+    optimiser = make_optimiser(bare.network, Optimisation(), fused=bool(settled.fused))
+    model, stepper = fabric.setup(bare, optimiser)
+    return Step(model, stepper, duc, fabric, graphs=bool(settled.graphs)), model
+
+
+def ready(count: int, classes: int, device: torch.device) -> Batch:
+    """A batch of noise."""
+    images = [torch.rand(count, 3, SIZE, SIZE, device=device) for _ in range(3)]
+    labels = torch.randint(classes, (2, count), device=device)
+    return Batch(Labelled(images[0], labels[0]), Labelled(images[1], labels[1]), images[2])
+
+
+def figures(options: argparse.Namespace, step: float, scoring: float, peak: float) -> dict[str, float]:
+    """What a row says."""
+    return {
+        "seconds_per_step": round(step, 5),
+        "images_per_second": round(3 * options.batch / step, 1),
+        "peak_gb": round(peak, 2),
+        "scored_per_second": round(scoring, 1),
+    }
+
+
+def seconds(device: torch.device, act: Callable[[], object]) -> float:
+    """Wall time, the device's work included."""
+    wait(device)
+    start = time.perf_counter()
+    act()
+    wait(device)
+    return time.perf_counter() - start
+
+
+def wait(device: torch.device) -> None:
+    """For everything that the device was told to do."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def fresh(device: torch.device) -> None:
+    """Forget what was held before."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats(device)
+
+
+def memory(device: torch.device) -> float:
+    """Gigabytes that were held at the most, decoded images included."""
+    return torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else float("nan")
+
+
+def as_table(results: dict[str, Any]) -> str:
+    """Markdown."""
+    by_name = {row["name"]: row for row in results["rows"]}
+    slow, low = by_name["plain loop"], by_name["floor: ready tensors"]
+    lines = [
+        f"{results['device']}, torch {results['torch']}, {results['backbone']}, {results['batch']}; decoding "
+        f"{sum(results['images'].values())} images {results['decode_seconds']} s, upload "
+        f"{results['upload_seconds']} s",
+        "",
+        "| | ms a step | images/s | x plain | x floor | peak GB | scored/s | x bare forward |",
+        "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+    ]
+    for row in results["rows"]:
+        step = row["seconds_per_step"]
+        lines.append(
+            f"| {row['name']} | {1000 * step:.1f} | {row['images_per_second']:.0f} | "
+            f"{slow['seconds_per_step'] / step:.1f} | {step / low['seconds_per_step']:.2f} | "
+            f"{row['peak_gb']:.1f} | {row['scored_per_second']:.0f} | "
+            f"{low['scored_per_second'] / row['scored_per_second']:.2f} |"
+        )
+    return "\n".join(lines)
+
+
+def draw(root: Path, count: int) -> tuple[Path, Path]:
+    """Photo-like noise as JPEGs, in two folders of class folders."""
+    random = np.random.default_rng(0)
+    for domain in ("source", "target"):
+        for number in range(count):
+            folder = root / domain / f"class{number % 31:02d}"
+            folder.mkdir(parents=True, exist_ok=True)
+            coarse = random.integers(0, 256, (16, 16, 3), dtype=np.uint8)
+            image = Image.fromarray(coarse).resize((300, 300), Image.Resampling.BICUBIC)
+            image.save(folder / f"{number:05d}.jpg", quality=90)
+    return root / "source", root / "target"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,122 @@
+"""MNIST, USPS and SVHN: handwriting from two collections, and house numbers."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from ducats.data.benchmarks.benchmark import Benchmark, Count, Place, Split
+from ducats.data.benchmarks.listing import absent
+from ducats.domain import Domain, Images, Shift
+from ducats.errors import UserError
+
+CLASSES = tuple("0123456789")
+
+DIGIT_SETS = Benchmark(
+    title="MNIST, USPS and SVHN",
+    places=(Place("M", "MNIST"), Place("U", "USPS"), Place("S", "SVHN")),
+    classes=len(CLASSES),
+    published=(
+        "where torchvision does (torchvision.datasets.MNIST(ROOT, download=True), likewise USPS and SVHN;"
+        " LeCun et al. 1998, Hull 1994, Netzer et al. 2011)"
+    ),
+    layout="""
+MNIST/raw/train-images-idx3-ubyte   and the other three files of MNIST
+usps.bz2, usps.t.bz2                (also in USPS/)
+train_32x32.mat, test_32x32.mat     (of SVHN, also in SVHN/)
+""",
+    counts={
+        ("M", "train"): Count(60000, 10),
+        ("M", "test"): Count(10000, 10),
+        ("U", "train"): Count(7291, 10),
+        ("U", "test"): Count(2007, 10),
+        ("S", "train"): Count(73257, 10),
+        ("S", "test"): Count(26032, 10),
+    },
+    held_out=True,
+    only=("M-U", "U-M", "S-M"),
+)
+
+
+def digit_sets(*, root: str | Path, task: str, size: int = 32) -> Shift:
+    """Read a task of MNIST, USPS and SVHN: train split to train split, the target's test split held out.
+
+    Images are resized with Pillow's bicubic filter; grey ones are repeated in three channels. Keys are
+    ``MNIST/train/00000`` and so on, the place in the set's own order.
+
+    Args:
+        root: Where torchvision keeps the sets; nothing is fetched.
+        task: ``M-U``, ``U-M`` or ``S-M``; ``SVHN->MNIST`` and the like mean the same.
+        size: Height and width in pixels.
+    """
+    if size < 1:
+        raise UserError(f"images cannot be {size} pixels wide; give a size of 1 or more")
+    folder = Path(root).expanduser()
+    # Found before any is decoded: what is missing is said at once.
+    raw = {role: _raw(folder, place, split) for role, (place, split) in DIGIT_SETS.sides(task).items()}
+    source, pool, test = (_domain(*raw[role], size) for role in ("source", "target", "test"))
+    return Shift(source=source, pool=pool.images, truth=pool.labels, test=test)
+
+
+def _raw(root: Path, place: Place, split: Split) -> tuple[str, NDArray[np.uint8], NDArray[np.int64]]:
+    """A split by name, pixels (N, H, W) or (N, H, W, 3), and labels (N,)."""
+    read, files = _reader(place, split)
+    for folder in (root, root / place.name):
+        if all((folder / file).is_file() for file in files):
+            try:
+                pixels, labels = read(folder)
+            except Exception as error:  # gzip, scipy, NumPy and torchvision each have their own
+                said = " ".join(str(error).split()) or type(error).__name__
+                raise UserError(
+                    f"{folder / files[0]} cannot be read as {place.name} ({said}); get it anew"
+                ) from error
+            return f"{place.name}/{split}", np.asarray(pixels, np.uint8), np.asarray(labels, np.int64)
+    raise absent(DIGIT_SETS, root, f"{place.name} ({split})")
+
+
+def _reader(place: Place, split: Split) -> tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...]]:
+    """How a set is read from its folder, and the files it is in."""
+    from torchvision import datasets
+
+    train = split == "train"
+    if place.name == "MNIST":
+
+        def mnist(folder: Path) -> tuple[Any, Any]:
+            found = datasets.MNIST(folder, train=train)
+            return found.data, found.targets
+
+        parts = ("train", "t10k")  # torchvision wants all four, whichever it reads
+        kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
+        return mnist, tuple(f"MNIST/raw/{part}-{kind}" for part in parts for kind in kinds)
+    if place.name == "USPS":
+
+        def usps(folder: Path) -> tuple[Any, Any]:
+            found = datasets.USPS(folder, train=train)
+            return found.data, found.targets
+
+        return usps, ("usps.bz2" if train else "usps.t.bz2",)
+
+    def svhn(folder: Path) -> tuple[Any, Any]:
+        found = datasets.SVHN(folder, split=split)
+        return found.data.transpose(0, 2, 3, 1), found.labels
+
+    return svhn, (f"{split}_32x32.mat",)
+
+
+def _domain(name: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64], size: int) -> Domain:
+    keys = tuple(f"{name}/{i:05d}" for i in range(len(pixels)))
+    return Domain(Images(keys, _resized(pixels, size)), torch.from_numpy(labels.copy()), CLASSES)
+
+
+def _resized(pixels: NDArray[np.uint8], size: int) -> Tensor:
+    """Images as uint8 (N, 3, size, size)."""
+    resized = np.empty((len(pixels), 3, size, size), np.uint8)
+    for row, image in enumerate(pixels):
+        shown = Image.fromarray(image).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
+        resized[row] = np.asarray(shown).transpose(2, 0, 1)
+    return torch.from_numpy(resized)

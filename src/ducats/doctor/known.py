@@ -1,0 +1,47 @@
+"""Whether a copy of a benchmark is whole: its counts against those that are known."""
+
+from collections.abc import Iterator, Mapping
+
+from ducats.data.benchmarks import Count
+from ducats.doctor.finding import Finding, images, some
+from ducats.doctor.survey import Survey
+
+NAMED = 5  # classes of a domain that are named
+
+
+def check_counts(found: Survey) -> Iterator[Finding]:
+    """One finding for each domain of a benchmark."""
+    for role, (name, known) in found.expected.items():
+        if role in found.parts:
+            yield _compare(name, found.parts[role].classes(), known)
+
+
+def _compare(name: str, here: Mapping[str, int], known: Count) -> Finding:
+    """Whether a domain has what it should."""
+    total = sum(here.values())
+    inside = "" if known.classes is None else f" in {_classes(len(here))}"
+    if total == known.total and len(here) == (known.classes or len(here)) and not _differing(here, known):
+        return Finding("note", f"{name}: {images(total)}{inside}, as known")
+    should = "" if known.classes is None else f" in {_classes(known.classes)}"
+    differing = some(_differing(here, known), NAMED)
+    return Finding(
+        "warning",
+        f"{name}: {images(total)}{inside}, but {known.total}{should} are known"
+        f"{f' ({differing})' if differing else ''}, so results are not comparable with published ones; "
+        "get it anew, or unpack it again",
+    )
+
+
+def _classes(number: int) -> str:
+    return "1 class" if number == 1 else f"{number} classes"
+
+
+def _differing(here: Mapping[str, int], known: Count) -> list[str]:
+    """Classes whose counts differ, in words; none if only the total is known."""
+    if not known.of_class:
+        return []
+    return [
+        f"{label!r} has {here.get(label, 0)}, known {known.of_class.get(label, 0)}"
+        for label in sorted(here.keys() | known.of_class.keys())
+        if here.get(label, 0) != known.of_class.get(label, 0)
+    ]

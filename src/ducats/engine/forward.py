@@ -1,0 +1,82 @@
+"""What a model says about many images: views, forward passes, and the way back to the host, overlapped."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ducats.data.views import View, draw, look
+from ducats.domain import Images
+from ducats.engine import resident
+from ducats.errors import UserError
+from ducats.rows import Output
+
+Said = dict[str, Tensor]
+HELD = 16  # batches whose answers wait on the device: the host asks for them together
+
+
+def luck_of(images: Images, view: View, generator: torch.Generator) -> Tensor:
+    """One draw per image, whatever the batches."""
+    height, width = images.pixels.shape[-2:]
+    return draw(view, len(images), height, width, generator, images.aspect)
+
+
+def outputs(
+    model: nn.Module,
+    images: Images,
+    batches: Sequence[Tensor],
+    *,
+    view: View,
+    luck: Tensor,
+    needs: Sequence[str],
+    fabric: Fabric,
+) -> Iterator[tuple[Tensor, Said]]:
+    """Index and answers of each batch, in order, in float32 on the CPU.
+
+    Args:
+        model: images to ``Output``.
+        images: what to look at.
+        batches: indices of the images.
+        view: how to look at each image.
+        luck: one row per image, for a view with luck in it.
+        needs: ``z``, ``features`` or both.
+        fabric: device.
+    """
+    model.eval()
+    device, near = fabric.device, resident.on_device(images, fabric.device)
+    taken = (
+        (resident.take(images, index, device) for index in batches)
+        if near
+        else resident.ahead(lambda number: resident.gather(images, batches[number], device), len(batches))
+    )
+    waiting: list[tuple[Tensor, Said]] = []
+    for index, pixels in zip(batches, taken, strict=True):
+        shown = look(resident.send(pixels, device), view, luck[index].to(device, non_blocking=True))
+        output: Output = model(shown)
+        waiting.append((index, {name: _column(output, name).float() for name in needs}))
+        if len(waiting) == (1 if device.type == "cpu" else HELD):
+            yield from _to_host(waiting)
+            waiting = []
+    yield from _to_host(waiting)
+
+
+def _to_host(waiting: Sequence[tuple[Tensor, Said]]) -> Iterator[tuple[Tensor, Said]]:
+    """Answers on the CPU, if they are any: a training that diverged ends here at the latest."""
+    for index, said in waiting:
+        here = {name: column.cpu() for name, column in said.items()}
+        if not all(bool(column.isfinite().all()) for column in here.values()):
+            raise UserError(
+                "the model's logits are no longer finite: the training diverged; lower train.lr (a new run, "
+                "in a new folder), or bound the evidence with model.evidence=exp_clamped"
+            )
+        yield index, here
+
+
+def _column(output: Output, name: str) -> Tensor:
+    column = getattr(output, name, None)
+    if column is None:
+        raise UserError(
+            f"the query needs {name!r}, but the model gives none: let its forward return (logits, features)"
+        )
+    return column  # type: ignore[no-any-return]

@@ -1,0 +1,43 @@
+"""What makes a GPU fast; each can be switched off, and none changes what is computed beyond rounding."""
+
+from dataclasses import dataclass, replace
+
+from lightning_fabric import Fabric
+
+from ducats.engine.resident import Where
+from ducats.engine.step import can_record
+from ducats.errors import UserError
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Where images live and how steps run; None is settled by what the device can do."""
+
+    images_on: Where = "auto"
+    channels_last: bool | None = None
+    fused: bool | None = None
+    graphs: bool | None = None
+
+    def settle(self, fabric: Fabric) -> "Speed":
+        """The same with nothing left open.
+
+        On a CPU all are off by default: there is nothing to gain, and results stay those of plain PyTorch.
+        """
+        if self.graphs and not can_record(fabric):
+            raise UserError(
+                "engine.graphs=true needs one CUDA device and a precision of 32-true, 64-true or bf16-mixed: "
+                "leave it out, and steps are recorded where they can be"
+            )
+        cuda = fabric.device.type == "cuda"
+        fused = cuda if self.fused is None else self.fused
+        graphs = (can_record(fabric) and fused) if self.graphs is None else self.graphs
+        if graphs and not fused:
+            raise UserError(
+                "engine.graphs=true needs engine.fused=true: only a fused update reads its rate there"
+            )
+        return replace(
+            self,
+            channels_last=cuda if self.channels_last is None else self.channels_last,
+            fused=fused,
+            graphs=graphs,
+        )

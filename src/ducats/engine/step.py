@@ -1,0 +1,157 @@
+"""One optimisation step: as plain PyTorch, or, on a GPU, recorded once for each shape of batch and replayed.
+
+A step of a ResNet-50 is some thousands of small launches, and at batches of 32 the GPU waits for the host
+between them. A CUDA graph holds all launches of a step; to replay it is one. What changes from step to step
+(images, labels, learning rates) lies in buffers that the graph reads.
+"""
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+from torch.optim import SGD
+
+from ducats.errors import UserError
+from ducats.objectives import Batch, Labelled, Objective
+
+MOST = 8  # graphs kept at a time; bought labels change the shape of a batch with every question
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """A captured step with the buffers that it reads and writes."""
+
+    graph: Any  # torch.cuda.CUDAGraph
+    batch: Batch
+    losses: dict[str, Tensor]
+
+
+class Step:
+    """Forward, backward, update.
+
+    Args:
+        model: as Fabric set it up.
+        optimiser: likewise; its groups have a ``first_lr``.
+        objective: names and computes the losses.
+        fabric: device, precision, processes.
+        graphs: record and replay. The first step of each shape runs plainly, so nothing is run that would
+            not have been run, and in the same order.
+    """
+
+    def __init__(
+        self, model: nn.Module, optimiser: SGD, objective: Objective, fabric: Fabric, *, graphs: bool = False
+    ) -> None:
+        self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
+        self.graphs = graphs
+        self._met: set[object] = set()
+        self._recorded: OrderedDict[object, Recorded] = OrderedDict()
+        self._pool: Any = None  # memory that all graphs share: they are never replayed side by side
+        # A graph holds addresses, not numbers: learning rates that change must lie on the device.
+        self._rates = [torch.zeros((), device=fabric.device) for _ in optimiser.param_groups] if graphs else []
+
+    def __call__(self, batch: Batch, rate: float, source_weight: float = 1.0) -> dict[str, Tensor]:
+        """Take a step; the losses are weighted, and valid until the next step.
+
+        Args:
+            batch: this process's share, on the device.
+            rate: factor of the learning rates.
+            source_weight: factor of the losses named ``source/...``.
+        """
+        self._set_rates(rate)
+        if not self.graphs:
+            return self._plain(batch, source_weight)
+        key = (_shapes(batch), source_weight)
+        if key in self._recorded:
+            self._recorded.move_to_end(key)
+            return self._replay(self._recorded[key], batch)
+        if key not in self._met:
+            self._met.add(key)  # kernels are chosen and buffers made outside of any graph
+            return self._plain(batch, source_weight)
+        recorded = self._record(batch, source_weight)
+        if recorded is None:
+            return self._plain(batch, source_weight)
+        self._recorded[key] = recorded
+        if len(self._recorded) > MOST:
+            self._recorded.popitem(last=False)
+        return self._replay(recorded, batch)
+
+    def release(self) -> None:
+        """Give learning rates back as numbers, as a checkpoint holds them."""
+        for group in self.optimiser.param_groups:
+            group["lr"] = float(group["lr"])
+
+    def _set_rates(self, rate: float) -> None:
+        for number, group in enumerate(self.optimiser.param_groups):
+            if self.graphs:
+                self._rates[number].fill_(group["first_lr"] * rate)
+                group["lr"] = self._rates[number]
+            else:
+                group["lr"] = group["first_lr"] * rate
+
+    def _plain(self, batch: Batch, source_weight: float) -> dict[str, Tensor]:
+        losses = self.objective(self.model, batch)
+        if not losses:
+            raise UserError("the objective has no term left to train on: every weight is zero")
+        if source_weight != 1.0:
+            losses = {
+                name: source_weight * loss if name.startswith("source/") else loss
+                for name, loss in losses.items()
+            }
+        self.optimiser.zero_grad()
+        self.fabric.backward(torch.stack(list(losses.values())).sum())
+        self.optimiser.step()
+        return {name: loss.detach() for name, loss in losses.items()}
+
+    def _record(self, batch: Batch, source_weight: float) -> Recorded | None:
+        """Capture a step, which does not run it; None, and never again, if it cannot be captured."""
+        still = _each(batch, torch.clone)
+        graph = torch.cuda.CUDAGraph()
+        self.optimiser.zero_grad()  # gradients are to be made in the graph's own memory
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                losses = self._plain(still, source_weight)
+        except RuntimeError:
+            # A model or objective of the user's that asks the device something in the middle of a step.
+            self.graphs = False
+            self._recorded.clear()
+            self.optimiser.zero_grad()
+            return None
+        self._pool = graph.pool()
+        return Recorded(graph, still, losses)
+
+    def _replay(self, recorded: Recorded, batch: Batch) -> dict[str, Tensor]:
+        for still, new in zip(_tensors(recorded.batch), _tensors(batch), strict=True):
+            still.copy_(new, non_blocking=True)
+        recorded.graph.replay()
+        return recorded.losses
+
+
+def can_record(fabric: Fabric) -> bool:
+    """Whether steps can be recorded here: one CUDA device, and a precision whose step asks it nothing."""
+    scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
+    return fabric.device.type == "cuda" and fabric.world_size == 1 and not scaled
+
+
+def _tensors(batch: Batch) -> Sequence[Tensor]:
+    known = batch.labelled if batch.labelled is not None else ()
+    return [t for t in (*batch.source, *known, batch.unlabelled) if t is not None]
+
+
+def _shapes(batch: Batch) -> tuple[object, ...]:
+    return tuple(
+        None if part is None else tuple(part.shape if isinstance(part, Tensor) else part.images.shape)
+        for part in (batch.source, batch.labelled, batch.unlabelled)
+    )
+
+
+def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
+    known = batch.labelled
+    return Batch(
+        source=Labelled(*map(change, batch.source)),
+        labelled=None if known is None else Labelled(*map(change, known)),
+        unlabelled=None if batch.unlabelled is None else change(batch.unlabelled),
+    )

