@@ -1,9 +1,10 @@
-"""Speed of training and of pool scoring: a plain PyTorch loop, ours, and the floor (the same on ready tensors).
+"""Speed of training and of pool scoring: a plain PyTorch loop, ours, and the same on ready tensors (floor).
 
     python benchmarks/training.py [--source DIR --target DIR] [--weights FILE --strides first]
         [--backbone resnet50] [--steps 60] [--batch 32] [--device auto] [--json FILE]
 
-Source and target are folders of class folders; without them, JPEGs are drawn at random into a temporary folder.
+Source and target are folders of class folders; without them, JPEGs are drawn at random into a temporary
+folder.
 Each step takes a batch of source, of labelled and of unlabelled target, forwards each on its own, and updates
 once. Beside ours as it is, each of its accelerators is switched off in turn.
 """
@@ -67,7 +68,9 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--source", type=Path)
     parser.add_argument("--target", type=Path)
-    parser.add_argument("--draw", type=int, default=1024, help="images drawn for each, if there are no folders")
+    parser.add_argument(
+        "--draw", type=int, default=1024, help="images drawn for each, if there are no folders"
+    )
     parser.add_argument("--weights", type=str)
     parser.add_argument("--strides", default="timm")
     parser.add_argument("--backbone", default="resnet50")
@@ -156,19 +159,17 @@ def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str,
     torch.backends.cudnn.benchmark = False  # PyTorch's default
     model = make_model(options, shift).to(device)
     optimiser = make_optimiser(model.network, Optimisation())
-    known = bought(shift, options.batch) >= 0
-    assert shift.pool.files is not None
-    assert shift.source.images.files is not None
+    source, files = shift.source.images.files, shift.pool.files
+    assert source is not None
+    assert files is not None
     assert shift.truth is not None
-    files, truth = shift.pool.files, shift.truth.tolist()
-    streams = [
-        endless(Files(paths, labels, transform), options.batch, options.workers, kept=kept)
-        for paths, labels, transform in (
-            (shift.source.images.files, shift.source.labels.tolist(), TRAIN),
-            ([f for f, k in zip(files, known, strict=True) if k], [t for t, k in zip(truth, known, strict=True) if k], TRAIN),
-            ([f for f, k in zip(files, known, strict=True) if not k], [t for t, k in zip(truth, known, strict=True) if not k], TARGET),
-        )
-    ]  # fmt: skip
+    truth = shift.truth.tolist()
+    known = (bought(shift, options.batch) >= 0).tolist()
+    labelled, unlabelled = ([n for n, k in enumerate(known) if k == wanted] for wanted in (True, False))
+    sets = [Files(source, shift.source.labels.tolist(), TRAIN)]
+    for places, transform in ((labelled, TRAIN), (unlabelled, TARGET)):
+        sets.append(Files([files[n] for n in places], [truth[n] for n in places], transform))
+    streams = [endless(some, options.batch, options.workers, kept=kept) for some in sets]
     fresh(device)
     train(model, optimiser, streams, device, 5)
     step = seconds(device, lambda: train(model, optimiser, streams, device, options.plain_steps))

@@ -104,6 +104,36 @@ def test_questions_come_after_the_published_epochs() -> None:
             assert after[-1] < epochs
 
 
+def test_parity_is_the_published_behaviour() -> None:
+    home = config.load(["data/office-home", "parity"])
+    assert (home.method, home.train.lr, home.train.epochs) == ("duc", 4e-3, 50)
+    assert home.query.knobs == {"kappa": 10, "share": 0.01, "epsilon": 1e-7}
+    assert home.ask.after == (10, 12, 14, 16, 18)
+    assert (home.ask.rounding, home.train.labelled_batches) == ("ceil_per_round", "short_last")
+    for view in (home.views.unlabelled, home.views.scoring):
+        assert (view.resize, view.crop, view.size, view.flip) == ("short_side", "random", 224, 0.0)
+    assert home.views.test.crop == "center"
+    assert (home.evaluation.images, home.evaluation.every) == ("published", 5)
+    assert home.train.source_weight == {0: 1.0}
+    assert config.load(["data/mini-domainnet", "parity"]).train.lr == 2e-3
+    visda = config.load(["data/visda2017", "parity", "parity/visda"])
+    assert (visda.train.lr, visda.train.epochs, visda.evaluation.every) == (1e-3, 40, 2)
+    assert visda.train.source_weight == {0: 1.0, 1: 0.5}
+    assert (visda.views.source.crop, visda.views.source.flip) == ("center", 0.5)
+    # Another method under the same conditions keeps its own query.
+    other = config.load(["data/office-home", "parity", "methods/random"])
+    assert (other.method, other.query.name, other.query.knobs) == ("random", "random", {})
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["train.source_weight={1: 0.5}", "train.source_weight={0: -1.0}", "views.test={resize: short_side}"],
+)
+def test_settings_that_make_no_sense(setting: str) -> None:
+    with pytest.raises(UserError):
+        config.load([], [setting])
+
+
 def test_a_changed_pairing_gets_another_name() -> None:
     def name(*settings: str, files: tuple[str, ...] = ("methods/random",)) -> str:
         return load(files, settings).method

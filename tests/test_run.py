@@ -11,13 +11,17 @@ import yaml
 from torch import Tensor, nn
 
 import ducats
-from conftest import Runner
+from conftest import Runner, quick
+from ducats import records
+from ducats.assemble import assemble
 from ducats.data import toy
 from ducats.domain import UNLABELLED, VOID
+from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import Request
 from ducats.progress import Event
 from ducats.queries import QUERIES
+from ducats.run import run
 from ducats.rundir import RunDir
 
 UNTIMED = {"seconds"}
@@ -25,18 +29,12 @@ UNTIMED = {"seconds"}
 
 def outcome(home: RunDir) -> dict[str, Any]:
     """All that must be the same when a run is the same."""
-    records = [{k: v for k, v in r.items() if k not in UNTIMED} for r in ducats_records(home)]
+    lines = records.read(home.metrics)
     return {
-        "records": records,
+        "records": [{k: v for k, v in r.items() if k not in UNTIMED} for r in lines],
         "ledger": list(home.bought().entries()),
         "model": {name: tensor.tolist() for name, tensor in home.model().items()},
     }
-
-
-def ducats_records(home: RunDir) -> list[dict[str, Any]]:
-    from ducats import records
-
-    return records.read(home.metrics)
 
 
 @pytest.mark.parametrize("query", QUERIES)
@@ -233,7 +231,7 @@ def test_void_is_spent_and_never_asked_again_or_trained_on(tmp_path: Path) -> No
     assert int((targets == UNLABELLED).sum()) == 70
     assert not any(
         "labelled/" in name
-        for r in ducats_records(home)
+        for r in records.read(home.metrics)
         if r["kind"] == "epoch"
         for name in r["losses"]
         if not name.startswith("un")

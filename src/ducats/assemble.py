@@ -21,8 +21,8 @@ from ducats.data.exam import examine
 from ducats.data.views import View
 from ducats.domain import Images, Shift
 from ducats.engine.fit import Optimisation
-from ducats.engine.schedules import SCHEDULES, Schedule
 from ducats.engine.processes import settle_precision
+from ducats.engine.schedules import SCHEDULES, Schedule
 from ducats.engine.score import name_of
 from ducats.engine.speed import Speed
 from ducats.engine.streams import Views
@@ -314,18 +314,19 @@ def make_speed(config: settings.Config) -> Speed:
 
 def with_aspects(shift: Shift, views: Views) -> Shift:
     """The shift with the images' own shapes, where a view wants them."""
-
-    def known(images: Images, *uses: View) -> Images:
-        if images.aspect is not None or images.files is None:
-            return images
-        wanted = any(view.resize == "short_side" for view in uses)
-        return replace(images, aspect=aspects(images.files)) if wanted else images
-
     source, test = shift.source, shift.test
     own = test is not None and test.images is shift.pool
     used = (views.labelled, views.unlabelled, views.scoring, *([views.test] if own else []))
-    pool = known(shift.pool, *used)
+    pool = with_aspect(shift.pool, *used)
     if test is not None:
-        test = replace(test, images=pool if own else known(test.images, views.test))
-    source = replace(source, images=known(source.images, views.source))
+        test = replace(test, images=pool if own else with_aspect(test.images, views.test))
+    source = replace(source, images=with_aspect(source.images, views.source))
     return replace(shift, source=source, pool=pool, test=test)
+
+
+def with_aspect(images: Images, *uses: View) -> Images:
+    """The images with their own shapes, read from their files, if one of these views wants them."""
+    wanted = any(view.resize == "short_side" for view in uses)
+    if not wanted or images.aspect is not None or images.files is None:
+        return images
+    return replace(images, aspect=aspects(images.files))

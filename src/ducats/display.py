@@ -9,6 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 
 from ducats.progress import Event
+from ducats.records import MEASURED_ON
 
 BETWEEN = 0.2  # seconds between two looks at the losses: looking waits for the device
 PHASES = {"train": "training", "measure": "measuring", "ask": "asking", "done": "done"}
@@ -101,13 +102,6 @@ MEASURES = {
     "ece": "ECE %",
     "nll": "NLL",
     "aurc": "AURC",
-}
-
-
-MEASURED_ON = {
-    "held_out": "held-out target images, never asked about",
-    "unlabelled": "target images without those bought so far",
-    "target": "target images: all of them, bought ones included",
 }
 
 

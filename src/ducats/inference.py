@@ -3,19 +3,21 @@
 import csv
 import io
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from lightning_fabric import Fabric
 from pydantic import ValidationError
+from torch import Tensor
 
 from ducats import dirichlet
-from ducats.assemble import load_data, make_model, make_views
+from ducats.assemble import load_data, make_model, make_views, with_aspect, with_aspects
 from ducats.config import Config
+from ducats.data.exam import examine
 from ducats.data.folders import image_folder, labelled_folder
-from ducats.domain import Domain, Images
+from ducats.domain import UNLABELLED, Domain, Images
 from ducats.engine.evaluate import evaluate
 from ducats.engine.score import table
 from ducats.errors import UserError
@@ -34,6 +36,7 @@ class Trained:
     classes: tuple[str, ...]
     size: int  # stored side of its images
     channels: int
+    home: RunDir
 
 
 def load_trained(folder: Path) -> Trained:
@@ -53,7 +56,7 @@ def load_trained(folder: Path) -> Trained:
     data = home.data
     model = make_model(fresh, len(data["classes"]), data["channels"])
     model.network.load_state_dict(home.model())
-    return Trained(model, config, tuple(data["classes"]), data["size"], data["channels"])
+    return Trained(model, config, tuple(data["classes"]), data["size"], data["channels"], home)
 
 
 def _without_download(knobs: dict[str, Any]) -> dict[str, Any]:
@@ -68,16 +71,29 @@ def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Tal
         fabric: device and processes.
         folder: ``class/...``; None for the run's own held-out images.
     """
-    test: Domain | None
+    view, only = make_views(trained.config).test, None
     if folder is None:
-        test = load_data(trained.config).test
-        if test is None:
-            raise UserError("this run has no held-out test set: give a folder of labelled images with --data")
+        test, only = _own_test(trained)
     else:
         test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
-    view = make_views(trained.config).test
+        test = replace(test, images=with_aspect(test.images, view))
     batch_size = trained.config.engine.scoring_batch
-    return evaluate(fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric)
+    return evaluate(
+        fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric, only=only
+    )
+
+
+def _own_test(trained: Trained) -> tuple[Domain, Tensor | None]:
+    """The images that the run was measured on at its end, and which of them count."""
+    config = trained.config
+    shift, measured_on = examine(load_data(config), config.evaluation.images, config.evaluation.share)
+    test = with_aspects(shift, make_views(config)).test
+    if test is None:
+        raise UserError("this run has no test set of its own: give a folder of labelled images with --data")
+    if measured_on != "unlabelled":
+        return test, None
+    targets = trained.home.bought().targets()
+    return test, (targets == UNLABELLED).nonzero().squeeze(1)
 
 
 def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_class: bool = False) -> int:
@@ -91,6 +107,7 @@ def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_
         every_class: also a column with the probability of each class.
     """
     images = image_folder(folder, size=trained.size, channels=trained.channels)
+    images = with_aspect(images, make_views(trained.config).test)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(

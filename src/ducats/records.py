@@ -10,6 +10,12 @@ from ducats.files import write_text_atomically
 
 Record = dict[str, Any]
 
+MEASURED_ON = {  # what a stage says in `measured_on`, in words
+    "held_out": "held-out target images, never asked about",
+    "unlabelled": "target images without those bought so far",
+    "target": "target images: all of them, bought ones included",
+}
+
 
 def read(path: Path) -> list[Record]:
     """All records, oldest first; none if the file is not there."""

@@ -13,9 +13,9 @@ from torch import Tensor
 from torch.optim import SGD
 
 from ducats.domain import UNLABELLED, VOID
+from ducats.engine import resident
 from ducats.engine.evaluate import evaluate
 from ducats.engine.fit import fit_epoch, make_optimiser
-from ducats.engine import resident
 from ducats.engine.processes import make_fabric, on_chief
 from ducats.engine.score import choose, table
 from ducats.engine.speed import Speed
@@ -29,7 +29,6 @@ from ducats.parts import Parts, Plan, check, describe, describe_data, settle
 from ducats.progress import Event, Listener, silence
 from ducats.randomness import fork, global_seed, seed_of
 from ducats.rundir import RunDir
-
 
 AS_FAST_AS_IT_GOES = Speed()
 

@@ -1,7 +1,7 @@
 """A step is a step: whatever makes it fast, it computes what a plain loop computes."""
 
 import copy
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -148,7 +148,7 @@ def test_bfloat16_stays_near(plain_losses: list[float]) -> None:
 class FakeGraph:
     """A CUDA graph as far as a step can tell: capture runs nothing that stays, replay runs it all."""
 
-    made: list["FakeGraph"] = []
+    made: ClassVar[list["FakeGraph"]] = []
 
     def __init__(self) -> None:
         self.act: Any = None

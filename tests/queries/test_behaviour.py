@@ -90,6 +90,21 @@ def test_spread_of_identical_images_still_spends_the_budget() -> None:
     assert len(set(picks)) == 4
 
 
+def test_the_published_first_round_is_a_share_of_the_whole_pool() -> None:
+    # Ten candidates and no labelled rows: kappa 2 of a 20 % share are four, whatever the budget.
+    z = torch.tensor([[4.0 - n / 2, 4.0 - n / 2 - (n % 3)] for n in range(10)])
+    assert ask("duc", z, 1, kappa=2, share=0.2) == ask("duc", z, 1, kappa=4)
+    assert ask("duc", z, 2, kappa=2, share=0.2) == ask("duc", z, 2, kappa=2)
+    assert ask("duc", z, 3, kappa=1, share=0.1) == ask("duc", z, 3, kappa=1)  # never fewer than the budget
+
+
+def test_published_arithmetic_agrees_until_it_drowns() -> None:
+    z = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
+    assert ask("duc", z, 20, kappa=3, epsilon=1e-7) == ask("duc", z, 20, kappa=3)
+    sure = z + torch.tensor(20.0)  # so much evidence that U_dis is below float32's grain
+    assert ask("duc", sure, 20, kappa=3, epsilon=1e-7) != ask("duc", sure, 20, kappa=3)
+
+
 @pytest.mark.parametrize("name", ["duc", "spread"])
 def test_kappa_below_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="kappa must be at least 1"):

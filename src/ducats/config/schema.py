@@ -40,6 +40,12 @@ class View(Strict):
         (0.0, 0.0, 0.0, 0.0), description="brightness, contrast, saturation, hue (ColorJitter)"
     )
 
+    @model_validator(mode="after")
+    def _shape(self) -> "View":
+        if self.resize == "short_side" and (self.crop not in ("random", "center") or self.pad):
+            raise ValueError("resize=short_side is for crop=random or crop=center, without pad")
+        return self
+
     @field_validator("scale", "ratio")
     @classmethod
     def _range(cls, value: tuple[float, float]) -> tuple[float, float]:
@@ -67,7 +73,11 @@ class Model(Part):
 class Data(Part):
     """Where the images come from."""
 
-    name: str = Field("folders", description="digits, folders, manifest, toy, or `package.module:function`")
+    name: str = Field(
+        "folders",
+        description="folders, manifest, digits, toy, a benchmark (office_home, office31, visda2017, pacs, "
+        "mini_domainnet, domainnet, digit_sets), or `package.module:function`",
+    )
 
 
 class Objective(Part):
@@ -271,7 +281,7 @@ def _check_after(ask: Ask, epochs: int) -> None:
     if ask.after[-1] >= epochs:
         raise ValueError(
             f"ask.after names epoch {ask.after[-1]}, but training ends after epoch {epochs}: "
-            "the labels of that round would never be learnt"
+            "the labels of that round would never be learnt; ask.after=null places the rounds by itself"
         )
     if ask.rounds is not None and ask.rounds != len(ask.after):
         raise ValueError(f"ask.after names {len(ask.after)} epochs, but ask.rounds is {ask.rounds}: drop one")

@@ -51,7 +51,9 @@ class Step:
         self._recorded: OrderedDict[object, Recorded] = OrderedDict()
         self._pool: Any = None  # memory that all graphs share: they are never replayed side by side
         # A graph holds addresses, not numbers: learning rates that change must lie on the device.
-        self._rates = [torch.zeros((), device=fabric.device) for _ in optimiser.param_groups] if graphs else []
+        self._rates = (
+            [torch.zeros((), device=fabric.device) for _ in optimiser.param_groups] if graphs else []
+        )
 
     def __call__(self, batch: Batch, rate: float, source_weight: float = 1.0) -> dict[str, Tensor]:
         """Take a step; the losses are weighted, and valid until the next step.

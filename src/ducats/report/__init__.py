@@ -8,6 +8,7 @@ from typing import Any
 
 from ducats.files import write_text_atomically
 from ducats.report.page import TITLE, write_page
+from ducats.report.provenance import measured_on
 from ducats.report.read import Run, find_runs, read_run
 from ducats.report.tables import MethodRow, Spread, by_method, csv, markdown, summary
 from ducats.report.words import Headline, headline
@@ -75,7 +76,8 @@ def report(paths: Sequence[Path], out: Path, title: str = TITLE) -> Report:
         summary=tuple(summary(runs)),
         headline=headline(rows),
     )
-    write_text_atomically(result.table_markdown, markdown(rows))
+    said = measured_on(runs)
+    write_text_atomically(result.table_markdown, markdown(rows) + (f"\n{said}\n" if said else ""))
     write_text_atomically(result.table_csv, csv(rows))
     write_text_atomically(
         result.summary_json, json.dumps(result.summary, indent=1, ensure_ascii=False) + "\n"

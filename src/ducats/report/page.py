@@ -41,6 +41,7 @@ def _content(runs: Sequence[Run]) -> dict[str, Any]:
     return {
         "headline": headline(rows),
         "cautions": provenance.cautions(runs),
+        "measured_on": provenance.measured_on(runs),
         "measures": MEASURES,
         "table": [(row, _cells(row, rows)) for row in rows],
         "looks": curves.looks(names),

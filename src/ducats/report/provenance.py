@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ducats.records import MEASURED_ON
 from ducats.report.read import Run
 from ducats.report.tables import counted, methods
 
@@ -44,9 +45,22 @@ def environments(runs: Sequence[Run]) -> list[Environment]:
     return [Environment(facts, tuple(names)) for facts, names in groups.items()]
 
 
+def measured_on(runs: Sequence[Run]) -> str:
+    """On which images the results of the runs were measured, in words; nothing if no run says so."""
+    kinds: dict[str, set[int]] = {}
+    for run in runs:
+        if run.result is not None and run.result.get("measured_on") in MEASURED_ON:
+            kinds.setdefault(run.result["measured_on"], set()).add(int(run.result["images"]))
+    said = []
+    for kind, counts in kinds.items():
+        count = str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        said.append(f"{count} {MEASURED_ON[kind]}")
+    return f"Measured on {'; or on '.join(said)}." if said else ""
+
+
 def cautions(runs: Sequence[Run]) -> list[str]:
     """What a reader should know before believing a mean; none for clean runs."""
-    found = [_other_data(runs), _other_objectives(runs), _without_test(runs)]
+    found = [_other_data(runs), _other_exams(runs), _other_objectives(runs), _without_test(runs)]
     for method in methods(runs):
         group = [run for run in runs if run.method == method]
         found += [_under_way(group, method), _mixed_settings(group, method), _repeated_seeds(group, method)]
@@ -59,6 +73,13 @@ def _other_data(runs: Sequence[Run]) -> str:
     if len(tests) < 2:
         return ""
     return f"These runs have {len(tests)} different test sets: their numbers cannot be compared."
+
+
+def _other_exams(runs: Sequence[Run]) -> str:
+    kinds = {run.result.get("measured_on") for run in runs if run.result is not None}
+    if len(kinds) < 2:
+        return ""
+    return "These runs were measured on different kinds of images: their numbers cannot be compared."
 
 
 def _other_objectives(runs: Sequence[Run]) -> str:

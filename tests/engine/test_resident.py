@@ -1,0 +1,162 @@
+"""Where images live makes no difference to what is seen."""
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ducats.data import toy
+from ducats.data.decode import FilePixels, decode
+from ducats.data.exam import Chosen
+from ducats.data.views import View
+from ducats.domain import UNLABELLED, Images
+from ducats.engine import resident
+from ducats.engine.processes import make_fabric
+from ducats.engine.score import table
+from ducats.engine.streams import Streams, Views
+from ducats.models import Evidential, small_cnn
+from ducats.objectives import Batch
+from ducats.randomness import global_seed
+
+CPU = torch.device("cpu")
+
+
+def workers() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "ducats-images"]
+
+
+def test_ahead_keeps_the_order_and_ends() -> None:
+    assert list(resident.ahead(lambda number: number * number, 20)) == [n * n for n in range(20)]
+    assert not workers()
+
+
+def test_ahead_stays_a_few_places_before() -> None:
+    made: list[int] = []
+
+    def make(number: int) -> int:
+        made.append(number)
+        return number
+
+    work = resident.ahead(make, 100)
+    assert next(work) == 0
+    work.close()  # type: ignore[attr-defined]
+    assert not workers()
+    assert len(made) <= resident.AHEAD + 3
+
+
+def test_an_error_in_the_worker_is_raised_at_its_place() -> None:
+    def make(number: int) -> int:
+        if number == 2:
+            raise ValueError("image 2 is broken")
+        return number
+
+    work = resident.ahead(make, 5)
+    assert [next(work), next(work)] == [0, 1]
+    with pytest.raises(ValueError, match="image 2 is broken"):
+        next(work)
+    assert not workers()
+
+
+def test_on_a_cpu_images_stay_where_they_are() -> None:
+    shift = toy()
+    assert resident.settle([shift.source.images, shift.pool], CPU)[1] is shift.pool
+
+
+class Elsewhere:
+    """Pixels that give batches, and are no tensor."""
+
+    def __init__(self, pixels: Tensor) -> None:
+        self._pixels = pixels
+        self.shape, self.dtype, self.ndim = pixels.shape, pixels.dtype, pixels.ndim
+
+    def __len__(self) -> int:
+        return len(self._pixels)
+
+    def __getitem__(self, index: Tensor | slice | int) -> Tensor:
+        return self._pixels[index]
+
+
+def flat(batches: list[Batch]) -> Tensor:
+    parts = []
+    for batch in batches:
+        assert batch.labelled is not None
+        assert batch.unlabelled is not None
+        parts += [batch.source.images, batch.labelled.images, batch.unlabelled]
+    return torch.cat([part.flatten() for part in parts])
+
+
+def test_streams_and_scores_are_the_same_from_wherever_images_come() -> None:
+    shift = toy()
+    targets = torch.full((len(shift.pool),), UNLABELLED)
+    targets[:9] = 1
+    fabric = make_fabric("cpu")
+    jittered = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+    with global_seed(0, "model"):
+        model = fabric.setup(Evidential(small_cnn(classes=4, channels=3, width=4, features=8)))
+    found = []
+    everything = torch.arange(len(shift.pool))
+    for pixels in (
+        shift.pool.pixels,
+        Elsewhere(shift.pool.pixels[:]),
+        Chosen(shift.pool.pixels, everything),
+    ):
+        pool = Images(shift.pool.keys, pixels)
+        streams = Streams(shift.source, pool, Views(jittered, jittered, jittered), 8, 6, seed=3)
+        made = flat(list(streams.epoch(2, targets, fabric)))
+        rows = table(model, pool, ("z",), view=jittered, batch_size=7, seed=1, fabric=fabric)
+        found.append((made, rows.z))
+    for made, z in found[1:]:
+        assert torch.equal(made, found[0][0])
+        assert torch.equal(z, found[0][1])
+    assert not workers()
+
+
+def test_files_that_are_decoded_batch_by_batch_train_alike(tmp_path: Path) -> None:
+    generator = torch.Generator().manual_seed(0)
+    files = []
+    for number in range(24):
+        path = tmp_path / f"{number:02d}.png"
+        pixels = torch.randint(0, 256, (10, 9, 3), dtype=torch.uint8, generator=generator)
+        Image.fromarray(pixels.numpy()).save(path)
+        files.append((path.name, path))
+    held = decode(files, 8)
+    lazy = replace(held, pixels=FilePixels(files, 8))
+    shift = toy(size=8)
+    targets = torch.full((24,), UNLABELLED)
+    targets[:5] = 2
+    made = [
+        flat(list(Streams(shift.source, pool, Views(), 4, 5, seed=0).epoch(0, targets, make_fabric("cpu"))))
+        for pool in (held, lazy)
+    ]
+    assert torch.equal(made[0], made[1])
+
+
+def test_luck_belongs_to_the_place_in_the_global_batch() -> None:
+    shift = toy()
+    targets = torch.full((len(shift.pool),), UNLABELLED)
+    targets[:9] = 1
+    view = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
+
+    class Share:
+        """One process of several, as far as streams can tell."""
+
+        device = CPU
+
+        def __init__(self, rank: int, world: int) -> None:
+            self.global_rank, self.world_size = rank, world
+
+        def to_device(self, tensor: Tensor) -> Tensor:
+            return tensor
+
+    def source(rank: int, world: int) -> list[Tensor]:
+        streams = Streams(shift.source, shift.pool, Views(view, view, view), 8, 3, seed=3)
+        fabric = Share(rank, world)
+        return [batch.source.images for batch in streams.epoch(0, targets, fabric)]  # type: ignore[arg-type]
+
+    for whole, even, odd in zip(source(0, 1), source(0, 2), source(1, 2), strict=True):
+        assert torch.equal(whole[0::2], even)
+        assert torch.equal(whole[1::2], odd)
