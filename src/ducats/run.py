@@ -19,7 +19,7 @@ from ducats.engine.fit import fit_epoch, make_optimiser
 from ducats.engine.processes import make_fabric, on_chief
 from ducats.engine.score import choose, table
 from ducats.engine.speed import Speed
-from ducats.engine.step import Step
+from ducats.engine.step import Step, familiar
 from ducats.engine.streams import Streams, steps_in_epoch
 from ducats.errors import UserError
 from ducats.ledger import Ledger
@@ -63,7 +63,8 @@ def run(
     home = RunDir(Path(folder))
     on_chief(fabric, lambda: home.claim(identity or describe(parts, plan), describe_data(parts)))
     try:
-        _Story(parts, plan, home, fabric, speed.settle(fabric), listen).tell()
+        settled = speed.settle(fabric, familiar=familiar(parts.objective, parts.model))
+        _Story(parts, plan, home, fabric, settled, listen).tell()
     finally:
         home.release()
     return home

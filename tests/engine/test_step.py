@@ -1,6 +1,7 @@
 """A step is a step: whatever makes it fast, it computes what a plain loop computes."""
 
 import copy
+from functools import partial
 from typing import Any, ClassVar
 
 import pytest
@@ -275,3 +276,16 @@ def test_what_a_cpu_cannot_do_is_said() -> None:
     assert (settled.channels_last, settled.fused, settled.graphs) == (False, False, False)
     with pytest.raises(UserError, match="needs one CUDA device"):
         Speed(graphs=True).settle(fabric)
+
+
+def test_only_what_keeps_no_state_in_python_is_recorded_unasked() -> None:
+    class Counting(torch.nn.Linear):
+        """A network of the user's."""
+
+    def mine(model: Any, batch: Batch) -> dict[str, Tensor]:
+        return {}
+
+    assert steps.familiar(partial(duc, beta=0.5), make_model())
+    assert steps.familiar(duc, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 4)))
+    assert not steps.familiar(mine, make_model())
+    assert not steps.familiar(duc, torch.nn.Sequential(Counting(3, 4)))

@@ -437,3 +437,36 @@ def test_reporting_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
         "sys.exit(bool({'torch', 'matplotlib.pyplot'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- what was measured -------------------------------------------------------------------------------------
+
+
+def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
+    """A run whose stages say on which images they were measured."""
+    write_run(folder, **more)
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    said = {"measured_on": kind, "images": images}
+    path.write_text("".join(json.dumps(r | (said if r["kind"] == "stage" else {})) + "\n" for r in lines))
+    return folder
+
+
+def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -> None:
+    made = [measured(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
+    sentence = "Measured on 60 to 61 target images without those bought so far."
+    result = report(made, tmp_path / "out")
+    assert sentence in result.table_markdown.read_text()
+    assert sentence in result.page.read_text()
+    assert "different kinds of images" not in result.page.read_text()
+
+
+def test_runs_measured_on_different_images_are_not_comparable(tmp_path: Path) -> None:
+    one = measured(tmp_path / "a", "target", 80, method="duc")
+    two = measured(tmp_path / "b", "held_out", 20, method="random")
+    result = report([one, two], tmp_path / "out")
+    assert "measured on different kinds of images" in result.page.read_text()
+    assert (
+        "Measured on 80 target images: all of them, bought ones included; or on 20 held-out target images, "
+        "never asked about."
+    ) in result.table_markdown.read_text()

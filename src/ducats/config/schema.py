@@ -209,7 +209,9 @@ class Engine(Strict):
     )
     fused: bool | None = Field(None, description="the optimiser's update in one kernel; null: on a GPU")
     graphs: bool | None = Field(
-        None, description="record a step once and replay it (CUDA graphs); null: on one CUDA device"
+        None,
+        description="record a step once and replay it (CUDA graphs); null: on one CUDA device, unless "
+        "objective or network are your own and might keep state in Python",
     )
     threads: int | None = Field(
         None, ge=1, description="CPU threads per process; null leaves torch's default"

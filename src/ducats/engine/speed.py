@@ -18,10 +18,15 @@ class Speed:
     fused: bool | None = None
     graphs: bool | None = None
 
-    def settle(self, fabric: Fabric) -> "Speed":
+    def settle(self, fabric: Fabric, *, familiar: bool = True) -> "Speed":
         """The same with nothing left open.
 
         On a CPU all are off by default: there is nothing to gain, and results stay those of plain PyTorch.
+
+        Args:
+            fabric: device, precision, processes.
+            familiar: whether objective and network are known to keep no state in Python, which a recorded
+                step would freeze; else steps are recorded only if that was asked for.
         """
         if self.graphs and not can_record(fabric):
             raise UserError(
@@ -30,7 +35,7 @@ class Speed:
             )
         cuda = fabric.device.type == "cuda"
         fused = cuda if self.fused is None else self.fused
-        graphs = (can_record(fabric) and fused) if self.graphs is None else self.graphs
+        graphs = (can_record(fabric) and fused and familiar) if self.graphs is None else self.graphs
         if graphs and not fused:
             raise UserError(
                 "engine.graphs=true needs engine.fused=true: only a fused update reads its rate there"

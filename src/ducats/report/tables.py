@@ -120,8 +120,6 @@ def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
                 "accuracy": None if accuracy is None else round(accuracy, 6),
                 "ece": None if ece is None else round(ece, 6),
                 "labels": run.result["labels"],
-                "measured_on": run.result.get("measured_on"),
-                "images": run.result.get("images"),
                 "seconds": run.result["seconds"],
             }
         )
