@@ -215,20 +215,22 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
 
 @app.command
 def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> int:
-    """Measure a finished run's model on its held-out images, or on a folder of labelled ones.
+    """Measure a finished run's model on the images it was measured on, or on a folder of labelled ones.
+
+    The answer says which images these are: held-out ones, the target without what was bought, or all of it.
 
     Args:
         run: The run's folder.
-        data: A folder of labelled images, class/...; by default the run's own test set.
+        data: A folder of labelled images, class/...; by default the run's own.
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
     from ducats.inference import load_trained, measure
     from ducats.metrics import compute
 
-    fabric = make_fabric(device)
-    tally = measure(load_trained(run), fabric, data)
-    print_json({"images": tally.total, **compute(tally)})
+    trained = load_trained(run)
+    tally, on = measure(trained, make_fabric(device, precision=trained.config.engine.precision), data)
+    print_json({"measured_on": on, "images": tally.total, **(compute(tally) if tally.total else {})})
     return 0
 
 
@@ -254,7 +256,9 @@ def predict(
     from ducats.inference import load_trained
     from ducats.inference import predict as predict_folder
 
-    count = predict_folder(load_trained(run), make_fabric(device), images, out, every_class=every_class)
+    trained = load_trained(run)
+    fabric = make_fabric(device, precision=trained.config.engine.precision)
+    count = predict_folder(trained, fabric, images, out, every_class=every_class)
     console.print(f"{count} images, answers in {out}", soft_wrap=True)
     return 0
 

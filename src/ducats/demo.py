@@ -101,7 +101,7 @@ def work_on(out: Path, method: str, seed: int, settings: tuple[str, ...]) -> Non
         configs.load(["data/digits", f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings])
     )
     folder = out / folder_name(method, seed)
-    fabric = make_fabric("cpu")
+    fabric = make_fabric("cpu", precision=config.engine.precision)
     fabric.launch()
     parts, plan = assemble(config, RunDir(folder), _data(config.data.model_dump_json(), config))
     said = 0.0

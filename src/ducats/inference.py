@@ -10,12 +10,11 @@ from typing import Any
 import torch
 from lightning_fabric import Fabric
 from pydantic import ValidationError
-from torch import Tensor
 
 from ducats import dirichlet
 from ducats.assemble import load_data, make_model, make_views, with_aspect, with_aspects
 from ducats.config import Config
-from ducats.data.exam import examine
+from ducats.data.exam import MeasuredOn, examine
 from ducats.data.folders import image_folder, labelled_folder
 from ducats.domain import UNLABELLED, Domain, Images
 from ducats.engine.evaluate import evaluate
@@ -63,37 +62,37 @@ def _without_download(knobs: dict[str, Any]) -> dict[str, Any]:
     return {k: False if k == "pretrained" else v for k, v in knobs.items() if k != "weights"}
 
 
-def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Tally:
-    """Measure on the run's own test set, or on a folder of labelled images.
+def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> tuple[Tally, str]:
+    """Measure on the run's own test images, or on a folder of labelled ones; say which they are.
 
     Args:
         trained: the model.
         fabric: device and processes.
-        folder: ``class/...``; None for the run's own held-out images.
+        folder: ``class/...``; None for the images that the run was measured on.
     """
-    view, only = make_views(trained.config).test, None
+    view, only, on = make_views(trained.config).test, None, f"the folder {folder}"
     if folder is None:
-        test, only = _own_test(trained)
+        test, on = _own_test(trained)
+        if on == "unlabelled":
+            only = (trained.home.bought().targets() == UNLABELLED).nonzero().squeeze(1)
     else:
         test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
         test = replace(test, images=with_aspect(test.images, view))
     batch_size = trained.config.engine.scoring_batch
-    return evaluate(
+    tally = evaluate(
         fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric, only=only
     )
+    return tally, on
 
 
-def _own_test(trained: Trained) -> tuple[Domain, Tensor | None]:
-    """The images that the run was measured on at its end, and which of them count."""
+def _own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
+    """The images that the run was measured on."""
     config = trained.config
     shift, measured_on = examine(load_data(config), config.evaluation.images, config.evaluation.share)
     test = with_aspects(shift, make_views(config)).test
     if test is None:
         raise UserError("this run has no test set of its own: give a folder of labelled images with --data")
-    if measured_on != "unlabelled":
-        return test, None
-    targets = trained.home.bought().targets()
-    return test, (targets == UNLABELLED).nonzero().squeeze(1)
+    return test, measured_on
 
 
 def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_class: bool = False) -> int:

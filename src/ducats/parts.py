@@ -99,9 +99,10 @@ def check_views(parts: Parts) -> None:
                 f"set views.{name}.resize=squash"
             )
         side = min(images.pixels.shape[-2:]) + 2 * view.pad * (view.crop == "random")
-        if view.crop in ("center", "random") and (view.size or 0) > side:
+        size = view.size or images.pixels.shape[-1]
+        if view.crop in ("center", "random") and size > side:
             raise UserError(
-                f"views.{name} cuts {view.size} pixels out of images of {side}: lower views.{name}.size "
+                f"views.{name} cuts {size} pixels out of images of {side}: lower views.{name}.size "
                 "or raise data.knobs.size"
             )
 
@@ -163,6 +164,7 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
         "query": plain(query),
         "objective": plain(parts.objective),
         "views": plain(asdict(parts.views)),
+        "measured_on": parts.measured_on,
         "model": {
             "evidence": evidence,
             "parameters": plain({n: p.shape for n, p in network.named_parameters()}),

@@ -15,8 +15,8 @@ from torch.optim import SGD
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine import resident
 from ducats.engine.evaluate import evaluate
-from ducats.engine.fit import fit_epoch, make_optimiser
-from ducats.engine.processes import make_fabric, on_chief
+from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
+from ducats.engine.processes import make_fabric, on_chief, precision_of
 from ducats.engine.score import choose, table
 from ducats.engine.speed import Speed
 from ducats.engine.step import Step, familiar
@@ -61,7 +61,8 @@ def run(
     check(parts, plan)
     fabric = fabric or _launched()
     home = RunDir(Path(folder))
-    on_chief(fabric, lambda: home.claim(identity or describe(parts, plan), describe_data(parts)))
+    identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
+    on_chief(fabric, lambda: home.claim(identity, describe_data(parts)))
     try:
         settled = speed.settle(fabric, familiar=familiar(parts.objective, parts.model))
         _Story(parts, plan, home, fabric, settled, listen).tell()
@@ -95,7 +96,8 @@ class _Story:
         self.strategy = settle(given, self.bare)  # there, where the model still is
         if speed.channels_last:
             self.bare.to(memory_format=torch.channels_last)
-        self.optimiser: SGD = make_optimiser(self.bare.network, plan.optimisation, fused=bool(speed.fused))
+        self.fused = bool(speed.fused)
+        self.optimiser: SGD = make_optimiser(self.bare.network, plan.optimisation, fused=self.fused)
         self.model, stepper = fabric.setup(self.bare, self.optimiser)
         self.step = Step(self.model, stepper, parts.objective, fabric, graphs=bool(speed.graphs))
         self.epoch, self.seconds = 0, 0.0
@@ -169,12 +171,14 @@ class _Story:
                 fabric=self.fabric,
                 only=self._measured(),
             )
-            record |= {"measured_on": self.parts.measured_on, "images": tally.total, **compute(tally)}
-            record["class_accuracy"] = class_accuracy(tally.confusion)
-            record["reliability"] = reliability(tally)
+            record |= {"measured_on": self.parts.measured_on, "images": tally.total}
+            if tally.total:  # nothing is left to measure once the whole target was bought
+                record |= compute(tally)
+                record["class_accuracy"] = class_accuracy(tally.confusion)
+                record["reliability"] = reliability(tally)
         record["seconds"] = round(self.seconds + time.monotonic() - started, 3)
         on_chief(self.fabric, lambda: self.home.record(record))
-        if self.parts.test is not None:
+        if "accuracy" in record:
             self._say("measure", values={name: record[name] for name in ("accuracy", "ece", "nll", "aurc")})
 
     def _measured(self) -> Tensor | None:
@@ -246,6 +250,7 @@ class _Story:
         self.epoch, self.seconds = state["epoch"], state["seconds"]
         self.bare.network.load_state_dict(state["network"])
         self.optimiser.load_state_dict(state["optimiser"])
+        settle_state(self.optimiser, fused=self.fused)
         self.fabric.strategy.precision.load_state_dict(state["precision"])
 
     def _say(self, phase: str, step: int | None = None, means: Any = None, values: Any = None) -> None:

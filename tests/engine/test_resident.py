@@ -30,7 +30,7 @@ def workers() -> list[threading.Thread]:
 
 
 def test_ahead_keeps_the_order_and_ends() -> None:
-    assert list(resident.ahead(lambda number: number * number, 20)) == [n * n for n in range(20)]
+    assert list(resident.made_ahead(lambda number: number * number, 20)) == [n * n for n in range(20)]
     assert not workers()
 
 
@@ -41,9 +41,9 @@ def test_ahead_stays_a_few_places_before() -> None:
         made.append(number)
         return number
 
-    work = resident.ahead(make, 100)
+    work = resident.made_ahead(make, 100)
     assert next(work) == 0
-    work.close()  # type: ignore[attr-defined]
+    work.close()
     assert not workers()
     assert len(made) <= resident.AHEAD + 3
 
@@ -54,7 +54,7 @@ def test_an_error_in_the_worker_is_raised_at_its_place() -> None:
             raise ValueError("image 2 is broken")
         return number
 
-    work = resident.ahead(make, 5)
+    work = resident.made_ahead(make, 5)
     assert [next(work), next(work)] == [0, 1]
     with pytest.raises(ValueError, match="image 2 is broken"):
         next(work)

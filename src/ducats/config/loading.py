@@ -108,6 +108,9 @@ def explain(part: BaseModel | None = None, prefix: str = "") -> list[tuple[str, 
     return lines
 
 
+WHOLE = ("source_weight",)  # mappings that are one value: a later one replaces it
+
+
 def merge(below: Layer, above: Layer) -> dict[str, Any]:
     """Lay one mapping over another.
 
@@ -120,7 +123,7 @@ def merge(below: Layer, above: Layer) -> dict[str, Any]:
     merged = dict(below)
     for key, value in above.items():
         old = merged.get(key)
-        if isinstance(value, Mapping) and isinstance(old, Mapping):
+        if isinstance(value, Mapping) and isinstance(old, Mapping) and key not in WHOLE:
             renamed = "name" in value and value["name"] != old.get("name", value["name"])
             merged[key] = {**value} if renamed else merge(old, value)
         else:

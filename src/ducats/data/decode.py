@@ -33,6 +33,7 @@ _NAMED = 5  # unreadable files that an error names
 _MODES = {1: "L", 3: "RGB"}
 _MEMORY_GB = 4.0  # to hold where the system does not say how much there is
 _ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # in EXIF
+_SPARE_GB = 1.0  # of disk that is left for checkpoints
 _RECIPE = 1  # raise it when the same files would give other pixels: old caches are then left alone
 
 
@@ -200,7 +201,7 @@ def _in_temporary_file(files: Files, shape: Shape) -> Pixels:
 def _has_room(folder: Path, shape: Shape) -> bool:
     """Whether the decoded images fit on the disk where this folder is, or would be made."""
     count, channels, size, _ = shape
-    return gigabytes(count, size, channels) <= free_disk_gb(folder)
+    return gigabytes(count, size, channels) <= free_disk_gb(folder) - _SPARE_GB
 
 
 def _on_demand(files: Files, shape: Shape, folder: Path) -> FilePixels:
@@ -210,8 +211,9 @@ def _on_demand(files: Files, shape: Shape, folder: Path) -> FilePixels:
     warnings.warn(
         f"decoded images do not fit in memory or in {folder}: they are decoded again for every batch, which "
         "is slower; give --set data.knobs.cache=DIR on a larger disk, or a smaller data.knobs.size",
-        stacklevel=4,
+        stacklevel=2,
     )
+    aspects([path for _, path in files])  # what is no image at all is found now, not hours into a training
     return FilePixels(files, size, channels=channels)
 
 

@@ -1,7 +1,7 @@
 """On which images a model is measured: held-out ones, or the target itself, with or without what was bought.
 
 Published numbers on Office-Home and VisDA include the images whose labels were bought; on miniDomainNet they
-do not. So it is a setting, and every result says which.
+do not. So it is a setting, and a result says which.
 """
 
 from dataclasses import replace
@@ -15,6 +15,8 @@ from ducats.errors import UserError
 from ducats.randomness import fork
 
 MeasuredOn = Literal["held_out", "unlabelled", "target"]
+Wanted = Literal["auto", "held_out", "unlabelled", "target", "published"]
+Made = Literal["own", "split", "target"]  # the data's test set; a share of the target; the target itself
 
 
 class Chosen:
@@ -33,9 +35,35 @@ class Chosen:
         return found
 
 
-def examine(
-    shift: Shift, images: Literal["auto", "held_out", "unlabelled", "target", "published"], share: float
-) -> tuple[Shift, MeasuredOn]:
+def decide(images: Wanted, *, test: bool, truth: bool, target_is_test: bool) -> tuple[MeasuredOn, Made]:
+    """What a setting comes to with some data: what is measured on, and how that set is made.
+
+    Args:
+        images: see ``config.Evaluation``.
+        test: whether the data has a test set.
+        truth: whether the target's labels are known to an oracle.
+        target_is_test: whether that test set is the target itself, by the user's will.
+    """
+    if target_is_test:
+        if images == "held_out":
+            return "held_out", "split"
+        return ("unlabelled" if images == "unlabelled" else "target"), "target"
+    if test and images in ("auto", "published", "held_out"):
+        return "held_out", "own"
+    if images == "auto" and not truth:
+        return "held_out", "own"  # if there is anything
+    if not truth:
+        raise UserError(
+            f"evaluation.images={images} needs the target's labels, and this data has none: give --truth "
+            "if the target's folders are its classes, or leave the setting out and give labelled images of "
+            "the target with --test"
+        )
+    if images == "held_out":
+        return "held_out", "split"
+    return ("target" if images in ("target", "published") else "unlabelled"), "target"
+
+
+def examine(shift: Shift, images: Wanted, share: float) -> tuple[Shift, MeasuredOn]:
     """The problem with the test set that a setting asks for, and what that set is.
 
     Args:
@@ -43,40 +71,38 @@ def examine(
         images: see ``config.Evaluation``.
         share: of each class that is held out where the data has no test set of its own.
     """
-    if shift.test is not None and _same(shift.test.images, shift.pool):
-        # The user named the target as its own test set.
-        shift = replace(shift, test=replace(shift.test, images=shift.pool))
-        if images in ("auto", "target", "published"):
-            return shift, "target"
-        if images == "unlabelled":
-            return shift, "unlabelled"
-        shift = replace(shift, test=None)
-    if images == "auto" and shift.truth is None:
-        return shift, "held_out"  # if there is anything
-    if images in ("auto", "published", "held_out") and shift.test is not None:
-        return shift, "held_out"
-    if shift.truth is None:
-        raise UserError(
-            f"evaluation.images={images} needs the target's labels, and this data has none: give a folder "
-            "of labelled target images with --test, or leave the setting out"
-        )
-    if images == "held_out":
-        return _split(shift, shift.truth, share), "held_out"
-    test = Domain(shift.pool, shift.truth, tuple(shift.classes))
-    return replace(shift, test=test), "target" if images in ("target", "published") else "unlabelled"
+    test, truth = shift.test, shift.truth
+    same = test is not None and _same(test.images, shift.pool)
+    on, made = decide(images, test=test is not None, truth=truth is not None, target_is_test=same)
+    if made == "own":
+        return shift, on
+    labels = test.labels if same and test is not None else truth
+    assert labels is not None
+    if made == "split":
+        return _split(shift, labels, share), on
+    return replace(shift, test=Domain(shift.pool, labels, tuple(shift.classes))), on
 
 
 def _same(one: Images, two: Images) -> bool:
     return one is two or (one.files is not None and one.files == two.files)
 
 
-def _split(shift: Shift, truth: Tensor, share: float) -> Shift:
+def held_out_of(members: int, share: float) -> int:
+    """How many of a class are held out.
+
+    >>> held_out_of(10, 0.25), held_out_of(2, 0.2)
+    (2, 0)
+    """
+    return round(share * members)
+
+
+def _split(shift: Shift, labels: Tensor, share: float) -> Shift:
     """Hold a share of each class out; the same share for every seed of a run, so that results compare."""
-    luck = torch.rand(len(truth), generator=fork(0, "held out"))
-    held = torch.zeros(len(truth), dtype=torch.bool)
-    for label in truth.unique().tolist():
-        members = (truth == label).nonzero().squeeze(1)
-        held[members[luck[members].argsort()[: round(share * len(members))]]] = True
+    luck = torch.rand(len(labels), generator=fork(0, "held out"))
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    for label in labels[labels >= 0].unique().tolist():
+        members = (labels == label).nonzero().squeeze(1)
+        held[members[luck[members].argsort()[: held_out_of(len(members), share)]]] = True
     if not 0 < int(held.sum()) < len(held):
         raise UserError(
             f"evaluation.share={share} of {len(held)} target images leaves nothing to ask or to measure: "
@@ -86,8 +112,8 @@ def _split(shift: Shift, truth: Tensor, share: float) -> Shift:
     return Shift(
         source=shift.source,
         pool=_some(shift.pool, outside),
-        truth=truth[outside],
-        test=Domain(_some(shift.pool, inside), truth[inside], tuple(shift.classes)),
+        truth=None if shift.truth is None else shift.truth[outside],
+        test=Domain(_some(shift.pool, inside), labels[inside], tuple(shift.classes)),
     )
 
 

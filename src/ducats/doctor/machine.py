@@ -42,6 +42,7 @@ def check_machine(config: Config) -> Iterator[Finding]:
     import torch
     import torchvision
 
+    from ducats.assemble import make_speed
     from ducats.engine.processes import make_fabric
 
     engine = config.engine
@@ -49,11 +50,17 @@ def check_machine(config: Config) -> Iterator[Finding]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            device = make_fabric(engine.device, engine.processes, engine.precision).device.type
+            fabric = make_fabric(engine.device, engine.processes, engine.precision)
+            device = fabric.device.type
         except UserError as error:
             yield Finding(
                 "error", f"{error}; set engine.device to auto, cpu, cuda or mps, or mend its driver"
             )
+        else:
+            try:
+                make_speed(config).settle(fabric)
+            except UserError as error:
+                yield Finding("error", str(error))
     threads = engine.threads or torch.get_num_threads()
     yield Finding(
         "note",

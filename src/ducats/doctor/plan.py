@@ -2,12 +2,16 @@
 
 import tempfile
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from ducats.budget import split_budget
 from ducats.config import Config, View, ask_epochs
+from ducats.data.exam import decide, held_out_of
 from ducats.doctor.finding import Finding, gather, images
 from ducats.doctor.survey import Role, Survey
+from ducats.errors import UserError
+from ducats.records import MEASURED_ON
 from ducats.room import free_disk_gb, free_memory_gb
 
 LOOKED_AT: dict[str, Role] = {  # which images each view is for
@@ -22,6 +26,7 @@ LOOKED_AT: dict[str, Role] = {  # which images each view is for
 def check_plan(config: Config, found: Survey) -> list[Finding]:
     """Whether the plan fits what was found."""
     checks = (
+        _check_exam(config, found),
         _check_budget(config, found),
         _check_batches(config, found),
         _check_crops(config, found),
@@ -47,8 +52,45 @@ def _check_weights(config: Config) -> Iterator[Finding]:
     """Whether something has to be fetched."""
     knobs = config.model.knobs
     if config.model.name == "timm" and knobs.get("pretrained", True) and not knobs.get("weights"):
-        backbone = knobs.get("backbone", "resnet50")
+        backbone = str(knobs.get("backbone", "resnet50"))
+        with suppress(Exception):  # a torchvision that does not fit torch, which is said elsewhere
+            from ducats.models import offline
+
+            if offline.serves(backbone):
+                said = f"the weights of timm's {backbone} come from the package {offline.PACKAGE}"
+                yield Finding("note", said)
+                return
         yield Finding("note", f"the weights of timm's {backbone} are fetched when they are first used")
+
+
+def _check_exam(config: Config, found: Survey) -> Iterator[Finding]:
+    """What the model will be measured on, if it can be."""
+    if found.truth is None:
+        return  # what is wrong with the data was said
+    wanted = config.evaluation.images
+    on, _ = decide(wanted, test="test" in found.parts, truth=found.truth, target_is_test=found.target_is_test)
+    if on != "held_out" or "test" in found.parts or found.truth:
+        yield Finding("note", f"the model is measured on {MEASURED_ON[on]} (evaluation.images={wanted})")
+
+
+def pool_size(config: Config, found: Survey) -> int:
+    """How many target images can be asked about: those that are not held out."""
+    part = found.parts.get("target")
+    if part is None or found.truth is None:
+        return 0 if part is None else len(part)
+    try:
+        _, made = decide(
+            config.evaluation.images,
+            test="test" in found.parts,
+            truth=found.truth,
+            target_is_test=found.target_is_test,
+        )
+    except UserError:
+        return len(part)  # said elsewhere
+    if made != "split":
+        return len(part)
+    known = (found.parts["test"] if found.target_is_test else part).classes().values()
+    return len(part) - sum(held_out_of(members, config.evaluation.share) for members in known)
 
 
 def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
@@ -60,7 +102,7 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
             "the oracle 'truth' needs the target's labels, and this data has none: use --oracle people, or, "
             "for a benchmark whose target folders are classes, --truth",
         )
-    after, pool = ask_epochs(config), len(found.parts.get("target", ()))
+    after, pool = ask_epochs(config), pool_size(config, found)
     if not after:
         yield Finding("note", "no labels are asked for (ask.rounds is 0)")
     if not after or not pool:
@@ -107,6 +149,12 @@ def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
         view: View | None = getattr(config.views, name)
         if view is None or view.crop not in ("center", "random") or role not in found.shapes:
             continue
+        if view.resize == "short_side" and role in found.parts and not found.parts[role].paths:
+            yield Finding(
+                "error",
+                f"views.{name}.resize=short_side needs images from files, whose own shape is known; set "
+                f"views.{name}.resize=squash",
+            )
         _, height, width = found.shapes[role]
         room = min(height, width) + (2 * view.pad if view.crop == "random" else 0)
         wanted = view.size or width
@@ -133,7 +181,9 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
     if held + spilt == 0:
         return
     allowed = (
-        "" if found.memory_gb is None else f"; data.knobs.memory_gb allows {found.memory_gb:.3g} GB in memory"
+        ""
+        if found.memory_gb is None
+        else f"; {found.memory_gb:.3g} GB may be held in memory (data.knobs.memory_gb)"
     )
     where = found.cache or Path(tempfile.gettempdir())
     kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run anew'}" if spilt else ""

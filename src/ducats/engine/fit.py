@@ -61,6 +61,16 @@ def make_optimiser(network: nn.Module, how: Optimisation, *, fused: bool = False
     )
 
 
+def settle_state(optimiser: SGD, *, fused: bool) -> None:
+    """Fit a state that was loaded to how this process computes: a run may go on with other speed settings."""
+    for group in optimiser.param_groups:
+        group["fused"] = fused
+        for parameter in group["params"]:
+            momentum = optimiser.state[parameter].get("momentum_buffer")
+            if momentum is not None and momentum.stride() != parameter.stride():
+                optimiser.state[parameter]["momentum_buffer"] = torch.empty_like(parameter).copy_(momentum)
+
+
 def fit_epoch(
     step: Step,
     batches: Iterable[Batch],

@@ -1,6 +1,7 @@
 """What a model says about many images: views, forward passes, and the way back to the host, overlapped."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import closing
 
 import torch
 from lightning_fabric import Fabric
@@ -45,19 +46,18 @@ def outputs(
     """
     model.eval()
     device, near = fabric.device, resident.on_device(images, fabric.device)
-    taken = (
-        (resident.take(images, index, device) for index in batches)
-        if near
-        else resident.ahead(lambda number: resident.gather(images, batches[number], device), len(batches))
-    )
+    get = resident.take if near else resident.gather
     waiting: list[tuple[Tensor, Said]] = []
-    for index, pixels in zip(batches, taken, strict=True):
-        shown = look(resident.send(pixels, device), view, luck[index].to(device, non_blocking=True))
-        output: Output = model(shown)
-        waiting.append((index, {name: _column(output, name).float() for name in needs}))
-        if len(waiting) == (1 if device.type == "cpu" else HELD):
-            yield from _to_host(waiting)
-            waiting = []
+    with closing(
+        resident.in_order(lambda n: get(images, batches[n], device), len(batches), ahead=not near)
+    ) as taken:
+        for index, pixels in zip(batches, taken, strict=True):
+            shown = look(resident.send(pixels, device), view, luck[index].to(device, non_blocking=True))
+            output: Output = model(shown)
+            waiting.append((index, {name: _column(output, name).float() for name in needs}))
+            if len(waiting) == (1 if device.type == "cpu" else HELD):
+                yield from _to_host(waiting)
+                waiting = []
     yield from _to_host(waiting)
 
 

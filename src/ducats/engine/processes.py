@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 
 def make_fabric(
-    device: str = "auto", processes: int = 1, precision: str = "32-true", *, deterministic: bool = False
+    device: str = "auto", processes: int = 1, precision: str = "auto", *, deterministic: bool = False
 ) -> Fabric:
     """Set up device, precision and processes.
 
@@ -60,6 +60,11 @@ def settle_precision(precision: str, device: str) -> str:
     cuda = device in ("auto", "cuda") and torch.cuda.is_available()
     # Before Ampere bfloat16 is emulated, and slower than float32.
     return "bf16-mixed" if cuda and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
+
+
+def precision_of(fabric: Fabric) -> str:
+    """What Fabric computes in, by its name."""
+    return str(fabric.strategy.precision.precision)
 
 
 def share_of(work: Sequence[T], fabric: Fabric) -> Sequence[T]:

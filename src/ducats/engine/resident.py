@@ -6,7 +6,7 @@ that. Here all of these are one: images whose pixels can be taken by index.
 
 import queue
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import replace
 from typing import Literal, TypeVar
 
@@ -83,7 +83,15 @@ def send(pixels: Tensor, device: torch.device) -> Tensor:
     return pixels.to(device, non_blocking=True)
 
 
-def ahead(make: Callable[[int], T], count: int) -> Iterator[T]:
+def in_order(make: Callable[[int], T], count: int, *, ahead: bool) -> Generator[T, None, None]:
+    """``make(0) … make(count - 1)``, each when it is asked for, or some places ahead by a worker."""
+    if ahead:
+        yield from made_ahead(make, count)
+    else:
+        yield from map(make, range(count))
+
+
+def made_ahead(make: Callable[[int], T], count: int) -> Generator[T, None, None]:
     """``make(0) … make(count - 1)`` in order, computed by a worker some places before they are asked for.
 
     For images that do not lie on the device: they are read, decoded and gathered while it computes. An error

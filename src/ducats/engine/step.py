@@ -5,6 +5,7 @@ between them. A CUDA graph holds all launches of a step; to replay it is one. Wh
 (images, labels, learning rates) lies in buffers that the graph reads.
 """
 
+import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ducats.errors import UserError
 from ducats.objectives import Batch, Labelled, Objective
 
 MOST = 8  # graphs kept at a time; bought labels change the shape of a batch with every question
+LONG = 50  # steps without use after which a graph may go
 
 
 @dataclass(frozen=True)
@@ -48,7 +50,8 @@ class Step:
     ) -> None:
         self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
         self.graphs = graphs
-        self._met: set[object] = set()
+        self._met: dict[object, int] = {}  # shapes, and the step that saw them last
+        self._steps = 0
         self._recorded: OrderedDict[object, Recorded] = OrderedDict()
         self._pool: Any = None  # memory that all graphs share: they are never replayed side by side
         # A graph holds addresses, not numbers: learning rates that change must lie on the device.
@@ -68,19 +71,29 @@ class Step:
         if not self.graphs:
             return self._plain(batch, source_weight)
         key = (_shapes(batch), source_weight)
+        new = key not in self._met  # kernels are chosen and buffers made outside of any graph
+        self._steps += 1
+        self._met[key] = self._steps
         if key in self._recorded:
             self._recorded.move_to_end(key)
             return self._replay(self._recorded[key], batch)
-        if key not in self._met:
-            self._met.add(key)  # kernels are chosen and buffers made outside of any graph
+        if new or not self._make_room():
             return self._plain(batch, source_weight)
         recorded = self._record(batch, source_weight)
         if recorded is None:
             return self._plain(batch, source_weight)
         self._recorded[key] = recorded
-        if len(self._recorded) > MOST:
-            self._recorded.popitem(last=False)
         return self._replay(recorded, batch)
+
+    def _make_room(self) -> bool:
+        """Drop a graph that was not used for long; False if all are in use, and recording would thrash."""
+        if len(self._recorded) < MOST:
+            return True
+        oldest = next(iter(self._recorded))
+        if self._steps - self._met[oldest] < LONG:
+            return False
+        del self._recorded[oldest]
+        return True
 
     def release(self) -> None:
         """Give learning rates back as numbers, as a checkpoint holds them."""
@@ -115,10 +128,17 @@ class Step:
         graph = torch.cuda.CUDAGraph()
         self.optimiser.zero_grad()  # gradients are to be made in the graph's own memory
         try:
-            with torch.cuda.graph(graph, pool=self._pool):
+            # Only this thread's calls are refused while it records: the worker that reads images ahead of
+            # time goes on, and needs page-locked memory.
+            with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 losses = self._plain(still, source_weight)
-        except RuntimeError:
+        except RuntimeError as error:
             # A model or objective of the user's that asks the device something in the middle of a step.
+            warnings.warn(
+                f"a step cannot be recorded ({' '.join(str(error).split())[:200]}): it runs as plain "
+                "PyTorch, which is slower; --set engine.graphs=false says so from the start",
+                stacklevel=2,
+            )
             self.graphs = False
             self._recorded.clear()
             self.optimiser.zero_grad()
@@ -149,7 +169,9 @@ def familiar(objective: Objective, network: nn.Module) -> bool:
     """
     while isinstance(objective, partial):
         objective = objective.func
-    homes = {getattr(objective, "__module__", ""), *(type(module).__module__ for module in network.modules())}
+    # Where its code is, not what it calls itself: a wrapper takes the name of what it wraps.
+    home = getattr(objective, "__globals__", {}).get("__name__", type(objective).__module__)
+    homes = {home, *(type(module).__module__ for module in network.modules())}
     return all(home.split(".")[0] in FAMILIAR for home in homes)
 
 

@@ -6,6 +6,7 @@ draws what it would have drawn.
 
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
 
 import torch
@@ -176,14 +177,14 @@ class Streams:
             return {name: stream.raw(step, device) for name, stream in streams.items()}
 
         near = all(resident.on_device(stream.images, device) for stream in streams.values())
-        taken = map(raw, range(self.steps)) if near else resident.ahead(raw, self.steps)
-        for step, pixels in enumerate(taken):
-            shown = {name: stream.show(step, pixels[name]) for name, stream in streams.items()}
-            yield Batch(
-                source=_labelled(shown["source"]),
-                labelled=_labelled(shown["labelled"]) if "labelled" in shown else None,
-                unlabelled=shown["unlabelled"][0] if "unlabelled" in shown else None,
-            )
+        with closing(resident.in_order(raw, self.steps, ahead=not near)) as taken:
+            for step, pixels in enumerate(taken):
+                shown = {name: stream.show(step, pixels[name]) for name, stream in streams.items()}
+                yield Batch(
+                    source=_labelled(shown["source"]),
+                    labelled=_labelled(shown["labelled"]) if "labelled" in shown else None,
+                    unlabelled=shown["unlabelled"][0] if "unlabelled" in shown else None,
+                )
 
     def _stream(
         self, name: str, images: Images, items: Tensor, cut: Cut, epoch: int, fabric: Fabric

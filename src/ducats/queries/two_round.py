@@ -24,8 +24,8 @@ def two_round(
         slate: the candidates.
         kappa: how many times the budget pass the first round; 1 leaves the first criterion alone.
         order: ``dis_data`` is the paper's; ``data_dis`` swaps the two rounds.
-        share: kappa times this share of the whole pool, asked images included, pass the first round, rather
-            than kappa times the budget; the published code rounds that up (0.01), and its budget as well.
+        share: kappa times this share of the pool (candidates and labelled images) pass the first round,
+            rather than kappa times the budget; published: 0.01.
         epsilon: rank by U_dis itself, its entropy with log(p + epsilon), as the published code (1e-7) does.
     """
     if kappa < 1:

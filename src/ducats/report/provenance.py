@@ -77,9 +77,14 @@ def _other_data(runs: Sequence[Run]) -> str:
 
 def _other_exams(runs: Sequence[Run]) -> str:
     kinds = {run.result.get("measured_on") for run in runs if run.result is not None}
-    if len(kinds) < 2:
-        return ""
-    return "These runs were measured on different kinds of images: their numbers cannot be compared."
+    if len(kinds) > 1:
+        return "These runs were measured on different kinds of images: their numbers cannot be compared."
+    if kinds == {"unlabelled"} and len(methods(runs)) > 1:
+        return (
+            "Each run was measured on what it had not bought: a method that buys the hard images is left "
+            "with the easy ones. To compare methods, use evaluation.images=target or held_out."
+        )
+    return ""
 
 
 def _other_objectives(runs: Sequence[Run]) -> str:

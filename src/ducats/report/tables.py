@@ -66,6 +66,7 @@ class MethodRow:
         values: by a measure's key; none where not one seed has the measure.
         finished: whether the means are over finished runs; else over runs that are still under way.
         left_out: how many runs are not in the means, because they are still under way.
+        measured_on: which images the numbers are about, as the records name them; empty if they do not.
     """
 
     method: str
@@ -73,6 +74,7 @@ class MethodRow:
     values: Mapping[str, Spread | None]
     finished: bool
     left_out: int
+    measured_on: str = ""
 
     @property
     def accuracy(self) -> Spread:
@@ -145,7 +147,9 @@ def by_method(runs: Sequence[Run]) -> list[MethodRow]:
         values = {m.key: _spread([number(run.stages[-1], m.key) for run in group]) for m in MEASURES}
         total = sum(1 for run in runs if run.method == method and run.result)
         seeds = tuple(run.seed for run in group)
-        rows.append(MethodRow(method, seeds, values, group[0].finished, total - len(group)))
+        kinds = {str(run.stages[-1].get("measured_on", "")) for run in group}
+        on = " or ".join(sorted(kinds))
+        rows.append(MethodRow(method, seeds, values, group[0].finished, total - len(group), on))
     return rows
 
 
@@ -209,13 +213,13 @@ def csv(rows: Sequence[MethodRow]) -> str:
     text = io.StringIO()
     writer = comma_separated.writer(text, lineterminator="\n")
     columns = [f"{measure.key}_{part}" for measure in MEASURES for part in ("mean", "deviation")]
-    writer.writerow(["method", "seeds", "finished", *columns])
+    writer.writerow(["method", "seeds", "finished", "measured_on", *columns])
     for row in rows:
         cells: list[float | None] = []
         for measure in MEASURES:
             value = row.values[measure.key]
             cells += [None, None] if value is None else [value.mean, value.deviation]
-        writer.writerow([row.method, len(row.seeds), str(row.finished).lower(), *cells])
+        writer.writerow([row.method, len(row.seeds), str(row.finished).lower(), row.measured_on, *cells])
     return text.getvalue()
 
 
