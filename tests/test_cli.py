@@ -112,7 +112,7 @@ def test_own_folders_with_people_from_the_first_question_to_predictions(
 
     assert ducats("evaluate", out, "--device", "cpu") == 0
     own = json.loads(capsys.readouterr().out)
-    assert own["images"] == 12
+    assert (own["images"], own["measured_on"]) == (12, "held_out")
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert own["accuracy"] == last["accuracy"]
     assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0

@@ -119,6 +119,9 @@ def test_parity_is_the_published_behaviour() -> None:
     visda = config.load(["data/visda2017", "parity", "parity/visda"])
     assert (visda.train.lr, visda.train.epochs, visda.evaluation.every) == (1e-3, 40, 2)
     assert visda.train.source_weight == {0: 1.0, 1: 0.5}
+    assert visda.engine.precision == home.engine.precision == "32-true"
+    plain = config.load(["parity", "parity/visda"], ["train.source_weight={0: 1.0}"])
+    assert plain.train.source_weight == {0: 1.0}  # one value, replaced as a whole
     assert (visda.views.source.crop, visda.views.source.flip) == ("center", 0.5)
     # Another method under the same conditions keeps its own query.
     other = config.load(["data/office-home", "parity", "methods/random"])

@@ -493,3 +493,37 @@ def test_views_of_different_sizes_are_noticed(root: Path) -> None:
     crop = {"crop": "resized", "size": 6}
     found = warned(config(root, views={**SMALL["views"], "source": crop}))
     assert has(found, "different sizes", "views.source 6")
+
+
+# ---- what is measured
+
+
+def test_the_doctor_says_what_the_model_will_be_measured_on(root: Path) -> None:
+    notes = said(examine(config(root)), "note")
+    assert has(notes, "measured on held-out target images")
+    for images, words in (("unlabelled", "without those bought so far"), ("target", "bought ones included")):
+        assert has(said(examine(config(root, evaluation={"images": images})), "note"), "measured on", words)
+
+
+def test_held_out_images_are_not_asked_about(root: Path) -> None:
+    shutil.rmtree(root / "test")
+    checked = config(root, knobs={"test": None}, evaluation={"images": "held_out", "share": 0.4})
+    notes = said(examine(checked), "note")
+    assert has(notes, "of 4 images of the target")  # one of three of each class is held out
+
+
+def test_what_cannot_be_measured_is_an_error_now(root: Path) -> None:
+    checked = config(root, knobs={"truth": False, "test": None}, evaluation={"images": "target"})
+    assert has(errors(checked), "evaluation.images=target needs the target's labels", "--truth")
+
+
+def test_speed_that_the_device_cannot_have(root: Path) -> None:
+    assert has(errors(config(root, engine={"device": "cpu", "graphs": True})), "needs one CUDA device")
+
+
+def test_a_shape_that_no_file_tells() -> None:
+    view = {"resize": "short_side", "crop": "random", "size": 4}
+    checked = Config.model_validate(
+        {**SMALL, "data": {"name": "toy"}, "views": {**SMALL["views"], "unlabelled": view}}
+    )
+    assert has(errors(checked), "views.unlabelled.resize=short_side needs images from files")

@@ -17,6 +17,7 @@ from ducats.assemble import assemble
 from ducats.data import toy
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine.processes import make_fabric
+from ducats.engine.speed import Speed
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import Request
 from ducats.progress import Event
@@ -140,6 +141,42 @@ def test_measuring_in_between_changes_nothing(run_quickly: Runner) -> None:
     one, two = outcome(often), outcome(seldom)
     assert one["model"] == two["model"]
     assert one["ledger"] == two["ledger"]
+
+
+def test_a_whole_pool_that_was_bought_leaves_nothing_to_measure(run_quickly: Runner) -> None:
+    home = run_quickly("ask.budget=100%", shift=replace(toy(), test=None))
+    assert home.finished
+    last = home.stages()[-1]
+    assert (last["labels"], last["images"]) == (80, 0)
+    assert "accuracy" not in last
+    assert home.stages()[0]["images"] == 80
+
+
+def test_a_run_goes_on_with_other_speed_settings(tmp_path: Path) -> None:
+    class Stop(Exception):  # noqa: N818 - a kill, no error
+        """A kill."""
+
+    def stop(event: Event) -> None:
+        if event.phase == "train" and event.epoch == 2:
+            raise Stop
+
+    settled = quick("train.lr=0.005")  # at a high rate, rounding grows to something else
+    ends = []
+    for name, first, then in (
+        ("plain", Speed(), Speed()),
+        ("mixed", Speed(fused=True, channels_last=True), Speed()),
+        ("other", Speed(), Speed(fused=True, channels_last=True)),
+    ):
+        parts, plan = assemble(settled, RunDir(tmp_path / name))
+        fabric = make_fabric("cpu")
+        with pytest.raises(Stop):
+            run(parts, plan, tmp_path / name, fabric=fabric, speed=first, listen=stop)
+        home = run(parts, plan, tmp_path / name, fabric=fabric, speed=then)
+        ends.append((home.model(), [e.key for e in home.bought().entries()]))
+    for model, keys in ends[1:]:
+        assert keys == ends[0][1]
+        for weight, tensor in model.items():
+            torch.testing.assert_close(tensor, ends[0][0][weight], rtol=1e-4, atol=1e-5)
 
 
 def test_a_weight_of_the_source_by_epoch(run_quickly: Runner) -> None:

@@ -85,6 +85,9 @@ def test_the_target_named_as_its_own_test_set(tmp_path: Path) -> None:
         assert made.test.images is made.pool  # decoded twice, kept once
     made, on = examine(shift, "held_out", 0.5)
     assert (on, len(made.pool)) == ("held_out", 20)
+    # Without a truth for the oracle, too: the test set's labels are the user's own.
+    made, on = examine(replace(shift, truth=None), "held_out", 0.5)
+    assert (on, len(made.pool), made.truth) == ("held_out", 20, None)
 
 
 def test_nothing_known_nothing_measured() -> None:

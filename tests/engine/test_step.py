@@ -1,7 +1,8 @@
 """A step is a step: whatever makes it fast, it computes what a plain loop computes."""
 
 import copy
-from functools import partial
+from dataclasses import replace
+from functools import partial, wraps
 from typing import Any, ClassVar
 
 import pytest
@@ -13,8 +14,9 @@ from torchvision.transforms.v2 import functional as tv
 from ducats.data import toy
 from ducats.data.views import View, draw
 from ducats.domain import UNLABELLED, Images
+from ducats.engine import resident
 from ducats.engine import step as steps
-from ducats.engine.fit import Optimisation, fit_epoch, make_optimiser
+from ducats.engine.fit import Optimisation, fit_epoch, make_optimiser, settle_state
 from ducats.engine.processes import make_fabric
 from ducats.engine.schedules import inverse_decay
 from ducats.engine.speed import Speed
@@ -235,12 +237,40 @@ def test_learning_rates_are_numbers_again_after_an_epoch(fake_graphs: type[FakeG
     assert said == [1, 2, 3, 4]
 
 
-def test_old_graphs_are_dropped(fake_graphs: type[FakeGraph]) -> None:
+def test_graphs_that_nobody_uses_make_room(
+    fake_graphs: type[FakeGraph], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(steps, "LONG", 10)
     step = make_step(graphs=True)
     for labelled in range(2, 2 + steps.MOST + 3):
         for seed in range(2):
             step(batch_of(labelled, seed), 1.0)
     assert len(step._recorded) == steps.MOST
+    assert len(fake_graphs.made) == steps.MOST + 3
+
+
+def test_more_shapes_than_room_do_not_thrash(fake_graphs: type[FakeGraph]) -> None:
+    step = make_step(graphs=True)
+    for seed in range(4):
+        for labelled in range(2, 2 + steps.MOST + 2):
+            step(batch_of(labelled, seed), 1.0)
+    assert len(fake_graphs.made) == steps.MOST  # the others run plainly
+
+
+def test_momentum_fits_the_weights_it_is_loaded_beside() -> None:
+    states = {}
+    for layout in (torch.contiguous_format, torch.channels_last):
+        network = torch.nn.Conv2d(3, 4, 3).to(memory_format=layout)
+        optimiser = make_optimiser(network, Optimisation(), fused=layout is torch.channels_last)
+        network(torch.rand(2, 3, 5, 5)).sum().backward()
+        optimiser.step()
+        states[layout] = (network, optimiser)
+    network, optimiser = states[torch.contiguous_format]
+    optimiser.load_state_dict(states[torch.channels_last][1].state_dict())
+    settle_state(optimiser, fused=False)
+    assert not any(group["fused"] for group in optimiser.param_groups)
+    assert optimiser.state[network.weight]["momentum_buffer"].stride() == network.weight.stride()
+    optimiser.step()
 
 
 def test_a_step_that_cannot_be_recorded_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,6 +280,9 @@ def test_a_step_that_cannot_be_recorded_runs_plainly(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "CUDAGraph", lambda: None)
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     step, plain = make_step(graphs=True), make_step(graphs=False)
+    step(batch_of(2, 9), 1.0), plain(batch_of(2, 9), 1.0)
+    with pytest.warns(UserWarning, match="cannot be recorded .*engine.graphs=false"):
+        one, two = (s(batch_of(2, 8), 1.0) for s in (step, plain))
     for seed in range(3):
         one, two = (s(batch_of(2, seed), 1.0) for s in (step, plain))
         assert {n: float(v) for n, v in one.items()} == pytest.approx({n: float(v) for n, v in two.items()})
@@ -288,4 +321,28 @@ def test_only_what_keeps_no_state_in_python_is_recorded_unasked() -> None:
     assert steps.familiar(partial(duc, beta=0.5), make_model())
     assert steps.familiar(duc, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 4)))
     assert not steps.familiar(mine, make_model())
+    assert not steps.familiar(wraps(duc)(mine), make_model())  # it goes by another's name
     assert not steps.familiar(duc, torch.nn.Sequential(Counting(3, 4)))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("images_on", ["device", "host"])
+def test_recorded_steps_equal_plain_ones_on_a_gpu(images_on: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    found = []
+    for graphs in (False, True):
+        fabric = make_fabric("cuda", precision="32-true", deterministic=True)
+        shift = toy(size=16)
+        source, pool = resident.settle([shift.source.images, shift.pool], fabric.device, images_on)  # type: ignore[arg-type]
+        bare = make_model().to(memory_format=torch.channels_last)
+        model, stepper = fabric.setup(bare, make_optimiser(bare.network, HOW, fused=True))
+        step = Step(model, stepper, duc, fabric, graphs=graphs)
+        model.train()
+        streams = Streams(replace(shift.source, images=source), pool, VIEWS, BATCH, STEPS, seed=0)
+        losses = [
+            torch.stack(list(step(batch, inverse_decay(n)).values())).sum().clone()
+            for n, batch in enumerate(streams.epoch(0, targets(len(pool)), fabric))
+        ]
+        found.append(torch.stack(losses).tolist())
+        assert bool(step._recorded) is graphs
+    assert found[1] == pytest.approx(found[0], rel=1e-5)

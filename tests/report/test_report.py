@@ -172,7 +172,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     rows = by_method([read_run(write_run(tmp_path / "a"))])
     assert rows[0].accuracy == Spread(0.7, None)
     assert "±" not in markdown(rows)
-    assert "duc,1,true,0.7,,10.0,,0.1,," in csv(rows)
+    assert "duc,1,true,,0.7,,10.0,,0.1,," in csv(rows)
 
 
 def test_a_run_under_way_does_not_pull_the_mean_of_finished_ones(tmp_path: Path) -> None:
@@ -459,6 +459,15 @@ def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -
     assert sentence in result.table_markdown.read_text()
     assert sentence in result.page.read_text()
     assert "different kinds of images" not in result.page.read_text()
+
+
+def test_methods_that_left_different_images_are_not_quite_comparable(tmp_path: Path) -> None:
+    one = measured(tmp_path / "a", "unlabelled", 60, method="duc")
+    two = measured(tmp_path / "b", "unlabelled", 60, method="random")
+    page = report([one, two], tmp_path / "out").page.read_text()
+    assert "is left with the easy ones" in page
+    assert ",unlabelled," in (tmp_path / "out" / "table.csv").read_text()
+    assert "easy ones" not in report([one], tmp_path / "alone").page.read_text()
 
 
 def test_runs_measured_on_different_images_are_not_comparable(tmp_path: Path) -> None:
