@@ -479,3 +479,13 @@ def test_aspects_are_one_for_each_image(tmp_path: Path) -> None:
     assert replace(images, aspect=torch.ones(3)).aspect is not None
     with pytest.raises(ValueError, match="for 3 images"):
         replace(images, aspect=torch.ones(2))
+
+
+def test_what_is_no_image_is_found_at_once_even_if_files_stay_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = save(tmp_path, 3)
+    files[1][1].write_text("no image")
+    fill_disk(monkeypatch)
+    with pytest.raises(UserError, match=r"1 of 3 images cannot be read: .*not an image"):
+        decode(files, 8, memory_gb=NOTHING)

@@ -64,13 +64,20 @@ def decode(
     Raises:
         UserError: Some files are no images that can be read.
     """
+    images = _decode(files, size, channels, cache, allowance(memory_gb))
+    _warn_of_files([images], cache)
+    return images
+
+
+def _decode(files: Files, size: int, channels: int, cache: str | Path | None, memory_gb: float) -> Images:
+    """What ``decode`` does, without a word."""
     if size < 1:
         raise UserError(f"images cannot be {size} pixels wide; give a size of 1 or more")
     if channels not in _MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
     shape = (len(files), channels, size, size)
     pixels: Pixels
-    if gigabytes(len(files), size, channels) <= allowance(memory_gb):
+    if gigabytes(len(files), size, channels) <= memory_gb:
         pixels = torch.from_numpy(_in_memory(files, shape))
     elif cache is not None:
         pixels = _in_cache(files, shape, Path(cache).expanduser())
@@ -86,9 +93,10 @@ def decode_each(
     decoded = []
     left = allowance(memory_gb)
     for files in parts:
-        decoded.append(decode(files, size, cache=cache, memory_gb=left))
+        decoded.append(_decode(files, size, 3, cache, left))
         taken = gigabytes(len(files), size)
         left -= taken if taken <= left else 0.0
+    _warn_of_files(decoded, cache)
     return decoded
 
 
@@ -174,7 +182,7 @@ def _in_cache(files: Files, shape: Shape, folder: Path) -> Pixels:
     except (OSError, ValueError):
         pass  # not there, or spoilt
     if not _has_room(folder, shape):
-        return _on_demand(files, shape, folder)
+        return _on_demand(files, shape)
     try:
         folder.mkdir(parents=True, exist_ok=True)
         _drop_abandoned_drafts(path)
@@ -191,7 +199,7 @@ def _in_temporary_file(files: Files, shape: Shape) -> Pixels:
     """The decoded images in a file without a name, gone when the tensor is."""
     where = Path(tempfile.gettempdir())
     if not _has_room(where, shape):
-        return _on_demand(files, shape, where)
+        return _on_demand(files, shape)
     with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
         path = Path(folder) / "images.npy"
         _write(path, files, shape)
@@ -204,17 +212,22 @@ def _has_room(folder: Path, shape: Shape) -> bool:
     return gigabytes(count, size, channels) <= free_disk_gb(folder) - _SPARE_GB
 
 
-def _on_demand(files: Files, shape: Shape, folder: Path) -> FilePixels:
-    """The images as files, and a word on what that costs."""
+def _on_demand(files: Files, shape: Shape) -> FilePixels:
+    """The images as files, each at least begun as an image."""
     _, channels, size, _ = shape
-    # Without numbers: Python shows the same words once, and this may be said of source, target and test.
-    warnings.warn(
-        f"decoded images do not fit in memory or in {folder}: they are decoded again for every batch, which "
-        "is slower; give --set data.knobs.cache=DIR on a larger disk, or a smaller data.knobs.size",
-        stacklevel=2,
-    )
     aspects([path for _, path in files])  # what is no image at all is found now, not hours into a training
     return FilePixels(files, size, channels=channels)
+
+
+def _warn_of_files(decoded: Sequence[Images], cache: str | Path | None) -> None:
+    """Say what it costs that images stay files."""
+    if any(isinstance(images.pixels, FilePixels) for images in decoded):
+        warnings.warn(
+            f"decoded images do not fit in memory or in {cache or tempfile.gettempdir()}: they are decoded "
+            "again for every batch, which is slower; give --set data.knobs.cache=DIR on a larger disk, or a "
+            "smaller data.knobs.size",
+            stacklevel=3,
+        )
 
 
 def _write(path: Path, files: Files, shape: Shape) -> None:
