@@ -304,8 +304,8 @@ def fresh(device: torch.device) -> None:
 
 
 def memory(device: torch.device) -> float:
-    """Gigabytes that were held at the most, decoded images included."""
-    return torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else float("nan")
+    """Gigabytes of the GPU's memory that were held at the most, decoded images included."""
+    return torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else 0.0
 
 
 def as_table(results: dict[str, Any]) -> str:
@@ -326,7 +326,7 @@ def as_table(results: dict[str, Any]) -> str:
         lines.append(
             f"| {row['name']} | {1000 * step:.1f} | {row['images_per_second']:.0f} | "
             f"{slow['seconds_per_step'] / step:.1f} | {step / low['seconds_per_step']:.2f} | "
-            f"{row['peak_gb']:.1f} | {row['scored_per_second']:.0f} | "
+            f"{row['peak_gb'] or '–'} | {row['scored_per_second']:.0f} | "
             f"{low['scored_per_second'] / row['scored_per_second']:.2f} |"
         )
     return "\n".join(lines)

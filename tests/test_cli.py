@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+import timm
+import torch
 import yaml
 from PIL import Image
 
@@ -226,8 +228,8 @@ BAD = [
     ((*OFFICE31, "--task", "A-W"), ["'office31' needs --root"]),
     ((*OFFICE31, "--root", "{}", "--task", "A-B"), ["no task 'A-B'; there are: A-W, A-D"]),
     ((*OFFICE31, "--root", "{}", "--task", "A-W"), ["images of amazon", "there is: known, s"]),
-    (("-c", "data/digits", "--root", "{}"), ["data set 'digits' has no knob 'root'"]),
-    ((*FOLDERS, "--task", "A-W"), ["data set 'folders' has no knob 'task'; it has: source, target"]),
+    (("-c", "data/digits", "--root", "{}"), ["are for a benchmark", "data set is 'digits'"]),
+    ((*FOLDERS, "--task", "A-W"), ["--root and --task are for a benchmark", "-c data/office31"]),
     (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
 ]
 
@@ -428,3 +430,77 @@ def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     assert running.returncode == 130
     assert "stopped; the same command goes on" in said
     assert "Traceback" not in said
+
+
+def test_root_and_task_want_a_benchmark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    assert ducats("run", "--root", tmp_path, "--task", "A-W") == 2
+    assert "--root and --task are for a benchmark" in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_model_from_a_weights_file_is_used_without_it_and_without_a_hub(
+    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise AssertionError("nothing needs to be fetched")
+
+    monkeypatch.setattr("ducats.models.hub.fetch", refuse)
+    file = tmp_path / "weights.pth"
+    torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
+    out = tmp_path / "run"
+    small = {"crop": "center", "size": 32}
+    settings = [
+        "data.knobs.size=32",
+        f"model={{name: timm, knobs: {{backbone: resnet10t, weights: {file}}}}}",
+        f"views={json.dumps(dict.fromkeys(('source', 'unlabelled', 'scoring', 'test'), small))}",
+        "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}",
+        "ask.rounds=0",
+    ]
+    command: list[str | Path] = [
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "target",
+        "--device",
+        "cpu",
+    ]
+    assert ducats(*command, *(p for s in settings for p in ("--set", s)), "--out", out) == 0
+    file.unlink()
+    assert ducats("predict", out, folders / "target", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+    assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
+
+
+def test_a_run_says_that_its_benchmark_is_not_whole(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for domain in ("amazon", "webcam"):
+        for label in ("back_pack", "bike"):
+            folder = tmp_path / "o31" / domain / label
+            folder.mkdir(parents=True)
+            for number in range(4):
+                pixels = torch.full((8, 8, 3), 20 * number + len(domain + label), dtype=torch.uint8)
+                Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
+    plain = {"crop": "none"}
+    settings = [
+        "data.knobs.size=8",
+        "model.name=small_cnn",
+        f"views={json.dumps(dict.fromkeys(('source', 'unlabelled', 'scoring', 'test'), plain))}",
+        "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}",
+        "ask={rounds: 0, after: null}",
+    ]
+    command: list[str | Path] = [
+        "run",
+        "-c",
+        "data/office31",
+        "--root",
+        tmp_path / "o31",
+        "--task",
+        "A-W",
+        "--device",
+        "cpu",
+    ]
+    extra = [p for s in settings for p in ("--set", s)]
+    assert ducats(*command, *extra, "--out", tmp_path / "run") == 0
+    said = " ".join(capsys.readouterr().out.split())
+    assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are known" in said
+    assert "without those bought so far" in said

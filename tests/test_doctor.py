@@ -433,7 +433,9 @@ def test_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_device(root: Path) -> None:
     assert has(errors(config(root, engine={"device": "abacus"})), "no device 'abacus'")
-    assert has(warned(config(root, engine={"device": "cpu", "precision": "16-mixed"})), "fp16", "CPU")
+    assert has(
+        errors(config(root, engine={"device": "cpu", "precision": "16-mixed"})), "16-mixed needs a GPU"
+    )
 
 
 def test_torchvision_that_does_not_fit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,3 +529,13 @@ def test_a_shape_that_no_file_tells() -> None:
         {**SMALL, "data": {"name": "toy"}, "views": {**SMALL["views"], "unlabelled": view}}
     )
     assert has(errors(checked), "views.unlabelled.resize=short_side needs images from files")
+
+
+def test_weights_and_backbones_that_are_not_there(root: Path, tmp_path: Path) -> None:
+    def timm(**knobs: Any) -> Config:
+        return config(root, model={"name": "timm", "knobs": {"backbone": "resnet18", **knobs}})
+
+    assert has(errors(timm(weights=str(root / "none.pth"))), "there is no file of weights", "none.pth")
+    assert has(errors(timm(backbone="resnet5O")), "timm has no model 'resnet5O'", "near: resnet50")
+    torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "other.pth")
+    assert has(errors(timm(weights=str(tmp_path / "other.pth"))), "does not fit the backbone 'resnet18'")

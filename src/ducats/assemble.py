@@ -28,6 +28,7 @@ from ducats.engine.speed import Speed
 from ducats.engine.streams import Views
 from ducats.errors import UserError
 from ducats.models import MODELS, Evidential
+from ducats.models.classifier import check_start
 from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
 from ducats.oracles import Oracle, People, Truth
 from ducats.parts import Parts, Plan
@@ -221,6 +222,8 @@ def check_names(config: settings.Config) -> None:
     """Look every name and knob up, and try query, objective and schedule, before any image is read."""
     bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
     bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
+    if config.model.name == "timm":
+        check_start(**config.model.knobs)
     images, labels = torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1])
     known, where = Labelled(images, labels), torch.arange(3)
     rows = Rows(where, torch.zeros_like(where), {"z": torch.zeros(3, 2), "features": torch.zeros(3, 4)})

@@ -88,6 +88,11 @@ class Settings:
 
         files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
         settled = config.load(files, self.set, self._options())
+        if (self.root or self.task) and settled.data.name in ("folders", "manifest", "digits", "toy"):
+            raise UserError(
+                f"--root and --task are for a benchmark, and the data set is {settled.data.name!r}: name one "
+                "with -c, e.g. -c data/office31, and leave --source and --target out"
+            )
         return _spelt(settled) if _task(settled) else settled
 
     def _options(self) -> dict[str, Any]:
@@ -165,6 +170,7 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
 
     from ducats.assemble import assemble, check_names, make_speed, settled
     from ducats.display import Show, stage_table
+    from ducats.doctor.known import incomplete
     from ducats.engine.processes import make_fabric
     from ducats.run import run as run_parts
     from ducats.rundir import RunDir
@@ -191,8 +197,11 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
             highlight=False,
             soft_wrap=True,
         )
-    if fabric.is_global_zero and home.finished:
-        console.print("finished already: this is from its folder (another --seed or --out runs anew)")
+        for warning in incomplete(config):
+            console.print(
+                f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True
+            )
+    finished = home.finished
     with Show() as show:
         run_parts(
             parts,
@@ -204,6 +213,8 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
             listen=show,
         )
     if fabric.is_global_zero:
+        if finished:
+            console.print("finished already: this is from its folder (another --seed or --out runs anew)")
         if stages := home.stages():
             console.print(stage_table(stages))
         note = "" if parts.test is not None else " (no labelled target images, so nothing was measured)"
@@ -275,7 +286,8 @@ def report(*runs: Path, out: Path = Path("report")) -> int:
 
     if not runs:
         raise UserError("name at least one run folder, e.g. `ducats report runs`")
-    write_report(list(runs), out)
+    for caution in write_report(list(runs), out).cautions:
+        console.print(f"beware: {caution}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"report in {out}/index.html", soft_wrap=True)
     return 0
 

@@ -108,7 +108,9 @@ MEASURES = {
 def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """The stages of one run as a table; it says on which images they were measured."""
     on = stages[-1].get("measured_on")
-    caption = f"measured on {stages[-1]['images']} {MEASURED_ON[on]}" if on else None
+    counts = {record["images"] for record in stages if "images" in record}
+    last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
+    caption = f"measured on {last} {MEASURED_ON[on]}" if on else None
     table = Table(title=None, caption=caption, header_style="bold")
     measured = [name for name in MEASURES if name in stages[-1]]
     for column in ("stage", "epoch", "labels", *(MEASURES[name] for name in measured), "s"):

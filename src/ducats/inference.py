@@ -14,6 +14,7 @@ from pydantic import ValidationError
 from ducats import dirichlet
 from ducats.assemble import load_data, make_model, make_views, with_aspect, with_aspects
 from ducats.config import Config
+from ducats.config.schema import Model
 from ducats.data.exam import MeasuredOn, examine
 from ducats.data.folders import image_folder, labelled_folder
 from ducats.domain import UNLABELLED, Domain, Images
@@ -48,18 +49,20 @@ def load_trained(folder: Path) -> Trained:
             f"{folder} was not made by `ducats run` of this version: its config.yaml does not say how to "
             "build the model; build it in Python and load RunDir(folder).model() into it"
         ) from None
-    # The run's own weights follow: nothing needs to be fetched for it.
-    fresh = config.model_copy(
-        update={"model": config.model.model_copy(update={"knobs": _without_download(config.model.knobs)})}
-    )
+    # The run's own weights follow: nothing needs to be read or fetched for it.
+    fresh = config.model_copy(update={"model": _unlearnt(config.model)})
     data = home.data
     model = make_model(fresh, len(data["classes"]), data["channels"])
     model.network.load_state_dict(home.model())
     return Trained(model, config, tuple(data["classes"]), data["size"], data["channels"], home)
 
 
-def _without_download(knobs: dict[str, Any]) -> dict[str, Any]:
-    return {k: False if k == "pretrained" else v for k, v in knobs.items() if k != "weights"}
+def _unlearnt(model: Model) -> Model:
+    """The same network, started from random weights."""
+    knobs: dict[str, Any] = {name: value for name, value in model.knobs.items() if name != "weights"}
+    if model.name == "timm" or "pretrained" in knobs:
+        knobs["pretrained"] = False
+    return model.model_copy(update={"knobs": knobs})
 
 
 def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> tuple[Tally, str]:

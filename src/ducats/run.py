@@ -60,11 +60,11 @@ def run(
     """
     check(parts, plan)
     fabric = fabric or _launched()
+    settled = speed.settle(fabric, familiar=familiar(parts.objective, parts.model))
     home = RunDir(Path(folder))
     identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
     on_chief(fabric, lambda: home.claim(identity, describe_data(parts)))
     try:
-        settled = speed.settle(fabric, familiar=familiar(parts.objective, parts.model))
         _Story(parts, plan, home, fabric, settled, listen).tell()
     finally:
         home.release()

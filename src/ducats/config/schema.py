@@ -202,7 +202,8 @@ class Engine(Strict):
     )
     images_on: Literal["auto", "device", "host"] = Field(
         "auto",
-        description="where decoded images are kept; auto: on a GPU if they take at most half of its memory",
+        description="where decoded images are kept; auto: on a GPU if they take at most half of its free "
+        "memory",
     )
     channels_last: bool | None = Field(
         None, description="colours beside each other in memory, as tensor cores want it; null: on a GPU"

@@ -2,11 +2,21 @@
 
 from collections.abc import Iterator, Mapping
 
-from ducats.data.benchmarks import Count
+from ducats.config import Config
+from ducats.data.benchmarks import BENCHMARKS, Count
 from ducats.doctor.finding import Finding, images, some
-from ducats.doctor.survey import Survey
+from ducats.doctor.survey import Survey, survey
 
 NAMED = 5  # classes of a domain that are named
+
+
+def incomplete(config: Config) -> list[str]:
+    """What a benchmark's copy lacks or has too much, in sentences; its files are listed, not read."""
+    benchmark = BENCHMARKS.get(config.data.name)
+    if benchmark is None or benchmark.read is None:
+        return []
+    found, _ = survey(config)
+    return [finding.what for finding in check_counts(found) if finding.severity == "warning"]
 
 
 def check_counts(found: Survey) -> Iterator[Finding]:

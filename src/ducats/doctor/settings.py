@@ -31,6 +31,10 @@ def _check_part(config: Config) -> Iterator[Finding]:
     from ducats.assemble import check_names
 
     check_names(config)
+    if config.model.name == "timm" and config.model.knobs.get("weights"):
+        from ducats.models import timm_classifier
+
+        timm_classifier(classes=2, channels=3, **config.model.knobs)  # the file must fit the backbone
     yield from ()
 
 

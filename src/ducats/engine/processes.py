@@ -45,6 +45,8 @@ def make_fabric(
         raise UserError(
             f"{processes} CUDA device(s) asked for, {torch.cuda.device_count()} found: use --device cpu"
         )
+    if precision == "16-mixed" and (device == "cpu" or not torch.cuda.is_available()):
+        raise UserError("engine.precision=16-mixed needs a GPU: use bf16-mixed or 32-true")
     try:
         return Fabric(accelerator=device, devices=processes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
     except Exception as error:

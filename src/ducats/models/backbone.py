@@ -1,5 +1,6 @@
 """A timm backbone by name: its weights, its strides, its width."""
 
+import difflib
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -18,7 +19,7 @@ def make_backbone(
     name: str, *, channels: int, pretrained: bool, weights: str | None, strides: Strides
 ) -> nn.Module:
     """Build a backbone without classifier, from the first of: a file, the offline package, timm's own."""
-    _check_name(name)
+    check_name(name)
     _check_strides(strides)
     if weights is None and pretrained and not offline.serves(name):
         trunk = hub.fetch(name, channels)
@@ -73,10 +74,12 @@ def width_of(trunk: nn.Module, channels: int) -> int:
     return features.shape[1]
 
 
-def _check_name(name: str) -> None:
+def check_name(name: str) -> None:
+    """Refuse a backbone, or a tag of it, that timm does not know."""
     architecture = name.split(".")[0]
     if not timm.is_model(architecture):
         near = timm.list_models(f"*{architecture}*")[:5]
+        near = near or difflib.get_close_matches(architecture, timm.list_models(), n=3)
         hint = f"; near: {', '.join(near)}" if near else ""
         raise UserError(f"timm has no model {name!r}{hint} (`timm.list_models()` names all)")
     try:

@@ -1,11 +1,13 @@
 """A timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
 
+from pathlib import Path
+
 import torch
 from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from ducats.errors import UserError
-from ducats.models.backbone import Strides, make_backbone, width_of
+from ducats.models.backbone import Strides, check_name, make_backbone, width_of
 
 
 class Classifier(nn.Module):
@@ -63,6 +65,18 @@ class Classifier(nn.Module):
             f"{arrived[0]} x {arrived[1]}: give every view that size (--set views.source.size={side[0]}, and "
             "likewise unlabelled, scoring, test), or choose a backbone that takes any, such as resnet50"
         )
+
+
+def check_start(*, backbone: str = "resnet50", weights: str | None = None, **_: object) -> None:
+    """Refuse a name or a file that is not there, before any image is read.
+
+    Args:
+        backbone: a name that timm should know.
+        weights: a file that should be there.
+    """
+    check_name(backbone)
+    if weights is not None and not Path(weights).is_file():
+        raise UserError(f"there is no file of weights {weights}: check model.knobs.weights")
 
 
 def timm_classifier(

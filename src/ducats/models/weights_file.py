@@ -1,5 +1,6 @@
 """A local file of a backbone's weights: read it safely, and fit it or say why it does not."""
 
+import re
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -151,5 +152,6 @@ def _shape(tensor: Tensor) -> str:
 
 
 def _brief(error: Exception) -> str:
-    """The first sentence of an error; torch's go on for a page."""
-    return shorten(str(error).partition("\n")[0], 160, placeholder=" …") or type(error).__name__
+    """Kind and first sentence of an error; torch's go on for a page, and in colours."""
+    first = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n")[0].partition(". ")[0]
+    return shorten(f"{type(error).__name__}: {first}", 120, placeholder=" …")

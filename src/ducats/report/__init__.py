@@ -8,7 +8,7 @@ from typing import Any
 
 from ducats.files import write_text_atomically
 from ducats.report.page import TITLE, write_page
-from ducats.report.provenance import measured_on
+from ducats.report.provenance import cautions, measured_on
 from ducats.report.read import Run, find_runs, read_run
 from ducats.report.tables import MethodRow, Spread, by_method, csv, markdown, summary
 from ducats.report.words import Headline, headline
@@ -44,6 +44,7 @@ class Report:
         runs: the runs that were found.
         summary: the rows of ``summary_json``.
         headline: what came out, in words.
+        cautions: what a reader should know before believing a mean.
     """
 
     folder: Path
@@ -54,6 +55,7 @@ class Report:
     runs: tuple[Run, ...]
     summary: tuple[dict[str, Any], ...]
     headline: Headline
+    cautions: tuple[str, ...]
 
 
 def report(paths: Sequence[Path], out: Path, title: str = TITLE) -> Report:
@@ -75,9 +77,10 @@ def report(paths: Sequence[Path], out: Path, title: str = TITLE) -> Report:
         runs=tuple(runs),
         summary=tuple(summary(runs)),
         headline=headline(rows),
+        cautions=tuple(cautions(runs)),
     )
-    said = measured_on(runs)
-    write_text_atomically(result.table_markdown, markdown(rows) + (f"\n{said}\n" if said else ""))
+    below = [text for text in (measured_on(runs), *result.cautions) if text]
+    write_text_atomically(result.table_markdown, "\n".join([markdown(rows), *(f"{t}\n" for t in below)]))
     write_text_atomically(result.table_csv, csv(rows))
     write_text_atomically(
         result.summary_json, json.dumps(result.summary, indent=1, ensure_ascii=False) + "\n"
