@@ -30,6 +30,8 @@ def main() -> None:
     pixels = dict(zip(pool.keys, pool.pixels[:].float().flatten(1), strict=True))
     for method in ("random", "duc", "duc-random", "spread"):
         found = [first_picks(folder, pixels) for folder in sorted(home.glob(f"{method}-seed*"))]
+        if not found:
+            sys.exit(f"{home} has no runs of {method}: run `ducats demo` first, or name its folder")
         classes, distances = zip(*found, strict=True)
         mean = sum(distances) / len(distances)
         print(f"{method:12s} classes {list(classes)}, mean distance to the nearest other pick {mean:.0f}")

@@ -464,8 +464,11 @@ def test_a_model_from_a_weights_file_is_used_without_it_and_without_a_hub(
         "--device",
         "cpu",
     ]
-    assert ducats(*command, *(p for s in settings for p in ("--set", s)), "--out", out) == 0
+    given = [p for s in settings for p in ("--set", s)]
+    assert ducats(*command, *given, "--out", out) == 0
     file.unlink()
+    assert ducats(*command, *given, "--out", out) == 0  # its own weights are there
+    assert "finished already" in capsys.readouterr().out
     assert ducats("predict", out, folders / "target", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
     assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
 
@@ -504,3 +507,63 @@ def test_a_run_says_that_its_benchmark_is_not_whole(
     said = " ".join(capsys.readouterr().out.split())
     assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are known" in said
     assert "without those bought so far" in said
+
+
+def test_a_run_that_waits_for_people_goes_on_without_its_first_weights(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "weights.pth"
+    torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
+    small = {"crop": "center", "size": 32}
+    settings = [
+        "data.knobs.size=32",
+        f"model={{name: timm, knobs: {{backbone: resnet10t, weights: {file}}}}}",
+        f"views={json.dumps(dict.fromkeys(('source', 'unlabelled', 'scoring', 'test'), small))}",
+        "train={epochs: 2, steps_per_epoch: 1, batch_size: 4}",
+        "ask={budget: 2, after: [1]}",
+    ]
+    command: list[str | Path] = [
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "target",
+        "--device",
+        "cpu",
+    ]
+    given = [p for s in settings for p in ("--set", s)]
+    out = tmp_path / "run"
+    assert ducats(*command, *given, "--out", out) == 3
+    file.unlink()
+    questions = out / "questions" / "round-01"
+    asked = list(csv.DictReader((questions / "questions.csv").read_text().splitlines()))
+    name = (questions / "classes.txt").read_text().splitlines()[0]
+    with (questions / "answers.csv").open("w", newline="") as answers:
+        writer = csv.writer(answers)
+        writer.writerow(["key", "label"])
+        writer.writerows([row["key"], name] for row in asked)
+    assert ducats(*command, *given, "--out", out) == 0
+    assert (out / "model.safetensors").exists()
+    other = [*given, "--set", f"model.knobs.weights={tmp_path / 'none.pth'}"]
+    assert ducats(*command, *other, "--out", tmp_path / "new") == 2
+    assert "there is no file of weights" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("knob", ["backbone=5", "weights=5"])
+def test_a_knob_of_a_wrong_kind_is_a_sentence(knob: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("run", "--source", "a", "--target", "b", "--set", f"model.knobs.{knob}") == 2
+    assert "the model 'timm' cannot work with knobs" in capsys.readouterr().err
+
+
+def test_evaluate_refuses_data_that_changed(
+    folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    target = tmp_path / "target"
+    shutil.copytree(folders / "known", target)
+    command: list[str | Path] = ["run", "--source", folders / "source", "--target", target, "--truth", *SMALL]
+    assert ducats(*command, "--out", tmp_path / "run") == 0
+    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 0
+    first = next(target.rglob("*.png"))
+    shutil.copy(first, first.with_name("000000.png"))
+    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 2
+    assert "the pool has other images" in capsys.readouterr().err

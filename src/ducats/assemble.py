@@ -28,7 +28,7 @@ from ducats.engine.speed import Speed
 from ducats.engine.streams import Views
 from ducats.errors import UserError
 from ducats.models import MODELS, Evidential
-from ducats.models.classifier import check_start
+from ducats.models.classifier import blank, check_start
 from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
 from ducats.oracles import Oracle, People, Truth
 from ducats.parts import Parts, Plan
@@ -104,12 +104,21 @@ def load_data(config: settings.Config) -> Shift:
 PATHS = ("source", "target", "test", "path", "cache", "root")  # knobs of data sets that are paths
 
 
-def make_model(config: settings.Config, classes: int, channels: int) -> Evidential:
-    """Build the model, its random weights fixed by the run's seed."""
+def make_model(config: settings.Config, classes: int, channels: int, *, begun: bool = False) -> Evidential:
+    """Build the model, its random weights fixed by the run's seed.
+
+    Args:
+        config: names it.
+        classes: of the data.
+        channels: of the images.
+        begun: whether a checkpoint brings the weights, so that none need to be read or fetched.
+    """
     builder = look_up("model", MODELS, config.model.name)
+    if begun and config.model.name == "timm":
+        builder = blank
     for name in {"classes", "channels"} & config.model.knobs.keys():
         raise UserError(f"model.knobs.{name} comes from the data: remove it")
-    known = inspect.signature(builder).parameters
+    known = inspect.signature(look_up("model", MODELS, config.model.name)).parameters
     if not {"classes", "channels"} <= known.keys() and not any(
         p.kind is p.VAR_KEYWORD for p in known.values()
     ):
@@ -218,12 +227,17 @@ def knobs_of(config: settings.Config) -> dict[str, str]:
     return knobs
 
 
-def check_names(config: settings.Config) -> None:
-    """Look every name and knob up, and try query, objective and schedule, before any image is read."""
+def check_names(config: settings.Config, *, begun: bool = False) -> None:
+    """Look every name and knob up, and try query, objective and schedule, before any image is read.
+
+    Args:
+        config: what to look up.
+        begun: whether the run has a checkpoint, and needs no first weights any more.
+    """
     bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
     bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
-    if config.model.name == "timm":
-        check_start(**config.model.knobs)
+    if config.model.name == "timm" and not begun:
+        build("model", config.model, partial(check_start, **config.model.knobs))
     images, labels = torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1])
     known, where = Labelled(images, labels), torch.arange(3)
     rows = Rows(where, torch.zeros_like(where), {"z": torch.zeros(3, 2), "features": torch.zeros(3, 4)})
@@ -248,7 +262,7 @@ def build(kind: str, part: settings.Part, make: Callable[[], T]) -> T:
         return make()
     except UserError:
         raise
-    except (TypeError, ValueError, KeyError, RuntimeError, ZeroDivisionError) as error:
+    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(
             f"the {kind} {part.name!r} cannot work with knobs {part.knobs}: {type(error).__name__}: {error}"
         ) from error
@@ -283,14 +297,16 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
         home: the run's folder; people's questions go there.
         shift: the data, if it was read already.
     """
-    check_names(config)
+    check_names(config, begun=home.begun)
     shift, measured_on = examine(
         shift or load_data(config), config.evaluation.images, config.evaluation.share
     )
     plan, views = make_plan(config, len(shift.pool)), make_views(config)
     shift = with_aspects(shift, views)
     parts = Parts(
-        model=make_model(config, len(shift.classes), int(shift.source.images.pixels.shape[1])),
+        model=make_model(
+            config, len(shift.classes), int(shift.source.images.pixels.shape[1]), begun=home.begun
+        ),
         source=shift.source,
         pool=shift.pool,
         oracle=make_oracle(config, shift, home),

@@ -175,9 +175,10 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     from ducats.run import run as run_parts
     from ducats.rundir import RunDir
 
-    check_names(config)
     config = settled(config)
     folder = out or _folder(config)
+    home = RunDir(folder)
+    check_names(config, begun=home.begun)
     engine = config.engine
     fabric = make_fabric(
         engine.device, engine.processes, engine.precision, deterministic=engine.deterministic
@@ -185,7 +186,10 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     if engine.threads:
         torch.set_num_threads(engine.threads)
     fabric.launch()
-    home = RunDir(folder)
+    finished = home.finished
+    if fabric.is_global_zero and not finished:
+        for lack in incomplete(config):
+            console.print(f"warning: {lack}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     parts, plan = assemble(config, home)
     if fabric.is_global_zero:
         rounds = "1 round" if len(plan.budget) == 1 else f"{len(plan.budget)} rounds"
@@ -197,11 +201,6 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
             highlight=False,
             soft_wrap=True,
         )
-        for warning in incomplete(config):
-            console.print(
-                f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True
-            )
-    finished = home.finished
     with Show() as show:
         run_parts(
             parts,
@@ -236,11 +235,11 @@ def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> in
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
-    from ducats.inference import load_trained, measure
+    from ducats.inference import load_trained, measure, usable_precision
     from ducats.metrics import compute
 
     trained = load_trained(run)
-    tally, on = measure(trained, make_fabric(device, precision=trained.config.engine.precision), data)
+    tally, on = measure(trained, make_fabric(device, precision=usable_precision(trained, device)), data)
     print_json({"measured_on": on, "images": tally.total, **(compute(tally) if tally.total else {})})
     return 0
 
@@ -264,11 +263,11 @@ def predict(
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
-    from ducats.inference import load_trained
+    from ducats.inference import load_trained, usable_precision
     from ducats.inference import predict as predict_folder
 
     trained = load_trained(run)
-    fabric = make_fabric(device, precision=trained.config.engine.precision)
+    fabric = make_fabric(device, precision=usable_precision(trained, device))
     count = predict_folder(trained, fabric, images, out, every_class=every_class)
     console.print(f"{count} images, answers in {out}", soft_wrap=True)
     return 0

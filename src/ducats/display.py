@@ -112,12 +112,16 @@ def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
     caption = f"measured on {last} {MEASURED_ON[on]}" if on else None
     table = Table(title=None, caption=caption, header_style="bold")
-    measured = [name for name in MEASURES if name in stages[-1]]
+    measured = [name for name in MEASURES if any(name in record for record in stages)]
     for column in ("stage", "epoch", "labels", *(MEASURES[name] for name in measured), "s"):
         table.add_column(column, justify="right", no_wrap=True)
     for record in stages:
         numbers = [
-            f"{100 * record[name]:.1f}" if "%" in MEASURES[name] else f"{record[name]:.4f}"
+            "–"
+            if name not in record
+            else f"{100 * record[name]:.1f}"
+            if "%" in MEASURES[name]
+            else f"{record[name]:.4f}"
             for name in measured
         ]
         place = [str(record[name]) for name in ("stage", "epoch", "labels")]

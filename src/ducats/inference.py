@@ -5,7 +5,6 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -14,7 +13,6 @@ from pydantic import ValidationError
 from ducats import dirichlet
 from ducats.assemble import load_data, make_model, make_views, with_aspect, with_aspects
 from ducats.config import Config
-from ducats.config.schema import Model
 from ducats.data.exam import MeasuredOn, examine
 from ducats.data.folders import image_folder, labelled_folder
 from ducats.domain import UNLABELLED, Domain, Images
@@ -24,6 +22,7 @@ from ducats.errors import UserError
 from ducats.files import write_text_atomically
 from ducats.metrics import Tally
 from ducats.models import Evidential
+from ducats.parts import digest
 from ducats.rundir import RunDir
 
 
@@ -49,20 +48,17 @@ def load_trained(folder: Path) -> Trained:
             f"{folder} was not made by `ducats run` of this version: its config.yaml does not say how to "
             "build the model; build it in Python and load RunDir(folder).model() into it"
         ) from None
-    # The run's own weights follow: nothing needs to be read or fetched for it.
-    fresh = config.model_copy(update={"model": _unlearnt(config.model)})
     data = home.data
-    model = make_model(fresh, len(data["classes"]), data["channels"])
+    model = make_model(config, len(data["classes"]), data["channels"], begun=True)
     model.network.load_state_dict(home.model())
     return Trained(model, config, tuple(data["classes"]), data["size"], data["channels"], home)
 
 
-def _unlearnt(model: Model) -> Model:
-    """The same network, started from random weights."""
-    knobs: dict[str, Any] = {name: value for name, value in model.knobs.items() if name != "weights"}
-    if model.name == "timm" or "pretrained" in knobs:
-        knobs["pretrained"] = False
-    return model.model_copy(update={"knobs": knobs})
+def usable_precision(trained: Trained, device: str) -> str:
+    """The run's own precision, so that numbers agree; float32 where a CPU lacks it."""
+    precision = trained.config.engine.precision
+    gpu = device != "cpu" and torch.cuda.is_available()
+    return "32-true" if precision == "16-mixed" and not gpu else precision
 
 
 def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> tuple[Tally, str]:
@@ -95,6 +91,13 @@ def _own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
     test = with_aspects(shift, make_views(config)).test
     if test is None:
         raise UserError("this run has no test set of its own: give a folder of labelled images with --data")
+    known = trained.home.data
+    for name, now in (("pool", digest(shift.pool.keys)), ("test", digest(test.images.keys, test.labels))):
+        if known[name]["keys"] != now:
+            raise UserError(
+                f"the {name} has other images or labels than when {trained.home.folder} was made: restore "
+                "them, or give a folder of labelled images with --data"
+            )
     return test, measured_on
 
 

@@ -131,13 +131,14 @@ def settle(parts: Parts, model: Evidential) -> Strategy:
     return parts.query
 
 
+def digest(keys: Sequence[str], labels: Tensor | None = None) -> str:
+    """A few characters for these images, and their labels."""
+    text = "\n".join([*keys, *([] if labels is None else map(str, labels.tolist()))])
+    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+
+
 def describe_data(parts: Parts) -> dict[str, Any]:
     """Names and labels of the data in short, so that a run does not go on with another pool or source."""
-
-    def digest(keys: Sequence[str], labels: Tensor | None) -> str:
-        text = "\n".join([*keys, *([] if labels is None else map(str, labels.tolist()))])
-        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
-
     test = parts.test
     return {
         "classes": list(parts.source.classes),
@@ -147,7 +148,7 @@ def describe_data(parts: Parts) -> dict[str, Any]:
             "images": len(parts.source),
             "keys": digest(parts.source.images.keys, parts.source.labels),
         },
-        "pool": {"images": len(parts.pool), "keys": digest(parts.pool.keys, None)},
+        "pool": {"images": len(parts.pool), "keys": digest(parts.pool.keys)},
         "test": None
         if test is None
         else {"images": len(test), "keys": digest(test.images.keys, test.labels)},

@@ -194,6 +194,11 @@ class RunDir:
         write_atomically(self.folder / "model.safetensors", lambda file: file.write(save(tensors)))
 
     @property
+    def begun(self) -> bool:
+        """Whether the run has weights of its own, and will not begin anew."""
+        return self.finished or (self._begun and (self.folder / "checkpoint.pt").exists())
+
+    @property
     def finished(self) -> bool:
         """Whether the last model was written."""
         return (self.folder / "model.safetensors").exists()

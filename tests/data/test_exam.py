@@ -83,6 +83,15 @@ def test_the_target_named_as_its_own_test_set(tmp_path: Path) -> None:
         assert on == said
         assert made.test is not None
         assert made.test.images is made.pool  # decoded twice, kept once
+    first = tmp_path / shift.pool.keys[0]
+    first.parent.mkdir(parents=True, exist_ok=True)
+    first.write_text("a file")
+    link = tmp_path.parent / f"{tmp_path.name}-link"
+    link.symlink_to(tmp_path)
+    assert shift.test is not None
+    other = replace(shift.test.images, files=tuple(link / key for key in shift.pool.keys))
+    _, on = examine(replace(shift, test=replace(shift.test, images=other)), "auto", 0.2)
+    assert on == "target"  # by whatever path
     made, on = examine(shift, "held_out", 0.5)
     assert (on, len(made.pool)) == ("held_out", 20)
     # Without a truth for the oracle, too: the test set's labels are the user's own.

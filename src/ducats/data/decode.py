@@ -33,7 +33,7 @@ _NAMED = 5  # unreadable files that an error names
 _MODES = {1: "L", 3: "RGB"}
 _MEMORY_GB = 4.0  # to hold where the system does not say how much there is
 _ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # in EXIF
-_SPARE_GB = 1.0  # of disk that is left for checkpoints
+SPARE_GB = 1.0  # of disk that is left for checkpoints
 _RECIPE = 1  # raise it when the same files would give other pixels: old caches are then left alone
 
 
@@ -209,7 +209,7 @@ def _in_temporary_file(files: Files, shape: Shape) -> Pixels:
 def _has_room(folder: Path, shape: Shape) -> bool:
     """Whether the decoded images fit on the disk where this folder is, or would be made."""
     count, channels, size, _ = shape
-    return gigabytes(count, size, channels) <= free_disk_gb(folder) - _SPARE_GB
+    return gigabytes(count, size, channels) <= free_disk_gb(folder) - SPARE_GB
 
 
 def _on_demand(files: Files, shape: Shape) -> FilePixels:

@@ -72,7 +72,7 @@ def examine(shift: Shift, images: Wanted, share: float) -> tuple[Shift, Measured
         share: of each class that is held out where the data has no test set of its own.
     """
     test, truth = shift.test, shift.truth
-    same = test is not None and _same(test.images, shift.pool)
+    same = test is not None and same_images(test.images, shift.pool)
     on, made = decide(images, test=test is not None, truth=truth is not None, target_is_test=same)
     if made == "own":
         return shift, on
@@ -83,8 +83,16 @@ def examine(shift: Shift, images: Wanted, share: float) -> tuple[Shift, Measured
     return replace(shift, test=Domain(shift.pool, labels, tuple(shift.classes))), on
 
 
-def _same(one: Images, two: Images) -> bool:
-    return one is two or (one.files is not None and one.files == two.files)
+def same_images(one: Images, two: Images) -> bool:
+    """Whether two sets are the same files, whatever path led there."""
+    if one is two:
+        return True
+    if not one.files or not two.files:
+        return False
+    # Where the keys agree, the folders are the same if one file is.
+    return one.files == two.files or (
+        one.keys == two.keys and one.files[0].exists() and one.files[0].samefile(two.files[0])
+    )
 
 
 def held_out_of(members: int, share: float) -> int:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ducats.budget import split_budget
 from ducats.config import Config, View, ask_epochs
+from ducats.data.decode import SPARE_GB
 from ducats.data.exam import decide, held_out_of
 from ducats.doctor.finding import Finding, gather, images
 from ducats.doctor.survey import Role, Survey
@@ -30,17 +31,22 @@ def check_plan(config: Config, found: Survey) -> list[Finding]:
         _check_budget(config, found),
         _check_batches(config, found),
         _check_crops(config, found),
-        _check_sides(config),
+        _check_sides(config, found),
         _check_weights(config),
         _check_memory(found),
     )
     return [finding for check in checks for finding in gather(check)]
 
 
-def _check_sides(config: Config) -> Iterator[Finding]:
+def _check_sides(config: Config, found: Survey) -> Iterator[Finding]:
     """Whether the model sees source and target at one size."""
     views = {name: getattr(config.views, name) for name in LOOKED_AT}
-    sides = {name: view.size or "stored" for name, view in views.items() if view is not None}
+    stored = {role: shape[-1] for role, shape in found.shapes.items()}
+    sides = {
+        name: view.size or stored.get(LOOKED_AT[name], "stored")
+        for name, view in views.items()
+        if view is not None
+    }
     if len(set(sides.values())) > 1:
         seen = ", ".join(f"views.{name} {side}" for name, side in sides.items())
         yield Finding(
@@ -195,7 +201,7 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
             f"{held:.1f} GB of images are to be held in memory, but {free:.1f} GB are free; lower "
             "data.knobs.memory_gb or data.knobs.size",
         )
-    if spilt > free_disk_gb(where):
+    if spilt > free_disk_gb(where) - SPARE_GB:
         yield Finding(
             "warning",
             f"{spilt:.1f} GB of images are to be kept in {where}, but {free_disk_gb(where):.1f} GB are left "

@@ -13,6 +13,7 @@ from ducats.config import Config
 from ducats.data import BENCHMARKS, DATASETS
 from ducats.data.benchmarks import Count, class_order, list_task
 from ducats.data.decode import allowance
+from ducats.data.exam import same_images
 from ducats.data.folders import check_apart, existing_folder, list_images
 from ducats.data.manifest import Row, scan_rows
 from ducats.doctor.finding import Finding, gather, quoted, some
@@ -146,6 +147,8 @@ def _in_manifest(config: Config) -> Found:
             where = f"the {role} rows of {table}"
             names, labels = [str(row.path) for row in mine], [row.label for row in mine]
             found.parts[role] = Part(role, where, names, labels, [row.path for row in mine])
+    paths = {role: [row.path for row in rows if _role(row) == role] for role in ("target", "test")}
+    found.target_is_test = bool(paths["test"]) and paths["test"] == paths["target"]
     bare = [row for row in rows if _role(row) == "target" and not row.label]
     pool = len(found.parts["target"])
     found.truth = not bare if pool else None
@@ -207,6 +210,7 @@ def _built(config: Config) -> Found:
     _put(found, "target", shift.pool, truth)
     if shift.test is not None:
         _put(found, "test", shift.test.images, _names(shift.test.labels, shift.test.classes))
+        found.target_is_test = same_images(shift.test.images, shift.pool)
     return found, []
 
 

@@ -1,6 +1,7 @@
 """A timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
 
 from pathlib import Path
+from typing import Any
 
 import torch
 from timm.data.config import resolve_model_data_config
@@ -27,8 +28,7 @@ class Classifier(nn.Module):
         pretrained: bool,
     ) -> None:
         super().__init__()
-        # Pretrained weights know much already: they move at a tenth of the pace, as published.
-        self.lr_multipliers = {"backbone": 0.1} if pretrained else {}
+        self.lr_multipliers = advice(pretrained)
         data = resolve_model_data_config(backbone)
         for name in ("mean", "std"):
             colours = torch.tensor(data[name])
@@ -75,8 +75,23 @@ def check_start(*, backbone: str = "resnet50", weights: str | None = None, **_: 
         weights: a file that should be there.
     """
     check_name(backbone)
-    if weights is not None and not Path(weights).is_file():
+    if weights is not None and not Path(weights).expanduser().is_file():
         raise UserError(f"there is no file of weights {weights}: check model.knobs.weights")
+
+
+def blank(**knobs: Any) -> "Classifier":
+    """What ``timm_classifier`` builds, without its first weights: a checkpoint brings others.
+
+    Nothing is read or fetched; the advice on learning rates is that of the network with its weights.
+    """
+    network = timm_classifier(**{**knobs, "weights": None, "pretrained": False})
+    network.lr_multipliers = advice(knobs.get("pretrained", True) or knobs.get("weights") is not None)
+    return network
+
+
+def advice(learnt: bool) -> dict[str, float]:
+    """Weights that know much already move at a tenth of the pace, as published."""
+    return {"backbone": 0.1} if learnt else {}
 
 
 def timm_classifier(

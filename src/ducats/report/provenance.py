@@ -100,9 +100,13 @@ def _other_objectives(runs: Sequence[Run]) -> str:
 
 
 def _without_test(runs: Sequence[Run]) -> str:
-    names = [run.name for run in runs if run.result is None]
-    if not names:
+    bare = [run for run in runs if run.result is None]
+    if not bare:
         return ""
+    spent = [run.name for run in bare if run.stages and run.stages[-1].get("images") == 0]
+    if len(spent) == len(bare):
+        return f"Everything was bought and nothing left to measure, so not in table: {', '.join(spent)}."
+    names = [run.name for run in bare]
     return f"Without a result on a test set, so not in table and curves: {', '.join(names)}."
 
 
