@@ -78,6 +78,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--plain-steps", type=int, default=30)
     parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--bought", type=int, default=2, help="batches of labels bought so far")
     parser.add_argument("--scoring-batch", type=int, default=256)
     parser.add_argument("--workers", type=int, default=4, help="of the plain loop's loaders")
     parser.add_argument("--device", default="auto")
@@ -144,11 +145,11 @@ def make_model(options: argparse.Namespace, shift: Shift) -> Evidential:
     )
 
 
-def bought(shift: Shift, batch: int) -> Tensor:
-    """Targets with two batches of bought labels, about what 5 % of webcam's images come to."""
+def bought(options: argparse.Namespace, shift: Shift) -> Tensor:
+    """Targets with some batches of bought labels; two are about what 5 % of webcam's images come to."""
     assert shift.truth is not None
     targets = torch.full((len(shift.pool),), UNLABELLED)
-    count = min(2 * batch, len(targets) // 2)
+    count = min(options.bought * options.batch, len(targets) // 2)
     targets[:count] = shift.truth[:count]
     return targets
 
@@ -164,7 +165,7 @@ def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str,
     assert files is not None
     assert shift.truth is not None
     truth = shift.truth.tolist()
-    known = (bought(shift, options.batch) >= 0).tolist()
+    known = (bought(options, shift) >= 0).tolist()
     labelled, unlabelled = ([n for n, k in enumerate(known) if k == wanted] for wanted in (True, False))
     sets = [Files(source, shift.source.labels.tolist(), TRAIN)]
     for places, transform in ((labelled, TRAIN), (unlabelled, TARGET)):
@@ -188,7 +189,7 @@ def ours(
     step, model = make_step(options, shift, speed, fabric)
     source, pool = resident.settle([shift.source.images, shift.pool], fabric.device, speed.images_on)
     domain = replace(shift.source, images=source)
-    targets = bought(shift, options.batch)
+    targets = bought(options, shift)
     streams = Streams(domain, pool, VIEWS, options.batch, options.steps, seed=0)
     model.train()
 

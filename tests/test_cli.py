@@ -437,6 +437,20 @@ def test_root_and_task_want_a_benchmark(capsys: pytest.CaptureFixture[str], tmp_
     assert "--root and --task are for a benchmark" in " ".join(capsys.readouterr().err.split())
 
 
+def from_weights(folders: Path, file: Path, *settings: str) -> list[str | Path]:
+    """A run of a small timm network that starts from a file, which is made."""
+    torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
+    small = {use: {"crop": "center", "size": 32} for use in ("source", "unlabelled", "scoring", "test")}
+    given = (
+        "data.knobs.size=32",
+        f"model={{name: timm, knobs: {{backbone: resnet10t, weights: {file}}}}}",
+        f"views={json.dumps(small)}",
+        *settings,
+    )
+    command: list[str | Path] = ["run", "--source", folders / "source", "--target", folders / "target"]
+    return [*command, "--device", "cpu", *(part for setting in given for part in ("--set", setting))]
+
+
 def test_a_model_from_a_weights_file_is_used_without_it_and_without_a_hub(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -444,30 +458,12 @@ def test_a_model_from_a_weights_file_is_used_without_it_and_without_a_hub(
         raise AssertionError("nothing needs to be fetched")
 
     monkeypatch.setattr("ducats.models.hub.fetch", refuse)
-    file = tmp_path / "weights.pth"
-    torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
-    out = tmp_path / "run"
-    small = {"crop": "center", "size": 32}
-    settings = [
-        "data.knobs.size=32",
-        f"model={{name: timm, knobs: {{backbone: resnet10t, weights: {file}}}}}",
-        f"views={json.dumps(dict.fromkeys(('source', 'unlabelled', 'scoring', 'test'), small))}",
-        "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}",
-        "ask.rounds=0",
-    ]
-    command: list[str | Path] = [
-        "run",
-        "--source",
-        folders / "source",
-        "--target",
-        folders / "target",
-        "--device",
-        "cpu",
-    ]
-    given = [p for s in settings for p in ("--set", s)]
-    assert ducats(*command, *given, "--out", out) == 0
+    file, out = tmp_path / "weights.pth", tmp_path / "run"
+    train = "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}"
+    command = from_weights(folders, file, train, "ask.rounds=0")
+    assert ducats(*command, "--out", out) == 0
     file.unlink()
-    assert ducats(*command, *given, "--out", out) == 0  # its own weights are there
+    assert ducats(*command, "--out", out) == 0  # its own weights are there
     assert "finished already" in capsys.readouterr().out
     assert ducats("predict", out, folders / "target", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
     assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
@@ -512,40 +508,19 @@ def test_a_run_says_that_its_benchmark_is_not_whole(
 def test_a_run_that_waits_for_people_goes_on_without_its_first_weights(
     folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "weights.pth"
-    torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
-    small = {"crop": "center", "size": 32}
-    settings = [
-        "data.knobs.size=32",
-        f"model={{name: timm, knobs: {{backbone: resnet10t, weights: {file}}}}}",
-        f"views={json.dumps(dict.fromkeys(('source', 'unlabelled', 'scoring', 'test'), small))}",
-        "train={epochs: 2, steps_per_epoch: 1, batch_size: 4}",
-        "ask={budget: 2, after: [1]}",
-    ]
-    command: list[str | Path] = [
-        "run",
-        "--source",
-        folders / "source",
-        "--target",
-        folders / "target",
-        "--device",
-        "cpu",
-    ]
-    given = [p for s in settings for p in ("--set", s)]
-    out = tmp_path / "run"
-    assert ducats(*command, *given, "--out", out) == 3
+    file, out = tmp_path / "weights.pth", tmp_path / "run"
+    train = "train={epochs: 2, steps_per_epoch: 1, batch_size: 4}"
+    command = from_weights(folders, file, train, "ask={budget: 2, after: [1]}")
+    assert ducats(*command, "--out", out) == 3
     file.unlink()
     questions = out / "questions" / "round-01"
     asked = list(csv.DictReader((questions / "questions.csv").read_text().splitlines()))
     name = (questions / "classes.txt").read_text().splitlines()[0]
-    with (questions / "answers.csv").open("w", newline="") as answers:
-        writer = csv.writer(answers)
-        writer.writerow(["key", "label"])
-        writer.writerows([row["key"], name] for row in asked)
-    assert ducats(*command, *given, "--out", out) == 0
+    answers = ["key,label", *(f"{row['key']},{name}" for row in asked)]
+    (questions / "answers.csv").write_text("\n".join(answers))
+    assert ducats(*command, "--out", out) == 0
     assert (out / "model.safetensors").exists()
-    other = [*given, "--set", f"model.knobs.weights={tmp_path / 'none.pth'}"]
-    assert ducats(*command, *other, "--out", tmp_path / "new") == 2
+    assert ducats(*command, "--out", tmp_path / "new") == 2  # a run that begins needs them
     assert "there is no file of weights" in capsys.readouterr().err
 
 

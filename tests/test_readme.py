@@ -35,7 +35,7 @@ def test_configs_and_commands_that_pages_name_exist() -> None:
 
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
-        for name in re.findall(r"(?:-c |`)((?:data|methods|ablation)/[\w-]+)", text):
+        for name in re.findall(r"(?:-c |`)((?:data|methods|ablation|backbones|parity)/[\w-]+)", text):
             assert find(name)
         for command in re.findall(r"^(?:.*`)?ducats ([a-z]+)\b", text, flags=re.M):
             assert command in app, f"{page.name}: ducats {command}"

@@ -7,7 +7,7 @@ draws what it would have drawn.
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
 from lightning_fabric import Fabric
@@ -160,13 +160,11 @@ class Streams:
         known = (targets >= 0).nonzero().squeeze(1)
         unknown = (targets == UNLABELLED).nonzero().squeeze(1)
         cut = CUTS[self.labelled_batches]
-        source = self._stream("source", self.source.images, every, whole_batches, number, fabric)
+        source, pool, labels = self.source.images, self.pool, self.source.labels
         streams = {
-            "source": self._with(source, self.source.labels, fabric),
-            "unlabelled": self._stream("unlabelled", self.pool, unknown, whole_batches, number, fabric),
-            "labelled": self._with(
-                self._stream("labelled", self.pool, known, cut, number, fabric), targets, fabric
-            ),
+            "source": self._stream("source", source, every, whole_batches, number, fabric, labels),
+            "unlabelled": self._stream("unlabelled", pool, unknown, whole_batches, number, fabric),
+            "labelled": self._stream("labelled", pool, known, cut, number, fabric, targets),
         }
         yield from self._batches({name: made for name, made in streams.items() if made is not None}, fabric)
 
@@ -187,9 +185,16 @@ class Streams:
                 )
 
     def _stream(
-        self, name: str, images: Images, items: Tensor, cut: Cut, epoch: int, fabric: Fabric
+        self,
+        name: str,
+        images: Images,
+        items: Tensor,
+        cut: Cut,
+        epoch: int,
+        fabric: Fabric,
+        labels: Tensor | None = None,
     ) -> Stream | None:
-        """A stream's epoch, drawn; None where it is empty."""
+        """A stream's epoch, drawn, with labels where its images have some; None if it is empty."""
         if len(items) == 0:
             return None
         world, view = fabric.world_size, getattr(self.views, name)
@@ -208,17 +213,11 @@ class Streams:
             ]
         )
         index = index[mine]
+        known = None if labels is None else fabric.to_device(labels[index])
         if resident.on_device(images, fabric.device):
             index = fabric.to_device(index)
         cuts = [slice(start, start + length) for start, length in zip(_starts(lengths), lengths, strict=True)]
-        return Stream(images, view, index, fabric.to_device(luck[mine]), None, cuts)
-
-    @staticmethod
-    def _with(stream: Stream | None, labels: Tensor, fabric: Fabric) -> Stream | None:
-        """The stream with the labels of its images."""
-        if stream is None:
-            return None
-        return replace(stream, labels=fabric.to_device(labels[stream.index.cpu()]))
+        return Stream(images, view, index, fabric.to_device(luck[mine]), known, cuts)
 
 
 def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:

@@ -37,19 +37,16 @@ def read_folders(
     return Listed(f"the folder {folder}", files, [key.partition("/")[0] for key, _ in images])
 
 
-def read_list(
-    root: Path, place: Place, split: Split, *, within: Sequence[str] = ("",), lists: Sequence[str] = ("",)
-) -> Listed | None:
+def read_list(root: Path, place: Place, split: Split, *, lists: Sequence[str] = ("",)) -> Listed | None:
     """The images of ``DOMAIN_train.txt`` or ``DOMAIN_test.txt``, in the list's order.
 
     Args:
         root: The benchmark's folder.
         place: The domain.
         split: Which of its two lists.
-        within: Folders of the root that may hold the domains, the first that does.
         lists: Folders of the root that may hold the lists, the first that does; else the domain's own.
     """
-    domain = find_folder(root, place, within)
+    domain = find_folder(root, place)
     if domain is None:
         return None
     wanted = f"{place.name}_{split}.txt".lower()
