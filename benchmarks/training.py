@@ -164,10 +164,10 @@ def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str,
     assert source is not None
     assert files is not None
     assert shift.truth is not None
-    truth = shift.truth.tolist()
+    truth = shift.truth[:].tolist()
     known = (bought(options, shift) >= 0).tolist()
     labelled, unlabelled = ([n for n, k in enumerate(known) if k == wanted] for wanted in (True, False))
-    sets = [Files(source, shift.source.labels.tolist(), TRAIN)]
+    sets = [Files(source, shift.source.labels[:].tolist(), TRAIN)]
     for places, transform in ((labelled, TRAIN), (unlabelled, TARGET)):
         sets.append(Files([files[n] for n in places], [truth[n] for n in places], transform))
     streams = [endless(some, options.batch, options.workers, kept=kept) for some in sets]

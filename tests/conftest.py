@@ -31,6 +31,18 @@ QUICK = (
     "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
 )
 
+# The same for pixels: 5 pool images of 16 x 32, 5 % of each in 2 rounds, 4 epochs of 2 steps.
+QUICK_PIXELS = (
+    "data.knobs={source: 6, pool: 5, test: 3, height: 16, width: 32}",
+    "model.knobs={width: 8}",
+    "train.epochs=4",
+    "train.steps_per_epoch=2",
+    "train.batch_size=2",
+    "ask={budget: 5%, rounds: null, after: [1, 2]}",
+    "engine.device=cpu",
+    "engine.scoring_batch=2",
+)
+
 Runner = Callable[..., RunDir]
 
 
@@ -39,14 +51,16 @@ def quick(*settings: str, method: str = "duc") -> config.Config:
     return config.load([f"methods/{method}"], [*QUICK, *settings])
 
 
-@pytest.fixture
-def run_quickly(tmp_path: Path) -> Runner:
-    """Run a quick config in a folder."""
+def quick_pixels(*settings: str, method: str = "duc") -> config.Config:
+    """A config whose run buys pixels, and takes about half a second."""
+    return config.load(["data/streets", f"methods/{method}"], [*QUICK_PIXELS, *settings])
 
+
+def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
     def go(
         *settings: str, method: str = "duc", folder: str = "run", shift: Shift | None = None, **more: Any
     ) -> RunDir:
-        settled = quick(*settings, method=method)
+        settled = make(*settings, method=method)
         home = RunDir(tmp_path / folder)
         parts, plan = assemble(settled, home, shift)
         fabric = make_fabric("cpu")
@@ -54,3 +68,15 @@ def run_quickly(tmp_path: Path) -> Runner:
         return run(parts, plan, home.folder, fabric=fabric, identity=settled.identity(), **more)
 
     return go
+
+
+@pytest.fixture
+def run_quickly(tmp_path: Path) -> Runner:
+    """Run a quick config in a folder."""
+    return _runner(tmp_path, quick)
+
+
+@pytest.fixture
+def run_pixels(tmp_path: Path) -> Runner:
+    """Run a quick config that buys pixels in a folder."""
+    return _runner(tmp_path, quick_pixels)

@@ -1,6 +1,8 @@
+from typing import Any
+
 import pytest
 
-from ducats.budget import split_budget
+from ducats.budget import split_budget, split_pixels
 from ducats.errors import UserError
 
 # Published: ceil(1 % of the target), five times (classification spec, section 0).
@@ -52,3 +54,36 @@ def test_counts_are_taken_as_they_are() -> None:
 def test_a_budget_that_cannot_be(budget: int | str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         split_budget(budget, 100, 5)
+
+
+@pytest.mark.parametrize(
+    ("budget", "areas", "rounds", "rounding", "expected"),
+    [
+        ("5%", [819_200], 5, "nearest_total", [(8192,) * 5]),
+        ("1%", [131_072], 5, "nearest_total", [(262, 262, 262, 262, 263)]),
+        ("1%", [131_072], 5, "ceil_per_round", [(263,) * 5]),
+        ("40960/image", [2_097_152], 5, "nearest_total", [(8192,) * 5]),
+        ("3/image", [100, 9], 2, "nearest_total", [(1, 2), (1, 2)]),
+        (7, [50, 50, 50], 1, "nearest_total", [(2,), (2,), (3,)]),
+        ("100%", [6, 4], 1, "nearest_total", [(6,), (4,)]),
+        ("5%", [100], 0, "nearest_total", [()]),
+    ],
+)
+def test_pixels_of_each_image(
+    budget: int | str, areas: list[int], rounds: int, rounding: Any, expected: list[tuple[int, ...]]
+) -> None:
+    assert split_pixels(budget, areas, rounds, rounding) == expected
+
+
+def test_a_count_is_spent_over_all_images_to_the_pixel() -> None:
+    parts = split_pixels(1001, [640 * 360] * 367, 5)
+    assert sum(map(sum, parts)) == 1001
+    assert {sum(part) for part in parts} == {2, 3}
+
+
+@pytest.mark.parametrize(
+    ("budget", "word"), [("101%", "lower ask.budget"), ("0.001%", "raise"), ("few", "neither")]
+)
+def test_pixels_that_cannot_be_bought(budget: str, word: str) -> None:
+    with pytest.raises(UserError, match=word):
+        split_pixels(budget, [100, 100], 2)

@@ -18,7 +18,7 @@ from ducats.cli import main
 from ducats.data import toy
 
 QUICKLY = tuple(part for setting in QUICK for part in ("--set", setting))
-COMMANDS = ("run", "evaluate", "predict", "report", "labels", "config", "doctor", "demo", "queries")
+COMMANDS = ("run", "evaluate", "predict", "report", "labels", "picks", "config", "doctor", "demo", "queries")
 SMALL = (
     *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
     *("--set", "data.knobs.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
@@ -51,10 +51,10 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
 
     classes = shift.classes
-    save("source", [], shift.source.images.pixels, [classes[i] for i in shift.source.labels])
-    save("test", [], shift.test.images.pixels, [classes[i] for i in shift.test.labels])
+    save("source", [], shift.source.images.pixels, [classes[i] for i in shift.source.labels[:].tolist()])
+    save("test", [], shift.test.images.pixels, [classes[i] for i in shift.test.labels[:].tolist()])
     save("target", [], shift.pool.pixels, ["camera 1" if i % 2 else "." for i in range(20)])
-    save("known", [], shift.pool.pixels, [classes[i] for i in shift.truth])
+    save("known", [], shift.pool.pixels, [classes[i] for i in shift.truth[:].tolist()])
     return root
 
 
@@ -218,7 +218,7 @@ BAD = [
     ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
     ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not YAML"]),
     ((*FOLDERS, "--set", "model.knobs.width=wide"), ["model 'small_cnn' cannot work with knobs"]),
-    ((*FOLDERS, "--set", "data.knobs.size=big"), ["data set 'folders' cannot work with knobs"]),
+    ((*FOLDERS, "--set", "data.knobs.size=big"), ["a size is a whole number of pixels", "not 'big'"]),
     ((*FOLDERS, "--set", "train.schedule.knobs.gain=high"), ["schedule 'inverse_decay' cannot work"]),
     ((*FOLDERS, "--set", "views.source.ratio=[0, 1]"), ["views.source.ratio", "must rise from above 0"]),
     ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no knobs"]),
@@ -232,6 +232,95 @@ BAD = [
     ((*FOLDERS, "--task", "A-W"), ["--root and --task are for a benchmark", "-c data/office31"]),
     (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
 ]
+
+
+STREETS = ("-c", "data/streets")
+UNFIT = [
+    (("-c", "segmentation"), ["'map_folders' needs --source and --target and --classes"]),
+    (("-c", "segmentation", *FOLDERS), ["'map_folders' needs --classes"]),
+    (("-c", "segmentation", *FOLDERS, "--classes", "{}/none.txt"), ["class list", "none.txt cannot be read"]),
+    ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation: begin with -c segmentation"]),
+    ((*FOLDERS, "--method", "ripu"), ["'folders' has a label for each image", "choose another --method"]),
+    (("-c", "data/digits", "--method", "ripu-points"), ["'digits' has a label for each image"]),
+    (("-c", "data/digits", "--set", "task.name=segmentation"), ["begin with -c segmentation"]),
+    (
+        ("-c", "data/digits", "--set", "query.name=ripu"),
+        ["'impurity', which pixels have and images have not"],
+    ),
+    ((*STREETS, "--set", "task.name=classification"), ["'streets' has a label for each pixel"]),
+    ((*STREETS, "--set", "model.name=timm"), ["'timm' says one class for an image", "deeplab_v2"]),
+    (("-c", "data/digits", "--set", "model.name=small_fcn"), ["'small_fcn' says a class for each pixel"]),
+    ((*STREETS, "--set", "query.name=ripu"), ["'impurity', and a single pixel has none: task.unit=region"]),
+    ((*STREETS, "--set", "views.test.crop=center"), ["views.test must show whole images", "crop=none"]),
+    ((*STREETS, "--set", "task.unit=region", "--set", "task.side=4"), ["its side must be odd"]),
+    ((*STREETS, "--set", "evaluation.star_without=[horse]"), ["star_without names 'horse'"]),
+    ((*STREETS, *FOLDERS), ["'map_folders' needs --classes"]),
+    ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
+    ((*STREETS, "--budget", "9000/image"), ["asks for 9000 pixels of image 0, which has 8192"]),
+    (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not hold the folders images and labels"]),
+]
+
+
+@pytest.mark.parametrize(("arguments", "words"), UNFIT)
+def test_what_does_not_fit_a_task_is_one_sentence(
+    folders: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    arguments: tuple[str, ...],
+    words: list[str],
+) -> None:
+    own = [argument.replace("{}", str(folders)) for argument in arguments]
+    assert ducats("run", *own, "--device", "cpu", "--out", tmp_path / "run") == 2
+    said = capsys.readouterr().err
+    for word in words:
+        assert word in said
+    assert said.count("\n") == 1
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
+
+
+def test_superpixels_without_scikit_image(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "skimage", None)
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    assert ducats("run", *STREETS, "--set", "task.unit=superpixel", "--out", tmp_path / "run") == 2
+    assert (
+        "scikit-image, which is not installed: pip install 'ducats[superpixels]'" in capsys.readouterr().err
+    )
+
+
+def test_options_count_before_settings_are_held_against_each_other(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    # Epoch 60 lies within these 100, though not within the 50 that are set by default.
+    assert ducats("config", "--set", "ask.after=[60]", "--epochs", "100") == 0
+    assert yaml.safe_load(capsys.readouterr().out)["ask"]["after"] == [60]
+
+
+def test_folders_of_label_maps_are_named_by_options(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--source", tmp_path / "s", "--target", tmp_path / "t", "--classes", tmp_path / "c.txt")
+    for config in ("segmentation", "data/streets"):  # from there, the small network goes along
+        assert ducats("config", "-c", config, *given, "--truth") == 0
+        data = yaml.safe_load(capsys.readouterr().out)["data"]
+        assert data["name"] == "map_folders"
+        assert data["knobs"] == {
+            "source": str(tmp_path / "s"),
+            "target": str(tmp_path / "t"),
+            "classes": str(tmp_path / "c.txt"),
+            "truth": True,
+        }
+    assert ducats("config", "-c", "data/carla-camvid", *given[:4]) == 0
+    assert yaml.safe_load(capsys.readouterr().out)["data"]["name"] == "carla_camvid"
+
+
+def test_uncertainty_of_pixels_is_not_for_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 0
+    assert ducats("predict", tmp_path / "run", tmp_path, "--uncertainty", "--device", "cpu") == 2
+    assert "--uncertainty is for segmentation" in capsys.readouterr().err
+    assert ducats("picks", tmp_path / "run") == 2
+    assert "whole images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD)

@@ -172,3 +172,188 @@ def test_identity_leaves_out_where_it_is_computed() -> None:
 def test_every_setting_is_explained() -> None:
     names = [name for name, _, _ in config.explain()]
     assert {"train.lr", "ask.budget", "views.scoring", "engine.precision"} <= set(names)
+
+
+# ---- segmentation
+
+
+def test_a_config_can_be_like_another(tmp_path: Path) -> None:
+    write(tmp_path / "a.yaml", "train: {lr: 0.1, epochs: 30, momentum: 0.5}\nseed: 1\n")
+    write(tmp_path / "b.yaml", f"like: {tmp_path / 'a.yaml'}\ntrain: {{lr: 0.2}}\n")
+    write(tmp_path / "c.yaml", f"like: {tmp_path / 'b.yaml'}\ntrain: {{epochs: 40}}\n")
+    loaded = load([tmp_path / "c.yaml"])
+    train = loaded.train
+    assert (train.lr, train.epochs, train.momentum, loaded.seed) == (0.2, 40, 0.5, 1)
+    # What comes later wins over all of it, and a later file over what an earlier one is like.
+    over = write(tmp_path / "d.yaml", "train: {momentum: 0.7}\n")
+    assert load([tmp_path / "c.yaml", over], ["train.lr=0.3"]).train.momentum == 0.7
+    assert load([over, tmp_path / "c.yaml"]).train.momentum == 0.5
+    assert load([tmp_path / "c.yaml"], ["train.lr=0.3"]).train.lr == 0.3
+
+
+def test_a_config_can_be_like_one_of_the_packages(tmp_path: Path) -> None:
+    mine = write(tmp_path / "mine.yaml", "like: segmentation\ntrain: {epochs: 20}\n")
+    loaded, whole = load([mine]), load(["segmentation"])
+    assert loaded.train.epochs == 20
+    assert loaded.model_copy(update={"train": whole.train}) == whole
+
+
+@pytest.mark.parametrize(
+    ("files", "words"),
+    [
+        ({"a": "like: {a}\n"}, "a.yaml: `like` must name another config"),
+        ({"a": "like: {b}\n", "b": "like: {c}\n", "c": "like: {a}\n"}, "`like` must name another config"),
+        ({"a": "like: [segmentation]\n"}, "a.yaml: `like` must name another config, such as segmentation"),
+        ({"a": "like: segmantation\n"}, "no config 'segmantation': did you mean 'segmentation'"),
+        ({"a": "like: {b}\n", "b": "trian: {{lr: 1}}\n"}, "b.yaml: there is no setting 'trian'"),
+        ({"a": "like: {b}\n", "b": "train: {{lr: -1}}\n"}, "b.yaml: train.lr"),
+    ],
+)
+def test_likeness_that_leads_nowhere(tmp_path: Path, files: dict[str, str], words: str) -> None:
+    paths = {name: tmp_path / f"{name}.yaml" for name in "abc"}
+    for name, text in files.items():
+        write(paths[name], text.format(**paths))
+    with pytest.raises(UserError) as caught:
+        load([paths["a"]])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_like_is_only_for_files() -> None:
+    with pytest.raises(UserError, match="there is no setting 'like'"):
+        load([], ["like=segmentation"])
+
+
+@pytest.mark.parametrize(
+    ("setting", "words"),
+    [
+        ("task.unit=pixel", "classification buys images, not pixels: task.unit=image"),
+        ("task={name: segmentation, unit: word}", "task.unit"),
+        ("task={name: segmentation, side: 4}", "its side must be odd"),
+        ("task={name: segmentation, side: 0}", "task.side"),
+        ("task={name: segmentation, superpixels: 1}", "task.superpixels"),
+        ("task={name: segmentation, compactness: 0}", "task.compactness"),
+        ("task.resolution=full", "task.resolution"),
+        ("task.fill=all", "task.fill"),
+        ("task.name=detection", "task.name"),
+        ("task.sides=3", "did you mean 'task.side'"),
+        ("evaluation.resolution=full", "evaluation.resolution"),
+        ("evaluation.flip=perhaps", "evaluation.flip"),
+        ("evaluation.star_without=wall", "evaluation.star_without"),
+        ("evaluation.every=0", "evaluation.every"),
+        ("train.clip=0", "train.clip"),
+        ("train.source_sampling=often", "train.source_sampling"),
+        ("views.source.size=[0, 4]", "at least one pixel high and wide"),
+        ("model.evidence=exp_at_most_11", "model.evidence"),
+    ],
+)
+def test_settings_for_pixels_that_make_no_sense(setting: str, words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        load([], [setting])
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_unit_that_is_left_open() -> None:
+    assert load([]).task.bought == "image"
+    assert load([], ["task.name=segmentation"]).task.bought == "pixel"
+    assert load([], ["task.unit=image"]).task.bought == "image"
+    for unit in ("image", "pixel", "region", "superpixel"):
+        assert load(["segmentation"], [f"task.unit={unit}"]).task.bought == unit
+
+
+def test_the_tasks_settings_reach_the_task() -> None:
+    from ducats.assemble import make_task
+
+    settings = (
+        "task={unit: region, side: 5, superpixels: 40, compactness: 2.5, resolution: original}",
+        "task={twice: true, fill: nearest}",
+        "evaluation={resolution: network, flip: false, star_without: [wall, pole]}",
+    )
+    task = make_task(load(["segmentation"], settings))
+    unit = task.unit
+    assert (unit.name, unit.side, unit.superpixels, unit.compactness) == ("region", 5, 40, 2.5)
+    assert (task.resolution, task.twice, task.fill) == ("original", True, "nearest")
+    assert (task.measured_at, task.flip, task.star_without) == ("network", False, ("wall", "pole"))
+    assert not task.whole_images
+    assert make_task(load(["segmentation"], ["task.unit=image"])).whole_images
+
+
+def test_segmentation_is_the_paper_but_for_what_is_said() -> None:
+    plain = load(["segmentation"])
+    assert (plain.train.lr, plain.train.momentum, plain.train.weight_decay) == (3e-3, 0.9, 5e-4)
+    assert (plain.train.epochs, plain.train.steps_per_epoch, plain.train.batch_size) == (50, 1000, 2)
+    assert (plain.train.schedule.name, plain.train.source_sampling) == ("poly", "rare_classes")
+    assert not plain.train.nesterov
+    assert (plain.ask.budget, ask_epochs(plain)) == ("5%", (10, 12, 14, 16, 18))
+    assert (plain.task.bought, plain.task.resolution) == ("pixel", "network")
+
+
+def test_parity_of_pixels_is_the_published_behaviour() -> None:
+    from ducats.budget import split_pixels
+
+    city = load(["data/gtav-cityscapes", "parity/segmentation"])
+    assert (city.method, city.data.name) == ("duc", "gtav_cityscapes")
+    assert city.data.knobs == {
+        "classes": 19,
+        "size": [640, 1280],
+        "source_size": [720, 1280],
+        "void": "asked",
+    }
+    task = city.task
+    assert (task.resolution, task.twice, task.fill, task.bought) == ("original", True, "nearest", "pixel")
+    assert city.ask.budget == "40960/image"
+    # 1 % of 1280 x 640 in each of five rounds, whatever the image's own size: 1.95 % of 2048 x 1024.
+    ((*rounds,),) = split_pixels(city.ask.budget, [2048 * 1024], 5)
+    assert rounds == [-(-1280 * 640 // 100)] * 5 == [8192] * 5
+    assert sum(rounds) / (2048 * 1024) == pytest.approx(0.0195, abs=5e-5)
+    assert ask_epochs(city) == (10, 12, 14, 16, 18)
+    assert city.train.epochs * (city.train.steps_per_epoch or 0) == 50_000
+    assert city.train.schedule.knobs == {"horizon": 62_500, "power": 0.9}
+    assert (city.train.lr, city.train.multipliers, city.train.clip) == (3e-3, {"backbone": 0.1}, None)
+    assert city.objective.knobs == {"beta": 1.0, "lambda_": 0.01, "void": "unlabelled"}
+    assert city.query.knobs == {"kappa": 10, "epsilon": 1e-7}
+    assert (city.model.evidence, city.model.knobs["norm_eps"]) == ("exp_at_most_10", 0.0)
+    assert (city.evaluation.resolution, city.evaluation.flip, city.evaluation.every) == ("original", True, 5)
+    assert city.engine.precision == "32-true"
+    other = load(["data/synthia-cityscapes", "parity/segmentation"])
+    assert other.data.knobs["classes"] == 16
+    # Another method under the same conditions keeps its own query.
+    random = load(["data/gtav-cityscapes", "parity/segmentation", "methods/random"])
+    assert (random.method, random.query.name, random.query.knobs) == ("random", "random", {})
+    assert (random.objective.knobs, random.ask.budget) == ({}, "40960/image")
+
+
+SEGMENTATION = sorted(
+    path.relative_to(config.shipped()).with_suffix("").as_posix()
+    for path in config.shipped().glob("**/*.yaml")
+    if "like: segmentation" in path.read_text(encoding="utf-8").splitlines()
+)
+
+
+def test_every_data_set_with_maps_has_a_config_like_segmentation() -> None:
+    assert {"data/streets", "data/gtav-cityscapes", "data/synthia-cityscapes", "data/carla-camvid"} <= {
+        *SEGMENTATION
+    }
+
+
+METHODS = sorted(path.stem for path in (config.shipped() / "methods").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("data", SEGMENTATION)
+@pytest.mark.parametrize("method", METHODS)
+def test_every_method_works_on_pixels(data: str, method: str) -> None:
+    from ducats.assemble import check_names
+
+    loaded = load([data, f"methods/{method}"])
+    assert (loaded.task.name, loaded.method) == ("segmentation", method)
+    check_names(loaded, begun=True)  # tries query, objective and schedule on a few zeros
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if not m.startswith("ripu")])
+def test_every_other_method_works_on_images(method: str) -> None:
+    from ducats.assemble import check_names
+
+    loaded = load(["data/digits", f"methods/{method}"])
+    assert (loaded.task.bought, loaded.method) == ("image", method)
+    check_names(loaded)

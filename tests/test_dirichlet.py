@@ -3,6 +3,7 @@
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import mpmath as mp
@@ -366,6 +367,38 @@ def test_losses_on_maps_and_rows_agree() -> None:
         )
 
 
+@pytest.mark.parametrize("formula", UNARY)
+@pytest.mark.parametrize("positions", [1, 2, 300])
+def test_classes_may_lie_apart_in_memory(formula: Callable[[Tensor], Tensor], positions: int) -> None:
+    z = torch.randn(5, positions, generator=torch.Generator().manual_seed(2)).mul_(4)  # as in a map
+    apart, together = z.T.requires_grad_(), z.T.contiguous().requires_grad_()
+    found, expected = formula(apart), formula(together)
+    torch.testing.assert_close(found, expected, rtol=2e-6, atol=1e-6)
+    (slope,), (expected_slope,) = (
+        torch.autograd.grad(values.sum(), leaf) for values, leaf in ((found, apart), (expected, together))
+    )
+    torch.testing.assert_close(slope, expected_slope, rtol=1e-5, atol=1e-6)
+
+
+def test_compiled_formulas_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Traced as for a GPU, without a break and without a kernel: no compiler is needed here.
+    compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
+    z = torch.randn(1, 5, 40, generator=torch.Generator().manual_seed(2)).mul_(4).requires_grad_()
+    plain = [formula(z) for formula in UNARY]
+    slopes = [torch.autograd.grad(values.sum(), z)[0] for values in plain]
+    with monkeypatch.context() as patch:
+        patch.setattr(dirichlet, "FUSED", True)
+        patch.setattr(torch, "compile", compiled)
+        dirichlet._compiled.cache_clear()
+        for formula, expected, slope in zip(UNARY, plain, slopes, strict=True):
+            found = formula(z)
+            torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+            torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], slope, rtol=1e-5, atol=1e-6)
+        assert dirichlet._compiled.cache_info().currsize == 4  # both uncertainties come from one
+    dirichlet._compiled.cache_clear()
+    assert not dirichlet.can_fuse(torch.device("cpu"))
+
+
 def test_large_inputs_are_cut_into_passes_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(23, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
     whole = dirichlet.uncertainties(z)
@@ -401,6 +434,7 @@ def test_evidence_is_the_logarithm_of_alpha() -> None:
     alphas: dict[str, Callable[[Any], Any]] = {
         "exp": mp.exp,
         "exp_clamped": lambda x: mp.exp(min(max(x, -10), 10)),
+        "exp_at_most_10": lambda x: mp.exp(min(x, 10)),
         "exp_plus_one": lambda x: mp.exp(x) + 1,
         "softplus_plus_one": lambda x: mp.log(mp.exp(x) + 1) + 1,
     }

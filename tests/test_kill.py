@@ -16,10 +16,11 @@ from typing import IO, Any
 import pytest
 import torch
 
-from conftest import quick
-from ducats import files, ledger, oracles, records, rundir
+from conftest import quick, quick_pixels
+from ducats import files, oracles, records, rundir
 from ducats.assemble import assemble
 from ducats.engine.processes import make_fabric
+from ducats.ledger import RequestWriter
 from ducats.progress import Event
 from ducats.run import run
 from ducats.rundir import RunDir
@@ -27,7 +28,7 @@ from ducats.rundir import RunDir
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 MOMENTS = ("before", "inside", "after")
-WRITES = 21
+WRITES = 24
 SETTINGS = (
     "query={name: spread}",
     "views.scoring={crop: random, pad: 1}",
@@ -35,12 +36,15 @@ SETTINGS = (
 )
 
 
+PIXELS = ("task.unit=region", "views.source={crop: random, pad: 1, flip: 0.5}")
+
+
 def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def go(folder: Path, listen: Callable[[Event], None] = lambda _: None) -> None:
-    config = quick(*SETTINGS)
+def go(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels: bool = False) -> None:
+    config = quick_pixels(*PIXELS) if pixels else quick(*SETTINGS)
     parts, plan = assemble(config, RunDir(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
@@ -86,21 +90,22 @@ def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[by
     return write
 
 
-def with_writer(write: Any, folder: Path) -> None:
-    for module in (files, ledger, rundir, oracles.people):
+def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
+    for module in (files, rundir, oracles.people):
         module.write_atomically = write  # type: ignore[attr-defined]
-    go(folder)
+    go(folder, pixels=pixels)
 
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Everything that a run leaves, but for the time it took."""
     home = RunDir(folder)
-    kept = {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("round-*.npz")}
+    names = [p for pattern in ("round-*.npz", "epoch-*.csv") for p in folder.rglob(pattern)]
+    kept = {p.relative_to(folder).as_posix(): p.read_bytes() for p in names}
     lines = [{k: v for k, v in r.items() if k != "seconds"} for r in records.read(home.metrics)]
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     momentum = [s["momentum_buffer"].tolist() for s in checkpoint["optimiser"]["state"].values()]
     return {
-        "labels and requests": kept,
+        "labels, requests and confusion": kept,
         "metrics": json.dumps(lines),
         "model": (folder / "model.safetensors").read_bytes(),
         "momentum": momentum,
@@ -113,6 +118,13 @@ def outcome(folder: Path) -> dict[str, Any]:
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("whole") / "run"
     assert in_child(lambda: go(folder)) == 0
+    return outcome(folder)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_pixels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("whole") / "pixels"
+    assert in_child(lambda: go(folder, pixels=True)) == 0
     return outcome(folder)
 
 
@@ -135,8 +147,8 @@ def writes(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 def test_every_kind_of_file_is_among_the_kill_points(writes: int) -> None:
     # config, data, environment, pool, the first weights; per epoch a record and a checkpoint;
-    # per stage a record; per round a request and labels; the model.
-    assert writes == WRITES == 5 + 4 * 2 + 3 + 2 * 2 + 1
+    # per stage a confusion matrix and a record; per round a request and labels; the model.
+    assert writes == WRITES == 5 + 4 * 2 + 3 * 2 + 2 * 2 + 1
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -189,3 +201,62 @@ def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, Any]) -> 
         assert kills < 60, "no progress between kills"
     assert kills >= 5
     assert outcome(folder) == undisturbed
+
+
+# ---- pixels
+
+# Writes are numbered as those of images are: 8 a confusion matrix, 9 a stage's record, 10 the first request,
+# 11 its labels, 13 a checkpoint, 16 and 17 the second request and its labels, 24 the model.
+AT = [(8, "after"), (10, "before"), (10, "inside"), (10, "after"), (11, "inside"), (11, "after")]
+
+
+@pytest.mark.parametrize(
+    ("number", "moment"), [*AT, (13, "before"), (16, "after"), (17, "before"), (24, "inside")]
+)
+def test_buying_pixels_is_killed_at_a_write(
+    tmp_path: Path, undisturbed_pixels: dict[str, Any], number: int, moment: str
+) -> None:
+    folder = tmp_path / "run"
+    write = killed_at_write(number, moment)
+    assert in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
+    found = sorted(p.name for p in (folder / "labels").glob("*")) if (folder / "labels").exists() else []
+    wanted = 0 if number < 11 or (number, moment) == (11, "inside") else 1 if number < 18 else 2
+    assert [name for name in found if name.startswith("round")] == ["round-01.npz", "round-02.npz"][:wanted]
+    assert in_child(lambda: go(folder, pixels=True)) == 0
+    assert outcome(folder) == undisturbed_pixels
+
+
+@pytest.mark.parametrize("image", [1, 4, 9])  # the first of all, in the middle, and in the second round
+def test_killed_while_a_request_is_spooled(
+    tmp_path: Path, undisturbed_pixels: dict[str, Any], image: int
+) -> None:
+    folder, calls, genuine = tmp_path / "run", 0, RequestWriter.add
+
+    def add(self: RequestWriter, *block: Any) -> None:
+        nonlocal calls
+        calls += 1
+        genuine(self, *block)
+        if calls == image:
+            die()
+
+    def act() -> None:
+        RequestWriter.add = add  # type: ignore[method-assign, assignment] # in the child alone
+        go(folder, pixels=True)
+
+    assert in_child(act) == -signal.SIGKILL
+    # Nothing is left of what was chosen so far, neither a request nor a draft of one.
+    assert [p.name for p in (folder / "requests").glob("*")] == (["round-01.npz"] if image > 5 else [])
+    assert in_child(lambda: go(folder, pixels=True)) == 0
+    assert outcome(folder) == undisturbed_pixels
+
+
+def test_pixels_that_were_bought_after_an_epoch_are_not_seen_when_it_is_repeated(
+    tmp_path: Path, undisturbed_pixels: dict[str, Any]
+) -> None:
+    folder = tmp_path / "run"
+    write = killed_at_write(WRITES, "before")
+    assert in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
+    assert RunDir(folder).bought().rounds == 2
+    (folder / "checkpoint.pt").unlink()
+    assert in_child(lambda: go(folder, pixels=True)) == 0
+    assert outcome(folder) == undisturbed_pixels

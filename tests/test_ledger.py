@@ -1,11 +1,13 @@
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
 from ducats.ledger import Ledger, Request
+from ducats.rundir import RunDir
 
 KEYS = [f"img/{i}.png" for i in range(10)]
 
@@ -19,25 +21,16 @@ def test_what_was_bought_is_there_for_the_next_process(tmp_path: Path) -> None:
     ledger.append(request(1, 7, 2), torch.tensor([0, 3]))
     ledger.append(request(2, 5), torch.tensor([VOID]))
     again = Ledger(tmp_path, KEYS)
-    assert (again.rounds, len(again)) == (2, 3)
+    assert (again.rounds, len(again), again.clicks()) == (2, 3, 3)
     assert [tuple(e) for e in again.entries()] == [
         (1, "img/7.png", 0, 0),
         (1, "img/2.png", 0, 3),
         (2, "img/5.png", 0, VOID),
     ]
-    targets = again.targets()
-    assert targets.tolist() == [
-        UNLABELLED,
-        UNLABELLED,
-        3,
-        UNLABELLED,
-        UNLABELLED,
-        VOID,
-        UNLABELLED,
-        0,
-        -1,
-        -1,
-    ]
+    expected = [UNLABELLED] * 10
+    expected[2], expected[5], expected[7] = 3, VOID, 0
+    assert again.targets().tolist() == expected
+    assert again.targets(1)[5] == UNLABELLED
 
 
 @pytest.mark.parametrize(
@@ -45,8 +38,13 @@ def test_what_was_bought_is_there_for_the_next_process(tmp_path: Path) -> None:
     [
         (request(2, 7), [1], "twice"),
         (request(2, 3, 3), [1, 1], "twice"),
+        (request(2, 3, 4, 3), [1, 1, 1], "twice"),
         (request(2, 3, 4), [1], "asked for 2 labels, got 1"),
         (request(2, 3), [UNLABELLED], "UNLABELLED"),
+        (request(2, 3), [VOID - 1], "must be a class"),
+        (request(2, 3), [40000], "must be a class"),
+        (request(2, 10), [1], "image 10 was asked for in a pool of 10"),
+        (Request(2, torch.tensor([3]), torch.tensor([1])), [1], "position 1 was asked for in 'img/3.png'"),
         (request(3, 3), [1], "round 3 after 1"),
         (request(1, 3), [1], "round 1 after 1"),
     ],
@@ -75,14 +73,57 @@ def test_a_damaged_ledger_says_so(tmp_path: Path) -> None:
         Ledger(tmp_path, KEYS)
 
 
+def write_columns(path: Path, columns: dict[str, list[int]], kind: np.typing.DTypeLike) -> None:
+    np.savez(path, allow_pickle=False, **{name: np.array(values, kind) for name, values in columns.items()})
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({"image": [1, 2], "label": [0, 1, 1]}, "3 labels for 2 addresses"),
+        ({"image": [1, 2], "count": [1], "label": [0, 1]}, "different length"),
+        ({"image": [1], "count": [2], "position": [5], "label": [0, 1]}, "positions are not as many"),
+        ({"image": [-1], "label": [0]}, "no image"),
+        ({"image": [1], "position": [0]}, "'label'"),
+    ],
+)
+def test_a_round_that_contradicts_itself_says_so(
+    tmp_path: Path, columns: dict[str, list[int]], words: str
+) -> None:
+    write_columns(tmp_path / "round-01.npz", columns, np.int64)
+    with pytest.raises(UserError, match=rf"round-01.npz cannot be read .*{words}.* paid for"):
+        Ledger(tmp_path, KEYS)
+
+
 def test_a_smaller_pool_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, KEYS).append(request(1, 9), torch.tensor([0]))
     with pytest.raises(UserError, match=r"names image 9, but the pool has 4"):
         Ledger(tmp_path, KEYS[:4])
 
 
-def test_a_request_survives(tmp_path: Path) -> None:
-    asked = Request(3, torch.tensor([4, 1]), torch.tensor([8, 0]))
-    asked.save(tmp_path / "r.npz")
-    back = Request.load(tmp_path / "r.npz")
-    assert (back.round, back.image.tolist(), back.position.tolist()) == (3, [4, 1], [8, 0])
+def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
+    columns = {"image": [4, 1], "position": [0, 0], "label": [3, VOID]}
+    write_columns(tmp_path / "round-01.npz", columns, np.int32)
+    ledger = Ledger(tmp_path, KEYS)
+    assert [tuple(e) for e in ledger.entries()] == [(1, "img/4.png", 0, 3), (1, "img/1.png", 0, VOID)]
+    with pytest.raises(ValueError, match="twice"):
+        ledger.append(request(2, 1), torch.tensor([0]))
+    np.savez(tmp_path / "asked.npz", round=np.array(2), image=np.array([4, 1]), position=np.array([8, 0]))
+    back = Request.load(tmp_path / "asked.npz")
+    assert (back.round, back.image.tolist(), back.position.tolist()) == (2, [4, 1], [8, 0])
+
+
+@pytest.mark.parametrize("sizes", [[[4, 6], [4, 6]], [[4, 6], [3, 5]]])
+def test_a_run_folder_remembers_sizes(tmp_path: Path, sizes: list[list[int]]) -> None:
+    home = RunDir(tmp_path)
+    ledger = home.ledger(["ä", "b"], torch.tensor(sizes), "original")
+    with home.request_writer(1) as writer:
+        writer.add(1, torch.tensor([14]))
+    asked = home.request(1)
+    assert asked is not None
+    ledger.append(asked, torch.tensor([3]))
+    again = RunDir(tmp_path).bought()
+    assert again.resolution == "original"
+    assert again.sizes is not None
+    assert torch.equal(again.sizes, torch.tensor(sizes))
+    assert [tuple(e) for e in again.entries()] == [(1, "b", 14, 3)]

@@ -35,6 +35,7 @@ from ducats.metrics import (
     ece,
     mean_class_accuracy,
     mean_iou,
+    mean_iou_without,
     rank_of,
     reliability,
 )
@@ -471,6 +472,101 @@ def test_a_graph_is_not_kept() -> None:
     z = torch.zeros(3, 2, requires_grad=True)
     tally = count(z.log_softmax(1), torch.tensor([0, 1, 0]))
     assert not any(t.requires_grad for t in tally.tensors().values())
+
+
+# Maps of labels.
+
+
+def street(n: int = 6, classes: int = 10, void: float = 0.1) -> tuple[Tensor, Tensor]:
+    """Log-probabilities (n, classes, 24, 40) and int8 maps with both kinds of pixels that do not count."""
+    rows, label = sample(n * 24 * 40, classes, void=void)
+    label[::97] = -2
+    maps = rows.view(n, 24, 40, classes).permute(0, 3, 1, 2).contiguous()
+    return maps, label.view(n, 24, 40).to(torch.int8)
+
+
+@pytest.mark.parametrize("chunk", [300, 2**17])
+@pytest.mark.parametrize("void", [0.0, 0.1, 1.0])
+def test_maps_stream(monkeypatch: pytest.MonkeyPatch, chunk: int, void: float) -> None:
+    monkeypatch.setattr(metrics, "CHUNK", chunk)
+    log_prob, label = street(void=void)
+    at_once = count(log_prob, label)
+    streamed, by_device = Tally.empty(10), Tally.empty(10, device="cpu")
+    for maps, y in zip(log_prob.split(4), label.split(4), strict=True):  # a last batch that is not full
+        streamed.update(maps, y)
+    for maps, y in zip(log_prob.split(1), label.split(1), strict=True):
+        by_device.update(maps, y)
+    as_rows = count(log_prob.movedim(1, -1).reshape(-1, 10), label.reshape(-1).long())
+    for other in (streamed, by_device, as_rows):
+        same(other, at_once)
+    assert at_once.total == int((label >= 0).sum())
+
+
+def test_calibration_of_maps_is_that_of_torchmetrics() -> None:
+    log_prob, label = street()
+    found = compute(count(log_prob, label))
+    p = log_prob.movedim(1, -1)[label >= 0].double().exp()
+    y = label[label >= 0].long()
+    for name, bins in (("ece", 15), ("ece_10", 10)):
+        theirs = multiclass_calibration_error(p, y, num_classes=10, n_bins=bins, norm="l1")
+        assert found[name] == pytest.approx(float(theirs), abs=1e-6)  # theirs sums in float32
+    theirs = multiclass_jaccard_index(p, y, num_classes=10, average="macro")
+    assert found["mean_iou"] == pytest.approx(float(theirs), abs=1e-6)
+
+
+def test_a_tally_of_maps_looks_at_no_value_in_between(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a GPU each look waits for it; the number of looks must not grow with the number of chunks."""
+    log_prob, label = street(n=2)
+
+    class Looks(TorchDispatchMode):
+        def __init__(self) -> None:
+            super().__init__()  # type: ignore[no-untyped-call]  # torch leaves it so
+            self.found: list[str] = []
+
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            if any(name in str(func) for name in ("_local_scalar_dense", "nonzero", "masked_select")):
+                self.found.append(str(func))
+            return func(*args, **(kwargs or {}))
+
+    seen = []
+    for chunk in (2**17, 100):
+        monkeypatch.setattr(metrics, "CHUNK", chunk)
+        with Looks() as looks:
+            count(log_prob, label)
+        seen.append(looks.found)
+    assert seen[0] == seen[1]
+    assert 0 < len(seen[0]) <= 4
+
+
+def test_the_mean_without_some_classes_is_over_the_others_only() -> None:
+    log_prob, label = street()
+    confusion = count(log_prob, label).confusion
+    ious = class_iou(confusion)
+    # By hand from counts: what is left out of the mean still takes pixels from the others.
+    hit = confusion.diagonal()
+    union = confusion.sum(0) + confusion.sum(1) - hit
+    wanted = [float(hit[c] / union[c]) for c in range(10) if c not in (3, 4, 5)]
+    assert mean_iou_without(confusion, [3, 4, 5]) == pytest.approx(sum(wanted) / 7)
+    assert mean_iou_without(confusion, []) == mean_iou(confusion)
+    assert mean_iou_without(confusion, [3, 3]) == pytest.approx(mean([v for v in ious[:3] + ious[4:] if v]))
+
+
+def test_a_class_that_never_occurs_is_in_no_mean() -> None:
+    confusion = torch.tensor([[4, 0, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]])
+    assert class_iou(confusion) == [4 / 6, 2 / 4, None, 1.0]
+    assert mean_iou_without(confusion, [3]) == pytest.approx((4 / 6 + 2 / 4) / 2)
+    assert mean_iou_without(confusion, [2]) == mean_iou(confusion)
+
+
+@pytest.mark.parametrize("left_out", [[-1], [4], [0, 9]])
+def test_a_class_that_is_not_there_cannot_be_left_out(left_out: list[int]) -> None:
+    with pytest.raises(ValueError, match="cannot be left out of 4 classes"):
+        mean_iou_without(torch.eye(4, dtype=torch.int64), left_out)
+
+
+def test_a_mean_over_no_class_is_an_error() -> None:
+    with pytest.raises(ValueError, match="nothing was counted"):
+        mean_iou_without(torch.eye(2, dtype=torch.int64), [0, 1])
 
 
 # What is refused.

@@ -1,8 +1,14 @@
+import math
+from functools import partial
+
+import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
+from ducats.errors import UserError
 from ducats.randomness import draw_per_address, fork
-from ducats.rows import Rows, best
+from ducats.rows import Deferred, Rows, Slate, ask, best
 
 
 def rows_of(image: list[int]) -> Rows:
@@ -48,3 +54,145 @@ def test_draws_are_uniform_and_unrelated() -> None:
     other = draw_per_address(fork(0, "x"), image, torch.ones_like(image))
     assert abs(float(torch.corrcoef(torch.stack([draws, other]))[0, 1])) < 0.03
     assert abs(float(torch.corrcoef(torch.stack([draws[1:], draws[:-1]]))[0, 1])) < 0.03
+
+
+def old_draw(generator: torch.Generator, image: Tensor, position: Tensor) -> Tensor:
+    """The same with NumPy's unsigned integers, in which all runs before drew."""
+
+    def mix(x: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
+        x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+        x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+        return x ^ (x >> np.uint64(31))
+
+    salt = np.uint64(int(torch.randint(0, 2**62, (), generator=generator)))
+    with np.errstate(over="ignore"):
+        bits = mix(image.numpy().astype(np.uint64) + salt)
+        bits = mix(bits ^ mix(position.numpy().astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
+    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+
+
+def test_draws_are_those_of_unsigned_integers() -> None:
+    image, position = torch.arange(3000) // 7, torch.arange(3000) * 1_000_003
+    draws = draw_per_address(fork(5, "x"), image, position)
+    assert torch.equal(draws, old_draw(fork(5, "x"), image, position))
+    assert 0 <= float(draws.min()) < float(draws.max()) < 1
+
+
+def old_best(score: Tensor, count: int, rows: Rows) -> Tensor:
+    order = np.lexsort((rows.position.numpy(), rows.image.numpy(), -score.double().numpy()))
+    return torch.from_numpy(order[:count].copy())
+
+
+@pytest.mark.parametrize("count", [1, 13, 399, 400, 500])
+@pytest.mark.parametrize("levels", [1, 4, 10**6])
+def test_best_equals_a_sort_of_everything(count: int, levels: int) -> None:
+    generator = torch.Generator().manual_seed(levels + count)
+    score = torch.randint(-levels, levels, (400,), generator=generator).float() / levels
+    score[::31] = -0.0
+    score[5::31] = -math.inf
+    address = torch.randperm(400, generator=generator)
+    rows = Rows(address // 20, address % 20, {})
+    assert torch.equal(best(score, count, rows), old_best(score, count, rows))
+
+
+def greedily(score: Tensor, count: int, rows: Rows, apart: int) -> list[int]:
+    """One by one: the best that is not near to one already taken; then again among those passed over."""
+    assert rows.shape is not None
+    width, taken = rows.shape[1], list[int]()
+    order = old_best(score, len(score), rows).tolist()
+    while len(taken) < min(count, len(order)):
+        layer: list[int] = []
+        for row in order:
+            y, x = divmod(int(rows.position[row]), width)
+            near = False
+            for other in layer:
+                there = divmod(int(rows.position[other]), width)
+                same = rows.image[row] == rows.image[other]
+                near |= bool(same) and max(abs(y - there[0]), abs(x - there[1])) <= apart
+            if row not in taken and not near and len(taken) + len(layer) < count:
+                layer.append(row)
+        taken += layer
+    return taken
+
+
+@pytest.mark.parametrize("apart", [1, 2, 3, 7, 40])
+@pytest.mark.parametrize("count", [1, 5, 12, 30, 90])
+@pytest.mark.parametrize("levels", [3, 1000])
+def test_apart_equals_taking_one_by_one(apart: int, count: int, levels: int) -> None:
+    generator = torch.Generator().manual_seed(apart * count + levels)
+    shape = (9, 11)
+    where = torch.randperm(2 * 99, generator=generator)[:150]  # two images, some pixels not there
+    rows = Rows(where // 99 * 3, where % 99, {}, shape)
+    score = torch.randint(0, levels, (150,), generator=generator).float()
+    assert best(score, count, rows, apart).tolist() == greedily(score, count, rows, apart)
+    marked = Rows(rows.image, rows.position, {}, shape, apart)
+    assert torch.equal(best(score, count, marked), best(score, count, rows, apart))
+    assert torch.equal(best(score, count, marked, 1), best(score, count, rows, apart))
+
+
+def test_a_long_slope_is_taken_step_by_step() -> None:
+    position = torch.arange(50)
+    rows = Rows(torch.zeros_like(position), position, {}, (1, 50))
+    assert best(position.float(), 9, rows, apart=4).tolist() == list(range(49, 5, -5))
+
+
+def test_images_are_never_near() -> None:
+    rows = rows_of([1, 2, 3])
+    assert best(torch.tensor([1.0, 3.0, 2.0]), 3, rows, apart=9).tolist() == [1, 2, 0]
+
+
+def test_a_deferred_column_is_computed_for_the_rows_that_are_left() -> None:
+    read: list[int] = []
+
+    def compute(position: Tensor) -> Tensor:
+        read.append(len(position))
+        return position * 2.0
+
+    position = torch.tensor([7, 5, 3, 1])
+    rows = Rows(torch.zeros_like(position), position, {"double": Deferred(compute, position)}, (1, 9), 2)
+    some = rows[torch.tensor([3, 0])][torch.tensor([1])]
+    assert (some.shape, some.apart, read) == ((1, 9), 2, [])
+    assert some.column("double").tolist() == [14.0]
+    assert read == [1]
+
+
+@pytest.mark.parametrize(
+    ("picks", "message"),
+    [
+        (torch.tensor([0, 0]), "picked a row twice"),
+        ([0.5, 1.0], "picked no whole numbers"),
+        ([0, 3], "picked an index outside 0 … 2"),
+        ([-1, 0], "picked an index outside 0 … 2"),
+        ([1], "picked 1 of 2"),
+    ],
+)
+def test_a_query_is_held_to_the_rules(picks: object, message: str) -> None:
+    def mine(slate: Slate, *, knob: int) -> object:
+        return picks
+
+    rows = rows_of([4, 5, 6])
+    slate = Slate(rows, rows[torch.arange(0)], 2, torch.Generator())
+    with pytest.raises(UserError, match=f"the query mine {message}"):
+        ask(partial(mine, knob=1), slate)
+
+
+@pytest.mark.parametrize("picks", [[2, 0], np.array([0, 2])[::-1], torch.tensor([[2, 0]]), (2, 0)])
+def test_a_query_may_return_any_kind_of_list(picks: object) -> None:
+    rows = rows_of([4, 5, 6])
+    slate = Slate(rows, rows[torch.arange(0)], 2, torch.Generator())
+    assert ask(lambda slate: picks, slate).tolist() == [2, 0]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_a_gpu_takes_the_same() -> None:
+    generator = torch.Generator().manual_seed(0)
+    position = torch.randperm(300 * 200, generator=generator)[:50_000]
+    score = torch.randint(0, 900, (50_000,), generator=generator).float() - 450
+    rows = Rows(torch.zeros_like(position), position, {}, (300, 200))
+    there = Rows(rows.image.cuda(), rows.position.cuda(), {}, (300, 200))
+    for apart in (0, 2, 9):
+        found = best(score.cuda(), 700, there, apart)
+        assert found.is_cuda
+        assert torch.equal(found.cpu(), best(score, 700, rows, apart))
+    here = draw_per_address(fork(0, "x"), rows.image, rows.position)
+    assert torch.equal(draw_per_address(fork(0, "x"), there.image, there.position).cpu(), here)

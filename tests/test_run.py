@@ -38,7 +38,7 @@ def outcome(home: RunDir) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if not strategy.of_pixels])
 @pytest.mark.parametrize("objective", ["duc", "softmax"])
 def test_every_query_under_every_objective_spends_just_its_budget(
     run_quickly: Runner, query: str, objective: str
@@ -53,6 +53,13 @@ def test_every_query_under_every_objective_spends_just_its_budget(
     assert truth is not None
     keys = list(toy().pool.keys)
     assert all(entry.label == int(truth[keys.index(entry.key)]) for entry in ledger.entries())
+
+
+@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if strategy.of_pixels])
+def test_a_query_of_pixels_is_refused_among_images(run_quickly: Runner, tmp_path: Path, query: str) -> None:
+    with pytest.raises(UserError, match=r"which pixels have and images have not: choose another query.name"):
+        run_quickly(f"query={{name: {query}}}")
+    assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
 def test_labels_help(run_quickly: Runner) -> None:
@@ -79,7 +86,7 @@ def test_global_randomness_does_not_reach_the_run(run_quickly: Runner) -> None:
 def test_poisoned_truth_changes_nothing_until_a_label_is_bought(run_quickly: Runner) -> None:
     clean = toy()
     assert clean.truth is not None
-    poisoned = replace(clean, truth=(clean.truth + 1) % 4)
+    poisoned = replace(clean, truth=(clean.truth[:] + 1) % 4)
     one, two = (run_quickly(folder=f, shift=s) for f, s in (("a", clean), ("b", poisoned)))
     first, second = outcome(one), outcome(two)
     # Up to and including the first question everything is the same ...
@@ -93,7 +100,7 @@ def test_poisoned_truth_changes_nothing_until_a_label_is_bought(run_quickly: Run
 def test_test_labels_choose_nothing(run_quickly: Runner) -> None:
     clean = toy()
     assert clean.test is not None
-    poisoned = replace(clean, test=replace(clean.test, labels=(clean.test.labels + 1) % 4))
+    poisoned = replace(clean, test=replace(clean.test, labels=(clean.test.labels[:] + 1) % 4))
     one, two = (outcome(run_quickly(folder=f, shift=s)) for f, s in (("a", clean), ("b", poisoned)))
     assert one["model"] == two["model"]
     assert one["ledger"] == two["ledger"]
@@ -231,7 +238,9 @@ def test_a_loss_that_is_not_finite_stops_with_advice(run_quickly: Runner) -> Non
 def test_people_answer_between_two_calls(run_quickly: Runner, tmp_path: Path) -> None:
     shift = toy()
     assert shift.truth is not None
-    truth = {key: shift.classes[int(label)] for key, label in zip(shift.pool.keys, shift.truth, strict=True)}
+    truth = {
+        key: shift.classes[int(label)] for key, label in zip(shift.pool.keys, shift.truth[:], strict=True)
+    }
     blind = replace(shift, truth=None)
     for number in (1, 2):
         with pytest.raises(AwaitingLabels, match=f"round {number} waits"):
@@ -329,7 +338,10 @@ def test_the_folder_tells_everything(run_quickly: Runner) -> None:
     names = {p.name for p in home.folder.iterdir()}
     assert {
         *("config.yaml", "data.yaml", "environment.json", "pool.json", "metrics.jsonl"),
-        *("labels", "requests", "checkpoint.pt", "model.safetensors"),
+        *("labels", "requests", "confusion", "checkpoint.pt", "model.safetensors"),
     } <= names
+    assert {p.name for p in (home.folder / "confusion").iterdir()} == {
+        f"epoch-{r['epoch']:03d}.csv" for r in home.stages()
+    }
     assert not list(home.folder.rglob("*.part"))
     assert yaml.safe_load((home.folder / "config.yaml").read_text())["ask"]["budget"] == 20

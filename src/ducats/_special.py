@@ -72,7 +72,7 @@ class _Rows(NamedTuple):
 
 def _dominated(z: Tensor) -> _Rows:
     top, index = z.max(1, keepdim=True)
-    others = z.scatter(1, index, -math.inf)
+    others = z.clone().scatter_(1, index, -math.inf)  # scatter would not keep the layout
     gap = others - top
     # A gap of 40 is rounded by up to 2e-6 in float32, which is then the relative error of its exponential.
     # The rounding error of a difference is itself a float (Knuth); it is NaN only where the ratio is 0.
@@ -82,6 +82,13 @@ def _dominated(z: Tensor) -> _Rows:
     ratio.addcmul_(ratio, error)
     rho = ratio.sum(1, keepdim=True)
     return _Rows(top, index, others, gap.clamp_(min=-1e4), ratio, rho, 1 + rho, rho.log1p())
+
+
+def _beside(columns: Tensor, last: Tensor) -> Tensor:
+    """``(R, C)`` and ``(R, 1)`` as ``(R, C + 1)``, laid out as the former: of maps, class after class."""
+    if columns.stride(0) == 1:
+        return torch.cat([columns.T, last.T]).T
+    return torch.cat([columns, last], 1)
 
 
 def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
@@ -249,7 +256,7 @@ def _alphas(rows: _Rows, alpha_0: Tensor, scheme: _Scheme) -> tuple[Tensor, Tens
     x = rows.others.clamp(max=scheme.ceiling).exp_()
     inverse = rows.others.clamp(scheme.floor, scheme.ceiling).neg_().exp_()
     inverse_0 = rows.top.clamp(scheme.floor, scheme.ceiling).neg_().exp_().div_(rows.whole)
-    return torch.cat([x, alpha_0], 1), torch.cat([inverse, inverse_0], 1)
+    return _beside(x, alpha_0), _beside(inverse, inverse_0)
 
 
 def _data_slope(rows: _Rows, qb: Tensor, qb_step: Tensor, data: Tensor) -> Tensor:
@@ -294,13 +301,13 @@ def kl_to_uniform(z: Tensor, slopes: bool) -> Values:
     """
     scheme, classes = _SCHEMES[z.dtype], z.shape[1]
     rows = _dominated(z)
-    logs = torch.cat([z, rows.top + rows.log_whole], 1)
+    logs = _beside(z, rows.top + rows.log_whole)
     x = logs.clamp(max=scheme.ceiling).exp_()
     inverse = logs.clamp(scheme.floor, scheme.ceiling).neg_().exp_()
     at = _shifted(x, scheme)
     k = (inverse * scheme.shift).log1p_().sub_(at.s)
     e = _binet(x, logs, inverse, scheme).sub_(x * k).add_(_HALF_LOG_TAU)
-    p = rows.ratio.scatter(1, rows.winner, 1.0).div_(rows.whole)
+    p = rows.ratio.clone().scatter_(1, rows.winner, 1.0).div_(rows.whole)
     others = (1 - p).scatter_(1, rows.winner, rows.rho / rows.whole)
     # NaN is 0 times an overflow, for the largest class: then the others' inverses overflow all the more
     inverses = z.neg().exp_().mul_(others).nan_to_num_(nan=0.0, posinf=math.inf)

@@ -3,6 +3,7 @@
 import difflib
 import importlib
 import inspect
+import math
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -14,28 +15,29 @@ import torch
 from torch import Tensor
 
 from ducats import config as settings
-from ducats.budget import split_budget
+from ducats.budget import split_budget, split_pixels
+from ducats.criteria import columns_of
 from ducats.data import DATASETS, require_options
 from ducats.data.decode import aspects
 from ducats.data.exam import examine
 from ducats.data.views import View
-from ducats.domain import Images, Shift
+from ducats.domain import UNLABELLED, VOID, Images, Shift
 from ducats.engine.fit import Optimisation
 from ducats.engine.processes import settle_precision
-from ducats.engine.schedules import SCHEDULES, Schedule
-from ducats.engine.score import name_of
+from ducats.engine.schedules import SCHEDULES, Schedule, poly
 from ducats.engine.speed import Speed
-from ducats.engine.streams import Views
+from ducats.engine.streams import Views, steps_in_epoch
+from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
-from ducats.models import MODELS, Evidential
-from ducats.models.classifier import blank, check_start
+from ducats.models import BLANK, CHECK, MODELS, Evidential
 from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
 from ducats.oracles import Oracle, People, Truth
 from ducats.parts import Parts, Plan
 from ducats.queries import QUERIES, Query, Strategy
 from ducats.randomness import global_seed
-from ducats.rows import Output, Rows, Slate
+from ducats.rows import Output, Rows, Slate, name_of
 from ducats.rundir import RunDir
+from ducats.units import Unit, spend, summary
 
 T = TypeVar("T")
 
@@ -104,6 +106,20 @@ def load_data(config: settings.Config) -> Shift:
 PATHS = ("source", "target", "test", "path", "cache", "root")  # knobs of data sets that are paths
 
 
+def make_task(config: settings.Config) -> Task:
+    """What is bought where pixels have labels, and how maps are measured."""
+    task, evaluation = config.task, config.evaluation
+    return Task(
+        unit=Unit(task.bought, task.side, task.superpixels, task.compactness),
+        resolution=task.resolution,
+        fill=task.fill,
+        twice=task.twice,
+        measured_at=evaluation.resolution,
+        flip=evaluation.flip,
+        star_without=evaluation.star_without,
+    )
+
+
 def make_model(config: settings.Config, classes: int, channels: int, *, begun: bool = False) -> Evidential:
     """Build the model, its random weights fixed by the run's seed.
 
@@ -114,8 +130,8 @@ def make_model(config: settings.Config, classes: int, channels: int, *, begun: b
         begun: whether a checkpoint brings the weights, so that none need to be read or fetched.
     """
     builder = look_up("model", MODELS, config.model.name)
-    if begun and config.model.name == "timm":
-        builder = blank
+    if begun:
+        builder = BLANK.get(config.model.name, builder)
     for name in {"classes", "channels"} & config.model.knobs.keys():
         raise UserError(f"model.knobs.{name} comes from the data: remove it")
     known = inspect.signature(look_up("model", MODELS, config.model.name)).parameters
@@ -143,9 +159,10 @@ def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
                 "the oracle 'truth' needs the target's labels, and this data has none: use --oracle people, "
                 "or, for a benchmark whose target folders are classes, --truth"
             )
-        return Truth(shift.truth)
+        return Truth(shift.truth, config.task.resolution)
     if name == "people":
-        return People(home.questions, shift.pool, shift.classes)
+        sizes = bought_sizes(shift.pool, config.task.resolution) if shift.source.of_pixels else None
+        return People(home.questions, shift.pool, shift.classes, sizes)
     own: Callable[..., Oracle] = look_up("oracle", {}, name)
     return bind("oracle", name, own, 1, config.oracle.knobs)(shift)
 
@@ -180,25 +197,37 @@ def make_views(config: settings.Config) -> Views:
     return Views(labelled=labelled, **made)
 
 
-def make_plan(config: settings.Config, pool: int) -> Plan:
+def make_plan(config: settings.Config, shift: Shift) -> Plan:
     """When to ask and for how many labels, in whole numbers."""
     after = settings.ask_epochs(config)
-    train = config.train
+    train, ask, pool = config.train, config.ask, shift.pool
+    pixels = shift.source.of_pixels and config.task.bought != "image"
+    if pixels:
+        areas = bought_sizes(pool, config.task.resolution).prod(1).tolist()
+        each = split_pixels(ask.budget, areas, len(after), ask.rounding)
+        budget = tuple(sum(parts) for parts in zip(*each, strict=True))
+    else:
+        budget = split_budget(ask.budget, len(pool), len(after), ask.rounding)
+    steps = train.steps_per_epoch or steps_in_epoch(len(shift.source), len(pool), train.batch_size)
     return Plan(
         epochs=train.epochs,
         ask_after=after,
-        budget=split_budget(config.ask.budget, pool, len(after), config.ask.rounding),
+        budget=budget,
+        pixels=ask.budget if pixels else None,
+        rounding=ask.rounding,
         batch_size=train.batch_size,
         steps_per_epoch=train.steps_per_epoch,
         labelled_batches=train.labelled_batches,
+        source_sampling=train.source_sampling,
         optimisation=Optimisation(
             lr=train.lr,
             momentum=train.momentum,
             nesterov=train.nesterov,
             weight_decay=train.weight_decay,
+            clip=train.clip,
             multipliers=train.multipliers,
         ),
-        schedule=make_schedule(config),
+        schedule=make_schedule(config, steps * train.epochs),
         source_weight=train.source_weight,
         measure_every=config.evaluation.every,
         scoring_batch=config.engine.scoring_batch,
@@ -236,24 +265,64 @@ def check_names(config: settings.Config, *, begun: bool = False) -> None:
     """
     bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
     bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
-    if config.model.name == "timm" and not begun:
-        build("model", config.model, partial(check_start, **config.model.knobs))
-    images, labels = torch.zeros(3, 1, 2, 2), torch.tensor([0, 1, 1])
-    known, where = Labelled(images, labels), torch.arange(3)
-    rows = Rows(where, torch.zeros_like(where), {"z": torch.zeros(3, 2), "features": torch.zeros(3, 4)})
-    slate = Slate(rows, rows[where[:1]], 1, torch.Generator().manual_seed(0))
-
-    def model(images: Tensor) -> Output:
-        return Output(images.new_zeros(len(images), 2), images.new_zeros(len(images), 4))
-
-    # A user's own may rightly refuse three rows; ours take any number.
-    query, objective, schedule = make_query(config), make_objective(config), make_schedule(config)
+    if config.model.name in CHECK and not begun:
+        build("model", config.model, partial(CHECK[config.model.name], **config.model.knobs))
+    # A user's own may rightly refuse a few rows; ours take any number.
+    query, objective, schedule = make_query(config), make_objective(config), make_schedule(config, 10**6)
     if config.query.name in QUERIES and isinstance(query, Strategy):
-        build("query", config.query, partial(query.query, slate))
+        build("query", config.query, partial(_try_query, config, query))
     if config.objective.name in OBJECTIVES:
-        build("objective", config.objective, partial(objective, model, Batch(known, known, images)))
+        build("objective", config.objective, partial(_try_objective, config, objective))
     check_oracle(config.oracle)
     build("schedule", config.train.schedule, lambda: [schedule(step) + 0.0 for step in (0, 1, 10**6)])
+
+
+def _try_query(config: settings.Config, query: Strategy) -> None:
+    """Let a query pick from a few zeros."""
+    generator = torch.Generator().manual_seed(0)
+    z, features = torch.zeros(3, 2), torch.zeros(3, 4)
+    if config.task.name == "segmentation" and config.task.bought == "image":
+        target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+        summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs)
+        return
+    if config.task.name == "classification":
+        where = torch.arange(3)
+        rows = Rows(where, torch.zeros_like(where), columns_of(z, features, query.needs))
+        query.query(Slate(rows, rows[where[:1]], 1, generator))
+        return
+    target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+    maps, unit = torch.zeros(2, 4, 6), make_task(config).unit
+    pixels = torch.zeros(3, 4, 6, dtype=torch.uint8)
+    spend(
+        query,
+        unit,
+        z=maps,
+        features=maps,
+        target=target,
+        image=0,
+        pixels=pixels,
+        budget=3,
+        generator=generator,
+    )
+
+
+def _try_objective(config: settings.Config, objective: Objective) -> None:
+    """Let an objective say its losses of a few zeros."""
+    images = torch.zeros(3, 1, 2, 2)
+    if config.task.name == "classification":
+
+        def model(images: Tensor) -> Output:
+            return Output(images.new_zeros(len(images), 2), images.new_zeros(len(images), 4))
+
+        known = Labelled(images, torch.tensor([0, 1, 1]))
+        objective(model, Batch(known, known, images))
+        return
+
+    def of_pixels(images: Tensor) -> Output:
+        return Output(images.new_zeros(len(images), 2, 1, 1), None, (2, 2))
+
+    maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
+    objective(of_pixels, Batch(Labelled(images, maps), None, None, Labelled(images, maps)))
 
 
 def build(kind: str, part: settings.Part, make: Callable[[], T]) -> T:
@@ -274,13 +343,26 @@ def make_query(config: settings.Config) -> Query | Strategy:
     found: Strategy | Query = look_up("query", QUERIES, name)
     if not isinstance(found, Strategy):
         return bind("query", name, found, 1, config.query.knobs)
-    return Strategy(bind("query", name, found.query, 1, config.query.knobs), found.needs)
+    bind("query", name, found.query, 1, config.query.knobs)
+    return found.bound(config.query.knobs)
 
 
-def make_schedule(config: settings.Config) -> Schedule:
-    """The schedule with its knobs."""
+def make_schedule(config: settings.Config, steps: int) -> Schedule:
+    """The schedule with its knobs; one that ends somewhere ends a quarter beyond the training, as published.
+
+    Args:
+        config: names it.
+        steps: of the whole training.
+    """
     part = config.train.schedule
-    return bind("schedule", part.name, look_up("schedule", SCHEDULES, part.name), 1, part.knobs)
+    function = look_up("schedule", SCHEDULES, part.name)
+    knobs = dict(part.knobs)
+    if function is poly:
+        knobs.setdefault("horizon", math.ceil(BEYOND * steps))
+    return bind("schedule", part.name, function, 1, knobs)
+
+
+BEYOND = 1.25  # times the training's steps: 62 500 for 50 000
 
 
 def make_objective(config: settings.Config) -> Objective:
@@ -301,7 +383,8 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
     shift, measured_on = examine(
         shift or load_data(config), config.evaluation.images, config.evaluation.share
     )
-    plan, views = make_plan(config, len(shift.pool)), make_views(config)
+    _check_task(config, shift)
+    plan, views = make_plan(config, shift), make_views(config)
     shift = with_aspects(shift, views)
     parts = Parts(
         model=make_model(
@@ -315,8 +398,19 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
         test=shift.test,
         measured_on=measured_on,
         views=views,
+        task=make_task(config),
     )
     return parts, plan
+
+
+def _check_task(config: settings.Config, shift: Shift) -> None:
+    """Refuse settings for images where pixels have labels, and the other way round."""
+    if shift.source.of_pixels != (config.task.name == "segmentation"):
+        has, say = ("pixels", "-c segmentation") if shift.source.of_pixels else ("images", "-c data/NAME")
+        raise UserError(
+            f"the data {config.data.name!r} has labels of {has}, but task.name is {config.task.name}: begin "
+            f"with {say}, which brings the fitting settings"
+        )
 
 
 def settled(config: settings.Config) -> settings.Config:
@@ -328,7 +422,7 @@ def settled(config: settings.Config) -> settings.Config:
 def make_speed(config: settings.Config) -> Speed:
     """How the engine may speed itself up."""
     engine = config.engine
-    return Speed(engine.images_on, engine.channels_last, engine.fused, engine.graphs)
+    return Speed(engine.images_on, engine.channels_last, engine.fused, engine.graphs, engine.compiled)
 
 
 def with_aspects(shift: Shift, views: Views) -> Shift:

@@ -1,7 +1,9 @@
 """How a budget becomes whole labels per round. Needs no torch."""
 
+import itertools
 import math
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from ducats.errors import UserError
@@ -30,12 +32,7 @@ def split_budget(
         return ()
     amount, shared = _parse(budget)
     total = amount * pool / 100 if shared else amount
-    if rounding == "ceil_per_round":
-        # A share such as 5 % of 200 is 10.000000000000002 in binary: forgive the last bits.
-        parts = (math.ceil(total / rounds - 1e-9),) * rounds
-    else:
-        whole, rest = divmod(math.floor(total + 0.5), rounds)
-        parts = tuple(whole + (r >= rounds - rest) for r in range(rounds))
+    parts = _in_rounds(total, rounds, rounding)
     if sum(parts) > pool:
         raise UserError(
             f"the budget {budget!r} asks for {sum(parts)} labels in {rounds} rounds, but the pool holds "
@@ -47,6 +44,58 @@ def split_budget(
             "raise ask.budget or lower ask.rounds"
         )
     return parts
+
+
+def split_pixels(
+    budget: int | str,
+    areas: Sequence[int],
+    rounds: int,
+    rounding: Rounding = "nearest_total",
+) -> list[tuple[int, ...]]:
+    """Pixels to buy of each image in each round.
+
+    Args:
+        budget: a share of each image (``"5%"``), a count for each (``"40/image"``), or one for all together.
+        areas: pixels of each image.
+        rounds: number of rounds.
+        rounding: as in ``split_budget``.
+
+    >>> split_pixels("5%", [100, 819200], 5)
+    [(1, 1, 1, 1, 1), (8192, 8192, 8192, 8192, 8192)]
+    >>> split_pixels("40/image", [10000], 5), split_pixels(10, [64, 64, 64], 2)
+    ([(8, 8, 8, 8, 8)], [(1, 2), (1, 2), (2, 2)])
+    """
+    if rounds == 0:
+        return [()] * len(areas)
+    each = re.fullmatch(r"\s*(\d+)\s*/\s*image\s*", str(budget))
+    amount, shared = (float(each[1]), False) if each else _parse(budget)
+    if shared:
+        totals = [amount * area / 100 for area in areas]
+    elif each:
+        totals = [amount] * len(areas)
+    else:
+        # What does not divide is spread over the images, so that the sum is what was asked for.
+        ends = [int(amount) * number // len(areas) for number in range(len(areas) + 1)]
+        totals = [float(end - start) for start, end in itertools.pairwise(ends)]
+    parts = [_in_rounds(total, rounds, rounding) for total in totals]
+    for place, (part, area) in enumerate(zip(parts, areas, strict=True)):
+        if sum(part) > area:
+            raise UserError(
+                f"the budget {budget!r} asks for {sum(part)} pixels of image {place}, which has {area}: "
+                "lower ask.budget"
+            )
+    if not any(map(sum, parts)):
+        raise UserError(f"the budget {budget!r} buys no pixel of any image: raise ask.budget")
+    return parts
+
+
+def _in_rounds(total: float, rounds: int, rounding: Rounding) -> tuple[int, ...]:
+    """A total in whole parts."""
+    if rounding == "ceil_per_round":
+        # A share such as 5 % of 200 is 10.000000000000002 in binary: forgive the last bits.
+        return (math.ceil(total / rounds - 1e-9),) * rounds
+    whole, rest = divmod(math.floor(total + 0.5), rounds)
+    return tuple(whole + (r >= rounds - rest) for r in range(rounds))
 
 
 def _parse(budget: int | str) -> tuple[float, bool]:

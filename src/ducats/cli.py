@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from rich.console import Console
@@ -21,10 +21,12 @@ from ducats.options import Settings, folder_of, task_of
 app = App(
     name="ducats",
     help="Active domain adaptation: train on labelled source images, ask for the few target labels that are "
-    "worth it, learn, and tell how sure the model is.",
+    "worth it, of images or of their pixels, learn, and tell how sure the model is.",
     version=lambda: version("ducats"),
     suppress_keyboard_interrupt=False,
-    help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`.",
+    help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`. Segmentation: "
+    "`ducats demo --task segmentation`, then `ducats run -c segmentation --source DIR --target DIR --classes "
+    "FILE`.",
 )
 console = Console()
 
@@ -35,6 +37,8 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
 
     With two folders and nothing else, DUC runs on an ImageNet ResNet-50 and asks people: questions with
     thumbnails are put into the run's folder, and the run pauses (exit code 3) until answers.csv is there.
+    With -c segmentation, pixels are bought: DIR holds images/ and labels/ (the target needs no labels),
+    --classes says what label files mean, and people answer masks with label PNGs in the same way.
     `ducats config --explain` with the same options lists every setting, `ducats queries` the queries.
 
     Args:
@@ -48,10 +52,13 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     from ducats.assemble import assemble, check_names, make_speed, settled
     from ducats.display import Show, stage_table
     from ducats.doctor.known import incomplete
+    from ducats.doctor.task import misfits
     from ducats.engine.processes import make_fabric
     from ducats.run import run as run_parts
     from ducats.rundir import RunDir
 
+    for misfit in misfits(config):
+        raise UserError(misfit)
     config = settled(config)
     folder = out or folder_of(config)
     home = RunDir(folder)
@@ -70,7 +77,8 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
     parts, plan = assemble(config, home)
     if fabric.is_global_zero:
         rounds = "1 round" if len(plan.budget) == 1 else f"{len(plan.budget)} rounds"
-        asked = f"{sum(plan.budget)} labels in {rounds}" if plan.budget else "no labels"
+        what = "pixels" if parts.buys_pixels else "images, whole" if parts.source.of_pixels else "labels"
+        asked = f"{sum(plan.budget):,} {what} in {rounds}".replace(",", " ") if plan.budget else "no labels"
         console.print(
             f"{config.method} on {' '.join(filter(None, (config.data.name, task_of(config))))}: "
             f"{len(parts.source)} source images, "
@@ -94,9 +102,11 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
         if stages := home.stages():
             console.print(stage_table(stages))
         note = "" if parts.test is not None else " (no labelled target images, so nothing was measured)"
-        console.print(
-            f"{len(home.bought())} labels spent; model in {folder}/model.safetensors{note}", soft_wrap=True
-        )
+        ledger = home.bought()
+        spent = f"{len(ledger)} labels spent"
+        if parts.source.of_pixels:
+            spent = f"{len(ledger)} pixels bought with {ledger.clicks()} clicks"
+        console.print(f"{spent}; model in {folder}/model.safetensors{note}", soft_wrap=True)
     return 0
 
 
@@ -108,16 +118,16 @@ def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> in
 
     Args:
         run: The run's folder.
-        data: A folder of labelled images, class/...; by default the run's own.
+        data: A folder of labelled images, class/...; of segmentation with images/ and labels/, which are read
+            with the run's class list. By default the run's own.
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
     from ducats.inference import load_trained, measure, usable_precision
-    from ducats.metrics import compute
 
     trained = load_trained(run)
-    tally, on = measure(trained, make_fabric(device, precision=usable_precision(trained, device)), data)
-    print_json({"measured_on": on, "images": tally.total, **(compute(tally) if tally.total else {})})
+    found = measure(trained, make_fabric(device, precision=usable_precision(trained, device)), data)
+    print_json(found.numbers(trained.classes, trained.config.evaluation.star_without))
     return 0
 
 
@@ -126,27 +136,43 @@ def predict(
     run: Path,
     images: Path,
     *,
-    out: Path = Path("predictions.csv"),
-    every_class: bool = False,
+    out: Path | None = None,
+    every_class: Annotated[bool, Parameter(negative=())] = False,
+    uncertainty: Annotated[bool, Parameter(negative=())] = False,
     device: str = "auto",
 ) -> int:
     """Write a finished run's answers for a folder of images, each with its probability and uncertainties.
 
+    Of segmentation, a label map for each image, in its own size: a PNG with class numbers and colours.
+
     Args:
         run: The run's folder.
         images: A folder of images, in any sub-folders or none.
-        out: The CSV to write: key, label, probability, entropy, u_data, u_dis.
-        every_class: Also write the probability of each class.
+        out: The CSV to write (key, label, probability, entropy, u_data, u_dis), by default predictions.csv.
+            Of segmentation, the folder for labels/, classes.txt and predictions.csv (means over each image's
+            pixels, and the share of each class), by default predictions.
+        every_class: Also write the probability of each class; not of segmentation.
+        uncertainty: Segmentation: also write uncertainty/, an NPZ for each image with probability, entropy,
+            u_data and u_dis of each pixel.
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
-    from ducats.inference import load_trained, usable_precision
+    from ducats.inference import load_trained, predict_maps, usable_precision
     from ducats.inference import predict as predict_folder
 
     trained = load_trained(run)
+    if every_class and trained.of_pixels:
+        raise UserError("--every-class is for classification: of pixels, --uncertainty writes what there is")
+    if uncertainty and not trained.of_pixels:
+        raise UserError("--uncertainty is for segmentation: of images, the CSV has uncertainties already")
     fabric = make_fabric(device, precision=usable_precision(trained, device))
-    count = predict_folder(trained, fabric, images, out, every_class=every_class)
-    console.print(f"{count} images, answers in {out}", soft_wrap=True)
+    if trained.of_pixels:
+        out = out or Path("predictions")
+        count = predict_maps(trained, fabric, images, out, uncertainty=uncertainty)
+    else:
+        out = out or Path("predictions.csv")
+        count = predict_folder(trained, fabric, images, out, every_class=every_class)
+    console.print(f"{count} image{'' if count == 1 else 's'}, answers in {out}", soft_wrap=True)
     return 0
 
 
@@ -170,7 +196,7 @@ def report(*runs: Path, out: Path = Path("report")) -> int:
 
 @app.command
 def labels(run: Path) -> int:
-    """Print the labels that a run bought, as CSV: round, key, label.
+    """Print the labels that a run bought, as CSV: round, key, label; of pixels also y and x.
 
     Args:
         run: The run's folder.
@@ -181,11 +207,49 @@ def labels(run: Path) -> int:
     from ducats.rundir import RunDir
 
     home = RunDir(run)
-    classes = home.data["classes"]
+    classes, ledger = home.data["classes"], home.bought()
     writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(["round", "key", "label"])
-    for entry in home.bought().entries():
-        writer.writerow([entry.round, entry.key, "void" if entry.label == VOID else classes[entry.label]])
+    names = {VOID: "void", **dict(enumerate(classes))}
+    # One by one: of pixels, there may be a hundred million.
+    if ledger.sizes is None:
+        writer.writerow(["round", "key", "label"])
+        writer.writerows((e.round, e.key, names[e.label]) for e in ledger.entries())
+    else:
+        widths = dict(zip(ledger.keys, ledger.sizes[:, 1].tolist(), strict=True))
+        writer.writerow(["round", "key", "y", "x", "label"])
+        writer.writerows(
+            (e.round, e.key, *divmod(e.position, widths[e.key]), names[e.label]) for e in ledger.entries()
+        )
+    return 0
+
+
+@app.command
+def picks(
+    run: Path,
+    *,
+    out: Path | None = None,
+    images: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
+    count: int = 4,
+) -> int:
+    """Draw a picture of the pixels that a segmentation run bought: a row per image, a column per round.
+
+    Args:
+        run: The run's folder.
+        out: The PNG to write; by default picks.png in the run's folder.
+        images: Keys of the images to show; by default some, evenly spaced.
+        count: How many to show if none are named.
+    """
+    from ducats.assemble import load_data
+    from ducats.inference import config_of
+    from ducats.picks import choose, picks_figure
+    from ducats.rundir import RunDir
+
+    home = RunDir(run)
+    settled, classes, ledger = config_of(home), home.data["classes"], home.bought()
+    chosen = choose(ledger, images, count)  # before images are read, which may take long
+    pool = load_data(settled).pool
+    path = picks_figure(ledger, pool, out or run / "picks.png", classes=classes, chosen=chosen)
+    console.print(f"picture in {path}", soft_wrap=True)
     return 0
 
 
@@ -224,7 +288,7 @@ def config(
 
 @app.command
 def doctor(*, settings: Settings = Settings()) -> int:  # noqa: B008 - never changed
-    """Check data and settings before training: unreadable files, duplicates, classes, budget, memory.
+    """Check data and settings before training: unreadable files, copies, classes, budget, memory.
 
     Args:
         settings: what to check; the same options as `ducats run`.
@@ -263,20 +327,27 @@ def queries() -> int:
 @app.command
 def demo(
     *,
-    out: Path = Path("runs/demo"),
+    task: Literal["classification", "segmentation"] = "classification",
+    out: Path | None = None,
     seeds: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=True)] = None,
     jobs: int | None = None,
 ) -> int:
-    """Adapt from printed to handwritten digits with five methods, and compare them. No download.
+    """Compare five methods from printed to handwritten digits, or on drawn streets. No download.
+
+    With --task segmentation, from rendered to camera-like street scenes, buying pixels.
 
     Args:
-        out: Where to put the runs, summary.json and index.html; what is done already is not done again.
+        task: What the demo is about: images with a label each, or with a label for each pixel.
+        out: Where to put the runs, summary.json and index.html (by default runs/demo, or
+            runs/demo-segmentation); what is done already is not done again.
         seeds: By default 0 1 2.
         jobs: Runs at a time, one thread each; by default the number of cores.
     """
     from ducats.demo import demo as run_demo
 
-    run_demo(out, seeds=seeds or [0, 1, 2], jobs=jobs or os.cpu_count() or 1, console=console)
+    folder = out or Path("runs/demo" if task == "classification" else f"runs/demo-{task}")
+    jobs = jobs or os.cpu_count() or 1
+    run_demo(folder, seeds=seeds or [0, 1, 2], jobs=jobs, console=console, task=task)
     return 0
 
 
@@ -297,11 +368,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         code = _say(f"paused: {pause}", "yellow", 3)
     except KeyboardInterrupt:
         code = _say("stopped; the same command goes on", "yellow", 130)
+    except BrokenPipeError:
+        code = _stop_writing()
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         code = _say(f"ducats: the system refused{where}: {error.strerror or error}", "red", 2)
     _leave_together()
     sys.exit(code)
+
+
+def _stop_writing() -> int:
+    """Whoever read what is printed has enough (`ducats labels RUN | head`): no error."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the end, where Python flushes it
+    return 0
 
 
 def _say(sentence: str, style: str, code: int) -> int:

@@ -1,4 +1,4 @@
-"""The demo: printed to handwritten digits, five methods, several seeds, one table."""
+"""The demo: digits or drawn streets, several methods and seeds, one table."""
 
 import multiprocessing
 import queue
@@ -6,7 +6,7 @@ import signal
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -19,12 +19,37 @@ from ducats.assemble import assemble, load_data, settled
 from ducats.display import BETWEEN, Show
 from ducats.domain import Shift
 from ducats.engine.processes import make_fabric
+from ducats.errors import UserError
 from ducats.progress import Event
 from ducats.report import MethodRow, Report, Spread, by_method, report
 from ducats.run import run
 from ducats.rundir import RunDir
 
-METHODS = ("source-only", "random", "duc", "duc-random", "spread")
+
+@dataclass(frozen=True)
+class Showing:
+    """What a demo is about."""
+
+    title: str
+    data: str  # a config of the package
+    methods: tuple[str, ...]  # names of method configs
+    columns: Mapping[str, tuple[str, float, int]]  # of the table: its title, factor, digits after the point
+
+
+DEMOS: Mapping[str, Showing] = {
+    "classification": Showing(
+        "Printed to handwritten digits",
+        "data/digits",
+        ("source-only", "random", "duc", "duc-random", "spread"),
+        {"accuracy": ("accuracy %", 100, 1)},
+    ),
+    "segmentation": Showing(
+        "Rendered to camera streets",
+        "data/streets",
+        ("source-only", "random", "duc"),
+        {"mean_iou": ("mIoU %", 100, 1), "accuracy": ("pixel accuracy %", 100, 1)},
+    ),
+}
 
 Message = tuple[str, Event]
 
@@ -35,7 +60,8 @@ def demo(
     seeds: Sequence[int],
     jobs: int,
     console: Console,
-    methods: Sequence[str] = METHODS,
+    task: str = "classification",
+    methods: Sequence[str] | None = None,
     settings: Sequence[str] = (),
 ) -> Report:
     """Run every method with every seed, several at a time, and report.
@@ -45,21 +71,26 @@ def demo(
         seeds: of the runs.
         jobs: processes at a time, one thread each.
         console: where the table goes.
-        methods: names of method configs.
+        task: a name from DEMOS.
+        methods: names of method configs; the demo's own by default.
         settings: ``key=value`` on top of the demo's config.
     """
+    if task not in DEMOS:
+        raise UserError(f"no demo of {task!r}; there are: {', '.join(DEMOS)}")
+    showing = DEMOS[task]
+    methods = methods or showing.methods
     started = time.monotonic()
     # Seed by seed, so that the first comparison is complete early.
     work = [(method, seed) for seed in seeds for method in methods]
     console.print(
-        f"printed to handwritten digits: {len(methods)} methods x {len(seeds)} seeds, {jobs} at a time",
+        f"{showing.title}: {len(methods)} methods x {len(seeds)} seeds, {jobs} at a time",
         highlight=False,
         soft_wrap=True,
     )
     context = multiprocessing.get_context("spawn")
     messages: queue.Queue[Message] = context.Queue()  # type: ignore[assignment]  # the same methods
     with Show() as show, ProcessPoolExecutor(jobs, context, _begin_worker, (messages,)) as pool:
-        todo = [pool.submit(work_on, out, method, seed, tuple(settings)) for method, seed in work]
+        todo = [pool.submit(work_on, out, showing.data, *one, tuple(settings)) for one in work]
         try:
             _watch(todo, messages, show)
         except BaseException:
@@ -67,10 +98,8 @@ def demo(
                 process.kill()  # a run may be killed at any moment; the next demo goes on with it
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    made = report(
-        [out / folder_name(method, seed) for method, seed in work], out, title="Printed to handwritten digits"
-    )
-    console.print(table(by_method(made.runs)))
+    made = report([out / folder_name(method, seed) for method, seed in work], out, title=showing.title)
+    console.print(table(by_method(made.runs), showing.columns))
     console.print(
         f"{time.monotonic() - started:.0f} s in all; curves in {made.page}, numbers in {made.summary_json}",
         highlight=False,
@@ -95,10 +124,10 @@ def _begin_worker(messages: "queue.Queue[Message]") -> None:
     torch.set_num_threads(1)
 
 
-def work_on(out: Path, method: str, seed: int, settings: tuple[str, ...]) -> None:
+def work_on(out: Path, data: str, method: str, seed: int, settings: tuple[str, ...]) -> None:
     """Do one run in this process, telling the parent how it goes."""
     config = settled(
-        configs.load(["data/digits", f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings])
+        configs.load([data, f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings])
     )
     folder = out / folder_name(method, seed)
     fabric = make_fabric("cpu", precision=config.engine.precision)
@@ -144,11 +173,11 @@ def _watch(todo: Sequence["Future[None]"], messages: "queue.Queue[Message]", sho
             return
 
 
-def table(rows: Sequence[MethodRow]) -> Table:
+def table(rows: Sequence[MethodRow], first: Mapping[str, tuple[str, float, int]]) -> Table:
     """The comparison as a table: mean and deviation over the seeds."""
     view = Table(header_style="bold")
     view.add_column("method")
-    columns = {"accuracy": ("accuracy %", 100, 1), "ece": ("calibration error %", 100, 1)}
+    columns = {**first, "ece": ("calibration error %", 100, 1)}
     columns |= {"labels": ("labels", 1, 0), "seconds": ("seconds", 1, 1)}
     for title, _, _ in columns.values():
         view.add_column(title, justify="right")

@@ -9,7 +9,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 
 from ducats.progress import Event
-from ducats.records import MEASURED_ON
+from ducats.records import MEASURED_ON, headline_of, pixels_in_words
 
 BETWEEN = 0.2  # seconds between two looks at the losses: looking waits for the device
 PHASES = {"train": "training", "measure": "measuring", "ask": "asking", "done": "done"}
@@ -103,27 +103,45 @@ MEASURES = {
     "nll": "NLL",
     "aurc": "AURC",
 }
+OF_PIXELS = {
+    "mean_iou": "mIoU %",
+    "mean_iou_star": "mIoU* %",
+    "accuracy": "pixel acc %",
+    "ece": "ECE %",
+    "nll": "NLL",
+}
 
 
 def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """The stages of one run as a table; it says on which images they were measured."""
-    on = stages[-1].get("measured_on")
-    counts = {record["images"] for record in stages if "images" in record}
-    last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
-    caption = f"measured on {last} {MEASURED_ON[on]}" if on else None
-    table = Table(title=None, caption=caption, header_style="bold")
-    measured = [name for name in MEASURES if any(name in record for record in stages)]
-    for column in ("stage", "epoch", "labels", *(MEASURES[name] for name in measured), "s"):
+    of_pixels = headline_of(stages[-1]) == "mean_iou"
+    titles = OF_PIXELS if of_pixels else MEASURES
+    table = Table(title=None, caption=_measured_on(stages), header_style="bold")
+    measured = [name for name in titles if any(name in record for record in stages)]
+    # A pixel is one click: only larger units have clicks of their own to tell about.
+    clicked = any(record.get("clicks", record["labels"]) != record["labels"] for record in stages)
+    spent = ("labels", "clicks") if clicked else ("labels",)
+    for column in ("stage", "epoch", *spent, *(titles[name] for name in measured), "s"):
         table.add_column(column, justify="right", no_wrap=True)
     for record in stages:
-        numbers = [
-            "–"
-            if name not in record
-            else f"{100 * record[name]:.1f}"
-            if "%" in MEASURES[name]
-            else f"{record[name]:.4f}"
-            for name in measured
-        ]
-        place = [str(record[name]) for name in ("stage", "epoch", "labels")]
-        table.add_row(*place, *numbers, f"{record['seconds']:.1f}")
+        place = [str(record[name]) for name in ("stage", "epoch")]
+        cost = [f"{record[name]:,}" if of_pixels else str(record[name]) for name in spent]
+        numbers = [_cell(record.get(name), titles[name]) for name in measured]
+        table.add_row(*place, *cost, *numbers, f"{record['seconds']:.1f}")
     return table
+
+
+def _cell(value: float | None, title: str) -> str:
+    if value is None:
+        return "–"
+    return f"{100 * value:.1f}" if "%" in title else f"{value:.4f}"
+
+
+def _measured_on(stages: Sequence[Mapping[str, Any]]) -> str | None:
+    on = stages[-1].get("measured_on")
+    if not on:
+        return None
+    counts = {record["images"] for record in stages if "images" in record}
+    last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
+    pixels = pixels_in_words(stages[-1:])
+    return f"measured on {last} {MEASURED_ON[on]}" + (f"; {pixels}" if pixels else "")

@@ -37,6 +37,36 @@ class Pixels(Protocol):
     def __getitem__(self, index: Any, /) -> Tensor: ...  # by number, slice, or tensor of numbers
 
 
+class Maps(Protocol):
+    """Label maps: a tensor, or what gives tensors when maps are looked at."""
+
+    @property
+    def shape(self) -> torch.Size:
+        """``(N, height, width)``, as the images are stored."""
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """int8, or int16 where there are more than 127 classes."""
+
+    @property
+    def ndim(self) -> int:
+        """3."""
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, index: Any, /) -> Tensor: ...  # by number, slice, or tensor of numbers
+
+
+Labels = Tensor | Maps  # of images, int64 (N,); or of their pixels. Below zero does not count.
+
+
+def original_map(labels: Labels, index: int) -> Tensor:
+    """One image's label map in the size that it had before it was stored: ``(height, width)``."""
+    original = getattr(labels, "original", None)  # maps of files know; a tensor is its own original
+    found: Tensor = labels[index] if original is None else original(index)
+    return found
+
+
 @dataclass(frozen=True)
 class Images:
     """Decoded images and their stable names, without labels."""
@@ -45,6 +75,8 @@ class Images:
     pixels: Pixels  # uint8 (N, channels, height, width); a tensor wherever there is room for one
     files: tuple[Path, ...] | None = None  # where each came from, if from a file
     aspect: Tensor | None = None  # float32 (N,), width over height before they were squashed, if known
+    sizes: Tensor | None = None  # int64 (N, 2), height and width before they were stored, if known
+    void: Maps | None = None  # not zero where a pixel is known beforehand to have no class, as a bonnet
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -54,6 +86,8 @@ class Images:
             raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
         if self.aspect is not None and self.aspect.shape != (len(self.pixels),):
             raise ValueError(f"aspects of shape {tuple(self.aspect.shape)} for {len(self.pixels)} images")
+        if self.sizes is not None and self.sizes.shape != (len(self.pixels), 2):
+            raise ValueError(f"sizes of shape {tuple(self.sizes.shape)} for {len(self.pixels)} images")
         if len(set(self.keys)) != len(self.keys):
             doubled = next(k for k in self.keys if self.keys.count(k) > 1)
             raise UserError(f"the key {doubled!r} names two images; keys must be unique")
@@ -70,12 +104,20 @@ class Domain:
     """Images with their labels: a source, or a held-out test set. Never a pool."""
 
     images: Images
-    labels: Tensor  # int64 (N,), an index into classes
+    labels: Labels  # an index into classes, of each image or of each of its pixels
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.images):
             raise ValueError(f"{len(self.labels)} labels for {len(self.images)} images")
+        if self.of_pixels and self.labels.shape[1:] != self.images.pixels.shape[2:]:
+            maps, images = tuple(self.labels.shape[1:]), tuple(self.images.pixels.shape[2:])
+            raise ValueError(f"label maps of {maps} for images of {images}")
+
+    @property
+    def of_pixels(self) -> bool:
+        """Whether each pixel has a label, rather than each image."""
+        return self.labels.ndim == 3
 
     def __len__(self) -> int:
         return len(self.images)
@@ -90,7 +132,7 @@ class Shift:
 
     source: Domain
     pool: Images
-    truth: Tensor | None = None  # (len(pool),), for a simulated oracle and nobody else
+    truth: Labels | None = None  # of the pool, for a simulated oracle and nobody else
     test: Domain | None = None  # held out; touched by evaluation alone
 
     def __repr__(self) -> str:

@@ -10,12 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ducats.budget import Rounding, split_pixels
 from ducats.data.exam import MeasuredOn
 from ducats.data.views import View, draw, look
-from ducats.domain import Domain, Images
+from ducats.domain import Domain, Images, Labels
 from ducats.engine.fit import Optimisation
 from ducats.engine.schedules import Schedule, inverse_decay
 from ducats.engine.streams import CUTS, Views
+from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
 from ducats.models import Evidential
 from ducats.objectives import Objective, duc
@@ -38,6 +40,12 @@ class Parts:
     test: Domain | None = None  # nothing is chosen by it
     measured_on: MeasuredOn = "held_out"  # what the test images are; for the others, test.images is pool
     views: Views = field(default_factory=Views)
+    task: Task = field(default_factory=Task)  # what is bought of images whose pixels have labels
+
+    @property
+    def buys_pixels(self) -> bool:
+        """Whether pixels compete inside their image, rather than images in the pool."""
+        return self.source.of_pixels and not self.task.whole_images
 
 
 @dataclass(frozen=True)
@@ -46,10 +54,13 @@ class Plan:
 
     epochs: int = 50
     ask_after: Sequence[int] = (10, 12, 14, 16, 18)  # epochs after which a question is asked
-    budget: Sequence[int] = ()  # labels to buy at each of them
+    budget: Sequence[int] = ()  # labels to buy at each of them; of pixels, it follows from the next
+    pixels: int | str | None = None  # where pixels are bought: of each image, as in `budget.split_pixels`
+    rounding: Rounding = "nearest_total"
     batch_size: int = 32  # of each stream
     steps_per_epoch: int | None = None
     labelled_batches: str = "even"  # or "short_last", as published
+    source_sampling: str = "shuffled"  # or "rare_classes"
     optimisation: Optimisation = field(default_factory=Optimisation)
     schedule: Schedule = inverse_decay
     source_weight: Mapping[int, float] = field(default_factory=lambda: {0: 1.0})  # by its first epoch
@@ -60,14 +71,7 @@ class Plan:
 
 def check(parts: Parts, plan: Plan) -> None:
     """Refuse what cannot be, before anything is written or trained."""
-    if len(plan.budget) != len(plan.ask_after):
-        raise UserError(f"{len(plan.ask_after)} questions but {len(plan.budget)} budgets: give one for each")
-    if any(labels < 1 for labels in plan.budget):
-        raise UserError(f"a question must buy at least one label, not {list(plan.budget)}")
-    if sum(plan.budget) > len(parts.pool):
-        raise UserError(
-            f"the budget of {sum(plan.budget)} labels exceeds the pool of {len(parts.pool)} images"
-        )
+    check_budget(parts, plan)
     if plan.ask_after and not list(plan.ask_after) == sorted({*plan.ask_after}):
         raise UserError(f"ask_after must rise from question to question, not {list(plan.ask_after)}")
     if plan.ask_after and not 0 <= plan.ask_after[0] <= plan.ask_after[-1] < plan.epochs:
@@ -83,6 +87,53 @@ def check(parts: Parts, plan: Plan) -> None:
     if isinstance(parts.oracle, Truth) and len(parts.oracle) != len(parts.pool):
         raise UserError(f"the truth has {len(parts.oracle)} labels for a pool of {len(parts.pool)} images")
     check_views(parts)
+    check_maps(parts)
+
+
+def check_budget(parts: Parts, plan: Plan) -> None:
+    """Refuse a budget that the pool cannot give."""
+    budget: Sequence[int] = plan.budget
+    if parts.buys_pixels and plan.ask_after:
+        if plan.pixels is None:
+            raise UserError('pixels are bought: say how many of each image, Plan(pixels="5%")')
+        each = split_pixels(plan.pixels, pixels_of(parts).tolist(), len(plan.ask_after), plan.rounding)
+        budget = [sum(of_round) for of_round in zip(*each, strict=True)]
+        if plan.budget and list(plan.budget) != budget:
+            raise UserError(
+                f"pixels={plan.pixels!r} buys {budget} in the rounds, but budget is {list(plan.budget)}: "
+                "drop it"
+            )
+    if len(budget) != len(plan.ask_after):
+        raise UserError(f"{len(plan.ask_after)} questions but {len(budget)} budgets: give one for each")
+    if any(labels < 1 for labels in budget):
+        raise UserError(f"a question must buy at least one label, not {list(budget)}")
+    if not parts.buys_pixels and sum(budget) > len(parts.pool):
+        raise UserError(f"the budget of {sum(budget)} labels exceeds the pool of {len(parts.pool)} images")
+
+
+def pixels_of(parts: Parts) -> Tensor:
+    """Pixels of each image in the grid in which they are bought: int64 ``(N,)``."""
+    return bought_sizes(parts.pool, parts.task.resolution).prod(1)
+
+
+def check_maps(parts: Parts) -> None:
+    """Refuse what cannot be where pixels have labels."""
+    if not parts.source.of_pixels:
+        return
+    classes = parts.source.classes
+    unknown = [name for name in parts.task.star_without if name not in classes]
+    if unknown:
+        known = ", ".join(classes)
+        raise UserError(f"evaluation.star_without names {unknown[0]!r}, but the classes are {known}")
+    if parts.test is not None and not parts.test.of_pixels:
+        raise UserError("the source has label maps, the test set a label for each image: give maps for both")
+    for name in ("scoring", "test"):
+        view: View = getattr(parts.views, name)
+        if view.crop != "none" or view.size is not None or view.flip:
+            raise UserError(
+                f"views.{name} must show whole images where pixels are bought: set views.{name}.crop=none "
+                f"and views.{name}.size=null (evaluation.flip averages with the mirror image)"
+            )
 
 
 def check_views(parts: Parts) -> None:
@@ -98,13 +149,14 @@ def check_views(parts: Parts) -> None:
                 f"views.{name}.resize=short_side needs images from files, whose own shape is known: "
                 f"set views.{name}.resize=squash"
             )
-        side = min(images.pixels.shape[-2:]) + 2 * view.pad * (view.crop == "random")
-        size = view.size or images.pixels.shape[-1]
-        if view.crop in ("center", "random") and size > side:
-            raise UserError(
-                f"views.{name} cuts {size} pixels out of images of {side}: lower views.{name}.size "
-                "or raise data.knobs.size"
-            )
+        stored = images.pixels.shape[-2:]
+        for side, size in zip(stored, view.sides(*stored), strict=True):
+            side = side + 2 * view.pad * (view.crop == "random")
+            if view.crop in ("center", "random") and size > side:
+                raise UserError(
+                    f"views.{name} cuts {size} pixels out of images of {side}: lower views.{name}.size "
+                    "or raise data.knobs.size"
+                )
 
 
 @torch.inference_mode()
@@ -123,18 +175,39 @@ def settle(parts: Parts, model: Evidential) -> Strategy:
     classes = len(parts.source.classes)
     if output.z.shape[1] != classes:
         raise UserError(f"the model tells {output.z.shape[1]} classes apart, but the source has {classes}")
+    if (output.size is not None) != parts.source.of_pixels:
+        had, wanted = ("pixels", "images") if output.size is not None else ("images", "pixels")
+        fitting = "deeplab_v2 or deeplab_v3plus" if wanted == "pixels" else "timm"
+        raise UserError(
+            f"the model speaks of {had}, but the data has labels of {wanted}: choose another, such as "
+            f"model.name={fitting}"
+        )
     if not isinstance(parts.query, Strategy):
         # A plain function did not say what it reads: it gets what there is.
         return Strategy(parts.query, ("z",) if output.features is None else ("z", "features"))
     if "features" in parts.query.needs and output.features is None:
         raise UserError("the query needs features, but the model gives none: return (logits, features)")
+    if parts.query.of_pixels and not parts.source.of_pixels:
+        raise UserError(
+            "the query looks at how pixels lie, but the data has labels of images: choose another"
+        )
+    if "impurity" in parts.query.needs and parts.task.unit.name == "pixel":
+        raise UserError("the query needs several pixels at once: Task(unit=Unit('region')), or another query")
     return parts.query
 
 
-def digest(keys: Sequence[str], labels: Tensor | None = None) -> str:
-    """A few characters for these images, and their labels."""
-    text = "\n".join([*keys, *([] if labels is None else map(str, labels.tolist()))])
-    return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+SEEN = 64  # label maps that enter a digest: all of a large set would take minutes
+
+
+def digest(keys: Sequence[str], labels: Labels | None = None) -> str:
+    """A few characters for these images, and their labels; of many label maps, for some of them."""
+    if labels is None or labels.ndim == 1:
+        text = "\n".join([*keys, *([] if labels is None else map(str, labels[:].tolist()))])
+        return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
+    found = hashlib.blake2b("\n".join(keys).encode(), digest_size=8)
+    for place in range(0, len(labels), -(-len(labels) // SEEN)):
+        found.update(labels[place].cpu().numpy().tobytes())
+    return found.hexdigest()
 
 
 def describe_data(parts: Parts) -> dict[str, Any]:
@@ -143,7 +216,9 @@ def describe_data(parts: Parts) -> dict[str, Any]:
     return {
         "classes": list(parts.source.classes),
         "channels": int(parts.source.images.pixels.shape[1]),
-        "size": int(parts.source.images.pixels.shape[-1]),
+        "size": list(parts.pool.pixels.shape[-2:])
+        if parts.source.of_pixels
+        else int(parts.source.images.pixels.shape[-1]),
         "source": {
             "images": len(parts.source),
             "keys": digest(parts.source.images.keys, parts.source.labels),
@@ -166,6 +241,7 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
         "objective": plain(parts.objective),
         "views": plain(asdict(parts.views)),
         "measured_on": parts.measured_on,
+        **({"task": plain(asdict(parts.task))} if parts.source.of_pixels else {}),
         "model": {
             "evidence": evidence,
             "parameters": plain({n: p.shape for n, p in network.named_parameters()}),

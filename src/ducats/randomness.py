@@ -4,7 +4,6 @@ import hashlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -35,17 +34,25 @@ def global_seed(seed: int, *names: str | int) -> Iterator[None]:
 def draw_per_address(generator: torch.Generator, image: Tensor, position: Tensor) -> Tensor:
     """Draw one uniform number per address ``(image, position)``: ``(R,), (R,) -> (R,)`` float64 in [0, 1).
 
-    A number depends on the generator and the address alone, not on the order or the number of rows, so a
-    permuted or a split pool draws the same. (SplitMix64's finaliser over both coordinates.)
+    A number depends on the generator and the address alone, not on the order or the number of rows, nor on
+    their device, so a permuted or a split pool draws the same. (SplitMix64's finaliser over both.)
     """
-    salt = np.uint64(int(torch.randint(0, 2**62, (), generator=generator)))
-    with np.errstate(over="ignore"):
-        bits = _mix(image.numpy().astype(np.uint64) + salt)
-        bits = _mix(bits ^ _mix(position.numpy().astype(np.uint64) + np.uint64(0x9E3779B97F4A7C15)))
-    return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
+    salt = int(torch.randint(0, 2**62, (), generator=generator))
+    bits = _mix(image + salt)
+    bits = _mix(bits ^ _mix(position + _signed(0x9E3779B97F4A7C15)))
+    return _shifted(bits, 11).double() * 2.0**-53
 
 
-def _mix(x: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
-    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return x ^ (x >> np.uint64(31))
+def _mix(x: Tensor) -> Tensor:
+    x = (x ^ _shifted(x, 30)) * _signed(0xBF58476D1CE4E5B9)
+    x = (x ^ _shifted(x, 27)) * _signed(0x94D049BB133111EB)
+    return x ^ _shifted(x, 31)
+
+
+def _shifted(x: Tensor, bits: int) -> Tensor:
+    """To the right, zeros coming in: int64 stands for 64 bits without a sign here, and overflows at will."""
+    return (x >> bits) & ((1 << (64 - bits)) - 1)
+
+
+def _signed(bits: int) -> int:
+    return bits - (1 << 64) if bits >> 63 else bits

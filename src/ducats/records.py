@@ -1,7 +1,7 @@
 """What a run reports, as JSON lines: the one door between runs and reports. Needs no torch."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,31 @@ MEASURED_ON = {  # what a stage says in `measured_on`, in words
     "unlabelled": "target images without those bought so far",
     "target": "target images: all of them, bought ones included",
 }
+
+HEADLINES = ("accuracy", "mean_iou")  # what runs are ranked by: of images, and of pixels
+
+
+def headline_of(record: Mapping[str, Any]) -> str:
+    """The measure that a stage's run is ranked by; a record that does not say so is about images.
+
+    >>> headline_of({"accuracy": 0.9}), headline_of({"accuracy": 0.9, "headline": "mean_iou"})
+    ('accuracy', 'mean_iou')
+    """
+    return str(record.get("headline", "accuracy"))
+
+
+def pixels_in_words(records: Sequence[Mapping[str, Any]]) -> str:
+    """How many pixels were measured, and at which resolution; nothing for runs about whole images.
+
+    >>> pixels_in_words([{"pixels": 131072, "resolution": "256x512 (network)"}])
+    '131,072 pixels at 256x512 (network)'
+    """
+    counts = sorted({int(record["pixels"]) for record in records if "pixels" in record})
+    if not counts:
+        return ""
+    at = " or ".join(sorted({str(record["resolution"]) for record in records if "resolution" in record}))
+    many = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    return f"{many} pixels" + (f" at {at}" if at else "")
 
 
 def read(path: Path) -> list[Record]:

@@ -12,22 +12,27 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import SGD
 
-from ducats.domain import UNLABELLED, VOID
+from ducats.budget import split_pixels
+from ducats.dirichlet import compiled
+from ducats.domain import UNLABELLED, VOID, Labels
 from ducats.engine import resident
-from ducats.engine.evaluate import evaluate
+from ducats.engine.evaluate import evaluate, evaluate_maps
 from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
+from ducats.engine.pick import Asked, image_table, pick, whole
 from ducats.engine.processes import make_fabric, on_chief, precision_of
 from ducats.engine.score import choose, table
 from ducats.engine.speed import Speed
 from ducats.engine.step import Step, familiar
-from ducats.engine.streams import Streams, steps_in_epoch
+from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
+from ducats.engine.task import bought_sizes, headline
 from ducats.errors import UserError
-from ducats.ledger import Ledger
-from ducats.metrics import class_accuracy, compute, reliability
+from ducats.ledger import TargetMaps
+from ducats.metrics import Tally, class_accuracy, class_iou, compute, mean_iou_without, reliability
 from ducats.models import Evidential
-from ducats.parts import Parts, Plan, check, describe, describe_data, settle
+from ducats.parts import Parts, Plan, check, describe, describe_data, pixels_of, settle
 from ducats.progress import Event, Listener, silence
 from ducats.randomness import fork, global_seed, seed_of
+from ducats.rows import Rows
 from ducats.rundir import RunDir
 
 AS_FAST_AS_IT_GOES = Speed()
@@ -60,7 +65,8 @@ def run(
     """
     check(parts, plan)
     fabric = fabric or _launched()
-    settled = speed.settle(fabric, familiar=familiar(parts.objective, parts.model))
+    known = familiar(parts.objective, parts.model)
+    settled = speed.settle(fabric, familiar=known, pixels=parts.source.of_pixels)
     home = RunDir(Path(folder))
     identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
     on_chief(fabric, lambda: home.claim(identity, describe_data(parts)))
@@ -78,6 +84,7 @@ class _Story:
         self, parts: Parts, plan: Plan, home: RunDir, fabric: Fabric, speed: Speed, listen: Listener
     ) -> None:
         given, parts = parts, _settled(parts, fabric, speed)
+        self.where = speed.images_on
         self.parts, self.plan, self.home, self.fabric, self.listen = parts, plan, home, fabric, listen
         self.steps = plan.steps_per_epoch or steps_in_epoch(
             len(parts.source), len(parts.pool), plan.batch_size
@@ -90,6 +97,7 @@ class _Story:
             self.steps,
             plan.seed,
             plan.labelled_batches,
+            classes_shown(parts.source) if plan.source_sampling == "rare_classes" else None,
         )
         own = copy.deepcopy(parts.model)
         self.bare = own if isinstance(own, Evidential) else Evidential(own)
@@ -99,10 +107,14 @@ class _Story:
         self.fused = bool(speed.fused)
         self.optimiser: SGD = make_optimiser(self.bare.network, plan.optimisation, fused=self.fused)
         self.model, stepper = fabric.setup(self.bare, self.optimiser)
-        self.step = Step(self.model, stepper, parts.objective, fabric, graphs=bool(speed.graphs))
+        graphs, clip = bool(speed.graphs), plan.optimisation.clip
+        self.step = Step(self.model, stepper, parts.objective, fabric, graphs=graphs, clip=clip)
+        self.compiled = bool(speed.compiled)
         self.epoch, self.seconds = 0, 0.0
         self._restore()  # after the set-up: state is loaded to where the weights now are
-        self.ledger: Ledger = on_chief(fabric, lambda: home.ledger(parts.pool.keys))
+        self.sizes = bought_sizes(parts.pool, parts.task.resolution) if parts.source.of_pixels else None
+        on_chief(fabric, self._open_ledger)
+        self._targets: tuple[int, Labels] | None = None  # of pixels, and the rounds that they are known from
 
     def tell(self) -> None:
         """Train, measure, ask; the file that says a step is done comes last in it."""
@@ -136,15 +148,39 @@ class _Story:
         """Questions up to this epoch, its own included."""
         return sum(after <= self.epoch for after in self.plan.ask_after)
 
+    def _open_ledger(self) -> None:
+        self.ledger = self.home.ledger(self.parts.pool.keys, self.sizes, self.parts.task.resolution)
+
+    def _maps(self, rounds: int) -> TargetMaps:
+        """What the ledger knows of the pool's pixels after so many rounds; each process reads it itself."""
+        ledger = self.ledger if self.fabric.is_global_zero else self.home.bought()
+        pool, task = self.parts.pool, self.parts.task
+        shape = (int(pool.pixels.shape[-2]), int(pool.pixels.shape[-1]))
+        return TargetMaps(ledger, shape, rounds, void=pool.void, resolution=task.resolution, fill=task.fill)
+
+    def _bought(self, rounds: int) -> Tensor:
+        """Images of which anything was bought."""
+        return self.ledger.counts(rounds).nonzero().squeeze(1)
+
+    def _known(self) -> tuple[Labels, Tensor | None]:
+        """What is known of the pool in this epoch; of maps that are bought whole, also of which images."""
+        if not self.parts.source.of_pixels:
+            return on_chief(self.fabric, lambda: self.ledger.targets(self.answered)), None
+        if self._targets is None or self._targets[0] != self.answered:
+            maps = self._maps(self.answered)
+            self._targets = (self.answered, resident.settle_maps(maps, self.fabric.device, self.where))
+        bought = on_chief(self.fabric, lambda: self._bought(self.answered))
+        return self._targets[1], bought if self.parts.task.whole_images else None
+
     def _fit(self) -> None:
-        with global_seed(self.plan.seed, "network", self.epoch, self.fabric.global_rank):
+        targets, bought = self._known()
+        with (
+            global_seed(self.plan.seed, "network", self.epoch, self.fabric.global_rank),
+            compiled(self.compiled),
+        ):
             losses = fit_epoch(
                 self.step,
-                self.streams.epoch(
-                    self.epoch,
-                    on_chief(self.fabric, lambda: self.ledger.targets(self.answered)),
-                    self.fabric,
-                ),
+                self.streams.epoch(self.epoch, targets, self.fabric, whole=bought),
                 self.plan.schedule,
                 first_step=self.epoch * self.steps,
                 fabric=self.fabric,
@@ -162,24 +198,56 @@ class _Story:
         self._say("measure")
         record: dict[str, Any] = {"kind": kind, "stage": self.stage, "epoch": self.epoch}
         record["labels"] = on_chief(self.fabric, lambda: self.ledger.spent(self.stage))
+        if self.parts.source.of_pixels:
+            record["clicks"] = on_chief(self.fabric, lambda: self.ledger.clicks(self.stage))
         if self.parts.test is not None:
-            tally = evaluate(
-                self.model,
-                self.parts.test,
-                view=self.parts.views.test,
-                batch_size=self.plan.scoring_batch,
-                fabric=self.fabric,
-                only=self._measured(),
-            )
-            record |= {"measured_on": self.parts.measured_on, "images": tally.total}
+            tally, counted = self._tally()
+            record |= {"measured_on": self.parts.measured_on, **counted}
             if tally.total:  # nothing is left to measure once the whole target was bought
-                record |= compute(tally)
-                record["class_accuracy"] = class_accuracy(tally.confusion)
-                record["reliability"] = reliability(tally)
+                record |= self._numbers(tally)
+                on_chief(self.fabric, lambda: self._keep_confusion(tally))
         record["seconds"] = round(self.seconds + time.monotonic() - started, 3)
         on_chief(self.fabric, lambda: self.home.record(record))
         if "accuracy" in record:
-            self._say("measure", values={name: record[name] for name in ("accuracy", "ece", "nll", "aurc")})
+            first = headline(self.parts.source)
+            names = dict.fromkeys((first, "accuracy", "ece", "nll", "aurc"))
+            self._say("measure", values={name: record[name] for name in names})
+
+    def _tally(self) -> tuple[Tally, dict[str, Any]]:
+        """Count the test set, and say how much of it was counted."""
+        parts, test = self.parts, self.parts.test
+        assert test is not None
+        how: dict[str, Any] = {
+            "view": parts.views.test,
+            "batch_size": self.plan.scoring_batch,
+            "fabric": self.fabric,
+        }
+        if not parts.source.of_pixels:
+            tally = evaluate(self.model, test, only=self._measured(), **how)
+            return tally, {"images": tally.total}
+        task = parts.task
+        bought = self._maps(self.stage).at if parts.measured_on == "unlabelled" else None
+        tally = evaluate_maps(
+            self.model, test, resolution=task.measured_at, flip=task.flip, bought=bought, **how
+        )
+        height, width = test.images.pixels.shape[-2:]
+        at = f"{height}x{width} (network)" if task.measured_at == "network" else "original"
+        return tally, {"images": len(test), "pixels": tally.total, "resolution": at}
+
+    def _numbers(self, tally: Tally) -> dict[str, Any]:
+        """Every metric, for the record."""
+        numbers: dict[str, Any] = dict(compute(tally))
+        numbers["class_accuracy"] = class_accuracy(tally.confusion)
+        numbers["reliability"] = reliability(tally)
+        if self.parts.source.of_pixels:
+            numbers |= {"headline": "mean_iou", "class_iou": class_iou(tally.confusion)}
+            out = [self.parts.source.classes.index(name) for name in self.parts.task.star_without]
+            if out:
+                numbers["mean_iou_star"] = mean_iou_without(tally.confusion, out)
+        return numbers
+
+    def _keep_confusion(self, tally: Tally) -> None:
+        self.home.save_confusion(self.epoch, self.parts.source.classes, tally.confusion)
 
     def _measured(self) -> Tensor | None:
         """Which test images count now."""
@@ -198,6 +266,9 @@ class _Story:
         on_chief(self.fabric, lambda: self._buy(number))
 
     def _choose(self, number: int) -> None:
+        if self.parts.source.of_pixels:
+            self._choose_pixels(number)
+            return
         rows = table(
             self.model,
             self.parts.pool,
@@ -216,10 +287,49 @@ class _Story:
             ),
         )
 
+    def _choose_pixels(self, number: int) -> None:
+        """Ask for pixels inside every image, or for all pixels of some images."""
+        parts, plan, asked = self.parts, self.plan, self._maps(number - 1).at
+        assert self.sizes is not None
+        how: dict[str, Any] = {
+            "task": parts.task,
+            "sizes": self.sizes,
+            "asked": asked,
+            "view": parts.views.scoring,
+            "batch_size": plan.scoring_batch,
+            "seed": seed_of(plan.seed, "query", number),
+            "fabric": self.fabric,
+        }
+        if parts.task.whole_images:
+            rows = image_table(self.model, parts.pool, self.strategy, **how)
+            generator = fork(plan.seed, "query", number)
+            on_chief(self.fabric, lambda: self._keep_whole(number, rows, generator, asked))
+            return
+        areas, rounds = pixels_of(parts).tolist(), len(plan.ask_after)
+        assert plan.pixels is not None
+        budget = [part[number - 1] for part in split_pixels(plan.pixels, areas, rounds, plan.rounding)]
+        picks = pick(self.model, parts.pool, self.strategy, budget=budget, **how)
+        if not self.fabric.is_global_zero:
+            for _ in picks:  # takes its part in the passes; the first process writes
+                pass
+            return
+        with self.home.request_writer(number) as writer:
+            for image, picked in picks:
+                writer.add(image, picked.position, picked.unit)
+
+    def _keep_whole(self, number: int, rows: Rows, generator: torch.Generator, asked: Asked) -> None:
+        bought = torch.full((len(rows),), UNLABELLED).index_fill_(0, self._bought(number - 1), 0)
+        request = choose(self.strategy, rows, bought, self.plan.budget[number - 1], number, generator)
+        with self.home.request_writer(number) as writer:
+            for image in request.image.tolist():
+                picked = whole(asked, image)
+                writer.add(image, picked.position, picked.unit)
+
     def _buy(self, number: int) -> None:
         request = self.home.request(number)
         assert request is not None
-        labels = torch.as_tensor(self.parts.oracle(request)).long()
+        labels = torch.as_tensor(self.parts.oracle(request))
+        labels = labels if self.parts.source.of_pixels else labels.long()
         classes = len(self.parts.source.classes)
         wrong = labels[(labels != VOID) & ((labels < 0) | (labels >= classes))]
         if len(wrong):
@@ -278,7 +388,11 @@ def _settled(parts: Parts, fabric: Fabric, speed: Speed) -> Parts:
     source, pool, *rest = resident.settle(sets, fabric.device, speed.images_on)
     return replace(
         parts,
-        source=replace(parts.source, images=source),
+        source=replace(
+            parts.source,
+            images=source,
+            labels=resident.settle_maps(parts.source.labels, fabric.device, speed.images_on),
+        ),
         pool=pool,
         test=None if test is None else replace(test, images=rest[0]),
     )

@@ -4,6 +4,8 @@ Every write is whole or not at all, and every step leaves a file and is skipped 
 run may be killed at any moment, and the same command goes on.
 """
 
+import csv
+import io
 import json
 import os
 import platform
@@ -23,7 +25,7 @@ from torch import Tensor
 from ducats import records
 from ducats.errors import UserError
 from ducats.files import write_atomically, write_text_atomically
-from ducats.ledger import Ledger, Request
+from ducats.ledger import Ledger, Request, RequestWriter, Resolution
 
 try:
     import fcntl
@@ -116,19 +118,36 @@ class RunDir:
 
     # -- labels ---------------------------------------------------------------------------------------
 
-    def ledger(self, keys: Sequence[str]) -> Ledger:
-        """Open the ledger over the pool's keys; write the keys down once, so labels have names for ever."""
+    def ledger(
+        self, keys: Sequence[str], sizes: Tensor | None = None, resolution: Resolution = "network"
+    ) -> Ledger:
+        """Open the ledger over the pool's keys; write the keys down once, so labels have names for ever.
+
+        Args:
+            keys: the pool's stable names.
+            sizes: ``(N, 2)``, each image's height and width, if pixels are bought; None for whole images.
+            resolution: what these sizes are, see ``Ledger``.
+        """
         path = self.folder / "pool.json"
         if not path.exists():
-            write_text_atomically(path, json.dumps(list(keys), ensure_ascii=False, indent=0))
-        return Ledger(self.folder / "labels", keys)
+            pool: object = list(keys)
+            if sizes is not None:
+                alike = len(sizes) > 0 and bool((sizes == sizes[0]).all())
+                shape = {"size": sizes[0].tolist()} if alike else {"sizes": sizes.tolist()}
+                pool = {"resolution": resolution, **shape, "keys": pool}
+            write_text_atomically(path, json.dumps(pool, ensure_ascii=False, indent=0))
+        return Ledger(self.folder / "labels", keys, sizes, resolution)
 
     def bought(self) -> Ledger:
         """Open the ledger of a finished or paused run, without its data."""
         path = self.folder / "pool.json"
         if not path.exists():
             raise UserError(f"{self.folder} has no ledger yet: it has no pool.json")
-        return Ledger(self.folder / "labels", json.loads(path.read_text(encoding="utf-8")))
+        pool = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(pool, list):
+            return Ledger(self.folder / "labels", pool)
+        sizes = pool.get("sizes") or [pool["size"]] * len(pool["keys"])
+        return Ledger(self.folder / "labels", pool["keys"], sizes, pool["resolution"])
 
     def request(self, number: int) -> Request | None:
         """What was asked in a round, if it was asked."""
@@ -138,6 +157,10 @@ class RunDir:
     def keep_request(self, request: Request) -> None:
         """Write down what is asked, before anyone answers."""
         request.save(self._request(request.round))
+
+    def request_writer(self, number: int) -> RequestWriter:
+        """Write down what is asked in a round while it is chosen: a large request never stands in memory."""
+        return RequestWriter(self._request(number), number)
 
     def _request(self, number: int) -> Path:
         return self.folder / "requests" / f"round-{number:02d}.npz"
@@ -168,6 +191,14 @@ class RunDir:
     def record(self, record: Mapping[str, Any]) -> None:
         """Put down one line of results."""
         records.put(self.metrics, record, same=("kind", "epoch"))
+
+    def save_confusion(self, epoch: int, classes: Sequence[str], counts: Tensor) -> None:
+        """Keep what was taken for what: a row per label, a column per prediction."""
+        text = io.StringIO()
+        writer = csv.writer(text, lineterminator="\n")
+        writer.writerow(["label", *classes])
+        writer.writerows([name, *row] for name, row in zip(classes, counts.tolist(), strict=True))
+        write_text_atomically(self.folder / "confusion" / f"epoch-{epoch:03d}.csv", text.getvalue())
 
     def forget_after(self, epoch: int) -> None:
         """Take back the lines of later epochs."""

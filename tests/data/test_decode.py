@@ -1,6 +1,8 @@
+import hashlib
+import json
 import os
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +12,7 @@ import torch
 from PIL import Image
 
 import ducats.data.decode as decode_module
+import ducats.data.store as store
 from ducats.data.decode import (
     FilePixels,
     allowance,
@@ -19,6 +22,7 @@ from ducats.data.decode import (
     find_unreadable,
     gigabytes,
 )
+from ducats.data.store import FileArrays
 from ducats.errors import UserError
 
 NOTHING = 0.0  # gigabytes of memory: everything goes to a file
@@ -62,7 +66,7 @@ def test_keys_pixels_and_files_keep_the_given_order(tmp_path: Path) -> None:
 def test_more_files_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 7)
     whole = decode(files, 8).pixels[:]
-    monkeypatch.setattr(decode_module, "_BLOCK", 3)
+    monkeypatch.setattr(store, "_BLOCK", 3)
     assert torch.equal(decode(files, 8).pixels[:], whole)
 
 
@@ -266,7 +270,7 @@ def test_cache_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     def refuse(path: Path) -> Image.Image:
         raise AssertionError(f"{path} was read again")
 
-    monkeypatch.setattr(decode_module, "_as_shown", refuse)
+    monkeypatch.setattr(decode_module, "as_shown", refuse)
     assert torch.equal(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels[:], first)
 
 
@@ -295,7 +299,7 @@ def test_half_a_cache_is_not_used(tmp_path: Path, left: int) -> None:
 
 def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    read = decode_module._as_shown
+    read = decode_module.as_shown
 
     class Killed(BaseException): ...
 
@@ -305,7 +309,7 @@ def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.Monke
         return read(path)
 
     with monkeypatch.context() as patch:
-        patch.setattr(decode_module, "_as_shown", die)
+        patch.setattr(decode_module, "as_shown", die)
         with pytest.raises(Killed):
             decode(files, 8, cache=cache, memory_gb=NOTHING)
     assert list(cache.glob("*.npy")) == []
@@ -347,7 +351,7 @@ def test_without_any_room_images_are_decoded_when_looked_at(
     fill_disk(monkeypatch)
     with pytest.warns(UserWarning, match=r"do not fit .*decoded again for every batch.*data\.knobs\.cache"):
         images = decode(files, 8, cache=cache, memory_gb=NOTHING)
-    assert isinstance(images.pixels, FilePixels)
+    assert isinstance(images.pixels, FileArrays)
     assert images.keys == held.keys
     assert images.files == held.files
     assert torch.equal(images.pixels[:], held.pixels[:])
@@ -402,11 +406,11 @@ def test_file_pixels_name_a_file_that_has_gone_bad(tmp_path: Path) -> None:
 
 def test_memory_is_half_of_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: 2 * gigabytes(3, 8))
+    monkeypatch.setattr(store, "free_memory_gb", lambda: 2 * gigabytes(3, 8))
     decode(files, 8, cache=cache)
     decode_each([files[:1], files[1:]], 8, cache=cache, memory_gb=None)
     assert not cache.exists()
-    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: 1.9 * gigabytes(3, 8))
+    monkeypatch.setattr(store, "free_memory_gb", lambda: 1.9 * gigabytes(3, 8))
     decode(files, 8, cache=cache)
     assert len(list(cache.iterdir())) == 1
     decode_each([files[:1], files[1:]], 8, cache=cache, memory_gb=None)  # one fits, the other two do not
@@ -414,13 +418,13 @@ def test_memory_is_half_of_what_is_free(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: 24.0)
+    monkeypatch.setattr(store, "free_memory_gb", lambda: 24.0)
     assert allowance(3.0) == 3.0
     assert allowance(None) == 12.0
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
     assert allowance(None) == 3.0
-    monkeypatch.setattr(decode_module, "free_memory_gb", lambda: None)
+    monkeypatch.setattr(store, "free_memory_gb", lambda: None)
     assert allowance(None) == 4.0
 
 
@@ -434,7 +438,7 @@ def test_aspects_are_those_of_the_image_as_shown(
         exif[0x0112] = orientation
     path = tmp_path / f"turned.{suffix}"
     picture(size=(30, 20)).save(path, exif=exif)
-    shown = decode_module._as_shown(path)
+    shown = decode_module.as_shown(path)
     assert shown.size == ((20, 30) if orientation in (5, 6, 7, 8) else (30, 20))
     assert aspects([path]).tolist() == pytest.approx([shown.width / shown.height])
 
@@ -489,3 +493,56 @@ def test_what_is_no_image_is_found_at_once_even_if_files_stay_files(
     fill_disk(monkeypatch)
     with pytest.raises(UserError, match=r"1 of 3 images cannot be read: .*not an image"):
         decode(files, 8, memory_gb=NOTHING)
+
+
+# -- height and width --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("memory_gb", [NOTHING, 4.0])
+@pytest.mark.parametrize("size", [(4, 10), [12, 3]])
+def test_height_and_width_may_differ(tmp_path: Path, size: Sequence[int], memory_gb: float) -> None:
+    files = save(tmp_path)
+    pixels = decode(files, size, memory_gb=memory_gb).pixels
+    height, width = size
+    assert pixels.shape == (3, 3, height, width)
+    for row, (_, path) in enumerate(files):
+        expected = Image.open(path).resize((width, height), Image.Resampling.BICUBIC)
+        assert np.array_equal(pixels[row].permute(1, 2, 0).numpy(), np.asarray(expected))
+    assert torch.equal(FilePixels(files, size)[:], pixels[:])
+    assert gigabytes(3, size) == 3 * 3 * height * width / 2**30
+
+
+def test_one_number_is_a_square(tmp_path: Path) -> None:
+    files, cache = save(tmp_path), tmp_path / "cache"
+    square = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels[:]
+    assert torch.equal(decode(files, (8, 8), cache=cache, memory_gb=NOTHING).pixels[:], square)
+    assert len(list(cache.iterdir())) == 1
+    decode(files, (4, 16), cache=cache, memory_gb=NOTHING)  # as many bytes
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_a_cache_keeps_its_name_from_version_to_version(tmp_path: Path) -> None:
+    files, cache = save(tmp_path, 1), tmp_path / "cache"
+    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    (key, path), status = files[0], files[0][1].stat()
+    text = json.dumps([1, [1, 3, 8, 8], [[key, str(path), status.st_size, status.st_mtime_ns]]])
+    assert [file.name for file in cache.iterdir()] == [
+        f"images-{hashlib.sha256(text.encode()).hexdigest()[:32]}.npy"
+    ]
+
+
+def test_few_large_pictures_wait_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = save(tmp_path, 7)
+    whole = decode(files, 8).pixels[:]
+    blocks = []
+    attempts = store.attempts
+
+    def watch(work: object, paths: object, block: int) -> object:
+        blocks.append(block)
+        return attempts(work, paths, block)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(store, "attempts", watch)
+    monkeypatch.setattr(store, "_cores", lambda: 1)
+    monkeypatch.setattr(store, "_BLOCK_BYTES", 3 * 3 * 8 * 8)
+    assert torch.equal(decode(files, 8).pixels[:], whole)
+    assert blocks == [3]

@@ -27,8 +27,8 @@ def test_shapes(shift: Shift) -> None:
 
 def test_classes_are_balanced_and_in_no_order(shift: Shift) -> None:
     assert shift.truth is not None
-    assert shift.source.labels.bincount().tolist() == [40] * 10
-    assert shift.truth.bincount().min() > 110
+    assert shift.source.labels[:].bincount().tolist() == [40] * 10
+    assert shift.truth[:].bincount().min() > 110
     for labels in (shift.source.labels, shift.truth):
         assert not torch.equal(labels[:10], torch.arange(10))
 
@@ -40,7 +40,7 @@ def test_pool_and_test_are_scikit_learns_digits_and_share_none(shift: Shift) -> 
     from sklearn.datasets import load_digits
 
     whole = load_digits()
-    for key, pixels, label in zip(shift.pool.keys[:50], shift.pool.pixels[:], shift.truth, strict=False):
+    for key, pixels, label in zip(shift.pool.keys[:50], shift.pool.pixels[:], shift.truth[:], strict=False):
         row = int(key.split("/")[1])
         assert whole.target[row] == label
         small = torch.nn.functional.avg_pool2d(pixels.float(), 2)[0] / 255 * 16
@@ -73,7 +73,7 @@ def test_every_font_draws_ten_different_digits() -> None:
 def test_same_seed_same_images_and_the_target_knows_no_seed(shift: Shift) -> None:
     again, other = digits(source_size=400), digits(source_size=400, seed=1)
     assert torch.equal(again.source.images.pixels[:], shift.source.images.pixels[:])
-    assert torch.equal(again.source.labels, shift.source.labels)
+    assert torch.equal(again.source.labels[:], shift.source.labels[:])
     assert not torch.equal(other.source.images.pixels[:], shift.source.images.pixels[:])
     assert other.test is not None
     assert shift.test is not None

@@ -28,6 +28,7 @@ from ducats.data.views import (
     draw,
     interpolation,
     look,
+    look_labels,
     resize_at_once,
     resize_one_by_one,
     turn_hue,
@@ -114,7 +115,7 @@ def test_resizing(crop: Any, size: int) -> None:
 def test_resizing_at_once_is_resizing_one_by_one(size: int) -> None:
     images, view = noise(40), View(crop="resized", size=size, scale=(0.01, 1.0), flip=0.5)
     luck = drawn(view, images)
-    at_once, one_by_one = (resize(images, luck, size) for resize in (resize_at_once, resize_one_by_one))
+    at_once, one_by_one = (r(images, luck, (size, size)) for r in (resize_at_once, resize_one_by_one))
     torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-6)
 
 
@@ -123,7 +124,7 @@ def test_a_box_shows_nothing_of_what_is_beside_it() -> None:
     images[:, :, 4:9, 3:12] = 51
     luck = torch.tensor([[4.0, 3.0, 5.0, 9.0] + [0.0] * (LUCK - 4)])
     for resize in (resize_at_once, resize_one_by_one):
-        torch.testing.assert_close(resize(images, luck, 11), torch.full((1, 1, 11, 11), 0.2))
+        torch.testing.assert_close(resize(images, luck, (11, 11)), torch.full((1, 1, 11, 11), 0.2))
 
 
 def test_interpolation_in_numbers() -> None:
@@ -508,3 +509,66 @@ def test_a_graph_shows_what_the_cpu_shows(view: View) -> None:
         luck.copy_(chance)
         graph.replay()
         torch.testing.assert_close(shown.cpu(), look(images, view, chance), rtol=0, atol=1e-5)
+
+
+# ---- label maps
+
+
+def labels_like(images: Tensor) -> Tensor:
+    """A map whose label is the image's own grey: what is shown of both must stay together."""
+    return (images[:, 0] // 16).to(torch.int8)
+
+
+def steps(count: int = 6, height: int = 24, width: int = 40) -> Tensor:
+    """Images in flat blocks of eight pixels, so that a nearest neighbour is unambiguous inside of them."""
+    generator = torch.Generator().manual_seed(3)
+    blocks = torch.randint(0, 16, (count, 1, height // 8, width // 8), generator=generator) * 16
+    return blocks.repeat_interleave(8, 2).repeat_interleave(8, 3).to(torch.uint8)
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        View(),
+        View(flip=0.5),
+        View(crop="center", size=(16, 24)),
+        View(crop="random", size=(16, 32), flip=0.5),
+        View(crop="random", size=24, pad=4, flip=0.5),
+    ],
+)
+def test_a_label_map_is_shown_as_its_image_is(view: View) -> None:
+    images = steps()
+    luck = drawn(view, images)
+    shown = look(images, view, luck)
+    labels = look_labels(labels_like(images), view, luck)
+    assert labels.dtype == torch.int8
+    assert torch.equal(labels, ((shown[:, 0] * 255).round() // 16).to(torch.int8))
+    assert labels.shape[1:] == view.sides(24, 40)
+
+
+@pytest.mark.parametrize("size", [(12, 20), (48, 80), (17, 31)])
+def test_a_resized_label_map_is_torchvisions_nearest(size: tuple[int, int]) -> None:
+    images = steps()
+    view = View(crop="resized", size=size, scale=(0.3, 1.0), flip=0.5)
+    luck, maps = drawn(view, images), labels_like(images)
+    labels = look_labels(maps, view, luck)
+    for one, map_, row in zip(labels, maps, luck, strict=True):
+        top, left, tall, wide = row[:4].int().tolist()
+        theirs = TF.resized_crop(
+            map_[None], top, left, tall, wide, list(size), interpolation=T.InterpolationMode.NEAREST_EXACT
+        )[0]
+        assert torch.equal(one, theirs.flip(-1) if row[FLIP] else theirs)
+
+
+def test_views_of_another_shape_are_torchvisions() -> None:
+    images = noise(4)
+    for view in (View(size=(9, 14)), View(crop="resized", size=(7, 12), flip=0.5)):
+        luck = drawn(view, images)
+        shown = look(images, view, luck)
+        for one, image, row in zip(shown, images, luck, strict=True):
+            top, left, tall, wide = row[:4].int().tolist()
+            theirs = TF.resized_crop(
+                image.float() / 255, top, left, tall, wide, list(view.sides(1, 1)), antialias=True
+            )
+            theirs = theirs.flip(-1) if row[FLIP] else theirs
+            torch.testing.assert_close(one, theirs, rtol=0, atol=1e-5)

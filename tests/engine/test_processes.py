@@ -9,18 +9,20 @@ import time
 from pathlib import Path
 from typing import Any
 
+import pick_in_processes
 import pytest
 
-from conftest import QUICK
+from conftest import QUICK, QUICK_PIXELS, Runner
 from ducats import records
 from ducats.rundir import RunDir
 
 SCRIPT = Path(__file__).with_name("score_in_processes.py")
+PIXELS = Path(__file__).with_name("pick_in_processes.py")
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
-def score(processes: int, count: int, out: Path) -> dict[str, Any]:
-    command = [sys.executable, str(SCRIPT), str(processes), str(count), str(out)]
+def score(processes: int, count: int, out: Path, script: Path = SCRIPT) -> dict[str, Any]:
+    command = [sys.executable, str(script), str(processes), str(count), str(out)]
     done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
     found: dict[str, Any] = json.loads(out.read_text())
@@ -31,6 +33,57 @@ def score(processes: int, count: int, out: Path) -> dict[str, Any]:
 def test_two_processes_pick_just_what_one_picks(tmp_path: Path, count: int) -> None:
     one, two = (score(n, count, tmp_path / f"{n}.json") for n in (1, 2))
     assert one == two
+
+
+@pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
+def test_two_processes_pick_just_the_pixels_that_one_picks(tmp_path: Path, count: int) -> None:
+    pick_in_processes.main(1, count, tmp_path / "1.json")
+    assert score(2, count, tmp_path / "2.json", PIXELS) == json.loads((tmp_path / "1.json").read_text())
+
+
+def pixels_on_two_processes(folder: Path, *settings: str) -> RunDir:
+    done = subprocess.run(
+        [
+            *(sys.executable, "-m", "ducats", "run", "-c", "data/streets", "--method", "duc"),
+            *(part for setting in (*QUICK_PIXELS, *settings) for part in ("--set", setting)),
+            *("--processes", "2", "--out", str(folder)),
+        ],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return RunDir(folder)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        # Sums of gradients round otherwise on two processes: what is asked before training must be the same.
+        (("ask={budget: 5%, after: [0]}", "train.batch_size=4"), 1),
+        # And what needs no model, in all rounds.
+        (("query={name: random}", "task.unit=region", "train.batch_size=4"), 2),
+    ],
+)
+def test_a_pixel_run_buys_the_same_on_two_processes(
+    run_pixels: Runner, tmp_path: Path, settings: tuple[str, ...], rounds: int
+) -> None:
+    homes = [run_pixels(*settings), pixels_on_two_processes(tmp_path / "two", *settings)]
+    ledgers = [list(home.bought().entries()) for home in homes]
+    assert ledgers[0] == ledgers[1]
+    assert homes[0].bought().rounds == rounds
+    assert len(ledgers[0]) == 5 * 26
+    for number in range(1, rounds + 1):
+        files = [(home.folder / "labels" / f"round-{number:02d}.npz").read_bytes() for home in homes]
+        assert files[0] == files[1]
+    first = [home.stages()[0] for home in homes]
+    assert all(one[name] == other[name] for one, other in [first] for name in ("labels", "clicks", "pixels"))
+    losses = [[r["losses"] for r in records.read(h.metrics) if r["kind"] == "epoch"] for h in homes]
+    assert losses[0][-1].keys() == losses[1][-1].keys()
+    if rounds == 1:
+        assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same, untrained model
 
 
 def command(folder: Path) -> list[str]:

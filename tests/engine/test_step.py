@@ -200,12 +200,12 @@ def batch_of(labelled: int, seed: int) -> Batch:
     return Batch(some(8), known, torch.rand(8, 3, 12, 12, generator=generator))
 
 
-def make_step(*, graphs: bool) -> Step:
+def make_step(*, graphs: bool, clip: float | None = None) -> Step:
     fabric = make_fabric("cpu")
     bare = make_model()
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, HOW, fused=True))
     model.train()
-    return Step(model, stepper, duc, fabric, graphs=graphs)
+    return Step(model, stepper, duc, fabric, graphs=graphs, clip=clip)
 
 
 def test_a_recorded_step_reads_new_batches_rates_and_weights(fake_graphs: type[FakeGraph]) -> None:
@@ -219,6 +219,99 @@ def test_a_recorded_step_reads_new_batches_rates_and_weights(fake_graphs: type[F
         assert {n: float(v) for n, v in one.items()} == pytest.approx({n: float(v) for n, v in two.items()})
     # The first of each shape and weight runs plainly, the next is recorded and replayed, as are the others.
     assert [graph.replays for graph in fake_graphs.made] == [3, 2, 2]
+
+
+PLAIN = Optimisation(lr=1.0, momentum=0.0, nesterov=False, weight_decay=0.0, multipliers={})
+
+
+def moved(clip: float | None, batch: Batch) -> Tensor:
+    """How far plain descent at rate 1 moves the weights: its gradient, whatever was done to it."""
+    fabric, bare = make_fabric("cpu"), make_model()
+    model, stepper = fabric.setup(bare, make_optimiser(bare.network, PLAIN))
+    model.train()
+    before = torch.cat([p.detach().double().flatten() for p in bare.parameters()])
+    Step(model, stepper, duc, fabric, clip=clip)(batch, 1.0)
+    return before - torch.cat([p.detach().double().flatten() for p in bare.parameters()])
+
+
+@pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
+def test_a_long_gradient_is_shortened_and_keeps_its_direction(share: float) -> None:
+    batch = batch_of(4, 0)
+    free = moved(None, batch)
+    clip = share * float(free.norm())
+    cut = moved(clip, batch)
+    assert float(cut.norm()) == pytest.approx(clip, rel=1e-4)
+    assert torch.allclose(cut / cut.norm(), free / free.norm(), atol=1e-4)
+
+
+def test_a_short_gradient_is_left_alone_to_the_bit() -> None:
+    batch = batch_of(4, 0)
+    free = moved(None, batch)
+    assert torch.equal(moved(1.01 * float(free.norm()), batch), free)
+    assert torch.equal(moved(1e9, batch), free)
+
+
+def test_the_norm_is_over_all_weights_and_losses_are_as_they_were() -> None:
+    batch, steps_ = batch_of(4, 0), [make_step(graphs=False, clip=clip) for clip in (None, 0.05)]
+    for seed in range(4):
+        batch = batch_of(4, seed)
+        losses = [step(batch, 1.0) for step in steps_]
+        norms = [
+            float(torch.stack([p.grad.norm() for p in step.model.parameters() if p.grad is not None]).norm())
+            for step in steps_
+        ]
+        assert norms[1] == pytest.approx(0.05, rel=1e-3)
+        assert norms[0] > 0.05
+        if seed == 0:  # before anything moved
+            assert {n: float(v) for n, v in losses[0].items()} == {n: float(v) for n, v in losses[1].items()}
+
+
+def test_a_recorded_step_shortens_its_gradient_too(fake_graphs: type[FakeGraph]) -> None:
+    recorded, plain, free = (
+        make_step(graphs=g, clip=c) for g, c in ((True, 0.05), (False, 0.05), (False, None))
+    )
+    for seed in range(6):
+        batch = batch_of(4, seed)
+        one, two, three = (
+            torch.stack(list(step(batch, 1.0).values())).sum() for step in (recorded, plain, free)
+        )
+        assert float(one) == pytest.approx(float(two), rel=1e-5)
+    assert float(two) != pytest.approx(float(three), rel=1e-5)
+    assert [graph.replays for graph in fake_graphs.made] == [5]
+
+
+def test_a_gradient_that_is_no_number_is_not_hidden() -> None:
+    class Spoils(torch.nn.Module):
+        """Its loss is a number, its gradient none."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.zeros(()))
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.scale.sqrt() * images.flatten(1)[:, :4]
+
+    fabric, bare = make_fabric("cpu"), Evidential(Spoils())
+    model, stepper = fabric.setup(bare, make_optimiser(bare.network, PLAIN))
+    step = Step(model, stepper, duc, fabric, clip=1.0)
+    with pytest.raises(UserError, match="'weights' became nan"):
+        fit_epoch(step, [batch_of(4, 0)], lambda _: 1.0, first_step=0, fabric=fabric, on_step=lambda *_: None)
+
+
+def test_maps_of_another_kind_are_another_shape(fake_graphs: type[FakeGraph]) -> None:
+    """A buffer of bytes would cut the numbers of classes beyond 127."""
+
+    def sums(_model: Any, batch: Batch) -> dict[str, Tensor]:
+        weight = next(_model.parameters())
+        assert batch.target is not None
+        return {"target/sum": batch.target.labels.double().sum() + 0 * weight.sum()}
+
+    step = make_step(graphs=True)
+    step.objective = sums
+    for kind, value in ((torch.int8, 100), (torch.int8, 101), (torch.int16, 200), (torch.int16, 300)):
+        images, maps = torch.zeros(2, 3, 4, 4), torch.full((2, 4, 4), value, dtype=kind)
+        batch = Batch(Labelled(images, maps), None, None, Labelled(images, maps))
+        assert float(step(batch, 1.0)["target/sum"]) == 32 * value
 
 
 def test_learning_rates_are_numbers_again_after_an_epoch(fake_graphs: type[FakeGraph]) -> None:
@@ -335,7 +428,9 @@ def same_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
-def losses_of(fabric: Fabric, images_on: Where, *, graphs: bool) -> tuple[list[float], Step]:
+def losses_of(
+    fabric: Fabric, images_on: Where, *, graphs: bool, clip: float | None = None
+) -> tuple[list[float], Step]:
     """Fifty steps with images on the device or not, from a graph or not."""
     # Sides that pooling halves twice: the adaptive kind has no deterministic gradient.
     views = Views(*[replace(view, size=16) for view in (JITTERED, JITTERED, VIEWS.unlabelled)])
@@ -343,7 +438,7 @@ def losses_of(fabric: Fabric, images_on: Where, *, graphs: bool) -> tuple[list[f
     source, pool = resident.settle([shift.source.images, shift.pool], fabric.device, images_on)
     bare = make_model().to(memory_format=torch.channels_last)
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, HOW, fused=True))
-    step = Step(model, stepper, duc, fabric, graphs=graphs)
+    step = Step(model, stepper, duc, fabric, graphs=graphs, clip=clip)
     model.train()
     streams = Streams(replace(shift.source, images=source), pool, views, BATCH, STEPS, seed=0)
     losses = [
@@ -365,9 +460,10 @@ def test_recorded_steps_equal_plain_ones(fake_graphs: type[FakeGraph]) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.usefixtures("same_bits")
 @pytest.mark.parametrize("images_on", ["device", "host"])
-def test_recorded_steps_equal_plain_ones_on_a_gpu(images_on: Where) -> None:
+@pytest.mark.parametrize("clip", [None, 0.05])
+def test_recorded_steps_equal_plain_ones_on_a_gpu(images_on: Where, clip: float | None) -> None:
     fabric = make_fabric("cuda", precision="32-true", deterministic=True)
-    plain, _ = losses_of(fabric, images_on, graphs=False)
-    recorded, step = losses_of(fabric, images_on, graphs=True)
+    plain, _ = losses_of(fabric, images_on, graphs=False, clip=clip)
+    recorded, step = losses_of(fabric, images_on, graphs=True, clip=clip)
     assert recorded == pytest.approx(plain, rel=1e-5)
     assert len(step._recorded) == 1

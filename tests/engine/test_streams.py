@@ -1,19 +1,23 @@
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import pytest
 import torch
 
 from ducats.data import toy
+from ducats.data.exam import Chosen
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, VOID
+from ducats.domain import UNLABELLED, VOID, Domain, Images
 from ducats.engine.processes import make_fabric
 from ducats.engine.streams import (
     Streams,
     Views,
+    classes_shown,
     even_batches,
     fill,
     passes,
+    rare_first,
     short_last,
     steps_in_epoch,
     whole_batches,
@@ -99,7 +103,7 @@ def test_labels_go_with_their_images() -> None:
     shift = toy()
     known = {
         image.numpy().tobytes(): int(label)
-        for image, label in zip(shift.source.images.pixels[:], shift.source.labels, strict=True)
+        for image, label in zip(shift.source.images.pixels[:], shift.source.labels[:], strict=True)
     }
     for batch in batches(views=Views()):
         for image, label in zip(batch.source.images, batch.source.labels, strict=True):
@@ -109,3 +113,141 @@ def test_labels_go_with_their_images() -> None:
 def test_a_batch_that_the_processes_cannot_share() -> None:
     with pytest.raises(UserError, match="multiple of 1 processes, two images each"):
         batches(batch_size=1)
+
+
+# ---- rare classes, and maps
+
+
+def test_rare_classes_come_more_often() -> None:
+    presence = torch.zeros(200, 3, dtype=torch.bool)
+    presence[:, 0] = True
+    presence[:20, 1] = True
+    presence[7, 2] = True
+    order = rare_first(presence, 3000, fork(0, "order"))
+    shares = presence[order].double().mean(0)
+    # Classes are drawn in proportion to 1 / ln(1.01 + share of what was seen). In the long run the shares f
+    # of all that was seen repeat themselves: solved here by iteration, without drawing.
+    seen = torch.ones(3, dtype=torch.double)
+    for _ in range(200):
+        chance = 1 / torch.log(1.01 + seen / seen.sum())
+        chance /= chance.sum()
+        # What is seen with a drawn class: class 0 always; class 1 in a tenth of class 0's images; class 2 ...
+        with_class = torch.stack([presence[presence[:, c]].double().mean(0) for c in range(3)])
+        seen = chance @ with_class
+    assert torch.allclose(shares, seen, atol=0.03)
+    assert shares[2] > 0.2  # one image of two hundred
+
+
+def test_drawing_rare_classes_is_repeatable_and_even_within_a_class() -> None:
+    presence = torch.eye(4, dtype=torch.bool).repeat(5, 1)
+    order = rare_first(presence, 400, fork(1, "order"))
+    assert torch.equal(order, rare_first(presence, 400, fork(1, "order")))
+    assert not torch.equal(order, rare_first(presence, 400, fork(2, "order")))
+    counts = torch.bincount(order, minlength=20)
+    # Each class takes its five images in turns.
+    assert all(int(counts[c::4].max() - counts[c::4].min()) <= 1 for c in range(4))
+
+
+def test_a_class_that_no_image_shows_is_never_drawn() -> None:
+    presence = torch.tensor([[True, False], [True, False]])
+    assert set(rare_first(presence, 10, fork(0)).tolist()) == {0, 1}
+    with pytest.raises(UserError, match="label maps"):
+        rare_first(torch.zeros(3, 2, dtype=torch.bool), 4, fork(0))
+
+
+def pixel_shift() -> tuple[Domain, Images]:
+    generator = torch.Generator().manual_seed(0)
+    pixels = torch.randint(0, 256, (6, 3, 4, 6), dtype=torch.uint8, generator=generator)
+    maps = torch.randint(-2, 3, (6, 4, 6), generator=generator).to(torch.int8)
+    source = Domain(Images(tuple(f"s{n}" for n in range(6)), pixels), maps, ("a", "b", "c"))
+    return source, Images(tuple(f"t{n}" for n in range(5)), pixels[:5].flip(0))
+
+
+def test_classes_shown_by_maps_and_by_images() -> None:
+    source, _ = pixel_shift()
+    maps = source.labels[:]
+    expected = torch.stack([torch.stack([(m == c).any() for c in range(3)]) for m in maps])
+    assert torch.equal(classes_shown(source), expected)
+    images = replace(source, labels=torch.tensor([0, 2, 1, 1, 0, 2]))
+    assert classes_shown(images).int().argmax(1).tolist() == [0, 2, 1, 1, 0, 2]
+
+
+def test_maps_stay_with_their_images() -> None:
+    source, pool = pixel_shift()
+    targets = (pool.pixels[:][:, 0] % 5).to(torch.int8) - 2
+    views = Views(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4)))
+    streams = Streams(source, pool, views, batch_size=2, steps=7, seed=0)
+    for batch in streams.epoch(0, targets, make_fabric("cpu")):
+        assert batch.labelled is None
+        assert batch.unlabelled is None
+        assert batch.target is not None
+        assert batch.target.images.shape == (2, 3, 3, 4)
+        shown = (batch.target.images[:, 0] * 255).round()
+        assert torch.equal(batch.target.labels, (shown % 5 - 2).to(torch.int8))
+        assert batch.source.labels.shape == (2, 4, 6)
+
+
+def test_images_bought_whole_have_a_stream_of_their_own() -> None:
+    source, pool = pixel_shift()
+    targets = torch.full((5, 4, 6), -1, dtype=torch.int8)
+    targets[[1, 3]] = 2
+    streams = Streams(source, pool, Views(), batch_size=2, steps=4, seed=0)
+    for batch in streams.epoch(0, targets, make_fabric("cpu"), whole=torch.tensor([1, 3])):
+        assert batch.labelled is not None
+        assert batch.target is not None
+        assert (batch.labelled.labels == 2).all()
+        assert (batch.target.labels == -1).all()
+    everything = torch.arange(5)
+    assert all(b.target is None for b in streams.epoch(1, targets, make_fabric("cpu"), whole=everything))
+
+
+def test_void_and_unlabelled_reach_the_objective_as_they_are() -> None:
+    source, pool = pixel_shift()
+    targets = torch.randint(VOID, 3, (5, 4, 6), generator=fork(0, "targets")).to(torch.int8)
+    streams = Streams(source, pool, Views(), batch_size=2, steps=9, seed=0)
+    maps = {image.numpy().tobytes(): n for n, image in enumerate(pool.pixels[:])}
+    sources = {image.numpy().tobytes(): n for n, image in enumerate(source.images.pixels[:])}
+    seen: set[int] = set()
+    for batch in streams.epoch(0, targets, make_fabric("cpu")):
+        assert batch.target is not None
+        for part, known, where in ((batch.source, source.labels, sources), (batch.target, targets, maps)):
+            assert part.labels.dtype == torch.int8
+            for image, labels in zip(part.images, part.labels, strict=True):
+                number = where[(image * 255).round().to(torch.uint8).numpy().tobytes()]
+                assert torch.equal(labels, known[number])
+                seen |= {number} if part is batch.target else set()
+    assert seen == set(range(5))  # images without a label are looked at, too
+
+
+@pytest.mark.parametrize("kind", ["held", "made"])
+def test_maps_that_are_made_when_looked_at_are_the_same(kind: str) -> None:
+    source, pool = pixel_shift()
+    targets = torch.randint(VOID, 3, (5, 4, 6), generator=fork(0, "targets")).to(torch.int8)
+    views = Views(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4), flip=0.5))
+
+    def epoch(labels: Any) -> list[Batch]:
+        return list(Streams(source, pool, views, 2, 6, seed=0).epoch(1, labels, make_fabric("cpu")))
+
+    chosen = Chosen(targets, torch.arange(5))
+    for one, two in zip(epoch(targets), epoch(chosen if kind == "made" else targets.clone()), strict=True):
+        assert one.target is not None
+        assert two.target is not None
+        assert torch.equal(one.target.labels, two.target.labels)
+        assert torch.equal(one.target.images, two.target.images)
+
+
+def test_rare_source_classes_are_drawn_only_if_asked_for() -> None:
+    source, pool = pixel_shift()
+    maps = torch.zeros_like(source.labels[:])
+    maps[2] = 1  # the only image with that class
+    rare = replace(source, labels=maps)
+    targets = torch.full((5, 4, 6), UNLABELLED, dtype=torch.int8)
+    shares = []
+    for presence in (None, classes_shown(rare)):
+        streams = Streams(rare, pool, Views(), 2, 200, seed=0, presence=presence)
+        shown = torch.cat(
+            [b.source.labels.flatten(1)[:, 0] for b in streams.epoch(0, targets, make_fabric("cpu"))]
+        )
+        shares.append(float((shown == 1).double().mean()))
+    assert shares[0] == pytest.approx(1 / 6, abs=0.01)
+    assert shares[1] == pytest.approx(1 / 2, abs=0.02)

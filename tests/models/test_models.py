@@ -71,3 +71,52 @@ def test_features_are_those_of_the_layer_that_made_the_logits() -> None:
     copied = copy.deepcopy(model)
     assert copied(images).features is not None
     assert list(copied._hooks) == [copied.network.head]
+
+
+class Maps(nn.Module):
+    """Linear layers on every position, as some backbones have them."""
+
+    def __init__(self, tell: bool) -> None:
+        super().__init__()
+        self.tell = tell
+        self.body, self.head = nn.Linear(3, 5), nn.Linear(5, 2)
+
+    def forward(self, images: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        seen = self.body(images[..., ::2, ::2].movedim(1, -1)).relu()
+        logits: Tensor = self.head(seen).movedim(-1, 1)
+        return (logits, seen.movedim(-1, 1)) if self.tell else logits
+
+
+@pytest.mark.parametrize("tell", [True, False])
+def test_maps_of_logits_are_handed_on_as_they_are(tell: bool) -> None:
+    network = Maps(tell)
+    with torch.no_grad():
+        network.head.bias.fill_(50)
+    model, images = Evidential(network, "exp_clamped"), torch.rand(2, 3, 5, 8)
+    for _ in range(2):
+        output = model(images)
+        said = network(images)
+        assert torch.equal(output.z, said[0] if tell else said)
+        assert output.z.shape == (2, 2, 3, 4)
+        assert float(output.z.detach().min()) > 10  # the clamp comes after the interpolation
+        assert output.size == (5, 8)
+        assert output.evidence(output.z).unique().tolist() == [10.0]
+        assert (output.features is None) is not tell
+        assert model._calls == []
+    assert list(model._hooks) == []  # nobody is listened to in vain
+
+
+def test_rows_have_no_size_and_no_evidence_left() -> None:
+    output = Evidential(small_cnn(classes=3, channels=1), "exp_clamped")(torch.rand(2, 1, 8, 8))
+    assert output.size is None
+    assert torch.equal(output.evidence(output.z * 100), output.z * 100)
+
+
+def test_half_floats_of_maps_become_float32() -> None:
+    class Half(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return torch.full((len(images), 2, 1, 1), 20.0, dtype=torch.bfloat16)
+
+    z = Evidential(Half(), "exp_clamped")(torch.rand(3, 1, 2, 2)).z
+    assert z.dtype == torch.float32
+    assert z.unique().tolist() == [20.0]

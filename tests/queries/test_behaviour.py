@@ -1,22 +1,43 @@
-"""On small pools made by hand, each query picks what its method says."""
+"""On small pools and maps made by hand, each query picks what its method says."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
-from ducats.queries import QUERIES
+from ducats.domain import UNLABELLED, VOID
+from ducats.queries import QUERIES, columns_of
 from ducats.rows import Rows, Slate
+from ducats.units import Unit, spend
 
 
-def ask(name: str, z: Tensor, budget: int, features: Tensor | None = None, **knobs: object) -> list[int]:
-    where = torch.arange(len(z))
-    columns = {"z": z} | ({} if features is None else {"features": features})
-    rows = Rows(where, torch.zeros_like(where), columns)
+def ask(name: str, z: Tensor, budget: int, features: Tensor | None = None, **knobs: Any) -> list[int]:
+    strategy, where = QUERIES[name].bound(knobs), torch.arange(len(z))
+    rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
     slate = Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
-    picks: list[int] = QUERIES[name].query(slate, **knobs).tolist()
+    picks: list[int] = strategy.query(slate).tolist()
     return picks
+
+
+def buy(
+    name: str, z: Tensor, budget: int, unit: Unit | None = None, target: Tensor | None = None, **knobs: Any
+) -> list[tuple[int, int]]:
+    """Rows and columns of the pixels bought of one map ``(C, H, W)``."""
+    height, width = z.shape[1:]
+    picked = spend(
+        QUERIES[name].bound(knobs),
+        unit or Unit("pixel"),
+        z=z,
+        features=None,
+        target=torch.full((height, width), UNLABELLED, dtype=torch.int8) if target is None else target,
+        image=0,
+        pixels=None,
+        budget=budget,
+        generator=torch.Generator().manual_seed(0),
+    )
+    return [divmod(position, width) for position in picked.position.tolist()]
 
 
 def log_alpha(*alphas: list[float]) -> Tensor:
@@ -109,3 +130,107 @@ def test_published_arithmetic_agrees_until_it_drowns() -> None:
 def test_kappa_below_one_is_refused(name: str) -> None:
     with pytest.raises(ValueError, match="kappa must be at least 1"):
         ask(name, torch.zeros(5, 2), 1, torch.zeros(5, 2), kappa=0.5)
+
+
+def unsure(sure: float, *weak: tuple[int, int, float]) -> Tensor:
+    """A map of 4 x 6 pixels of two classes, sure of the first but for some pixels with less lead."""
+    z = torch.zeros(2, 4, 6, dtype=torch.float64)
+    z[0] = sure
+    for y, x, lead in weak:
+        z[0, y, x] = lead
+    return z
+
+
+def test_entropy_and_margin_of_pixels() -> None:
+    z = unsure(5.0, (1, 2, 0.5), (3, 5, 0.1), (0, 0, 1.0))
+    for name in ("entropy", "margin", "least_confident"):
+        assert buy(name, z, 3) == [(3, 5), (1, 2), (0, 0)]
+    known = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+    known[3, 5], known[0, 0] = 1, VOID
+    assert buy("entropy", z, 2, target=known) == [(1, 2), (0, 1)]  # then a tie: the first of the others
+    assert len(buy("margin", z, 99, target=known)) == 22  # what is left is less than the budget
+
+
+def test_duc_of_pixels() -> None:
+    z = torch.tensor([80.0, 1.0]).log()[:, None, None].expand(2, 4, 6).double().clone()
+    z[:, 0, 0] = torch.tensor([90.0, 90.0]).log()  # ambiguous, but well known: out in the first round
+    z[:, 1, 4] = torch.tensor([0.2, 0.02]).log()  # foreign
+    z[:, 2, 2] = torch.tensor([0.6, 0.5]).log()  # foreign and the more ambiguous of the foreign
+    z[:, 3, 5] = torch.tensor([0.3, 0.05]).log()  # foreign
+    assert buy("duc", z, 1, kappa=3) == [(2, 2)]
+    assert buy("duc", z, 1, kappa=24) == [(0, 0)]
+    assert buy("duc", z, 1, kappa=1) == buy("u_dis", z, 1)
+    assert buy("duc", z, 2, kappa=1, order="data_dis") == [(2, 2), (0, 0)]
+
+
+def reference_scores(z: Tensor, radius: int) -> list[list[tuple[float, float, float]]]:
+    """Impurity and mean entropy of each window, and the entropy of its middle, by RIPU's definitions."""
+    classes, height, width = z.shape
+    found: list[list[tuple[float, float, float]]] = []
+    for y in range(height):
+        found.append([])
+        for x in range(width):
+            histogram, entropies, own = [0] * classes, [], 0.0
+            for i in range(max(0, y - radius), min(height, y + radius + 1)):
+                for j in range(max(0, x - radius), min(width, x + radius + 1)):
+                    weights = [math.exp(v) for v in z[:, i, j].tolist()]
+                    shares = [w / sum(weights) for w in weights]
+                    histogram[shares.index(max(shares))] += 1
+                    entropies.append(-sum(p * math.log(p) for p in shares))
+                    own = entropies[-1] if (i, j) == (y, x) else own
+            n = len(entropies)
+            impurity = -sum(c / n * math.log(c / n) for c in histogram if c)
+            found[-1].append((impurity / math.log(classes), sum(entropies) / n / math.log(classes), own))
+    return found
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ripu_takes_the_regions_of_highest_product(seed: int) -> None:
+    z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    scores = reference_scores(z, 1)
+    ranked = sorted(
+        ((y, x) for y in range(9) for x in range(13)),
+        key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][1],
+    )
+    regions, expected = list[tuple[int, int]](), list[tuple[int, int]]()
+    for y, x in ranked:
+        if all(max(abs(y - v), abs(x - u)) > 2 for v, u in regions):
+            regions.append((y, x))
+            expected += [
+                (i, j)
+                for i in range(max(0, y - 1), min(9, y + 2))
+                for j in range(max(0, x - 1), min(13, x + 2))
+            ]
+    assert buy("ripu", z, 31, Unit("region")) == expected[:31]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_ripu_takes_the_points_of_highest_product_apart(seed: int) -> None:
+    z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
+    scores = reference_scores(z, 2)
+    ranked = sorted(
+        ((y, x) for y in range(9) for x in range(13)),
+        key=lambda p: -scores[p[0]][p[1]][0] * scores[p[0]][p[1]][2],
+    )
+    points = list[tuple[int, int]]()
+    for y, x in ranked:
+        if all(max(abs(y - v), abs(x - u)) > 2 for v, u in points):
+            points.append((y, x))
+    assert buy("ripu_points", z, 5, radius=2) == points[:5]
+
+
+def test_ripu_by_hand() -> None:
+    z = unsure(4.0)
+    z[1, :2, 4] = 4.5  # two pixels of the other class, and doubt where they are
+    # In the corner they are two of four, more than in any other window. Whatever else has an impurity
+    # overlaps it; of the rest, which are all pure, the first.
+    corner = [(0, 4), (0, 5), (1, 4), (1, 5)]
+    assert buy("ripu", z, 4, Unit("region")) == corner
+    assert buy("ripu", z, 7, Unit("region")) == [*corner, (0, 0), (0, 1), (1, 0)]
+    # By point: a doubtful pixel itself, where it is two of six; then, apart from it, one of six at the edge.
+    assert buy("ripu_points", z, 2, radius=1) == [(0, 4), (2, 5)]
+
+
+def test_a_window_of_a_single_pixel_is_refused() -> None:
+    with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
+        buy("ripu_points", unsure(4.0), 1, radius=0)

@@ -4,21 +4,29 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.queries import QUERIES
+from ducats.errors import UserError
+from ducats.queries import QUERIES, columns_of
 from ducats.rows import Rows, Slate
+from ducats.units.scene import Scene
+
+SHAPE = (20, 24)
 
 
-def table(count: int, needs: tuple[str, ...], pixels: bool, seed: int = 0) -> Rows:
+def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
     """Candidates with just the columns that were declared, some of them exact twins."""
     generator = torch.Generator().manual_seed(seed)
+    needs, where = QUERIES[name].needs, torch.arange(count)
+    if pixels:
+        z = torch.randn(5, *SHAPE, generator=generator) * 3
+        z[:, SHAPE[0] // 2 :] = z[:, : SHAPE[0] // 2]
+        scene = Scene(z, torch.randn(8, 5, 6, generator=generator).relu(), SHAPE)
+        position = where * 5
+        columns = scene.regions(needs, 1, position) if "impurity" in needs else scene.pixels(needs, position)
+        return Rows(torch.full_like(where, 3), position, columns, SHAPE)
     z = torch.randn(count, 5, generator=generator) * 3
     features = torch.randn(count, 8, generator=generator).relu()
     z[count // 2 :: 7], features[count // 2 :: 7] = z[0], features[0]
-    where = torch.arange(count)
-    image, position = (
-        (torch.full_like(where, 3), where * 5) if pixels else (where * 2, torch.zeros_like(where))
-    )
-    return Rows(image, position, {n: c for n, c in {"z": z, "features": features}.items() if n in needs})
+    return Rows(where * 2, torch.zeros_like(where), columns_of(z, features, needs))
 
 
 def slate(rows: Rows, budget: int, seed: int = 0) -> Slate:
@@ -30,37 +38,33 @@ def ask(name: str, rows: Rows, budget: int, seed: int = 0) -> Tensor:
 
 
 every_query = pytest.mark.parametrize("name", QUERIES)
-both_units = pytest.mark.parametrize("pixels", [False, True], ids=["images", "pixels"])
+every_kind = pytest.mark.parametrize(
+    ("name", "pixels"),
+    [(n, True) for n in QUERIES] + [(n, False) for n, strategy in QUERIES.items() if not strategy.of_pixels],
+)
 
 
-@every_query
-@both_units
+@every_kind
 @pytest.mark.parametrize(("count", "budget"), [(60, 7), (60, 60), (5, 9), (60, 1), (60, 0), (0, 3)])
 def test_distinct_within_budget_from_declared_columns(
     name: str, pixels: bool, count: int, budget: int
 ) -> None:
-    rows = (
-        table(count, QUERIES[name].needs, pixels)
-        if count
-        else table(60, QUERIES[name].needs, pixels)[torch.arange(0)]
-    )
+    rows = table(name, count, pixels) if count else table(name, 60, pixels)[torch.arange(0)]
     picks = ask(name, rows, budget)
     assert picks.dtype == torch.long
     assert len(picks) == len(picks.unique()) == min(count, budget)
     assert not len(picks) or (picks.min() >= 0 and picks.max() < count)
 
 
-@every_query
-@both_units
+@every_kind
 def test_same_seed_same_picks(name: str, pixels: bool) -> None:
-    rows = table(80, QUERIES[name].needs, pixels)
+    rows = table(name, 80, pixels)
     assert torch.equal(ask(name, rows, 9, seed=4), ask(name, rows, 9, seed=4))
 
 
-@every_query
-@both_units
+@every_kind
 def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
-    rows = table(80, QUERIES[name].needs, pixels)
+    rows = table(name, 80, pixels)
     mixed = torch.randperm(80, generator=torch.Generator().manual_seed(2))
     assert torch.equal(mixed[ask(name, rows[mixed], 9)], ask(name, rows, 9))
 
@@ -71,11 +75,34 @@ def test_it_says_what_it_does(name: str) -> None:
     assert "\n" not in QUERIES[name].summary
 
 
+@pytest.mark.parametrize("name", [n for n, strategy in QUERIES.items() if strategy.of_pixels])
+def test_queries_that_look_around_refuse_images(name: str) -> None:
+    with pytest.raises(UserError, match=r"pixels have and images have not.*segmentation"):
+        table(name, 5, pixels=False)
+
+
 def test_random_takes_another_set_with_another_seed() -> None:
-    rows = table(80, (), False)
+    rows = table("random", 80, False)
     assert not torch.equal(ask("random", rows, 9, seed=0), ask("random", rows, 9, seed=1))
 
 
 def test_undeclared_columns_are_refused() -> None:
     with pytest.raises(KeyError, match="declare it"):
-        ask("entropy", table(10, (), False), 2)
+        ask("entropy", table("random", 10, False), 2)
+
+
+@pytest.mark.parametrize(
+    ("name", "knobs", "needs"),
+    [
+        ("random", {}, ()),
+        ("entropy", {}, ("entropy",)),
+        ("duc", {"kappa": 3}, ("u_dis", "u_data")),
+        ("duc", {"epsilon": 1e-7}, ("published_u_dis@1e-07", "u_data")),
+        ("ripu_points", {}, ("impurity@32", "entropy")),
+        ("ripu_points", {"radius": 2}, ("impurity@2", "entropy")),
+    ],
+)
+def test_what_a_query_needs_follows_from_its_knobs(
+    name: str, knobs: dict[str, float], needs: tuple[str, ...]
+) -> None:
+    assert QUERIES[name].bound(knobs).needs == needs

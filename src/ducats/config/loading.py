@@ -28,8 +28,7 @@ def load(
     """
     layers: list[tuple[str, Layer]] = []
     for file in files:
-        path = find(file)
-        layers.append((str(file), _read(path)))
+        layers += _with_what_it_is_like(str(file))
     layers += [(f"--set {setting}", _setting(setting)) for setting in settings]
     if extra:
         layers.append(("the command line", extra))
@@ -41,6 +40,18 @@ def load(
         return Config.model_validate(merged | _renamed(layers, merged))
     except ValidationError as error:
         raise UserError(_explain(error, layers)) from None
+
+
+def _with_what_it_is_like(file: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Layer]]:
+    """A file's layer; before it, that of the config which it says to be ``like``."""
+    path = find(file)
+    layer = dict(_read(path))
+    base = layer.pop("like", None)
+    if base is None:
+        return [(file, layer)]
+    if not isinstance(base, str) or str(path) in seen:
+        raise UserError(f"{path}: `like` must name another config, such as segmentation, not {base!r}")
+    return [*_with_what_it_is_like(base, (*seen, str(path))), (file, layer)]
 
 
 def _renamed(layers: list[tuple[str, Layer]], merged: Layer) -> dict[str, str]:

@@ -31,7 +31,9 @@ class View(Strict):
     crop: Literal["none", "center", "random", "resized"] = Field(
         "none", description="none; centre; random place; random place, scale and shape (RandomResizedCrop)"
     )
-    size: int | None = Field(None, ge=1, description="side after the crop; null keeps the stored side")
+    size: int | tuple[int, int] | None = Field(
+        None, description="side after the crop, or height and width; null keeps what is stored"
+    )
     scale: tuple[float, float] = Field((0.08, 1.0), description="share of the area, for `resized`")
     ratio: tuple[float, float] = Field((0.75, 4 / 3), description="width over height, for `resized`")
     pad: int = Field(0, ge=0, description="edge pixels repeated on each side before a `random` crop")
@@ -45,6 +47,13 @@ class View(Strict):
         if self.resize == "short_side" and (self.crop not in ("random", "center") or self.pad):
             raise ValueError("resize=short_side is for crop=random or crop=center, without pad")
         return self
+
+    @field_validator("size")
+    @classmethod
+    def _sides(cls, value: int | tuple[int, int] | None) -> int | tuple[int, int] | None:
+        if value is not None and min(value if isinstance(value, tuple) else (value,)) < 1:
+            raise ValueError("a view must be at least one pixel high and wide")
+        return value
 
     @field_validator("scale", "ratio")
     @classmethod
@@ -61,12 +70,65 @@ class View(Strict):
         return value
 
 
+class Task(Strict):
+    """What gets a label: images, or their pixels; and what is bought at once."""
+
+    name: Literal["classification", "segmentation"] = Field(
+        "classification", description="a label for each image, or for each pixel"
+    )
+    unit: Literal["image", "pixel", "region", "superpixel"] | None = Field(
+        None,
+        description="what one question covers: of segmentation a pixel, a square region, a superpixel or a "
+        "whole image, all counted in pixels; null: an image in classification, a pixel in segmentation",
+    )
+    side: int = Field(3, ge=1, description="of a region, in pixels; odd")
+    superpixels: int = Field(100, ge=2, description="in an image, about (SLIC; needs ducats[superpixels])")
+    compactness: float = Field(10.0, gt=0, description="of superpixels: higher is squarer")
+    resolution: Literal["network", "original"] = Field(
+        "network",
+        description="grid of the pixels that are bought and counted: images as the network sees them "
+        "(data.knobs.size), or in their own size; published: original",
+    )
+    twice: bool = Field(
+        False,
+        description="at the original resolution: interpolate by way of the network's grid, evidence in "
+        "between, as published; or at once",
+    )
+    fill: Literal["cell", "nearest"] = Field(
+        "cell",
+        description="how labels bought at the original resolution reach the network's grid: each goes to the "
+        "cell it falls into; or, published, only those that a nearest-neighbour resize would keep",
+    )
+
+    @field_validator("side")
+    @classmethod
+    def _odd(cls, value: int) -> int:
+        if value % 2 == 0:
+            raise ValueError("a region has a pixel in its middle: its side must be odd")
+        return value
+
+    @model_validator(mode="after")
+    def _fitting(self) -> "Task":
+        if self.name == "classification" and self.unit not in (None, "image"):
+            raise ValueError(f"classification buys images, not {self.unit}s: task.unit=image")
+        return self
+
+    @property
+    def bought(self) -> Literal["image", "pixel", "region", "superpixel"]:
+        """The unit, nothing left open."""
+        return self.unit or ("image" if self.name == "classification" else "pixel")
+
+
 class Model(Part):
     """The network and how its logits become Dirichlet parameters."""
 
-    name: str = Field("timm", description="small_cnn, timm, or `package.module:function`")
-    evidence: Literal["exp", "exp_clamped", "exp_plus_one", "softplus_plus_one"] = Field(
-        "exp", description="alpha from logits; exp is the paper's"
+    name: str = Field(
+        "timm",
+        description="timm, small_cnn; for segmentation deeplab_v2, deeplab_v3plus, small_fcn; or "
+        "`package.module:function`",
+    )
+    evidence: Literal["exp", "exp_clamped", "exp_at_most_10", "exp_plus_one", "softplus_plus_one"] = Field(
+        "exp", description="alpha from logits; exp is the paper's, exp_at_most_10 its code's for pixels"
     )
 
 
@@ -76,7 +138,8 @@ class Data(Part):
     name: str = Field(
         "folders",
         description="folders, manifest, digits, toy, a benchmark (office_home, office31, visda2017, pacs, "
-        "mini_domainnet, domainnet, digit_sets), or `package.module:function`",
+        "mini_domainnet, domainnet, digit_sets); with label maps: map_folders, streets, gtav_cityscapes, "
+        "synthia_cityscapes, carla_camvid; or `package.module:function`",
     )
 
 
@@ -101,7 +164,7 @@ class Oracle(Part):
 class Schedule(Part):
     """Learning rate over steps."""
 
-    name: str = Field("inverse_decay", description="inverse_decay or constant")
+    name: str = Field("inverse_decay", description="inverse_decay, poly or constant")
 
 
 class Views(Strict):
@@ -129,10 +192,20 @@ class Train(Strict):
         description="even: bought images in batches of nearly one size; "
         "short_last: published, the last batch of a pass may be one image, doubled",
     )
+    source_sampling: Literal["shuffled", "rare_classes"] = Field(
+        "shuffled",
+        description="shuffled: each source image once in a pass; rare_classes: published for segmentation, "
+        "images with classes that were seen little come more often",
+    )
     lr: float = Field(4e-3, gt=0, description="learning rate at step 0")
     momentum: float = Field(0.9, ge=0, lt=1)
     nesterov: bool = Field(True)
     weight_decay: float = Field(1e-3, ge=0, description="on everything, biases and norms included")
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description="longest gradient (norm over all weights), longer ones are shortened; null: any",
+    )
     multipliers: dict[str, float] | None = Field(
         None,
         description="learning-rate factor by prefix of a parameter's name; "
@@ -156,7 +229,11 @@ class Train(Strict):
 class Ask(Strict):
     """When to ask, and for how much."""
 
-    budget: int | str = Field("5%", description="labels in all: a count (65), or a share of the pool (5%)")
+    budget: int | str = Field(
+        "5%",
+        description="labels in all: a count (65), or a share of the pool (5%); of pixels also a count for "
+        "each image (40/image)",
+    )
     rounds: int | None = Field(
         None, ge=0, description="in how many questions the budget is spent; null: as many as `after`, or 5"
     )
@@ -183,6 +260,18 @@ class Evaluation(Strict):
     )
     share: float = Field(
         0.2, gt=0, lt=1, description="of each class, held out where the data has no test set of its own"
+    )
+    resolution: Literal["network", "original"] = Field(
+        "original",
+        description="segmentation: whether maps are compared as the network sees the images, or in the "
+        "labels' own size",
+    )
+    flip: bool = Field(
+        False,
+        description="segmentation: average what is said of the image and of its mirror image (published)",
+    )
+    star_without: tuple[str, ...] = Field(
+        (), description="classes left out of mIoU*; published for SYNTHIA: wall, fence, pole"
     )
     every: int | None = Field(
         None, ge=1, description="also measure after each so many epochs; published: 5, VisDA 2"
@@ -214,6 +303,11 @@ class Engine(Strict):
         description="record a step once and replay it (CUDA graphs); null: on one CUDA device, unless "
         "objective or network are your own and might keep state in Python",
     )
+    compiled: bool | None = Field(
+        None,
+        description="compile the losses over pixels, seconds once for milliseconds a step; null: for "
+        "segmentation on a GPU with triton",
+    )
     threads: int | None = Field(
         None, ge=1, description="CPU threads per process; null leaves torch's default"
     )
@@ -229,6 +323,7 @@ class Config(Strict):
 
     method: str = Field("duc", description="a name for tables; says nothing by itself")
     seed: int = Field(0, ge=0)
+    task: Task = Field(Task())
     data: Data = Field(Data())
     model: Model = Field(Model())
     objective: Objective = Field(Objective())

@@ -17,23 +17,39 @@ from ducats.data.benchmarks import (
 from ducats.data.digits import digits
 from ducats.data.folders import folders
 from ducats.data.manifest import manifest
+from ducats.data.maps import carla_camvid, gtav_cityscapes, map_folders, synthia_cityscapes
+from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.domain import Shift
 from ducats.errors import UserError
 
 DATASETS: Mapping[str, Callable[..., Shift]] = {
+    "carla_camvid": carla_camvid,
     "digit_sets": digit_sets,
     "digits": digits,
     "domainnet": domainnet,
     "folders": folders,
+    "gtav_cityscapes": gtav_cityscapes,
     "manifest": manifest,
+    "map_folders": map_folders,
     "mini_domainnet": mini_domainnet,
     "office31": office31,
     "office_home": office_home,
     "pacs": pacs,
+    "streets": streets,
+    "synthia_cityscapes": synthia_cityscapes,
     "toy": toy,
     "visda2017": visda2017,
 }
+_SHORT = (
+    "source",
+    "target",
+    "test",
+    "root",
+    "task",
+    "path",
+    "classes",
+)  # knobs that have options of their own
 
 
 def require_options(name: str, function: Callable[..., Shift], knobs: Mapping[str, Any]) -> None:
@@ -43,7 +59,9 @@ def require_options(name: str, function: Callable[..., Shift], knobs: Mapping[st
     missing = [option for option in needed if knobs.get(option) is None]
     if not missing:
         return
-    options = " and ".join(f"--{option}" for option in missing)
+    options = " and ".join(
+        f"--{option}" if option in _SHORT else f"--set data.knobs.{option}=..." for option in missing
+    )
     tasks = (
         f"; its tasks are {', '.join(BENCHMARKS[name].tasks)}"
         if "task" in missing and name in BENCHMARKS
@@ -60,16 +78,21 @@ def usual_task(name: str, task: str) -> str:
 __all__ = [
     "BENCHMARKS",
     "DATASETS",
+    "carla_camvid",
     "digit_sets",
     "digits",
     "domainnet",
     "folders",
+    "gtav_cityscapes",
     "manifest",
+    "map_folders",
     "mini_domainnet",
     "office31",
     "office_home",
     "pacs",
     "require_options",
+    "streets",
+    "synthia_cityscapes",
     "toy",
     "usual_task",
     "visda2017",

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ducats.domain import Domain, Images, Pixels, Shift
+from ducats.domain import Domain, Images, Labels, Maps, Pixels, Shift, original_map
 from ducats.errors import UserError
 from ducats.randomness import fork
 
@@ -20,19 +20,23 @@ Made = Literal["own", "split", "target"]  # the data's test set; a share of the 
 
 
 class Chosen:
-    """Some of a set's pixels, by index: nothing is copied, in memory or from a file."""
+    """Some of a set's pixels or maps, by index: nothing is copied, in memory or from a file."""
 
-    def __init__(self, pixels: Pixels, index: Tensor) -> None:
-        self._pixels, self._index = pixels, index
-        self.shape = torch.Size((len(index), *pixels.shape[1:]))
-        self.dtype, self.ndim = pixels.dtype, pixels.ndim
+    def __init__(self, held: Pixels | Maps, index: Tensor) -> None:
+        self._held, self._index = held, index
+        self.shape = torch.Size((len(index), *held.shape[1:]))
+        self.dtype, self.ndim = held.dtype, held.ndim
 
     def __len__(self) -> int:
         return len(self._index)
 
     def __getitem__(self, index: Tensor | slice | int) -> Tensor:
-        found: Tensor = self._pixels[self._index[index]]
+        found: Tensor = self._held[self._index[index]]
         return found
+
+    def original(self, index: int) -> Tensor:
+        """A map in the size that it had before it was stored."""
+        return original_map(self._held, int(self._index[index]))
 
 
 def decide(images: Wanted, *, test: bool, truth: bool, target_is_test: bool) -> tuple[MeasuredOn, Made]:
@@ -104,12 +108,16 @@ def held_out_of(members: int, share: float) -> int:
     return round(share * members)
 
 
-def _split(shift: Shift, labels: Tensor, share: float) -> Shift:
-    """Hold a share of each class out; the same share for every seed of a run, so that results compare."""
+def _split(shift: Shift, labels: Labels, share: float) -> Shift:
+    """Hold a share of each class out; the same share for every seed of a run, so that results compare.
+
+    Images with label maps show many classes each: of them, a share of all is held out.
+    """
     luck = torch.rand(len(labels), generator=fork(0, "held out"))
     held = torch.zeros(len(labels), dtype=torch.bool)
-    for label in labels[labels >= 0].unique().tolist():
-        members = (labels == label).nonzero().squeeze(1)
+    classes = torch.zeros(len(labels)) if labels.ndim == 3 else labels[:]
+    for label in classes[classes >= 0].unique().tolist():
+        members = (classes == label).nonzero().squeeze(1)
         held[members[luck[members].argsort()[: held_out_of(len(members), share)]]] = True
     if not 0 < int(held.sum()) < len(held):
         raise UserError(
@@ -120,9 +128,13 @@ def _split(shift: Shift, labels: Tensor, share: float) -> Shift:
     return Shift(
         source=shift.source,
         pool=_some(shift.pool, outside),
-        truth=None if shift.truth is None else shift.truth[outside],
-        test=Domain(_some(shift.pool, inside), labels[inside], tuple(shift.classes)),
+        truth=None if shift.truth is None else _some_labels(shift.truth, outside),
+        test=Domain(_some(shift.pool, inside), _some_labels(labels, inside), tuple(shift.classes)),
     )
+
+
+def _some_labels(labels: Labels, index: Tensor) -> Labels:
+    return labels[index] if labels.ndim == 1 else Chosen(labels, index)
 
 
 def _some(images: Images, index: Tensor) -> Images:
@@ -132,4 +144,6 @@ def _some(images: Images, index: Tensor) -> Images:
         Chosen(images.pixels, index),
         None if images.files is None else tuple(images.files[place] for place in places),
         None if images.aspect is None else images.aspect[index],
+        None if images.sizes is None else images.sizes[index],
+        None if images.void is None else Chosen(images.void, index),
     )

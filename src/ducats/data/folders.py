@@ -7,7 +7,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ducats.data.decode import decode, decode_each
+from ducats.data.decode import Size, decode, decode_each
 from ducats.domain import Domain, Images, Shift
 from ducats.errors import UserError
 
@@ -72,7 +72,7 @@ def labelled_folder(
     folder: Path,
     classes: Sequence[str],
     *,
-    size: int = 256,
+    size: Size = 256,
     channels: int = 3,
     memory_gb: float | None = None,
 ) -> Domain:
@@ -92,7 +92,7 @@ def labelled_folder(
 
 
 def image_folder(
-    folder: Path, *, size: int = 256, channels: int = 3, memory_gb: float | None = None
+    folder: Path, *, size: Size = 256, channels: int = 3, memory_gb: float | None = None
 ) -> Images:
     """Read images without labels, in any sub-folders or none.
 

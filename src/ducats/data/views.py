@@ -31,7 +31,7 @@ class View:
     """Crop, flip, colour; see ``config.View`` for the meaning of each field."""
 
     crop: Literal["none", "center", "random", "resized"] = "none"
-    size: int | None = None
+    size: int | tuple[int, int] | None = None
     scale: tuple[float, float] = (0.08, 1.0)
     ratio: tuple[float, float] = (0.75, 4 / 3)
     pad: int = 0
@@ -42,6 +42,16 @@ class View:
     def __post_init__(self) -> None:
         if self.resize == "short_side" and (self.crop not in ("center", "random") or self.pad):
             raise ValueError("resize 'short_side' goes with a center or random crop without pad")
+
+    def sides(self, height: int, width: int) -> tuple[int, int]:
+        """Height and width of what is shown of images that are stored in these.
+
+        >>> View(size=5).sides(8, 9), View(size=(4, 6)).sides(8, 9), View().sides(8, 9)
+        ((5, 5), (4, 6), (8, 9))
+        """
+        if self.size is None:
+            return height, width
+        return (self.size, self.size) if isinstance(self.size, int) else self.size
 
 
 def draw(
@@ -92,9 +102,9 @@ def look(images: Tensor, view: View, luck: Tensor) -> Tensor:
         luck: From ``draw`` for this view and these sides, ``(N, LUCK)`` on the same device.
 
     Returns:
-        float32 ``(N, C, size, size)`` in [0, 1].
+        float32 ``(N, C, height, width)`` in [0, 1], as high and wide as ``View.sides`` says.
     """
-    size = view.size or images.shape[-1]
+    size = view.sides(*images.shape[-2:])
     if view.crop == "resized":
         resize = resize_one_by_one if images.device.type == "cpu" else resize_at_once
         shown = resize(images, luck, size)
@@ -105,9 +115,34 @@ def look(images: Tensor, view: View, luck: Tensor) -> Tensor:
     else:
         shown = center_crop(images, size) if view.crop == "center" else images
         shown = (_turned(shown, luck) if view.flip else shown).float().div_(255)
-        if view.crop == "none" and view.size and shown.shape[-2:] != (size, size):
-            shown = F.interpolate(shown, (size, size), mode="bilinear", antialias=True)
+        if view.crop == "none" and shown.shape[-2:] != size:
+            shown = F.interpolate(shown, size, mode="bilinear", antialias=True)
     return color_jitter(shown, view.jitter, luck) if any(view.jitter) else shown
+
+
+def look_labels(maps: Tensor, view: View, luck: Tensor) -> Tensor:
+    """Show label maps through the view of their images: the nearest label, never a mixture.
+
+    Args:
+        maps: ``(N, H, W)`` of any integers, on any device.
+        view: What is shown of the images.
+        luck: What the images are shown with, ``(N, LUCK)`` on the same device.
+
+    Returns:
+        ``(N, height, width)`` of the same integers. Beyond the edge, where the image's edge is repeated, its
+        label is, too.
+    """
+    height, width = maps.shape[-2:]
+    size = view.sides(height, width)
+    if view.crop == "none" and size == (height, width):
+        return torch.where(luck[:, FLIP, None, None] > 0, maps.flip(-1), maps) if view.flip else maps
+    top, left, tall, wide = (column[:, None] for column in luck[:, BOX].unbind(1))
+    down = torch.arange(size[0], device=maps.device, dtype=torch.float32)
+    across = _from_left(luck, size[1]) if view.flip else torch.arange(size[1], device=maps.device)
+    rows = (top + (down + 0.5) * tall / size[0]).floor().long().clamp(0, height - 1)
+    columns = (left + (across + 0.5) * wide / size[1]).floor().long().clamp(0, width - 1)
+    places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
+    return maps.flatten(1).gather(1, places).view(len(maps), *size)
 
 
 # ---- boxes
@@ -117,7 +152,7 @@ def _boxes(
     view: View, count: int, height: int, width: int, generator: torch.Generator, aspect: Tensor | None
 ) -> Tensor:
     """What each view is cut from: ``(count, 4)``."""
-    size = view.size or width
+    tall, wide = view.sides(height, width)
     if view.crop == "none":
         return torch.tensor([0.0, 0.0, height, width]).expand(count, 4)
     if view.crop == "resized":
@@ -127,10 +162,13 @@ def _boxes(
             raise ValueError("resize 'short_side' needs the images' aspect ratios")
         return short_side_boxes(view, height, width, aspect, generator)
     if view.crop == "center":
-        return torch.tensor([_middle(height, size), _middle(width, size), size, size]).expand(count, 4)
-    sides = [_fitting(side + 2 * view.pad, size) for side in (height, width)]
-    starts = [torch.randint(side - size + 1, (count,), generator=generator) - view.pad for side in sides]
-    return torch.stack([*starts, *torch.full((2, count), size)], dim=1)
+        return torch.tensor([_middle(height, tall), _middle(width, wide), tall, wide]).expand(count, 4)
+    starts = [
+        torch.randint(_fitting(side + 2 * view.pad, size) - size + 1, (count,), generator=generator)
+        - view.pad
+        for side, size in ((height, tall), (width, wide))
+    ]
+    return torch.stack([*starts, torch.full((count,), tall), torch.full((count,), wide)], dim=1)
 
 
 def crop_boxes(
@@ -164,21 +202,21 @@ def short_side_boxes(
 
     Places are whole pixels of the image as ``Resize`` would make it, so boxes are fractions of stored ones.
     """
-    size = view.size or width
-    side = _fitting(min(height, width), size)
+    tall, wide = view.sides(height, width)
+    side = _fitting(min(height, width), max(tall, wide))
     # Rounded ratios must not fall short of a whole number of pixels that Resize finds exactly.
     across = aspect.double() * (1 + 1e-7)
     down = aspect.double().reciprocal() * (1 + 1e-7)
     boxes = []
-    for stored, longer in ((height, down), (width, across)):
+    for stored, longer, size in ((height, down, tall), (width, across, wide)):
         resized = (side * longer.clamp_min(1)).floor()
         if view.crop == "center":
             start = ((resized - size) / 2).round()
         else:
             start = _between(0, 1, tuple(resized.shape), generator).mul(resized - size + 1).floor()
         boxes.append((start * stored / resized, size * stored / resized))
-    (top, tall), (left, wide) = boxes
-    return torch.stack([top, left, tall, wide], dim=1)
+    (top, height_of_box), (left, width_of_box) = boxes
+    return torch.stack([top, left, height_of_box, width_of_box], dim=1)
 
 
 def _fitting(side: int, size: int) -> int:
@@ -200,36 +238,39 @@ def _between(low: float, high: float, shape: tuple[int, ...], generator: torch.G
 # ---- crops
 
 
-def center_crop(images: Tensor, size: int) -> Tensor:
+Size = tuple[int, int]  # height and width of what is shown
+
+
+def center_crop(images: Tensor, size: Size) -> Tensor:
     """Cut the middle out."""
-    top, left = (_middle(side, size) for side in images.shape[-2:])
-    return images[..., top : top + size, left : left + size]
+    top, left = (_middle(side, shown) for side, shown in zip(images.shape[-2:], size, strict=True))
+    return images[..., top : top + size[0], left : left + size[1]]
 
 
-def cut(images: Tensor, luck: Tensor, size: int) -> Tensor:
-    """Cut a square out of each image, turned if it is to be; beyond the edge, the edge is repeated."""
+def cut(images: Tensor, luck: Tensor, size: Size) -> Tensor:
+    """Cut a piece out of each image, turned if it is to be; beyond the edge, the edge is repeated."""
     height, width = images.shape[-2:]
-    rows = luck[:, 0, None].long() + torch.arange(size, device=images.device)
-    columns = luck[:, 1, None].long() + _from_left(luck, size).long()
+    rows = luck[:, 0, None].long() + torch.arange(size[0], device=images.device)
+    columns = luck[:, 1, None].long() + _from_left(luck, size[1]).long()
     rows, columns = rows.clamp(0, height - 1), columns.clamp(0, width - 1)
     places = (rows[:, :, None] * width + columns[:, None, :]).flatten(1)
     flat = images.flatten(2)
     found = flat.gather(2, places[:, None, :].expand(-1, flat.shape[1], -1))
-    return found.view(*images.shape[:2], size, size)
+    return found.view(*images.shape[:2], *size)
 
 
-def resize_one_by_one(images: Tensor, luck: Tensor, size: int) -> Tensor:
+def resize_one_by_one(images: Tensor, luck: Tensor, size: Size) -> Tensor:
     """What ``resize_at_once`` does, on a CPU, where its matrices, mostly zeros, take four times as long."""
-    shown = torch.empty(*images.shape[:2], size, size)
+    shown = torch.empty(*images.shape[:2], *size)
     boxes = luck[:, [0, 1, 2, 3, FLIP]].int().tolist()
     for image, part, (top, left, tall, wide, turned) in zip(images, shown, boxes, strict=True):
         box = image[None, :, top : top + tall, left : left + wide].float()
-        resized = F.interpolate(box, (size, size), mode="bilinear", antialias=True)[0]
+        resized = F.interpolate(box, size, mode="bilinear", antialias=True)[0]
         part.copy_(resized.flip(-1) if turned else resized)
     return shown.div_(255)
 
 
-def resize_at_once(images: Tensor, luck: Tensor, size: int, *, blinkers: bool = True) -> Tensor:
+def resize_at_once(images: Tensor, luck: Tensor, size: Size, *, blinkers: bool = True) -> Tensor:
     """Cut a box out of each image, resize it (bilinear, antialiased), and turn it if it is to be.
 
     Each side is one matrix product per image, in float32 (or what ``torch.set_float32_matmul_precision``
@@ -237,12 +278,12 @@ def resize_at_once(images: Tensor, luck: Tensor, size: int, *, blinkers: bool = 
     were cut out first; without, the image is resized before it is cut, and the box may be of fractions.
     """
     top, left, tall, wide = luck[:, BOX].unbind(1)
-    down = torch.arange(size, device=images.device, dtype=torch.float32).expand(len(images), size)
+    down = torch.arange(size[0], device=images.device, dtype=torch.float32).expand(len(images), size[0])
     vertical = interpolation(down, top, tall, images.shape[-2], blinkers=blinkers)
-    across = interpolation(_from_left(luck, size), left, wide, images.shape[-1], blinkers=blinkers) / 255
+    across = interpolation(_from_left(luck, size[1]), left, wide, images.shape[-1], blinkers=blinkers) / 255
     with torch.autocast(images.device.type, enabled=False):
         narrowed = torch.bmm(images.flatten(1, 2).float(), across.transpose(1, 2))
-        return torch.matmul(vertical[:, None], narrowed.view(*images.shape[:3], size))
+        return torch.matmul(vertical[:, None], narrowed.view(*images.shape[:3], size[1]))
 
 
 def interpolation(place: Tensor, start: Tensor, length: Tensor, side: int, *, blinkers: bool) -> Tensor:

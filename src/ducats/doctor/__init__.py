@@ -7,8 +7,9 @@ from ducats.doctor.data import check_data
 from ducats.doctor.finding import Finding, gather
 from ducats.doctor.known import check_counts
 from ducats.doctor.machine import check_disk, check_machine, check_torchvision
+from ducats.doctor.maps import check_maps
 from ducats.doctor.plan import check_plan
-from ducats.doctor.settings import check_options, check_settings
+from ducats.doctor.settings import check_options, check_settings, check_task
 from ducats.doctor.survey import survey
 
 __all__ = ["Finding", "examine", "verdict"]
@@ -17,19 +18,19 @@ __all__ = ["Finding", "examine", "verdict"]
 def examine(config: Config) -> list[Finding]:
     """Find what is wrong, doubtful or worth knowing about a run, without starting it; raises for no input.
 
-    Images in files (folders, manifests, benchmarks) are read one by one and never held together; any
-    other data set is built.
+    Images and label maps in files (folders, manifests, benchmarks) are read one by one and never held
+    together, and of many label maps some; any other data set is built.
     """
     broken = gather(check_torchvision())
     findings = [*broken, *gather(check_disk())]
     if not broken:
         # Without torchvision, neither models nor the engine can be imported; files can still be looked at.
         findings += [*gather(check_machine(config)), *check_settings(config)]
-    findings += gather(check_options(config))
+    findings += gather(check_options(config)) + gather(check_task(config))
     found, problems = survey(config)
     findings += problems
     findings += gather(check_counts(found))
-    findings += check_data(found)
+    findings += check_maps(found) if found.of_pixels else check_data(found)
     findings += check_plan(config, found)
     return list(dict.fromkeys(findings))  # a slip in a name is noticed by its user, too
 

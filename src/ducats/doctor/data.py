@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ducats.data.decode import find_unreadable
 from ducats.doctor.finding import Finding, Severity, gather, images, quoted, some
-from ducats.doctor.survey import Part, Role, Survey
+from ducats.doctor.found import Part, Role, Survey
 
 NAMED = 20  # unreadable files that are named, of each role
 IMBALANCE = 50  # largest class over smallest
@@ -37,7 +37,7 @@ def check_data(found: Survey) -> list[Finding]:
     broken: set[Path] = set()
     for part in found.parts.values():
         findings += gather(_check_readable(part, broken))
-    return findings + gather(_check_copies(found, broken))
+    return findings + gather(check_copies(found, broken))
 
 
 def _count(part: Part) -> Iterator[Finding]:
@@ -107,7 +107,7 @@ def _check_readable(part: Part, broken: set[Path]) -> Iterator[Finding]:
         )
 
 
-def _check_copies(found: Survey, broken: set[Path]) -> Iterator[Finding]:
+def check_copies(found: Survey, broken: set[Path]) -> Iterator[Finding]:
     """Images that occur more than once, among those that can be read."""
     copies = _find_copies(found, broken)
     yield from _check_across(found, copies)

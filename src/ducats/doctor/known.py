@@ -5,7 +5,8 @@ from collections.abc import Iterator, Mapping
 from ducats.config import Config
 from ducats.data.benchmarks import BENCHMARKS, Count
 from ducats.doctor.finding import Finding, images, some
-from ducats.doctor.survey import Survey, survey
+from ducats.doctor.found import Survey
+from ducats.doctor.survey import survey
 
 NAMED = 5  # classes of a domain that are named
 

@@ -10,7 +10,8 @@ from ducats.config import Config, View, ask_epochs
 from ducats.data.decode import SPARE_GB
 from ducats.data.exam import decide, held_out_of
 from ducats.doctor.finding import Finding, gather, images
-from ducats.doctor.survey import Role, Survey
+from ducats.doctor.found import Role, Survey
+from ducats.doctor.pixels import asked_pixels, check_pixels
 from ducats.errors import UserError
 from ducats.records import MEASURED_ON
 from ducats.room import free_disk_gb, free_memory_gb
@@ -24,6 +25,9 @@ LOOKED_AT: dict[str, Role] = {  # which images each view is for
 }
 
 
+BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}  # by default
+
+
 def check_plan(config: Config, found: Survey) -> list[Finding]:
     """Whether the plan fits what was found."""
     checks = (
@@ -34,12 +38,15 @@ def check_plan(config: Config, found: Survey) -> list[Finding]:
         _check_sides(config, found),
         _check_weights(config),
         _check_memory(found),
+        check_pixels(config, found),
     )
     return [finding for check in checks for finding in gather(check)]
 
 
 def _check_sides(config: Config, found: Survey) -> Iterator[Finding]:
-    """Whether the model sees source and target at one size."""
+    """Whether the model sees source and target at one size; one that speaks of pixels takes any."""
+    if found.of_pixels:
+        return
     views = {name: getattr(config.views, name) for name in LOOKED_AT}
     stored = {role: shape[-1] for role, shape in found.shapes.items()}
     sides = {
@@ -56,9 +63,9 @@ def _check_sides(config: Config, found: Survey) -> Iterator[Finding]:
 
 def _check_weights(config: Config) -> Iterator[Finding]:
     """Whether something has to be fetched."""
-    knobs = config.model.knobs
-    if config.model.name == "timm" and knobs.get("pretrained", True) and not knobs.get("weights"):
-        backbone = str(knobs.get("backbone", "resnet50"))
+    name, knobs = config.model.name, config.model.knobs
+    if name in BACKBONES and knobs.get("pretrained", True) and not knobs.get("weights"):
+        backbone = str(knobs.get("backbone", BACKBONES[name]))
         with suppress(Exception):  # a torchvision that does not fit torch, which is said elsewhere
             from ducats.models import offline
 
@@ -95,6 +102,8 @@ def pool_size(config: Config, found: Survey) -> int:
         return len(part)  # said elsewhere
     if made != "split":
         return len(part)
+    if found.of_pixels:
+        return len(part) - held_out_of(len(part), config.evaluation.share)
     known = (found.parts["test"] if found.target_is_test else part).classes().values()
     return len(part) - sum(held_out_of(members, config.evaluation.share) for members in known)
 
@@ -113,19 +122,23 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
         yield Finding("note", "no labels are asked for (ask.rounds is 0)")
     if not after or not pool:
         return
+    if found.of_pixels and config.task.bought != "image":
+        yield from asked_pixels(config, found, pool, after)
+        return
     labels = split_budget(config.ask.budget, pool, len(after), config.ask.rounding)
     spread = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
     each = " each" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, after))
+    what = "images, all pixels of each," if found.of_pixels else "labels"
     yield Finding(
         "note",
-        f"of {images(pool)} of the target, {sum(labels)} labels are asked for, {spread}{each} "
+        f"of {images(pool)} of the target, {sum(labels)} {what} are asked for, {spread}{each} "
         f"after epoch {epochs} of {config.train.epochs}",
     )
     if oracle == "people" or (oracle == "auto" and found.truth is False):
         yield Finding(
             "note",
-            f"people answer: a person will be asked for {spread} labels{each and ' in each round'}, "
+            f"people answer: a person will be asked for {spread} {what}{each and ' in each round'}, "
             f"in {len(labels)} {'round' if len(labels) == 1 else 'rounds'}; the run pauses each time",
         )
 
@@ -162,30 +175,30 @@ def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
                 f"views.{name}.resize=squash",
             )
         _, height, width = found.shapes[role]
-        room = min(height, width) + (2 * view.pad if view.crop == "random" else 0)
-        wanted = view.size or width
-        if wanted > room:
+        pad = 2 * view.pad if view.crop == "random" else 0
+        wanted = view.size or (height, width)
+        tall, wide = wanted if isinstance(wanted, tuple) else (wanted, wanted)
+        if tall > height + pad or wide > width + pad:
+            shown = wanted if isinstance(wanted, int) else f"{wide} x {tall}"
             yield Finding(
                 "error",
-                f"views.{name} cuts a {view.crop} crop of {wanted} pixels out of images that are stored as "
+                f"views.{name} cuts a {view.crop} crop of {shown} pixels out of images that are stored as "
                 f"{width} x {height}; lower views.{name}.size or raise data.knobs.size",
             )
 
 
 def _check_memory(found: Survey) -> Iterator[Finding]:
-    """What the decoded images take, in memory and on disk."""
+    """What the decoded images take, in memory and on disk; and their label maps, if pixels have labels."""
     held = spilt = 0.0
     left = float("inf") if found.memory_gb is None else found.memory_gb
-    for role, part in found.parts.items():
-        if role in found.shapes:
-            channels, height, width = found.shapes[role]
-            taken = len(part) * channels * height * width / 2**30
-            # As decode_each does: what does not fit goes to a file as a whole.
-            held, spilt, left = (
-                (held + taken, spilt, left - taken) if taken <= left else (held, spilt + taken, left)
-            )
+    for taken in _holdings(found):
+        # As a Room does: what does not fit goes to a file as a whole.
+        held, spilt, left = (
+            (held + taken, spilt, left - taken) if taken <= left else (held, spilt + taken, left)
+        )
     if held + spilt == 0:
         return
+    what = "images and label maps" if found.of_pixels else "images"
     allowed = (
         ""
         if found.memory_gb is None
@@ -193,21 +206,32 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
     )
     where = found.cache or Path(tempfile.gettempdir())
     kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run anew'}" if spilt else ""
-    yield Finding("note", f"decoded, all images take {_size(held + spilt)}{allowed}{kept}")
+    yield Finding("note", f"decoded, all {what} take {_size(held + spilt)}{allowed}{kept}")
     free = free_memory_gb()
     if found.memory_gb is not None and free is not None and held > free:  # built images are held already
         yield Finding(
             "warning",
-            f"{held:.1f} GB of images are to be held in memory, but {free:.1f} GB are free; lower "
+            f"{held:.1f} GB of {what} are to be held in memory, but {free:.1f} GB are free; lower "
             "data.knobs.memory_gb or data.knobs.size",
         )
     if spilt > free_disk_gb(where) - SPARE_GB:
         yield Finding(
             "warning",
-            f"{spilt:.1f} GB of images are to be kept in {where}, but {free_disk_gb(where):.1f} GB are left "
+            f"{spilt:.1f} GB of {what} are to be kept in {where}, but {free_disk_gb(where):.1f} GB are left "
             "there, so they will be decoded again for every batch, which is slower; give another "
             "data.knobs.cache, or a smaller data.knobs.size",
         )
+
+
+def _holdings(found: Survey) -> Iterator[float]:
+    """Gigabytes of each set of arrays, in the order in which they are decoded."""
+    for role, part in found.parts.items():
+        if role in found.shapes:
+            channels, height, width = found.shapes[role]
+            yield len(part) * channels * height * width / 2**30
+            if part.label_files or part.maps is not None:
+                bytes_each = 1 if len(found.classes) <= 127 else 2
+                yield len(part) * height * width * bytes_each / 2**30
 
 
 def _size(gigabytes: float) -> str:

@@ -11,7 +11,7 @@ PARTS = ("data", "model", "objective", "query")
 def check_settings(config: Config) -> list[Finding]:
     """Names and knobs that no part answers to, one finding for each part."""
     # Each part alone, in a config that is sound otherwise: the first slip must not hide the next.
-    checks = {name: _check_part(Config(**{name: getattr(config, name)})) for name in PARTS}
+    checks = {name: _check_part(Config(task=config.task, **{name: getattr(config, name)})) for name in PARTS}
     checks["train.schedule"] = _check_schedule(config.train.schedule)
     checks["oracle"] = _check_oracle(config.oracle)
     return [finding for name, check in checks.items() for finding in gather(check, f"the setting {name}")]
@@ -27,14 +27,22 @@ def check_options(config: Config) -> Iterator[Finding]:
     yield from ()
 
 
+def check_task(config: Config) -> Iterator[Finding]:
+    """Data, model or settings for images where pixels are bought, and the other way round."""
+    from ducats.doctor.task import misfits
+
+    for misfit in misfits(config):
+        yield Finding("error", misfit)
+
+
 def _check_part(config: Config) -> Iterator[Finding]:
     from ducats.assemble import check_names
+    from ducats.models import CHECK, MODELS
 
     check_names(config)
-    if config.model.name == "timm" and config.model.knobs.get("weights"):
-        from ducats.models import timm_classifier
-
-        timm_classifier(classes=2, channels=3, **config.model.knobs)  # the file must fit the backbone
+    if config.model.name in CHECK and config.model.knobs.get("weights"):
+        # Built, for the file must fit the backbone.
+        MODELS[config.model.name](classes=2, channels=3, **config.model.knobs)
     yield from ()
 
 

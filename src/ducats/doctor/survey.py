@@ -1,87 +1,45 @@
 """What there is: which images, with which labels, of which size."""
 
-import inspect
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
 
 from torch import Tensor
 
 from ducats.config import Config
 from ducats.data import BENCHMARKS, DATASETS
-from ducats.data.benchmarks import Count, class_order, list_task
+from ducats.data.benchmarks import class_order, list_task
 from ducats.data.decode import allowance
 from ducats.data.exam import same_images
 from ducats.data.folders import check_apart, existing_folder, list_images
 from ducats.data.manifest import Row, scan_rows
+from ducats.data.maps import Reader
 from ducats.doctor.finding import Finding, gather, quoted, some
-from ducats.domain import Images, Pixels, Shift
+from ducats.doctor.found import ROLES, Found, Part, Role, Survey, knob
+from ducats.doctor.map_files import in_map_files
+from ducats.domain import Images, Labels, Shift
 from ducats.errors import UserError
 
-Role = Literal["source", "target", "test"]
-ROLES: tuple[Role, ...] = ("source", "target", "test")
 NAMED = 20  # rows of a manifest that are named one by one
-
-
-@dataclass(frozen=True)
-class Part:
-    """The images of one role."""
-
-    role: Role
-    where: str  # for sentences: "the source folder photos"
-    names: Sequence[str]  # for sentences: a file, or a key
-    labels: Sequence[str]  # a class each; "" where none is known
-    paths: Sequence[Path] = ()  # one each, if they are files
-    pixels: Pixels | None = None  # (N, C, H, W), if they are built
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def classes(self) -> dict[str, int]:
-        """How many images each class has, the largest first."""
-        return dict(Counter(label for label in self.labels if label).most_common())
-
-
-@dataclass
-class Survey:
-    """What is known about the data; a role is absent if it is not used or could not be looked at."""
-
-    parts: dict[Role, Part] = field(default_factory=dict)
-    shapes: dict[Role, tuple[int, int, int]] = field(
-        default_factory=dict
-    )  # channels, height, width as stored
-    classes: Sequence[str] = ()  # a benchmark's own; those of the source's images otherwise
-    expected: dict[Role, tuple[str, Count]] = field(
-        default_factory=dict
-    )  # of a benchmark: a domain's name and known counts
-    truth: bool | None = None  # whether the target's classes are known; None: the doctor could not find out
-    target_is_test: bool = False  # on purpose, as in published protocols
-    memory_gb: float | None = None  # of pixels to hold in memory; None: all are
-    cache: Path | None = None  # for those that are not held
-
-
-Found = tuple[Survey, list[Finding]]
 
 
 def survey(config: Config) -> Found:
     """Look at the data as far as it lets itself be looked at, and say where it does not."""
     readers: dict[str, Callable[[Config], Found]] = {"folders": _in_folders, "manifest": _in_manifest}
     readers |= {name: _in_benchmark for name, known in BENCHMARKS.items() if known.read is not None}
+    readers |= {name: in_map_files for name, function in DATASETS.items() if isinstance(function, Reader)}
     found, findings = readers.get(config.data.name, _built)(config)
     if found.parts and config.data.name in BENCHMARKS:
-        found.expected = BENCHMARKS[config.data.name].expected(_knob(config, findings, "task"))
+        found.expected = BENCHMARKS[config.data.name].expected(knob(config, findings, "task"))
     return found, findings
 
 
 def _in_folders(config: Config) -> Found:
     """What lies in folders."""
     found, findings = _stored(config)
-    found.truth = _knob(config, findings, "truth") or False
+    found.truth = knob(config, findings, "truth") or False
     folders: dict[Role, Path] = {}
     for role in ROLES:
-        path = _knob(config, findings, role)
+        path = knob(config, findings, role)
         if path is not None:
             findings += gather(_listed(found, folders, role, Path(path)))
     if "source" in folders and "target" in folders:
@@ -126,7 +84,7 @@ def _apart(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
 def _in_manifest(config: Config) -> Found:
     """What a table lists."""
     found, findings = _stored(config)
-    path = _knob(config, findings, "path")
+    path = knob(config, findings, "path")
     if path is None:
         return found, findings
     table = Path(path).expanduser()
@@ -166,7 +124,7 @@ def _in_manifest(config: Config) -> Found:
 def _in_benchmark(config: Config) -> Found:
     """The files of a benchmark's task."""
     found, findings = _stored(config)
-    root, task = (_knob(config, findings, name) for name in ("root", "task"))
+    root, task = (knob(config, findings, name) for name in ("root", "task"))
     if root is None or task is None:
         return found, findings
     benchmark = BENCHMARKS[config.data.name]
@@ -203,21 +161,29 @@ def _built(config: Config) -> Found:
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
         what = f"the data set {config.data.name!r} cannot be built ({said})"
         return Survey(), [Finding("error", f"{what}; check data.knobs, which are {config.data.knobs}")]
-    found = Survey(truth=shift.truth is not None)
+    found = Survey(truth=shift.truth is not None, of_pixels=shift.source.of_pixels)
     classes = shift.classes
-    _put(found, "source", shift.source.images, _names(shift.source.labels, classes))
-    truth = [""] * len(shift.pool) if shift.truth is None else _names(shift.truth, classes)
-    _put(found, "target", shift.pool, truth)
+    if found.of_pixels:
+        found.classes = classes
+    _put(found, "source", shift.source.images, shift.source.labels, classes)
+    _put(found, "target", shift.pool, shift.truth, classes)
     if shift.test is not None:
-        _put(found, "test", shift.test.images, _names(shift.test.labels, shift.test.classes))
+        _put(found, "test", shift.test.images, shift.test.labels, shift.test.classes)
         found.target_is_test = same_images(shift.test.images, shift.pool)
     return found, []
 
 
-def _put(found: Survey, role: Role, images: Images, labels: Sequence[str]) -> None:
+def _put(found: Survey, role: Role, images: Images, labels: Labels | None, classes: Sequence[str]) -> None:
     channels, height, width = images.pixels.shape[1:]
-    found.parts[role] = Part(role, f"the {role}", images.keys, labels, pixels=images.pixels)
     found.shapes[role] = (channels, height, width)
+    bare, where = [""] * len(images), f"the {role}"
+    if not found.of_pixels:
+        named = bare if labels is None else _names(labels[:], classes)
+        found.parts[role] = Part(role, where, images.keys, named, pixels=images.pixels)
+        return
+    own = [(height, width)] * len(images) if images.sizes is None else images.sizes.tolist()
+    sizes = [(int(tall), int(wide)) for tall, wide in own]
+    found.parts[role] = Part(role, where, images.keys, bare, pixels=images.pixels, maps=labels, sizes=sizes)
 
 
 def _names(labels: Tensor, classes: Sequence[str]) -> list[str]:
@@ -229,29 +195,8 @@ def _names(labels: Tensor, classes: Sequence[str]) -> list[str]:
 def _stored(config: Config) -> Found:
     """How images from files are going to be stored."""
     findings: list[Finding] = []
-    size, cache = _knob(config, findings, "size"), _knob(config, findings, "cache")
-    found = Survey(memory_gb=allowance(_knob(config, findings, "memory_gb")))
+    size, cache = knob(config, findings, "size"), knob(config, findings, "cache")
+    found = Survey(memory_gb=allowance(knob(config, findings, "memory_gb")))
     found.shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
     found.cache = None if cache is None else Path(cache).expanduser()
     return found, findings
-
-
-def _knob(config: Config, findings: list[Finding], name: str) -> Any:
-    """A knob of the data set as given, or by default; None, and a finding, if it is not what it should be."""
-    default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
-    if default is inspect.Parameter.empty:
-        default = None  # that it is missing is said elsewhere
-    value = config.data.knobs.get(name, default)
-    fits, meant = KNOBS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
-    if (value is None and default is None) or fits(value):
-        return value
-    findings.append(Finding("error", f"data.knobs.{name} is {value!r}; give {meant}"))
-    return None
-
-
-KNOBS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
-    "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
-    "truth": (lambda given: isinstance(given, bool), "true or false"),
-    "task": (lambda given: isinstance(given, str), "source and target, such as Ar-Cl"),
-}

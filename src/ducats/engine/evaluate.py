@@ -1,15 +1,21 @@
 """Measure a model on labelled images that it never trained on."""
 
+import math
+from collections.abc import Callable
+
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ducats.data.views import View
-from ducats.domain import Domain
-from ducats.engine.forward import luck_of, outputs
+from ducats.domain import UNLABELLED, Domain, original_map
+from ducats.engine.forward import check_finite, luck_of, outputs, said
 from ducats.engine.processes import add_up, share_of
+from ducats.engine.task import Resolution
+from ducats.grid import dense
 from ducats.metrics import Tally
 from ducats.randomness import fork
+from ducats.rows import Output
 
 
 @torch.inference_mode()
@@ -36,8 +42,75 @@ def evaluate(
     counted = torch.arange(len(test)) if only is None else only
     luck = luck_of(test.images, view, fork(0, "test"))
     batches = share_of(counted.split(batch_size), fabric)
-    for index, said in outputs(
+    for index, said_of_them in outputs(
         model, test.images, batches, view=view, luck=luck, needs=("z",), fabric=fabric
     ):
-        tally.update(said["z"].double().log_softmax(1), test.labels[index])
-    return Tally(**{name: add_up(tensor, fabric) for name, tensor in tally.tensors().items()})
+        tally.update(said_of_them["z"].double().log_softmax(1), test.labels[index])
+    return _of_all(tally, fabric)
+
+
+@torch.inference_mode()
+def evaluate_maps(
+    model: nn.Module,
+    test: Domain,
+    *,
+    view: View,
+    batch_size: int,
+    fabric: Fabric,
+    resolution: Resolution = "original",
+    flip: bool = False,
+    bought: Callable[[int], Tensor] | None = None,
+) -> Tally:
+    """Tally the pixels of a test set, over all processes; a few maps at a time.
+
+    Args:
+        model: images to ``Output``.
+        test: images with label maps.
+        view: how to look at each image.
+        batch_size: images in a batch.
+        fabric: device and processes.
+        resolution: whether maps are compared as the network sees the images, or in the labels' own size.
+        flip: average the probabilities with those of the mirror image.
+        bought: an image's map of what was bought, whose pixels then do not count; by default all count.
+    """
+    tally = Tally.empty(len(test.classes), _where_to_count(fabric.device))
+    luck = luck_of(test.images, view, fork(0, "test"))
+    batches = share_of(torch.arange(len(test)).split(batch_size), fabric)
+    for index, output in said(
+        model, test.images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip
+    ):
+        for place, image in enumerate(index.tolist()):
+            labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
+            if bought is not None:
+                labels = labels.masked_fill(_resized(bought(image), labels) != UNLABELLED, UNLABELLED)
+            size = (labels.shape[0], labels.shape[1])
+            log_p = _log_probability(output, place, size)
+            if flip:
+                mirrored = _log_probability(output, len(index) + place, size).flip(-1)
+                log_p = torch.logaddexp(log_p, mirrored) - math.log(2)
+            tally.update(log_p, labels[None].to(log_p.device))
+    return _of_all(tally, fabric)
+
+
+def _log_probability(output: Output, place: int, size: tuple[int, int]) -> Tensor:
+    """Log of the expected probabilities of one image's pixels, ``(1, C, H, W)``."""
+    z = dense(output._replace(z=output.z[place : place + 1]), size)
+    check_finite(z)
+    return z.log_softmax(1)
+
+
+def _resized(maps: Tensor, like: Tensor) -> Tensor:
+    """A map ``(H, W)`` in another one's size: the nearest label."""
+    rows, columns = (
+        ((torch.arange(wanted) + 0.5) * side / wanted).long()
+        for wanted, side in zip(like.shape, maps.shape, strict=True)
+    )
+    return maps.cpu()[rows[:, None], columns].to(like.device)
+
+
+def _where_to_count(device: torch.device) -> torch.device:
+    return torch.device("cpu") if device.type == "mps" else device  # mps has no float64
+
+
+def _of_all(tally: Tally, fabric: Fabric) -> Tally:
+    return Tally(**{name: add_up(tensor.cpu(), fabric) for name, tensor in tally.tensors().items()})

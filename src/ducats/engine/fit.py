@@ -23,6 +23,7 @@ class Optimisation:
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 1e-3
+    clip: float | None = None  # longest gradient
     multipliers: Mapping[str, float] | None = (
         None  # factor by prefix of a parameter's name; None: the model's
     )

@@ -44,33 +44,64 @@ def outputs(
         needs: ``z``, ``features`` or both.
         fabric: device.
     """
-    model.eval()
-    device, near = fabric.device, resident.on_device(images, fabric.device)
-    get = resident.take if near else resident.gather
     waiting: list[tuple[Tensor, Said]] = []
-    with closing(
-        resident.in_order(lambda n: get(images, batches[n], device), len(batches), ahead=not near)
-    ) as taken:
-        for index, pixels in zip(batches, taken, strict=True):
-            shown = look(resident.send(pixels, device), view, luck[index].to(device, non_blocking=True))
-            output: Output = model(shown)
-            waiting.append((index, {name: _column(output, name).float() for name in needs}))
-            if len(waiting) == (1 if device.type == "cpu" else HELD):
-                yield from _to_host(waiting)
-                waiting = []
+    for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric):
+        waiting.append((index, {name: _column(output, name).float() for name in needs}))
+        if len(waiting) == (1 if fabric.device.type == "cpu" else HELD):
+            yield from _to_host(waiting)
+            waiting = []
     yield from _to_host(waiting)
+
+
+def said(
+    model: nn.Module,
+    images: Images,
+    batches: Sequence[Tensor],
+    *,
+    view: View,
+    luck: Tensor,
+    fabric: Fabric,
+    mirrored: bool = False,
+) -> Iterator[tuple[Tensor, Output]]:
+    """Index and output of each batch, in order, as it comes from the model and where it is.
+
+    Args:
+        model: images to ``Output``.
+        images: what to look at.
+        batches: indices of the images.
+        view: how to look at each image.
+        luck: one row per image, for a view with luck in it.
+        fabric: device.
+        mirrored: of each image, then its mirror image: twice as many rows.
+    """
+    model.eval()
+    device, pixels = fabric.device, images.pixels
+    near = resident.on_device(pixels, device)
+    get = resident.take if near else resident.gather
+    with closing(
+        resident.in_order(lambda n: get(pixels, batches[n], device), len(batches), ahead=not near)
+    ) as taken:
+        for index, raw in zip(batches, taken, strict=True):
+            shown = look(resident.send(raw, device), view, luck[index].to(device, non_blocking=True))
+            yield index, model(torch.cat([shown, shown.flip(-1)]) if mirrored else shown)
 
 
 def _to_host(waiting: Sequence[tuple[Tensor, Said]]) -> Iterator[tuple[Tensor, Said]]:
     """Answers on the CPU, if they are any: a training that diverged ends here at the latest."""
-    for index, said in waiting:
-        here = {name: column.cpu() for name, column in said.items()}
-        if not all(bool(column.isfinite().all()) for column in here.values()):
-            raise UserError(
-                "the model's logits are no longer finite: the training diverged; lower train.lr (a new run, "
-                "in a new folder), or bound the evidence with model.evidence=exp_clamped"
-            )
+    for index, columns in waiting:
+        here = {name: column.cpu() for name, column in columns.items()}
+        for column in here.values():
+            check_finite(column)
         yield index, here
+
+
+def check_finite(column: Tensor) -> None:
+    """Refuse to go on with a training that diverged."""
+    if not bool(column.isfinite().all()):
+        raise UserError(
+            "the model's logits are no longer finite: the training diverged; lower train.lr (a new run, "
+            "in a new folder), or bound the evidence with model.evidence=exp_clamped"
+        )
 
 
 def _column(output: Output, name: str) -> Tensor:

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ducats.domain import Images
+from ducats.domain import Images, Labels, Maps, Pixels
 from ducats.errors import UserError
 
 Where = Literal["auto", "device", "host"]
@@ -21,6 +21,7 @@ T = TypeVar("T")
 
 SHARE = 0.5  # of the device's free memory that images may take by themselves; the rest is for training
 CHUNK = 1024  # images sent at a time: what waits in page-locked memory is bounded
+ON_HOST = 2**30  # bytes of maps that are made once rather than for each batch
 AHEAD = 4  # batches prepared before they are asked for
 
 
@@ -55,27 +56,63 @@ def _send(images: Images, device: torch.device) -> Tensor:
     return pixels
 
 
-def on_device(images: Images, device: torch.device) -> bool:
-    """Whether a batch can be taken without a copy from the host."""
-    return isinstance(images.pixels, Tensor) and images.pixels.device.type == device.type
+def settle_maps(labels: Labels, device: torch.device, where: Where = "auto") -> Labels:
+    """Put label maps beside their images where there is room; labels of whole images stay where they are.
+
+    Args:
+        labels: of a source, or what the ledger knows of a pool.
+        device: where the run computes.
+        where: as for images; on a CPU, maps that are made when looked at are made once if they are few.
+    """
+    if labels.ndim == 1 or where == "host":
+        return labels
+    needed = labels.shape.numel() * labels.dtype.itemsize
+    if device.type == "cpu":
+        return labels if isinstance(labels, Tensor) or needed > ON_HOST else _all(labels, device)
+    free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    return labels if where == "auto" and needed > SHARE * free / 2 else _all(labels, device)
 
 
-def take(images: Images, index: Tensor, device: torch.device) -> Tensor:
-    """Some images' pixels, on the device: uint8 ``(len(index), channels, height, width)``."""
-    if isinstance(images.pixels, Tensor) and images.pixels.device.type != "cpu":
-        return images.pixels[index.to(images.pixels.device, non_blocking=True)]
-    return send(gather(images, index, device), device)
+def _all(labels: Labels, device: torch.device) -> Tensor:
+    maps = torch.empty(labels.shape, dtype=labels.dtype, device=device)
+    for start in range(0, len(labels), CHUNK):
+        maps[start : start + CHUNK] = labels[start : start + CHUNK]
+    return maps
 
 
-def gather(images: Images, index: Tensor, device: torch.device) -> Tensor:
-    """Some images' pixels in the host's memory, ready to be sent."""
+def on_device(held: Pixels | Maps | None, device: torch.device) -> bool:
+    """Whether a batch of pixels, or of maps, can be taken without a copy from the host."""
+    return isinstance(held, Tensor) and held.device.type == device.type
+
+
+def some(held: Pixels | Maps, index: Tensor, near: Tensor, device: torch.device) -> Tensor:
+    """Some pixels or maps: on the device if they lie there, else in the host's memory, ready to be sent.
+
+    Args:
+        held: pixels of images, or their label maps.
+        index: which, on the host.
+        near: the same on the device.
+        device: where the run computes.
+    """
+    return held[near] if on_device(held, device) else gather(held, index, device)
+
+
+def take(held: Pixels | Maps, index: Tensor, device: torch.device) -> Tensor:
+    """Some pixels or maps, on the device."""
+    if isinstance(held, Tensor) and held.device.type != "cpu":
+        return held[index.to(held.device, non_blocking=True)]
+    return send(gather(held, index, device), device)
+
+
+def gather(held: Pixels | Maps, index: Tensor, device: torch.device) -> Tensor:
+    """Some pixels or maps in the host's memory, ready to be sent."""
     if device.type != "cuda":
-        return images.pixels[index]
-    if not isinstance(images.pixels, Tensor):
-        return images.pixels[index].pin_memory()
+        return held[index]
+    if not isinstance(held, Tensor):
+        return held[index].pin_memory()
     # Straight into page-locked memory: one copy less.
-    room = torch.empty(len(index), *images.pixels.shape[1:], dtype=torch.uint8, pin_memory=True)
-    return torch.index_select(images.pixels, 0, index, out=room)
+    room = torch.empty(len(index), *held.shape[1:], dtype=held.dtype, pin_memory=True)
+    return torch.index_select(held, 0, index, out=room)
 
 
 def send(pixels: Tensor, device: torch.device) -> Tensor:

@@ -1,21 +1,18 @@
 """Passes over the pool: the columns a strategy needs, and the choice it makes of them."""
 
-from functools import partial
-
-import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ducats.criteria import columns_of
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
 from ducats.engine.forward import luck_of, outputs
 from ducats.engine.processes import gather, share_of
-from ducats.errors import UserError
 from ducats.ledger import Request
 from ducats.queries import Strategy
 from ducats.randomness import fork
-from ducats.rows import Rows, Slate
+from ducats.rows import Rows, Slate, ask
 
 
 @torch.inference_mode()
@@ -37,7 +34,7 @@ def table(
     Args:
         model: images to ``Output``.
         images: the pool.
-        needs: ``z`` and ``features``, or less.
+        needs: ``z``, ``features``, and criteria by their names.
         view: how to look at each image.
         batch_size: images in a batch.
         seed: for a view with luck in it.
@@ -49,21 +46,23 @@ def table(
         return Rows(everyone, position, {})
     batches = share_of(everyone.split(batch_size), fabric)
     luck = luck_of(images, view, fork(seed, "scoring"))
-    seen, found = [], {name: [] for name in needs}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
-    for index, said in outputs(model, images, batches, view=view, luck=luck, needs=needs, fabric=fabric):
+    raw = ("z", "features") if "features" in needs else ("z",)
+    seen, found = [], {name: [] for name in raw}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
+    for index, said in outputs(model, images, batches, view=view, luck=luck, needs=raw, fabric=fabric):
         seen.append(index)
-        for name in needs:
+        for name in raw:
             found[name].append(said[name])
     if fabric.world_size == 1:
-        return Rows(everyone, position, {name: torch.cat(parts) for name, parts in found.items()})
-    width = {name: _width(model, images, view, name, fabric) for name in needs}
-    mine = torch.cat(seen) if seen else everyone[:0]
-    order = gather(mine, fabric).argsort()
-    columns = {}
-    for name, parts in found.items():
-        own = torch.cat(parts) if parts else torch.zeros(0, *width[name])
-        columns[name] = gather(own, fabric)[order]
-    return Rows(everyone, position, columns)
+        said_of_all = {name: torch.cat(parts) for name, parts in found.items()}
+    else:
+        width = {name: _width(model, images, view, name, fabric) for name in raw}
+        mine = torch.cat(seen) if seen else everyone[:0]
+        order = gather(mine, fabric).argsort()
+        said_of_all = {}
+        for name, parts in found.items():
+            own = torch.cat(parts) if parts else torch.zeros(0, *width[name])
+            said_of_all[name] = gather(own, fabric)[order]
+    return Rows(everyone, position, columns_of(said_of_all["z"], said_of_all.get("features"), needs))
 
 
 def choose(
@@ -87,35 +86,8 @@ def choose(
     candidates = rows[(targets == UNLABELLED).nonzero().squeeze(1)]
     labelled = rows[(targets >= 0).nonzero().squeeze(1)]
     slate = Slate(candidates, labelled, min(budget, len(candidates)), generator)
-    picks, wrong = _as_indices(strategy.query(slate)), None
-    if picks.is_floating_point():
-        wrong = "picked no whole numbers"
-    elif len(picks) != slate.budget:
-        wrong = f"picked {len(picks)} of {slate.budget}"
-    elif len(picks) and (int(picks.min()) < 0 or int(picks.max()) >= len(candidates)):
-        wrong = f"picked an index outside 0 … {len(candidates) - 1}"
-    elif len(picks.unique()) != len(picks):
-        wrong = "picked a row twice"
-    if wrong:
-        raise UserError(
-            f"the query {name_of(strategy.query)} {wrong}: "
-            "return the distinct indices of slate.budget candidates"
-        )
+    picks = ask(strategy.query, slate)
     return Request(round_number, candidates.image[picks], candidates.position[picks])
-
-
-def _as_indices(picks: object) -> Tensor:
-    """A tensor from whatever a query returned: a tensor, an array (reversed ones too), a list."""
-    flat = picks if isinstance(picks, Tensor) else torch.from_numpy(np.array(picks).copy())
-    flat = flat.cpu().flatten()
-    return flat if flat.is_floating_point() and len(flat) else flat.long()
-
-
-def name_of(function: object) -> str:
-    """A function's own name, also if knobs are bound to it."""
-    while isinstance(function, partial):
-        function = function.func
-    return str(getattr(function, "__name__", type(function).__name__))
 
 
 def _width(model: nn.Module, images: Images, view: View, name: str, fabric: Fabric) -> torch.Size:

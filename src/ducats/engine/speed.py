@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 
 from lightning_fabric import Fabric
 
+from ducats.dirichlet import can_fuse
 from ducats.engine.resident import Where
 from ducats.engine.step import can_record
 from ducats.errors import UserError
@@ -17,8 +18,9 @@ class Speed:
     channels_last: bool | None = None
     fused: bool | None = None
     graphs: bool | None = None
+    compiled: bool | None = None
 
-    def settle(self, fabric: Fabric, *, familiar: bool = True) -> "Speed":
+    def settle(self, fabric: Fabric, *, familiar: bool = True, pixels: bool = False) -> "Speed":
         """The same with nothing left open.
 
         On a CPU all are off by default: there is nothing to gain, and results stay those of plain PyTorch.
@@ -27,6 +29,7 @@ class Speed:
             fabric: device, precision, processes.
             familiar: whether objective and network are known to keep no state in Python, which a recorded
                 step would freeze; else steps are recorded only if that was asked for.
+            pixels: whether losses are over pixels, so many that compiling them pays.
         """
         if self.graphs and not can_record(fabric):
             raise UserError(
@@ -40,8 +43,11 @@ class Speed:
             raise UserError(
                 "engine.graphs=true needs engine.fused=true: only a fused update reads its rate there"
             )
+        if self.compiled and not can_fuse(fabric.device):
+            raise UserError("engine.compiled=true needs a CUDA device and the package triton: leave it out")
         return replace(
             self,
+            compiled=can_fuse(fabric.device) and pixels if self.compiled is None else self.compiled,
             channels_last=cuda if self.channels_last is None else self.channels_last,
             fused=fused,
             graphs=graphs,

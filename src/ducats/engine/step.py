@@ -43,13 +43,21 @@ class Step:
         fabric: device, precision, processes.
         graphs: record and replay. The first step of each shape runs plainly, so nothing is run that would
             not have been run, and in the same order.
+        clip: longest gradient, as the norm over all weights; a longer one is shortened. None: as it is.
     """
 
     def __init__(
-        self, model: nn.Module, optimiser: SGD, objective: Objective, fabric: Fabric, *, graphs: bool = False
+        self,
+        model: nn.Module,
+        optimiser: SGD,
+        objective: Objective,
+        fabric: Fabric,
+        *,
+        graphs: bool = False,
+        clip: float | None = None,
     ) -> None:
         self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
-        self.graphs = graphs
+        self.graphs, self.clip = graphs, clip
         self._met: dict[object, int] = {}  # shapes, and the step that saw them last
         self._steps = 0
         self._recorded: OrderedDict[object, Recorded] = OrderedDict()
@@ -119,6 +127,11 @@ class Step:
             }
         self.optimiser.zero_grad()
         self.fabric.backward(torch.stack(list(losses.values())).sum())
+        if self.clip is not None:
+            # What is not finite stays so, and ends the run with a sentence: see `fit_epoch`.
+            self.fabric.clip_gradients(
+                self.model, self.optimiser, max_norm=self.clip, error_if_nonfinite=False
+            )
         self.optimiser.step()
         return {name: loss.detach() for name, loss in losses.items()}
 
@@ -176,21 +189,28 @@ def familiar(objective: Objective, network: nn.Module) -> bool:
 
 
 def _tensors(batch: Batch) -> Sequence[Tensor]:
-    known = batch.labelled if batch.labelled is not None else ()
+    known = [tensor for part in (batch.labelled, batch.target) if part is not None for tensor in part]
     return [t for t in (*batch.source, *known, batch.unlabelled) if t is not None]
 
 
 def _shapes(batch: Batch) -> tuple[object, ...]:
-    return tuple(
-        None if part is None else tuple(part.shape if isinstance(part, Tensor) else part.images.shape)
-        for part in (batch.source, batch.labelled, batch.unlabelled)
-    )
+    """What a recorded step's buffers can take; label maps are wider once a class beyond 127 was bought."""
+
+    def kind(part: Tensor | Labelled | None) -> object:
+        if part is None:
+            return None
+        return tuple(part.shape) if isinstance(part, Tensor) else (*part.images.shape, part.labels.dtype)
+
+    return tuple(map(kind, (batch.source, batch.labelled, batch.unlabelled, batch.target)))
 
 
 def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    known = batch.labelled
+    def both(known: Labelled | None) -> Labelled | None:
+        return None if known is None else Labelled(*map(change, known))
+
     return Batch(
         source=Labelled(*map(change, batch.source)),
-        labelled=None if known is None else Labelled(*map(change, known)),
+        labelled=both(batch.labelled),
         unlabelled=None if batch.unlabelled is None else change(batch.unlabelled),
+        target=both(batch.target),
     )

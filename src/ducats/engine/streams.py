@@ -5,16 +5,17 @@ draws what it would have drawn.
 """
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.data.views import View, draw, look
-from ducats.domain import UNLABELLED, Domain, Images
+from ducats.data.views import View, draw, look, look_labels
+from ducats.domain import UNLABELLED, Domain, Images, Labels
 from ducats.engine import resident
 from ducats.errors import UserError
 from ducats.objectives import Batch, Labelled
@@ -26,7 +27,10 @@ Cut = Callable[[Tensor, int], Sequence[Tensor]]  # a shuffled pass, batch size -
 
 @dataclass(frozen=True)
 class Views:
-    """One view per use of the images."""
+    """One view per use of the images.
+
+    Where pixels are bought, target images hold both kinds of pixels, and are seen through ``unlabelled``.
+    """
 
     source: View = PLAIN
     labelled: View = PLAIN
@@ -91,6 +95,55 @@ def passes(
             done += 1
 
 
+def rare_first(presence: Tensor, count: int, generator: torch.Generator, span: int = 3000) -> Tensor:
+    """``count`` images drawn so that classes that were seen little come more often, in random order.
+
+    Again and again a class is drawn, with a chance in proportion to ``1 / ln(1.01 + f_c)``, f_c being its
+    share of all classes seen so far; of its images the next one is taken, in an order of their own, and every
+    class in it counts as seen. Counts begin anew after ``span`` images.
+
+    Args:
+        presence: ``(N, C)`` bool: which image has which class.
+        count: images to draw.
+        generator: the only randomness.
+        span: images after which the counts begin anew; published: 3000.
+    """
+    holders = [_shuffled(column.nonzero().squeeze(1), generator) for column in presence.T]
+    possible = torch.tensor([len(images) > 0 for images in holders]).double().numpy()
+    if not possible.any():
+        raise UserError("no source image has a pixel of any class: check the source's label maps")
+    luck, shows = torch.rand(count, generator=generator).tolist(), presence.double().numpy()
+    order, place, seen = [], [0] * len(holders), np.zeros(len(holders))
+    for number in range(count):
+        if number % span == 0:
+            seen = np.zeros(len(holders))
+        chances = np.cumsum(possible / np.log(1.01 + seen / max(1.0, seen.sum())))
+        drawn = int(np.searchsorted(chances, luck[number] * chances[-1], side="right"))
+        if place[drawn] == len(holders[drawn]):
+            place[drawn], holders[drawn] = 0, _shuffled(holders[drawn], generator)
+        image = int(holders[drawn][place[drawn]])
+        place[drawn] += 1
+        seen = seen + shows[image]
+        order.append(image)
+    return _shuffled(torch.tensor(order), generator)
+
+
+def classes_shown(source: Domain) -> Tensor:
+    """Which image of a domain shows which class: bool ``(N, C)``."""
+    count = len(source.classes)
+    if not source.of_pixels:
+        return torch.nn.functional.one_hot(torch.as_tensor(source.labels[:]).long(), count).bool()
+    rows = []
+    for image in range(len(source)):
+        found = source.labels[image].flatten().long()
+        rows.append(torch.bincount(found[found >= 0], minlength=count)[:count] > 0)
+    return torch.stack(rows).cpu()
+
+
+def _shuffled(items: Tensor, generator: torch.Generator) -> Tensor:
+    return items[torch.randperm(len(items), generator=generator)]
+
+
 def fill(batch: Tensor, processes: int) -> Tensor:
     """Repeat a short batch from its start until each process gets two or more, and all the same number.
 
@@ -112,28 +165,44 @@ class Stream:
 
     images: Images
     view: View
-    index: Tensor  # (M,), in the order of use; where the pixels are
+    index: Tensor  # (M,), in the order of use; on the host
+    near: Tensor  # the same on the device
     luck: Tensor  # (M, LUCK), on the device
-    labels: Tensor | None  # (M,), on the device
+    labels: Labels | None  # of the images that are drawn, (M,), on the device; or maps, of all images
     cuts: Sequence[slice]  # a batch each
 
-    def raw(self, step: int, device: torch.device) -> Tensor:
-        """A batch's pixels: on the device if they lie there, else in the host's memory, ready to be sent."""
-        index = self.index[self.cuts[step]]
-        if resident.on_device(self.images, device):
-            return resident.take(self.images, index, device)
-        return resident.gather(self.images, index, device)
-
-    def show(self, step: int, raw: Tensor) -> tuple[Tensor, Tensor | None]:
-        """A batch as it is looked at, and its labels."""
+    def raw(self, step: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
+        """A batch's pixels and label maps: on the device if they lie there, else on the host, to be sent."""
         cut = self.cuts[step]
-        shown = look(resident.send(raw, self.luck.device), self.view, self.luck[cut])
+        maps = None
+        if self.labels is not None and self.labels.ndim > 1:
+            maps = resident.some(self.labels, self.index[cut], self.near[cut], device)
+        return resident.some(self.images.pixels, self.index[cut], self.near[cut], device), maps
+
+    def near_at_hand(self, device: torch.device) -> bool:
+        """Whether nothing has to come from the host."""
+        mapped = self.labels is not None and self.labels.ndim > 1
+        return resident.on_device(self.images.pixels, device) and (
+            not mapped or resident.on_device(self.labels, device)
+        )
+
+    def show(self, step: int, raw: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
+        """A batch as it is looked at, and its labels."""
+        cut, (pixels, maps) = self.cuts[step], raw
+        device, luck = self.luck.device, self.luck[self.cuts[step]]
+        shown = look(resident.send(pixels, device), self.view, luck)
+        if maps is not None:
+            return shown, look_labels(resident.send(maps, device), self.view, luck)
         return shown, None if self.labels is None else self.labels[cut]
 
 
 @dataclass(frozen=True)
 class Streams:
-    """Three streams side by side: source, unlabelled target, labelled target."""
+    """Streams side by side: source, unlabelled target, labelled target.
+
+    Where pixels are bought, every target image has labelled and unlabelled pixels: they are one stream,
+    ``target``. Only images that were bought whole have a stream of their own.
+    """
 
     source: Domain
     pool: Images
@@ -142,14 +211,19 @@ class Streams:
     steps: int  # batches in an epoch
     seed: int
     labelled_batches: str = "even"  # how bought images are cut into batches, a name from CUTS
+    presence: Tensor | None = None  # (source, C) bool, classes of each source image: to draw by rare ones
 
-    def epoch(self, number: int, targets: Tensor, fabric: Fabric) -> Iterator[Batch]:
+    def epoch(
+        self, number: int, targets: Labels, fabric: Fabric, *, whole: Tensor | None = None
+    ) -> Iterator[Batch]:
         """This process's share of one epoch's batches, on the device.
 
         Args:
             number: of the epoch; with the seed it fixes the batches.
-            targets: ``(len(pool),)``, what the ledger knows; UNLABELLED and VOID are below zero.
+            targets: what the ledger knows of the pool's images, or of their pixels; UNLABELLED and VOID are
+                below zero.
             fabric: device and processes.
+            whole: images that were bought as a whole, where maps are bought that way.
         """
         world = fabric.world_size
         if self.batch_size % world or self.batch_size < 2 * world:
@@ -157,24 +231,32 @@ class Streams:
                 f"train.batch_size={self.batch_size} must be a multiple of {world} processes, two images each"
             )
         every = torch.arange(len(self.source))
-        known = (targets >= 0).nonzero().squeeze(1)
-        unknown = (targets == UNLABELLED).nonzero().squeeze(1)
-        cut = CUTS[self.labelled_batches]
         source, pool, labels = self.source.images, self.pool, self.source.labels
-        streams = {
-            "source": self._stream("source", source, every, whole_batches, number, fabric, labels),
-            "unlabelled": self._stream("unlabelled", pool, unknown, whole_batches, number, fabric),
-            "labelled": self._stream("labelled", pool, known, cut, number, fabric, targets),
-        }
+        cut = CUTS[self.labelled_batches]
+        streams = {"source": self._stream("source", source, every, whole_batches, number, fabric, labels)}
+        if targets.ndim == 1:
+            known = (torch.as_tensor(targets[:]) >= 0).nonzero().squeeze(1)
+            unknown = (torch.as_tensor(targets[:]) == UNLABELLED).nonzero().squeeze(1)
+            streams |= {
+                "unlabelled": self._stream("unlabelled", pool, unknown, whole_batches, number, fabric),
+                "labelled": self._stream("labelled", pool, known, cut, number, fabric, targets),
+            }
+        else:
+            known = torch.zeros(0, dtype=torch.long) if whole is None else whole
+            mixed = torch.ones(len(pool), dtype=torch.bool).index_fill_(0, known, False).nonzero().squeeze(1)
+            streams |= {
+                "target": self._stream("target", pool, mixed, whole_batches, number, fabric, targets),
+                "labelled": self._stream("labelled", pool, known, cut, number, fabric, targets),
+            }
         yield from self._batches({name: made for name, made in streams.items() if made is not None}, fabric)
 
     def _batches(self, streams: Mapping[str, Stream], fabric: Fabric) -> Iterator[Batch]:
         device = fabric.device
 
-        def raw(step: int) -> dict[str, Tensor]:
+        def raw(step: int) -> dict[str, tuple[Tensor, Tensor | None]]:
             return {name: stream.raw(step, device) for name, stream in streams.items()}
 
-        near = all(resident.on_device(stream.images, device) for stream in streams.values())
+        near = all(stream.near_at_hand(device) for stream in streams.values())
         with closing(resident.in_order(raw, self.steps, ahead=not near)) as taken:
             for step, pixels in enumerate(taken):
                 shown = {name: stream.show(step, pixels[name]) for name, stream in streams.items()}
@@ -182,6 +264,7 @@ class Streams:
                     source=_labelled(shown["source"]),
                     labelled=_labelled(shown["labelled"]) if "labelled" in shown else None,
                     unlabelled=shown["unlabelled"][0] if "unlabelled" in shown else None,
+                    target=_labelled(shown["target"]) if "target" in shown else None,
                 )
 
     def _stream(
@@ -192,13 +275,18 @@ class Streams:
         cut: Cut,
         epoch: int,
         fabric: Fabric,
-        labels: Tensor | None = None,
+        labels: Labels | None = None,
     ) -> Stream | None:
         """A stream's epoch, drawn, with labels where its images have some; None if it is empty."""
         if len(items) == 0:
             return None
-        world, view = fabric.world_size, getattr(self.views, name)
-        order = passes(items, self.batch_size, self.steps, fork(self.seed, name, "order", epoch), cut)
+        world, generator = fabric.world_size, fork(self.seed, name, "order", epoch)
+        view: View = getattr(self.views, "unlabelled" if name == "target" else name)
+        if name == "source" and self.presence is not None:
+            drawn = rare_first(self.presence, self.steps * self.batch_size, generator)
+            order: Iterable[Tensor] = drawn.split(self.batch_size)
+        else:
+            order = passes(items, self.batch_size, self.steps, generator, cut)
         batches = [fill(batch, world) for batch in order]
         index = torch.cat(batches)
         height, width = images.pixels.shape[-2:]
@@ -213,11 +301,12 @@ class Streams:
             ]
         )
         index = index[mine]
-        known = None if labels is None else fabric.to_device(labels[index])
-        if resident.on_device(images, fabric.device):
-            index = fabric.to_device(index)
+        known = labels
+        if labels is not None and labels.ndim == 1:
+            known = fabric.to_device(labels[index])
         cuts = [slice(start, start + length) for start, length in zip(_starts(lengths), lengths, strict=True)]
-        return Stream(images, view, index, fabric.to_device(luck[mine]), known, cuts)
+        near = fabric.to_device(index)
+        return Stream(images, view, index, near, fabric.to_device(luck[mine]), known, cuts)
 
 
 def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:

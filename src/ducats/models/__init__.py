@@ -1,4 +1,4 @@
-"""Models: builders that return a network from images to logits.
+"""Models: builders that return a network from images to logits, of each image or on a grid of its pixels.
 
 A builder takes ``classes`` and ``channels`` and its own knobs. Networks take images as float32 in [0, 1] and
 normalise them themselves, since the right numbers come with the weights.
@@ -8,15 +8,46 @@ from collections.abc import Callable, Mapping
 
 from torch import nn
 
+from ducats.models import classifier, deeplab
 from ducats.models.classifier import timm_classifier
+from ducats.models.deeplab import deeplab_v2, deeplab_v3plus
 from ducats.models.evidential import Evidential
 from ducats.models.small import small_cnn
+from ducats.models.small_fcn import small_fcn
 
 Builder = Callable[..., nn.Module]
 
 MODELS: Mapping[str, Builder] = {
     "small_cnn": small_cnn,
     "timm": timm_classifier,
+    "small_fcn": small_fcn,
+    "deeplab_v2": deeplab_v2,
+    "deeplab_v3plus": deeplab_v3plus,
 }
 
-__all__ = ["MODELS", "Builder", "Evidential", "small_cnn", "timm_classifier"]
+# The same networks for a run that has begun: no first weights are read or fetched. Others have none to read.
+BLANK: Mapping[str, Builder] = {
+    "timm": classifier.blank,
+    "deeplab_v2": deeplab.blank_v2,
+    "deeplab_v3plus": deeplab.blank_v3plus,
+}
+
+# What refuses a model's knobs before any image is read.
+CHECK: Mapping[str, Callable[..., None]] = {
+    "timm": classifier.check_start,
+    "deeplab_v2": deeplab.check_start,
+    "deeplab_v3plus": deeplab.check_start,
+}
+
+__all__ = [
+    "BLANK",
+    "CHECK",
+    "MODELS",
+    "Builder",
+    "Evidential",
+    "deeplab_v2",
+    "deeplab_v3plus",
+    "small_cnn",
+    "small_fcn",
+    "timm_classifier",
+]

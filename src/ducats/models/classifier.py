@@ -4,11 +4,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timm.data.config import resolve_model_data_config
 from torch import Tensor, nn
 
 from ducats.errors import UserError
-from ducats.models.backbone import Strides, check_name, make_backbone, width_of
+from ducats.models.backbone import Strides, check_name, make_backbone, normalisation, width_of
 
 
 class Classifier(nn.Module):
@@ -29,12 +28,9 @@ class Classifier(nn.Module):
     ) -> None:
         super().__init__()
         self.lr_multipliers = advice(pretrained)
-        data = resolve_model_data_config(backbone)
-        for name in ("mean", "std"):
-            colours = torch.tensor(data[name])
-            # Weights for three colours fold onto fewer or more channels as their average.
-            fitting = colours if len(colours) == channels else colours.mean().expand(channels)
-            self.register_buffer(name, fitting.reshape(-1, 1, 1).clone(), persistent=False)
+        mean, std = normalisation(backbone, channels)
+        self.register_buffer("mean", mean, persistent=False)
+        self.register_buffer("std", std, persistent=False)
         self.backbone = backbone
         self.bottleneck = nn.Sequential(nn.Linear(width, bottleneck), nn.BatchNorm1d(bottleneck), nn.ReLU())
         self.head = nn.Linear(bottleneck, classes)

@@ -1,4 +1,4 @@
-"""Any network as an evidential model: logits in, log alpha and features out."""
+"""Any network as an evidential model: images in, log alpha and features out; or maps, see `Output`."""
 
 from typing import Any
 
@@ -15,6 +15,7 @@ class Evidential(nn.Module):
     Args:
         network: maps images ``(N, channels, height, width)`` to logits ``(N, C, ...)``, or to a pair of
             logits and features. From logits alone, the features are what the linear layer that made them saw.
+            Logits ``(N, C, h, w)`` are of pixels, on a grid of the network's own.
         evidence: a name from ``EVIDENCE``: how logits become ``z = log alpha``.
     """
 
@@ -35,8 +36,11 @@ class Evidential(nn.Module):
     def _note(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
         self._calls.append((module, arguments[0], output))
 
-    def _features(self, logits: Tensor) -> Tensor | None:
-        """What the layer that made the logits saw; once it is known, only that layer is listened to."""
+    def _features(self, logits: Tensor | None) -> Tensor | None:
+        """What the layer that made the logits saw; once it is known, only that layer is listened to.
+
+        A network that tells its features itself has no such layer: what the others saw would only use memory.
+        """
         head, seen = None, None
         for module, arrived, left in self._calls:
             if left is logits:
@@ -46,10 +50,15 @@ class Evidential(nn.Module):
         return seen
 
     def forward(self, images: Tensor) -> Output:
-        """Images as float32 in [0, 1] to log alpha in float32."""
+        """Images as float32 in [0, 1] to log alpha in float32; maps stay logits, to be interpolated."""
         said = self.network(images)
-        logits, features = said if isinstance(said, tuple) else (said, self._features(said))
+        told = isinstance(said, tuple)
+        found = self._features(None if told else said)
+        logits, features = said if told else (said, found)
         self._calls.clear()  # nothing may outlive the step: it holds a graph
+        if logits.ndim == 4:
+            z = logits.float() if logits.dtype.itemsize < 4 else logits
+            return Output(z, features, (images.shape[-2], images.shape[-1]), self._evidence)
         # Dirichlet maths leaves autocast: half floats carry three digits, and exp overflows at 12.
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence(logits.float() if logits.dtype.itemsize < 4 else logits)

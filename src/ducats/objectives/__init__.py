@@ -6,8 +6,9 @@ forwarded on its own, so that batch-norm statistics stay per domain. Its knobs a
 
 from collections.abc import Callable, Mapping
 
-from ducats.objectives.batch import Batch, Labelled, Losses
+from ducats.objectives.batch import Batch, Labelled, Losses, known
 from ducats.objectives.evidential import duc
+from ducats.objectives.means import means
 from ducats.objectives.softmax import softmax
 
 Objective = Callable[..., Losses]
@@ -17,4 +18,4 @@ OBJECTIVES: Mapping[str, Objective] = {
     "softmax": softmax,
 }
 
-__all__ = ["OBJECTIVES", "Batch", "Labelled", "Losses", "Objective", "duc", "softmax"]
+__all__ = ["OBJECTIVES", "Batch", "Labelled", "Losses", "Objective", "duc", "known", "means", "softmax"]

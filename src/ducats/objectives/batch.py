@@ -16,7 +16,7 @@ class Labelled(NamedTuple):
     """Images and their labels."""
 
     images: Tensor  # float32 (N, channels, height, width) in [0, 1]
-    labels: Tensor  # int64 (N, ...); below zero does not count
+    labels: Tensor  # int64 (N,), or maps (N, height, width) of small integers; below zero does not count
 
 
 @dataclass(frozen=True)
@@ -26,9 +26,9 @@ class Batch:
     source: Labelled
     labelled: Labelled | None  # bought target images; None before the first answer
     unlabelled: Tensor | None  # target images without label; None when all were bought
+    target: Labelled | None = None  # where pixels are bought: images whose maps hold labels, UNLABELLED, VOID
 
 
-def mean_where_known(values: Tensor, labels: Tensor) -> Tensor:
-    """Mean over positions that have a label; zero if none has: ``(N, ...), (N, ...) -> ()``."""
-    known = labels >= 0
-    return (values * known).sum() / known.sum().clamp(min=1)
+def known(labels: Tensor) -> Tensor:
+    """Where there is a label."""
+    return labels >= 0

@@ -1,7 +1,10 @@
 """Cross-entropy, for the baselines."""
 
+from torch import Tensor
+
 from ducats.dirichlet import negative_log_likelihood
-from ducats.objectives.batch import Batch, Forward, Losses, mean_where_known
+from ducats.objectives.batch import Batch, Forward, Losses, known
+from ducats.objectives.means import means
 
 
 def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float = 1.0) -> Losses:
@@ -16,8 +19,18 @@ def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float 
         target: weight of the labelled target's loss.
     """
     losses: Losses = {}
-    for name, known, weight in (("source", batch.source, source), ("labelled", batch.labelled, target)):
-        if known is not None and weight:
-            loss = negative_log_likelihood(model(known.images).z, known.labels)
-            losses[f"{name}/nll"] = weight * mean_where_known(loss, known.labels)
+    streams = (
+        ("source", batch.source, source),
+        ("labelled", batch.target, target),  # where pixels are bought; whole images are others than these
+        ("labelled", batch.labelled, target),
+    )
+    for name, part, weight in streams:
+        if part is not None and weight:
+            (loss,) = means(model(part.images), _cross_entropy, part.labels, known)
+            before = losses.get(f"{name}/nll")
+            losses[f"{name}/nll"] = weight * loss if before is None else before + weight * loss
     return losses
+
+
+def _cross_entropy(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
+    return (negative_log_likelihood(z, label),)

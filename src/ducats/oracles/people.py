@@ -1,4 +1,4 @@
-"""People answer through files: questions with thumbnails out, a CSV of answers in."""
+"""People answer through files: questions with thumbnails out, a CSV of answers in; pixels: ``masks``."""
 
 import csv
 import html
@@ -8,13 +8,15 @@ from functools import partial
 from pathlib import Path
 
 import torch
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
 from ducats.domain import VOID, Images
 from ducats.errors import AwaitingLabels, UserError
 from ducats.files import write_atomically, write_text_atomically
 from ducats.ledger import Request
+from ducats.oracles import masks
+from ducats.oracles.picture import picture
 
 VOID_WORD = "void"  # the answer "no class applies"
 THUMBNAIL = 256
@@ -27,16 +29,22 @@ class People:
         folder: where to put the rounds; each gets a sub-folder.
         pool: the images that may be asked for.
         classes: names that an answer may give.
+        sizes: where pixels are bought, each image's height and width, in which positions count: ``(N, 2)``.
     """
 
-    def __init__(self, folder: str | Path, pool: Images, classes: Sequence[str]) -> None:
+    def __init__(
+        self, folder: str | Path, pool: Images, classes: Sequence[str], sizes: Tensor | None = None
+    ) -> None:
         self._folder = Path(folder)
         self._pool = pool
         self._classes = list(classes)
+        self._sizes = sizes
 
     def __call__(self, request: Request) -> Tensor:
         """Return the answers, or ask and raise ``AwaitingLabels``."""
         folder = self._folder / f"round-{request.round:02d}"
+        if self._sizes is not None:
+            return masks.answer(folder, request, self._pool, self._classes, self._sizes)
         keys = [self._pool.keys[image] for image in request.image.tolist()]
         if not (folder / "questions.csv").exists():
             self._ask(folder, request, keys)
@@ -59,7 +67,9 @@ class People:
         rows = []
         for number, (image, key) in enumerate(zip(request.image.tolist(), keys, strict=True), start=1):
             thumbnail = f"thumbnails/{number:04d}.png"
-            write_atomically(folder / thumbnail, partial(self._thumbnail(image).save, format="PNG"))
+            write_atomically(
+                folder / thumbnail, partial(_fitted(picture(self._pool, image)).save, format="PNG")
+            )
             file = self._pool.files[image] if self._pool.files is not None else ""
             rows.append({"number": number, "key": key, "label": "", "thumbnail": thumbnail, "file": file})
         write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
@@ -70,18 +80,6 @@ class People:
         writer.writerows(rows)
         # Last: a round whose questions are there is complete.
         write_text_atomically(folder / "questions.csv", text.getvalue())
-
-    def _thumbnail(self, image: int) -> Image.Image:
-        """The picture for a person: from its file, for stored pixels may be few and squashed."""
-        if self._pool.files is not None:
-            with Image.open(self._pool.files[image]) as opened:
-                picture = ImageOps.exif_transpose(opened).convert("RGBA")
-                paper = Image.new("RGBA", picture.size, "white")
-                return _fitted(Image.alpha_composite(paper, picture).convert("RGB"))
-        pixels = self._pool.pixels[image]
-        return _fitted(
-            Image.fromarray(pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy())
-        )
 
     def _answers(self, path: Path, asked: set[str]) -> dict[str, int]:
         if not path.exists():

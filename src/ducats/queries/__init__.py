@@ -7,12 +7,17 @@ strategy adds which columns must be computed for it, so that random choice costs
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 from torch import Tensor
 
+from ducats.criteria import GIVEN, criterion
+from ducats.criteria import columns_of as columns_of
 from ducats.queries.ranked import entropy, least_confident, margin, u_data, u_dis, uniform
+from ducats.queries.ripu import points_needs, ripu, ripu_points
 from ducats.queries.spread import spread
-from ducats.queries.two_round import two_round
+from ducats.queries.two_round import two_round, two_round_needs
 from ducats.rows import Slate
 
 Query = Callable[[Slate], Tensor]
@@ -20,10 +25,25 @@ Query = Callable[[Slate], Tensor]
 
 @dataclass(frozen=True)
 class Strategy:
-    """A query and the columns it reads: ``z`` (log alpha), ``features`` (what the last layer sees)."""
+    """A query and the columns it reads.
+
+    Columns are ``z`` (log alpha), ``features`` (what the last layer sees), and the criteria of
+    `ducats.criteria`: ``entropy``, ``margin``, ``u_dis``, and so on.
+    """
 
     query: Callable[..., Tensor]
-    needs: tuple[str, ...] = ("z", "features")
+    needs: tuple[str, ...] = GIVEN  # with default knobs
+    needs_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on knobs
+
+    def bound(self, knobs: Mapping[str, Any]) -> "Strategy":
+        """The same with its knobs set, and the columns that it reads then."""
+        needs = self.needs if self.needs_of is None else self.needs_of(knobs)
+        return Strategy(partial(self.query, **knobs), needs)
+
+    @property
+    def of_pixels(self) -> bool:
+        """Whether it looks at how pixels lie, and cannot choose among images that are single rows."""
+        return any(criterion(name).of_pixels for name in self.needs if name not in GIVEN)
 
     @property
     def summary(self) -> str:
@@ -39,11 +59,13 @@ class Strategy:
 
 QUERIES: Mapping[str, Strategy] = {
     "random": Strategy(uniform, needs=()),
-    "entropy": Strategy(entropy, needs=("z",)),
-    "margin": Strategy(margin, needs=("z",)),
-    "least_confident": Strategy(least_confident, needs=("z",)),
-    "u_dis": Strategy(u_dis, needs=("z",)),
-    "u_data": Strategy(u_data, needs=("z",)),
-    "duc": Strategy(two_round, needs=("z",)),
-    "spread": Strategy(spread, needs=("z", "features")),
+    "entropy": Strategy(entropy, needs=("entropy",)),
+    "margin": Strategy(margin, needs=("margin",)),
+    "least_confident": Strategy(least_confident, needs=("confidence",)),
+    "u_dis": Strategy(u_dis, needs=("u_dis",)),
+    "u_data": Strategy(u_data, needs=("u_data",)),
+    "duc": Strategy(two_round, two_round_needs({}), two_round_needs),
+    "spread": Strategy(spread, needs=("entropy", "features")),
+    "ripu": Strategy(ripu, needs=("impurity", "entropy")),
+    "ripu_points": Strategy(ripu_points, points_needs({}), points_needs),
 }

@@ -2,7 +2,6 @@
 
 from torch import Tensor
 
-from ducats import dirichlet
 from ducats.randomness import draw_per_address
 from ducats.rows import Slate, best
 
@@ -15,26 +14,24 @@ def uniform(slate: Slate) -> Tensor:
 
 def entropy(slate: Slate) -> Tensor:
     """Highest entropy of the expected probabilities."""
-    return best(dirichlet.entropy(slate.candidates.z), slate.budget, slate.candidates)
+    return best(slate.candidates.column("entropy"), slate.budget, slate.candidates)
 
 
 def margin(slate: Slate) -> Tensor:
     """Smallest gap between the two most probable classes (best versus second best)."""
-    top = dirichlet.expected_probability(slate.candidates.z).topk(2, dim=1).values
-    return best(top[:, 1] - top[:, 0], slate.budget, slate.candidates)
+    return best(-slate.candidates.column("margin"), slate.budget, slate.candidates)
 
 
 def least_confident(slate: Slate) -> Tensor:
     """Lowest probability of the most probable class."""
-    confidence = dirichlet.expected_probability(slate.candidates.z).amax(dim=1)
-    return best(-confidence, slate.budget, slate.candidates)
+    return best(-slate.candidates.column("confidence"), slate.budget, slate.candidates)
 
 
 def u_dis(slate: Slate) -> Tensor:
     """Highest distribution uncertainty: where the model lacks evidence."""
-    return best(dirichlet.log_distribution_uncertainty(slate.candidates.z), slate.budget, slate.candidates)
+    return best(slate.candidates.column("u_dis"), slate.budget, slate.candidates)
 
 
 def u_data(slate: Slate) -> Tensor:
     """Highest data uncertainty: where the evidence is in conflict."""
-    return best(dirichlet.data_uncertainty(slate.candidates.z), slate.budget, slate.candidates)
+    return best(slate.candidates.column("u_data"), slate.budget, slate.candidates)

@@ -12,7 +12,6 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from ducats.dirichlet import entropy
 from ducats.rows import Slate, best
 
 
@@ -28,17 +27,17 @@ def spread(slate: Slate, *, kappa: float = 10.0) -> Tensor:
     """
     if kappa < 1:
         raise ValueError(f"kappa must be at least 1, not {kappa}: a cluster needs a sample")
-    uncertainty = entropy(slate.candidates.z)
+    uncertainty = slate.candidates.column("entropy")
     # `best` also fixes the order, so the clustering does not depend on the order of the pool.
     uncertain = best(uncertainty, math.ceil(kappa * slate.budget), slate.candidates)
     if len(uncertain) <= slate.budget:
         return uncertain
-    features = slate.candidates.features[uncertain].flatten(1).double().numpy()
+    features = slate.candidates[uncertain].features.flatten(1).cpu().double().numpy()
     # All-zero weights would leave k-means without a mean: a certain sample still counts a little.
-    weights = uncertainty[uncertain].double().numpy() + 1e-12
+    weights = uncertainty[uncertain].cpu().double().numpy() + 1e-12
     seed = int(torch.randint(0, 2**31, (), generator=slate.generator))
     centres = _centres(features, weights, slate.budget, seed)
-    return uncertain[torch.from_numpy(_nearest_each(centres, features))]
+    return uncertain[torch.from_numpy(_nearest_each(centres, features)).to(uncertain.device)]
 
 
 def _centres(

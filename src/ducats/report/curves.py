@@ -12,9 +12,10 @@ from typing import Any
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, NullLocator
 
 from ducats.records import Record
+from ducats.report.kinds import IMAGES
 from ducats.report.read import Run, number
 from ducats.report.tables import Spread, counted, curve, methods, reliability
 
@@ -40,6 +41,7 @@ TERM_COLOURS = (
     "#66ccee",
 )  # Paul Tol's: not a method's
 INK = "#010203"  # a stand-in: becomes `currentColor`, so that lines and letters follow light and dark
+WIDE = 30  # budgets further apart than that share no linear axis
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ducats",
@@ -106,21 +108,26 @@ def term_looks(runs: Sequence[Run]) -> dict[str, Look]:
     return found
 
 
-def over_labels(runs: Sequence[Run], key: str, title: str) -> str:
-    """A measure in percent over labels bought: a mean line, a band of one deviation, a point per seed."""
+def over_labels(runs: Sequence[Run], key: str, title: str, over: str = "labels") -> str:
+    """A measure in percent over what was spent: a mean line, a band of one deviation, a point per seed."""
     look = looks(methods(runs))
+    kind = runs[0].kind
+    axis = kind.axis if over == "labels" else over
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
-        axes.set(xlabel="labels bought", ylabel=f"{title}, %")
+        axes.set(xlabel=axis, ylabel=f"{title}, %")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
         for method in look:
-            _seed_points(axes, [run for run in runs if run.method == method], key, look[method])
-            _mean_line(axes, runs, method, key, look[method])
+            _seed_points(axes, [run for run in runs if run.method == method], key, look[method], over)
+            _mean_line(axes, runs, method, key, look[method], over)
         if key == "ece":
             axes.set_ylim(bottom=0)
+        if kind != IMAGES:
+            _many(axes, [number(stage, over) or 0.0 for run in runs for stage in run.stages])
 
-    return _svg(draw, (4.9, 3.4), f"over-labels-{key}", f"{title} over labels bought, one line per method")
+    name = f"{kind.prefix}over-{over}-{key}"
+    return _svg(draw, (4.9, 3.4), name, f"{title} over {axis}, one line per method")
 
 
 def reliability_diagram(runs: Sequence[Run], method: str) -> str:
@@ -133,14 +140,17 @@ def reliability_diagram(runs: Sequence[Run], method: str) -> str:
     def draw(figure: Figure) -> None:
         row = figure.subplots(1, 2, sharey=True, squeeze=False)[0]
         for axes, records in zip(row, panels, strict=False):
-            _reliability(axes, records, look)
+            _reliability(axes, records, look, _few if runs[0].kind == IMAGES else _short)
         for axes in row[len(panels) :]:
             axes.set_visible(False)
         row[0].set_ylabel("accuracy, %")
 
     place = methods(runs).index(method)
     return _svg(
-        draw, (4.3, 2.5), f"reliability-{place}", f"Reliability of {method}: accuracy against confidence"
+        draw,
+        (4.3, 2.5),
+        f"{runs[0].kind.prefix}reliability-{place}",
+        f"Reliability of {method}: accuracy against confidence",
     )
 
 
@@ -163,13 +173,14 @@ def loss_curves(runs: Sequence[Run], method: str) -> str:
             _log_scale(axes)
 
     place = methods(runs).index(method)
-    return _svg(draw, (4.3, 2.5), f"losses-{place}", f"Training losses of {method} over epochs")
+    name = f"{runs[0].kind.prefix}losses-{place}"
+    return _svg(draw, (4.3, 2.5), name, f"Training losses of {method} over epochs")
 
 
-def _seed_points(axes: Axes, group: Sequence[Run], key: str, look: Look) -> None:
+def _seed_points(axes: Axes, group: Sequence[Run], key: str, look: Look, over: str) -> None:
     for run in group:
-        pairs = [(stage["labels"], number(stage, key)) for stage in run.stages]
-        known = [(labels, 100 * value) for labels, value in pairs if value is not None]
+        pairs = [(number(stage, over), number(stage, key)) for stage in run.stages]
+        known = [(spent, 100 * value) for spent, value in pairs if spent is not None and value is not None]
         if known:
             x, y = zip(*known, strict=True)
             # A hollow point says: this run is still under way, and in no mean.
@@ -186,8 +197,8 @@ def _seed_points(axes: Axes, group: Sequence[Run], key: str, look: Look) -> None
             )
 
 
-def _mean_line(axes: Axes, runs: Sequence[Run], method: str, key: str, look: Look) -> None:
-    points = curve(runs, method, key)
+def _mean_line(axes: Axes, runs: Sequence[Run], method: str, key: str, look: Look, over: str) -> None:
+    points = curve(runs, method, key, over)
     x = [point.labels for point in points]
     y = [100 * point.value.mean for point in points]
     axes.plot(x, y, color=look.colour, marker=look.marker, markersize=6)
@@ -200,7 +211,7 @@ def _mean_line(axes: Axes, runs: Sequence[Run], method: str, key: str, look: Loo
         axes.fill_between(x, low, high, color=look.colour, alpha=0.16, linewidth=0)
 
 
-def _reliability(axes: Axes, records: Sequence[Record], look: Look) -> None:
+def _reliability(axes: Axes, records: Sequence[Record], look: Look, amount: Callable[[float], str]) -> None:
     bins = reliability(records)
     total = sum(b.count for b in bins)
     upper = max((len(r["reliability"]["upper"]) for r in records if "reliability" in r), default=1)
@@ -215,7 +226,7 @@ def _reliability(axes: Axes, records: Sequence[Record], look: Look) -> None:
     errors = [value for record in records if (value := number(record, "ece")) is not None]
     error = f", error {100 * Spread.of(errors).mean:.1f}%" if errors else ""
     axes.set(xlim=(0, 102), ylim=(0, 104), xlabel="confidence, %")
-    axes.set_title(f"{labels:,.0f} labels{error}")
+    axes.set_title(f"{amount(labels)} labels{error}")
     axes.set_xticks([0, 50, 100])
 
 
@@ -227,6 +238,28 @@ def _mean_losses(group: Sequence[Run], name: str) -> dict[int, float]:
                 loss = number(record["losses"], name)
                 values.setdefault(record["epoch"], []).append(math.nan if loss is None else loss)
     return {epoch: Spread.of(losses).mean for epoch, losses in sorted(values.items())}
+
+
+def _many(axes: Axes, spent: Sequence[float]) -> None:
+    """Make an axis of up to millions readable, also where the largest budget dwarfs the others."""
+    positive = [value for value in spent if value > 0]
+    if positive and max(positive) > WIDE * min(positive):
+        axes.set_xscale("symlog", linthresh=min(positive))
+        axes.xaxis.set_minor_locator(NullLocator())
+        axes.set_xlim(-0.2 * min(positive), 1.5 * max(positive))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _short(value)))
+
+
+def _few(count: float) -> str:
+    return f"{count:,.0f}"
+
+
+def _short(count: float) -> str:
+    """A count in little room: 655360 is 655k."""
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g}{name}"
+    return f"{count:g}"
 
 
 def _log_scale(axes: Axes) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.records import MEASURED_ON
+from ducats.records import MEASURED_ON, pixels_in_words
 from ducats.report.read import Run
-from ducats.report.tables import counted, methods
+from ducats.report.tables import by_kind, counted, methods
 
 
 @dataclass(frozen=True)
@@ -52,14 +52,20 @@ def measured_on(runs: Sequence[Run]) -> str:
         if run.result is not None and run.result.get("measured_on") in MEASURED_ON:
             kinds.setdefault(run.result["measured_on"], set()).add(int(run.result["images"]))
     said = []
+    pixels = pixels_in_words([run.result for run in runs if run.result is not None])
     for kind, counts in kinds.items():
         count = str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
         said.append(f"{count} {MEASURED_ON[kind]}")
-    return f"Measured on {'; or on '.join(said)}." if said else ""
+    return f"Measured on {'; or on '.join(said)}{f': {pixels}' if pixels else ''}." if said else ""
 
 
 def cautions(runs: Sequence[Run]) -> list[str]:
     """What a reader should know before believing a mean; none for clean runs."""
+    groups = by_kind(runs)
+    if len(groups) > 1:
+        apart = " and ".join(group[0].kind.score for group in groups)
+        mixed = f"These runs are ranked by different measures ({apart}): each kind is reported on its own."
+        return [mixed, *(caution for group in groups for caution in cautions(group))]
     found = [_other_data(runs), _other_exams(runs), _other_objectives(runs), _without_test(runs)]
     for method in methods(runs):
         group = [run for run in runs if run.method == method]
@@ -79,6 +85,9 @@ def _other_exams(runs: Sequence[Run]) -> str:
     kinds = {run.result.get("measured_on") for run in runs if run.result is not None}
     if len(kinds) > 1:
         return "These runs were measured on different kinds of images: their numbers cannot be compared."
+    sizes = {run.result.get("resolution") for run in runs if run.result is not None}
+    if len(sizes) > 1:
+        return "These runs were measured at different resolutions: their numbers cannot be compared."
     if kinds == {"unlabelled"} and len(methods(runs)) > 1:
         return (
             "Each run was measured on what it had not bought: a method that buys the hard images is left "

@@ -11,8 +11,10 @@ import yaml
 
 from ducats import records
 from ducats.errors import UserError
-from ducats.records import Record
+from ducats.records import HEADLINES, Record, headline_of
+from ducats.report.kinds import KINDS, PIXELS, Kind
 
+MEASURED = ("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc")
 DEPTH = 3  # `runs/office-home/art-clipart/duc-0`: deeper folders are somebody's data, not runs
 
 
@@ -48,9 +50,23 @@ class Run:
         return self.folder.resolve().name
 
     @property
+    def kind(self) -> Kind:
+        """Whether it is about images or about pixels; only runs of one kind are compared."""
+        task = self.config.get("task")
+        if isinstance(task, Mapping) and task.get("name") == "segmentation":
+            return PIXELS
+        return KINDS[headline_of(self.stages[-1] if self.stages else {})]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names; none if nobody wrote them down."""
+        names = self.data.get("classes")
+        return tuple(str(name) for name in names) if isinstance(names, list) else ()
+
+    @property
     def result(self) -> Record | None:
         """The last stage, if it was measured on a test set."""
-        if self.stages and number(self.stages[-1], "accuracy") is not None:
+        if self.stages and number(self.stages[-1], self.kind.headline) is not None:
             return self.stages[-1]
         return None
 
@@ -154,11 +170,15 @@ def _what_is_wrong(line: Any) -> str:
     for key in needed:
         if number(line, key) is None:
             return f"has no number for {key!r}"
-    for key in ("accuracy", "mean_class_accuracy", "ece", "nll", "brier", "aurc"):
+    for key in (*MEASURED, "clicks", "images", "pixels"):
         if line.get(key) is not None and not _is_number(line[key]):
             return f"has something else than a number for {key!r}"
     if not isinstance(line.get("losses", {}), dict):
         return "has losses without names"
+    if headline_of(line) not in HEADLINES:
+        return f"is ranked by {line['headline']!r}, which no report knows (there are: {', '.join(HEADLINES)})"
+    if "class_iou" in line and not _is_per_class(line["class_iou"]):
+        return "has a class_iou that is not a list of numbers"
     if "reliability" in line and not _is_reliability(line["reliability"]):
         return "has a reliability that is not lists of one length"
     return ""
@@ -166,6 +186,10 @@ def _what_is_wrong(line: Any) -> str:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_per_class(value: Any) -> bool:
+    return isinstance(value, list) and all(v is None or _is_number(v) for v in value)
 
 
 def _is_reliability(value: Any) -> bool:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ducats.report.kinds import IMAGES, Kind
 from ducats.report.tables import MethodRow
 
 BASELINES = ("random", "source-only")  # what any choice of labels has to beat
 OURS = "duc"  # the method this library is about: where it stands is said even when it is not first
-LEVEL = 0.0005  # below this, two accuracies print alike
+LEVEL = 0.0005  # below this, two scores print alike
 
 
 @dataclass(frozen=True)
@@ -18,18 +19,25 @@ class Headline:
     remarks: tuple[str, ...] = ()
 
 
-def headline(rows: Sequence[MethodRow]) -> Headline:
-    """Say which method has the best mean accuracy, against whom, and how sure the seeds make us."""
+def headline(rows: Sequence[MethodRow], kind: Kind = IMAGES) -> Headline:
+    """Say which method has the best mean accuracy or mIoU, against whom, and how sure the seeds make us.
+
+    Args:
+        rows: of one kind: an accuracy and an mIoU cannot be ranked.
+        kind: what cannot be said if there are no rows.
+    """
     if not rows:
-        return Headline("No run was measured on a test set, so accuracy cannot be compared.")
-    ranked = sorted(rows, key=lambda row: -row.accuracy.mean)  # stable: equals keep their order
+        return Headline(f"No run was measured on a test set, so {kind.score} cannot be compared.")
+    if len({row.kind for row in rows}) > 1:
+        raise ValueError("rows of several kinds cannot be ranked: give those of one kind")
+    ranked = sorted(rows, key=lambda row: -row.score.mean)  # stable: equals keep their order
     best, others = ranked[0], ranked[1:]
     if not others:
-        return Headline(f"{_reach(best, 'has an accuracy of')}.", tuple(_remarks(ranked)))
+        return Headline(f"{_reach(best, f'has an {best.kind.score} of')}.", tuple(_remarks(ranked)))
     close = [row for row in others if _is_level(best, row) or _is_within(best, row)]
     baselines = [row for row in others if row.method in BASELINES and row not in close]
-    kind = "accuracy" if best.accuracy.deviation is None else "mean accuracy"
-    sentence = _reach(best, f"has the highest {kind},")
+    score = best.kind.score if best.score.deviation is None else best.kind.mean
+    sentence = _reach(best, f"has the highest {score},")
     if close:
         sentence += f", but not clearly: {_closeness(best, close)}"
     if baselines:
@@ -48,10 +56,10 @@ def _where_ours_stands(ranked: Sequence[MethodRow]) -> str:
     if OURS not in names or names[0] == OURS:
         return ""
     row, best = ranked[names.index(OURS)], ranked[0]
-    gap = 100 * (best.accuracy.mean - row.accuracy.mean)
-    place = 1 + sum(other.accuracy.mean > row.accuracy.mean for other in ranked)
+    gap = 100 * (best.score.mean - row.score.mean)
+    place = 1 + sum(other.score.mean > row.score.mean for other in ranked)
     if place == 1:
-        return f"{OURS} has the same mean accuracy as {best.method}."
+        return f"{OURS} has the same {row.kind.mean} as {best.method}."
     distance = (
         f"level with {best.method}" if _is_level(best, row) else f"{gap:.1f} points behind {best.method}"
     )
@@ -78,7 +86,7 @@ def _unequal_labels(ranked: Sequence[MethodRow]) -> str:
 
 
 def _single_seeds(ranked: Sequence[MethodRow]) -> str:
-    single = [row.method for row in ranked if row.accuracy.deviation is None]
+    single = [row.method for row in ranked if row.score.deviation is None]
     if not single:
         return ""
     who = "Every method here" if len(single) == len(ranked) > 1 else _list(single)
@@ -87,15 +95,15 @@ def _single_seeds(ranked: Sequence[MethodRow]) -> str:
 
 
 def _reach(row: MethodRow, verb: str) -> str:
-    deviation = row.accuracy.deviation
-    accuracy = _percent(row)
+    deviation = row.score.deviation
+    reached = _percent(row)
     if deviation is not None:
-        accuracy += f" (± {100 * deviation:.1f} over {len(row.seeds)} seeds)"
-    return f"{row.method} {verb} {accuracy} with {_labels(row)}"
+        reached += f" (± {100 * deviation:.1f} over {len(row.seeds)} seeds)"
+    return f"{row.method} {verb} {reached} with {_labels(row)}"
 
 
 def _lead(best: MethodRow, row: MethodRow) -> str:
-    gap = 100 * (best.accuracy.mean - row.accuracy.mean)
+    gap = 100 * (best.score.mean - row.score.mean)
     return f"{gap:.1f} points above {_with_labels(row, best)}"
 
 
@@ -113,16 +121,16 @@ def _closeness(best: MethodRow, close: Sequence[MethodRow]) -> str:
 
 
 def _is_level(best: MethodRow, row: MethodRow) -> bool:
-    return best.accuracy.mean - row.accuracy.mean < LEVEL
+    return best.score.mean - row.score.mean < LEVEL
 
 
 def _is_within(best: MethodRow, row: MethodRow) -> bool:
-    deviations = [d for d in (best.accuracy.deviation, row.accuracy.deviation) if d is not None]
-    return bool(deviations) and best.accuracy.mean - row.accuracy.mean <= max(deviations)
+    deviations = [d for d in (best.score.deviation, row.score.deviation) if d is not None]
+    return bool(deviations) and best.score.mean - row.score.mean <= max(deviations)
 
 
 def _percent(row: MethodRow) -> str:
-    return f"{100 * row.accuracy.mean:.1f}%"
+    return f"{100 * row.score.mean:.1f}%"
 
 
 def _spent(row: MethodRow) -> float:
@@ -134,8 +142,15 @@ def _labels(row: MethodRow) -> str:
     spent = _spent(row)
     if spent == 0:
         return "no labels"
-    amount = f"{spent:,.0f}" if spent == round(spent) else f"{spent:,.1f}"
-    return f"{amount} label{'' if spent == 1 else 's'}"
+    amount = f"{_amount(spent)} {row.kind.label}{'' if spent == 1 else 's'}"
+    clicks = row.values.get("clicks")
+    if clicks is not None and clicks.mean != spent:  # a pixel is a click; a region or an image is not
+        amount += f" in {_amount(clicks.mean)} click{'' if clicks.mean == 1 else 's'}"
+    return amount
+
+
+def _amount(spent: float) -> str:
+    return f"{spent:,.0f}" if spent == round(spent) else f"{spent:,.1f}"
 
 
 def _list(parts: Sequence[str]) -> str:

@@ -1,0 +1,127 @@
+"""The ledger at the size of Cityscapes: bytes a label, seconds a round, milliseconds an image's targets.
+
+    python benchmarks/ledger.py [--images 2975] [--labels 8192] [--rounds 5] [--json FILE]
+
+Buys so many pixels of each image and round at 1024 x 2048, in random order, and reads maps of 640 x 1280 in
+batches of two, as training does. Files go to a temporary folder, 5 bytes a label and twice 4 for one round's
+request, and are removed.
+"""
+
+import argparse
+import json
+import platform
+import sys
+import tempfile
+import time
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+import numpy as np
+import torch
+
+from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps
+
+BOUGHT, STORED, CLASSES, MAPS = (1024, 2048), (640, 1280), 19, 200
+
+
+def measure(folder: Path, images: int, labels: int, rounds: int) -> dict[str, Any]:
+    """Fill a ledger and read from it."""
+    keys, sizes = [f"city/{i:05d}" for i in range(images)], torch.tensor([BOUGHT]).expand(images, 2)
+    pixels, luck = BOUGHT[0] * BOUGHT[1], np.random.default_rng(0)
+    ledger = Ledger(folder / "labels", keys, sizes, "original")
+    step = pixels // (labels * rounds)  # a comb of pixels, another tooth in each round: distinct, spread out
+    seconds: dict[str, list[float]] = {"request": [], "append": []}
+    for number in range(1, rounds + 1):
+        started = time.perf_counter()
+        with RequestWriter(folder / "request.npz", number) as writer:
+            for image in range(images):
+                comb = (np.arange(labels) * rounds + number - 1) * step + (image % step)
+                writer.add(image, torch.from_numpy(luck.permutation(comb)))
+        seconds["request"].append(time.perf_counter() - started)
+        answers = torch.from_numpy(luck.integers(0, CLASSES, images * labels, dtype=np.int8))
+        started = time.perf_counter()
+        ledger.append(Request.load(folder / "request.npz"), answers)
+        seconds["append"].append(time.perf_counter() - started)
+    size = sum(path.stat().st_size for path in (folder / "labels").iterdir())
+    started = time.perf_counter()
+    ledger = Ledger(folder / "labels", keys, sizes, "original")
+    found = {
+        "labels": len(ledger),
+        "megabytes": size / 1e6,
+        "bytes a label": size / len(ledger),
+        "open, ms": (time.perf_counter() - started) * 1e3,
+        "write a request, s": max(seconds["request"]),
+        "append, first round, s": seconds["append"][0],
+        "append, last round, s": seconds["append"][-1],
+    }
+    pairs = torch.from_numpy(luck.integers(0, images, (MAPS // 2, 2)))
+    for fill in ("cell", "nearest"):
+        maps = TargetMaps(ledger, STORED, fill=fill)
+        maps[pairs[0]]
+        started = time.perf_counter()
+        for pair in pairs:
+            maps[pair]
+        found[f"target map ({fill}), ms an image"] = (time.perf_counter() - started) / MAPS * 1e3
+    started = time.perf_counter()
+    for image in pairs.flatten().tolist():
+        ledger.of(image)
+    found["an image's labels, ms"] = (time.perf_counter() - started) / MAPS * 1e3
+    return found
+
+
+class Watch:
+    """Looks every few milliseconds at the memory that is the process's own.
+
+    Pages of mapped files are left out: the system keeps them while there is room, and drops them for nothing.
+    """
+
+    def __enter__(self) -> "Watch":
+        self.first = self.peak = own_memory()
+        self._end, self._thread = Event(), Thread(target=self._look, daemon=True)
+        self._thread.start()
+        return self
+
+    def _look(self) -> None:
+        while not self._end.wait(0.005):
+            self.peak = max(self.peak, own_memory())
+
+    def __exit__(self, *_: object) -> None:
+        self._end.set()
+        self._thread.join()
+
+
+def own_memory() -> float:
+    """Megabytes that are in no file; 0 where the system does not say."""
+    status = Path("/proc/self/status")
+    lines = status.read_text().splitlines() if status.exists() else []
+    return sum(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("RssAnon:"))
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--images", type=int, default=2975)
+    parser.add_argument("--labels", type=int, default=8192, help="of each image and round")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--json", type=Path)
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    with tempfile.TemporaryDirectory() as folder, Watch() as watch:
+        found = measure(Path(folder), asked.images, asked.labels, asked.rounds)
+    found |= {"memory before, MB": watch.first, "peak memory, MB": watch.peak}
+    for name, value in found.items():
+        print(f"{name:32} {value:>14,.2f}" if isinstance(value, float) else f"{name:32} {value:>14,}")
+    if asked.json:
+        machine = {
+            "python": sys.version.split()[0],
+            "machine": platform.machine(),
+            "torch": torch.__version__,
+        }
+        asked.json.write_text(json.dumps({**found, **machine}, indent=1))
+
+
+if __name__ == "__main__":
+    main()

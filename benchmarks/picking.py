@@ -1,0 +1,132 @@
+"""Speed of picking: from log alpha on the device to the positions that are bought, image by image.
+
+    python benchmarks/picking.py [--device cuda] [--height 1024 --width 2048 --classes 19] [--images 20]
+        [--query duc ...] [--unit pixel] [--share 0.01] [--known 0.02] [--out FILE]
+
+Log alpha are smooth random maps; nothing else is in the time. Without --query all of the queries below, each
+with its own unit. Prints milliseconds per image and, on a GPU, the memory that picking needs beside the maps.
+"""
+
+import argparse
+import json
+import platform
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats.domain import UNLABELLED
+from ducats.queries import QUERIES
+from ducats.randomness import fork
+from ducats.units import Unit, spend
+
+# RIPU is by region; all others are measured on pixels.
+MEASURED = dict.fromkeys(("random", "entropy", "margin", "duc", "ripu_points"), "pixel") | {"ripu": "region"}
+
+
+def main() -> None:
+    """Measure, print a line per query, write JSON if asked."""
+    options = parse()
+    device = torch.device(options.device)
+    asked = {name: options.unit or MEASURED.get(name, "pixel") for name in options.query or MEASURED}
+    results = []
+    for name, unit in asked.items():
+        result = measure(name, unit, options, device)
+        results.append(result)
+        memory = "" if result["memory_mb"] is None else f", {result['memory_mb']:6.0f} MB"
+        print(f"{name:12s} by {unit:10s} {result['ms_per_image']:9.1f} ms per image{memory}", flush=True)
+    if options.out:
+        about = {
+            "device": torch.cuda.get_device_name() if device.type == "cuda" else platform.processor(),
+            "threads": torch.get_num_threads(),
+            "torch": torch.__version__,
+            **{k: getattr(options, k) for k in ("height", "width", "classes", "images", "share", "known")},
+        }
+        options.out.write_text(json.dumps({"about": about, "results": results}, indent=1), encoding="utf-8")
+
+
+def parse() -> argparse.Namespace:
+    """What to measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
+    parser.add_argument("--height", type=int, default=1024)
+    parser.add_argument("--width", type=int, default=2048)
+    parser.add_argument("--classes", type=int, default=19)
+    parser.add_argument("--images", type=int, default=20)
+    parser.add_argument("--query", action="append", choices=list(QUERIES), help="may be given several times")
+    parser.add_argument("--unit", choices=["pixel", "region", "superpixel"])
+    parser.add_argument("--share", type=float, default=0.01, help="of an image's pixels that is bought")
+    parser.add_argument("--known", type=float, default=0.02, help="share of the pixels bought before")
+    parser.add_argument("--out", type=Path, help="write JSON there")
+    return parser.parse_args()
+
+
+def measure(name: str, unit: str, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
+    """Mean time of an image after the first, and the peak of memory above what the maps hold."""
+    strategy, budget = QUERIES[name], round(options.share * options.height * options.width)
+    seconds, peak, bought = 0.0, 0, 0
+    for image in range(options.images + 1):
+        z, target, pixels = scene(options, image, device)
+        held = wait(device, reset=True)
+        start = time.perf_counter()
+        picked = spend(
+            strategy,
+            Unit(unit),  # type: ignore[arg-type]
+            z=z if strategy.needs else None,
+            features=None,
+            target=target,
+            image=image,
+            pixels=pixels,
+            budget=budget,
+            generator=fork(0, "query", image),
+        )
+        wait(device)
+        if image > 0:  # the first warms up
+            seconds += time.perf_counter() - start
+            bought += len(picked.position)
+            peak = max(peak, torch.cuda.max_memory_allocated() - held if device.type == "cuda" else 0)
+    return {
+        "query": name,
+        "unit": unit,
+        "budget": budget,
+        "bought_per_image": bought / options.images,
+        "ms_per_image": seconds / options.images * 1000,
+        "memory_mb": peak / 2**20 if device.type == "cuda" else None,
+    }
+
+
+def scene(options: argparse.Namespace, image: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Log alpha as a network at an eighth of the size would give them, what is known, and some pixels."""
+    generator, size = fork(0, "scene", image), (options.height, options.width)
+    # Large shapes with fine grain on them, so that neighbours agree but not all.
+    shapes, grain = (
+        torch.randn(1, options.classes, *(max(2, s // cell) for s in size), generator=generator)
+        for cell in (64, 8)
+    )
+    z = sum(
+        weight * F.interpolate(part.to(device), size, mode="bilinear", align_corners=True)[0]
+        for part, weight in ((shapes, 3.0), (grain, 0.7))
+    )
+    known = torch.rand(size, generator=generator) < options.known
+    target = torch.where(known, 0, UNLABELLED).to(torch.int8)
+    pixels = torch.randint(0, 256, (1, 3, max(2, size[0] // 16), max(2, size[1] // 16)), generator=generator)
+    photo = F.interpolate(pixels.float(), size, mode="bilinear").to(torch.uint8)[0]
+    assert isinstance(z, Tensor)
+    return z, target.to(device), photo
+
+
+def wait(device: torch.device, *, reset: bool = False) -> int:
+    """Until the device is done; bytes held then. The peak is counted from here on, if asked."""
+    if device.type != "cuda":
+        return 0
+    torch.cuda.synchronize()
+    if reset:
+        torch.cuda.reset_peak_memory_stats()
+    return torch.cuda.memory_allocated()
+
+
+if __name__ == "__main__":
+    main()

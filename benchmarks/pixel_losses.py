@@ -1,0 +1,198 @@
+"""DUC's losses over pixels: walked over in pieces, beside the plain float32 formula on whole maps.
+
+    python benchmarks/pixel_losses.py [--device cuda] [--height 720] [--width 1280] [--classes 19]
+        [--images 2] [--stride 8] [--compile] [--graph] [--piece 8388608] [--out FILE]
+
+Of logits on a coarse grid, forward and backward to the same grid: `source` fits all pixels, `target` fits the
+5 % that were bought and lowers both uncertainties of the others. Prints milliseconds (median), peak memory
+beyond what was there before (GPU only), and relative differences of loss and gradient, from the plain formula
+in float32 and in float64.
+"""
+
+import argparse
+import importlib
+import json
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats import dirichlet
+from ducats.domain import UNLABELLED
+from ducats.objectives import Batch, Labelled, duc
+from ducats.rows import Output
+
+Losses = Callable[[Tensor], Tensor]
+EVIDENCE = dirichlet.EVIDENCE["exp_at_most_10"]
+
+
+def walked(labels: Tensor, target: bool) -> Losses:
+    """The objective as it is trained with."""
+    size = (labels.shape[1], labels.shape[2])
+
+    def losses(z: Tensor) -> Tensor:
+        part = Labelled(z, labels)
+        batch = Batch(part, None, None, part if target else None)
+        found = duc(lambda images: Output(images, None, size, EVIDENCE), batch, source=0.0 if target else 1.0)
+        return torch.stack(list(found.values())).sum()
+
+    return losses
+
+
+def plain(labels: Tensor, target: bool) -> Losses:
+    """The same on whole maps: interpolate, clamp, formula, mean over what counts."""
+    size = (labels.shape[1], labels.shape[2])
+
+    def mean(values: Tensor, counted: Tensor) -> Tensor:
+        return (values * counted).sum() / counted.sum().clamp(min=1)
+
+    def losses(z: Tensor) -> Tensor:
+        whole = EVIDENCE(F.interpolate(z, size, mode="bilinear", align_corners=True))
+        label, known = labels.long(), labels >= 0
+        loss = mean(dirichlet.negative_log_likelihood(whole, label), known)
+        loss = loss + mean(dirichlet.misleading_evidence(whole, label) / z.shape[1], known)
+        if target:
+            found = dirichlet.uncertainties(whole)
+            unknown = labels == UNLABELLED
+            loss = loss + mean(found.distribution, unknown) + 0.05 * mean(found.data, unknown)
+        return loss
+
+    return losses
+
+
+def once(losses: Losses, z: Tensor) -> tuple[Tensor, Tensor]:
+    """Loss and gradient."""
+    leaf = z.detach().requires_grad_()
+    loss = losses(leaf)
+    loss.backward()
+    assert leaf.grad is not None
+    return loss.detach(), leaf.grad
+
+
+def recorded(losses: Losses, z: Tensor) -> Callable[[], object]:
+    """One forward and backward as a CUDA graph: it can be made only if nothing asks the device."""
+    once(losses, z)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        once(losses, z)
+    return graph.replay
+
+
+def measured(act: Callable[[], object], device: str, repeats: int) -> dict[str, float | None]:
+    """Median milliseconds, and peak megabytes beyond what was there before."""
+    cuda = device == "cuda"
+
+    def wait() -> None:
+        if cuda:
+            torch.cuda.synchronize()
+
+    act()
+    wait()
+    before = torch.cuda.memory_allocated() if cuda else 0
+    if cuda:
+        torch.cuda.reset_peak_memory_stats()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        act()
+        wait()
+        times.append(1e3 * (time.perf_counter() - start))
+    peak = (torch.cuda.max_memory_allocated() - before) / 2**20 if cuda else None
+    return {"ms": statistics.median(times), "peak_mib": peak}
+
+
+def off(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> dict[str, float]:
+    """Relative differences of loss and gradient."""
+    loss, gradient = (
+        float((a.double() - b.double()).norm() / b.double().norm())
+        for a, b in zip(found, expected, strict=True)
+    )
+    return {"loss": loss, "gradient": gradient}
+
+
+def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
+    """One stream's figures."""
+    height, width, stride = options.height, options.width, options.stride
+    generator = torch.Generator().manual_seed(int(target))
+    coarse = (options.images, options.classes, -(-height // stride), -(-width // stride))
+    z = (4 * torch.randn(coarse, generator=generator)).to(options.device)
+    shape = (options.images, height, width)
+    labels = torch.randint(0, options.classes, shape, generator=generator).to(torch.int8)
+    if target:
+        labels[torch.rand(shape, generator=generator) > 0.05] = UNLABELLED
+    labels = labels.to(options.device)
+    ours, theirs = walked(labels, target), plain(labels, target)
+    result: dict[str, Any] = {"walked": measured(lambda: once(ours, z), options.device, options.repeats)}
+    if options.graph:
+        result["recorded"] = measured(recorded(ours, z), options.device, options.repeats)
+    found, again = once(ours, z), once(ours, z)
+    result["repeats_to_the_bit"] = all(a.equal(b) for a, b in zip(found, again, strict=True))
+    fused, dirichlet.FUSED = dirichlet.FUSED, False
+    try:
+        result["plain"] = measured(lambda: once(theirs, z), options.device, options.repeats)
+        reference = once(theirs, z)
+        result["float32"] = off(found, reference)
+        # Two float32 ways differ by the errors of both: which has more of it?
+        exact = once(theirs, z.double())
+        result["float32_from_float64"] = off(found, exact)
+        result["plain_from_float64"] = off(reference, exact)
+        dirichlet.FUSED = fused
+        half = once(ours, z.bfloat16())
+        dirichlet.FUSED = False
+        result["bfloat16"] = off(half, once(theirs, z.bfloat16().float()))  # the same logits
+        result["bfloat16_from_float32_logits"] = off(half, reference)  # the error of rounding them, too
+    except torch.OutOfMemoryError:
+        result.setdefault("plain", None)  # it does not fit
+    finally:
+        dirichlet.FUSED = fused
+    return result
+
+
+def main() -> None:
+    """Measure, print, and write JSON if asked."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument(
+        "--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu"
+    )
+    for name, value in (("height", 720), ("width", 1280), ("classes", 19), ("images", 2), ("stride", 8)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--repeats", type=int, default=10)
+    parser.add_argument("--piece", type=int, help="elements of a piece, instead of the default")
+    parser.add_argument("--compile", action="store_true", help="formulas compiled into a few kernels")
+    parser.add_argument("--graph", action="store_true", help="also replay a recorded CUDA graph")
+    parser.add_argument("--out", type=Path, help="write all figures as JSON")
+    options = parser.parse_args()
+    if options.graph and options.device != "cuda":
+        parser.error("--graph needs --device cuda")
+    dirichlet.FUSED = options.compile
+    if options.piece:
+        module = importlib.import_module("ducats.objectives.means")
+        setattr(module, "CACHED" if options.device == "cpu" else "LAUNCHED", options.piece)
+    name = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
+    print(f"{name}, torch {torch.__version__}, {options.images} x {options.height} x {options.width}")
+    results = {stream: compared(options, stream == "target") for stream in ("source", "target")}
+    for stream, result in results.items():
+        for way in ("walked", "recorded", "plain"):
+            if result.get(way):
+                peak = result[way]["peak_mib"]
+                memory = "" if peak is None else f"{peak:10.0f} MiB"
+                print(f"{stream:8s}{way:10s}{result[way]['ms']:10.2f} ms{memory}")
+        for precision in ("float32", "float32_from_float64", "plain_from_float64", "bfloat16"):
+            if precision in result:
+                loss, gradient = result[precision]["loss"], result[precision]["gradient"]
+                print(f"{stream:8s}{precision}: loss off by {loss:.1e}, gradient by {gradient:.1e}")
+        print(f"{stream:8s}repeats to the bit: {result['repeats_to_the_bit']}")
+    if options.out:
+        settings = {k: str(v) if isinstance(v, Path) else v for k, v in vars(options).items()}
+        about = {"machine": name, "torch": torch.__version__, "settings": settings}
+        options.out.write_text(json.dumps(about | results, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

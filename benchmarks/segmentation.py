@@ -1,0 +1,233 @@
+"""Segmentation at full size: time and memory of a training step, and of a question with its files.
+
+    python benchmarks/segmentation.py --out segmentation.json
+
+A step is DeepLab-v2 on a ResNet-101 with 2 source images of 720 x 1280 and 2 target images of 640 x 1280, by
+the engine's own streams and step. A question scores images of 640 x 1280 at 1024 x 2048, picks 1 % of the
+pixels by DUC, asks the truth and enters the answers in the ledger.
+"""
+
+import argparse
+import json
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ducats.dirichlet import can_fuse, compiled
+from ducats.domain import UNLABELLED, Domain, Images
+from ducats.engine.fit import Optimisation, fit_epoch, make_optimiser
+from ducats.engine.pick import pick
+from ducats.engine.processes import make_fabric
+from ducats.engine.resident import settle, settle_maps
+from ducats.engine.schedules import constant
+from ducats.engine.speed import Speed
+from ducats.engine.step import Step
+from ducats.engine.streams import Streams, Views
+from ducats.engine.task import Task
+from ducats.ledger import Ledger, TargetMaps
+from ducats.models import MODELS, Evidential
+from ducats.objectives import OBJECTIVES
+from ducats.oracles import Truth
+from ducats.queries import QUERIES
+from ducats.rundir import RunDir
+from ducats.units import Unit
+
+Size = tuple[int, int]
+
+
+def size(text: str) -> Size:
+    """Height and width."""
+    height, width = text.split("x")
+    return int(height), int(width)
+
+
+def images(name: str, count: int, shape: Size, original: Size | None = None) -> Images:
+    """Smooth noise: what is in the images changes nothing about the time."""
+    generator = torch.Generator().manual_seed(0)
+    coarse = torch.rand(count, 3, shape[0] // 16, shape[1] // 16, generator=generator)
+    pixels = torch.nn.functional.interpolate(coarse, shape, mode="bilinear").mul_(255).to(torch.uint8)
+    sizes = torch.tensor([list(original or shape)]).repeat(count, 1)
+    return Images(tuple(f"{name}/{n}" for n in range(count)), pixels, sizes=sizes)
+
+
+def maps(count: int, shape: Size, classes: int) -> Tensor:
+    """Blocks of labels."""
+    generator = torch.Generator().manual_seed(1)
+    blocks = torch.randint(0, classes, (count, shape[0] // 32 + 1, shape[1] // 32 + 1), generator=generator)
+    tall = blocks.repeat_interleave(32, 1).repeat_interleave(32, 2)
+    return tall[:, : shape[0], : shape[1]].to(torch.int8)
+
+
+def make_model(options: argparse.Namespace) -> Evidential:
+    """A network with random weights: they change nothing about the time."""
+    torch.manual_seed(0)
+    builder = MODELS[options.model]
+    network = builder(classes=options.classes, channels=3, backbone=options.backbone, pretrained=False)
+    return Evidential(network, "exp_at_most_10")
+
+
+def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: bool) -> dict[str, Any]:
+    """Milliseconds and peak memory of a step."""
+    fabric = make_fabric(options.device, precision=precision)
+    cuda = fabric.device.type == "cuda"
+    wanted = Speed(graphs=graphs and cuda, compiled=fuse and can_fuse(fabric.device))
+    speed = wanted.settle(fabric, pixels=True)
+    if cuda:
+        torch.cuda.empty_cache()
+        torch.cuda.reset_peak_memory_stats()
+    count = 8
+    source_images, pool = settle(
+        [images("source", count, options.source), images("pool", count, options.target)], fabric.device
+    )
+    labels = maps(count, options.source, options.classes)
+    source = Domain(
+        source_images,
+        settle_maps(labels, fabric.device),
+        tuple(f"class {n}" for n in range(options.classes)),
+    )
+    targets = maps(count, options.target, options.classes)
+    bought = torch.rand(targets.shape, generator=torch.Generator().manual_seed(2)) < 0.05
+    targets = targets.masked_fill(~bought, UNLABELLED)
+    model = make_model(options)
+    if speed.channels_last:
+        model.to(memory_format=torch.channels_last)
+    optimiser = make_optimiser(model.network, Optimisation(lr=1e-5, nesterov=False), fused=bool(speed.fused))
+    ready, stepper = fabric.setup(model, optimiser)
+    step = Step(ready, stepper, OBJECTIVES["duc"], fabric, graphs=bool(speed.graphs))
+    near = settle_maps(targets, fabric.device)
+
+    def epoch(number: int, steps: int) -> dict[str, float]:
+        streams = Streams(source, pool, Views(), options.batch, steps, 0)
+        return fit_epoch(
+            step,
+            streams.epoch(number, near, fabric),
+            constant,
+            first_step=0,
+            fabric=fabric,
+            on_step=lambda _step, _means: None,
+        )
+
+    first = time.perf_counter()
+    with compiled(bool(speed.compiled)):
+        epoch(0, options.warm_up)
+    if cuda:
+        torch.cuda.synchronize()
+    started = time.perf_counter()
+    with compiled(bool(speed.compiled)):
+        losses = epoch(1, options.steps)
+    if cuda:
+        torch.cuda.synchronize()
+    took = (time.perf_counter() - started) / options.steps
+    peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else None
+    return {
+        "what": "step",
+        "precision": precision,
+        "graphs": bool(speed.graphs),
+        "compiled": bool(speed.compiled),
+        "warm_up_s": round(started - first, 1),
+        "ms": round(1000 * took, 2),
+        "allocated_gb": None if peak is None else round(peak, 2),
+        "reserved_gb": round(torch.cuda.max_memory_reserved() / 1e9, 2) if cuda else None,
+        "losses": losses,
+    }
+
+
+def time_question(options: argparse.Namespace, precision: str, query: str) -> dict[str, Any]:
+    """Images a second of a whole question: forward, score, pick, ask, enter."""
+    fabric = make_fabric(options.device, precision=precision)
+    cuda = fabric.device.type == "cuda"
+    (pool,) = settle([images("pool", options.pool, options.target, options.original)], fabric.device)
+    model = make_model(options)
+    if cuda:
+        model.to(memory_format=torch.channels_last)
+    ready = fabric.setup(model)
+    ready.eval()
+    truth = maps(options.pool, options.original, options.classes)
+    area = options.original[0] * options.original[1]
+    task = Task(Unit("pixel"), resolution="original")
+    with tempfile.TemporaryDirectory() as folder:
+        home = RunDir(Path(folder))
+        ledger: Ledger = home.ledger(pool.keys, pool.sizes, "original")
+        oracle = Truth(truth, "original")
+        rates = []
+        for number in (1, 2, 3):
+            if cuda:
+                torch.cuda.synchronize()
+                torch.cuda.reset_peak_memory_stats()
+            started = time.perf_counter()
+            asked = TargetMaps(ledger, options.target, number - 1, resolution="original").at
+            with home.request_writer(number) as writer:
+                for image, picked in pick(
+                    ready,
+                    pool,
+                    QUERIES[query].bound({}),
+                    task=task,
+                    sizes=pool.sizes if pool.sizes is not None else torch.zeros(0, 2),
+                    asked=asked,
+                    budget=[area // 100] * options.pool,
+                    view=Views().scoring,
+                    batch_size=options.scoring_batch,
+                    seed=number,
+                    fabric=fabric,
+                ):
+                    writer.add(image, picked.position, picked.unit)
+            request = home.request(number)
+            assert request is not None
+            ledger.append(request, oracle(request))
+            rates.append(options.pool / (time.perf_counter() - started))
+        peak = torch.cuda.max_memory_allocated() / 1e9 if cuda else None
+        return {
+            "what": "question",
+            "query": query,
+            "precision": precision,
+            "images_per_second": [round(rate, 2) for rate in rates],
+            "labels": len(ledger),
+            "peak_gb": None if peak is None else round(peak, 2),
+        }
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Measure, print, and keep."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--model", default="deeplab_v2")
+    parser.add_argument("--backbone", default="resnet101")
+    parser.add_argument("--classes", type=int, default=19)
+    parser.add_argument("--source", type=size, default=(720, 1280))
+    parser.add_argument("--target", type=size, default=(640, 1280))
+    parser.add_argument("--original", type=size, default=(1024, 2048))
+    parser.add_argument("--batch", type=int, default=2)
+    parser.add_argument("--warm-up", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=30)
+    parser.add_argument("--pool", type=int, default=100)
+    parser.add_argument("--scoring-batch", type=int, default=4)
+    parser.add_argument("--precision", nargs="+", default=["bf16-mixed"])
+    parser.add_argument("--steps-with", nargs="*", default=["graphs+compiled", "graphs", "nothing"])
+    parser.add_argument("--queries", nargs="*", default=["duc", "entropy", "ripu_points", "random"])
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args(arguments)
+    rows: list[dict[str, Any]] = []
+
+    def keep(row: dict[str, Any]) -> None:
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        if options.out:
+            device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+            settings = {name: str(value) for name, value in vars(options).items()}
+            kept = {"device": device, "torch": torch.__version__, "settings": settings, "rows": rows}
+            options.out.write_text(json.dumps(kept, indent=1))
+
+    for precision in options.precision:
+        for how in options.steps_with:
+            keep(time_steps(options, precision, "graphs" in how, "compiled" in how))
+        for query in options.queries:
+            keep(time_question(options, precision, query))
+
+
+if __name__ == "__main__":
+    main()

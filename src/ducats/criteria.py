@@ -1,0 +1,139 @@
+"""Criteria: what can be said of a position, from its log alpha, about the worth of a label there.
+
+A query names the criteria it reads, and each becomes a column of its rows. Positions are images or pixels; a
+unit of several pixels has one value, too, and each criterion knows how it comes about.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import Literal
+
+from torch import Tensor
+
+from ducats import dirichlet
+from ducats.errors import UserError
+from ducats.windows import window_impurity
+
+GIVEN = ("z", "features")  # columns that are no criteria: what the model says
+
+
+@dataclass(frozen=True)
+class Criterion:
+    """A value per position, and how several positions become one."""
+
+    of: Callable[[Tensor], Tensor]  # log alpha (N, C, ...) -> (N, ...)
+    # The mean; of logarithms, the logarithm of the mean; of predicted classes, their histogram's entropy.
+    over: Literal["mean", "log_mean", "impurity"] = "mean"
+    around: bool = False  # whether `of` looks at neighbours, and wants whole maps (N, C, H, W)
+
+    @property
+    def of_pixels(self) -> bool:
+        """Whether it says nothing about an image that is a single row."""
+        return self.around or self.over == "impurity"
+
+
+def margin(z: Tensor) -> Tensor:
+    """Gap between the two most probable classes.
+
+    >>> import torch
+    >>> margin(torch.tensor([[0.6, 0.3, 0.1]]).log())
+    tensor([0.3000])
+    """
+    probability = dirichlet.expected_probability(z)
+    top, winner = probability.max(1, keepdim=True)
+    return (top - probability.scatter(1, winner, 0.0).amax(1, keepdim=True)).squeeze(1)
+
+
+def confidence(z: Tensor) -> Tensor:
+    """Probability of the most probable class."""
+    return dirichlet.expected_probability(z).amax(1)
+
+
+def predicted(z: Tensor) -> Tensor:
+    """The most probable class."""
+    return z.argmax(1)
+
+
+def published_u_dis(z: Tensor, *, epsilon: float) -> Tensor:
+    """U_dis as the published code has it: below zero where evidence is large, and noise near there."""
+    probability = dirichlet.expected_probability(z)
+    return -(probability * (probability + epsilon).log()).sum(1) - dirichlet.data_uncertainty(z)
+
+
+def impurity_around(z: Tensor, *, radius: int) -> Tensor:
+    """Impurity of the predicted classes in the window around each pixel: ``(N, C, H, W) -> (N, H, W)``."""
+    return window_impurity(predicted(z), z.shape[1], radius)
+
+
+CRITERIA: Mapping[str, Criterion] = MappingProxyType(
+    {
+        "entropy": Criterion(dirichlet.entropy),
+        "margin": Criterion(margin),
+        "confidence": Criterion(confidence),
+        # Its logarithm: in float32 the number itself underflows where evidence is large.
+        "u_dis": Criterion(dirichlet.log_distribution_uncertainty, over="log_mean"),
+        "u_data": Criterion(dirichlet.data_uncertainty),
+        "impurity": Criterion(predicted, over="impurity"),  # of the unit that is bought
+    }
+)
+
+# Criteria with a number in their name, NAME@NUMBER.
+NUMBERED: Mapping[str, Callable[[str], Criterion]] = MappingProxyType(
+    {
+        "published_u_dis": lambda text: Criterion(partial(published_u_dis, epsilon=float(text))),
+        "impurity": lambda text: Criterion(partial(impurity_around, radius=int(text)), around=True),
+    }
+)
+
+
+def criterion(name: str) -> Criterion:
+    """Find a criterion, or say which there are."""
+    if name in CRITERIA:
+        return CRITERIA[name]
+    kind, _, number = name.partition("@")
+    try:
+        return NUMBERED[kind](number)
+    except (KeyError, ValueError):
+        known = [*GIVEN, *CRITERIA, *(f"{kind}@NUMBER" for kind in NUMBERED)]
+        raise UserError(
+            f"a query needs {name!r}, which is no column; there are: {', '.join(known)}"
+        ) from None
+
+
+def columns_of(z: Tensor, features: Tensor | None, needs: Sequence[str]) -> dict[str, Tensor]:
+    """The columns in ``needs`` for rows that are images.
+
+    Args:
+        z: log alpha, ``(N, C)``.
+        features: ``(N, D)``, if the model gives them.
+        needs: names of columns.
+
+    >>> import torch
+    >>> columns_of(torch.zeros(1, 2), None, ("margin", "entropy"))
+    {'margin': tensor([0.]), 'entropy': tensor([0.6931])}
+    """
+    columns = {}
+    for name in needs:
+        if name == "z":
+            columns[name] = z
+        elif name == "features":
+            columns[name] = given(features)
+        elif (found := criterion(name)).of_pixels:
+            raise UserError(
+                f"the query needs {name!r}, which pixels have and images have not: choose another "
+                "query.name, or task.name=segmentation"
+            )
+        else:
+            columns[name] = found.of(z)
+    return columns
+
+
+def given(features: Tensor | None) -> Tensor:
+    """The features, or a sentence where the model has none."""
+    if features is None:
+        raise UserError(
+            "the query needs 'features', but the model gives none: let its forward return (logits, features)"
+        )
+    return features

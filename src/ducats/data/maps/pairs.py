@@ -1,0 +1,198 @@
+"""Which label file belongs to which image: one each, and none left over."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+from ducats.data.decode import sizes
+from ducats.data.folders import list_images
+from ducats.data.maps.raw import LOSSY
+from ducats.data.store import Files
+from ducats.errors import UserError
+
+_NAMED = 3  # files that an error names
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where images and their label files are, within a folder."""
+
+    images: str
+    labels: str
+    image_end: str = ""  # what the names of images end with; nothing: any suffix of an image
+    label_end: str = ""
+
+    def there(self, root: Path) -> bool:
+        """Whether a folder is laid out like this."""
+        return (root / self.images).is_dir() and (root / self.labels).is_dir()
+
+
+@dataclass(frozen=True)
+class Part:
+    """The images of a source, a pool or a test set, with what there is for each, none of it decoded."""
+
+    images: Files  # keys are paths within the folder of images
+    labels: Files | None = None  # by the same keys
+    masks: Files | None = None  # not zero where a pixel has no class
+    problems: tuple[str, ...] = ()  # what was found that is in no pair: a sentence each
+
+    def only(self, wanted: Callable[[str], bool]) -> "Part":
+        """The images whose keys are wanted."""
+        return self._each(lambda files: tuple(file for file in files if wanted(file[0])))
+
+    def named(self, prefix: str) -> "Part":
+        """The same with a prefix to every key."""
+        return self._each(lambda files: tuple((prefix + key, path) for key, path in files))
+
+    def sizes(self) -> Tensor:
+        """Height and width of every image, from headers: int64 (N, 2).
+
+        Raises:
+            UserError: A label file or a mask is not as large as its image.
+        """
+        found = sizes([path for _, path in self.images])
+        for files, what in ((self.labels, "label maps"), (self.masks, "masks")):
+            if files is not None:
+                _check_sizes(self.images, found, files, what)
+        return found
+
+    def _each(self, change: Callable[[Files], Files]) -> "Part":
+        labels, masks = (None if files is None else change(files) for files in (self.labels, self.masks))
+        return Part(change(self.images), labels, masks, self.problems)
+
+    def sound(self) -> "Part":
+        """The same, if nothing is wrong with it.
+
+        Raises:
+            UserError: Something is.
+        """
+        if self.problems:
+            raise UserError(self.problems[0])
+        return self
+
+
+def together(parts: Sequence[tuple[str, Part]]) -> Part:
+    """Several parts as one; with more than one, keys begin with their names."""
+    if len(parts) == 1:
+        return parts[0][1]
+    named = [part.named(f"{name}/") for name, part in parts]
+    labels = [part.labels for part in named]
+    return Part(
+        images=tuple(file for part in named for file in part.images),
+        labels=tuple(file for files in labels for file in files or ()),
+        problems=tuple(problem for part in named for problem in part.problems),
+    )
+
+
+def pair_up(root: Path, layout: Layout, *, labelled: bool = True, masks: str | None = None) -> Part:
+    """Find images and, for each, its label file.
+
+    Args:
+        root: The folder.
+        layout: Where they are in it.
+        labelled: Whether label files are looked for at all.
+        masks: A folder of masks that may be in it, named as label files are.
+
+    Raises:
+        UserError: A folder is missing or empty, an image lacks its label file or the other way round.
+    """
+    return find_pairs(root, layout, labelled=labelled, masks=masks).sound()
+
+
+def find_pairs(root: Path, layout: Layout, *, labelled: bool = True, masks: str | None = None) -> Part:
+    """What ``pair_up`` does, with those alone that are in pairs; what is wrong is in ``problems``."""
+    folder, problems = root / layout.images, list[str]()
+    images = _by_stem(folder, layout.image_end, problems)
+    if not images and not problems:
+        ending = f" that ends with {layout.image_end}" if layout.image_end else ""
+        problems.append(f"{folder} holds no image{ending}; put images there or give another folder")
+    found: dict[str, _ByStem] = {}
+    if labelled:
+        found["label"] = _partners(images, folder, root / layout.labels, layout.label_end, "label", problems)
+    if masks is not None and (root / masks).is_dir():
+        found["mask"] = _partners(images, folder, root / masks, "", "mask", problems)
+    stems = [stem for stem in images if all(stem in others for others in found.values())]
+    stems.sort(key=lambda stem: images[stem])
+
+    def files(what: str) -> Files | None:
+        others = found.get(what)
+        return None if others is None else tuple((images[stem][0], others[stem][1]) for stem in stems)
+
+    return Part(tuple(images[stem] for stem in stems), files("label"), files("mask"), tuple(problems))
+
+
+_ByStem = dict[str, tuple[str, Path]]  # keys and paths by what an image and its label file have in common
+
+
+def _partners(
+    images: _ByStem, folder: Path, other: Path, end: str, what: str, problems: list[str]
+) -> _ByStem:
+    """The files in another folder that belong to images."""
+    if not other.is_dir():
+        problems.append(_no_folder(other))
+        return {}
+    found = _by_stem(other, end, problems)
+    lossy = {stem for stem, (_, path) in found.items() if path.suffix.lower() in LOSSY}
+    if lossy:
+        problems.append(
+            f"{other} holds {what} files of a lossy format, such as {min(found[stem][0] for stem in lossy)},"
+            " whose numbers are not those that were saved; give PNG"
+        )
+    without = sorted(images[stem][0] for stem in set(images) - set(found))
+    if without:
+        problems.append(
+            f"{len(without)} of {len(images)} images in {folder} have no {what} file in {other}:"
+            f" {_some(without)}; add them, or remove the images"
+        )
+    alone = sorted(found[stem][0] for stem in set(found) - set(images))
+    if alone:
+        problems.append(
+            f"{len(alone)} of {len(found)} {what} files in {other} have no image in {folder}:"
+            f" {_some(alone)}; add the images, or remove the {what} files"
+        )
+    return {stem: file for stem, file in found.items() if stem not in lossy}
+
+
+def _no_folder(folder: Path) -> str:
+    return f"there is no folder {folder}; check the path and the layout"
+
+
+def _by_stem(folder: Path, end: str, problems: list[str]) -> _ByStem:
+    """The images of a folder, or its label files."""
+    if not folder.is_dir():
+        problems.append(_no_folder(folder))
+        return {}
+    stems: _ByStem = {}
+    for key, path in list_images(folder):
+        if not key.endswith(end):
+            continue  # another kind of label file, which many data sets have beside
+        stem = key[: -len(end)] if end else str(PurePosixPath(key).with_suffix(""))
+        if stem in stems:
+            problems.append(
+                f"{folder} has two files that differ only in their ending, {stems[stem][0]} and {key};"
+                " remove one"
+            )
+            continue
+        stems[stem] = (key, path)
+    return stems
+
+
+def _check_sizes(images: Files, found: Tensor, files: Files, what: str) -> None:
+    """Refuse files that are not as large as their images."""
+    others = sizes([path for _, path in files], what)
+    wrong = torch.nonzero((found != others).any(1)).flatten().tolist()
+    if wrong:
+        (one, other), more = (images[wrong[0]][1], files[wrong[0]][1]), len(wrong) - 1
+        shown, labelled = ("x".join(map(str, size[wrong[0]].tolist())) for size in (found, others))
+        raise UserError(
+            f"{one} is {shown} (height x width), but {other} is {labelled}"
+            f"{f', and so with {more} more {what}' if more else ''}; make both the same size, or remove both"
+        )
+
+
+def _some(names: list[str]) -> str:
+    """The first names for a sentence."""
+    return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

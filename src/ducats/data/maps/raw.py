@@ -1,0 +1,111 @@
+"""The numbers in a label file, as they were written: no viewer's idea of them."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+
+from ducats.data.decode import opened_upright
+from ducats.data.maps.codes import Coding
+from ducats.domain import VOID
+
+Array = NDArray[Any]
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+_GREY, _RGB, _GREY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # kinds of PNG
+_STRETCH = {2: 85, 4: 17}  # Pillow stretches so many bits of grey to 0..255; ids must be as written
+LOSSY = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change numbers, or may
+
+
+def read_ids(path: Path, coded: Coding) -> Array:
+    """The raw ids of a label file: (height, width).
+
+    Raises:
+        ValueError: The file holds something else.
+    """
+    if coded == "colours":
+        colours = _colours(path).astype(np.int64)
+        ids: Array = colours[..., 0] << 16 | colours[..., 1] << 8 | colours[..., 2]
+        return ids
+    channels = read_channels(path)
+    if channels.ndim == 2:
+        return channels
+    if coded == "ids" and not (channels == channels[..., :1]).all():
+        raise ValueError(
+            "its channels differ: give data.knobs.coded=red if ids are in the red one, or a class list with"
+            " colours (r g b name)"
+        )
+    return np.ascontiguousarray(channels[..., 0])
+
+
+def read_mask(path: Path) -> Array:
+    """Where a file is not zero, in any channel: uint8 (height, width), 0 or 1."""
+    channels = read_channels(path)
+    mask: Array = (channels != 0 if channels.ndim == 2 else (channels != 0).any(-1)).astype(np.uint8)
+    return mask
+
+
+def read_channels(path: Path) -> Array:
+    """What was written: (height, width), or (height, width, 3) of colours; transparency is left out.
+
+    A palette's numbers, not its colours; 16 bits as they are.
+    """
+    depth, kind = _png(path)
+    if depth == 16 and kind != _GREY:
+        return _deep(path, kind)
+    image = opened_upright(path)
+    if image.mode in ("RGB", "RGBA"):
+        return np.asarray(image)[..., :3]
+    if image.mode in ("LA", "PA"):
+        return np.asarray(image)[..., 0]
+    if image.mode not in ("L", "P", "1", "I") and not image.mode.startswith("I;16"):
+        raise ValueError(f"pixels of the kind {image.mode} are no ids; save as PNG with 8 or 16 bits")
+    numbers = np.asarray(image)
+    if kind == _GREY and depth in _STRETCH:
+        return numbers // np.uint8(_STRETCH[depth])
+    return numbers.astype(np.uint8) if image.mode == "1" else numbers
+
+
+def resize(numbers: Array, height: int, width: int) -> Array:
+    """The nearest number for each pixel of another size, as Pillow chooses it."""
+    if numbers.shape == (height, width):
+        return numbers
+    kind = np.dtype(np.uint8 if numbers.itemsize == 1 else np.int32)  # those that Pillow has a mode for
+    shown = Image.fromarray(numbers.view(kind) if numbers.itemsize == 1 else numbers.astype(kind))
+    resized = np.asarray(shown.resize((width, height), Image.Resampling.NEAREST))
+    return resized.view(numbers.dtype) if numbers.itemsize == 1 else resized.astype(numbers.dtype)
+
+
+def is_void(numbers: torch.Tensor) -> torch.Tensor:
+    """Which pixels of a map have no class: uint8, 0 or 1."""
+    return (numbers == VOID).to(torch.uint8)
+
+
+def _colours(path: Path) -> Array:
+    """Colours as they are shown: uint8 (height, width, 3)."""
+    if _png(path)[0] == 16:
+        raise ValueError("colours of 16 bits; save with 8")
+    image = opened_upright(path)
+    if image.mode.startswith(("I", "F")):
+        raise ValueError(f"pixels of the kind {image.mode} are no colours; save as PNG with 8 bits")
+    return np.asarray(image.convert("RGB"))
+
+
+def _png(path: Path) -> tuple[int, int]:
+    """Bits and kind of a PNG, from its header; (0, 0) of any other file."""
+    with path.open("rb") as file:
+        head = file.read(26)
+    return (head[24], head[25]) if head.startswith(_SIGNATURE) and len(head) == 26 else (0, 0)
+
+
+def _deep(path: Path, kind: int) -> Array:
+    """A PNG of several channels with 16 bits, of which Pillow would keep the upper 8 alone."""
+    from torchvision.io import ImageReadMode, decode_png  # takes a second to import
+
+    content = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
+    image = decode_png(content, ImageReadMode.UNCHANGED, apply_exif_orientation=True)
+    channels: Array = image.permute(1, 2, 0).numpy()
+    return channels[..., 0] if kind == _GREY_ALPHA else channels[..., :3]

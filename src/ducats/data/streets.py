@@ -1,0 +1,189 @@
+"""Synthetic to real segmentation without a download: drawn streets in two looks, with exact label maps."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from ducats.data.streets_drawing import CLASSES, Look, between, street
+from ducats.domain import VOID, Domain, Images, Shift
+from ducats.errors import UserError
+
+
+def _look(palette: Any, **ranges: Any) -> Look:
+    """A look from colours in percent by class name, and the other fields as they are."""
+    colours = np.array([palette[name] for name in CLASSES]) / 100
+    return Look(
+        palette=colours, **{name: np.array(value, dtype=np.float64) for name, value in ranges.items()}
+    )
+
+
+RENDERED = _look(
+    {
+        "road": [(45, 46, 50), (40, 41, 45), (50, 50, 53)],
+        "sidewalk": [(78, 66, 70), (74, 64, 66), (80, 72, 74)],
+        "building": [(82, 50, 40), (88, 76, 52), (62, 42, 50)],
+        "fence": [(60, 38, 16), (66, 44, 20), (52, 32, 14)],
+        "pole": [(76, 77, 80), (70, 71, 74), (80, 80, 82)],
+        "sign": [(94, 10, 12), (10, 22, 92), (90, 12, 14)],
+        "vegetation": [(26, 70, 22), (34, 76, 26), (22, 60, 24)],
+        "sky": [(50, 76, 98), (58, 80, 98), (46, 70, 96)],
+        "person": [(98, 54, 10), (92, 20, 70), (96, 82, 12)],
+        "car": [(86, 12, 14), (14, 24, 80), (92, 92, 94)],
+    },
+    camera=(1.7, 2.2),
+    horizon=(0.40, 0.46),
+    bend=(-0.05, 0.05),
+    lane=(-1.0, 1.0),
+    road=(4.5, 5.5),
+    pavement=(2.5, 3.5),
+    setback=(0.5, 2.0),
+    storeys=(2, 5),
+    built=0.6,
+    fenced=0.3,
+    parked=(1, 4),
+    moving=(0, 3),
+    people=(1, 5),
+    poles=(2, 5),
+    signed=0.6,
+    trees=(1, 4),
+    spread=0.03,
+    texture=[0.04] * len(CLASSES),
+    paint=1.0,
+    haze=0.0,
+    shadow=(0.0, 0.2),
+    exposure=(0.8, 1.1),
+    cast=0.02,
+    vignette=0.0,
+    blur=0.0,
+    noise=0.01,
+)
+
+CAMERA = _look(
+    {
+        "road": [(45, 45, 47), (40, 40, 43), (50, 49, 50)],
+        "sidewalk": [(76, 65, 68), (71, 62, 64), (77, 69, 70)],
+        "building": [(76, 49, 40), (82, 71, 51), (58, 41, 47)],
+        "fence": [(50, 34, 20), (42, 32, 22), (46, 40, 32)],
+        "pole": [(28, 28, 30), (40, 40, 42), (54, 54, 57)],
+        "sign": [(84, 66, 14), (16, 34, 66), (74, 18, 16)],
+        "vegetation": [(26, 58, 20), (28, 56, 20), (32, 50, 21)],
+        "sky": [(56, 76, 94), (66, 79, 92), (50, 69, 90)],
+        "person": [(62, 36, 14), (48, 14, 38), (14, 28, 50)],
+        "car": [(68, 68, 70), (14, 20, 50), (62, 13, 14)],
+    },
+    camera=(1.3, 1.8),
+    horizon=(0.42, 0.54),
+    bend=(-0.15, 0.15),
+    lane=(-1.6, 1.6),
+    road=(3.5, 5.5),
+    pavement=(1.5, 4.0),
+    setback=(0.0, 4.0),
+    storeys=(1, 6),
+    built=0.55,
+    fenced=0.15,
+    parked=(2, 8),
+    moving=(0, 3),
+    people=(0, 2),
+    poles=(0, 3),
+    signed=0.5,
+    trees=(0, 5),
+    spread=0.03,
+    texture=[0.06, 0.06, 0.10, 0.25, 0.05, 0.05, 0.30, 0.03, 0.10, 0.06],
+    paint=0.3,
+    haze=0.3,
+    shadow=(0.1, 0.3),
+    exposure=(0.65, 1.0),
+    cast=0.02,
+    vignette=0.3,
+    blur=0.5,
+    noise=0.015,
+)
+
+
+def streets(
+    *,
+    source: int = 160,
+    pool: int = 120,
+    test: int = 60,
+    height: int = 64,
+    width: int = 128,
+    look: float = 1.0,
+    seed: int = 0,
+) -> Shift:
+    """Streets as drawn by a renderer; the target: as a dim, blurred, noisy dashboard camera sees them.
+
+    Every pixel has one of ten classes. In the target, large things (road, sky, houses) look a bit different,
+    small and rare ones (fences, poles, signs, people) very; cars crowd the kerbs and streets bend. The car's
+    own bonnet and a frame of one pixel are void there, which ``Images.void`` says beforehand.
+
+    Args:
+        source: Number of rendered images, all their pixels labelled.
+        pool: Unlabelled target images (their truth is in ``Shift.truth``).
+        test: Held-out target images; 0 for none.
+        height: Of the images, in pixels, at least 16.
+        width: Of the images, in pixels, at least 16.
+        look: 0: target and source look alike (but for the bonnet); 1: far apart; more: farther.
+        seed: All draws come from it. An image depends on the seed, its domain and its number alone.
+
+    >>> problem = streets(source=3, pool=2, test=1)
+    >>> problem.source.labels.shape, problem.pool.pixels.shape, problem.pool.keys
+    (torch.Size([3, 64, 128]), torch.Size([2, 3, 64, 128]), ('pool/000', 'pool/001'))
+    """
+    _check(source=source, pool=pool, test=test, height=height, width=width, look=look)
+    of_source, of_pool, of_test = np.random.default_rng(seed).spawn(3)
+    target, shape = between(RENDERED, CAMERA, look), (height, width)
+    void = _bonnet(*shape)
+    rendered = _domain("source", source, RENDERED, np.zeros(shape, np.bool_), of_source)
+    seen = _domain("pool", pool, target, void, of_pool)
+    held_out = _domain("test", test, target, void, of_test) if test else None
+    return Shift(source=rendered, pool=seen.images, truth=seen.labels, test=held_out)
+
+
+def _check(*, look: float, **given: int) -> None:
+    """Refuse numbers that make no problem."""
+    least = {"source": 1, "pool": 1, "test": 0, "height": 16, "width": 16}
+    for name, value in given.items():
+        if value < least[name]:
+            raise UserError(f"streets needs {name} of at least {least[name]}, got {value}; raise it")
+    if not 0 <= look <= 2:
+        raise UserError(f"streets needs a look between 0 (alike) and 2 (farthest apart), got {look}")
+
+
+def _domain(
+    name: str, count: int, look: Look, void: NDArray[np.bool_], generator: np.random.Generator
+) -> Domain:
+    """``count`` streets of one look; a stream each, so that more images do not change the first ones."""
+    drawn = [_framed(look, void, stream) for stream in generator.spawn(count)]
+    keys = tuple(f"{name}/{i:03d}" for i in range(count))
+    pixels = torch.from_numpy(np.stack([image for image, _ in drawn]))
+    maps = torch.from_numpy(np.stack([labels for _, labels in drawn]))
+    beforehand = torch.from_numpy(void).expand(count, *void.shape) if void.any() else None
+    sizes = torch.tensor(void.shape).expand(count, 2)
+    return Domain(Images(keys, pixels, sizes=sizes, void=beforehand), maps, CLASSES)
+
+
+def _framed(
+    look: Look, void: NDArray[np.bool_], generator: np.random.Generator
+) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
+    """One street behind the bonnet: uint8 (3, height, width), int8 (height, width)."""
+    height, width = void.shape
+    image, labels = street(look, height, width, generator)
+    # Dark varnish that mirrors a little of the sky along its edge. The frame shows the street: black pixels
+    # there would be an edge that no source image has, and what lies beside it the first thing to be bought.
+    hidden = void.copy()
+    hidden[: len(void) // 2] = hidden[:, 0] = hidden[:, -1] = False
+    varnish = 0.12 + 0.1 * (np.roll(hidden, 2, 0) < hidden) + generator.normal(0, 0.02, void.shape)
+    image[hidden] = varnish[hidden][:, None]
+    labels[void] = VOID
+    return (image.clip(0, 1) * 255).round().astype(np.uint8).transpose(2, 0, 1).copy(), labels
+
+
+def _bonnet(height: int, width: int) -> NDArray[np.bool_]:
+    """Where the target's camera sees its own car, and a frame of one pixel: the same in every image."""
+    across = (2 * np.arange(width) + 1 - width) / width
+    top = 1 - 0.1 * (1 - 0.6 * across * across)
+    void = ((np.arange(height) + 0.5) / height)[:, None] > top[None]
+    void[0] = void[-1] = void[:, 0] = void[:, -1] = True
+    return np.asarray(void)

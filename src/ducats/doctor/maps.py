@@ -1,0 +1,233 @@
+"""What is wrong with images whose pixels have labels: files, partners, ids, classes, void."""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ducats.data.decode import find_unreadable, shown_size
+from ducats.data.maps import Codes, UnknownIdError
+from ducats.data.maps.raw import read_ids, read_mask
+from ducats.data.store import Failure, attempts
+from ducats.doctor.data import NAMED, check_copies
+from ducats.doctor.finding import Finding, gather, images, quoted, some
+from ducats.doctor.found import Part, Survey
+from ducats.domain import VOID
+
+MANY = 1000  # files of a kind; of more than that, some are read in full:
+SAMPLE = 400  # evenly spaced
+UNKNOWN = 8  # unknown ids that are named
+
+Array = NDArray[Any]
+
+
+@dataclass
+class Seen:
+    """What the label maps of a part show, as far as they were looked at."""
+
+    pixels: Array  # of each class
+    void: int = 0
+    looked: int = 0  # label maps
+    broken: list[tuple[Path, str]] = field(default_factory=list)
+    unknown: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # ids: files, and pixels in each
+    beyond: set[int] = field(default_factory=set)  # of built maps: numbers that are no class
+
+    @property
+    def total(self) -> int:
+        """Pixels that were looked at."""
+        return int(self.pixels.sum()) + self.void
+
+
+def check_maps(found: Survey) -> list[Finding]:
+    """Everything that can be said about images and label maps; of very many, some are read."""
+    findings: list[Finding] = []
+    broken: set[Path] = set()
+    for part in found.parts.values():
+        if not len(part):
+            continue  # why is said by whoever listed its files
+        findings += gather(_check_readable(part, broken))
+        findings += gather(_check_sizes(part, part.label_files, "label files"))
+        findings += gather(_check_sizes(part, part.mask_files, "masks"))
+        findings += gather(_check_labels(found, part))
+    return findings + gather(check_copies(found, broken))
+
+
+def _check_readable(part: Part, broken: set[Path]) -> Iterator[Finding]:
+    """Begin every image, and decode some in full; put those that cannot be into ``broken``."""
+    chosen = {part.paths[place] for place in sampled(len(part.paths))}
+    chosen |= {path for path, size in zip(part.paths, part.sizes, strict=False) if size is None}
+    unreadable = find_unreadable([(str(path), path) for path in part.paths if path in chosen])
+    broken |= {path for path, _ in unreadable}
+    if unreadable:
+        named = some([f"{path} ({reason})" for path, reason in unreadable], NAMED)
+        yield Finding(
+            "error",
+            f"{len(unreadable)} of {images(len(part))} of the {part.role}{_seen(len(part))} cannot be read: "
+            f"{named}; remove or replace them, with their label files",
+        )
+
+
+def _check_sizes(part: Part, files: Sequence[Path], what: str) -> Iterator[Finding]:
+    """Whether files are as large as their images, by their headers."""
+    wrong = []
+    for path, other, name, own in zip(
+        files, attempts(shown_size, files), part.names, part.sizes, strict=False
+    ):
+        if own is not None and not isinstance(other, Failure) and other != own:
+            wrong.append(f"{path} is {_by(other)}, but {name} is {_by(own)}")
+    if wrong:
+        yield Finding(
+            "error",
+            f"{len(wrong)} of {len(files)} {what} of the {part.role} differ in size from their images: "
+            f"{some(wrong, 5)} (height x width); make both the same size, or remove both",
+        )
+
+
+def _check_labels(found: Survey, part: Part) -> Iterator[Finding]:
+    """What the label maps hold: ids without a name, void, classes that never occur."""
+    seen = _look(found, part)
+    if seen is None:
+        yield Finding("note", f"{part.role}: {images(len(part))} without labels{_masked(part)}")
+        return
+    yield from _spoilt(part, seen)
+    if not seen.total:
+        return
+    yield Finding(
+        "note",
+        f"{part.role}: {images(len(part))} with label maps{_seen(len(part))}, "
+        f"{_share(seen.void, seen.total)} of their pixels void{_masked(part)}",
+    )
+    occurring = [name for name, count in zip(found.classes, seen.pixels, strict=True) if count]
+    absent = [name for name in found.classes if name not in occurring]
+    everything = seen.looked == len(part)
+    if part.role == "source" and len(occurring) < 2 and everything:
+        only = f"one class only, {occurring[0]!r}" if occurring else "no class"
+        yield Finding("error", f"the source shows {only}; check the class list, or give other label files")
+    elif absent and part.role != "target":
+        consequence = {
+            "source": "they can be learnt from bought pixels alone: add images that show them, or leave them "
+            "out of the classes (data.knobs.keep)",
+            "test": "nothing can be measured on them: add images that show them, or check the class list",
+        }[part.role]
+        looked = "" if everything else f" in the {seen.looked} label maps that were looked at"
+        yield Finding(
+            "warning" if everything else "note",
+            f"the {part.role} never shows {quoted(absent)}{looked}; {consequence}",
+        )
+
+
+def _spoilt(part: Part, seen: Seen) -> Iterator[Finding]:
+    """Label files that cannot be read, and numbers that nobody named."""
+    remedy = "replace them" if part.codes is None else part.codes.remedy
+    if seen.broken:
+        named = some([f"{path} ({reason})" for path, reason in seen.broken], NAMED)
+        yield Finding(
+            "error",
+            f"{len(seen.broken)} of {len(part)} label files of the {part.role}{_seen(len(part))} cannot be "
+            f"read: {named}; replace them",
+        )
+    if seen.unknown:
+        named = some([_stranger(shown, places) for shown, places in seen.unknown.items()], UNKNOWN)
+        yield Finding(
+            "error",
+            f"label files of the {part.role}{_seen(len(part))} hold what nobody named: {named}; {remedy}",
+        )
+    if seen.beyond:
+        numbers = some([str(number) for number in sorted(seen.beyond)], UNKNOWN)
+        yield Finding(
+            "error",
+            f"label maps of the {part.role} hold {numbers}, which is no class; give numbers from 0 to "
+            f"{len(seen.pixels) - 1}, or {VOID} for no class",
+        )
+
+
+def _stranger(shown: str, places: Sequence[tuple[str, int]]) -> str:
+    """An unknown id in words."""
+    pixels = sum(count for _, count in places)
+    files = "1 file" if len(places) == 1 else f"{len(places)} files"
+    return f"{shown} ({pixels} pixel{'' if pixels == 1 else 's'} in {files}, first {places[0][0]})"
+
+
+def _look(found: Survey, part: Part) -> Seen | None:
+    """Count what label maps show, one by one; None where there are none."""
+    classes = len(found.classes)
+    chosen, seen = sampled(len(part)), Seen(np.zeros(classes, np.int64))
+    if part.label_files and part.codes is not None:
+        paths = [part.label_files[place] for place in chosen]
+        for path, outcome in zip(paths, attempts(_reader(part.codes), paths), strict=True):
+            seen.looked += 1
+            if isinstance(outcome, Failure):
+                seen.broken.append((path, outcome.reason))
+            elif isinstance(outcome, UnknownIdError):
+                for shown, count in outcome.pixels.items():
+                    seen.unknown.setdefault(shown, []).append((str(path), count))
+            else:
+                seen.pixels += outcome[:-1]
+                seen.void += int(outcome[-1])
+    elif part.maps is not None:
+        for place in chosen:
+            numbers = part.maps[place].numpy()
+            seen.looked += 1
+            seen.beyond |= {number for number in np.unique(numbers).tolist() if not VOID <= number < classes}
+            counts = _counts(np.where(numbers < classes, numbers, VOID), classes)
+            seen.pixels += counts[:-1]
+            seen.void += int(counts[-1])
+    else:
+        return None
+    return seen
+
+
+def _reader(codes: Codes) -> Callable[[Path], "Array | UnknownIdError"]:
+    def read(path: Path) -> "Array | UnknownIdError":
+        try:
+            return _counts(codes.encode(read_ids(path, codes.coded)), len(codes.classes))
+        except UnknownIdError as unknown:
+            return unknown
+
+    return read
+
+
+def _counts(numbers: Array, classes: int) -> Array:
+    """Pixels of each class; last, of none."""
+    known = numbers[numbers >= 0]
+    return np.append(np.bincount(known.ravel(), minlength=classes), numbers.size - known.size)
+
+
+def _masked(part: Part) -> str:
+    """What masks leave out, in words; those that cannot be read are an error of the run itself."""
+    if not part.mask_files:
+        return ""
+    paths = [part.mask_files[place] for place in sampled(len(part.mask_files))]
+    masks = [shown for shown in attempts(_hidden, paths) if not isinstance(shown, Failure)]
+    hidden, total = (sum(numbers) for numbers in zip(*masks, strict=True)) if masks else (0, 0)
+    return f"; masks leave {_share(hidden, total)} of the pixels out" if total else ""
+
+
+def _hidden(path: Path) -> tuple[int, int]:
+    mask = read_mask(path)
+    return int(np.count_nonzero(mask)), int(mask.size)
+
+
+def sampled(count: int) -> list[int]:
+    """Which of so many files are read: all, or some hundreds, evenly spaced.
+
+    >>> sampled(3), len(sampled(10**6)), sampled(10**6)[:3]
+    ([0, 1, 2], 400, [0, 2500, 5000])
+    """
+    return list(range(count)) if count <= MANY else [place * count // SAMPLE for place in range(SAMPLE)]
+
+
+def _seen(count: int) -> str:
+    """How many of so many were looked at, in brackets, if not all."""
+    return "" if count <= MANY else f" ({SAMPLE} of {count} looked at, evenly spaced)"
+
+
+def _by(size: tuple[int, int]) -> str:
+    return f"{size[0]} x {size[1]}"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{100 * part / whole:.1f} %"

@@ -1,0 +1,157 @@
+"""Passes over a pool whose pixels are bought: image by image, so that only a few maps stand in memory."""
+
+from collections.abc import Callable, Iterator, Sequence
+from itertools import zip_longest
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ducats.data.views import View
+from ducats.domain import UNLABELLED, Images
+from ducats.engine.forward import check_finite, luck_of, said
+from ducats.engine.processes import gather, share_of
+from ducats.engine.task import Task
+from ducats.grid import dense
+from ducats.queries import Strategy
+from ducats.randomness import fork
+from ducats.rows import Output, Rows
+from ducats.units import Picked, spend, summary
+
+Asked = Callable[[int], Tensor]  # what is known of an image, in the grid that is bought: int8 (H, W)
+
+
+@torch.inference_mode()
+def pick(
+    model: nn.Module,
+    pool: Images,
+    strategy: Strategy,
+    *,
+    task: Task,
+    sizes: Tensor,
+    asked: Asked,
+    budget: Sequence[int],
+    view: View,
+    batch_size: int,
+    seed: int,
+    fabric: Fabric,
+) -> Iterator[tuple[int, Picked]]:
+    """Image by image, in order, the pixels that are worth a label; each process is given those of all.
+
+    Pixels compete inside their image. Nothing needed means no forward pass.
+
+    Args:
+        model: images to ``Output``.
+        pool: the images.
+        strategy: who chooses.
+        task: the unit that is bought, and in which grid.
+        sizes: ``(N, 2)``, height and width of that grid.
+        asked: what is known of an image there.
+        budget: pixels to buy of each image.
+        view: how to look at each image.
+        batch_size: images in a batch.
+        seed: of this question; each image has its own generator.
+        fabric: device and processes.
+    """
+    batches = torch.arange(len(pool)).split(batch_size)
+
+    def spent(index: Tensor, output: Output | None) -> list[tuple[int, Picked]]:
+        found = []
+        for place, image in enumerate(index.tolist()):
+            z, features = None, None
+            if output is not None:
+                z, features = _maps(output, place, sizes[image], strategy, task)
+            picked = spend(
+                strategy,
+                task.unit,
+                z=z,
+                features=features,
+                target=asked(image).to(fabric.device),
+                image=image,
+                pixels=pool.pixels[image] if task.unit.name == "superpixel" else None,
+                budget=budget[image],
+                generator=fork(seed, "image", image),
+            )
+            found.append((image, picked))
+        return found
+
+    mine = share_of(batches, fabric)
+    if strategy.needs:
+        luck = luck_of(pool, view, fork(seed, "scoring"))
+        results = (spent(*one) for one in said(model, pool, mine, view=view, luck=luck, fabric=fabric))
+    else:
+        results = (spent(index, None) for index in mine)
+    turns = -(-len(batches) // fabric.world_size)
+    for found, _ in zip_longest(results, range(turns), fillvalue=()):
+        yield from found if fabric.world_size == 1 else _everyones(found, fabric)
+
+
+@torch.inference_mode()
+def image_table(
+    model: nn.Module,
+    pool: Images,
+    strategy: Strategy,
+    *,
+    task: Task,
+    sizes: Tensor,
+    asked: Asked,
+    view: View,
+    batch_size: int,
+    seed: int,
+    fabric: Fabric,
+) -> Rows:
+    """One row per image, what its pixels say put together, for images that are bought whole; see ``pick``."""
+    everyone = torch.arange(len(pool))
+    rows = Rows(everyone, torch.zeros_like(everyone), {})
+    if not strategy.needs:
+        return rows
+    luck = luck_of(pool, view, fork(seed, "scoring"))
+    seen: list[Tensor] = []
+    found: dict[str, list[Tensor]] = {name: [] for name in strategy.needs}
+    mine = share_of(everyone.split(batch_size), fabric)
+    # A process that got no batch looks at an image all the same, to know what a row is like, and keeps none.
+    for index, output in said(model, pool, mine or (everyone[:1],), view=view, luck=luck, fabric=fabric):
+        seen.append(index)
+        for place, image in enumerate(index.tolist()):
+            z, features = _maps(output, place, sizes[image], strategy, task)
+            target = asked(image).to(fabric.device)
+            for name, column in summary(z, features, target, strategy.needs).items():
+                found[name].append(column.cpu())
+    kept = slice(None) if mine else slice(0)
+    order = gather(torch.cat(seen)[kept], fabric).argsort()
+    columns = {name: gather(torch.cat(parts)[kept], fabric)[order] for name, parts in found.items()}
+    return Rows(rows.image, rows.position, columns)
+
+
+def whole(asked: Asked, image: int) -> Picked:
+    """All pixels of an image that can be asked, as one unit."""
+    position = (asked(image).flatten() == UNLABELLED).nonzero().squeeze(1)
+    return Picked(position, torch.tensor([len(position)]))
+
+
+def _maps(
+    output: Output, place: int, size: Tensor, strategy: Strategy, task: Task
+) -> tuple[Tensor, Tensor | None]:
+    """Log alpha of each pixel of one image, ``(C, H, W)``, and what the last layer sees if that is needed."""
+    tall, wide = (int(side) for side in size)
+    z = dense(output._replace(z=output.z[place : place + 1]), (tall, wide), twice=task.twice)
+    check_finite(z)
+    if "features" not in strategy.needs or output.features is None:
+        return z[0], None
+    return z[0], output.features[place]
+
+
+def _everyones(found: Sequence[tuple[int, Picked]], fabric: Fabric) -> Iterator[tuple[int, Picked]]:
+    """The picks of all processes' batches, in the order of the images."""
+    empty = torch.zeros(0, dtype=torch.long)
+    ones = [p.unit if p.unit is not None else torch.ones_like(p.position) for _, p in found]
+    counts = torch.tensor(
+        [[image, len(p.position), len(unit)] for (image, p), unit in zip(found, ones, strict=True)]
+    )
+    counts = gather(counts.reshape(-1, 3).long(), fabric)
+    positions = gather(torch.cat([empty, *(p.position for _, p in found)]), fabric)
+    units = gather(torch.cat([empty, *ones]), fabric)
+    starts = torch.cat([torch.zeros(1, 3, dtype=torch.long), counts.cumsum(0)])
+    for number in range(len(counts)):
+        (_, position, unit), (_, last, last_unit) = starts[number].tolist(), starts[number + 1].tolist()
+        yield int(counts[number, 0]), Picked(positions[position:last], units[unit:last_unit])

@@ -1,0 +1,137 @@
+"""From a network's coarse grid to an image's pixels: bilinear, corners on corners, by matrix products.
+
+``F.interpolate`` gives the same numbers, but adds up its gradient in whatever order a GPU's threads arrive. A
+product with a matrix of weights is repeatable in both directions, and gives any rows of the map without the
+others.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import lru_cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ducats.rows import Output
+
+
+def interpolate(z: Tensor, size: tuple[int, int], rows: slice | None = None) -> Tensor:
+    """Bilinear interpolation with aligned corners: ``(N, C, h, w) -> (N, C, H, W)``, or some of its rows.
+
+    Equal to ``F.interpolate(z, size, mode="bilinear", align_corners=True)`` up to rounding, forwards and
+    backwards, and repeatable to the bit. Half precision is computed in float32, float64 stays.
+
+    Args:
+        z: what to interpolate; any number of dimensions may stand before the last two.
+        size: height and width to reach.
+        rows: which rows of the result are wanted, without a step; all if left out.
+
+    >>> interpolate(torch.tensor([[[[0.0, 2.0]]]]), (1, 5))
+    tensor([[[[0.0000, 0.5000, 1.0000, 1.5000, 2.0000]]]])
+    """
+    z = z if z.dtype == torch.float64 else z.float()
+    rows = slice(*(rows or slice(None)).indices(size[0])[:2])
+    near = reach(rows, size[0], z.shape[-2])
+    down = weights(size[0], z.shape[-2], z.dtype, z.device)[rows, near]
+    return spread(z[..., near, :], down, weights(size[1], z.shape[-1], z.dtype, z.device))
+
+
+def dense(output: Output, size: tuple[int, int] | None = None, *, twice: bool = False) -> Tensor:
+    """Log alpha of each pixel: ``(N, C, H, W)``; of whole images, ``z`` as it is.
+
+    Args:
+        output: what a model said.
+        size: height and width; those of the images that the model saw if left out.
+        twice: go to another size as was published: log alpha at the images' own size, interpolated once
+            more. Otherwise logits are interpolated once, and evidence comes last.
+    """
+    if output.size is None:
+        return output.z
+    size = output.size if size is None else size
+    if twice and size != output.size:
+        return interpolate(output.evidence(interpolate(output.z, output.size)), size)
+    return output.evidence(interpolate(output.z, size))
+
+
+def weights(fine: int, coarse: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Weight of each of ``coarse`` points in each of ``fine`` points between them: ``(fine, coarse)``.
+
+    >>> weights(5, 3, torch.float32, torch.device("cpu"))
+    tensor([[1.0000, 0.0000, 0.0000],
+            [0.5000, 0.5000, 0.0000],
+            [0.0000, 1.0000, 0.0000],
+            [0.0000, 0.5000, 0.5000],
+            [0.0000, 0.0000, 1.0000]])
+    """
+    if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+        # A recorded step keeps addresses, not tensors: it must not read what may be dropped from a cache.
+        return _weights(fine, coarse, dtype, device)
+    return _kept_weights(fine, coarse, dtype, device)
+
+
+def _weights(fine: int, coarse: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    # Whole numbers until the division: in float32 the place itself would be rounded. A single point is the
+    # first one, as in F.interpolate. Never an inference tensor: training may meet the same sizes later.
+    with torch.inference_mode(False), torch.no_grad():
+        steps = max(fine - 1, 1)
+        places = torch.arange(fine, device=device).mul_(coarse - 1)
+        points = torch.arange(coarse, device=device).mul_(steps)
+        away = (places[:, None] - points).abs_()
+        return (steps - away).clamp_(min=0).to(dtype).div_(steps)
+
+
+_kept_weights = lru_cache(maxsize=32)(_weights)
+
+
+def reach(rows: slice, fine: int, coarse: int) -> slice:
+    """Which of ``coarse`` rows some of ``fine`` rows lie between.
+
+    >>> reach(slice(3, 5), fine=9, coarse=3)
+    slice(0, 2, None)
+    """
+    steps = max(fine - 1, 1)
+    first, last = rows.start * (coarse - 1), (rows.stop - 1) * (coarse - 1)
+    return slice(first // steps, -(-last // steps) + 1)
+
+
+def spread(z: Tensor, down: Tensor, across: Tensor) -> Tensor:
+    """``down z across^T`` in full precision: ``(..., k, w), (r, k), (W, w) -> (..., r, W)``."""
+    result: Tensor = _Spread.apply(z, down, across)
+    return result
+
+
+class _Spread(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, down: Tensor, across: Tensor) -> Tensor:
+        ctx.save_for_backward(down, across)
+        with _exact(z):
+            return down @ z @ across.T
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None]:
+        down, across = ctx.saved_tensors
+        with _exact(upstream):
+            return down.T @ (upstream @ across), None, None
+
+
+@contextmanager
+def _exact(z: Tensor) -> Iterator[None]:
+    """Full float32: products neither in autocast's half floats nor in what matrix units may round to."""
+    cuda, others = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
+    backends: list[Any] = [backend for backend in (cuda, others) if backend is not None]
+    name, exact = (
+        ("fp32_precision", "ieee") if others is not None else ("allow_tf32", False)
+    )  # new, old torch
+    # Only what differs is set: torch takes a flag that was set as chosen on purpose.
+    before = [(b, getattr(b, name)) for b in backends if getattr(b, name) not in (exact, "none")]
+    try:
+        for backend, _ in before:
+            setattr(backend, name, exact)
+        with torch.autocast(device_type=z.device.type, enabled=False):
+            yield
+    finally:
+        for backend, value in before:
+            setattr(backend, name, value)

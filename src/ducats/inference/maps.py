@@ -1,0 +1,121 @@
+"""What a finished segmentation model says about other images: a label map each, and how sure it is."""
+
+import csv
+import io
+import math
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from lightning_fabric import Fabric
+from PIL import Image
+from torch import Tensor
+
+from ducats import dirichlet
+from ducats.assemble import make_task, make_views
+from ducats.data.decode import sizes
+from ducats.data.folders import image_folder
+from ducats.engine.forward import check_finite, luck_of, said
+from ducats.errors import UserError
+from ducats.files import write_atomically, write_text_atomically
+from ducats.grid import dense
+from ducats.inference.trained import Trained
+from ducats.oracles.masks import file_names
+from ducats.palette import palette
+from ducats.randomness import fork
+from ducats.rows import Output
+
+COLUMNS = ("probability", "entropy", "u_data", "u_dis")
+IN_A_PALETTE = 256  # classes; more need 16 bits, and have no colours
+
+
+@torch.inference_mode()
+def predict_maps(
+    trained: Trained, fabric: Fabric, folder: Path, out: Path, *, uncertainty: bool = False
+) -> int:
+    """Write a label map for each image of a folder, in the image's own size; return their number.
+
+    ``out/labels/`` holds a PNG of class numbers each, with colours for the eye (of more than 256 classes with
+    16 bits, and none); ``out/classes.txt`` says which number is which class; ``out/predictions.csv`` has, for
+    each image, its file, the means of what the model says about its pixels, and the share of each class.
+    Where the run was measured with flip averaging, so are maps.
+
+    Args:
+        trained: the model.
+        fabric: device and processes.
+        folder: images, in any sub-folders or none.
+        out: the folder to write to.
+        uncertainty: also ``out/uncertainty/``, an NPZ for each image with probability, entropy, u_data and
+            u_dis of each pixel, as float16.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, and label maps need a folder: give another --out")
+    images = image_folder(folder, size=trained.size, channels=trained.channels)
+    assert images.files is not None
+    own, view, flip = sizes(images.files), make_views(trained.config).test, make_task(trained.config).flip
+    luck = luck_of(images, view, fork(0, "test"))
+    batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch)
+    model, names = fabric.setup(trained.model), file_names(images.keys)
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["key", "file", *COLUMNS, *(f"share({name})" for name in trained.classes)])
+    for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip):
+        for place, image in enumerate(index.tolist()):
+            height, width = own[image].tolist()
+            mirror = len(index) + place if flip else None
+            label, values = _numbers(output, place, mirror, (height, width))
+            _write_labels(out / "labels" / names[image], label, trained.classes)
+            if uncertainty:
+                path = out / "uncertainty" / f"{names[image].removesuffix('.png')}.npz"
+                _write_values(path, values)
+            numbers = _line(label, values, len(trained.classes))
+            writer.writerow([images.keys[image], f"labels/{names[image]}", *numbers])
+    listed = "".join(f"{number} {name}\n" for number, name in enumerate(trained.classes))
+    write_text_atomically(out / "classes.txt", listed)
+    write_text_atomically(out / "predictions.csv", text.getvalue())
+    return len(images)
+
+
+def _numbers(
+    output: Output, place: int, mirror: int | None, size: tuple[int, int]
+) -> tuple[Tensor, dict[str, Tensor]]:
+    """The class of each pixel of one image, and how sure the model is; averaged with the mirror image."""
+    log_p, values = _of_one(output, place, size)
+    if mirror is not None:
+        mirrored, others = _of_one(output, mirror, size)
+        log_p = torch.logaddexp(log_p, mirrored.flip(-1)) - math.log(2)
+        values = [(value + other.flip(-1)) / 2 for value, other in zip(values, others, strict=True)]
+    confidence, label = log_p.max(dim=1)
+    return label[0], dict(zip(COLUMNS, (confidence[0].exp(), *(value[0] for value in values)), strict=True))
+
+
+def _of_one(output: Output, place: int, size: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
+    """Log of the expected probabilities, ``(1, C, H, W)``; entropy and both uncertainties, ``(1, H, W)``."""
+    z = dense(output._replace(z=output.z[place : place + 1]), size)
+    check_finite(z)
+    both = dirichlet.uncertainties(z)
+    return z.log_softmax(1), [dirichlet.entropy(z), both.data, both.distribution]
+
+
+def _line(label: Tensor, values: dict[str, Tensor], classes: int) -> Iterator[str]:
+    shares = torch.bincount(label.flatten().cpu(), minlength=classes).double() / label.numel()
+    for value in (*(float(v.cpu().double().mean()) for v in values.values()), *shares.tolist()):
+        yield f"{value:.6g}"
+
+
+def _write_values(path: Path, values: dict[str, Tensor]) -> None:
+    arrays: dict[str, Any] = {name: value.half().cpu().numpy() for name, value in values.items()}
+    write_atomically(path, lambda file: np.savez_compressed(file, **arrays))
+
+
+def _write_labels(path: Path, label: Tensor, classes: tuple[str, ...]) -> None:
+    numbers = label.cpu().numpy()
+    if len(classes) > IN_A_PALETTE:
+        picture = Image.fromarray(numbers.astype(np.uint16))
+    else:
+        picture = Image.fromarray(numbers.astype(np.uint8))
+        picture.putpalette([channel for colour in palette(classes) for channel in colour])
+    write_atomically(path, partial(picture.save, format="PNG"))

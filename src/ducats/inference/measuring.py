@@ -1,0 +1,138 @@
+"""Measure a finished run's model: on the images that it was measured on, or on a folder of labelled ones."""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from lightning_fabric import Fabric
+
+from ducats.assemble import load_data, make_task, make_views, with_aspect, with_aspects
+from ducats.data.exam import MeasuredOn, examine
+from ducats.data.folders import labelled_folder
+from ducats.data.maps import labelled_maps
+from ducats.domain import UNLABELLED, Domain
+from ducats.engine.evaluate import evaluate, evaluate_maps
+from ducats.errors import UserError
+from ducats.inference.trained import Trained
+from ducats.ledger import TargetMaps
+from ducats.metrics import Tally, class_iou, compute, mean_iou_without
+from ducats.parts import digest
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What was counted, and on what."""
+
+    tally: Tally
+    on: str  # held_out, unlabelled, target, or which folder
+    images: int
+    resolution: str | None = None  # of label maps, if it is they that were compared
+
+    def numbers(self, classes: tuple[str, ...], star_without: tuple[str, ...] = ()) -> dict[str, Any]:
+        """Every metric by name; of pixels also the IoU of each class, null where it does not occur.
+
+        Args:
+            classes: their names.
+            star_without: those left out of ``mean_iou_star``; without any there is no such number.
+        """
+        said: dict[str, Any] = {"measured_on": self.on, "images": self.images}
+        if self.resolution is not None:
+            said |= {"pixels": self.tally.total, "resolution": self.resolution}
+        if not self.tally.total:
+            return said
+        numbers: dict[str, Any] = compute(self.tally)
+        if self.resolution is not None:
+            first = {"mean_iou": numbers["mean_iou"]}
+            if star_without:
+                left_out = [classes.index(name) for name in star_without]
+                first["mean_iou_star"] = mean_iou_without(self.tally.confusion, left_out)
+            numbers = {**first, **numbers}
+            numbers["class_iou"] = dict(zip(classes, class_iou(self.tally.confusion), strict=True))
+        return said | numbers
+
+
+def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Measured:
+    """Measure on the run's own test images, or on a folder of labelled ones; say which they are.
+
+    Args:
+        trained: the model.
+        fabric: device and processes.
+        folder: ``class/...``, of segmentation with ``images/`` and ``labels/``; None for the images that the
+            run was measured on.
+    """
+    if trained.of_pixels:
+        return _measure_maps(trained, fabric, folder)
+    view, only, on = make_views(trained.config).test, None, f"the folder {folder}"
+    if folder is None:
+        test, on = _own_test(trained)
+        if on == "unlabelled":
+            only = (trained.home.bought().targets() == UNLABELLED).nonzero().squeeze(1)
+    else:
+        test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
+        test = replace(test, images=with_aspect(test.images, view))
+    batch_size = trained.config.engine.scoring_batch
+    tally = evaluate(
+        fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric, only=only
+    )
+    return Measured(tally, on, tally.total)
+
+
+def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Measured:
+    task, bought, on = make_task(trained.config), None, f"the folder {folder}"
+    if folder is None:
+        test, on = _own_test(trained)
+        if on == "unlabelled":
+            bought = TargetMaps(trained.home.bought(), None, void=test.images.void).at
+    else:
+        test = _labelled_maps(trained, folder)
+    tally = evaluate_maps(
+        fabric.setup(trained.model),
+        test,
+        view=make_views(trained.config).test,
+        batch_size=trained.config.engine.scoring_batch,
+        fabric=fabric,
+        resolution=task.measured_at,
+        flip=task.flip,
+        bought=bought,
+    )
+    height, width = test.images.pixels.shape[-2:]
+    at = f"{height}x{width} (network)" if task.measured_at == "network" else "original"
+    return Measured(tally, on, len(test), at)
+
+
+def _labelled_maps(trained: Trained, folder: Path) -> Domain:
+    """A folder of images and label maps, read with the run's own class list."""
+    data = trained.config.data
+    if data.name != "map_folders":
+        raise UserError(
+            "a folder of label maps is read with the class list of data.name=map_folders, and this run's "
+            f"data is {data.name!r}: leave --data out to measure on its own test images"
+        )
+    known = {name: data.knobs[name] for name in CLASS_LIST if name in data.knobs}
+    test = labelled_maps(folder, size=trained.size, **known)
+    if test.classes != trained.classes:
+        raise UserError(
+            f"the class list of {trained.home.folder} now has other classes than the model "
+            f"({', '.join(test.classes)} instead of {', '.join(trained.classes)}): restore it"
+        )
+    return test
+
+
+CLASS_LIST = ("classes", "root", "merge", "keep", "coded")  # knobs that say what label files mean
+
+
+def _own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
+    """The images that the run was measured on."""
+    config = trained.config
+    shift, measured_on = examine(load_data(config), config.evaluation.images, config.evaluation.share)
+    test = with_aspects(shift, make_views(config)).test
+    if test is None:
+        raise UserError("this run has no test set of its own: give a folder of labelled images with --data")
+    known = trained.home.data
+    for name, now in (("pool", digest(shift.pool.keys)), ("test", digest(test.images.keys, test.labels))):
+        if known[name]["keys"] != now:
+            raise UserError(
+                f"the {name} has other images or labels than when {trained.home.folder} was made: restore "
+                "them, or give a folder of labelled images with --data"
+            )
+    return test, measured_on

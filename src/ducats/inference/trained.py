@@ -1,0 +1,58 @@
+"""The model of a finished run."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from pydantic import ValidationError
+
+from ducats.assemble import make_model
+from ducats.config import Config
+from ducats.errors import UserError
+from ducats.models import Evidential
+from ducats.rundir import RunDir
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The model of a finished run, with what is needed to use it."""
+
+    model: Evidential
+    config: Config
+    classes: tuple[str, ...]
+    size: tuple[int, int]  # height and width of its stored images
+    channels: int
+    home: RunDir
+
+    @property
+    def of_pixels(self) -> bool:
+        """Whether it says a class for each pixel."""
+        return self.config.task.name == "segmentation"
+
+
+def load_trained(folder: Path) -> Trained:
+    """Load a finished run's model; no code is executed from the file."""
+    home = RunDir(folder)
+    config, data = config_of(home), home.data
+    model = make_model(config, len(data["classes"]), data["channels"], begun=True)
+    model.network.load_state_dict(home.model())
+    height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
+    return Trained(model, config, tuple(data["classes"]), (height, width), data["channels"], home)
+
+
+def config_of(home: RunDir) -> Config:
+    """The config that made a run, finished or not."""
+    try:
+        return Config.model_validate(home.identity)
+    except ValidationError:
+        raise UserError(
+            f"{home.folder} was not made by `ducats run` of this version: its config.yaml does not say how "
+            "to build the model; build it in Python and load RunDir(folder).model() into it"
+        ) from None
+
+
+def usable_precision(trained: Trained, device: str) -> str:
+    """The run's own precision, so that numbers agree; float32 where a CPU lacks it."""
+    precision = trained.config.engine.precision
+    gpu = device != "cpu" and torch.cuda.is_available()
+    return "32-true" if precision == "16-mixed" and not gpu else precision

@@ -1,0 +1,77 @@
+"""Named columns in one ``.npz`` file, not compressed: ``np.load`` reads it, and it can be mapped."""
+
+import mmap
+import struct
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import IO, Any
+from zipfile import ZIP_STORED, BadZipFile, ZipFile, ZipInfo
+
+import numpy as np
+from numpy.lib import format as npy
+
+from ducats import files
+
+Array = np.typing.NDArray[Any]
+Columns = Mapping[str, tuple[Array, np.typing.DTypeLike]]  # name -> values, and how to store them
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, struct.error)  # what a damaged file raises
+
+CHUNK = 1 << 22  # values that are converted at once
+
+
+def write(path: Path, columns: Columns) -> None:
+    """Write all columns, or leave what there was; a column that is mapped never stands in memory."""
+    files.write_atomically(path, lambda file: _put(file, columns))
+
+
+def _put(file: IO[bytes], columns: Columns) -> None:
+    with ZipFile(file, "w", ZIP_STORED) as archive:
+        for name, (values, kind) in columns.items():
+            # ZipInfo without a date: the same columns make the same bytes.
+            with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
+                descr = npy.dtype_to_descr(np.dtype(kind))
+                npy.write_array_header_1_0(
+                    member, {"descr": descr, "fortran_order": False, "shape": values.shape}
+                )
+                flat = values.reshape(-1)
+                for start in range(0, len(flat), CHUNK):
+                    member.write(flat[start : start + CHUNK].astype(kind).tobytes())
+
+
+def read(path: Path, mapped: Collection[str]) -> dict[str, Array]:
+    """Read a file's columns; those in ``mapped`` come from disk when they are looked at.
+
+    Args:
+        path: the file.
+        mapped: names of long columns. The others are read at once, and their checksums with them.
+
+    Raises:
+        OSError, ValueError, KeyError, EOFError, BadZipFile: see ``UNREADABLE``; the file is damaged.
+    """
+    found = {}
+    with path.open("rb") as file, ZipFile(file) as archive:
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # one for all, as open files are few
+        for info in archive.infolist():
+            name = info.filename.removesuffix(".npy")
+            if name in mapped and info.compress_type == ZIP_STORED:
+                found[name] = _map(file, whole, info)
+            else:
+                with archive.open(info) as member:
+                    found[name] = npy.read_array(member, allow_pickle=False)
+    return found
+
+
+def _map(file: IO[bytes], whole: mmap.mmap, info: ZipInfo) -> Array:
+    """Find where a member's values begin, which no library tells, and map them."""
+    file.seek(info.header_offset)
+    name, extra = struct.unpack("<26xHH", file.read(30))
+    file.seek(info.header_offset + 30 + name + extra)
+    version = npy.read_magic(file)
+    if version not in ((1, 0), (2, 0)):
+        raise ValueError(f"{info.filename} has the unknown version {version}")
+    header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, _, kind = header(file)
+    count = int(np.prod(shape))
+    if not count:
+        return np.empty(shape, kind)
+    return np.frombuffer(whole, kind, count, file.tell()).reshape(shape)

@@ -1,0 +1,133 @@
+"""Means over positions, of images or of their pixels; of pixels without ever making the whole map.
+
+At 1280 x 720 with 19 classes, log alpha of two images takes 140 MB in float32, and each of the hundred steps
+from there to a loss and its gradient as much again. Values and gradients are therefore computed in one walk
+over pieces of a few rows; what is kept of a piece is a sum, and a gradient on the network's coarse grid.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ducats import grid
+from ducats.rows import Output
+
+# From log alpha (N, C, ...) and labels (N, ...) to values (N, ...), each position by itself.
+Formula = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+
+# Elements (positions x classes) of a piece. On a CPU its temporaries then stay in a core's cache; on a GPU a
+# piece is large enough to keep it busy, and small beside what the network keeps.
+CACHED = 2**17
+LAUNCHED = 2**23
+INDEXED = ("cpu",)  # devices that pick out what counts; a GPU would have to tell the host how much that is
+
+
+def means(
+    output: Output, formula: Formula, labels: Tensor, where: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, ...]:
+    """Means of each of a formula's values over the positions that count; zero if none does.
+
+    Args:
+        output: what a model said; gradients flow to its ``z``.
+        formula: from log alpha and labels to one or several values per position, each by itself: it may be
+            given any of them, in any shape.
+        labels: ``(N,)``, or maps ``(N, H, W)`` in the size of ``output``.
+        where: from labels to those positions that count.
+
+    >>> z, labels = torch.tensor([[1.0, 0.0], [5.0, 0.0]]), torch.tensor([0, -1])
+    >>> means(Output(z, None), lambda z, _: (z[:, 0],), labels, lambda labels: labels >= 0)
+    (tensor(1.),)
+    """
+    if output.size is None:
+        counted = where(labels)
+        count = counted.sum().clamp(min=1)
+        return tuple((values * counted).sum() / count for values in formula(output.z, labels))
+    expected = (len(output.z), *output.size)
+    if tuple(labels.shape) != expected:
+        raise ValueError(f"label maps of {tuple(labels.shape)} for images of {expected}")
+    walk = _Walk(output.size, output.evidence, formula, labels, where(labels))
+    slopes = output.z.requires_grad and torch.is_grad_enabled()
+    results: tuple[Tensor, ...] = _Means.apply(output.z, walk, slopes)
+    return results
+
+
+class _Walk(NamedTuple):
+    """What is to be computed at each position."""
+
+    size: tuple[int, int]
+    evidence: Callable[[Tensor], Tensor]
+    formula: Formula
+    labels: Tensor  # (N, H, W)
+    counted: Tensor  # bool (N, H, W)
+
+
+class _Means(torch.autograd.Function):
+    """Sums with their gradients on the coarse grid: these are small, and backward only weighs them."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, walk: _Walk, slopes: bool) -> tuple[Tensor, ...]:
+        with torch.autocast(device_type=z.device.type, enabled=False):
+            sums, gradients = _walked(z.detach(), walk, slopes)
+        count = walk.counted.sum().clamp(min=1)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(g.div_(count).transpose(0, 1).to(z.dtype) for g in gradients))
+        return tuple(s / count for s in sums)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, None, None]:
+        pairs = zip(ctx.saved_tensors, upstream, strict=True)
+        terms = [gradient * weight for gradient, weight in pairs if weight is not None]
+        return (sum(terms[1:], terms[0]) if terms else None), None, None
+
+
+def _walked(z: Tensor, walk: _Walk, slopes: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Sum of each value, and the gradient of each sum, ``(C, N, h, w)``, if asked for."""
+    z = (z if z.dtype == torch.float64 else z.float()).transpose(0, 1)  # class after class: no copies later
+    height, width = walk.size
+    down = grid.weights(height, z.shape[2], z.dtype, z.device)
+    across = grid.weights(width, z.shape[3], z.dtype, z.device)
+    sums: list[list[Tensor]] = []  # by piece, by value
+    gradients: list[Tensor] = []
+    for images, rows in _pieces(z.shape[1], z.shape[0], walk.size, z.device):
+        near = grid.reach(rows, height, z.shape[2])
+        with torch.set_grad_enabled(slopes):
+            leaf = z[:, images, near].requires_grad_(slopes)
+            logits = grid.spread(leaf, down[rows, near], across).flatten(1)
+            values = _values(
+                walk, logits, walk.labels[images, rows].flatten(), walk.counted[images, rows].flatten()
+            )
+        sums.append([v.detach() for v in values])
+        if slopes and not gradients:
+            gradients = [torch.zeros_like(z, memory_format=torch.contiguous_format) for _ in values]
+        for number, gradient in enumerate(gradients):
+            (slope,) = torch.autograd.grad(values[number], leaf, retain_graph=number + 1 < len(gradients))
+            gradient[:, images, near] += slope
+    return [torch.stack(column).sum() for column in zip(*sums, strict=True)], gradients
+
+
+def _values(walk: _Walk, logits: Tensor, labels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
+    """Sum of each value over those positions that count: ``(C, R), (R,), (R,) -> ()``."""
+    if logits.device.type in INDEXED:  # bought pixels are few
+        chosen = counted.nonzero().squeeze(1)
+        if len(chosen) < len(counted):
+            logits, labels, counted = logits.index_select(1, chosen), labels[chosen], counted[chosen]
+    values = walk.formula(walk.evidence(logits[None]), labels[None].long())
+    return tuple(torch.where(counted, v[0], 0.0).sum() for v in values)
+
+
+def _pieces(
+    images: int, classes: int, size: tuple[int, int], device: torch.device
+) -> Iterator[tuple[slice, slice]]:
+    """Images and rows of each piece: several small images, or some rows of a large one."""
+    height, width = size
+    room = max(1, (CACHED if device.type == "cpu" else LAUNCHED) // (classes * width))  # rows
+    together = max(1, room // height)
+    parts = -(-height // room)
+    rows = -(-height // parts)  # of about equal height, so that buffers fit again
+    for image in range(0, max(images, 1), together):
+        for row in range(0, height, rows):
+            yield slice(image, min(image + together, images)), slice(row, min(row + rows, height))

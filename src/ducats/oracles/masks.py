@@ -1,0 +1,190 @@
+"""People label pixels through files: masks of what is asked out, label PNGs of any annotation tool in.
+
+An answer is a PNG with one channel, of the mask's size, with class ids where the mask is white.
+"""
+
+import csv
+import io
+from collections import Counter
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ducats import files
+from ducats.domain import VOID, Images
+from ducats.errors import AwaitingLabels, UserError
+from ducats.ledger import Request
+from ducats.oracles.picture import picture
+
+DARK = 0.35  # what is left of the light where nothing is asked
+LIT = (255, 255, 0)
+PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
+
+README = """\
+Say of every lit pixel of the pictures in overlays/ (white in masks/) which class it shows; questions.csv \
+names the files.
+Answer each picture with a PNG of one channel and of the mask's size in answers/, with ids from classes.txt \
+at these pixels: {void} means that no class applies, {waiting} that a pixel is not answered yet, and all \
+other pixels are ignored, so a whole label map from any annotation tool will do.
+When all files are there, give the same command again.
+"""
+
+
+class Codes:
+    """What the values of an answer mean.
+
+    Args:
+        classes: how many there are.
+    """
+
+    def __init__(self, classes: int) -> None:
+        self.classes = classes
+        self.void = 255 if classes <= 254 else 65535  # then PNGs need 16 bits
+        self.waiting = self.void - 1
+
+    def lines(self, names: Sequence[str]) -> str:
+        """A text that says it."""
+        known = [*enumerate(names), (self.waiting, "not answered yet"), (self.void, "void")]
+        return "".join(f"{code} {name}\n" for code, name in known)
+
+
+def answer(folder: Path, request: Request, pool: Images, classes: Sequence[str], sizes: Tensor) -> Tensor:
+    """Return the answers to a request for pixels, or ask and raise ``AwaitingLabels``.
+
+    Args:
+        folder: of this round.
+        request: what is asked.
+        pool: the images that may be asked for.
+        classes: their names.
+        sizes: ``(N, 2)``, height and width of each image in which positions count.
+    """
+    codes, names = Codes(len(classes)), file_names(pool.keys)
+    if not (folder / "questions.csv").exists():
+        _ask(folder, request, pool, classes, sizes, names, codes)
+    answers = torch.empty(len(request), dtype=torch.int8 if len(classes) <= 127 else torch.int16)
+    asked, missing, images, first = 0, 0, 0, ""
+    for image, position, place in request.by_image():
+        asked += 1
+        path = folder / "answers" / names[image]
+        height, width = sizes[image].tolist()
+        found = _read(path, width, height)
+        if found is None:
+            missing, images = missing + len(position), images + 1
+            first = first or f"{path} is not there"
+            continue
+        given = found[position]
+        wrong = (given < 0) | ((given >= codes.classes) & (given != codes.void) & (given != codes.waiting))
+        if bool(wrong.any()):
+            y, x = divmod(int(position[wrong][0]), width)
+            raise UserError(
+                f"{path} has {int(given[wrong][0])} at x={x}, y={y}, which is no class: use the ids in "
+                f"{folder / 'classes.txt'}"
+            )
+        waiting = int((given == codes.waiting).sum())
+        if waiting:
+            missing, images = missing + waiting, images + 1
+            first = first or f"{path} still has {codes.waiting} at {waiting} of them"
+        given[given == codes.void] = VOID
+        answers[place] = given.to(answers.dtype)
+    if missing:
+        raise AwaitingLabels(
+            f"round {request.round} waits for {missing} of {len(request)} pixels in {images} of {asked} "
+            f"images, first {first}: see {folder / 'README.txt'}, and give the same command again"
+        )
+    return answers
+
+
+def file_names(keys: Sequence[str]) -> list[str]:
+    """A file for each key, in sub-folders where keys have them; no two alike on any file system.
+
+    >>> file_names(["a/x.jpg", "a/x.png", "../y"])
+    ['a/x.jpg.png', 'a/x.png.png', '__/y.png']
+    """
+    stems = [_safe(key) for key in keys]
+    short = [stem.removesuffix(Path(stem).suffix) if _is_picture(stem) else stem for stem in stems]
+    count = Counter(name.lower() for name in short)
+    names: dict[str, str] = {}  # in small letters -> as it is
+    for number, (brief, stem) in enumerate(zip(short, stems, strict=True)):
+        options = [brief] if count[brief.lower()] == 1 else []
+        options += [stem, f"{stem}.{number}", f"{stem}.{number}.{len(keys)}"]
+        name = next(f"{option}.png" for option in options if f"{option}.png".lower() not in names)
+        names[name.lower()] = name
+    return list(names.values())
+
+
+def _is_picture(name: str) -> bool:
+    return Path(name).suffix.lower() in PICTURES
+
+
+def _safe(key: str) -> str:
+    """A key as a path that stays below its folder."""
+    parts = [part.translate(dict.fromkeys(map(ord, '<>:"\\|?*'), "_")) for part in key.split("/")]
+    return "/".join("__" if part == ".." else part for part in parts if part not in ("", ".")) or "_"
+
+
+def _ask(
+    folder: Path,
+    request: Request,
+    pool: Images,
+    classes: Sequence[str],
+    sizes: Tensor,
+    names: Sequence[str],
+    codes: Codes,
+) -> None:
+    rows = []
+    for image, position, _ in request.by_image():
+        height, width = sizes[image].tolist()
+        mask = np.zeros(height * width, np.uint8)
+        mask[position.numpy()] = 255
+        mask = mask.reshape(height, width)
+        name = names[image]
+        files.write_atomically(folder / "masks" / name, partial(Image.fromarray(mask).save, format="PNG"))
+        shown = _overlay(picture(pool, image).resize((width, height)), mask > 0)
+        files.write_atomically(folder / "overlays" / name, partial(shown.save, format="PNG"))
+        file = pool.files[image] if pool.files is not None else ""
+        rows.append(
+            [pool.keys[image], len(position), f"masks/{name}", f"overlays/{name}", f"answers/{name}", file]
+        )
+    files.write_text_atomically(folder / "classes.txt", codes.lines(classes))
+    files.write_text_atomically(folder / "README.txt", README.format(void=codes.void, waiting=codes.waiting))
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(["key", "pixels", "mask", "overlay", "answer", "file"])
+    writer.writerows(rows)
+    # Last: a round whose questions are there is complete.
+    files.write_text_atomically(folder / "questions.csv", text.getvalue())
+
+
+def _overlay(shown: Image.Image, asked: np.typing.NDArray[np.bool_]) -> Image.Image:
+    """The picture dark, and light where something is asked; as it is if all of it is asked."""
+    if asked.all():
+        return shown
+    colours = np.array(shown, np.float32) * DARK
+    colours[asked] = (np.array(shown, np.float32)[asked] + LIT) / 2
+    return Image.fromarray(colours.astype(np.uint8))
+
+
+def _read(path: Path, width: int, height: int) -> Tensor | None:
+    """The ids in an answer, row by row, int64; None if there is no file."""
+    if not path.exists():
+        return None
+    try:
+        with Image.open(path) as opened:
+            size, mode, found = opened.size, opened.mode, np.array(opened)
+    except (OSError, SyntaxError, ValueError) as error:
+        raise UserError(f"{path} cannot be read as a picture ({error}): save it as PNG") from None
+    if mode not in ("1", "L", "P", "I", "I;16"):
+        raise UserError(
+            f"{path} has colours ({mode}): save it as a PNG with one channel, with the ids in classes.txt"
+        )
+    if size != (width, height):
+        raise UserError(
+            f"{path} is {size[0]} x {size[1]}, but its mask is {width} x {height}: save it in that size, "
+            "without interpolation"
+        )
+    return torch.from_numpy(found.astype(np.int64)).flatten()

@@ -1,0 +1,213 @@
+"""Units: what one question about an image covers, and how a budget of pixels is spent on them."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ducats.domain import UNLABELLED
+from ducats.queries import Strategy
+from ducats.rows import Deferred, Rows, Slate, ask
+from ducats.units.scene import Scene, neighbours
+from ducats.units.superpixels import superpixels as superpixels
+from ducats.windows import window_max
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is bought at once. Whole images compete in the pool, as rows made by `summary`."""
+
+    name: Literal["pixel", "region", "superpixel", "image"] = "pixel"
+    side: int = 3  # of a region, in pixels
+    superpixels: int = 100  # in an image, about
+    compactness: float = 10.0  # of superpixels
+
+    def __post_init__(self) -> None:
+        if self.side < 1 or self.side % 2 == 0:
+            raise ValueError(f"a region has a pixel in its middle: its side must be odd, not {self.side}")
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Pixels to be labelled, in the order in which they were chosen, on the CPU."""
+
+    position: Tensor  # (Q,) int64
+    unit: Tensor | None = None  # (U,) int64, how many pixels each unit has, in the same order; None: one each
+
+
+@torch.no_grad()
+def spend(
+    strategy: Strategy,
+    unit: Unit,
+    *,
+    z: Tensor | None,
+    features: Tensor | None,
+    target: Tensor,
+    image: int,
+    pixels: Tensor | None,
+    budget: int,
+    generator: torch.Generator,
+) -> Picked:
+    """Let a strategy spend a budget of pixels on one image.
+
+    Pixels and regions spend it to the pixel, as long as there are that many: the last region is cut. Of
+    superpixels those are bought that fit whole into what is left, so a little may stay.
+
+    Args:
+        strategy: who chooses.
+        unit: what is bought at once.
+        z: log alpha, ``(C, H, W)``, on any device; None if the strategy needs nothing.
+        features: ``(D, h, w)``, if the strategy needs them.
+        target: what is known, ``(H, W)``, on the same device; UNLABELLED can be bought.
+        image: its index in the pool.
+        pixels: the image itself, uint8 ``(channels, h, w)``; superpixels are cut from it.
+        budget: how many pixels to buy, at most.
+        generator: the query's only randomness.
+    """
+    shape = (int(target.shape[0]), int(target.shape[1]))
+    counter = _Counter(strategy, Scene(z, features, shape), target.flatten(), image, generator)
+    if unit.name == "pixel":
+        return _pixels(counter, budget)
+    if unit.name == "region":
+        return _regions(counter, budget, unit.side // 2)
+    if unit.name == "superpixel":
+        if pixels is None:
+            raise ValueError("superpixels are cut from the image, which was not given")
+        pieces = superpixels(pixels, shape, unit.superpixels, unit.compactness)
+        return _pieces(counter, budget, pieces.flatten().to(target.device))
+    raise ValueError("whole images are not bought within an image: see `summary`")
+
+
+@torch.no_grad()
+def summary(
+    z: Tensor | None, features: Tensor | None, target: Tensor, needs: tuple[str, ...]
+) -> dict[str, Tensor]:
+    """Columns of an image that is one row, over its UNLABELLED pixels: ``(1,)`` or ``(1, K)`` each.
+
+    Of an image that has none left, over all pixels.
+
+    Args:
+        z: log alpha, ``(C, H, W)``.
+        features: ``(D, h, w)``, if they are needed.
+        target: what is known, ``(H, W)``.
+        needs: names of columns.
+    """
+    scene = Scene(z, features, (int(target.shape[0]), int(target.shape[1])))
+    open_ = (target.flatten() == UNLABELLED).nonzero().T
+    everything = torch.arange(target.numel(), device=target.device)[None]
+    return scene.sets(needs, open_ if open_.numel() else everything)
+
+
+@dataclass(frozen=True)
+class _Counter:
+    """Where a strategy buys."""
+
+    strategy: Strategy
+    scene: Scene
+    target: Tensor  # (H * W,)
+    image: int
+    generator: torch.Generator
+
+    def ask(self, candidates: Rows, labelled: Rows, count: int) -> Tensor:
+        """Indices of the candidates that the strategy picks."""
+        count = min(count, len(candidates))
+        return ask(self.strategy.query, Slate(candidates, labelled, count, self.generator))
+
+    def rows(
+        self, position: Tensor, columns: dict[str, Deferred] | dict[str, Tensor], apart: int = 0
+    ) -> Rows:
+        return Rows(torch.full_like(position, self.image), position, dict(columns), self.scene.shape, apart)
+
+    def open(self) -> Tensor:
+        """Which pixels can be bought, ``(H * W,)``."""
+        return self.target == UNLABELLED
+
+    def known(self) -> Tensor:
+        """Positions that have a label."""
+        return (self.target >= 0).nonzero().squeeze(1)
+
+
+def _pixels(counter: _Counter, budget: int) -> Picked:
+    needs, scene = counter.strategy.needs, counter.scene
+    candidates, labelled = (
+        counter.rows(position, scene.pixels(needs, position))
+        for position in (counter.open().nonzero().squeeze(1), counter.known())
+    )
+    picks = counter.ask(candidates, labelled, budget)
+    return Picked(candidates.position[picks].cpu())
+
+
+def _regions(counter: _Counter, budget: int, radius: int) -> Picked:
+    """Best first, none overlapping another unless no other is left; the last is cut."""
+    needs, scene, apart = counter.strategy.needs, counter.scene, 2 * radius
+
+    def rows(position: Tensor) -> Rows:
+        return counter.rows(position, scene.regions(needs, radius, position), apart)
+
+    labelled, open_ = rows(counter.known()), counter.open()
+    clear = torch.ones_like(open_)  # middles whose region would overlap none of those bought here
+    left = min(budget, int(open_.sum()))
+    positions, sizes = [labelled.position[:0]], [labelled.position[:0]]
+    while left > 0:
+        if not bool((open_ & clear).any()):
+            clear = torch.ones_like(open_)
+        candidates = rows((open_ & clear).nonzero().squeeze(1))
+        # A region at the border, or with pixels that were asked before, buys less: then ask again.
+        picks = counter.ask(candidates, labelled, math.ceil(left / (2 * radius + 1) ** 2))
+        middle = candidates.position[picks]
+        bought, owner = _expanded(middle, radius, scene.shape, open_)
+        bought, owner = bought[:left], owner[:left]
+        open_[bought] = False
+        seen = torch.zeros_like(open_, dtype=torch.uint8)
+        seen[middle] = 1
+        clear = clear & (window_max(seen.view(scene.shape), apart).flatten() == 0)
+        positions.append(bought)
+        sizes.append(owner.unique(return_counts=True)[1])
+        left -= len(bought)
+    return Picked(torch.cat(positions).cpu(), torch.cat(sizes).cpu())
+
+
+def _expanded(middle: Tensor, radius: int, shape: tuple[int, int], open_: Tensor) -> tuple[Tensor, Tensor]:
+    """The pixels that regions buy, in their order, none twice; and the number of the region of each."""
+    near, inside = neighbours(middle, radius, shape)
+    bought = inside & open_[near.clamp(0, len(open_) - 1)]
+    position, owner = near[bought], bought.nonzero()[:, 0]
+    order = position.argsort(stable=True)
+    again = torch.zeros_like(bought[bought])
+    again[order[1:]] = position[order[1:]] == position[order[:-1]]
+    return position[~again], owner[~again]
+
+
+def _pieces(counter: _Counter, budget: int, number: Tensor) -> Picked:
+    """Best first, those that fit whole into what is left."""
+    needs, scene = counter.strategy.needs, counter.scene
+    members, known = (
+        _members(number, position) for position in (counter.open().nonzero().squeeze(1), counter.known())
+    )
+    everything, labelled = (counter.rows(some[:, 0], scene.sets(needs, some)) for some in (members, known))
+    size = (members >= 0).sum(1)
+    waiting, chosen, left = torch.ones_like(size, dtype=torch.bool), [], budget
+    while len(fitting := (waiting & (size <= left)).nonzero().squeeze(1)):
+        # As many as will be about enough, so that a query of several rounds sees what it buys.
+        count = math.ceil(left / float(size[fitting].float().mean()))
+        for pick in fitting[counter.ask(everything[fitting], labelled, count)].tolist():
+            if int(size[pick]) <= left:
+                left -= int(size[pick])
+                waiting[pick] = False
+                chosen.append(pick)
+    index = torch.tensor(chosen, dtype=torch.long, device=size.device)
+    bought = members[index]
+    return Picked(bought[bought >= 0].cpu(), size[index].cpu())
+
+
+def _members(number: Tensor, position: Tensor) -> Tensor:
+    """Which of these positions lie in each piece: ``(S, L)`` in raster order, -1 where a piece has fewer."""
+    piece, size = number[position].unique(return_inverse=True, return_counts=True)[1:]
+    order = piece.argsort(stable=True)
+    start = size.cumsum(0) - size
+    place = torch.arange(len(position), device=position.device) - start.repeat_interleave(size)
+    members = position.new_full((len(size), int(size.max()) if len(size) else 1), -1)
+    members[piece[order], place] = position[order]
+    return members

@@ -1,0 +1,34 @@
+"""Superpixels: an image cut into pieces of like colour, which are bought whole."""
+
+import importlib
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats.errors import UserError
+
+
+def superpixels(pixels: Tensor, shape: tuple[int, int], count: int, compactness: float) -> Tensor:
+    """Number the superpixels of an image by SLIC: int64 ``(height, width)``, on the CPU.
+
+    Args:
+        pixels: uint8 ``(channels, h, w)``; resized if that is not the map's shape.
+        shape: height and width of the map.
+        count: how many pieces, about.
+        compactness: higher is squarer.
+    """
+    try:
+        slic = importlib.import_module("skimage.segmentation").slic
+    except ImportError:
+        raise UserError(
+            "superpixels are cut by scikit-image, which is not installed: pip install 'ducats[superpixels]'"
+        ) from None
+    image = pixels.cpu().float()[None] / 255
+    if tuple(image.shape[2:]) != shape:
+        image = F.interpolate(image, shape, mode="bilinear", antialias=True)
+    found = slic(
+        image[0].permute(1, 2, 0).numpy(), count, compactness, channel_axis=-1, start_label=0, sigma=0
+    )
+    numbered: Tensor = torch.from_numpy(found).long().unique(return_inverse=True)[1]
+    return numbered

@@ -1,0 +1,94 @@
+"""Sums, means and maxima over the square window around each pixel, on any device.
+
+Windows are ``2 radius + 1`` pixels wide and end at the border: a mean there is over fewer pixels. All are
+taken along rows, then along columns.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+_AT_ONCE = 2**24  # counts that stand in memory together
+
+
+def window_size(height: int, width: int, radius: int, device: torch.device) -> Tensor:
+    """How many pixels each window has: int64 ``(height, width)``."""
+    rows, columns = (_reach(length, radius, device) for length in (height, width))
+    return torch.outer(rows[1] - rows[0], columns[1] - columns[0])
+
+
+def window_mean(values: Tensor, radius: int) -> Tensor:
+    """Mean over each window: ``(..., H, W) -> (..., H, W)``.
+
+    >>> window_mean(torch.tensor([[1.0, 2.0, 6.0]]), 1)
+    tensor([[1.5000, 3.0000, 4.0000]])
+    """
+    *_, height, width = values.shape
+    side, maps = 2 * radius + 1, values.reshape(-1, 1, height, width)
+    total = F.avg_pool2d(maps, (1, side), 1, (0, radius), divisor_override=1)
+    total = F.avg_pool2d(total, (side, 1), 1, (radius, 0), divisor_override=1)
+    return total.reshape(values.shape) / window_size(height, width, radius, values.device)
+
+
+def window_log_mean(logs: Tensor, radius: int) -> Tensor:
+    """Logarithm of the mean over each window of the exponentials: ``(..., H, W) -> (..., H, W)``."""
+    side, total = 2 * radius + 1, logs
+    for pad, axis in (((radius, radius), -1), ((0, 0, radius, radius), -2)):
+        total = F.pad(total, pad, value=-math.inf).unfold(axis, side, 1).logsumexp(-1)
+    *_, height, width = logs.shape
+    return total - window_size(height, width, radius, logs.device).log()
+
+
+def window_max(values: Tensor, radius: int) -> Tensor:
+    """Maximum over each window; values are not negative: ``(..., H, W) -> (..., H, W)``."""
+    for pad, axis in (((radius, radius), -1), ((0, 0, radius, radius), -2)):
+        values = F.pad(values, pad)
+        width, side = 1, 2 * radius + 1
+        # Windows double until the next doubling would be too wide; two of them overlap to the last width.
+        while width < side:
+            step = min(width, side - width)
+            length = values.shape[axis] - step
+            values = torch.maximum(values.narrow(axis, 0, length), values.narrow(axis, step, length))
+            width += step
+    return values
+
+
+def window_impurity(predicted: Tensor, classes: int, radius: int) -> Tensor:
+    """Entropy of the histogram of predicted classes in each window, over its maximum ln C (RIPU).
+
+    Args:
+        predicted: class indices, ``(..., H, W)``.
+        classes: C.
+        radius: of the window.
+    """
+    *_, height, width = predicted.shape
+    size = window_size(height, width, radius, predicted.device)
+    total = torch.zeros(predicted.shape, device=predicted.device)
+    for some in torch.arange(classes, device=predicted.device).split(max(1, _AT_ONCE // predicted.numel())):
+        count = _window_count(predicted == some.view(-1, *[1] * predicted.ndim), radius)
+        share = count / size
+        total -= torch.xlogy(share, share).sum(0)
+    return total / log_classes(classes)
+
+
+def log_classes(classes: int) -> float:
+    """Highest entropy that so many classes can have; of a single class, something to divide 0 by."""
+    return math.log(max(classes, 2))
+
+
+def _window_count(chosen: Tensor, radius: int) -> Tensor:
+    """How many pixels of each window are chosen; whole numbers, so equal histograms stay equal."""
+    count = chosen.int()
+    for axis in (-1, -2):
+        low, high = _reach(chosen.shape[axis], radius, chosen.device)
+        upto = F.pad(count.cumsum(axis, dtype=torch.int32), (1, 0) if axis == -1 else (0, 0, 1, 0))
+        count = upto.index_select(axis, high) - upto.index_select(axis, low)
+    return count
+
+
+def _reach(length: int, radius: int, device: torch.device) -> tuple[Tensor, Tensor]:
+    """First index of each window, and the one after its last."""
+    where = torch.arange(length, device=device)
+    return (where - radius).clamp(min=0), (where + radius + 1).clamp(max=length)

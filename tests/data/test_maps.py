@@ -1,0 +1,353 @@
+"""Label maps: where they are held, what they are, and that each image has its own."""
+
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from drawn_maps import stripes, write_ids, write_image
+from PIL import Image
+
+from ducats.data.decode import sides, sizes
+from ducats.data.maps.codes import Codes
+from ducats.data.maps.label_maps import LabelMaps, hold_maps, masks_of
+from ducats.data.maps.pairs import Layout, pair_up, together
+from ducats.data.store import FileArrays, Files, Room
+from ducats.domain import VOID, original_map
+from ducats.errors import UserError
+
+CODES = Codes(
+    ("road", "car", "tree"),
+    {0: "road", 1: "car", 2: "tree", 255: "void"},
+    {name: (name,) for name in ("road", "car", "tree")},
+    frozenset({"void"}),
+    knob="classes",
+)
+SIZE = (5, 9)
+LAYOUT = Layout("images", "labels")
+MANY, NOTHING = 1.0, 0.0  # gigabytes
+Hold = Callable[[Files, Path, pytest.MonkeyPatch], LabelMaps]
+
+
+def label_files(folder: Path, count: int = 5) -> Files:
+    files = []
+    for i in range(count):
+        ids = np.random.default_rng(i).choice([0, 1, 2, 255], (8 + i, 16))
+        files.append((f"{i}.jpg", write_ids(folder / f"{i}.png", ids)))
+    return files
+
+
+def expected(path: Path, size: tuple[int, int] | None) -> torch.Tensor:
+    """By another way: resized first, then looked up one by one."""
+    with Image.open(path) as image:
+        shown = image if size is None else image.resize(size[::-1], Image.Resampling.NEAREST)
+        numbers = np.asarray(shown)
+    meaning = {0: 0, 1: 1, 2: 2, 255: VOID}
+    return torch.tensor([[meaning[int(number)] for number in row] for row in numbers], dtype=torch.int8)
+
+
+def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = type("Usage", (), {"free": 10})
+    monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
+
+
+def in_memory(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+    return hold_maps(Room(None, MANY), files, CODES, SIZE)
+
+
+def in_cache(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+    return hold_maps(Room(tmp_path / "cache", NOTHING), files, CODES, SIZE)
+
+
+def in_temporary_file(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+    return hold_maps(Room(None, NOTHING), files, CODES, SIZE)
+
+
+def on_demand(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+    fill_disk(monkeypatch)
+    room = Room(None, NOTHING)
+    maps = hold_maps(room, files, CODES, SIZE)
+    assert isinstance(maps._held, FileArrays)
+    with pytest.warns(UserWarning, match="decoded again for every batch"):
+        room.warn()
+    return maps
+
+
+WAYS = [in_memory, in_cache, in_temporary_file, on_demand]
+
+
+@pytest.mark.parametrize("hold", WAYS)
+def test_maps_are_the_same_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Hold
+) -> None:
+    files = label_files(tmp_path)
+    maps = hold(files, tmp_path, monkeypatch)
+    whole = torch.stack([expected(path, SIZE) for _, path in files])
+    assert (maps.shape, maps.dtype, maps.ndim, len(maps)) == (whole.shape, torch.int8, 3, 5)
+    for index in (2, -1, slice(1, 4), slice(None), torch.tensor([3, 0, 3]), torch.arange(5) > 2):
+        assert torch.equal(maps[index], whole[index])
+    for i, (_, path) in enumerate(files):
+        assert torch.equal(maps.original(i), expected(path, None))
+        assert torch.equal(original_map(maps, i), expected(path, None))
+    with pytest.raises(IndexError):
+        maps[5]
+
+
+def test_other_meanings_make_another_cache(tmp_path: Path) -> None:
+    files = label_files(tmp_path)
+    other = Codes(
+        ("car", "road"),
+        {**CODES.ids},
+        {"car": ("car",), "road": ("road", "tree")},
+        frozenset({"void"}),
+        knob="classes",
+    )
+    found = [
+        hold_maps(Room(tmp_path / "cache", NOTHING), files, codes, SIZE)[:] for codes in (CODES, other, CODES)
+    ]
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+    assert torch.equal(found[0], found[2])
+    assert torch.equal(found[1], torch.tensor([1, 0, 1, VOID, 9], dtype=torch.int8)[found[0].long()])
+
+
+def test_many_classes_are_cached_with_16_bits(tmp_path: Path) -> None:
+    names = tuple(f"c{i}" for i in range(200))
+    codes = Codes(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
+    ids = stripes(np.arange(200), (16, 16))
+    files = [("a", write_ids(tmp_path / "a.png", ids))]
+    for memory_gb in (MANY, NOTHING):
+        maps = hold_maps(Room(tmp_path / "cache", memory_gb), files, codes, (16, 16))
+        assert maps.dtype == torch.int16
+        assert np.array_equal(maps[0].numpy(), ids)
+
+
+@pytest.mark.parametrize("hold", [in_memory, in_cache, in_temporary_file])
+def test_unknown_ids_name_file_id_pixels_and_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Hold
+) -> None:
+    files = label_files(tmp_path)
+    ids = stripes([0, 1, 2])
+    ids[0, :3] = 77  # of 8 x 16: lost when resized to 5 x 9, and found all the same
+    write_ids(files[3][1], ids)
+    with pytest.raises(UserError) as caught:
+        hold(files, tmp_path, monkeypatch)
+    said = str(caught.value)
+    assert f"1 of 5 label maps cannot be read: {files[3][1]} (" in said
+    assert "id 77 in 3 pixels" in said
+    assert "in data.knobs.classes: as their class, or as void if none applies" in said
+
+
+def test_unknown_ids_that_are_met_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = label_files(tmp_path)
+    maps = on_demand(files, tmp_path, monkeypatch)
+    write_ids(files[1][1], stripes([0, 9]))
+    looks: list[Callable[[], torch.Tensor]] = [lambda: maps[1], lambda: maps.original(1)]
+    for look in looks:
+        with pytest.raises(UserError, match=r"1\.png \(nobody knows what is meant by id 9 in 64 pixels\)"):
+            look()
+
+
+def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
+    files = label_files(tmp_path)
+    room = Room(tmp_path / "cache", 5 * 45 / 2**30)
+    hold_maps(room, files, CODES, SIZE)
+    assert not (tmp_path / "cache").exists()
+    hold_maps(room, files[:1], CODES, SIZE)
+    assert len(list((tmp_path / "cache").iterdir())) == 1
+
+
+# -- masks -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("with_files", [False, True])
+@pytest.mark.parametrize("with_maps", [False, True])
+def test_masks_are_where_there_is_no_class(tmp_path: Path, with_maps: bool, with_files: bool) -> None:
+    files = label_files(tmp_path)
+    maps = hold_maps(Room(None, MANY), files, CODES, SIZE) if with_maps else None
+    painted = []
+    for i, (key, path) in enumerate(files):
+        shape = expected(path, None).shape
+        mask = np.random.default_rng(90 + i).integers(0, 2, shape)
+        painted.append((key, write_ids(tmp_path / "masks" / f"{i}.png", mask * 9)))
+    masks = masks_of(maps, painted if with_files else None, SIZE)
+    if not (with_maps or with_files):
+        assert masks is None
+        return
+    assert masks is not None
+    assert (masks.shape, masks.dtype, masks.ndim, len(masks)) == ((5, *SIZE), torch.uint8, 3, 5)
+
+    def wanted(i: int, size: tuple[int, int] | None) -> torch.Tensor:
+        found = torch.zeros(size or expected(files[i][1], None).shape, dtype=torch.bool)
+        if with_maps:
+            found |= expected(files[i][1], size) == VOID
+        if with_files:
+            with Image.open(painted[i][1]) as image:
+                shown = image.resize(size[::-1], Image.Resampling.NEAREST) if size else image
+                found |= torch.tensor(np.asarray(shown) != 0)
+        return found.to(torch.uint8)
+
+    whole = torch.stack([wanted(i, SIZE) for i in range(5)])
+    assert 0 < whole.float().mean() < 1
+    for index in (0, -1, slice(1, 3), torch.tensor([4, 0])):
+        assert torch.equal(masks[index], whole[index])
+    for i in range(5):
+        assert torch.equal(masks.original(i), wanted(i, None))
+
+
+def test_masks_do_not_lead_to_the_maps(tmp_path: Path) -> None:
+    maps = hold_maps(Room(None, MANY), label_files(tmp_path), CODES, SIZE)
+    masks = masks_of(maps, None, SIZE)
+    assert masks is not None
+    seen: list[object] = []
+
+    def look(thing: object) -> None:
+        if any(thing is other for other in seen):
+            return
+        seen.append(thing)
+        for cell in getattr(thing, "__closure__", None) or ():
+            look(cell.cell_contents)
+        if isinstance(thing, list | tuple):
+            for part in thing:
+                look(part)
+        for part in getattr(thing, "__dict__", {}).values():
+            look(part)
+
+    look(masks)
+    assert len(seen) > 5
+    assert not any(thing is maps or isinstance(thing, LabelMaps) for thing in seen)
+
+
+# -- pairs -------------------------------------------------------------------------------------------
+
+
+def tree(root: Path, names: tuple[str, ...] = ("a", "b/c", "d")) -> Path:
+    for seed, name in enumerate(names):
+        write_image(root / "images" / f"{name}.jpg", seed)
+        write_ids(root / "labels" / f"{name}.png", stripes([0, 1, 2, 255]))
+    return root
+
+
+def test_every_image_has_its_label_file(tmp_path: Path) -> None:
+    part = pair_up(tree(tmp_path), LAYOUT)
+    assert [key for key, _ in part.images] == ["a.jpg", "b/c.jpg", "d.jpg"]
+    assert part.labels is not None
+    assert [(key, path.relative_to(tmp_path).as_posix()) for key, path in part.labels] == [
+        ("a.jpg", "labels/a.png"),
+        ("b/c.jpg", "labels/b/c.png"),
+        ("d.jpg", "labels/d.png"),
+    ]
+    assert part.sizes().tolist() == [[8, 16]] * 3
+    kept = part.only(lambda key: key != "a.jpg")
+    assert [key for key, _ in kept.images] == [key for key, _ in kept.labels or ()] == ["b/c.jpg", "d.jpg"]
+
+
+def test_order_is_that_of_keys_whatever_the_suffixes(tmp_path: Path) -> None:
+    for name in ("a.png", "a.b.jpg", "B.jpg", "a-.png"):
+        write_image(tmp_path / "images" / name)
+        write_ids(tmp_path / "labels" / f"{name.rsplit('.', 1)[0]}.png", stripes([0]))
+    part = pair_up(tmp_path, LAYOUT)
+    assert [key for key, _ in part.images] == ["B.jpg", "a-.png", "a.b.jpg", "a.png"]
+    assert [path.stem for _, path in part.labels or ()] == ["B", "a-", "a.b", "a"]
+
+
+def test_images_without_label_files_are_named(tmp_path: Path) -> None:
+    tree(tmp_path, tuple("abcdef"))
+    for name in "abcd":
+        (tmp_path / "labels" / f"{name}.png").unlink()
+    with pytest.raises(
+        UserError, match=r"4 of 6 images in .*images have no label file in .*labels: a\.jpg, .* and 1 more"
+    ):
+        pair_up(tmp_path, LAYOUT)
+    assert pair_up(tmp_path, LAYOUT, labelled=False).labels is None
+
+
+def test_label_files_without_images_are_named(tmp_path: Path) -> None:
+    tree(tmp_path)
+    (tmp_path / "images/b/c.jpg").unlink()
+    with pytest.raises(UserError, match=r"1 of 3 label files in .* have no image in .*: b/c\.png; add"):
+        pair_up(tmp_path, LAYOUT)
+
+
+def test_two_images_of_one_name(tmp_path: Path) -> None:
+    write_image(tree(tmp_path) / "images/a.png")
+    with pytest.raises(UserError, match=r"differ only in their ending, a\.jpg and a\.png"):
+        pair_up(tmp_path, LAYOUT)
+
+
+@pytest.mark.parametrize("suffix", ["jpg", "JPEG", "webp"])
+def test_lossy_label_files_are_refused(tmp_path: Path, suffix: str) -> None:
+    tree(tmp_path)
+    (tmp_path / "labels/a.png").unlink()
+    write_image(tmp_path / f"labels/a.{suffix}")
+    with pytest.raises(UserError, match=rf"lossy format, such as a\.{suffix}.*give PNG"):
+        pair_up(tmp_path, LAYOUT)
+
+
+def test_missing_and_empty_folders(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"there is no folder .*images"):
+        pair_up(tmp_path, LAYOUT)
+    (tmp_path / "images").mkdir()
+    with pytest.raises(UserError, match="images holds no image"):
+        pair_up(tmp_path, LAYOUT)
+    write_image(tmp_path / "images/a.png")
+    with pytest.raises(UserError, match=r"there is no folder .*labels"):
+        pair_up(tmp_path, LAYOUT)
+
+
+def test_a_label_file_of_another_size_names_both(tmp_path: Path) -> None:
+    tree(tmp_path)
+    write_ids(tmp_path / "labels/b/c.png", stripes([0], (16, 8)))
+    write_ids(tmp_path / "labels/d.png", stripes([0], (4, 8)))
+    with pytest.raises(
+        UserError,
+        match=r"images/b/c\.jpg is 8x16 \(height x width\), but .*labels/b/c\.png is 16x8, .* 1 more",
+    ):
+        pair_up(tmp_path, LAYOUT).sizes()
+
+
+def test_sizes_are_compared_by_headers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = pair_up(tree(tmp_path), LAYOUT)
+
+    def refuse(self: Image.Image) -> None:
+        raise AssertionError("the picture itself was read")
+
+    monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
+    assert part.sizes().shape == (3, 2)
+
+
+def test_several_parts_are_one(tmp_path: Path) -> None:
+    one, two = (pair_up(tree(tmp_path / name), LAYOUT) for name in ("x", "y"))
+    assert together([("x", one)]) == one
+    both = together([("x", one), ("y", two)])
+    keys = [f"{name}/{key}" for name in "xy" for key in ("a.jpg", "b/c.jpg", "d.jpg")]
+    assert [key for key, _ in both.images] == [key for key, _ in both.labels or ()] == keys
+
+
+# -- sizes -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("orientation", [1, 3, 6, 8])
+def test_sizes_are_those_of_the_image_as_shown(tmp_path: Path, orientation: int) -> None:
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=exif)
+    found = sizes([tmp_path / "a.jpg"])
+    assert found.dtype == torch.int64
+    assert found.tolist() == [[30, 20] if orientation in (6, 8) else [20, 30]]
+    assert sizes([]).shape == (0, 2)
+
+
+@pytest.mark.parametrize("size", [(1, 2, 3), (4,), "ab", (2.5, 3), 0, (0, 4), (4, -1)])
+def test_what_is_no_size(size: object) -> None:
+    with pytest.raises(UserError, match=r"a size is a whole number|give a size of 1 or more"):
+        sides(size)  # type: ignore[arg-type]
+
+
+def test_holding_maps_says_nothing(tmp_path: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        room = Room(tmp_path / "cache", NOTHING)
+        hold_maps(room, label_files(tmp_path), CODES, SIZE)
+        room.warn()

@@ -1,0 +1,260 @@
+"""What numbers in label files mean, and how they are read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from drawn_maps import Array, stripes, write, write_colours, write_ids, write_palette, write_png, write_red
+from PIL import Image
+
+from ducats.data.maps.codes import Codes, Coding, parse_code
+from ducats.data.maps.raw import read_ids, read_mask, resize
+from ducats.data.maps.tables import (
+    CAMVID_COLOURS,
+    CARLA_NEW,
+    CARLA_OLD,
+    CARLA_VOID,
+    CITYSCAPES_IDS,
+    CITYSCAPES_VOID,
+    CLASSES_13,
+    CLASSES_16,
+    CLASSES_19,
+    GTAV_IDS,
+    SEGNET_IDS,
+    SHARED,
+    SYNTHIA_IDS,
+    SYNTHIA_VOID,
+    colour_ids,
+    shared_codes,
+    street_codes,
+)
+from ducats.domain import VOID
+from ducats.errors import UserError
+
+CODES = Codes(
+    ("road", "car"),
+    {0: "road", 3: "lane", 7: "car", 255: "sky"},
+    {"road": ("road", "lane"), "car": ("car",)},
+    frozenset({"sky"}),
+)
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
+def test_ids_become_indices_and_void(dtype: type) -> None:
+    found = CODES.encode(np.array([[0, 3], [7, 255]], dtype))
+    assert found.tolist() == [[0, 0], [1, VOID]]
+    assert found.dtype == np.int8
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
+def test_an_unknown_id_is_never_silent(dtype: type) -> None:
+    raw: Array = np.array([0, 4, 4, 9, 7], dtype)
+    with pytest.raises(
+        ValueError, match=r"^nobody knows what is meant by id 4 in 2 pixels, id 9 in 1 pixel$"
+    ):
+        CODES.encode(raw)
+
+
+def test_an_id_beyond_the_table(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="id -1 in 1 pixel, id 70000 in 1 pixel"):
+        CODES.encode(np.array([70000, -1, 0]))
+    known = Codes(("a", "b"), {-1: "a", 70000: "b"}, {"a": ("a",), "b": ("b",)}, frozenset())
+    assert known.encode(np.array([70000, -1])).tolist() == [1, 0]
+    with pytest.raises(ValueError, match=r"id 0 in 1 pixel, .* id 4 in 1 pixel and 3 more"):
+        known.encode(np.arange(8, dtype=np.uint8))
+
+
+def test_more_than_127_classes_take_16_bits() -> None:
+    names = tuple(f"c{i}" for i in range(200))
+    many = Codes(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
+    found = many.encode(np.array([0, 127, 199], np.uint8))
+    assert found.dtype == np.int16
+    assert found.tolist() == [0, 127, 199]
+    with pytest.raises(ValueError, match="id 200 in 1 pixel"):
+        many.encode(np.array([200], np.uint8))
+
+
+def test_a_name_has_one_home() -> None:
+    with pytest.raises(UserError, match="'sky' is neither in a class nor void"):
+        Codes(("a",), {0: "a", 1: "sky"}, {"a": ("a",)}, frozenset())
+    with pytest.raises(UserError, match="'a' is in two classes, or in one and void as well"):
+        Codes(("a",), {0: "a"}, {"a": ("a",)}, frozenset({"a"}))
+    with pytest.raises(ValueError, match="members of"):
+        Codes(("a", "b"), {0: "a"}, {"a": ("a",)}, frozenset())
+
+
+def test_more_ids_may_be_named() -> None:
+    more = CODES.also({9: "void", "10": "car", 11: "lane", 12: "sky"})
+    assert more.encode(np.array([9, 10, 11, 12, 0])).tolist() == [VOID, 1, 0, VOID, 0]
+    assert CODES.also(None) == CODES
+    with pytest.raises(UserError, match="names 9 'tree'; it must be void or one of car, lane, road, sky"):
+        CODES.also({9: "tree"})
+    with pytest.raises(UserError, match="names 7 'road', but it means 'car'"):
+        CODES.also({7: "road"})
+
+
+def test_a_class_may_be_named_that_is_a_group() -> None:
+    codes = shared_codes(CARLA_NEW, CARLA_VOID, "red").also({99: "sign"})
+    assert codes.classes[codes.encode(np.array([99]))[0]] == "sign"
+
+
+@pytest.mark.parametrize("given", ["a", "1 2", None, 1.5, [1, 2]])
+def test_what_is_no_id(given: object) -> None:
+    with pytest.raises(UserError, match="is no id"):
+        parse_code(given)
+
+
+@pytest.mark.parametrize("given", ["a b c", "1 2", "0 0 256", 7])
+def test_what_is_no_colour(given: object) -> None:
+    with pytest.raises(UserError, match="is no colour"):
+        parse_code(given, "colours")
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+IDS = stripes(np.arange(35))
+
+
+@pytest.mark.parametrize("coded", ["ids", "red"])
+@pytest.mark.parametrize("write_as", [write_ids, write_palette])
+def test_one_channel_is_read_as_written(
+    tmp_path: Path, coded: Coding, write_as: Callable[[Path, Array], Path]
+) -> None:
+    path = write_as(tmp_path / "a.png", IDS)
+    assert np.array_equal(read_ids(path, coded), IDS)
+
+
+def test_a_palette_with_transparency_is_its_numbers(tmp_path: Path) -> None:
+    path = write_palette(tmp_path / "a.png", IDS)
+    with Image.open(path) as image:
+        image.load()
+        image.save(path, transparency=bytes([0] * 10))
+    assert np.array_equal(read_ids(path, "ids"), IDS)
+
+
+@pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
+def test_grey_of_any_depth_is_read_as_written(tmp_path: Path, depth: int) -> None:
+    ids = stripes(np.arange(100)) % 2**depth * (257 if depth == 16 else 1)
+    assert np.array_equal(read_ids(write_png(tmp_path / "a.png", ids, depth, 0), "ids"), ids)
+
+
+@pytest.mark.parametrize(("kind", "channels"), [(2, 3), (4, 2), (6, 4)])
+def test_sixteen_bits_in_several_channels(tmp_path: Path, kind: int, channels: int) -> None:
+    """SYNTHIA's: the class in the first channel; the upper 8 bits, which Pillow would keep, are zero."""
+    noise = np.random.default_rng(0).integers(0, 2**16, (*IDS.shape, channels))
+    noise[..., 0] = IDS
+    path = write_png(tmp_path / "a.png", noise, 16, kind)
+    assert np.array_equal(read_ids(path, "red"), IDS)
+    noise[..., 0] = 1000 + IDS
+    assert np.array_equal(read_ids(write_png(path, noise, 16, kind), "red"), 1000 + IDS)
+
+
+def test_the_red_channel(tmp_path: Path) -> None:
+    assert np.array_equal(read_ids(write_red(tmp_path / "a.png", IDS), "red"), IDS)
+
+
+def test_colours_are_not_taken_for_ids(tmp_path: Path) -> None:
+    grey = write_colours(tmp_path / "grey.png", np.stack([IDS] * 3, -1))
+    assert np.array_equal(read_ids(grey, "ids"), IDS)
+    with pytest.raises(ValueError, match=r"channels differ: give data\.knobs\.coded=red .* or a class list"):
+        read_ids(write_red(tmp_path / "red.png", IDS), "ids")
+
+
+@pytest.mark.parametrize("alpha", [False, True])
+def test_colours(tmp_path: Path, alpha: bool) -> None:
+    colours = np.random.default_rng(0).integers(0, 256, (*IDS.shape, 4 if alpha else 3))
+    path = write_colours(tmp_path / "a.png", colours)
+    r, g, b = (colours[..., i] for i in range(3))
+    assert np.array_equal(read_ids(path, "colours"), r * 65536 + g * 256 + b)
+
+
+def test_colours_of_a_palette_are_those_shown(tmp_path: Path) -> None:
+    path = write_palette(tmp_path / "a.png", stripes([0, 1, 2]))
+    assert np.unique(read_ids(path, "colours")).tolist() == sorted(
+        (255 - i) << 16 | (7 * i) << 8 | 13 * i for i in range(3)
+    )
+
+
+def test_what_holds_no_ids(tmp_path: Path) -> None:
+    write(tmp_path / "float.tif", Image.fromarray(np.zeros((4, 4), np.float32)))
+    write(tmp_path / "cmyk.tif", Image.new("CMYK", (4, 4)))
+    for name in ("float.tif", "cmyk.tif"):
+        with pytest.raises(ValueError, match="are no ids; save as PNG"):
+            read_ids(tmp_path / name, "ids")
+    deep = write_png(tmp_path / "deep.png", stripes(np.zeros((1, 3), int)), 16, 2)
+    with pytest.raises(ValueError, match="colours of 16 bits"):
+        read_ids(deep, "colours")
+
+
+def test_masks_are_what_is_not_zero(tmp_path: Path) -> None:
+    wanted = (IDS % 3 == 0).astype(np.uint8)
+    assert np.array_equal(read_mask(write_ids(tmp_path / "a.png", wanted * 200)), wanted)
+    blue = np.stack([0 * wanted, 0 * wanted, wanted], -1)
+    assert np.array_equal(read_mask(write_colours(tmp_path / "b.png", blue)), wanted)
+    assert np.array_equal(read_mask(write_palette(tmp_path / "c.png", wanted)), wanted)
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
+@pytest.mark.parametrize("size", [(8, 16), (5, 10), (3, 7), (16, 40), (1, 1)])
+def test_resizing_is_pillows_nearest(dtype: type, size: tuple[int, int]) -> None:
+    numbers: Array = (np.arange(8 * 16) - 2).reshape(8, 16).astype(dtype)
+    shown = Image.fromarray(np.arange(8 * 16, dtype=np.int32).reshape(8, 16))
+    place = np.asarray(shown.resize(size[::-1], Image.Resampling.NEAREST))
+    found = resize(numbers, *size)
+    assert found.dtype == dtype
+    assert np.array_equal(found, numbers.ravel()[place])
+
+
+# -- tables ------------------------------------------------------------------------------------------
+
+
+def test_cityscapes_ids_are_those_published() -> None:
+    trained = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+    for ids, last in ((CITYSCAPES_IDS, 33), (GTAV_IDS, 34)):
+        codes = street_codes(ids, CITYSCAPES_VOID, CLASSES_19, "ids")
+        assert sorted(ids) == list(range(-1, last + 1))
+        found = dict(codes.meanings)
+        assert [code for code in found if found[code] != VOID] == trained
+        assert [found[code] for code in trained] == list(range(19))
+        assert codes.void == set(CITYSCAPES_VOID)
+    assert " ".join(CLASSES_19) == (
+        "road sidewalk building wall fence pole traffic light traffic sign vegetation terrain sky person"
+        " rider car truck bus train motorcycle bicycle"
+    )
+
+
+def test_synthia_ids_are_those_published() -> None:
+    published = {
+        **{3: 0, 4: 1, 2: 2, 21: 3, 5: 4, 7: 5, 15: 6, 9: 7, 6: 8, 1: 9, 10: 10, 17: 11, 8: 12},
+        **{19: 13, 12: 14, 11: 15},
+    }
+    codes = street_codes(SYNTHIA_IDS, SYNTHIA_VOID, CLASSES_16, "red")
+    assert {code: index for code, index in codes.meanings if index != VOID} == published
+    assert codes.void == {*SYNTHIA_VOID, "terrain", "truck", "train"}
+    target = street_codes(CITYSCAPES_IDS, CITYSCAPES_VOID, CLASSES_16, "ids")
+    by_name = {CITYSCAPES_IDS[code]: index for code, index in target.meanings}
+    for code, index in codes.meanings:
+        assert by_name.get(SYNTHIA_IDS[code], VOID) == index
+
+
+def test_thirteen_classes_lack_wall_fence_and_pole() -> None:
+    assert tuple(name for i, name in enumerate(CLASSES_16) if i not in (3, 4, 5)) == CLASSES_13
+    assert {*CLASSES_16} - {*CLASSES_13} == {"wall", "fence", "pole"}
+
+
+def test_camvid_and_carla_share_ten_classes() -> None:
+    assert len(CAMVID_COLOURS) == len(colour_ids(CAMVID_COLOURS)) == 32
+    assert len(SEGNET_IDS) == 12
+    segnet = dict(shared_codes(SEGNET_IDS, ("unlabelled",), "ids").meanings)
+    assert [list(SHARED)[segnet[i]] for i in range(11)] == [
+        *("sky", "building", "pole", "road", "sidewalk", "vegetation", "sign", "fence", "car", "person"),
+        "person",
+    ]
+    assert segnet[11] == VOID
+    old, new = (dict(shared_codes(tags, CARLA_VOID, "red").meanings) for tags in (CARLA_OLD, CARLA_NEW))
+    names = list(SHARED)
+    assert [names[old[i]] for i in (7, 8, 1, 2, 5, 12, 9, 13, 4, 10)] == names
+    assert [names[new[i]] for i in (1, 2, 3, 5, 6, 8, 9, 11, 12, 14)] == names
+    assert [i for i in old if old[i] == VOID] == [0, 3, 14, 15, 16, 17, 19, 20, 21]
+    assert [i for i in new if new[i] == VOID] == [0, 17, 18, 19, 20, 21, 22, 23, 25, 26, 27, 28]

@@ -1,0 +1,268 @@
+"""Any pair of folders with label files and a class list."""
+
+import inspect
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from drawn_maps import stripes, write_colours, write_ids, write_image, write_red
+
+from ducats.config import load
+from ducats.data import DATASETS
+from ducats.data.maps import LabelMaps, Masks, map_folders
+from ducats.data.maps.class_list import own_codes
+from ducats.domain import VOID, Shift
+from ducats.errors import UserError
+
+STREETS = (
+    "0 road\n1 sidewalk\n2 building\n3 wall\n4 fence\n5 pole\n6 traffic light\n7 traffic sign\n"
+    "8 vegetation\n9 terrain\n10 sky\n11 person\n12 rider\n13 car\n14 truck\n15 bus\n16 train\n"
+    "17 motorcycle\n18 bicycle\n255 ignore\n"
+)
+IDS = [*range(19), 255]
+SIZE = (4, 8)
+
+
+def domain(root: Path, names: tuple[str, ...] = ("a", "b"), ids: Any = IDS) -> Path:
+    for seed, name in enumerate(names):
+        write_image(root / f"images/{name}.jpg", seed)
+        write_ids(root / f"labels/{name}.png", stripes(ids))
+    return root
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    for name in ("carla_a", "carla_b", "camvid_train", "camvid_val", "camvid_test"):
+        domain(tmp_path / name)
+    (tmp_path / "classes.txt").write_text(STREETS)
+    return tmp_path
+
+
+def read(root: Path, **knobs: Any) -> Shift:
+    given = {"source": "carla_a", "target": "camvid_train", "classes": "classes.txt", "size": SIZE, **knobs}
+    return map_folders(root=root, **given)
+
+
+def test_the_config_of_the_streets(root: Path) -> None:
+    data = load(["data/streets-carla-camvid"], extra={"data": {"knobs": {"root": str(root)}}}).data
+    shift = DATASETS[data.name](**data.knobs)
+    assert list(shift.classes) == [
+        *("road", "sidewalk", "building", "fence", "pole", "sign", "vegetation", "sky", "person", "car")
+    ]
+    assert shift.source.images.pixels.shape == (4, 3, 256, 512)
+    assert shift.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "carla_b/a.jpg", "carla_b/b.jpg")
+    assert isinstance(shift.truth, LabelMaps)
+    meant = [0, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7, 8, 8, 9] + [VOID] * 6
+    assert shift.truth.original(0).flatten()[:20].tolist() == meant
+    assert shift.test is not None
+    assert shift.pool.void is not None
+
+
+def test_the_configs_of_the_benchmarks() -> None:
+    for name in ("gtav_cityscapes", "synthia_cityscapes", "carla_camvid", "map_folders"):
+        config = "streets-carla-camvid" if name == "map_folders" else name.replace("_", "-")
+        data = load([f"data/{config}"]).data
+        assert data.name == name
+        assert set(data.knobs) <= set(inspect.signature(DATASETS[name]).parameters)
+
+
+def test_labels_of_the_target_are_read_with_truth_alone(root: Path) -> None:
+    for path in (root / "camvid_train/labels").iterdir():
+        path.unlink()
+    shift = read(root)
+    assert shift.truth is None
+    assert shift.pool.void is None
+    assert shift.test is None
+    assert shift.pool.keys == ("a.jpg", "b.jpg")
+    assert shift.pool.sizes is not None
+    with pytest.raises(UserError, match=r"2 of 2 images in .*camvid_train/images have no label file"):
+        read(root, truth=True)
+
+
+@pytest.mark.parametrize("void", ["known", "asked"])
+@pytest.mark.parametrize("truth", [False, True])
+def test_masks_of_the_target(root: Path, truth: bool, void: str) -> None:
+    painted = np.zeros((8, 16))
+    painted[4:] = 1
+    for name in "ab":
+        write_ids(root / f"camvid_train/masks/{name}.png", painted)
+    shift = read(root, truth=truth, void=void)
+    if void == "asked":
+        assert shift.pool.void is None
+        return
+    assert isinstance(shift.pool.void, Masks)
+    expected = torch.tensor(painted != 0)
+    if truth:
+        assert shift.truth is not None
+        expected = expected | torch.tensor(stripes(IDS) == 255)
+    assert torch.equal(shift.pool.void.original(0), expected.to(torch.uint8))
+    assert (shift.pool.void[:][:, 2:] == 1).all()
+
+
+def test_masks_must_be_complete_and_of_the_images_size(root: Path) -> None:
+    write_ids(root / "camvid_train/masks/a.png", stripes([0]))
+    with pytest.raises(UserError, match=r"1 of 2 images .* have no mask file .*: b\.jpg"):
+        read(root)
+    write_ids(root / "camvid_train/masks/b.png", stripes([0], (4, 4)))
+    with pytest.raises(UserError, match=r"b\.jpg is 8x16 .*, but .*masks/b\.png is 4x4"):
+        read(root)
+
+
+def test_ids_in_the_red_channel(root: Path) -> None:
+    for path in (root / "carla_a/labels").iterdir():
+        write_red(path, stripes(IDS))
+    with pytest.raises(UserError, match=r"2 of 2 label maps .*data\.knobs\.coded=red"):
+        read(root)
+    shift = read(root, coded="red")
+    assert torch.equal(
+        shift.source.labels[:], read(root, source="carla_b").source.labels[:]
+    )  # one channel will do as well
+
+
+def test_a_list_of_colours(root: Path) -> None:
+    (root / "classes.txt").write_text("128 64 128\troad\n0 0 142\t\tcar\n0 0 0\tvoid\n")
+    colours = stripes([[128, 64, 128], [0, 0, 142], [0, 0, 0]])
+    for name in ("a", "b"):
+        write_colours(root / f"carla_a/labels/{name}.png", colours)
+    shift = read(root)
+    assert tuple(shift.classes) == ("road", "car")
+    assert isinstance(shift.source.labels, LabelMaps)
+    assert shift.source.labels.original(0).flatten()[:4].tolist() == [0, 1, VOID, 0]
+
+
+def test_sources_of_one_name_are_told_apart(root: Path) -> None:
+    domain(root / "more/carla_a", ("a",))
+    shift = read(root, source=["carla_a", "more/carla_a"])
+    assert shift.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "more/carla_a/a.jpg")
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"source": []}, "names no folder"),
+        ({"source": "nowhere"}, "the source folder .*nowhere does not exist"),
+        ({"source": ["carla_a", "carla_a"]}, "share images"),
+        ({"target": "carla_a"}, "source and target are the same folder"),
+        ({"test": "carla_a"}, "source and test are the same folder"),
+        ({"classes": "none.txt"}, "the class list .*none.txt cannot be read"),
+        ({"void": "maybe"}, "void is known or asked"),
+        ({"coded": "blue"}, "coded is ids or red or colours, not 'blue'"),
+        ({"size": (0, 4)}, "give a size of 1 or more"),
+    ],
+)
+def test_what_is_refused(root: Path, knobs: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        read(root, **knobs)
+
+
+def test_the_test_may_be_the_target(root: Path) -> None:
+    shift = read(root, test="camvid_train")
+    assert shift.test is not None
+    assert shift.test.images.keys == shift.pool.keys
+
+
+def test_an_id_that_the_list_lacks(root: Path) -> None:
+    (root / "classes.txt").write_text(STREETS.replace("13 car\n", ""))
+    with pytest.raises(
+        UserError, match=r"labels/a\.png \(nobody knows what is meant by id 13 in \d+ pixels\)"
+    ):
+        read(root)
+
+
+# -- class lists -------------------------------------------------------------------------------------
+
+
+def meanings(codes: Any) -> dict[int, str]:
+    return {code: "void" if i == VOID else codes.classes[i] for code, i in codes.meanings}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "0 road\n1 car\n255 ignore\n",
+        "# ids\n\n0: road\n1: car  # or van\n255: Unlabeled\n",
+        "0,road\n1,car\n255,void\n",
+        "\ufeff0\troad\r\n1\tcar\r\n255\tsky (void)\r\n",
+    ],
+)
+def test_lists_in_files(tmp_path: Path, text: str) -> None:
+    (tmp_path / "classes.txt").write_text(text, encoding="utf-8")
+    codes = own_codes(tmp_path / "classes.txt")
+    assert codes.classes == ("road", "car")
+    assert meanings(codes) == {0: "road", 1: "car", 255: "void"}
+    assert len(codes.void) == 1
+
+
+@pytest.mark.parametrize(
+    "given", [{0: "road", "1": "car", 2: "void"}, ["road", "car", "void"], ("road", "car", "sky (void)")]
+)
+def test_lists_in_place(given: Any) -> None:
+    assert meanings(own_codes(given)) == {0: "road", 1: "car", 2: "void"}
+
+
+def test_colours_in_place() -> None:
+    codes = own_codes({"0 0 1": "road", "0 1 0": "car", "1 0 0": "void"})
+    assert codes.coded == "colours"
+    assert meanings(codes) == {1: "road", 256: "car", 65536: "void"}
+
+
+def test_several_ids_of_one_name() -> None:
+    codes = own_codes({0: "road", 1: "car", 2: "road", 254: "void", 255: "void"})
+    assert meanings(codes) == {0: "road", 1: "car", 2: "road", 254: "void", 255: "void"}
+
+
+LISTED = {0: "road", 1: "wall", 2: "building", 3: "light", 4: "plate", 5: "sky", 255: "void"}
+
+
+def test_classes_are_merged_and_kept_by_name() -> None:
+    codes = own_codes(LISTED, merge={"building": ["wall"], "sign": ["light", "plate"]})
+    assert codes.classes == ("road", "building", "sign", "sky")
+    assert codes.members["building"] == ("wall", "building")
+    kept = own_codes(LISTED, merge={"sign": ["light", "plate"]}, keep=["sign", "road"])
+    assert kept.classes == ("sign", "road")
+    assert kept.void == {"void", "wall", "building", "sky"}
+    assert meanings(kept) == {
+        **{0: "road", 3: "sign", 4: "sign"},
+        **dict.fromkeys((1, 2, 5, 255), "void"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"merge": {"sign": ["lamp"]}}, "merge names 'lamp', which data.knobs.classes lacks; it has road"),
+        ({"merge": {"a": ["sky"], "b": ["sky"]}}, "has 'sky' in 'a' and in 'b'"),
+        ({"merge": {"a": "sky"}}, r"must be a list, \[sky\]"),
+        ({"keep": ["road", "lamp"]}, "keep must be a list of different classes among road, wall"),
+        ({"keep": ["road", "road"]}, "keep must be a list of different classes"),
+        ({"keep": "road"}, "keep must be a list"),
+        ({"keep": ["road"]}, "leaves 1 classes"),
+        ({"coded": "colours"}, "has ids, but label files of colours need lines `r g b name`"),
+    ],
+)
+def test_merging_what_is_not_there(knobs: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        own_codes(LISTED, **knobs)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("0 road\ncar\n", "line 2: 'car' is not `id name`"),
+        ("0 road\n1 car\n1 bus\n", "gives 1 the names 'car' and 'bus'"),
+        ("", "leaves 0 classes"),
+        ("0 road\n1 2 3 car\n0 bus\n", "gives 0 the names 'road' and 'bus'"),
+    ],
+)
+def test_lists_that_are_wrong(tmp_path: Path, text: str, said: str) -> None:
+    (tmp_path / "classes.txt").write_text(text)
+    with pytest.raises(UserError, match=said):
+        own_codes(tmp_path / "classes.txt")
+
+
+def test_a_list_that_is_no_text(tmp_path: Path) -> None:
+    (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(UserError, match=r"cannot be read \(no text\)"):
+        own_codes(tmp_path / "classes.txt")

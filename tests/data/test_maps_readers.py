@@ -1,0 +1,328 @@
+"""Data whose pixels have labels, in the layouts of their authors."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from drawn_maps import stripes, write_colours, write_ids, write_image, write_palette, write_png, write_red
+from PIL import Image
+
+from ducats.data import DATASETS, require_options
+from ducats.data.maps import LabelMaps, Masks, carla_camvid, gtav_cityscapes, synthia_cityscapes
+from ducats.data.maps.camvid import camvid, camvid_split
+from ducats.data.maps.loading import Void
+from ducats.data.maps.tables import CAMVID_COLOURS, CLASSES_13, CLASSES_16, CLASSES_19, SHARED
+from ducats.domain import VOID, Shift
+from ducats.errors import UserError
+
+TRAINED = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+SMALL: dict[str, Any] = {"size": (4, 8), "source_size": (6, 8)}
+
+
+@pytest.fixture
+def gtav(tmp_path: Path) -> Path:
+    for i in (1, 2):
+        write_image(tmp_path / f"gtav/images/0000{i}.png", i)
+        write_palette(tmp_path / f"gtav/labels/0000{i}.png", stripes(np.arange(35)))
+    write_image(tmp_path / "gtav/images/15188.png", size=(2, 2))  # as it is published: another size
+    write_palette(tmp_path / "gtav/labels/15188.png", stripes([7]))
+    return tmp_path / "gtav"
+
+
+@pytest.fixture
+def synthia(tmp_path: Path) -> Path:
+    for i in (0, 1):
+        write_image(tmp_path / f"synthia/RGB/000000{i}.png", i)
+        noise = np.random.default_rng(i).integers(0, 2**16, (8, 16, 3))
+        noise[..., 0] = stripes(np.arange(23))
+        write_png(tmp_path / f"synthia/GT/LABELS/000000{i}.png", noise, 16, 2)
+    return tmp_path / "synthia"
+
+
+@pytest.fixture
+def cityscapes(tmp_path: Path) -> Path:
+    root = tmp_path / "cityscapes"
+    for split, city, count in (("train", "aachen", 2), ("train", "bochum", 1), ("val", "lindau", 2)):
+        for i in range(count):
+            name = f"{split}/{city}/{city}_00000{i}_000019"
+            write_image(root / f"leftImg8bit/{name}_leftImg8bit.png", i)
+            write_ids(root / f"gtFine/{name}_gtFine_labelIds.png", stripes(np.arange(34)))
+            write_image(root / f"gtFine/{name}_gtFine_color.png", i)  # beside, and none of ours
+            write_ids(root / f"gtFine/{name}_gtFine_instanceIds.png", stripes([0]))
+    return root
+
+
+def classes_by_id(shift: Shift, maps: object, ids: Any) -> dict[int, str]:
+    """Class names, or void, by raw ids, of the first map in its own size."""
+    assert isinstance(maps, LabelMaps)
+    found: dict[int, str] = {}
+    for code, index in zip(np.ravel(ids), maps.original(0).flatten().tolist(), strict=True):
+        name = "void" if index == VOID else shift.classes[index]
+        assert found.setdefault(int(code), name) == name
+    return found
+
+
+def test_gtav_to_cityscapes(gtav: Path, cityscapes: Path) -> None:
+    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    assert tuple(shift.classes) == CLASSES_19
+    assert shift.source.images.keys == ("00001.png", "00002.png")  # without the one that does not fit
+    assert shift.source.images.pixels.shape == (2, 3, 6, 8)
+    assert shift.source.labels.shape == (2, 6, 8)
+    assert shift.pool.pixels.shape == (3, 3, 4, 8)
+    assert shift.pool.keys[0] == "aachen/aachen_000000_000019_leftImg8bit.png"
+    assert shift.pool.keys[2] == "bochum/bochum_000000_000019_leftImg8bit.png"
+    assert shift.test is not None
+    assert shift.test.images.keys[0].startswith("lindau/")
+    for images in (shift.source.images, shift.pool, shift.test.images):
+        assert images.sizes is not None
+        assert images.sizes.tolist() == [[8, 16]] * len(images)
+    named = {code: CLASSES_19[TRAINED.index(code)] if code in TRAINED else "void" for code in range(35)}
+    assert classes_by_id(shift, shift.source.labels, stripes(np.arange(35))) == named
+    del named[34]
+    for maps in (shift.truth, shift.test.labels):
+        assert classes_by_id(shift, maps, stripes(np.arange(34))) == named
+
+
+def test_images_are_squashed_with_a_bicubic_filter_to_any_size(gtav: Path, cityscapes: Path) -> None:
+    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    with Image.open(gtav / "images/00002.png") as image:
+        expected = np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC))
+    assert np.array_equal(shift.source.images.pixels[1].permute(1, 2, 0).numpy(), expected)
+
+
+def test_what_gtav_leaves_out_may_be_asked_for(gtav: Path, cityscapes: Path) -> None:
+    with pytest.raises(UserError, match=r"15188\.png is 2x2 .* but .*labels/15188\.png is 8x16"):
+        gtav_cityscapes(source=gtav, target=cityscapes, skip=())
+
+
+def test_sixteen_bit_synthia_to_cityscapes(synthia: Path, cityscapes: Path) -> None:
+    shift = synthia_cityscapes(source=synthia, target=cityscapes, **SMALL)
+    assert tuple(shift.classes) == CLASSES_16
+    published = {
+        **{3: "road", 4: "sidewalk", 2: "building", 21: "wall", 5: "fence", 7: "pole", 15: "traffic light"},
+        **{9: "traffic sign", 6: "vegetation", 1: "sky", 10: "person", 17: "rider", 8: "car", 19: "bus"},
+        **{12: "motorcycle", 11: "bicycle"},
+    }
+    found = classes_by_id(shift, shift.source.labels, stripes(np.arange(23)))
+    assert found == {code: published.get(code, "void") for code in range(23)}
+    target = classes_by_id(shift, shift.truth, stripes(np.arange(34)))
+    assert {target[code] for code in (22, 27, 31)} == {"void"}  # terrain, truck, train
+    assert sum(name != "void" for name in target.values()) == 16
+
+
+def test_thirteen_classes(synthia: Path, cityscapes: Path) -> None:
+    shift = synthia_cityscapes(source=synthia, target=cityscapes, classes=13, **SMALL)
+    assert tuple(shift.classes) == CLASSES_13
+    found = classes_by_id(shift, shift.source.labels, stripes(np.arange(23)))
+    assert {found[code] for code in (21, 5, 7)} == {"void"}
+    with pytest.raises(UserError, match="has 16 or 13 classes, not 19"):
+        synthia_cityscapes(source=synthia, target=cityscapes, classes=19)
+
+
+@pytest.mark.parametrize("void", ["known", "asked"])
+def test_void_is_known_or_asked(gtav: Path, cityscapes: Path, void: Void) -> None:
+    shift = gtav_cityscapes(source=gtav, target=cityscapes, void=void, **SMALL)
+    assert isinstance(shift.truth, LabelMaps)
+    if void == "asked":
+        assert shift.pool.void is None
+        return
+    assert isinstance(shift.pool.void, Masks)
+    assert torch.equal(shift.pool.void[:], (shift.truth[:] == VOID).to(torch.uint8))
+    assert torch.equal(shift.pool.void.original(1), (shift.truth.original(1) == VOID).to(torch.uint8))
+    assert shift.source.images.void is None
+
+
+def test_another_void_is_refused(gtav: Path, cityscapes: Path) -> None:
+    with pytest.raises(UserError, match="void is known or asked, not 'guessed'"):
+        gtav_cityscapes(source=gtav, target=cityscapes, void="guessed")  # type: ignore[arg-type]
+
+
+def test_ids_that_the_authors_do_not_have(gtav: Path, cityscapes: Path) -> None:
+    ids = stripes(np.arange(34))
+    ids[0, :5] = 255
+    name = "train/bochum/bochum_000000_000019_gtFine_labelIds.png"
+    write_ids(cityscapes / "gtFine" / name, ids)
+    with pytest.raises(UserError, match=rf"{name} \(.*id 255 in 5 pixels\); .* data\.knobs\.ids"):
+        gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    shift = gtav_cityscapes(source=gtav, target=cityscapes, ids={255: "void"}, **SMALL)
+    assert isinstance(shift.truth, LabelMaps)
+    assert (shift.truth.original(2)[0, :5] == VOID).all()
+
+
+def test_what_is_missing_says_where_to_get_it(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
+    with pytest.raises(
+        UserError, match=r"^GTAV: .*cityscapes does not hold .*images.*http.*data\.knobs\.source"
+    ):
+        gtav_cityscapes(source=cityscapes, target=cityscapes)
+    with pytest.raises(UserError, match=r"^Cityscapes: .* leftImg8bit/train .*gtFine.*data\.knobs\.target"):
+        gtav_cityscapes(source=gtav, target=gtav)
+    (cityscapes / "gtFine/val/lindau/lindau_000001_000019_gtFine_labelIds.png").unlink()
+    with pytest.raises(
+        UserError, match=r"1 of 2 images .*val have no label file .*lindau_000001_000019_left"
+    ):
+        gtav_cityscapes(source=gtav, target=cityscapes)
+
+
+def test_files_and_memory_give_the_same_shift(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
+    held = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    cache = tmp_path / "cache"
+    filed = gtav_cityscapes(source=gtav, target=cityscapes, cache=cache, memory_gb=0.0, **SMALL)
+    names = sorted(path.name.rsplit("-", 1)[0] for path in cache.iterdir())
+    assert names == ["images"] * 3 + ["label-maps"] * 3
+    for one, two in ((held.source, filed.source), (held.test, filed.test)):
+        assert one is not None
+        assert two is not None
+        assert torch.equal(one.images.pixels[:], two.images.pixels[:])
+        assert torch.equal(one.labels[:], two.labels[:])
+    assert held.pool.void is not None
+    assert filed.pool.void is not None
+    assert torch.equal(held.pool.void[:], filed.pool.void[:])
+
+
+# -- CARLA and CamVid --------------------------------------------------------------------------------
+
+FRAMES = {
+    "train": ["0001TP_006690", "0006R0_f00930", "0016E5_08190"],
+    "val": ["0016E5_07959", "0016E5_08159"],
+    "test": ["0001TP_008550", "Seq05VD_f00000"],
+}
+COLOURS = stripes([[int(part) for part in colour.split()] for colour in CAMVID_COLOURS])
+
+
+def carla_tree(root: Path, tags: int, folders: tuple[str, str] = ("CameraRGB", "CameraSeg")) -> Path:
+    for i in range(2):
+        write_image(root / folders[0] / f"{i}.png", i)
+        write_red(root / folders[1] / f"{i}.png", stripes(np.arange(tags)))
+    return root
+
+
+def segnet_tree(root: Path) -> Path:
+    for split, frames in FRAMES.items():
+        for frame in frames:
+            write_image(root / split / f"{frame}.png")
+            write_ids(root / f"{split}annot" / f"{frame}.png", stripes(np.arange(12)))
+    return root
+
+
+def copied_tree(root: Path) -> Path:
+    for split, frames in FRAMES.items():
+        for frame in frames:
+            write_image(root / split / f"{frame}.png")
+            write_colours(root / f"{split}_labels" / f"{frame}_L.png", COLOURS)
+    return root
+
+
+def original_tree(root: Path) -> Path:
+    for frames in FRAMES.values():
+        for frame in frames:
+            write_image(root / "701_StillsRaw_full" / f"{frame}.png")
+            write_colours(root / "LabeledApproved_full" / f"{frame}_L.png", COLOURS)
+    return root
+
+
+@pytest.mark.parametrize("make", [segnet_tree, copied_tree, original_tree])
+def test_camvid_in_each_layout(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    root = make(tmp_path / "camvid")
+    for split, frames in FRAMES.items():
+        part, codes = camvid(root, split)
+        assert [key for key, _ in part.images] == [f"{frame}.png" for frame in frames]
+        assert codes.classes == tuple(SHARED)
+
+
+@pytest.mark.parametrize(("version", "tags"), [("0.9.9", 13), ("0.9.13", 23), ("0.9.14", 29), ("0.10.0", 29)])
+@pytest.mark.parametrize("folders", [("images", "labels"), ("rgb", "semantic_segmentation")])
+def test_carla_to_segnets_camvid(tmp_path: Path, version: str, tags: int, folders: tuple[str, str]) -> None:
+    source = carla_tree(tmp_path / "carla", tags, folders)
+    shift = carla_camvid(source=source, target=segnet_tree(tmp_path / "camvid"), version=version, size=(4, 8))
+    found = classes_by_id(shift, shift.source.labels, stripes(np.arange(tags)))
+    names = list(SHARED)
+    if tags == 29:
+        assert [found[i] for i in (1, 2, 3, 5, 6, 8, 9, 11, 12, 14)] == names
+        assert found[24] == "road"
+        assert found[13] == "person"
+        assert found[19] == "void"
+    else:
+        expected = [name for name in names if name != "sky"] if tags == 13 else names
+        assert [found[i] for i in (7, 8, 1, 2, 5, 12, 9, 13, 4, 10) if i < tags] == expected
+        assert found[6] == "road"
+        assert found[3] == "void"
+    target = classes_by_id(shift, shift.truth, stripes(np.arange(12)))
+    assert target[4] == "sidewalk"
+    assert target[10] == "person"
+    assert target[11] == "void"
+
+
+def test_carla_to_coloured_camvid(tmp_path: Path) -> None:
+    shift = carla_camvid(
+        source=carla_tree(tmp_path / "carla", 29),
+        target=original_tree(tmp_path / "camvid"),
+        test="val",
+        size=(4, 8),
+    )
+    assert isinstance(shift.truth, LabelMaps)
+    names = stripes(list(CAMVID_COLOURS.values())).ravel()
+    found = dict(zip(names, shift.truth.original(0).flatten().tolist(), strict=True))
+    assert found["Void"] == VOID
+    assert {name for name, index in found.items() if index == VOID} == {"Void"}
+    assert shift.classes[found["Sidewalk"]] == "sidewalk"
+    assert shift.classes[found["LaneMkgsDriv"]] == "road"
+    assert shift.classes[found["SUVPickupTruck"]] == "car"
+    assert shift.test is not None
+    assert len(shift.test) == 2
+
+
+def test_tags_of_the_other_version_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"CameraSeg/0\.png \(.*id 23 in \d+ pixels, .*id 27 .* and 1 more"):
+        carla_camvid(
+            source=carla_tree(tmp_path / "carla", 29),
+            target=segnet_tree(tmp_path / "camvid"),
+            version="0.9.13",
+            size=(4, 8),
+        )
+
+
+def test_a_colour_that_camvid_does_not_have(tmp_path: Path) -> None:
+    root = original_tree(tmp_path / "camvid")
+    colours = COLOURS.copy()
+    colours[0, 0] = (1, 2, 3)
+    write_colours(root / "LabeledApproved_full/0001TP_006690_L.png", colours)
+    with pytest.raises(UserError, match=r"0001TP_006690_L\.png \(.*colour 1 2 3 in 1 pixel\)"):
+        carla_camvid(source=carla_tree(tmp_path / "carla", 29), target=root, size=(4, 8))
+
+
+@pytest.mark.parametrize(
+    ("knobs", "said"),
+    [
+        ({"version": "new"}, "'new' is no version of CARLA"),
+        ({"test": "train"}, "measured on its test or val split"),
+        ({"source": "{}/camvid"}, "CARLA: .* does not hold images/ and labels/ or CameraRGB/"),
+        ({"target": "{}/carla"}, "CamVid: .* holds neither train/ and trainannot/"),
+    ],
+)
+def test_what_carla_to_camvid_refuses(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
+    carla_tree(tmp_path / "carla", 29)
+    segnet_tree(tmp_path / "camvid")
+    given: dict[str, Any] = {"source": "{}/carla", "target": "{}/camvid", **knobs}
+    with pytest.raises(UserError, match=said):
+        carla_camvid(**{name: value.format(tmp_path) for name, value in given.items()})
+
+
+def test_a_frame_of_another_film() -> None:
+    with pytest.raises(UserError, match=r"mine\.png is not named as a frame of CamVid"):
+        camvid_split("mine.png")
+
+
+def test_options_that_are_asked_for() -> None:
+    with pytest.raises(
+        UserError, match=r"needs --source and --target and --classes \(or data\.knobs\.source"
+    ):
+        require_options("map_folders", DATASETS["map_folders"], {})
+
+    def mine(*, table: str) -> Shift:
+        raise NotImplementedError(table)
+
+    with pytest.raises(UserError, match=r"needs --set data\.knobs\.table=\.\.\. \(or"):
+        require_options("mine:mine", mine, {})

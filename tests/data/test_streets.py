@@ -1,0 +1,157 @@
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.data.streets import CAMERA, RENDERED, streets
+from ducats.data.streets_drawing import CLASSES, between, street
+from ducats.domain import VOID, Shift
+from ducats.errors import UserError
+
+
+@pytest.fixture(scope="module")
+def problem() -> Shift:
+    return streets(source=24, pool=24, test=5)
+
+
+def test_shapes_and_names(problem: Shift) -> None:
+    assert problem.source.images.pixels.shape == (24, 3, 64, 128)
+    assert problem.source.labels.shape == (24, 64, 128)
+    assert problem.source.of_pixels
+    assert problem.truth is not None
+    assert problem.truth.dtype == torch.int8
+    assert problem.test is not None
+    assert problem.test.labels.shape == (5, 64, 128)
+    assert problem.pool.keys[17] == "pool/017"
+    assert problem.pool.sizes is not None
+    assert problem.pool.sizes.unique(dim=0).tolist() == [[64, 128]]
+    assert tuple(problem.classes) == CLASSES == problem.test.classes
+    assert streets(source=1, pool=1, test=0).test is None
+
+
+def test_void_is_known_beforehand_and_nothing_else_is_void(problem: Shift) -> None:
+    assert problem.truth is not None
+    assert problem.pool.void is not None
+    assert problem.test is not None
+    void = problem.pool.void[:].bool()
+    assert torch.equal(void, problem.truth[:] == VOID)
+    assert torch.equal(void[:5], problem.test.labels[:] == VOID)
+    assert bool(void[:, 0].all() and void[:, :, -1].all() and void[:, -4, 64].all())
+    assert 0.05 < float(void.float().mean()) < 0.2
+    assert problem.source.images.void is None
+    assert int(problem.source.labels[:].min()) == 0
+
+
+def test_every_class_is_in_both_domains_and_small_things_are_rare(problem: Shift) -> None:
+    assert problem.truth is not None
+    for maps in (problem.source.labels[:], problem.truth[:]):
+        share = torch.bincount(maps[maps >= 0].long(), minlength=len(CLASSES)) / (maps >= 0).sum()
+        assert len(share) == len(CLASSES)
+        assert float(share.min()) > 0.001
+        for name in ("pole", "sign", "person"):
+            assert float(share[CLASSES.index(name)]) < 0.03
+        assert float(share[CLASSES.index("road")]) > 0.15
+
+
+def test_seed_decides_all_and_numbers_of_images_change_nothing() -> None:
+    one, more, other = (
+        streets(source=2, pool=2, test=1),
+        streets(source=4, pool=3, test=2),
+        streets(source=2, pool=2, test=1, seed=1),
+    )
+    assert torch.equal(one.source.images.pixels[:], more.source.images.pixels[:2])
+    assert torch.equal(one.pool.pixels[:], more.pool.pixels[:2])
+    assert one.truth is not None
+    assert more.truth is not None
+    assert torch.equal(one.truth[:], more.truth[:2])
+    assert not torch.equal(one.pool.pixels[:], other.pool.pixels[:])
+    assert not torch.equal(more.pool.pixels[0], more.pool.pixels[1])
+
+
+def colours(pixels: Tensor, maps: Tensor) -> Tensor:
+    """Mean colour of each class: (classes, 3), in levels of 256."""
+    at = [pixels.movedim(1, -1)[maps == label].float().mean(0) for label in range(len(CLASSES))]
+    return torch.stack(at)
+
+
+def test_look_scales_the_gap() -> None:
+    gaps = []
+    for look in (0.0, 0.5, 1.0):
+        shift = streets(source=30, pool=30, test=0, look=look)
+        assert shift.truth is not None
+        here = colours(shift.source.images.pixels[:], shift.source.labels[:])
+        gaps.append(float((here - colours(shift.pool.pixels[:], shift.truth[:])).abs().mean()))
+    assert gaps[0] < 8 < 2 * gaps[0] < gaps[1] < gaps[2]
+
+
+def mean_iou(predicted: Tensor, maps: Tensor) -> float:
+    """Mean intersection over union over all classes, where a map has one."""
+    counts = maps >= 0
+    found = []
+    for label in range(len(CLASSES)):
+        said, true = (predicted == label) & counts, maps == label
+        found.append(float((said & true).sum() / (said | true).sum()))
+    return sum(found) / len(found)
+
+
+def by_nearest_colour(means: Tensor, pixels: Tensor) -> Tensor:
+    """The class whose mean colour is nearest, for each pixel."""
+    apart = pixels.float()[:, None] - means[None, :, :, None, None]
+    return apart.square().sum(2).argmin(1)
+
+
+def test_what_the_source_says_of_colours_misleads_on_the_target() -> None:
+    found = {}
+    for look in (0.0, 1.0):
+        shift = streets(source=20, pool=20, test=12, look=look)
+        assert shift.truth is not None
+        assert shift.test is not None
+        pixels, maps = shift.test.images.pixels[:], shift.test.labels[:]
+        of_source = colours(shift.source.images.pixels[:], shift.source.labels[:])
+        of_target = colours(shift.pool.pixels[:], shift.truth[:])
+        found[look] = (
+            mean_iou(by_nearest_colour(of_source, pixels), maps),
+            mean_iou(by_nearest_colour(of_target, pixels), maps),
+        )
+    assert found[0.0][0] > 0.9 * found[0.0][1]
+    assert found[1.0][0] < 0.8 * found[1.0][1]
+    assert found[1.0][1] < found[0.0][1]  # the target's colours overlap more
+
+
+def test_between_ends_where_it_says() -> None:
+    assert np.array_equal(between(RENDERED, CAMERA, 0.0).palette, RENDERED.palette)
+    assert np.array_equal(between(RENDERED, CAMERA, 1.0).palette, CAMERA.palette)
+
+
+@pytest.mark.parametrize("size", [(16, 16), (40, 50), (128, 64), (96, 192)], ids=str)
+@pytest.mark.parametrize("look", [0.0, 1.0, 2.0])
+def test_any_size_and_look(size: tuple[int, int], look: float) -> None:
+    shift = streets(source=1, pool=2, test=1, height=size[0], width=size[1], look=look)
+    assert shift.pool.pixels.shape == (2, 3, *size)
+    assert shift.truth is not None
+    assert int(shift.truth[:].max()) < len(CLASSES)
+
+
+def test_the_road_lies_below_the_sky() -> None:
+    image, labels = street(RENDERED, 64, 128, np.random.default_rng(3))
+    assert image.shape == (64, 128, 3)
+    assert image.min() >= 0
+    assert image.max() <= 1
+    rows = np.arange(64)[:, None] + np.zeros((1, 128))
+    assert rows[labels == CLASSES.index("sky")].max() < rows[labels == CLASSES.index("road")].min()
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"source": 0}, {"pool": 0}, {"test": -1}, {"height": 15}, {"width": 8}], ids=str
+)
+def test_impossible_numbers(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"streets needs {next(iter(wrong))} of at least"):
+        streets(**wrong)
+
+
+@pytest.mark.parametrize("look", [-0.1, 2.5, float("nan")])
+def test_impossible_look(look: float) -> None:
+    with pytest.raises(UserError, match="look between 0"):
+        streets(look=look)

@@ -1,0 +1,72 @@
+"""Pick pixels and whole images on some processes and write down which. Run by test_processes.py."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats.data.streets import streets
+from ducats.data.views import View
+from ducats.domain import UNLABELLED
+from ducats.engine.evaluate import evaluate_maps
+from ducats.engine.pick import image_table, pick
+from ducats.engine.processes import make_fabric
+from ducats.engine.score import choose
+from ducats.engine.task import Task, bought_sizes
+from ducats.metrics import compute
+from ducats.models import Evidential, small_fcn
+from ducats.queries import QUERIES
+from ducats.randomness import fork, global_seed
+from ducats.units import Unit
+
+UNITS = {"random": "pixel", "duc": "pixel", "ripu_points": "pixel", "ripu": "region", "margin": "region"}
+
+
+def main(processes: int, count: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    fabric = make_fabric("cpu", processes)
+    fabric.launch()
+    shift = streets(source=1, pool=count, test=count, height=16, width=32)
+    with global_seed(0, "model"):
+        model = fabric.setup(Evidential(small_fcn(classes=len(shift.classes), channels=3, width=8)))
+    maps = torch.full((count, 16, 32), UNLABELLED, dtype=torch.int8)
+    maps[:, 3:5] = 1
+    how: dict[str, Any] = {
+        "sizes": bought_sizes(shift.pool, "network"),
+        "asked": lambda image: maps[image],
+        "view": View(),
+        "batch_size": 2,
+        "seed": 5,
+        "fabric": fabric,
+    }
+    found: dict[str, object] = {}
+    for name, unit in UNITS.items():
+        task = Task(unit=Unit(unit))  # type: ignore[arg-type]
+        picks = pick(
+            model, shift.pool, QUERIES[name], task=task, budget=[20 + i for i in range(count)], **how
+        )
+        # Every unit of one pixel is as good as none said.
+        found[name] = [
+            [
+                image,
+                one.position.tolist(),
+                one.unit.tolist() if unit == "region" and one.unit is not None else 0,
+            ]
+            for image, one in picks
+        ]
+    for name in ("random", "duc", "spread", "ripu"):
+        rows = image_table(model, shift.pool, QUERIES[name], task=Task(unit=Unit("image")), **how)
+        request = choose(QUERIES[name], rows, torch.full((count,), UNLABELLED), 2, 1, fork(0, "query"))
+        found[f"{name} of images"] = request.image.tolist()
+    assert shift.test is not None
+    tally = evaluate_maps(model, shift.test, view=View(), batch_size=2, fabric=fabric, flip=True)
+    found["confusion"] = tally.confusion.tolist()
+    found["metrics"] = {k: round(v, 12) for k, v in compute(tally).items()}
+    if fabric.is_global_zero:
+        out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,176 @@
+"""What is measured of maps, against plain numpy."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats.data.streets import streets
+from ducats.data.views import View
+from ducats.domain import UNLABELLED, VOID, Domain, Images
+from ducats.engine.evaluate import evaluate_maps
+from ducats.engine.processes import make_fabric
+from ducats.errors import UserError
+from ducats.metrics import Tally, compute
+from ducats.models import Evidential, small_fcn
+from ducats.randomness import global_seed
+
+CLASSES = ("road", "kerb", "sky", "moon")  # nothing is ever a moon
+SIZES = [(20, 36), (16, 32), (33, 20), (20, 36), (7, 64)]
+
+
+class SizedMaps:
+    """Label maps that have a size of their own before they are stored."""
+
+    ndim, dtype = 3, torch.int8
+
+    def __init__(self, originals: list[Tensor], size: tuple[int, int]) -> None:
+        self._originals = originals
+        shown = [
+            Image.fromarray(one.numpy().view(np.uint8)).resize(size[::-1], Image.Resampling.NEAREST)
+            for one in originals
+        ]
+        self._stored = torch.stack([torch.from_numpy(np.array(one).view(np.int8)) for one in shown])
+        self.shape = self._stored.shape
+
+    def __len__(self) -> int:
+        return len(self._stored)
+
+    def __getitem__(self, index: Any) -> Tensor:
+        return self._stored[index]
+
+    def original(self, index: int) -> Tensor:
+        return self._originals[index]
+
+
+def exam() -> Domain:
+    pixels = streets(source=1, pool=5, test=0, height=16, width=32).pool.pixels
+    luck = torch.Generator().manual_seed(1)
+    originals = [torch.randint(VOID, 3, size, generator=luck).to(torch.int8) for size in SIZES]
+    images = Images(tuple("abcde"), pixels, sizes=torch.tensor(SIZES))
+    return Domain(images, SizedMaps(originals, (16, 32)), CLASSES)
+
+
+def model() -> Evidential:
+    with global_seed(0, "model"):
+        made = Evidential(small_fcn(classes=4, channels=3, width=8), "exp_at_most_10")
+    for parameter in made.network.head.parameters():  # type: ignore[union-attr]
+        parameter.data *= 20
+    return made.eval()
+
+
+def measured(batch_size: int = 2, **how: Any) -> Tally:
+    fabric = make_fabric("cpu")
+    return evaluate_maps(
+        fabric.setup(how.pop("model", model())),
+        exam(),
+        view=View(),
+        batch_size=batch_size,
+        fabric=fabric,
+        **how,
+    )
+
+
+def probabilities(image: int, size: tuple[int, int], flip: bool) -> Any:
+    """As one would write it, in float64."""
+
+    def of(pixels: Tensor) -> Tensor:
+        with torch.inference_mode():
+            logits = model().network(pixels[None])[0].double()
+        fine = F.interpolate(logits, size, mode="bilinear", align_corners=True).clamp(max=10)[0]
+        return fine.softmax(0)  # the expected probabilities of alpha = exp z
+
+    pixels = exam().images.pixels[image].float() / 255
+    found = of(pixels)
+    return ((found + of(pixels.flip(-1)).flip(-1)) / 2 if flip else found).numpy()
+
+
+def reference(resolution: str, flip: bool, out: list[Any] | None = None) -> tuple[Any, float, float]:
+    """Confusion matrix, sum of the negative log-likelihoods, and mIoU."""
+    counts, nll, test = np.zeros((4, 4), int), 0.0, exam()
+    for image in range(5):
+        labels = (test.labels.original(image) if resolution == "original" else test.labels[image]).numpy()  # type: ignore[union-attr]
+        shown = probabilities(image, labels.shape, flip)
+        counted = labels >= 0
+        if out is not None:
+            counted &= ~out[image]
+        np.add.at(counts, (labels[counted], shown.argmax(0)[counted]), 1)
+        nll -= np.log(np.take_along_axis(shown, labels.clip(0)[None], 0)[0][counted]).sum()
+    shared = np.diag(counts)
+    either = counts.sum(0) + counts.sum(1) - shared
+    return counts, nll, float((shared[either > 0] / either[either > 0]).mean())
+
+
+@pytest.mark.parametrize("resolution", ["network", "original"])
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("batch_size", [2, 5])
+def test_maps_are_measured_as_one_would(resolution: Any, flip: bool, batch_size: int) -> None:
+    tally = measured(batch_size, resolution=resolution, flip=flip)
+    counts, nll, iou = reference(resolution, flip)
+    assert tally.confusion.tolist() == counts.tolist()
+    numbers = compute(tally)
+    assert numbers["mean_iou"] == pytest.approx(iou)
+    assert numbers["nll"] * tally.total == pytest.approx(nll, rel=1e-5)
+    assert tally.total == counts.sum() < sum(height * width for height, width in SIZES)
+
+
+def test_the_mirror_image_has_a_say() -> None:
+    one, two = (measured(resolution="network", flip=flip) for flip in (False, True))
+    assert one.confusion.tolist() != two.confusion.tolist()
+
+
+@pytest.mark.parametrize("resolution", ["network", "original"])
+def test_bought_pixels_do_not_count(resolution: Any) -> None:
+    luck = torch.Generator().manual_seed(2)
+    shapes = [(16, 32)] * 5 if resolution == "network" else SIZES
+    bought = [torch.full(shape, UNLABELLED, dtype=torch.int8) for shape in shapes]
+    for one in bought:
+        one[torch.rand(one.shape, generator=luck) < 0.3] = 1
+        one[torch.rand(one.shape, generator=luck) < 0.1] = VOID  # also bought, or known beforehand
+    tally = measured(resolution=resolution, bought=lambda image: bought[image])
+    counts, nll, _ = reference(resolution, False, [(one != UNLABELLED).numpy() for one in bought])
+    assert tally.confusion.tolist() == counts.tolist()
+    assert float(tally.nll_sum) == pytest.approx(nll, rel=1e-5)
+
+
+def test_bought_on_another_grid() -> None:
+    luck = torch.Generator().manual_seed(3)
+    # Bought as the network sees it, measured at the original size: each bought cell takes its pixels out.
+    coarse = [
+        torch.where(torch.rand(16, 32, generator=luck) < 0.2, 0, UNLABELLED).to(torch.int8) for _ in SIZES
+    ]
+    tally = measured(resolution="original", bought=lambda image: coarse[image])
+    out = []
+    for one, (height, width) in zip(coarse, SIZES, strict=True):
+        rows, columns = (
+            (np.arange(height) * 2 + 1) * 16 // (2 * height),
+            (np.arange(width) * 2 + 1) * 32 // (2 * width),
+        )
+        out.append((one.numpy() != UNLABELLED)[rows][:, columns])
+    assert tally.confusion.tolist() == reference("original", False, out)[0].tolist()
+    # The other way round: a cell is out if the pixel that it shows was bought.
+    fine = [
+        torch.where(torch.rand(size, generator=luck) < 0.2, 0, UNLABELLED).to(torch.int8) for size in SIZES
+    ]
+    tally = measured(resolution="network", bought=lambda image: fine[image])
+    out = [
+        np.array(Image.fromarray(one.numpy() != UNLABELLED).resize((32, 16), Image.Resampling.NEAREST))
+        for one in fine
+    ]
+    assert tally.confusion.tolist() == reference("network", False, out)[0].tolist()
+
+
+def test_everything_bought_is_nothing_measured() -> None:
+    nothing = measured(resolution="network", bought=lambda _: torch.zeros(16, 32, dtype=torch.int8))
+    assert nothing.total == 0
+
+
+def test_logits_that_are_no_numbers_end_it() -> None:
+    broken = model()
+    broken.network.head.bias.data.fill_(torch.nan)  # type: ignore[union-attr, operator]
+    with pytest.raises(UserError, match="no longer finite"):
+        measured(model=broken)

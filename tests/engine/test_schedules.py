@@ -1,0 +1,57 @@
+"""Learning rates over steps."""
+
+import math
+
+import pytest
+
+from conftest import quick, quick_pixels
+from ducats.assemble import make_plan, make_schedule
+from ducats.data import toy
+from ducats.data.streets import streets
+from ducats.engine.schedules import SCHEDULES, poly
+
+
+@pytest.mark.parametrize("power", [0.9, 1.0, 2.0])
+@pytest.mark.parametrize("horizon", [1, 7, 62_500])
+def test_poly_falls_to_nothing_at_its_horizon(power: float, horizon: int) -> None:
+    for step in {0, 1, horizon // 2, horizon - 1}:
+        assert poly(step, horizon=horizon, power=power) == pytest.approx((1 - step / horizon) ** power)
+    assert poly(0, horizon=horizon, power=power) == 1.0
+    for beyond in (horizon, horizon + 1, 10 * horizon):
+        assert poly(beyond, horizon=horizon, power=power) == 0.0
+    rates = [
+        poly(step, horizon=horizon, power=power) for step in range(0, horizon + 1, max(1, horizon // 50))
+    ]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_the_published_schedule() -> None:
+    """lr (1 - it / 62500)^0.9, stopped at 50000, where it is 23.5 % of the start."""
+    assert poly(50_000, horizon=62_500) == pytest.approx(math.exp(0.9 * math.log(0.2)))
+    assert poly(50_000, horizon=62_500) == pytest.approx(0.235, abs=5e-4)
+
+
+@pytest.mark.parametrize(("steps", "horizon"), [(50_000, 62_500), (8, 10), (10, 13), (1, 2)])
+def test_the_horizon_is_a_quarter_beyond_the_training(steps: int, horizon: int) -> None:
+    schedule = make_schedule(quick_pixels(), steps)
+    for step in (0, steps // 2, steps - 1, steps):
+        assert schedule(step) == poly(step, horizon=horizon)
+    assert schedule(steps) > 0  # the last step still learns
+
+
+def test_a_horizon_that_was_given_counts() -> None:
+    schedule = make_schedule(quick_pixels("train.schedule.knobs={horizon: 100, power: 1.0}"), 8)
+    assert schedule(25) == pytest.approx(0.75)
+
+
+def test_the_plan_counts_the_steps() -> None:
+    shift = streets(source=6, pool=5, test=0, height=16, width=32)
+    assert make_plan(quick_pixels(), shift).schedule(4) == poly(4, horizon=10)  # 4 epochs of 2
+    # Nothing said of the steps: the longer of source and pool, in full batches.
+    plan = make_plan(quick_pixels("train.steps_per_epoch=null"), shift)
+    assert plan.schedule(4) == poly(4, horizon=15)  # 4 epochs of 3
+    # Other schedules have no horizon.
+    rates = [
+        make_plan(quick(f"train.schedule.name={n}"), toy()).schedule(3) for n in SCHEDULES if n != "poly"
+    ]
+    assert rates == [pytest.approx(1.003**-0.75), 1.0]

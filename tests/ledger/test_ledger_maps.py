@@ -1,0 +1,116 @@
+import pickle
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from ducats.domain import UNLABELLED, VOID
+from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps
+
+KEYS = [f"img/{i}.png" for i in range(10)]
+
+
+def bought_at_random(folder: Path, sizes: list[tuple[int, int]], share: float, seed: int = 0) -> Ledger:
+    ledger = Ledger(folder, KEYS[: len(sizes)], sizes, "original")
+    luck = torch.Generator().manual_seed(seed)
+    with RequestWriter(folder / "r.npz", 1) as writer:
+        for image, (height, width) in enumerate(sizes):
+            order = torch.randperm(height * width, generator=luck)
+            writer.add(image, order[: int(share * height * width)])
+    asked = Request.load(folder / "r.npz")
+    ledger.append(asked, torch.randint(0, 5, (len(asked),), generator=luck))
+    return ledger
+
+
+GRIDS = [((32, 64), (20, 40)), ((30, 45), (7, 11)), ((9, 5), (20, 13)), ((8, 8), (8, 8)), ((13, 7), (13, 14))]
+
+
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
+def test_nearest_is_what_pillow_takes(
+    tmp_path: Path, old: tuple[int, int], new: tuple[int, int], share: float
+) -> None:
+    ledger = bought_at_random(tmp_path, [old], share)
+    maps = TargetMaps(ledger, new, fill="nearest")
+    full = TargetMaps(ledger, None).at(0)
+    resized = Image.fromarray((full + 100).to(torch.uint8).numpy()).resize(
+        new[::-1], Image.Resampling.NEAREST
+    )
+    assert (np.asarray(resized).astype(int) - 100).tolist() == maps[0].tolist()
+
+
+@pytest.mark.parametrize(("old", "new"), GRIDS)
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
+def test_cells_take_the_label_nearest_to_their_centre(
+    tmp_path: Path, old: tuple[int, int], new: tuple[int, int], share: float
+) -> None:
+    ledger = bought_at_random(tmp_path, [old], share)
+    best: dict[tuple[int, int], tuple[Fraction, int, int]] = {}
+    for position, label in zip(*(t.tolist() for t in ledger.of(0)), strict=True):
+        y, x = divmod(position, old[1])
+        # The pixel's centre in cells.
+        v, u = Fraction(2 * y + 1, 2) * new[0] / old[0], Fraction(2 * x + 1, 2) * new[1] / old[1]
+        i, j = int(v), int(u)
+        away = ((v - i - Fraction(1, 2)) * old[0] / new[0]) ** 2
+        away += ((u - j - Fraction(1, 2)) * old[1] / new[1]) ** 2
+        best[i, j] = min(best.get((i, j), (away, position, label)), (away, position, label))
+    expected = torch.full(new, UNLABELLED)
+    for (i, j), (_, _, label) in best.items():
+        expected[i, j] = label
+    assert TargetMaps(ledger, new)[0].tolist() == expected.tolist()
+    if share == 1 and new[0] <= old[0] and new[1] <= old[1]:
+        assert int((expected == UNLABELLED).sum()) == 0
+
+
+def test_maps_are_maps(tmp_path: Path) -> None:
+    ledger = bought_at_random(tmp_path, [(6, 8), (4, 4), (6, 8)], 0.5)
+    maps = TargetMaps(ledger, (3, 4), rounds=1)
+    assert (maps.shape, maps.dtype, maps.ndim, len(maps)) == (torch.Size((3, 3, 4)), torch.int8, 3, 3)
+    both = torch.stack([maps[2], maps[0]])
+    for index in (torch.tensor([2, 0]), [2, 0], torch.tensor([2, 0], dtype=torch.int32)):
+        assert torch.equal(maps[index], both)
+    assert torch.equal(maps[::2], both.flip(0))
+    assert torch.equal(maps[torch.tensor([True, False, True])], both.flip(0))
+    assert torch.equal(maps[-1], maps[2])
+    assert maps[torch.tensor([], dtype=torch.long)].shape == (0, 3, 4)
+    assert bool((TargetMaps(ledger, (3, 4), rounds=0)[:] == UNLABELLED).all())
+    assert torch.equal(pickle.loads(pickle.dumps(maps))[:], maps[:])
+    with pytest.raises(ValueError, match="several sizes"):
+        _ = TargetMaps(ledger, None).shape
+    with pytest.raises(ValueError, match="another grid"):
+        TargetMaps(ledger, (3, 4), resolution="network")
+    with pytest.raises(ValueError, match="cell or nearest"):
+        TargetMaps(ledger, (3, 4), fill="mean")  # type: ignore[arg-type]
+
+
+def test_labels_beyond_int8(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, KEYS[:1], [(1, 4)])
+    ledger.append(Request(1, torch.tensor([0]), torch.tensor([2])), torch.tensor([127]))
+    assert TargetMaps(ledger, (1, 4))[0].tolist() == [[-1, -1, 127, -1]]
+    assert TargetMaps(ledger, (1, 4)).dtype == torch.int8
+    ledger.append(Request(2, torch.tensor([0]), torch.tensor([0])), torch.tensor([300]))
+    maps = TargetMaps(ledger, (1, 4))
+    assert (maps.dtype, maps[0].dtype, maps[0].tolist()) == (torch.int16, torch.int16, [[300, -1, 127, -1]])
+
+
+@pytest.mark.parametrize("fill", ["cell", "nearest"])
+def test_what_is_known_to_be_void_is_void(tmp_path: Path, fill: Any) -> None:
+    ledger = bought_at_random(tmp_path, [(6, 8)], 1.0)
+    void = torch.zeros(1, 3, 4, dtype=torch.uint8)
+    void[0, 2, 1] = 1
+    found = TargetMaps(ledger, (3, 4), void=void, fill=fill)
+    assert (found[0] == VOID).nonzero().tolist() == [[2, 1]]
+    assert (found.at(0) == VOID).nonzero().tolist() == [[4, 2], [4, 3], [5, 2], [5, 3]]
+
+
+def test_one_kind_of_target_is_not_the_other(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="see TargetMaps"):
+        Ledger(tmp_path, KEYS, [(2, 2)] * 10).targets()
+    with pytest.raises(ValueError, match=r"see Ledger.targets"):
+        TargetMaps(Ledger(tmp_path, KEYS), (2, 2))
+    with pytest.raises(ValueError, match="sizes of shape"):
+        Ledger(tmp_path, KEYS, [(2, 2)])

@@ -1,0 +1,245 @@
+import os
+import pickle
+import tracemalloc
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from ducats.domain import UNLABELLED, VOID
+from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps, book
+from ducats.ledger.clicks import pieces
+
+KEYS = [f"img/{i}.png" for i in range(10)]
+
+
+def flood(labels: dict[int, int], width: int) -> int:
+    """Pieces of a unit, by walking from pixel to pixel."""
+    left, found = dict(labels), 0
+    while left:
+        found += 1
+        start, label = left.popitem()
+        edge = [start]
+        while edge:
+            y, x = divmod(edge.pop(), width)
+            for v, u in ((y, x - 1), (y, x + 1), (y - 1, x), (y + 1, x)):
+                if 0 <= u < width and left.get(v * width + u) == label:
+                    del left[v * width + u]
+                    edge.append(v * width + u)
+    return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_pieces_are_those_of_a_flood_fill(seed: int) -> None:
+    luck = np.random.default_rng(seed)
+    expected, position, label, sizes, widths = [], [], [], [], []
+    for _ in range(8):
+        width, height = luck.integers(1, 8, 2)
+        some = luck.permutation(width * height)[: luck.integers(1, width * height + 1)]
+        classes = luck.integers(VOID, 2, len(some))
+        expected.append(flood(dict(zip(some.tolist(), classes.tolist(), strict=True)), int(width)))
+        position.append(some)
+        label.append(classes)
+        sizes.append(len(some))
+        widths.append(width)
+    found = pieces(np.concatenate(position), np.concatenate(label), np.array(sizes), np.array(widths))
+    assert found.tolist() == expected
+
+
+SIZES = [(3, 4), (5, 2), (1, 1), (6, 6)]
+PIXELS = [h * w for h, w in SIZES]
+
+
+@st.composite
+def purchases(draw: st.DrawFn) -> list[tuple[Request, Tensor]]:
+    """Some rounds of pixels, small units and whole images, in any order and never twice."""
+    free = {i: draw(st.permutations(range(n))) for i, n in enumerate(PIXELS)}
+    rounds = []
+    for number in range(1, draw(st.integers(1, 3)) + 1):
+        image: list[int] = []
+        position: list[int] = []
+        unit: list[int] = []
+        for i in draw(st.lists(st.integers(0, len(PIXELS) - 1), max_size=5)):
+            if len(free[i]) == PIXELS[i] and draw(st.booleans()):
+                taken, free[i] = list(range(PIXELS[i])), []
+            else:
+                count = draw(st.integers(0, len(free[i])))
+                taken, free[i] = free[i][:count], free[i][count:]
+            if taken:
+                cut = draw(st.integers(1, len(taken)))
+                unit += [cut, len(taken) - cut] if cut < len(taken) else [cut]
+                image += [i] * len(taken)
+                position += taken
+        labels = draw(st.lists(st.sampled_from([VOID, 0, 1, 2]), min_size=len(image), max_size=len(image)))
+        sizes = torch.tensor(unit, dtype=torch.long) if draw(st.booleans()) else None
+        asked = Request(
+            number, torch.tensor(image, dtype=torch.long), torch.tensor(position, dtype=torch.long), sizes
+        )
+        rounds.append((asked, torch.tensor(labels, dtype=torch.int8)))
+    return rounds
+
+
+@settings(max_examples=60, deadline=None)
+@given(rounds=purchases(), at_once=st.sampled_from([1, 7, 1 << 20]))
+def test_a_ledger_of_pixels_is_a_dictionary(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[Request, Tensor]], at_once: int
+) -> None:
+    folder = tmp_path_factory.mktemp("ledger")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(book, "AT_ONCE", at_once)
+        patch.setattr(book, "IN_LISTS", at_once)
+        ledger = Ledger(folder, KEYS[:4], SIZES)
+        for number, (asked, labels) in enumerate(rounds, start=1):
+            asked.save(folder / "requests" / "r.npz")
+            ledger.append(Request.load(folder / "requests" / "r.npz") if number % 2 else asked, labels)
+        ledger = pickle.loads(pickle.dumps(ledger))
+        naive: dict[tuple[int, int], int] = {}
+        clicks, entries = 0, []
+        for number, (asked, labels) in enumerate(rounds, start=1):
+            answers = list(zip(asked.image.tolist(), asked.position.tolist(), labels.tolist(), strict=True))
+            naive |= {(i, p): label for i, p, label in answers}
+            entries += [(number, KEYS[i], p, label) for i, p, label in answers]
+            ends = np.cumsum([1] * len(asked) if asked.unit is None else asked.unit.tolist()).tolist()
+            for low, high in zip([0, *ends[:-1]], ends, strict=True) if ends else []:
+                image = answers[low][0]
+                clicks += flood({p: label for _, p, label in answers[low:high]}, SIZES[image][1])
+            assert ledger.spent(number) == len(naive)
+            assert ledger.clicks(number) == clicks
+        assert [tuple(e) for e in ledger.entries()] == entries
+    counts: dict[int, int] = defaultdict(int)
+    for image, _ in naive:
+        counts[image] += 1
+    assert ledger.counts().tolist() == [counts[i] for i in range(4)]
+    maps = TargetMaps(ledger, None)
+    for image, (height, width) in enumerate(SIZES):
+        bought = ledger.of(image)
+        assert list(zip(bought.position.tolist(), bought.label.tolist(), strict=True)) == [
+            (p, label) for (i, p), label in naive.items() if i == image
+        ]
+        expected = [naive.get((image, p), UNLABELLED) for p in range(height * width)]
+        assert maps.at(image).flatten().tolist() == expected
+    for image, position in list(naive)[:3]:
+        again = Request(ledger.rounds + 1, torch.tensor([image]), torch.tensor([position]))
+        with pytest.raises(ValueError, match="twice"):
+            ledger.append(again, torch.tensor([0]))
+    with pytest.raises(ValueError, match=r"position 10 was asked for in 'img/1.png', which has 10"):
+        ledger.append(Request(ledger.rounds + 1, torch.tensor([1]), torch.tensor([10])), torch.tensor([0]))
+
+
+def test_bytes_a_label(tmp_path: Path) -> None:
+    luck = torch.Generator().manual_seed(0)
+    keys, side = [str(i) for i in range(40)], 64
+    ledger = Ledger(tmp_path, keys, [(side, side)] * 40)
+    picks = [torch.randperm(side * side, generator=luck)[:2000] for _ in range(30)]
+
+    def size(number: int) -> float:
+        path = tmp_path / f"round-{number:02d}.npz"
+        return path.stat().st_size / (ledger.spent(number) - ledger.spent(number - 1))
+
+    with RequestWriter(tmp_path / "r.npz", 1) as writer:  # pixels
+        for image in range(10):
+            writer.add(image, picks[image])
+    ledger.append(Request.load(tmp_path / "r.npz"), torch.randint(VOID + 2, 19, (20000,), generator=luck))
+    assert size(1) < 5.1
+    with RequestWriter(tmp_path / "r.npz", 2) as writer:  # units, the worst kind among them
+        for image in range(10, 30):
+            unit = torch.full((2000,), 1) if image > 12 else torch.full((1000,), 2)
+            writer.add(image, picks[image], unit)
+    ledger.append(Request.load(tmp_path / "r.npz"), torch.zeros(40000, dtype=torch.int8))
+    assert size(2) <= 6
+    with RequestWriter(tmp_path / "r.npz", 3) as writer:  # whole images
+        for image in range(30, 40):
+            writer.add(image, torch.arange(side * side), torch.tensor([side * side]))
+    ledger.append(Request.load(tmp_path / "r.npz"), torch.zeros(10 * side * side, dtype=torch.int8))
+    assert size(3) < 1.1
+    assert ledger.clicks(3) - ledger.clicks(2) == 10
+    with np.load(tmp_path / "round-01.npz") as data:  # any tool can read it
+        assert {name: (data[name].dtype.str, len(data[name])) for name in data} == {
+            "image": ("<i4", 10),
+            "count": ("<u4", 10),
+            "position": ("<u4", 20000),
+            "label": ("|i1", 20000),
+        }
+        assert data["position"][2000:4000].tolist() == picks[1].tolist()
+
+
+def test_a_hundred_thousand_images_are_few_bytes_each(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, [str(i) for i in range(100_000)])
+    order = torch.randperm(100_000, generator=torch.Generator().manual_seed(0))
+    labels = torch.arange(100_000) % 345
+    ledger.append(Request(1, order, torch.zeros_like(order)), labels)
+    assert (tmp_path / "round-01.npz").stat().st_size < 6.1 * 100_000  # image, and a label beyond int8
+    assert torch.equal(ledger.targets()[order], labels)
+    assert ledger.of(int(order[7])).label.tolist() == [7]
+
+
+class Counting:
+    """A column that counts what is read of it."""
+
+    def __init__(self, values: np.typing.NDArray[Any]) -> None:
+        self.values, self.read = values, 0
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def __getitem__(self, index: Any) -> np.typing.NDArray[Any]:
+        found: np.typing.NDArray[Any] = self.values[index]
+        self.read += found.size
+        return found
+
+
+def test_an_image_costs_its_own_labels(tmp_path: Path) -> None:
+    """Five million labels: one image's are found without reading, or holding, the others."""
+    images, each = 500, 10_000
+    with RequestWriter(tmp_path / "r.npz", 1) as writer:
+        for image in range(images):
+            writer.add(image, torch.arange(each) * 2 + image % 2)
+    sizes = [(200, 200)] * images
+    keys = [str(i) for i in range(images)]
+    labels = (torch.arange(images * each) % 19).to(torch.int8)
+    tracemalloc.start()
+    Ledger(tmp_path, keys, sizes).append(Request.load(tmp_path / "r.npz"), labels)
+    assert tracemalloc.get_traced_memory()[1] < 2e8  # bounded by what is looked at together
+    tracemalloc.reset_peak()
+    floor = tracemalloc.get_traced_memory()[0]
+    ledger = Ledger(tmp_path, keys, sizes)
+    found = TargetMaps(ledger, (200, 200))[333]
+    assert tracemalloc.get_traced_memory()[1] - floor < 1e6
+    tracemalloc.stop()
+    assert int((found != UNLABELLED).sum()) == each
+    bought = ledger._rounds[0]
+    position, label = Counting(bought.addresses.position), Counting(bought.label)
+    addresses = replace(bought.addresses, position=position)  # type: ignore[arg-type]
+    ledger._rounds[0] = replace(bought, addresses=addresses, label=label)  # type: ignore[arg-type]
+    assert len(ledger.of(123).label) == each
+    assert (position.read, label.read) == (each, each)
+
+
+def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ledger = Ledger(tmp_path, KEYS, [(8, 8)] * 10)
+    asked = Request(1, torch.tensor([3, 3]), torch.tensor([5, 6]), torch.tensor([2]))
+    with monkeypatch.context() as patch:
+
+        def full(*_: object) -> None:
+            raise OSError("no space left")
+
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match="no space left"):
+            ledger.append(asked, torch.tensor([1, 1]))
+    assert (ledger.rounds, len(ledger), list(tmp_path.iterdir())) == (0, 0, [])
+    ledger.append(asked, torch.tensor([1, 1]))
+    assert (len(Ledger(tmp_path, KEYS, [(8, 8)] * 10)), ledger.clicks()) == (2, 1)
+
+
+def test_rounds_of_another_process_are_found(tmp_path: Path) -> None:
+    mine, theirs = (Ledger(tmp_path, KEYS, [(2, 2)] * 10) for _ in range(2))
+    theirs.append(Request(1, torch.tensor([3]), torch.tensor([2])), torch.tensor([1]))
+    assert TargetMaps(mine, (2, 2), rounds=1)[3].tolist() == [[-1, -1], [1, -1]]
+    assert mine.rounds == 1

@@ -1,0 +1,119 @@
+import pickle
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import pytest
+import torch
+
+from ducats import files
+from ducats.errors import UserError
+from ducats.ledger import Request, RequestWriter
+
+KEYS = [f"img/{i}.png" for i in range(10)]
+
+
+def test_a_request_survives(tmp_path: Path) -> None:
+    asked = Request(3, torch.tensor([4, 1]), torch.tensor([8, 0]))
+    asked.save(tmp_path / "r.npz")
+    for back in (Request.load(tmp_path / "r.npz"), pickle.loads(pickle.dumps(asked))):
+        assert (back.round, back.image.tolist(), back.position.tolist()) == (3, [4, 1], [8, 0])
+        assert (len(back), back.unit) == (2, None)
+    assert pickle.loads(pickle.dumps(Request.load(tmp_path / "r.npz"))).image.tolist() == [4, 1]
+
+
+def test_a_damaged_request_says_so(tmp_path: Path) -> None:
+    (tmp_path / "r.npz").write_bytes(b"half")
+    with pytest.raises(UserError, match=r"r.npz cannot be read .* remove it to choose anew"):
+        Request.load(tmp_path / "r.npz")
+
+
+@pytest.mark.parametrize(
+    ("image", "position", "unit", "words"),
+    [
+        ([1, 1], [0], None, "shape"),
+        ([-1], [0], None, "each image"),
+        ([1], [-1], None, "each position"),
+        ([1], [2**32], None, "each position"),
+        ([1], [0.5], None, "each position"),
+        ([1, 1, 2], [0, 1, 0], [1, 2], "units"),  # across two images
+        ([1, 1], [0, 1], [1], "units"),
+        ([1, 1], [0, 1], [2, 1], "units"),
+        ([1, 1], [0, 1], [2, 0], "units"),
+    ],
+)
+def test_what_is_no_address_is_refused(
+    image: list[int], position: list[float], unit: list[int] | None, words: str
+) -> None:
+    with pytest.raises(ValueError, match=words):
+        Request(1, torch.tensor(image), torch.tensor(position), None if unit is None else torch.tensor(unit))
+
+
+def test_blocks_and_images_of_a_request() -> None:
+    asked = Request(
+        1,
+        torch.tensor([2, 2, 2, 5, 2]),
+        torch.tensor([7, 3, 9, 0, 1]),
+        torch.tensor([2, 1, 1, 1]),
+    )
+    blocks = [(b.image, b.position.tolist(), b.unit.tolist()) for b in asked.blocks()]
+    assert blocks == [(2, [7, 3, 9], [2, 1]), (5, [0], [1]), (2, [1], [1])]
+    order = torch.arange(5)
+    images = [(a.image, a.position.tolist(), order[a.place].tolist()) for a in asked.by_image()]
+    assert images == [(2, [7, 3, 9, 1], [0, 1, 2, 4]), (5, [0], [3])]
+
+
+def test_a_writer_writes_what_tensors_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    genuine = files.write_atomically
+
+    def count(path: Path, put: Callable[[IO[bytes]], object]) -> None:
+        calls.append(path)
+        genuine(path, put)
+
+    monkeypatch.setattr(files, "write_atomically", count)
+    with RequestWriter(tmp_path / "new" / "r.npz", 2) as writer:
+        writer.add(3, torch.tensor([5, 1, 2]))
+        writer.add(1, torch.arange(4), torch.tensor([4]))
+        writer.add(0, torch.tensor([], dtype=torch.long))
+        writer.add(4, torch.tensor([8, 9, 3], dtype=torch.int32), torch.tensor([2, 1]))
+        assert len(writer) == 10
+    assert calls == [tmp_path / "new" / "r.npz"]  # one write: a kill leaves all of it or nothing
+    image = torch.tensor([3, 3, 3, 1, 1, 1, 1, 4, 4, 4])
+    position = torch.tensor([5, 1, 2, 0, 1, 2, 3, 8, 9, 3])
+    unit = torch.tensor([1, 1, 1, 4, 2, 1])
+    back, plain = Request.load(tmp_path / "new" / "r.npz"), Request(2, image, position, unit)
+    for asked in (back, plain):
+        assert asked.image.tolist() == image.tolist()
+        assert asked.position.tolist() == position.tolist()
+        assert asked.unit is not None
+        assert asked.unit.tolist() == unit.tolist()
+        assert asked.round == 2
+
+
+def test_a_large_request_spools_and_a_wrong_one_leaves_nothing(tmp_path: Path) -> None:
+    many = torch.randperm(1 << 21, generator=torch.Generator().manual_seed(0))  # 8 MB of positions
+    with RequestWriter(tmp_path / "r.npz", 1) as writer:
+        for image in range(3):
+            writer.add(image, many)
+    assert [p.name for p in tmp_path.iterdir()] == ["r.npz"]
+    back = Request.load(tmp_path / "r.npz")
+    assert len(back) == 3 * len(many)
+    assert all(torch.equal(block.position, many) for block in back.blocks())
+    writer = RequestWriter(tmp_path / "other.npz", 1)
+    with pytest.raises(ValueError, match="each position"), writer:
+        writer.add(0, torch.cat([many, many, -many]))
+    assert [p.name for p in tmp_path.iterdir()] == ["r.npz"]
+
+
+def test_a_writer_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
+    many = torch.arange(1 << 21) * 2  # more than is kept in memory
+
+    def interrupted() -> None:
+        with RequestWriter(tmp_path / "r.npz", 1) as writer:
+            writer.add(0, many)
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,124 @@
+import re
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+
+from ducats.errors import UserError
+from ducats.models.backbone import Features, check_maps, make_features
+
+
+def features(name: str, output_stride: int, *reductions: int, **knobs: object) -> Features:
+    given = {"channels": 3, "pretrained": False, "weights": None, "strides": "timm", **knobs}
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return make_features(
+            name,
+            output_stride=output_stride,
+            reductions=reductions or (output_stride,),
+            **given,  # type: ignore[arg-type]
+        )
+
+
+def some_images(height: int, width: int) -> Tensor:
+    return torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def lively(network: nn.Module) -> nn.Module:
+    """Every block adds something: timm starts with blocks whose last norm multiplies by 0."""
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            nn.init.uniform_(module.weight, 0.5, 1.5, generator=torch.Generator().manual_seed(1))
+    return network.eval()
+
+
+@pytest.mark.parametrize(
+    ("backbone", "strides", "size", "output_stride"),
+    [
+        ("resnet18", "timm", (64, 96), 8),
+        ("resnet18", "timm", (70, 33), 16),
+        ("resnet26", "timm", (97, 65), 8),
+        ("resnet26", "first", (64, 96), 8),
+        ("resnet26", "first", (97, 65), 8),
+        ("resnet26", "first", (70, 33), 16),
+        ("resnet50", "timm", (65, 64), 8),
+        ("resnet50", "first", (65, 64), 8),
+    ],
+)
+def test_a_dilated_network_gives_the_plain_ones_map_and_what_lies_between(
+    backbone: str, strides: str, size: tuple[int, int], output_stride: int
+) -> None:
+    """Dilation for stride is exact: every 4th position at stride 8 is a position at stride 32."""
+    images, every = some_images(*size), 32 // output_stride
+    with torch.no_grad():
+        plain, dense = (
+            lively(features(backbone, stride, strides=strides).net)(images)[0]
+            for stride in (32, output_stride)
+        )
+    assert dense.shape[-2:] == tuple(-(-side // output_stride) for side in size)
+    assert float(plain.std()) > 0.01
+    assert torch.allclose(dense[..., ::every, ::every], plain, atol=1e-4 * float(plain.abs().max()))
+
+
+def test_strides_first_is_the_same_network_with_and_without_maps() -> None:
+    images = some_images(64, 64)
+    whole = lively(timm.create_model("resnet26", num_classes=0, global_pool=""))
+    for stage in ("layer2", "layer3", "layer4"):
+        block = whole.get_submodule(f"{stage}.0")
+        block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)  # type: ignore[assignment]
+    net = features("resnet26", 32, strides="first").net
+    net.load_state_dict(whole.state_dict())
+    with torch.no_grad():
+        assert torch.allclose(net.eval()(images)[0], whole(images), atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backbone", "widths"),
+    [
+        ("resnet18", [64, 512]),
+        ("mobilenetv3_small_050", [8, 288]),
+        ("convnext_atto", [40, 320]),  # its stages are flattened
+        ("xception41", [256, 2048]),  # its maps are caught by hooks
+    ],
+)
+def test_a_file_of_weights_reaches_every_tensor(tmp_path: Path, backbone: str, widths: list[int]) -> None:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        state = timm.create_model(backbone, num_classes=7).state_dict()
+    torch.save(state, tmp_path / "w.pth")
+    net, found = features(backbone, 8, 4, 8, weights=str(tmp_path / "w.pth"))
+    assert found == widths
+    assert [maps.shape[1] for maps in net.eval()(some_images(64, 64))] == widths
+    for name, tensor in net.state_dict().items():
+        assert torch.equal(tensor, state[re.sub(r"_(\d+)\.", r".\1.", name, count=1)]), name
+
+
+def test_a_file_of_another_network_is_one_sentence(tmp_path: Path) -> None:
+    torch.save(timm.create_model("resnet18").state_dict(), tmp_path / "w.pth")
+    with pytest.raises(UserError, match=r"w.pth does not fit the backbone 'resnet34': 80 of 180"):
+        features("resnet34", 8, weights=str(tmp_path / "w.pth"))
+
+
+@pytest.mark.parametrize(
+    ("backbone", "output_stride", "message"),
+    [
+        ("vit_tiny_patch16_224", 8, r"cannot give maps at output stride 8 .*output_stride=32"),
+        ("vit_tiny_patch16_224", 32, r"cannot give maps at output stride 32 .*such as resnet101$"),
+        ("poolformer_s12", 8, r"stride 8 \(its stages have strides 4, 8, 16, 32\): choose another"),
+        ("resnet18", 4, r"output_stride is 4: choose 8, 16 or 32"),
+    ],
+)
+def test_a_backbone_that_cannot_give_maps_is_one_sentence(
+    backbone: str, output_stride: int, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        check_maps(backbone, output_stride)
+    with pytest.raises(UserError, match=message):
+        features(backbone, output_stride)
+
+
+def test_a_map_that_is_not_there_is_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"'convnext_atto' .*its stages have strides 4, 8, 8, 8"):
+        features("convnext_atto", 8, 2, 8)

@@ -1,0 +1,305 @@
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import timm
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ducats.engine.fit import Optimisation, make_optimiser
+from ducats.errors import UserError
+from ducats.models import BLANK, CHECK, MODELS, Evidential, deeplab_v2, deeplab_v3plus
+from ducats.models.deeplab import DeepLab, HeadV3Plus
+from ducats.models.frozen import FrozenNorm
+
+BOTH = pytest.mark.parametrize("name", ["deeplab_v2", "deeplab_v3plus"])
+STRIDE = {"deeplab_v2": 8, "deeplab_v3plus": 4}
+
+
+def built(name: str = "deeplab_v2", /, seed: int = 0, **knobs: Any) -> DeepLab:
+    given = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False, **knobs}
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = MODELS[name](**given)
+    assert isinstance(network, DeepLab)
+    return network
+
+
+def some_images(height: int = 65, width: int = 97, channels: int = 3, count: int = 2) -> Tensor:
+    return torch.rand(count, channels, height, width, generator=torch.Generator().manual_seed(0))
+
+
+def saved(folder: Path, backbone: str = "resnet18") -> tuple[Path, dict[str, Tensor]]:
+    """A file like the one of ImageNet weights that is about: int8 with a scale per output channel."""
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        state = timm.create_model(backbone, zero_init_last=False).state_dict()
+    arrays: dict[str, Any] = {}
+    for key, tensor in state.items():
+        if tensor.ndim == 4:
+            scale = tensor.abs().amax(dim=(1, 2, 3)) / 127
+            arrays[f"{key}|q"] = (tensor / scale.reshape(-1, 1, 1, 1)).round().to(torch.int8).numpy()
+            arrays[f"{key}|s"] = scale.numpy()
+        elif key.endswith("running_var"):
+            arrays[key] = np.full(len(tensor), 2.0, dtype=np.float32)
+        elif not key.startswith("fc.") and tensor.ndim:
+            arrays[key] = tensor.numpy()
+    np.savez(folder / "w.npz", **arrays)
+    return folder / "w.npz", state
+
+
+@pytest.mark.parametrize(
+    ("size", "output_stride"), [((64, 96), 8), ((65, 97), 8), ((33, 70), 16), ((47, 31), 32)]
+)
+def test_v2_answers_at_its_output_stride(size: tuple[int, int], output_stride: int) -> None:
+    logits, features = built(output_stride=output_stride)(some_images(*size))
+    grid = tuple(-(-side // output_stride) for side in size)
+    assert logits.shape == (2, 5, *grid)
+    assert features.shape == (2, 512, *grid)
+
+
+@pytest.mark.parametrize(
+    ("head_norm", "output_stride"), [("group", 8), ("batch", 8), ("none", 8), ("none", 16), ("group", 32)]
+)
+def test_v3plus_answers_at_stride_4(head_norm: str, output_stride: int) -> None:
+    network = built("deeplab_v3plus", head_norm=head_norm, output_stride=output_stride)
+    logits, features = network(some_images(65, 98))
+    assert logits.shape == (2, 5, 17, 25)
+    assert features.shape == (2, 512, 17, 25)
+    assert torch.equal(logits, network.head.last(features))  # type: ignore[operator]
+    norms = {type(m).__name__ for m in network.head.modules() if "Norm" in type(m).__name__}
+    assert norms == {"group": {"GroupNorm"}, "batch": {"BatchNorm2d"}, "none": set()}[head_norm]
+
+
+@BOTH
+@pytest.mark.parametrize("backbone", ["mobilenetv3_small_050", "convnext_atto", "regnety_002"])
+def test_other_families_of_backbones_will_do(name: str, backbone: str) -> None:
+    network = built(name, backbone=backbone)
+    side = 64 // STRIDE[name]
+    assert network(some_images(64, 64))[0].shape == (2, 5, side, side)
+
+
+@BOTH
+def test_a_backbone_without_maps_is_one_sentence(name: str) -> None:
+    with pytest.raises(UserError, match=r"'vit_tiny_patch16_224' cannot give maps at output stride 8"):
+        built(name, backbone="vit_tiny_patch16_224")
+
+
+def test_the_head_of_v2_is_a_sum_of_convolutions() -> None:
+    network = built().eval()
+    logits, features = network(some_images())
+    state = network.head.state_dict()
+    expected = sum(
+        F.conv2d(features, state[f"looks.{i}.weight"], state[f"looks.{i}.bias"], padding=r, dilation=r)
+        for i, r in enumerate((6, 12, 18, 24))
+    )
+    assert isinstance(expected, Tensor)
+    assert torch.allclose(logits, expected, atol=1e-6)
+    stacked = torch.cat([state[f"looks.{i}.weight"].flatten() for i in range(4)])
+    assert float(stacked.std()) == pytest.approx(0.01, rel=0.02)
+
+
+def test_the_head_of_v3plus_is_the_published_one() -> None:
+    """Written down again, without norms and in evaluation."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        head = HeadV3Plus([6, 10], 5, [6, 12, 18], "none", 0.1).eval()
+    low, deep = torch.rand(2, 6, 9, 11), torch.rand(2, 10, 5, 6)
+    w = {key.removesuffix(".weight"): tensor for key, tensor in head.state_dict().items()}
+
+    def separable(maps: Tensor, key: str, rate: int) -> Tensor:
+        each = F.conv2d(maps, w[f"{key}.0"], padding=rate, dilation=rate, groups=maps.shape[1]).relu()
+        return F.conv2d(each, w[f"{key}.2"]).relu()
+
+    pooled = F.conv2d(F.adaptive_avg_pool2d(deep, 1), w["whole.0"]).relu()
+    seen = [
+        F.conv2d(deep, w["point.0"]).relu(),
+        *(separable(deep, f"looks.{i}", rate) for i, rate in enumerate((6, 12, 18))),
+        F.interpolate(pooled, deep.shape[-2:], mode="bilinear"),
+    ]
+    joined = F.conv2d(torch.cat(seen, 1), w["join.0"], padding=1).relu()
+    fine = F.interpolate(joined, low.shape[-2:], mode="bilinear", align_corners=True)
+    features = torch.cat([fine, F.conv2d(low, w["low.0"]).relu()], 1)
+    assert features.shape[1] == 560
+    for key in ("decode.0", "decode.1"):
+        features = separable(features, key, 1)
+    logits = F.conv2d(features, w["last"], w["last.bias"])
+    ours = head([low, deep])
+    assert torch.allclose(ours[1], features, atol=1e-4)
+    assert torch.allclose(ours[0], logits, atol=1e-4)
+    assert float(w["join.0"].std()) == pytest.approx((2 / (2560 * 9)) ** 0.5, rel=0.01)  # Kaiming
+
+
+def test_parameters_of_the_published_network() -> None:
+    """Counted by hand: a bottleneck of width p has 6 p channels to norm and 17 p^2 weights at 4 p inputs."""
+    stages = [(64, 3, 64), (128, 4, 256), (256, 23, 512), (512, 3, 1024)]  # width, blocks, inputs
+    weights = 3 * 64 * 49
+    for p, blocks, inputs in stages:
+        weights += p * inputs + 9 * p * p + 4 * p * p + 4 * p * inputs + (blocks - 1) * 17 * p * p
+    head = 4 * (9 * 2048 * 19 + 19)
+    frozen = BLANK["deeplab_v2"](classes=19, channels=3)
+    assert sum(p.numel() for p in frozen.parameters()) == weights + head == 43_795_724
+    norms = [m for m in frozen.modules() if isinstance(m, FrozenNorm)]
+    assert sum(m.weight.numel() for m in norms) == 64 + sum(6 * p * blocks + 4 * p for p, blocks, _ in stages)
+
+
+@BOTH
+def test_norms_are_frozen_if_there_are_weights(name: str, tmp_path: Path) -> None:
+    file, _ = saved(tmp_path)
+    network = built(name, weights=str(file))
+    norms = [m for m in network.backbone.modules() if isinstance(m, FrozenNorm)]
+    assert len(norms) == 20
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in network.modules())
+    assert not any(isinstance(m, FrozenNorm) for m in built(name).modules())
+    learning = built(name, weights=str(file), frozen=False)
+    assert not any(isinstance(m, FrozenNorm) for m in learning.modules())
+    images = some_images()
+    eval_, train = (network.train(mode).backbone(images) for mode in (False, True))
+    assert all(torch.equal(one, other) for one, other in zip(eval_, train, strict=True))
+    same = learning.eval().backbone(images)
+    assert all(torch.allclose(one, other, atol=1e-4) for one, other in zip(eval_, same, strict=True))
+
+
+@pytest.mark.parametrize("strides", ["timm", "first"])
+def test_an_int8_file_of_weights_loads_in_full(tmp_path: Path, strides: str) -> None:
+    file, state = saved(tmp_path, "resnet26")
+    network = built(backbone="resnet26", weights=str(file), strides=strides, norm_eps=0)
+    for key, tensor in network.backbone.state_dict().items():
+        if key.endswith("running_var"):
+            assert tensor.unique().tolist() == [2.0]
+        else:
+            assert torch.allclose(tensor, state[key], atol=float(state[key].abs().max()) / 200), key
+    assert network.lr_multipliers == {"backbone": 0.1}
+    assert {m.eps for m in network.modules() if isinstance(m, FrozenNorm)} == {0}
+    assert bool(network(some_images())[0].isfinite().all())
+
+
+@BOTH
+def test_every_parameter_learns_and_the_backbone_at_its_own_pace(name: str, tmp_path: Path) -> None:
+    network = built(name, weights=str(saved(tmp_path)[0]))
+    optimiser = make_optimiser(network, Optimisation(lr=3e-3))
+    rates = {id(p): group["first_lr"] for group in optimiser.param_groups for p in group["params"]}
+    for key, parameter in network.named_parameters():
+        expected = 3e-4 if key.startswith("backbone.") else 3e-3
+        assert rates[id(parameter)] == pytest.approx(expected)
+    network(some_images())[0].square().mean().backward()
+    for key, parameter in network.named_parameters():
+        assert parameter.grad is not None, key
+        assert bool(parameter.grad.isfinite().all()), key
+        assert bool(parameter.grad.any()), key
+
+
+@BOTH
+@pytest.mark.parametrize("learnt", [True, False])
+def test_a_run_that_has_begun_needs_no_weights(name: str, learnt: bool, tmp_path: Path) -> None:
+    file = str(saved(tmp_path)[0]) if learnt else None
+    network = built(name, weights=file)
+    knobs = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False}
+    other = BLANK[name](**knobs, weights=str(tmp_path / "gone.npz") if learnt else None)
+    assert isinstance(other, DeepLab)
+    assert other.lr_multipliers == network.lr_multipliers == ({"backbone": 0.1} if learnt else {})
+    other.load_state_dict(network.state_dict())
+    assert torch.equal(other.eval()(some_images())[0], network.eval()(some_images())[0])
+
+
+@BOTH
+def test_half_floats_stay_half_and_finite(name: str, tmp_path: Path) -> None:
+    network = built(name, weights=str(saved(tmp_path)[0])).eval()
+    images = some_images()
+    plain = network(images)
+    with torch.autocast("cpu", torch.bfloat16):
+        half = network(images)
+    for one, other in zip(half, plain, strict=True):
+        assert one.dtype == torch.bfloat16
+        assert one.shape == other.shape
+        assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 0.1
+
+
+def test_normalisation_comes_with_the_backbone() -> None:
+    network, images = built(backbone="tf_efficientnet_lite0").eval(), some_images()
+    assert torch.allclose(network(images)[1], network.backbone(2 * images - 1)[-1], atol=1e-4)
+    street = built().eval()
+    mean = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
+    std = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
+    assert torch.allclose(street(images)[1], street.backbone((images - mean) / std)[-1], atol=1e-4)
+
+
+@BOTH
+@pytest.mark.parametrize("channels", [1, 4])
+def test_other_than_three_channels(name: str, channels: int) -> None:
+    side = 32 // STRIDE[name]
+    logits = built(name, channels=channels)(some_images(32, 32, channels))[0]
+    assert logits.shape == (2, 5, side, side)
+
+
+def test_channels_last_gives_the_same() -> None:
+    network, images = built("deeplab_v3plus").eval(), some_images()
+    plain = network(images)[0]
+    other = network.to(memory_format=torch.channels_last)(
+        images.contiguous(memory_format=torch.channels_last)
+    )[0]
+    assert torch.allclose(plain, other, atol=1e-3 * float(plain.detach().abs().max()))
+
+
+def test_evidence_waits_for_the_interpolation() -> None:
+    network = built().eval()
+    output = Evidential(network, "exp_clamped")(some_images())
+    logits, features = network(some_images())
+    assert torch.equal(output.z, logits)
+    assert output.features is not None
+    assert torch.equal(output.features, features)
+    assert output.size == (65, 97)
+    assert output.evidence(torch.tensor([-20.0, 3.0, 20.0])).tolist() == [-10.0, 3.0, 10.0]
+
+
+@BOTH
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"backbone": "resnet5"}, r"timm has no model 'resnet5'"),
+        ({"backbone": "densenet121"}, r"'densenet121' cannot give maps at output stride 8"),
+        ({"output_stride": 4}, r"output_stride is 4: choose 8, 16 or 32"),
+        ({"weights": "gone.npz"}, r"no file of weights gone.npz"),
+        ({"frozen": True, "pretrained": False}, r"norms of random weights.*leave it at null"),
+    ],
+)
+def test_what_cannot_start_is_refused_before_images_are_read(
+    name: str, knobs: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        CHECK[name](**knobs)
+
+
+@BOTH
+def test_what_can_start_is_not_refused(name: str) -> None:
+    CHECK[name]()
+    CHECK[name](backbone="convnext_atto", pretrained=False, output_stride=16)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "message"),
+    [
+        ({"rates": []}, r"rates is \[\]: give one or more"),
+        ({"rates": [6, 0]}, r"rates is \[6, 0\]"),
+        ({"norm_eps": 0.0}, r"norm_eps is of frozen norms, and these are not"),
+        ({"frozen": True, "norm_eps": -1.0}, r"norm_eps is -1.0"),
+    ],
+)
+def test_knobs_that_cannot_be_meant_are_one_sentence(knobs: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        built(**knobs)
+
+
+def test_head_norms_have_three_names() -> None:
+    with pytest.raises(UserError, match=r"head_norm is 'layer': choose group, batch, none"):
+        built("deeplab_v3plus", head_norm="layer")
+    with pytest.raises(UserError, match=r"head_norm is 'layer'"):
+        CHECK["deeplab_v3plus"](head_norm="layer")
+
+
+def test_the_builders_are_named() -> None:
+    assert MODELS["deeplab_v2"] is deeplab_v2
+    assert MODELS["deeplab_v3plus"] is deeplab_v3plus
+    assert BLANK.keys() == CHECK.keys() <= MODELS.keys()

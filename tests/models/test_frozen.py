@@ -1,0 +1,154 @@
+import copy
+from typing import Any
+
+import pytest
+import timm
+import torch
+from timm.layers.norm_act import BatchNormAct2d
+from torch import Tensor, nn
+
+from ducats.errors import UserError
+from ducats.models.frozen import FrozenNorm, freeze_norms
+
+
+def some(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def used(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
+    """A batch norm that has seen something."""
+    width = norm.num_features
+    with torch.no_grad():
+        if norm.affine:
+            norm.weight.copy_(some(width, seed=1))
+            norm.bias.copy_(some(width, seed=2))
+        assert norm.running_mean is not None
+        assert norm.running_var is not None
+        norm.running_mean.copy_(some(width, seed=3))
+        norm.running_var.copy_(some(width, seed=4).square() + 0.01)
+    return norm
+
+
+@pytest.mark.parametrize("training", [True, False])
+@pytest.mark.parametrize(
+    "norm",
+    [
+        nn.BatchNorm2d(6),
+        nn.BatchNorm2d(6, eps=0.1),
+        nn.BatchNorm2d(6, affine=False),
+        BatchNormAct2d(6, act_layer=nn.SiLU),
+        BatchNormAct2d(6, apply_act=False),
+    ],
+    ids=["plain", "eps", "bare", "with activation", "without"],
+)
+def test_it_is_a_batch_norm_in_evaluation(norm: nn.BatchNorm2d, training: bool) -> None:
+    maps = some(2, 6, 5, 3)
+    norm = used(norm)
+    frozen = FrozenNorm(norm).train(training)
+    assert torch.allclose(frozen(maps), norm.eval()(maps), atol=1e-5)
+    assert list(frozen.parameters()) == []
+
+
+def test_the_published_one_has_no_eps() -> None:
+    norm, maps = used(nn.BatchNorm2d(3, eps=0.5)), some(2, 3, 4, 4)
+    w, b, m, v = (
+        t.detach().reshape(1, 3, 1, 1)  # type: ignore[union-attr]
+        for t in (norm.weight, norm.bias, norm.running_mean, norm.running_var)
+    )
+    expected = maps * w * v ** (-1 / 2) + (b - m * w * v ** (-1 / 2))
+    assert torch.allclose(FrozenNorm(norm, eps=0)(maps), expected, atol=1e-5)
+    assert not torch.allclose(FrozenNorm(norm)(maps), expected, atol=1e-2)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
+def test_dtype_and_layout_stay(dtype: torch.dtype) -> None:
+    frozen = FrozenNorm(used(nn.BatchNorm2d(4)))
+    maps = some(2, 4, 5, 3).to(dtype, memory_format=torch.channels_last)
+    with torch.autocast("cpu", torch.bfloat16):
+        normed = frozen(maps)
+    assert normed.dtype == dtype
+    assert normed.is_contiguous(memory_format=torch.channels_last)
+    exact = frozen(maps.float())
+    assert torch.allclose(normed.float(), exact, atol=0.05)
+
+
+def test_only_the_scale_is_kept_for_the_backward_pass() -> None:
+    frozen, maps = FrozenNorm(used(nn.BatchNorm2d(4))), some(2, 4, 5, 3).requires_grad_()
+    kept: list[int] = []
+
+    def pack(tensor: Tensor) -> Tensor:
+        kept.append(tensor.numel())
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        normed = frozen(maps)
+    assert kept == [4]
+    normed.sum().backward()
+    assert maps.grad is not None
+    scale = frozen.weight / (frozen.running_var + 1e-5).sqrt()
+    assert torch.allclose(maps.grad, scale.reshape(1, 4, 1, 1).expand_as(maps))
+
+
+def test_what_is_loaded_or_changed_counts() -> None:
+    norm, other = used(nn.BatchNorm2d(4)), nn.BatchNorm2d(4)
+    frozen, maps = FrozenNorm(other), some(2, 4, 5, 3)
+    assert torch.allclose(frozen(maps), maps, atol=1e-4)
+    frozen.load_state_dict(norm.state_dict())  # with its counter of batches
+    norm.eval()
+    assert torch.allclose(frozen(maps), norm(maps), atol=1e-5)
+    assert frozen.state_dict().keys() == norm.state_dict().keys() - {"num_batches_tracked"}
+    copied = copy.deepcopy(frozen)
+    frozen.bias += 1
+    assert torch.allclose(frozen(maps), norm(maps) + 1, atol=1e-5)
+    assert torch.allclose(copied(maps), norm(maps), atol=1e-5)
+    assert torch.allclose(copied.double()(maps.double()), norm.double()(maps.double()))
+
+
+def test_training_goes_on_after_inference() -> None:
+    frozen = FrozenNorm(used(nn.BatchNorm2d(4)))
+    with torch.inference_mode():
+        frozen(some(2, 4, 3, 3))
+    maps = some(2, 4, 3, 3).requires_grad_()
+    frozen(maps).sum().backward()
+    assert maps.grad is not None
+
+
+def as_used(network: nn.Module) -> nn.Module:
+    for module in network.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            used(module)
+            module.weight.data.abs_()
+            assert module.running_var is not None
+            module.running_var += 1  # so that dozens of layers in a row stay within float32
+    return network.eval()
+
+
+@pytest.mark.parametrize("backbone", ["resnet18", "mobilenetv3_small_050", "regnety_002", "xception41"])
+def test_a_frozen_network_is_the_network_in_evaluation(backbone: str) -> None:
+    network: Any = as_used(timm.create_model(backbone, features_only=True))
+    images, count = torch.rand(1, 3, 64, 64), sum(isinstance(m, nn.BatchNorm2d) for m in network.modules())
+    with torch.no_grad():
+        expected = network(images)
+        assert freeze_norms(network) == count > 10
+        for one, other in zip(network.train()(images), expected, strict=True):
+            assert torch.allclose(one, other, rtol=1e-3, atol=1e-3 * float(other.abs().max()))
+    assert not any(isinstance(m, nn.BatchNorm2d) for m in network.modules())
+
+
+def test_other_norms_stay() -> None:
+    network = nn.Sequential(nn.GroupNorm(2, 4), nn.BatchNorm2d(4, track_running_stats=False))
+    assert freeze_norms(network) == 0
+
+
+def test_a_variance_of_zero_needs_an_eps() -> None:
+    network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
+    network[1].running_var[2] = 0  # type: ignore[operator]
+    with pytest.raises(UserError, match=r"'1' has a channel whose variance is 0.*norm_eps"):
+        freeze_norms(network, eps=0)
+    assert freeze_norms(network) == 1
+
+
+@pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf")])
+def test_an_eps_is_no_less_than_zero(eps: float) -> None:
+    with pytest.raises(UserError, match=r"norm_eps is .*: give 0, a small positive number"):
+        freeze_norms(nn.Sequential(nn.BatchNorm2d(4)), eps=eps)

@@ -1,0 +1,322 @@
+"""The report over runs about pixels: mIoU leads, classes are shown, images and pixels never share a mean."""
+
+import csv as comma_separated
+import json
+import re
+from collections.abc import Mapping, Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from ducats.errors import UserError
+from ducats.report import by_method, csv, find_runs, headline, markdown, read_run, report, summary
+from ducats.report.classes import class_table
+from ducats.report.curves import over_labels
+from ducats.report.provenance import cautions
+from ducats.report.tables import Spread, by_kind, curve
+
+CLASSES = ("road", "car", "<sky>")
+
+
+def stage(
+    number: int, ious: Sequence[float | None], *, labels: int, clicks: int, star: bool, accuracy: float = 0.9
+) -> dict[str, Any]:
+    known = [iou for iou in ious if iou is not None]
+    record: dict[str, Any] = {"kind": "stage", "stage": number, "epoch": 2 * number + 2}
+    record |= {"labels": labels, "clicks": clicks, "measured_on": "held_out", "images": 7, "pixels": 917504}
+    record |= {"headline": "mean_iou", "mean_iou": sum(known) / len(known), "class_iou": list(ious)}
+    record |= {"resolution": "256x512 (network)", "accuracy": accuracy, "mean_class_accuracy": 0.7}
+    record |= {"ece": 0.08, "nll": 0.4, "brier": 0.2, "aurc": 0.03}
+    record |= {"mean_iou_star": sum(known[:2]) / len(known[:2])} if star else {}
+    confidence = [(place + 0.5) / 5 for place in range(5)]
+    record["reliability"] = {
+        "upper": [(place + 1) / 5 for place in range(5)],
+        "count": [0, 4000, 20000, 93504, 800000],
+        "confidence": [None, *confidence[1:]],
+        "accuracy": [None, *(0.9 * c for c in confidence[1:])],
+    }
+    return record | {"seconds": 10.0 + number}
+
+
+def write_run(
+    folder: Path,
+    method: str = "duc",
+    seed: int = 0,
+    ious: Sequence[Sequence[float | None]] = ((0.5, 0.2, None), (0.7, 0.4, 0.1)),
+    *,
+    per_round: int = 262144,
+    per_click: int = 1,
+    star: bool = False,
+    classes: Sequence[str] = CLASSES,
+    finished: bool = True,
+) -> Path:
+    """A run about pixels: its IoUs by stage and class."""
+    folder.mkdir(parents=True)
+    task = {"name": "segmentation", "unit": "pixel" if per_click == 1 else "region", "resolution": "network"}
+    (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, "task": task}))
+    (folder / "data.yaml").write_text(yaml.safe_dump({"classes": list(classes)}))
+    lines: list[dict[str, Any]] = [
+        {"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e, "target/u_dis": 0.3 / e}}
+        for e in range(1, 2 * len(ious) + 1)
+    ]
+    for place, values in enumerate(ious):
+        spent = place * per_round
+        lines.append(stage(place, values, labels=spent, clicks=spent // per_click, star=star))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        (folder / "model.safetensors").touch()
+    return folder
+
+
+def image_run(folder: Path, method: str = "duc", seed: int = 0, accuracy: float = 0.7) -> Path:
+    """A run about whole images, as they were before pixels could be bought: it names no task, no headline."""
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed}))
+    lines = [
+        {
+            "kind": "stage",
+            "stage": n,
+            "epoch": n + 1,
+            "labels": 10 * n,
+            "accuracy": a,
+            "ece": 0.1,
+            "seconds": 1,
+        }
+        for n, a in enumerate((0.5, accuracy))
+    ]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (folder / "model.safetensors").touch()
+    return folder
+
+
+# -- numbers ---------------------------------------------------------------------------------------------
+
+
+def test_a_run_about_pixels_is_ranked_by_miou(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "a"))
+    assert (run.kind.headline, run.classes) == ("mean_iou", CLASSES)
+    row = by_method([run])[0]
+    assert row.score.mean == pytest.approx(0.4)
+    assert row.score.deviation is None
+    assert row.accuracy == Spread(0.9, None)
+
+
+def test_several_seeds_give_mean_and_deviation_of_miou(tmp_path: Path) -> None:
+    for seed, iou in enumerate((0.3, 0.4, 0.5)):
+        write_run(tmp_path / str(seed), seed=seed, ious=[(0.2,), (iou,)], classes=["road"])
+    rows = by_method(find_runs([tmp_path]))
+    assert rows[0].score.mean == pytest.approx(0.4)
+    assert rows[0].score.deviation == pytest.approx(0.1)
+    assert "| duc | 40.00 ± 10.00 | 262,144 | 90.00 ± 0.00 |" in markdown(rows)
+    table = list(comma_separated.DictReader(csv(rows).splitlines()))
+    assert table[0]["headline"] == "mean_iou"
+    assert float(table[0]["mean_iou_mean"]) == pytest.approx(0.4)
+    assert float(table[0]["brier_mean"]) == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize(
+    ("more", "title"), [({"star": True}, "mIoU* %"), ({"per_click": 9}, "Clicks"), ({}, None)]
+)
+def test_columns_that_say_nothing_are_left_out(tmp_path: Path, more: Mapping[str, Any], title: str) -> None:
+    head = markdown(by_method([read_run(write_run(tmp_path / "a", **more))])).splitlines()[0]
+    assert [name for name in ("mIoU* %", "Clicks") if name in head] == ([title] if title else [])
+
+
+def test_summary_has_what_pixels_need(tmp_path: Path) -> None:
+    row = summary([read_run(write_run(tmp_path / "a", per_click=4, star=True))])[0]
+    assert row == {
+        "method": "duc",
+        "seed": 0,
+        "accuracy": 0.9,
+        "ece": 0.08,
+        "labels": 262144,
+        "seconds": 11.0,
+        "headline": "mean_iou",
+        "mean_iou": 0.4,
+        "mean_iou_star": 0.55,
+        "clicks": 65536,
+        "classes": list(CLASSES),
+        "class_iou": [0.7, 0.4, 0.1],
+    }
+
+
+def test_a_curve_over_clicks_has_clicks(tmp_path: Path) -> None:
+    runs = [read_run(write_run(tmp_path / "a", per_round=900, per_click=9))]
+    assert [point.labels for point in curve(runs, "duc", "mean_iou")] == [0, 900]
+    assert [point.labels for point in curve(runs, "duc", "mean_iou", "clicks")] == [0, 100]
+
+
+def test_classes_before_and_after(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", seed=0, ious=[(0.2, None, None), (0.5, 0.3, None)])
+    write_run(tmp_path / "b", seed=1, ious=[(0.4, None, 0.1), (0.7, 0.1, None)])
+    write_run(tmp_path / "c", "source-only", ious=[(0.9, 0.1, 0.1)])
+    table = class_table(find_runs([tmp_path]))
+    assert table is not None
+    assert (table.classes, table.methods) == (CLASSES, ("duc", "source-only"))
+    before, after = table.before["duc"], table.after["duc"]
+    assert before is not None
+    assert before[0] is not None
+    assert before[0].mean == pytest.approx(0.3)
+    assert before[0].deviation == pytest.approx(0.2 / 2**0.5)
+    assert before[1:] == (None, Spread(0.1, None))
+    assert [value and round(value.mean, 6) for value in after] == [0.6, 0.2, None]
+    assert table.before["source-only"] is None
+    assert [table.best(place) for place in range(3)] == [{"source-only"}, {"duc"}, set()]
+
+
+def test_classes_of_other_data_are_not_compared(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    write_run(tmp_path / "b", "random", ious=[(0.2, 0.3)], classes=["x", "y"])
+    assert class_table(find_runs([tmp_path])) is None
+
+
+def test_classes_without_names_have_numbers(tmp_path: Path) -> None:
+    table = class_table([read_run(write_run(tmp_path / "a", classes=["too", "few"]))])
+    assert table is not None
+    assert table.classes == ("class 0", "class 1", "class 2")
+
+
+# -- words -----------------------------------------------------------------------------------------------
+
+
+def test_words_say_miou_and_pixels(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / f"duc-{seed}", "duc", seed, [(0.2,), (0.6 + seed / 100,)])
+        write_run(tmp_path / f"random-{seed}", "random", seed, [(0.2,), (0.5 + seed / 100,)])
+    found = headline(by_method(find_runs([tmp_path])))
+    assert found.sentence == (
+        "duc has the highest mIoU, 60.5% (± 0.7 over 2 seeds) with 262,144 labelled pixels, "
+        "10.0 points above random."
+    )
+    alone = headline(by_method([read_run(write_run(tmp_path / "x", "ripu", per_round=900, per_click=9))]))
+    assert alone.sentence == "ripu has an mIoU of 40.0% with 900 labelled pixels in 100 clicks."
+
+
+def test_nothing_is_claimed_of_pixels_that_nobody_measured(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", ious=[], finished=False)
+    result = report([folder], tmp_path / "out")
+    assert result.headline.sentence == "No run was measured on a test set, so mIoU cannot be compared."
+    assert result.classes_csv is None
+
+
+# -- images and pixels in one report -----------------------------------------------------------------------
+
+
+def test_kinds_are_never_averaged_together(tmp_path: Path) -> None:
+    image_run(tmp_path / "a", accuracy=0.75)
+    write_run(tmp_path / "b")
+    runs = find_runs([tmp_path])
+    assert [[run.name for run in group] for group in by_kind(runs)] == [["a"], ["b"]]
+    rows = by_method(runs)
+    assert [(row.method, row.kind.headline, row.score.mean) for row in rows] == [
+        ("duc", "accuracy", 0.75),
+        ("duc", "mean_iou", pytest.approx(0.4)),
+    ]
+    with pytest.raises(ValueError, match="cannot be ranked"):
+        headline(rows)
+    assert any("different measures (accuracy and mIoU)" in caution for caution in cautions(runs))
+
+
+class Ids(HTMLParser):
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.ids += [value or "" for key, value in attrs if key == "id"]
+
+
+def test_a_page_of_both_kinds_has_a_part_for_each(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        image_run(tmp_path / "runs" / f"image-{seed}", seed=seed)
+        write_run(tmp_path / "runs" / f"pixel-{seed}", seed=seed, per_click=9)
+    result = report([tmp_path / "runs"], tmp_path / "out")
+    page = result.page.read_text(encoding="utf-8")
+    found = Ids(page).ids
+    assert len(found) == len(set(found)) > 0
+    assert page.count("<h1>") == 2
+    assert page.count("each kind is reported on its own") == 1
+    assert "duc has an accuracy of 70.0%" in result.headline.sentence
+    assert "duc has an mIoU of 40.0%" in result.headline.sentence
+    assert result.table_markdown.read_text().count("| Method |") == 2
+    lines = list(comma_separated.DictReader(result.table_csv.read_text().splitlines()))
+    assert [(line["headline"], line["mean_iou_mean"] != "") for line in lines] == [
+        ("accuracy", False),
+        ("mean_iou", True),
+    ]
+
+
+# -- the page --------------------------------------------------------------------------------------------
+
+
+def test_the_page_about_pixels(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a", star=True)
+    write_run(tmp_path / "runs" / "b", "random", per_click=9)
+    result = report([tmp_path / "runs"], tmp_path / "out")
+    page = result.page.read_text(encoding="utf-8")
+    for text in (
+        "mIoU over labelled pixels",
+        "mIoU over clicks",
+        "Pixel accuracy %",
+        "&lt;sky&gt;",
+        "262,144",
+        "Measured on 7 held-out target images, never asked about: 917,504 pixels at 256x512 (network).",
+    ):
+        assert text in page
+    assert "<sky>" not in page
+    assert "accuracy over" not in page.lower()
+    assert "| road | 50.0 → 70.0 | 50.0 → 70.0 |" in result.table_markdown.read_text()
+    assert result.classes_csv is not None
+    lines = list(comma_separated.DictReader(result.classes_csv.read_text().splitlines()))
+    assert [(line["method"], line["class"], line["after_mean"]) for line in lines[:2]] == [
+        ("duc", "road", "0.7"),
+        ("duc", "car", "0.4"),
+    ]
+    again = report([tmp_path / "runs"], tmp_path / "again")
+    assert again.page.read_bytes() == result.page.read_bytes()
+
+
+@pytest.mark.parametrize(("budgets", "scale"), [((10**6, 10**6), "400k"), ((2 * 10**4, 10**7), "100k")])
+def test_an_axis_of_pixels_is_readable(tmp_path: Path, budgets: tuple[int, int], scale: str) -> None:
+    for name, budget in zip("ab", budgets, strict=True):
+        write_run(tmp_path / name, name, per_round=budget)
+    figure = over_labels(find_runs([tmp_path]), "mean_iou", "mIoU")
+    ticks = re.findall(r">([0-9.]+[kM]?)</text>", figure)
+    assert "labelled pixels" in figure
+    assert "mIoU, %" in figure
+    assert {"0", scale} <= set(ticks)
+    assert not any(len(tick) > 5 for tick in ticks)
+
+
+def test_other_resolutions_are_cautioned(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    other = write_run(tmp_path / "b", "random") / "metrics.jsonl"
+    assert not any("resolution" in caution for caution in cautions(find_runs([tmp_path])))
+    other.write_text(other.read_text().replace("256x512 (network)", "720x960 (original)"))
+    assert any("different resolutions" in caution for caution in cautions(find_runs([tmp_path])))
+
+
+@pytest.mark.parametrize(
+    ("broken", "message"),
+    [
+        ({"class_iou": [0.5, "much"]}, "class_iou"),
+        ({"class_iou": 0.5}, "class_iou"),
+        ({"headline": "beauty"}, "'beauty'"),
+        ({"mean_iou": "0.5"}, "'mean_iou'"),
+        ({"pixels": "many"}, "'pixels'"),
+    ],
+)
+def test_broken_records_are_errors_that_name_the_line(
+    tmp_path: Path, broken: dict[str, Any], message: str
+) -> None:
+    folder = write_run(tmp_path / "a", ious=[(0.5,)])
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps(line) + "\n" for line in [*lines[:-1], lines[-1] | broken]))
+    with pytest.raises(UserError, match=message) as caught:
+        report([folder], tmp_path / "out")
+    assert f"{path} line 3" in str(caught.value)

@@ -1,0 +1,69 @@
+"""Criteria, against their definitions, on rows and on maps alike."""
+
+import math
+
+import pytest
+import torch
+
+from ducats import dirichlet
+from ducats.criteria import CRITERIA, columns_of, criterion
+from ducats.errors import UserError
+
+NAMES = [*(n for n, c in CRITERIA.items() if not c.of_pixels), "published_u_dis@1e-07"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rows_and_maps_agree(name: str) -> None:
+    maps = torch.randn(2, 5, 3, 4, generator=torch.Generator().manual_seed(0)) * 3
+    rows = maps.permute(0, 2, 3, 1).reshape(-1, 5)
+    found = criterion(name).of(maps)
+    assert found.shape == (2, 3, 4)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.flatten(), columns_of(rows, None, (name,))[name])
+
+
+def test_values_by_hand() -> None:
+    z = torch.tensor([[60.0, 30.0, 10.0], [1.0, 1.0, 1.0]]).log()
+    found = columns_of(z, None, ("entropy", "margin", "confidence", "u_dis", "u_data"))
+    assert found["margin"].tolist() == pytest.approx([0.3, 0.0], abs=1e-6)
+    assert found["confidence"].tolist() == pytest.approx([0.6, 1 / 3])
+    assert found["entropy"][1].item() == pytest.approx(math.log(3))
+    assert found["u_data"][1].item() == pytest.approx(1 / 2 + 1 / 3)  # psi(4) - psi(2)
+    assert found["u_dis"][1].item() == pytest.approx(math.log(math.log(3) - 5 / 6), rel=1e-5)
+
+
+def test_the_published_distribution_uncertainty() -> None:
+    z = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).double()
+    alpha = z.exp()
+    total = alpha.sum(1, keepdim=True)
+    p = alpha / total
+    expected = (p * (torch.digamma(alpha + 1) - torch.digamma(total + 1))).sum(1) - (
+        p * (p + 1e-3).log()
+    ).sum(1)
+    torch.testing.assert_close(criterion("published_u_dis@1e-3").of(z), expected)
+    torch.testing.assert_close(
+        criterion("published_u_dis@0").of(z), dirichlet.distribution_uncertainty(z), atol=1e-9, rtol=1e-6
+    )
+
+
+def test_columns_are_those_asked_for() -> None:
+    z, features = torch.zeros(2, 3), torch.ones(2, 4)
+    assert columns_of(z, features, ()) == {}
+    assert list(columns_of(z, features, ("features", "margin", "z"))) == ["features", "margin", "z"]
+
+
+@pytest.mark.parametrize("name", ["entrpy", "impurity@", "impurity@wide", "published_u_dis", "u_dis@3", ""])
+def test_an_unknown_column_lists_the_known(name: str) -> None:
+    with pytest.raises(UserError, match=r"no column; there are: z, features, entropy, .*impurity@NUMBER"):
+        columns_of(torch.zeros(1, 2), None, (name,))
+
+
+@pytest.mark.parametrize("name", ["impurity", "impurity@32"])
+def test_images_have_no_impurity(name: str) -> None:
+    with pytest.raises(UserError, match="pixels have and images have not"):
+        columns_of(torch.zeros(1, 2), None, (name,))
+
+
+def test_missing_features_are_one_sentence() -> None:
+    with pytest.raises(UserError, match=r"needs 'features', but the model gives none"):
+        columns_of(torch.zeros(1, 2), None, ("features",))

@@ -1,0 +1,420 @@
+"""What the doctor finds in data whose pixels have labels, and in plans to buy pixels."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tiny_streets
+from ducats.config import Config, load
+from ducats.data import DATASETS
+from ducats.data.maps import Reader
+from ducats.data.store import Failure, attempts
+from ducats.doctor import Finding, examine, verdict
+from ducats.doctor import maps as maps_module
+from ducats.doctor import plan as plan_module
+from ducats.doctor.task import DATA_WITH_MAPS, MODELS_OF_PIXELS
+from ducats.domain import Domain, Images, Shift
+from ducats.models import MODELS
+from ducats.rows import Output
+
+SETTINGS = (
+    "model={name: small_fcn, knobs: {width: 4, dilations: [1]}, evidence: exp_at_most_10}",
+    "train.epochs=10",
+    "ask={budget: 10%, rounds: 2}",
+    "engine.device=cpu",
+)
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tiny_streets.tree(tmp_path / "data")
+
+
+def config(root: Path, *settings: str, **knobs: Any) -> Config:
+    given: dict[str, Any] = {role: str(root / role) for role in ("source", "target", "test")}
+    given |= {"classes": str(root / "classes.txt"), "size": [12, 16], "truth": True}
+    return load(["segmentation"], [*SETTINGS, *settings], {"data": {"knobs": {**given, **knobs}}})
+
+
+def said(findings: Sequence[Finding], severity: str) -> list[str]:
+    return [finding.what for finding in findings if finding.severity == severity]
+
+
+def has(sentences: Sequence[str], *words: str) -> bool:
+    """Whether one sentence holds all these words."""
+    return any(all(word in sentence for word in words) for sentence in sentences)
+
+
+def errors(checked: Config) -> list[str]:
+    return said(examine(checked), "error")
+
+
+def warned(checked: Config) -> list[str]:
+    return said(examine(checked), "warning")
+
+
+def noted(checked: Config) -> list[str]:
+    return said(examine(checked), "note")
+
+
+# ---- what is sound
+
+
+def test_sound_folders_have_notes_only(root: Path) -> None:
+    findings = examine(config(root))
+    assert {finding.severity for finding in findings} == {"note"}
+    notes = said(findings, "note")
+    for role in ("source", "target", "test"):
+        assert has(notes, f"{role}: 4 images with label maps, 10.0 % of their pixels void")
+    assert has(
+        notes, "of 4 images of the target, 76 pixels are asked for", "19 of each image, 9 to 10 in a round"
+    )
+    assert has(notes, "36 + 40 in all after epoch 2, 4 of 10", "task.resolution=network")
+    assert verdict(findings)[1] == 0
+
+
+def test_drawn_streets_are_sound() -> None:
+    findings = examine(load(["data/streets"], ["data.knobs={source: 30, pool: 3, test: 20}"]))
+    assert said(findings, "error") == []
+    assert has(said(findings, "note"), "source: 30 images with label maps, 0.0 % of their pixels void")
+    assert has(said(findings, "note"), "target: 3 images with label maps, 10.9 % of their pixels void")
+
+
+@pytest.mark.parametrize("config_name", ["gtav-cityscapes", "synthia-cityscapes", "carla-camvid"])
+def test_benchmarks_whose_files_are_not_there(config_name: str, root: Path) -> None:
+    given = {"source": str(root / "none"), "target": str(root)}
+    found = errors(load([f"data/{config_name}"], SETTINGS, {"data": {"knobs": given}}))
+    assert has(found, str(root / "none"), "does not hold")
+
+
+def test_a_benchmark_in_its_own_layout(tmp_path: Path) -> None:
+    carla, camvid = tmp_path / "carla", tmp_path / "camvid"
+    for number in range(3):
+        for folder in (carla / "images", camvid / "train", camvid / "test"):
+            folder.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(tiny_streets.scene(number + len(folder.parts[-1]))[0]).save(
+                folder / f"{number}.png"
+            )
+        tags = np.resize(np.arange(29), tiny_streets.SIZE).astype(np.uint8)
+        (carla / "labels").mkdir(exist_ok=True)
+        Image.fromarray(np.stack([tags, tags, 0 * tags], -1)).save(carla / f"labels/{number}.png")
+        for split in ("train", "test"):
+            (camvid / f"{split}annot").mkdir(exist_ok=True)
+            ids = np.resize(np.arange(12 if split == "train" else 14), tiny_streets.SIZE).astype(np.uint8)
+            Image.fromarray(ids).save(camvid / f"{split}annot/{number}.png")
+    knobs = {"source": str(carla), "target": str(camvid), "size": [12, 16]}
+    findings = examine(load(["data/carla-camvid"], SETTINGS, {"data": {"knobs": knobs}}))
+    assert has(said(findings, "note"), "source: 3 images with label maps", "% of their pixels void")
+    assert has(said(findings, "note"), "target: 3 images with label maps, 8.3 % of their pixels void")
+    assert has(said(findings, "error"), "label files of the test", "id 12", "id 13", "data.knobs.ids")
+
+
+def test_a_target_without_labels_is_asked_of_people(root: Path) -> None:
+    findings = examine(config(root, "ask.budget=20/image", truth=False))
+    assert {finding.severity for finding in findings} == {"note"}
+    notes = said(findings, "note")
+    assert has(notes, "target: 4 images without labels")
+    assert has(notes, "80 pixels are asked for", "20 of each image, 10 in a round; 40 + 40 in all")
+    assert has(notes, "a person will be asked for 40 pixels in each of 2 rounds", "label PNGs")
+
+
+def test_masks_say_what_they_leave_out(root: Path) -> None:
+    for number in range(4):
+        mask = np.zeros(tiny_streets.SIZE, np.uint8)
+        mask[:5] = 255
+        path = root / f"target/masks/{100 + number}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(mask).save(path)
+    assert has(
+        noted(config(root, truth=False)), "4 images without labels; masks leave 25.0 % of the pixels out"
+    )
+
+
+# ---- files
+
+
+def test_broken_images_and_label_files_are_named(root: Path) -> None:
+    whole = (root / "source/images/001.png").read_bytes()
+    (root / "source/images/001.png").write_bytes(whole[: len(whole) // 2])
+    (root / "source/labels/002.png").write_bytes(b"")
+    (root / "test/images/203.png").write_text("<html>")
+    found = errors(config(root))
+    assert has(found, "1 of 4 images of the source cannot be read", "001.png")
+    assert has(found, "1 of 4 label files of the source cannot be read", "002.png")
+    assert has(found, "1 of 4 images of the test cannot be read", "203.png (not an image)")
+    assert len(found) == 3
+
+
+def test_missing_partners_on_both_sides_are_reported_and_the_rest_is_looked_at(root: Path) -> None:
+    (root / "source/labels/000.png").unlink()
+    (root / "source/images/001.png").unlink()
+    (root / "source/labels/002.png").write_bytes(b"")
+    (root / "test/labels/200.png").unlink()
+    found = errors(config(root))
+    assert has(found, "1 of 3 images", "source/images have no label file", "000.png")
+    assert has(found, "1 of 3 label files", "source/labels have no image", "001.png")
+    assert has(found, "1 of 4 images", "test/images have no label file", "200.png")
+    assert has(found, "1 of 2 label files of the source cannot be read", "002.png")
+
+
+def test_missing_folders_and_class_lists(root: Path) -> None:
+    assert has(errors(config(root, target=str(root / "none"))), "target folder", "does not exist")
+    assert has(
+        errors(config(root, test=str(root / "test/images"))), "there is no folder", "test/images/images"
+    )
+    assert has(errors(config(root, classes=str(root / "none.txt"))), "class list", "cannot be read")
+    assert has(errors(config(root, target=str(root / "source"))), "source and target are the same folder")
+
+
+def test_sizes_that_differ(root: Path) -> None:
+    with Image.open(root / "target/labels/101.png") as opened:
+        opened.resize((15, 10), Image.Resampling.NEAREST).save(root / "target/labels/101.png")
+    found = errors(config(root))
+    assert has(found, "1 of 4 label files of the target differ in size", "101.png is 10 x 15", "is 20 x 30")
+
+
+def test_lossy_label_files(root: Path) -> None:
+    with Image.open(root / "source/labels/000.png") as opened:
+        opened.convert("RGB").save(root / "source/labels/000.jpg")
+    (root / "source/labels/000.png").unlink()
+    assert has(errors(config(root)), "lossy format, such as 000.jpg", "give PNG")
+
+
+def test_copies_across_roles(root: Path) -> None:
+    (root / "test/images/200.png").write_bytes((root / "target/images/101.png").read_bytes())
+    assert has(errors(config(root)), "1 image of the test is in the target too", "101.png", "200.png")
+
+
+# ---- classes
+
+
+def test_unknown_ids_are_named_with_their_pixels(root: Path) -> None:
+    for number in (0, 2):
+        path = root / f"source/labels/{number:03d}.png"
+        ids = np.array(Image.open(path))
+        ids[0, :5], ids[1, 0] = 9, 13
+        Image.fromarray(ids).save(path)
+    (sentence,) = errors(config(root))
+    assert f"id 9 (10 pixels in 2 files, first {root / 'source/labels/000.png'})" in sentence
+    assert "id 13 (2 pixels in 2 files" in sentence
+    assert "data.knobs.classes" in sentence
+
+
+def test_classes_that_never_occur(root: Path) -> None:
+    (root / "classes.txt").write_text(tiny_streets.CLASSES + "8 tram\n9 bicycle\n")
+    found = warned(config(root))
+    assert has(found, "the source never shows 'tram', 'bicycle'", "bought pixels alone", "data.knobs.keep")
+    assert has(found, "the test never shows 'tram', 'bicycle'", "nothing can be measured")
+    assert warned(config(root, keep=["road", "car", "sky"])) == []
+
+
+def test_a_source_of_one_class_or_none(root: Path) -> None:
+    for path in (root / "source/labels").iterdir():
+        Image.fromarray(np.full(tiny_streets.SIZE, 7, np.uint8)).save(path)
+    assert has(errors(config(root)), "the source shows one class only, 'sky'")
+    for path in (root / "source/labels").iterdir():
+        Image.fromarray(np.full(tiny_streets.SIZE, 255, np.uint8)).save(path)
+    findings = examine(config(root))
+    assert has(said(findings, "error"), "the source shows no class")
+    assert has(said(findings, "note"), "source: 4 images with label maps, 100.0 % of their pixels void")
+
+
+def test_of_very_many_files_some_are_read_and_that_is_said(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maps_module, "MANY", 3)
+    monkeypatch.setattr(maps_module, "SAMPLE", 2)
+    (root / "classes.txt").write_text(tiny_streets.CLASSES + "8 tram\n")
+    for role, number in (("source", 1), ("target", 102)):  # of four, the first and the third are read
+        (root / role / f"labels/{number:03d}.png").write_bytes(b"")
+    (root / "test/images/201.png").write_bytes(b"")
+    findings = examine(config(root))
+    assert not has(said(findings, "error"), "label files of the source")
+    assert has(said(findings, "error"), "1 of 4 label files of the target (2 of 4 looked at", "102.png")
+    # Every header is read all the same.
+    assert has(said(findings, "error"), "1 of 4 images of the test (2 of 4 looked at", "201.png")
+    assert has(said(findings, "note"), "source: 4 images with label maps (2 of 4 looked at, evenly spaced)")
+    # A rare class may be in the others.
+    assert has(
+        said(findings, "note"), "the source never shows 'tram' in the 2 label maps that were looked at"
+    )
+    assert said(findings, "warning") == []
+
+
+def test_label_files_are_read_one_by_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    kept: list[Any] = []
+    plain = attempts
+
+    def counted(work: Any, paths: Sequence[Path], *more: Any) -> Any:
+        for outcome in plain(work, paths, *more):
+            kept.append(outcome)
+            yield outcome
+
+    monkeypatch.setattr(maps_module, "attempts", counted)
+    examine(config(root))
+    assert kept
+    # What stays of a file is a handful of numbers, never its pixels.
+    assert all(isinstance(one, Failure | tuple) or np.size(one) <= 4 for one in kept)
+
+
+def built(beyond: int = 0) -> Shift:
+    pixels = torch.arange(5 * 3 * 16 * 16).remainder(251).to(torch.uint8).view(5, 3, 16, 16)
+    labels = torch.arange(16 * 16).remainder(2).to(torch.int8).view(1, 16, 16).repeat(3, 1, 1)
+    labels[0, 0, 0] = beyond
+    images = [
+        Images(tuple(f"{role}{i}" for i in range(n)), pixels[:n] + k)
+        for k, (role, n) in enumerate((("s", 3), ("t", 2)))
+    ]
+    return Shift(Domain(images[0], labels, ("a", "b")), images[1], truth=labels[:2])
+
+
+def test_maps_that_are_built_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "own_maps", sys.modules[__name__])
+    own = load(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built'}"])
+    findings = examine(own)
+    assert said(findings, "error") == []
+    assert has(said(findings, "note"), "source: 3 images with label maps, 0.0 %")
+    assert has(said(findings, "note"), "measured on", "without those bought so far")
+    wrong = load(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built', knobs: {beyond: 7}}"])
+    assert has(errors(wrong), "label maps of the source hold 7, which is no class", "from 0 to 1, or -2")
+
+
+# ---- settings and plan
+
+
+def test_knobs_of_a_wrong_kind(root: Path) -> None:
+    assert has(errors(config(root, size="big")), "[height, width], not 'big'")
+    assert has(errors(config(root, size=[1, 2, 3])), "[height, width]")
+    assert has(errors(config(root, memory_gb="much")), "data.knobs.memory_gb is 'much'")
+    assert has(errors(config(root, void="perhaps")), "known or asked")
+    assert has(errors(config(root, sizes=3)), "has no knob 'sizes'")
+    assert has(errors(config(root, source=5)), "cannot be listed", "TypeError")
+
+
+@pytest.mark.parametrize(
+    ("resolution", "words"),
+    [
+        ("network", "76 pixels"),
+        ("original", "240 pixels are asked for (10 %): 60 of each image, 30 in a round"),
+    ],
+)
+def test_the_grid_in_which_pixels_count(root: Path, resolution: str, words: str) -> None:
+    assert has(noted(config(root, f"task.resolution={resolution}")), words, f"task.resolution={resolution}")
+
+
+def test_images_of_several_sizes_are_asked_for_different_numbers(root: Path) -> None:
+    tiny_streets.write(root / "target", 104, size=(40, 60))
+    notes = noted(config(root, "task.resolution=original"))
+    assert has(notes, "480 pixels are asked for (10 %): 60 to 240 of each image, 30 to 120 in a round")
+
+
+@pytest.mark.parametrize(
+    ("budget", "word"),
+    [
+        ("200/image", "asks for 200 pixels of image 0, which has 192"),
+        ("5 %%", "neither"),
+        ("0%", "buys no pixel"),
+    ],
+)
+def test_budgets_that_cannot_be(root: Path, budget: str, word: str) -> None:
+    assert has(errors(config(root, f"ask.budget={budget!r}")), word)
+
+
+def test_a_round_that_gets_nothing(root: Path) -> None:
+    assert has(errors(config(root, "ask.budget=1/image")), "leaves nothing for round 1")
+
+
+def test_whole_images_are_counted_as_images(root: Path) -> None:
+    notes = noted(config(root, "task.unit=image", "ask.budget=50%"))
+    assert has(notes, "of 4 images of the target, 2 images, all pixels of each, are asked for, 1 each")
+
+
+def test_held_out_images_are_not_asked_about(root: Path) -> None:
+    checked = config(root, "evaluation={images: held_out, share: 0.25}", test=None)
+    assert has(noted(checked), "of 3 images of the target, 57 pixels")
+
+
+def test_views_must_show_whole_images(root: Path) -> None:
+    found = errors(
+        config(root, "views.test={crop: center, size: 8}", "views.scoring={crop: none, size: [6, 8]}")
+    )
+    assert has(found, "views.test must show whole images", "views.test={crop: none}")
+    assert has(found, "views.scoring must show whole images")
+    assert errors(config(root, "views.source={crop: random, size: [12, 8], flip: 0.5}")) == []
+    assert warned(config(root, "views.source={crop: random, size: [12, 8]}")) == []
+    found = errors(config(root, "views.source={crop: random, size: [13, 8]}"))
+    assert has(found, "views.source cuts a random crop of 8 x 13 pixels", "stored as 16 x 12")
+
+
+def test_source_and_target_of_different_sizes_are_fine(root: Path) -> None:
+    assert {finding.severity for finding in examine(config(root, source_size=[16, 20]))} == {"note"}
+
+
+def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert errors(config(root, "task.unit=superpixel", "task.superpixels=4")) == []
+    monkeypatch.setattr("ducats.doctor.pixels.find_spec", lambda name: None)
+    assert has(errors(config(root, "task.unit=superpixel")), "needs scikit-image", "ducats[superpixels]")
+
+
+def test_classes_left_out_of_the_star_must_exist(root: Path) -> None:
+    assert has(errors(config(root, "evaluation.star_without=[horse]")), "'horse'", "road, car, sky")
+    assert errors(config(root, "evaluation.star_without=[car]")) == []
+
+
+def test_task_data_and_model_that_do_not_fit(root: Path) -> None:
+    found = errors(config(root, "task.name=classification"))
+    assert has(found, "'map_folders' has a label for each pixel", "-c segmentation")
+    assert has(errors(config(root, "model={name: small_cnn}")), "'small_cnn' says one class for an image")
+    found = errors(load(["data/digits"], ["task.name=segmentation", "data.knobs.source_size=50"]))
+    assert has(found, "'digits' has a label for each image")
+    found = errors(load(["data/digits"], ["model={name: small_fcn}", "data.knobs.source_size=50"]))
+    assert has(found, "'small_fcn' says a class for each pixel", "model.name=timm")
+
+
+def test_the_tables_of_what_speaks_of_pixels_are_whole() -> None:
+    assert {name for name, function in DATASETS.items() if isinstance(function, Reader)} | {
+        "streets"
+    } == DATA_WITH_MAPS
+    with torch.no_grad():
+        speaking = set()
+        for name, build in MODELS.items():
+            knobs = {} if name.startswith("small") else {"backbone": "resnet10t", "pretrained": False}
+            said_of_it: Any = build(classes=2, channels=3, **knobs).eval()(torch.zeros(1, 3, 32, 32))
+            logits = said_of_it[0] if isinstance(said_of_it, tuple | Output) else said_of_it
+            speaking |= {name} if logits.ndim == 4 else set()
+    assert speaking == MODELS_OF_PIXELS
+
+
+@pytest.mark.parametrize("query", ["duc", "random", "entropy", "margin", "ripu"])
+def test_queries_and_units_are_tried(root: Path, query: str) -> None:
+    unit = "region" if query == "ripu" else "pixel"
+    assert errors(config(root, f"query={{name: {query}}}", f"task.unit={unit}")) == []
+
+
+def test_a_query_that_a_pixel_cannot_answer(root: Path) -> None:
+    assert has(errors(config(root, "query={name: ripu}")), "a single pixel has none: task.unit=region")
+
+
+def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert has(noted(config(root)), "decoded, all images and label maps take less than 0.01 GB")
+    monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 8.0)
+    # 12 images of 3 + 1 bytes a pixel.
+    notes = noted(config(root, size=[8192, 8192], memory_gb=100))
+    assert has(notes, "decoded, all images and label maps take 3.00 GB; 100 GB may be held")
+    # The source takes 0.75 + 0.25 GB and leaves 0.1, into which no other set fits as a whole.
+    notes = noted(config(root, size=[8192, 8192], memory_gb=1.1, cache=str(root / "cache")))
+    assert has(notes, f"so 2.00 GB go to {root / 'cache'}")
+    assert has(noted(config(root, size=[8192, 8192], memory_gb=100, truth=False)), "take 2.75 GB")
+
+
+def test_weights_are_said_to_be_fetched(root: Path) -> None:
+    checked = config(root, "model={name: deeplab_v3plus, knobs: {backbone: resnet18}}")
+    assert has(noted(checked), "the weights of timm's resnet18 are fetched")
+    found = errors(config(root, "model={name: deeplab_v2, knobs: {weights: none.pth}}"))
+    assert has(found, "there is no file of weights", "none.pth")

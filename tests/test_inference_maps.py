@@ -1,0 +1,394 @@
+"""What a user types around a segmentation run: answers, labels, pictures, label maps, numbers."""
+
+import csv
+import io
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from numpy.typing import NDArray
+from PIL import Image
+
+import tiny_streets
+from ducats.cli import main
+from ducats.domain import VOID
+from ducats.inference import Measured, load_trained, maps
+from ducats.ledger import Request
+from ducats.metrics import Tally
+from ducats.palette import palette
+from ducats.rundir import RunDir
+
+Array = NDArray[Any]
+NAMES = ("road", "car", "sky")
+
+
+def ducats(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tiny_streets.tree(tmp_path_factory.mktemp("streets"))
+
+
+@pytest.fixture(scope="module")
+def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run that asked the target's own labels."""
+    out = tmp_path_factory.mktemp("runs") / "run"
+    command = ["run", *tiny_streets.folders(root), "--truth", "--budget", "30/image", "--out", out]
+    assert ducats(*command, "--set", "evaluation.star_without=[car]") == 0
+    return out
+
+
+def numbers(path: Path) -> Array:
+    with Image.open(path) as opened:
+        return np.array(opened)
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+# ---- people answer
+
+
+def test_two_folders_without_truth_ask_people_and_go_on_with_their_answers(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tiny_streets.tree(tmp_path / "data")
+    for path in (root / "target/labels").iterdir():
+        path.unlink()  # nobody knows
+    command = ["run", *tiny_streets.folders(root, test=False), "--budget", "20/image"]
+    out = tmp_path / "run"
+    command += ["--out", out]
+    answers: dict[tuple[str, int, int], str] = {}
+    for number in (1, 2):
+        assert ducats(*command) == 3
+        assert f"round {number} waits for 40 of 40 pixels in 4 of 4 images" in capsys.readouterr().err
+        folder = out / "questions" / f"round-0{number}"
+        ids = {line.split(" ", 1)[1]: int(line.split()[0]) for line in lines(folder / "classes.txt")}
+        for place, row in enumerate(rows(folder / "questions.csv")):
+            asked = numbers(folder / row["mask"]) > 0
+            assert asked.shape == (12, 16)
+            assert asked.sum() == int(row["pixels"]) == 10
+            found = np.full(asked.shape, ids["not answered yet"], np.uint8)
+            for y, x in zip(*asked.nonzero(), strict=True):
+                label = ("sky" if y < 6 else "road") if (x + y) % 5 else "void"
+                answers[row["key"], int(y), int(x)] = label
+                found[y, x] = ids[label]
+            (folder / row["answer"]).parent.mkdir(parents=True, exist_ok=True)
+            if place == 0:  # a file with a hole first: nothing is entered until all is said
+                hole = found.copy()
+                hole[tuple(np.argwhere(asked)[0])] = ids["not answered yet"]
+                Image.fromarray(hole).save(folder / row["answer"])
+                assert ducats(*command) == 3
+                assert f"waits for {1 + 30} of 40 pixels" in capsys.readouterr().err
+            Image.fromarray(found).save(folder / row["answer"])
+    assert ducats(*command) == 0
+    assert "80 pixels bought with 80 clicks" in capsys.readouterr().out
+    assert ducats("labels", out) == 0
+    printed = csv.DictReader(io.StringIO(capsys.readouterr().out))
+    bought = {(row["key"], int(row["y"]), int(row["x"])): row["label"] for row in printed}
+    assert len(bought) == 80
+    assert bought == answers
+
+
+def test_an_answer_that_is_no_class_is_one_sentence(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = tiny_streets.tree(tmp_path / "data")
+    command = [
+        "run",
+        *tiny_streets.folders(root, test=False),
+        "--budget",
+        "10/image",
+        "--out",
+        tmp_path / "r",
+    ]
+    assert ducats(*command) == 3
+    folder = tmp_path / "r/questions/round-01"
+    for row in rows(folder / "questions.csv"):
+        (folder / row["answer"]).parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((12, 16), 9, np.uint8)).save(folder / row["answer"])
+    capsys.readouterr()
+    assert ducats(*command) == 2
+    assert "which is no class: use the ids in" in capsys.readouterr().err
+    assert ducats("labels", tmp_path / "r") == 0
+    assert capsys.readouterr().out == "round,key,y,x,label\n"
+    assert ducats("picks", tmp_path / "r") == 2
+    assert "nothing was bought yet" in capsys.readouterr().err
+
+
+def lines(path: Path) -> list[str]:
+    return path.read_text().splitlines()
+
+
+# ---- labels and picks
+
+
+def test_labels_say_what_the_label_files_say(
+    root: Path, run: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ducats("labels", run) == 0
+    printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert len(printed) == 120
+    names = {value: name for name, value in tiny_streets.IDS.items()}
+    for row in printed:
+        ids = Image.open(root / "target/labels" / row["key"]).resize((16, 12), Image.Resampling.NEAREST)
+        assert row["label"] == names[np.asarray(ids)[int(row["y"]), int(row["x"])]]
+        assert row["label"] != "void"  # known beforehand, never asked
+
+
+def test_whoever_reads_a_few_of_very_many_labels_gets_no_error(tmp_path: Path) -> None:
+    home = RunDir(tmp_path)
+    (tmp_path / "data.yaml").write_text(yaml.safe_dump({"classes": ["a", "b"]}))
+    count = 100_000  # far more than a pipe holds
+    ledger = home.ledger(["x.png"], torch.tensor([[1000, 1000]]))
+    request = Request(1, torch.zeros(count, dtype=torch.long), torch.arange(count))
+    ledger.append(request, torch.where(torch.arange(count) % 3 == 0, VOID, 1))
+    command = [sys.executable, "-m", "ducats", "labels", str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as reading:
+        assert reading.stdout is not None
+        assert reading.stderr is not None
+        assert [reading.stdout.readline() for _ in range(3)] == [
+            "round,key,y,x,label\n",
+            "1,x.png,0,0,void\n",
+            "1,x.png,0,1,b\n",
+        ]
+        reading.stdout.close()
+        said = reading.stderr.read()
+        assert reading.wait(60) == 0
+    assert said == ""
+
+
+def test_picks_are_drawn(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("picks", run, "--count", "2") == 0
+    assert str(run / "picks.png") in "".join(capsys.readouterr().out.split("\n"))
+    one = numbers(run / "picks.png").shape
+    assert ducats("picks", run, "--images", "101.png", "--out", tmp_path / "one.png") == 0
+    assert numbers(tmp_path / "one.png").shape[0] < one[0]
+
+
+def test_an_image_that_is_not_there_is_said_before_images_are_read(
+    run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ducats.assemble.load_data", lambda config: pytest.fail("nothing needs to be read"))
+    assert ducats("picks", run, "--images", "night.png") == 2
+    assert "no image 'night.png'" in capsys.readouterr().err
+
+
+# ---- label maps
+
+
+def said_by_hand(run: Path, path: Path) -> tuple[Array, dict[str, Array]]:
+    """Label and numbers of each pixel in float64, by the formulas, averaged with the mirror image."""
+    trained = load_trained(run)
+    network = trained.model.network.eval()
+    shown = Image.open(path).convert("RGB")
+    pixels = np.asarray(shown.resize((16, 12), Image.Resampling.BICUBIC)).transpose(2, 0, 1)
+    image = torch.tensor(pixels[None] / np.float32(255))
+    both = []
+    for one in (image, image.flip(-1)):
+        with torch.no_grad():
+            logits = network(one)[0].double()
+        size = (shown.height, shown.width)
+        fine = torch.nn.functional.interpolate(logits, size, mode="bilinear", align_corners=True)
+        alpha = fine.clamp(max=10).exp()[0]
+        p = alpha / alpha.sum(0)
+        u_data = (p * (torch.digamma(alpha.sum(0) + 1) - torch.digamma(alpha + 1))).sum(0)
+        entropy = -(p * p.log()).sum(0)
+        both.append((p, entropy, u_data, entropy - u_data))
+    p, *rest = ((a + b.flip(-1)) / 2 for a, b in zip(*both, strict=True))
+    values = dict(zip(("entropy", "u_data", "u_dis"), (value.numpy() for value in rest), strict=True))
+    return p.argmax(0).numpy(), {"probability": p.amax(0).numpy(), **values}
+
+
+def test_label_maps_and_uncertainties_are_those_of_the_formulas(
+    root: Path, run: Path, tmp_path: Path
+) -> None:
+    images = tmp_path / "new"
+    tiny_streets.write(images, 7, "day/a", labelled=False)
+    tiny_streets.write(images, 8, "b", (17, 41), labelled=False)
+    given = ("predict", run, images / "images", "--out", tmp_path / "out", "--uncertainty", "--device", "cpu")
+    assert ducats(*given) == 0
+    found = {row["key"]: row for row in rows(tmp_path / "out/predictions.csv")}
+    assert set(found) == {"day/a.png", "b.png"}
+    for key, row in found.items():
+        label, values = said_by_hand(run, images / "images" / key)
+        written = tmp_path / "out" / row["file"]
+        assert row["file"] == f"labels/{key}"
+        assert (numbers(written) == label).mean() > 0.999  # a tie may fall the other way
+        with Image.open(written) as opened:
+            assert opened.mode == "P"
+            colours = np.array(opened.getpalette()).reshape(-1, 3)
+            assert [tuple(colour) for colour in colours[:3].tolist()] == palette(NAMES)
+        with np.load(tmp_path / "out/uncertainty" / f"{key.removesuffix('.png')}.npz") as kept:
+            for name, wanted in values.items():
+                assert kept[name].dtype == np.float16
+                np.testing.assert_allclose(kept[name], wanted, rtol=2e-3, atol=1e-4)
+                assert float(row[name]) == pytest.approx(wanted.mean(), rel=1e-3)
+        shares = [(label == place).mean() for place in range(3)]
+        assert [float(row[f"share({name})"]) for name in NAMES] == pytest.approx(shares, abs=2e-3)
+    assert lines(tmp_path / "out/classes.txt") == ["0 road", "1 car", "2 sky"]
+
+
+def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
+    """From the PNGs that predict wrote and the label files, in their own size."""
+    met, either = np.zeros(3), np.zeros(3)
+    for row in rows(out / "predictions.csv"):
+        said, ids = numbers(out / row["file"]), numbers(images / "labels" / row["key"])
+        for place, name in enumerate(NAMES):
+            true, claimed = ids == tiny_streets.IDS[name], (said == place) & (ids != 255)
+            met[place] += (true & claimed).sum()
+            either[place] += (true | claimed).sum()
+    return list(met / either)
+
+
+def test_evaluate_says_what_the_written_maps_are_worth(
+    root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ducats("evaluate", run, "--device", "cpu") == 0
+    own = json.loads(capsys.readouterr().out)
+    assert (own["measured_on"], own["images"], own["resolution"]) == ("held_out", 4, "original")
+    assert own["pixels"] == 4 * 18 * 30  # two rows of twenty are void
+    assert ducats("predict", run, root / "test/images", "--out", tmp_path / "p", "--device", "cpu") == 0
+    by_hand = iou_by_hand(root, tmp_path / "p", root / "test")
+    assert list(own["class_iou"]) == list(NAMES)
+    assert list(own["class_iou"].values()) == pytest.approx(by_hand)
+    assert own["mean_iou"] == pytest.approx(np.mean(by_hand))
+    assert own["mean_iou_star"] == pytest.approx((by_hand[0] + by_hand[2]) / 2)
+    last = json.loads(lines(run / "metrics.jsonl")[-1])
+    for name in ("mean_iou", "mean_iou_star", "accuracy", "ece", "nll"):
+        assert own[name] == last[name]
+    # The same images by their folder, read with the run's class list.
+    capsys.readouterr()
+    assert ducats("evaluate", run, "--data", root / "test", "--device", "cpu") == 0
+    named = json.loads(capsys.readouterr().out)
+    assert named.pop("measured_on") == f"the folder {root / 'test'}"
+    assert named == {name: value for name, value in own.items() if name != "measured_on"}
+
+
+def test_bought_pixels_do_not_count_where_the_target_itself_is_measured(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "run"
+    command = [
+        "run",
+        *tiny_streets.folders(root, test=False),
+        "--truth",
+        "--budget",
+        "30/image",
+        "--out",
+        out,
+    ]
+    assert ducats(*command, "--set", "evaluation.resolution=network") == 0
+    capsys.readouterr()
+    assert ducats("evaluate", out, "--device", "cpu") == 0
+    own = json.loads(capsys.readouterr().out)
+    assert (own["measured_on"], own["resolution"]) == ("unlabelled", "12x16 (network)")
+    void = sum(
+        int((np.asarray(Image.open(path).resize((16, 12), Image.Resampling.NEAREST)) == 255).sum())
+        for path in (root / "target/labels").iterdir()
+    )
+    assert own["pixels"] == 4 * 12 * 16 - void - 120
+    assert own["mean_iou"] == json.loads(lines(out / "metrics.jsonl")[-1])["mean_iou"]
+
+
+def test_images_whose_names_differ_in_their_ending_have_maps_of_their_own(run: Path, tmp_path: Path) -> None:
+    pixels, _ = tiny_streets.scene(1)
+    images = tmp_path / "images"
+    images.mkdir()
+    for name in ("a.png", "a.jpg", "A.bmp", "b.png"):
+        Image.fromarray(pixels).save(images / name)
+    assert ducats("predict", run, images, "--out", tmp_path / "out", "--device", "cpu") == 0
+    files = [row["file"] for row in rows(tmp_path / "out/predictions.csv")]
+    assert len({file.lower() for file in files}) == 4
+    assert all((tmp_path / "out" / file).is_file() for file in files)
+    assert "labels/b.png" in files
+    assert not (tmp_path / "out/uncertainty").exists()
+
+
+@pytest.mark.parametrize(("count", "mode"), [(256, "P"), (257, "I;16"), (400, "I;16")])
+def test_class_numbers_survive_however_many_there_are(tmp_path: Path, count: int, mode: str) -> None:
+    label = torch.arange(count)[None].expand(2, count)
+    maps._write_labels(tmp_path / "x.png", label, tuple(f"class {number}" for number in range(count)))
+    with Image.open(tmp_path / "x.png") as opened:
+        assert opened.mode == mode
+        assert np.array_equal(np.array(opened), label.numpy())
+
+
+def test_what_does_not_fit_a_segmentation_run_is_said(
+    root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def said(*command: str | Path) -> str:
+        capsys.readouterr()
+        assert ducats(*command, "--device", "cpu") == 2
+        return capsys.readouterr().err
+
+    images = root / "test/images"
+    (tmp_path / "p.csv").touch()
+    assert "is a file, and label maps need a folder" in said(
+        "predict", run, images, "--out", tmp_path / "p.csv"
+    )
+    assert "--every-class is for classification" in said("predict", run, images, "--every-class")
+    assert "there is no folder" in said("evaluate", run, "--data", images)
+    assert "no image" in said("predict", run, tmp_path)
+
+
+def test_a_class_list_that_changed_is_noticed(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    own = tiny_streets.tree(tmp_path / "own")
+    command = ["run", *tiny_streets.folders(own), "--truth", "--budget", "9/image", "--out", tmp_path / "run"]
+    assert ducats(*command) == 0
+    (own / "classes.txt").write_text(tiny_streets.CLASSES.replace("car", "bus"))
+    capsys.readouterr()
+    assert ducats("evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu") == 2
+    assert "now has other classes than the model (road, bus, sky instead of road, car, sky)" in " ".join(
+        capsys.readouterr().err.split()
+    )
+
+
+def test_a_model_trained_on_drawn_streets_has_no_class_list_for_folders(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = (
+        "--set",
+        "data.knobs={source: 4, pool: 2, test: 1, height: 16, width: 24}",
+        *tiny_streets.SMALL[:2],
+    )
+    steps = (
+        "--set",
+        "train.steps_per_epoch=1",
+        "--set",
+        "train.batch_size=2",
+        "--epochs",
+        "1",
+        "--rounds",
+        "0",
+    )
+    run = ("run", "-c", "data/streets", *small, *steps, "--device", "cpu", "--out", tmp_path / "run")
+    assert ducats(*run) == 0
+    capsys.readouterr()
+    assert ducats("evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu") == 2
+    assert "this run's data is 'streets': leave --data out" in capsys.readouterr().err
+    assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 0
+    assert json.loads(capsys.readouterr().out)["images"] == 1
+    assert (
+        ducats("predict", tmp_path / "run", root / "test/images", "--out", tmp_path / "p", "--device", "cpu")
+        == 0
+    )
+
+
+def test_nothing_is_measured_on_pixels_that_are_not_there() -> None:
+    empty = Measured(Tally.empty(3), "unlabelled", 4, "original").numbers(NAMES)
+    assert empty == {"measured_on": "unlabelled", "images": 4, "pixels": 0, "resolution": "original"}

@@ -1,0 +1,159 @@
+"""The picture of bought pixels: which cells are lit, in which colour, and which images are shown."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import matplotlib
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from ducats.domain import VOID, Images
+from ducats.errors import UserError
+from ducats.palette import TWENTY, palette
+from ducats.picks import EARLIER, GAP, LINE, NEW, TILE, VOID_COLOUR, picks_figure
+
+CLASSES = ("road", "car", "unicorn")
+
+
+class Answers(NamedTuple):
+    position: Tensor
+    label: Tensor
+
+
+class Book:
+    """A ledger in memory: for each round and image, positions and labels."""
+
+    def __init__(self, rounds: Sequence[dict[int, Sequence[tuple[int, int]]]], size: tuple[int, int]) -> None:
+        self.keys = [f"day/{number}.png" for number in range(9)]
+        self.sizes: Tensor | None = torch.tensor([size] * 9)
+        self._rounds = rounds
+
+    @property
+    def rounds(self) -> int:
+        return len(self._rounds)
+
+    def of(self, image: int, rounds: int | None = None) -> Answers:
+        pairs = [pair for bought in self._rounds[:rounds] for pair in bought.get(image, ())]
+        table = torch.tensor(pairs, dtype=torch.long).reshape(-1, 2)
+        return Answers(table[:, 0], table[:, 1])
+
+    def counts(self, rounds: int | None = None) -> Tensor:
+        return torch.tensor([len(self.of(image, rounds).position) for image in range(9)])
+
+
+def pool(size: tuple[int, int], channels: int = 3) -> Images:
+    pixels = torch.full((9, channels, *size), 200, dtype=torch.uint8)
+    return Images(tuple(f"day/{number}.png" for number in range(9)), pixels)
+
+
+def drawn(out: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
+    with Image.open(out) as opened:
+        return np.array(opened.convert("RGB"))
+
+
+def tiles(
+    out: Path, size: tuple[int, int], columns: int, row: int = 0
+) -> list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
+    """The pictures of one row, a value per pixel of the image; all images here are as wide as a tile."""
+    sheet = drawn(out)
+    step = (sheet.shape[1] - GAP) // columns
+    top = LINE + GAP + row * (size[0] + 2 * LINE + GAP) + LINE
+    return [sheet[top : top + size[0], GAP + c * step : GAP + c * step + size[1]] for c in range(columns)]
+
+
+def test_each_round_lights_its_own_and_keeps_the_earlier(tmp_path: Path) -> None:
+    size = (40, TILE)
+    first, second = 3 * TILE + 5, 17 * TILE + 300
+    book = Book([{4: [(first, 0)]}, {4: [(second, 1), (0, VOID)]}], size)
+    out = picks_figure(book, pool(size), tmp_path / "new" / "picks.png", classes=CLASSES)
+    one, two, labels = tiles(out, size, columns=3)
+    assert one[3, 5].tolist() == list(NEW)
+    assert two[3, 5].tolist() == list(EARLIER)
+    assert two[17, 300].tolist() == list(NEW)
+    assert one[17, 300].tolist() not in (list(NEW), list(EARLIER))
+    assert int((one == NEW).all(-1).sum()) == 1
+    assert int((two == NEW).all(-1).sum()) == 2
+    assert [labels[y, x].tolist() for y, x in ((3, 5), (17, 300), (0, 0))] == [
+        [128, 64, 128],
+        [0, 0, 142],
+        list(VOID_COLOUR),
+    ]
+
+
+def test_rounds_may_be_skipped_and_then_count_together(tmp_path: Path) -> None:
+    size = (30, TILE)
+    book = Book([{2: [(0, 0)]}, {2: [(1, 0)]}, {2: [(2, 0)]}], size)
+    out = picks_figure(book, pool(size), tmp_path / "picks.png", rounds=[3, 1])
+    one, three, _ = tiles(out, size, columns=3)
+    assert [one[0, x].tolist() == list(NEW) for x in range(3)] == [True, False, False]
+    assert [three[0, x].tolist() for x in range(3)] == [list(EARLIER), list(NEW), list(NEW)]
+
+
+@pytest.mark.parametrize("size", [(1024, 2048), (20, 30), (8, 500)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_lone_pixel_is_seen_whatever_the_size(tmp_path: Path, size: tuple[int, int], channels: int) -> None:
+    last = size[0] * size[1] - 1
+    out = picks_figure(Book([{0: [(last, 2)]}], size), pool((16, 32), channels), tmp_path / "picks.png")
+    inside = drawn(out)[: -(LINE + GAP)]  # without the legend
+    assert int((inside == NEW).all(-1).sum()) == max(1, TILE // size[1]) ** 2
+
+
+def test_images_with_labels_are_shown_evenly_spaced(tmp_path: Path) -> None:
+    size = (30, TILE)
+    book = Book([{image: [(image, 0)] for image in (1, 2, 3, 5, 6, 8)}], size)
+    out = picks_figure(book, pool(size), tmp_path / "picks.png", count=3)
+    lit = [tiles(out, size, 2, row)[0] for row in range(3)]
+    assert [int((tile[0] == NEW).all(-1).nonzero()[0][0]) for tile in lit] == [2, 5, 8]
+    few = picks_figure(book, pool(size), tmp_path / "few.png", count=40)
+    assert drawn(few).shape[0] > drawn(out).shape[0]
+
+
+def test_the_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
+    size = (30, TILE)
+    book = Book([{1: [(7, 0)]}], size)
+    one, two = (picks_figure(book, pool(size), tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
+    assert one == two
+
+
+def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
+    size = (30, TILE)
+    book, images, out = Book([{1: [(7, 0)]}], size), pool(size), tmp_path / "picks.png"
+    with pytest.raises(UserError, match=r"no image 'night/1'.*such as 'day/0\.png'"):
+        picks_figure(book, images, out, chosen=["day/1.png", "night/1"])
+    with pytest.raises(UserError, match="rounds 1 to 1"):
+        picks_figure(book, images, out, rounds=[2])
+    with pytest.raises(UserError, match="0 images"):
+        picks_figure(book, images, out, count=0)
+    with pytest.raises(UserError, match="nothing was bought yet"):
+        picks_figure(Book([], size), images, out)
+    with pytest.raises(UserError, match="use the run's own data"):
+        picks_figure(book, Images(("other",), images.pixels[:1]), out)
+    book.sizes = None
+    with pytest.raises(UserError, match="whole images"):
+        picks_figure(book, images, out)
+    assert not out.exists()
+
+
+def test_long_names_stay_on_the_sheet(tmp_path: Path) -> None:
+    size = (30, TILE)
+    book = Book([{1: [(7, 0)]}], size)
+    book.keys[1] = "city/" * 400 + "end.png"
+    images = Images(tuple(book.keys), pool(size).pixels)
+    out = picks_figure(book, images, tmp_path / "picks.png", classes=["a very long class " * 80])
+    assert drawn(out).shape[1] < 3 * (TILE + GAP)
+
+
+def test_the_twenty_are_matplotlibs() -> None:
+    twenty = (255 * matplotlib.colormaps["tab20"](np.arange(20))[:, :3]).round().astype(int).tolist()
+    assert [list(colour) for colour in TWENTY] == twenty[::2] + twenty[1::2]
+
+
+def test_colours_are_those_of_cityscapes_or_differ() -> None:
+    assert palette(["Traffic_Sign", "sign"]) == [(220, 220, 0)] * 2
+    own = palette([f"own {place}" for place in range(20)])
+    assert len(set(own)) == 20
+    assert palette([f"own {place}" for place in range(21)])[20] == own[0]

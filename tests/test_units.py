@@ -1,0 +1,339 @@
+"""Budgets of pixels are spent to the pixel, in the right units, and never twice."""
+
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats.criteria import CRITERIA, criterion
+from ducats.domain import UNLABELLED, VOID
+from ducats.errors import UserError
+from ducats.queries import QUERIES, Strategy
+from ducats.rows import Slate, best
+from ducats.units import Picked, Unit, spend, summary, superpixels
+from ducats.units.scene import Scene
+
+SHAPE = (15, 20)
+UNITS = [Unit("pixel"), Unit("region"), Unit("region", side=5), Unit("superpixel", superpixels=12)]
+
+
+def maps(seed: int = 0, classes: int = 4) -> Tensor:
+    coarse = torch.randn(1, classes, 5, 6, generator=torch.Generator().manual_seed(seed)) * 3
+    return F.interpolate(coarse, SHAPE, mode="bilinear", align_corners=True)[0]
+
+
+def photo() -> Tensor:
+    coarse = torch.rand(1, 3, 3, 4, generator=torch.Generator().manual_seed(9)) * 255
+    return F.interpolate(coarse, SHAPE).to(torch.uint8)[0]
+
+
+def nothing() -> Tensor:
+    return torch.full(SHAPE, UNLABELLED, dtype=torch.int8)
+
+
+def some(seed: int = 0) -> Tensor:
+    """Some pixels bought, some void."""
+    luck = torch.rand(SHAPE, generator=torch.Generator().manual_seed(seed))
+    return torch.where(luck < 0.2, 1, torch.where(luck < 0.3, VOID, UNLABELLED)).to(torch.int8)
+
+
+def buy(strategy: Strategy, unit: Unit, target: Tensor, budget: int, **given: Any) -> Picked:
+    what: dict[str, Any] = {
+        "z": maps() if strategy.needs else None,
+        "features": torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(3)),
+        "pixels": photo(),
+        "image": 7,
+        "generator": torch.Generator().manual_seed(1),
+    }
+    return spend(strategy, unit, target=target, budget=budget, **(what | given))
+
+
+every_pair = pytest.mark.parametrize(
+    ("name", "unit"),
+    [(n, u) for n in QUERIES for u in UNITS if (n, u.name) != ("ripu", "pixel")],  # a pixel has no impurity
+)
+
+
+@every_pair
+@pytest.mark.parametrize("budget", [0, 1, 37, 10**6])
+@pytest.mark.parametrize("target", [nothing(), some()], ids=["nothing known", "some known"])
+def test_a_budget_is_kept(name: str, unit: Unit, budget: int, target: Tensor) -> None:
+    before, open_ = target.clone(), (target == UNLABELLED).flatten()
+    picked = buy(QUERIES[name], unit, target, budget)
+    position = picked.position
+    assert torch.equal(target, before)
+    assert position.dtype == torch.long
+    assert len(position.unique()) == len(position)
+    assert bool(open_[position].all())
+    if unit.name == "superpixel" and budget < int(open_.sum()):
+        assert len(position) <= budget
+    else:
+        assert len(position) == min(budget, int(open_.sum()))
+    if unit.name == "pixel":
+        assert picked.unit is None
+    else:
+        assert picked.unit is not None
+        assert int(picked.unit.sum()) == len(position)
+        assert not len(position) or int(picked.unit.min()) >= 1
+    again = buy(QUERIES[name], unit, target, budget)
+    assert torch.equal(again.position, position)
+
+
+def test_an_image_with_nothing_left_buys_nothing() -> None:
+    for unit in UNITS:
+        assert len(buy(QUERIES["duc"], unit, torch.full(SHAPE, VOID, dtype=torch.int8), 5).position) == 0
+
+
+@pytest.mark.parametrize("name", [n for n in QUERIES if n != "ripu"])
+def test_pixels_are_picked_as_the_query_would_from_a_table(name: str) -> None:
+    """The same query on a slate whose columns were all computed beforehand."""
+    strategy, target = QUERIES[name], some()
+    position = (target.flatten() == UNLABELLED).nonzero().squeeze(1)
+    known = (target.flatten() >= 0).nonzero().squeeze(1)
+    slates: list[Slate] = []
+
+    def noting(slate: Slate) -> Tensor:
+        slates.append(slate)
+        return strategy.query(slate)
+
+    picked = buy(Strategy(noting, strategy.needs), Unit("pixel"), target, 11)
+    (slate,) = slates
+    assert torch.equal(slate.candidates.position, position)
+    assert torch.equal(slate.labelled.position, known)
+    assert slate.candidates.image.unique().tolist() == [7]
+    assert slate.candidates.shape == SHAPE
+    for need in strategy.needs:
+        if need in CRITERIA:
+            expected = criterion(need).of(maps()[None]).flatten()
+            torch.testing.assert_close(slate.candidates.column(need), expected[position])
+            torch.testing.assert_close(slate.labelled.column(need), expected[known])
+    own = Slate(slate.candidates, slate.labelled, 11, torch.Generator().manual_seed(1))
+    assert torch.equal(picked.position, position[strategy.query(own)])
+
+
+def test_random_needs_no_model() -> None:
+    picks = [buy(QUERIES["random"], unit, nothing(), 30, z=None, features=None) for unit in UNITS]
+    assert all(len(p.position) for p in picks)
+    with pytest.raises(ValueError, match="no log alpha was given"):
+        buy(QUERIES["entropy"], Unit("pixel"), nothing(), 3, z=None)
+
+
+def test_the_second_round_computes_only_what_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    true = CRITERIA["u_data"].of
+
+    def counted(z: Tensor) -> Tensor:
+        read.append(len(z))
+        return true(z)
+
+    monkeypatch.setattr("ducats.units.scene.criterion", _replaced("u_data", counted))
+    buy(QUERIES["duc"].bound({"kappa": 3}), Unit("pixel"), nothing(), 10)
+    assert read == [30]
+
+
+def _replaced(name: str, of: Callable[[Tensor], Tensor]) -> Callable[[str], Any]:
+    return lambda asked: replace(criterion(asked), of=of) if asked == name else criterion(asked)
+
+
+def regions_of(picked: Picked) -> list[list[tuple[int, int]]]:
+    assert picked.unit is not None
+    parts = picked.position.split(picked.unit.tolist())
+    return [[divmod(p, SHAPE[1]) for p in part.tolist()] for part in parts]
+
+
+@pytest.mark.parametrize("name", ["random", "entropy", "duc", "ripu"])
+@pytest.mark.parametrize("side", [3, 5])
+def test_regions_are_windows_that_do_not_overlap(name: str, side: int) -> None:
+    budget = 4 * side * side + 2
+    regions = regions_of(buy(QUERIES[name], Unit("region", side=side), nothing(), budget))
+    for number, region in enumerate(regions):
+        (top, left), (bottom, right) = region[0], region[-1]
+        whole = [(y, x) for y in range(top, bottom + 1) for x in range(left, right + 1)]
+        if number < len(regions) - 1:
+            assert region == whole  # in raster order
+            assert bottom - top < side
+            assert right - left < side
+            assert bottom - top == side - 1 or top == 0 or bottom == SHAPE[0] - 1
+            assert right - left == side - 1 or left == 0 or right == SHAPE[1] - 1
+    assert sum(map(len, regions)) == budget == len({p for region in regions for p in region})
+
+
+def test_regions_leave_out_what_is_known() -> None:
+    target = nothing()
+    target[4:8, 4:8] = 2
+    z = torch.zeros(2, *SHAPE)
+    z[0] = 5.0
+    z[0, 8, 8] = (
+        0.0  # the most uncertain pixel: so are all regions with it, the first is around (7, 7), known
+    )
+    (region,) = regions_of(buy(QUERIES["entropy"], Unit("region"), target, 6, z=z))
+    # of middles that can be bought: (7, 8), whose window loses (6..7, 7)
+    assert region == [(6, 8), (6, 9), (7, 8), (7, 9), (8, 7), (8, 8)]
+
+
+def test_more_regions_than_fit_side_by_side_fill_the_gaps() -> None:
+    picked = buy(QUERIES["entropy"], Unit("region"), nothing(), SHAPE[0] * SHAPE[1])
+    assert picked.position.sort().values.tolist() == list(range(SHAPE[0] * SHAPE[1]))
+
+
+@pytest.mark.parametrize("name", ["entropy", "margin", "confidence", "u_dis", "u_data", "impurity@2"])
+@pytest.mark.parametrize("unit", ["region", "set"])
+def test_a_unit_has_the_mean_of_its_pixels(name: str, unit: str) -> None:
+    scene, z = Scene(maps().double(), None, SHAPE), maps().double()
+    values = criterion(name).of(z[None])[0].double()
+    values = values.exp() if name == "u_dis" else values
+    middle = torch.tensor([0, 25, 47, 299])
+    windows = []
+    for p in middle.tolist():
+        y, x = divmod(p, SHAPE[1])
+        windows.append(
+            [
+                i * SHAPE[1] + j
+                for i in range(max(0, y - 1), min(SHAPE[0], y + 2))
+                for j in range(max(0, x - 1), min(SHAPE[1], x + 2))
+            ]
+        )
+    expected = torch.stack([values.flatten()[w].mean() for w in windows])
+    expected = expected.log() if name == "u_dis" else expected
+    if unit == "region":
+        column = scene.regions((name,), 1, middle)[name]
+        found = column.compute(column.position)
+    else:
+        found = scene.sets((name,), padded(windows))[name]
+    torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
+
+
+def padded(sets: list[list[int]]) -> Tensor:
+    longest = max(map(len, sets))
+    return torch.tensor([s + [-1] * (longest - len(s)) for s in sets])
+
+
+def test_impurity_of_a_set() -> None:
+    z = torch.zeros(3, 1, 6)
+    for x, c in enumerate([0, 0, 1, 2, 2, 2]):
+        z[c, 0, x] = 1.0
+    found = Scene(z, None, (1, 6)).sets(("impurity",), padded([[0, 1, 2], [3, 4], [0, 2, 4]]))["impurity"]
+    two_to_one = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)) / math.log(3)
+    assert found.tolist() == pytest.approx([two_to_one, 0.0, 1.0], abs=1e-6)
+
+
+@pytest.mark.parametrize("name", ["z", "features"])
+def test_vectors_of_pixels_regions_and_sets(name: str) -> None:
+    coarse = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(0))
+    scene = Scene(maps(), coarse, SHAPE)
+    fine = F.interpolate(coarse[None], SHAPE, mode="bilinear", align_corners=True)[0]
+    full = (maps() if name == "z" else fine).flatten(1).T
+    position = torch.tensor([0, 21, 133, 299])
+    near = [[0, 1, 20, 21], [0, 1, 2, 20, 21, 22, 40, 41, 42]]
+    pixels, regions = scene.pixels((name,), position)[name], scene.regions((name,), 1, position[:2])[name]
+    close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
+    close(pixels.compute(position), full[position])
+    means = torch.stack([full[n].mean(0) for n in near])
+    close(regions.compute(position[:2]), means)
+    close(scene.sets((name,), padded(near))[name], means)
+
+
+def test_summary_is_over_what_can_be_bought() -> None:
+    target, z = some(), maps()
+    open_ = (target == UNLABELLED).flatten()
+    found = summary(z, torch.ones(3, 2, 2), target, ("entropy", "u_dis", "impurity", "z", "features"))
+    assert {n: tuple(c.shape) for n, c in found.items()} == {
+        "entropy": (1,),
+        "u_dis": (1,),
+        "impurity": (1,),
+        "z": (1, 4),
+        "features": (1, 3),
+    }
+    entropy = criterion("entropy").of(z[None]).flatten()[open_].mean()
+    torch.testing.assert_close(found["entropy"][0], entropy)
+    share = torch.bincount(z.argmax(0).flatten()[open_], minlength=4) / open_.sum()
+    torch.testing.assert_close(found["impurity"][0], -torch.xlogy(share, share).sum() / math.log(4))
+    torch.testing.assert_close(found["z"][0], z.flatten(1)[:, open_].mean(1))
+
+
+def test_summary_of_an_image_that_was_bought_is_over_all_of_it() -> None:
+    bought, found = torch.zeros(SHAPE, dtype=torch.int8), CRITERIA["u_dis"].of(maps()[None])
+    expected = found.exp().mean().log()
+    torch.testing.assert_close(summary(maps(), None, bought, ("u_dis",))["u_dis"][0], expected)
+
+
+def test_superpixels_are_bought_whole_and_best_first() -> None:
+    pieces = superpixels(photo(), SHAPE, 12, 10.0).flatten()
+    assert pieces.unique().tolist() == list(range(int(pieces.max()) + 1))
+    target = some()
+    open_ = (target == UNLABELLED).flatten()
+    entropy = criterion("entropy").of(maps()[None]).flatten()
+    mean = {int(p): float(entropy[(pieces == p) & open_].mean()) for p in pieces[open_].unique()}
+    size = {p: int(((pieces == p) & open_).sum()) for p in mean}
+    picked = buy(QUERIES["entropy"], Unit("superpixel", superpixels=12), target, 90)
+    assert picked.unit is not None
+    left, bought = 90, []
+    for part in picked.position.split(picked.unit.tolist()):
+        (piece,) = pieces[part].unique().tolist()
+        assert part.tolist() == ((pieces == piece) & open_).nonzero().squeeze(1).tolist()
+        fitting = [p for p in mean if p not in bought and size[p] <= left]
+        assert piece == max(fitting, key=lambda p: mean[p])
+        bought.append(piece)
+        left -= size[piece]
+    assert len(bought) >= 2
+    assert not [p for p in mean if p not in bought and size[p] <= left]
+
+
+def test_superpixels_of_another_size_than_the_map() -> None:
+    found = superpixels(photo(), (30, 41), 12, 10.0)
+    assert found.shape == (30, 41)
+    assert superpixels(torch.zeros(1, 4, 6, dtype=torch.uint8), (4, 6), 100, 10.0).shape == (4, 6)
+
+
+def test_superpixels_need_scikit_image(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
+    with pytest.raises(UserError, match=r"pip install 'ducats\[superpixels\]'"):
+        buy(QUERIES["random"], Unit("superpixel"), nothing(), 5)
+
+
+def test_a_pixel_has_no_impurity() -> None:
+    with pytest.raises(UserError, match=r"a single pixel has none: task.unit=region"):
+        buy(QUERIES["ripu"], Unit("pixel"), nothing(), 5)
+
+
+def test_whole_images_and_even_regions_are_refused() -> None:
+    with pytest.raises(ValueError, match="not bought within an image"):
+        buy(QUERIES["random"], Unit("image"), nothing(), 5)
+    with pytest.raises(ValueError, match="must be odd, not 4"):
+        Unit("region", side=4)
+
+
+def test_own_queries_are_held_to_the_rules_and_may_read_everything() -> None:
+    def torn(slate: Slate) -> Tensor:
+        top = slate.candidates.z.topk(2, dim=1).values
+        assert slate.candidates.features.shape == (len(slate.candidates), 6)
+        return best(top[:, 1] - top[:, 0], slate.budget, slate.candidates)
+
+    def idle(slate: Slate) -> list[int]:
+        return []
+
+    expected = buy(QUERIES["margin"], Unit("pixel"), nothing(), 1)
+    assert len(buy(Strategy(torn), Unit("pixel"), nothing(), 9).position) == 9
+    assert expected.position.shape == (1,)
+    with pytest.raises(UserError, match="the query idle picked 0 of 9"):
+        buy(Strategy(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@every_pair
+def test_a_gpu_keeps_the_budget_too(name: str, unit: Unit) -> None:
+    strategy, target = QUERIES[name], some()
+    features = torch.randn(6, 4, 5).cuda()
+    z = maps().cuda() if strategy.needs else None
+    picked = buy(strategy, unit, target.cuda(), 40, z=z, features=features)
+    assert not picked.position.is_cuda
+    assert bool((target.flatten()[picked.position] == UNLABELLED).all())
+    if name == "random":
+        assert torch.equal(picked.position, buy(strategy, unit, target, 40).position)
