@@ -191,6 +191,20 @@ def test_a_config_can_be_like_another(tmp_path: Path) -> None:
     assert load([tmp_path / "c.yaml"], ["train.lr=0.3"]).train.lr == 0.3
 
 
+def test_a_config_can_be_like_a_file_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "mine").mkdir()
+    write(tmp_path / "mine" / "base.yaml", "seed: 7\n")
+    write(tmp_path / "mine" / "one.yaml", "like: base.yaml\n")
+    write(tmp_path / "base.yaml", "seed: 8\n")
+    monkeypatch.chdir(tmp_path)
+    assert load(["mine/one.yaml"]).seed == 7
+    write(tmp_path / "mine" / "two.yaml", "like: one.yaml\n")
+    assert load([tmp_path / "mine" / "two.yaml"]).seed == 7
+    write(tmp_path / "mine" / "base.yaml", "like: two.yaml\n")
+    with pytest.raises(UserError, match="`like` must name another config"):
+        load(["mine/one.yaml"])
+
+
 def test_a_config_can_be_like_one_of_the_packages(tmp_path: Path) -> None:
     mine = write(tmp_path / "mine.yaml", "like: segmentation\ntrain: {epochs: 20}\n")
     loaded, whole = load([mine]), load(["segmentation"])

@@ -5,7 +5,10 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from conftest import QUICK_PIXELS
 from ducats.demo import demo
+from ducats.errors import UserError
+from ducats.rundir import RunDir
 
 TINY = ("train.epochs=6", "train.steps_per_epoch=2", "data.knobs={source_size: 200}")
 
@@ -34,9 +37,38 @@ def test_the_demo_compares_methods_and_goes_on_where_it_was(tmp_path: Path) -> N
     assert (tmp_path / "demo" / "summary.json").read_text() == before
 
 
-def test_a_failing_run_ends_the_demo_with_its_own_words(tmp_path: Path) -> None:
-    from ducats.errors import UserError
+def test_the_demo_of_streets_speaks_of_pixels(tmp_path: Path) -> None:
+    said = io.StringIO()
+    made = demo(
+        tmp_path / "demo",
+        seeds=[0],
+        jobs=1,
+        console=Console(file=said, width=200),
+        task="segmentation",
+        methods=("source-only", "duc"),
+        settings=(
+            *(s for s in QUICK_PIXELS if not s.startswith("ask")),
+            "train.epochs=6",
+            "ask.after=null",
+            "ask.budget=5%",
+        ),
+    )
+    rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
+    assert [(row["method"], row["labels"]) for row in rows] == [("source-only", 0), ("duc", 5 * 26)]
+    for row in rows:
+        stage = RunDir(tmp_path / "demo" / f"{row['method']}-seed0").stages()[-1]
+        assert row["mean_iou"] == pytest.approx(stage["mean_iou"], abs=1e-6)
+    assert "mIoU %" in said.getvalue()
+    assert "Rendered to camera streets" in said.getvalue()
+    assert "<svg" in made.page.read_text()
 
+
+def test_an_unknown_demo_names_the_others(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no demo of 'detection'; there are: classification, segmentation"):
+        demo(tmp_path, seeds=[0], jobs=1, console=Console(quiet=True), task="detection")
+
+
+def test_a_failing_run_ends_the_demo_with_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no knob 'kapa'"):
         demo(
             tmp_path / "demo",

@@ -622,6 +622,25 @@ def test_the_objective_sees_labels_void_and_unlabelled_as_they_are(tmp_path: Pat
             assert int((labels >= 0).sum()) == EACH * rounds
 
 
+def test_images_that_were_bought_whole_are_a_stream_of_their_own(tmp_path: Path) -> None:
+    seen: list[tuple[bool, set[bool], set[bool]]] = []
+
+    def spy(model: Any, batch: Batch) -> dict[str, Tensor]:
+        assert batch.target is not None
+        whole, rest = (
+            {bool((labels >= 0).any()) for labels in part.labels} if part is not None else set()
+            for part in (batch.labelled, batch.target)
+        )
+        seen.append((batch.labelled is not None, whole, rest))
+        return dict(duc(model, batch))
+
+    task, plan = Task(unit=Unit("image")), replace(PLAN, pixels=None, budget=(2,))
+    home = ducats.adapt(parts(objective=spy, task=task), plan, tmp_path / "r")
+    assert (home.bought().counts() > 0).sum() == 2
+    # Before the question, nothing is known; after it, all of an image or nothing.
+    assert seen == [(False, set(), {False})] * 2 + [(True, {True}, {False})] * 2
+
+
 def test_a_plain_query_gets_what_the_model_has(tmp_path: Path) -> None:
     seen: list[tuple[set[str], torch.Size, torch.Size]] = []
 

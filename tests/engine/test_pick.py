@@ -19,6 +19,7 @@ from ducats.errors import UserError
 from ducats.models import Evidential, small_fcn
 from ducats.queries import QUERIES, Strategy
 from ducats.randomness import global_seed
+from ducats.rows import Slate
 from ducats.units import Unit
 
 POOL = streets(source=1, pool=5, test=0, height=16, width=32).pool
@@ -143,6 +144,18 @@ def test_random_pixels_need_no_forward_pass_and_depend_on_seed_and_image_alone()
     maps = known(sizes)
     for image, positions in enumerate(found):
         assert (maps[image].flatten()[positions] == UNLABELLED).all()
+
+
+def test_each_image_has_luck_of_its_own() -> None:
+    def by_luck(slate: Slate) -> Tensor:
+        return torch.randperm(len(slate.candidates), generator=slate.generator)[: slate.budget]
+
+    sizes = bought_sizes(POOL, "network")
+    open_ = torch.full((16, 32), UNLABELLED, dtype=torch.int8)
+    how: dict[str, Any] = {"model": Silent(), "asked": lambda _: open_}
+    found = [picked(Strategy(by_luck, ()), [9] * 5, Task(), sizes, batch_size=b, **how) for b in (2, 5)]
+    assert found[0] == found[1]
+    assert len({tuple(positions) for positions in found[0]}) == 5
 
 
 def test_every_unit_buys_open_pixels_only() -> None:

@@ -13,11 +13,12 @@ from ducats.data import toy
 from ducats.data.decode import FilePixels, decode
 from ducats.data.exam import Chosen
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, Images
+from ducats.domain import UNLABELLED, VOID, Images
 from ducats.engine import resident
 from ducats.engine.processes import make_fabric
 from ducats.engine.score import table
 from ducats.engine.streams import Streams, Views
+from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.models import Evidential, small_cnn
 from ducats.objectives import Batch
 from ducats.randomness import global_seed
@@ -160,3 +161,31 @@ def test_luck_belongs_to_the_place_in_the_global_batch() -> None:
     for whole, even, odd in zip(source(0, 1), source(0, 2), source(1, 2), strict=True):
         assert torch.equal(whole[0::2], even)
         assert torch.equal(whole[1::2], odd)
+
+
+def test_maps_that_are_made_when_looked_at_are_made_once_if_they_are_few(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sizes = torch.tensor([[4, 6]] * 3)
+    ledger = Ledger(tmp_path, ["a", "b", "c"], sizes)
+    ledger.append(Request(1, torch.tensor([0, 2, 2]), torch.tensor([5, 0, 23])), torch.tensor([1, VOID, 2]))
+    maps = TargetMaps(ledger, (4, 6))
+    held = resident.settle_maps(maps, CPU)
+    assert isinstance(held, Tensor)
+    assert torch.equal(held, maps[:])
+    assert (held.dtype, held.flatten(1).sum(1).tolist()) == (torch.int8, [-22, -24, -22])
+    assert resident.settle_maps(held, CPU) is held
+    assert resident.settle_maps(maps, CPU, "host") is maps
+    monkeypatch.setattr(resident, "ON_HOST", 71)
+    assert resident.settle_maps(maps, CPU) is maps  # 72 bytes are too many
+    labels = torch.tensor([0, 1, 2])
+    assert resident.settle_maps(labels, CPU) is labels
+
+
+def test_maps_are_taken_like_pixels() -> None:
+    maps = torch.randint(VOID, 3, (5, 4, 6)).to(torch.int8)
+    index = torch.tensor([3, 0, 3])
+    for held in (maps, Chosen(maps, torch.arange(5))):
+        assert torch.equal(resident.some(held, index, index, CPU), maps[index])
+        assert torch.equal(resident.take(held, index, CPU), maps[index])
+        assert resident.on_device(held, CPU) == isinstance(held, Tensor)

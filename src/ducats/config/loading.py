@@ -51,6 +51,8 @@ def _with_what_it_is_like(file: str, seen: tuple[str, ...] = ()) -> list[tuple[s
         return [(file, layer)]
     if not isinstance(base, str) or str(path) in seen:
         raise UserError(f"{path}: `like` must name another config, such as segmentation, not {base!r}")
+    beside = path.parent / base  # wherever the command is given
+    base = str(beside) if beside.is_file() else base
     return [*_with_what_it_is_like(base, (*seen, str(path))), (file, layer)]
 
 

@@ -1,7 +1,7 @@
 """Measure a model on labelled images that it never trained on."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from lightning_fabric import Fabric
@@ -16,6 +16,8 @@ from ducats.grid import dense
 from ducats.metrics import Tally
 from ducats.randomness import fork
 from ducats.rows import Output
+
+TOGETHER = 2**24  # probabilities: more would not be quicker, and stand in memory several times
 
 
 @torch.inference_mode()
@@ -79,24 +81,45 @@ def evaluate_maps(
     for index, output in said(
         model, test.images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip
     ):
-        for place, image in enumerate(index.tolist()):
-            labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
-            if bought is not None:
-                labels = labels.masked_fill(_resized(bought(image), labels) != UNLABELLED, UNLABELLED)
-            size = (labels.shape[0], labels.shape[1])
-            log_p = _log_probability(output, place, size)
+        check_finite(output.z)
+        maps = [_labels(test, image, resolution, bought) for image in index.tolist()]
+        for places in _alike(maps, len(test.classes)):
+            labels = torch.stack([maps[place] for place in places])
+            log_p = _log_probability(output, places, labels)
             if flip:
-                mirrored = _log_probability(output, len(index) + place, size).flip(-1)
+                beside = [len(index) + place for place in places]
+                mirrored = _log_probability(output, beside, labels).flip(-1)
                 log_p = torch.logaddexp(log_p, mirrored) - math.log(2)
-            tally.update(log_p, labels[None].to(log_p.device))
+            tally.update(log_p, labels.to(log_p.device))
     return _of_all(tally, fabric)
 
 
-def _log_probability(output: Output, place: int, size: tuple[int, int]) -> Tensor:
-    """Log of the expected probabilities of one image's pixels, ``(1, C, H, W)``."""
-    z = dense(output._replace(z=output.z[place : place + 1]), size)
-    check_finite(z)
-    return z.log_softmax(1)
+def _labels(
+    test: Domain, image: int, resolution: Resolution, bought: Callable[[int], Tensor] | None
+) -> Tensor:
+    """One image's labels that count, ``(H, W)``."""
+    labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
+    if bought is None:
+        return labels
+    return labels.masked_fill(_resized(bought(image), labels) != UNLABELLED, UNLABELLED)
+
+
+def _alike(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:
+    """Places of neighbours that have one size, as many at a time as are quick together."""
+    places: list[int] = []
+    for place, labels in enumerate(maps):
+        full = len(places) >= max(1, TOGETHER // (classes * labels.numel()))
+        if places and (full or maps[places[-1]].shape != labels.shape):
+            yield places
+            places = []
+        places.append(place)
+    yield places
+
+
+def _log_probability(output: Output, places: Sequence[int], like: Tensor) -> Tensor:
+    """Log of the expected probabilities of some images' pixels, ``(N, C, H, W)``."""
+    size = (like.shape[-2], like.shape[-1])
+    return dense(output._replace(z=output.z[list(places)]), size).log_softmax(1)
 
 
 def _resized(maps: Tensor, like: Tensor) -> Tensor:

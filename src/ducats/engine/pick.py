@@ -57,6 +57,8 @@ def pick(
 
     def spent(index: Tensor, output: Output | None) -> list[tuple[int, Picked]]:
         found = []
+        if output is not None:
+            check_finite(output.z)
         for place, image in enumerate(index.tolist()):
             z, features = None, None
             if output is not None:
@@ -112,6 +114,7 @@ def image_table(
     # A process that got no batch looks at an image all the same, to know what a row is like, and keeps none.
     for index, output in said(model, pool, mine or (everyone[:1],), view=view, luck=luck, fabric=fabric):
         seen.append(index)
+        check_finite(output.z)
         for place, image in enumerate(index.tolist()):
             z, features = _maps(output, place, sizes[image], strategy, task)
             target = asked(image).to(fabric.device)
@@ -135,7 +138,6 @@ def _maps(
     """Log alpha of each pixel of one image, ``(C, H, W)``, and what the last layer sees if that is needed."""
     tall, wide = (int(side) for side in size)
     z = dense(output._replace(z=output.z[place : place + 1]), (tall, wide), twice=task.twice)
-    check_finite(z)
     if "features" not in strategy.needs or output.features is None:
         return z[0], None
     return z[0], output.features[place]
