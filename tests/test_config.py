@@ -371,3 +371,12 @@ def test_every_other_method_works_on_images(method: str) -> None:
     loaded = load(["data/digits", f"methods/{method}"])
     assert (loaded.task.bought, loaded.method) == ("image", method)
     check_names(loaded)
+
+
+def test_another_part_brings_its_knobs_and_leaves_the_rest() -> None:
+    before = ["model.evidence=exp_at_most_10", "model.name=deeplab_v2", "model.knobs.norm_eps=0.0"]
+    model = load([], [*before, "model.name=deeplab_v3plus"]).model
+    assert (model.name, model.knobs, model.evidence) == ("deeplab_v3plus", {}, "exp_at_most_10")
+    assert (
+        load(["data/streets-carla-camvid"], ["model.name=deeplab_v3plus"]).model.evidence == "exp_at_most_10"
+    )

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from ducats.data import digits as digits
     from ducats.data import folders as folders
     from ducats.data import manifest as manifest
+    from ducats.data import map_folders as map_folders
+    from ducats.data import streets as streets
     from ducats.data import toy as toy
     from ducats.data.views import View as View
     from ducats.domain import UNLABELLED as UNLABELLED
@@ -24,10 +26,12 @@ if TYPE_CHECKING:
     from ducats.domain import Shift as Shift
     from ducats.engine.fit import Optimisation as Optimisation
     from ducats.engine.streams import Views as Views
+    from ducats.engine.task import Task as Task
     from ducats.errors import AwaitingLabels as AwaitingLabels
     from ducats.errors import UserError as UserError
     from ducats.ledger import Ledger as Ledger
     from ducats.ledger import Request as Request
+    from ducats.ledger import TargetMaps as TargetMaps
     from ducats.models import Evidential as Evidential
     from ducats.objectives import OBJECTIVES as OBJECTIVES
     from ducats.oracles import People as People
@@ -41,6 +45,7 @@ if TYPE_CHECKING:
     from ducats.rows import Slate as Slate
     from ducats.rows import best as best
     from ducats.rundir import RunDir as RunDir
+    from ducats.units import Unit as Unit
 
     adapt = _run.run
     load_config = _config.load
@@ -52,6 +57,8 @@ _HOME = {
     "digits": "data",
     "folders": "data",
     "manifest": "data",
+    "map_folders": "data",
+    "streets": "data",
     "toy": "data",
     "View": "data.views",
     "UNLABELLED": "domain",
@@ -61,10 +68,12 @@ _HOME = {
     "Shift": "domain",
     "Optimisation": "engine.fit",
     "Views": "engine.streams",
+    "Task": "engine.task",
     "AwaitingLabels": "errors",
     "UserError": "errors",
     "Ledger": "ledger",
     "Request": "ledger",
+    "TargetMaps": "ledger",
     "Evidential": "models",
     "OBJECTIVES": "objectives",
     "People": "oracles",
@@ -79,6 +88,7 @@ _HOME = {
     "Plan": "parts",
     "adapt": "run:run",
     "RunDir": "rundir",
+    "Unit": "units",
 }
 
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]

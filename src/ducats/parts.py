@@ -127,6 +127,11 @@ def check_maps(parts: Parts) -> None:
         raise UserError(f"evaluation.star_without names {unknown[0]!r}, but the classes are {known}")
     if parts.test is not None and not parts.test.of_pixels:
         raise UserError("the source has label maps, the test set a label for each image: give maps for both")
+    if isinstance(parts.oracle, Truth) and parts.oracle.resolution != parts.task.resolution:
+        raise UserError(
+            f"pixels are bought at the {parts.task.resolution} resolution, but the truth answers at the "
+            f"{parts.oracle.resolution} one: Truth(labels, {parts.task.resolution!r})"
+        )
     for name in ("scoring", "test"):
         view: View = getattr(parts.views, name)
         if view.crop != "none" or view.size is not None or view.flip:

@@ -167,6 +167,7 @@ class _Story:
         if not self.parts.source.of_pixels:
             return on_chief(self.fabric, lambda: self.ledger.targets(self.answered)), None
         if self._targets is None or self._targets[0] != self.answered:
+            self._targets = None  # the new maps may want their place on the device
             maps = self._maps(self.answered)
             self._targets = (self.answered, resident.settle_maps(maps, self.fabric.device, self.where))
         bought = on_chief(self.fabric, lambda: self._bought(self.answered))
@@ -180,7 +181,7 @@ class _Story:
         ):
             losses = fit_epoch(
                 self.step,
-                self.streams.epoch(self.epoch, targets, self.fabric, whole=bought),
+                self.streams.epoch(self.epoch, targets, self.fabric, whole=bought, bought=self.answered > 0),
                 self.plan.schedule,
                 first_step=self.epoch * self.steps,
                 fabric=self.fabric,
@@ -318,8 +319,11 @@ class _Story:
                 writer.add(image, picked.position, picked.unit)
 
     def _keep_whole(self, number: int, rows: Rows, generator: torch.Generator, asked: Asked) -> None:
-        bought = torch.full((len(rows),), UNLABELLED).index_fill_(0, self._bought(number - 1), 0)
-        request = choose(self.strategy, rows, bought, self.plan.budget[number - 1], number, generator)
+        known = torch.full((len(rows),), UNLABELLED).index_fill_(0, self._bought(number - 1), 0)
+        for image in (known == UNLABELLED).nonzero().squeeze(1).tolist():
+            if not bool((asked(image) == UNLABELLED).any()):
+                known[image] = VOID  # nothing of it can be asked
+        request = choose(self.strategy, rows, known, self.plan.budget[number - 1], number, generator)
         with self.home.request_writer(number) as writer:
             for image in request.image.tolist():
                 picked = whole(asked, image)

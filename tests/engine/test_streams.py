@@ -251,3 +251,13 @@ def test_rare_source_classes_are_drawn_only_if_asked_for() -> None:
         shares.append(float((shown == 1).double().mean()))
     assert shares[0] == pytest.approx(1 / 6, abs=0.01)
     assert shares[1] == pytest.approx(1 / 2, abs=0.02)
+
+
+def test_a_batch_says_whether_pixels_may_have_labels() -> None:
+    source, pool = pixel_shift()
+    streams = Streams(source, pool, Views(), batch_size=2, steps=1, seed=0)
+    targets, fabric = torch.full((5, 4, 6), -1, dtype=torch.int8), make_fabric("cpu")
+    assert [b.bought for b in streams.epoch(0, targets, fabric)] == [True]
+    assert [b.bought for b in streams.epoch(0, targets, fabric, bought=False)] == [False]
+    # Of images that are bought whole, the others have no label at all.
+    assert [b.bought for b in streams.epoch(0, targets, fabric, whole=torch.tensor([1]))] == [False]

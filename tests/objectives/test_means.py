@@ -294,3 +294,25 @@ def test_whole_images_are_what_they_were_to_the_bit(dtype: torch.dtype, none_kno
     theirs = torch.autograd.grad(torch.stack([expected[name] for name in found]).sum(), z)
     for one, other in zip(ours, theirs, strict=True):
         assert one.equal(other)
+
+
+@pytest.mark.parametrize("bought", [False, True])
+def test_the_target_is_looked_at_only_if_something_is_learnt_from_it(bought: bool) -> None:
+    """Before the first answer there is nothing for cross-entropy, and for DUC only the uncertainties."""
+    seen = []
+
+    def model(images: Tensor) -> Output:
+        seen.append(len(images))
+        return Output(images.mean((2, 3), keepdim=True)[:, :2], None, (2, 2))
+
+    maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8)
+    source = Labelled(torch.rand(3, 3, 2, 2), maps.expand(3, 2, 2))
+    target = Labelled(torch.rand(4, 3, 2, 2), maps.expand(4, 2, 2))
+    batch = Batch(source, None, None, target, bought=bought)
+    assert set(softmax(model, batch)) == ({"source/nll", "labelled/nll"} if bought else {"source/nll"})
+    assert seen == ([3, 4] if bought else [3])
+    labelled = {"labelled/nll", "labelled/kl"} if bought else set()
+    known = {"source/nll", "source/kl", "unlabelled/u_dis", "unlabelled/u_data"}
+    assert set(duc(model, batch)) == known | labelled
+    assert set(duc(model, batch, beta=0.0, lambda_=0.0)) == {"source/nll", "source/kl"} | labelled
+    assert seen[-1] == (4 if bought else 3)

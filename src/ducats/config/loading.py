@@ -128,7 +128,7 @@ def merge(below: Layer, above: Layer) -> dict[str, Any]:
     """Lay one mapping over another.
 
     A layer that names another part (``name:``) brings its own knobs; those of the part named below would
-    not fit.
+    not fit. Whatever else was said of it stays.
 
     >>> merge({"query": {"name": "duc", "knobs": {"kappa": 5}}}, {"query": {"name": "random"}})
     {'query': {'name': 'random'}}
@@ -138,7 +138,8 @@ def merge(below: Layer, above: Layer) -> dict[str, Any]:
         old = merged.get(key)
         if isinstance(value, Mapping) and isinstance(old, Mapping) and key not in WHOLE:
             renamed = "name" in value and value["name"] != old.get("name", value["name"])
-            merged[key] = {**value} if renamed else merge(old, value)
+            kept = {inner: said for inner, said in old.items() if inner != "knobs"} if renamed else old
+            merged[key] = merge(kept, value)
         else:
             merged[key] = value
     return merged

@@ -201,7 +201,8 @@ def _shapes(batch: Batch) -> tuple[object, ...]:
             return None
         return tuple(part.shape) if isinstance(part, Tensor) else (*part.images.shape, part.labels.dtype)
 
-    return tuple(map(kind, (batch.source, batch.labelled, batch.unlabelled, batch.target)))
+    parts = (batch.source, batch.labelled, batch.unlabelled, batch.target)
+    return (*map(kind, parts), batch.bought)
 
 
 def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
@@ -213,4 +214,5 @@ def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
         labelled=both(batch.labelled),
         unlabelled=None if batch.unlabelled is None else change(batch.unlabelled),
         target=both(batch.target),
+        bought=batch.bought,
     )

@@ -215,7 +215,13 @@ class Streams:
     presence: Tensor | None = None  # (source, C) bool, classes of each source image: to draw by rare ones
 
     def epoch(
-        self, number: int, targets: Labels, fabric: Fabric, *, whole: Tensor | None = None
+        self,
+        number: int,
+        targets: Labels,
+        fabric: Fabric,
+        *,
+        whole: Tensor | None = None,
+        bought: bool = True,
     ) -> Iterator[Batch]:
         """This process's share of one epoch's batches, on the device.
 
@@ -225,6 +231,7 @@ class Streams:
                 below zero.
             fabric: device and processes.
             whole: images that were bought as a whole, where maps are bought that way.
+            bought: whether pixels of other images may have labels: not before the first answer.
         """
         world = fabric.world_size
         if self.batch_size % world or self.batch_size < 2 * world:
@@ -249,9 +256,10 @@ class Streams:
                 "target": self._stream("target", pool, mixed, whole_batches, number, fabric, targets),
                 "labelled": self._stream("labelled", pool, known, cut, number, fabric, targets),
             }
-        yield from self._batches({name: made for name, made in streams.items() if made is not None}, fabric)
+        made = {name: stream for name, stream in streams.items() if stream is not None}
+        yield from self._batches(made, fabric, bought=bought and whole is None)
 
-    def _batches(self, streams: Mapping[str, Stream], fabric: Fabric) -> Iterator[Batch]:
+    def _batches(self, streams: Mapping[str, Stream], fabric: Fabric, *, bought: bool) -> Iterator[Batch]:
         device = fabric.device
 
         def raw(step: int) -> dict[str, tuple[Tensor, Tensor | None]]:
@@ -266,6 +274,7 @@ class Streams:
                     labelled=_labelled(shown["labelled"]) if "labelled" in shown else None,
                     unlabelled=shown["unlabelled"][0] if "unlabelled" in shown else None,
                     target=_labelled(shown["target"]) if "target" in shown else None,
+                    bought=bought,
                 )
 
     def _stream(

@@ -27,6 +27,7 @@ class Batch:
     labelled: Labelled | None  # bought target images; None before the first answer
     unlabelled: Tensor | None  # target images without label; None when all were bought
     target: Labelled | None = None  # where pixels are bought: images whose maps hold labels, UNLABELLED, VOID
+    bought: bool = True  # whether pixels of `target` may have labels: none has before the first answer
 
 
 def known(labels: Tensor) -> Tensor:

@@ -57,9 +57,11 @@ def duc(
     if batch.unlabelled is not None and any(calm.values()):
         values = _uncertainties(model(batch.unlabelled).z, calm)
         losses |= _weighted("unlabelled", calm, tuple(v.mean() for v in values))
-    if batch.target is not None and any((*fit_target.values(), *calm.values())):
+    fits_pixels = batch.bought and any(fit_target.values())
+    if batch.target is not None and (fits_pixels or any(calm.values())):
         output, labels = model(batch.target.images), batch.target.labels
-        losses |= _fit("labelled", output, labels, fit_target)
+        if fits_pixels:
+            losses |= _fit("labelled", output, labels, fit_target)
         unknown = _unlabelled if void == "left_out" else _without_class
         if any(calm.values()):
             found = means(output, lambda z, _: _uncertainties(z, calm), labels, unknown)

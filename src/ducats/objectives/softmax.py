@@ -21,7 +21,8 @@ def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float 
     losses: Losses = {}
     streams = (
         ("source", batch.source, source),
-        ("labelled", batch.target, target),  # where pixels are bought; whole images are others than these
+        # Where pixels are bought; whole images are others than these.
+        ("labelled", batch.target if batch.bought else None, target),
         ("labelled", batch.labelled, target),
     )
     for name, part, weight in streams:

@@ -31,6 +31,11 @@ class Truth:
         )
         self._resolution = resolution
 
+    @property
+    def resolution(self) -> Resolution:
+        """The grid in which positions of pixels count."""
+        return self._resolution
+
     def __len__(self) -> int:
         return len(self._labels)
 
