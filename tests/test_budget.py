@@ -63,8 +63,8 @@ def test_a_budget_that_cannot_be(budget: int | str, words: str) -> None:
         ("1%", [131_072], 5, "nearest_total", [(262, 262, 262, 262, 263)]),
         ("1%", [131_072], 5, "ceil_per_round", [(263,) * 5]),
         ("40960/image", [2_097_152], 5, "nearest_total", [(8192,) * 5]),
-        ("3/image", [100, 9], 2, "nearest_total", [(1, 2), (1, 2)]),
-        (7, [50, 50, 50], 1, "nearest_total", [(2,), (2,), (3,)]),
+        ("3/image", [100, 9], 2, "nearest_total", [(1, 2), (2, 1)]),
+        (7, [50, 50, 50], 1, "nearest_total", [(3,), (2,), (2,)]),
         ("100%", [6, 4], 1, "nearest_total", [(6,), (4,)]),
         ("5%", [100], 0, "nearest_total", [()]),
     ],
@@ -78,7 +78,21 @@ def test_pixels_of_each_image(
 def test_a_count_is_spent_over_all_images_to_the_pixel() -> None:
     parts = split_pixels(1001, [640 * 360] * 367, 5)
     assert sum(map(sum, parts)) == 1001
-    assert {sum(part) for part in parts} == {2, 3}
+    assert [sum(of_round) for of_round in zip(*parts, strict=True)] == [200, 200, 200, 200, 201]
+
+
+@pytest.mark.parametrize("budget", ["0.02%", "2/image", 1000])
+def test_rounds_are_even_over_all_images(budget: int | str) -> None:
+    parts = split_pixels(budget, [64 * 128] * 300, 5)
+    totals = [sum(of_round) for of_round in zip(*parts, strict=True)]
+    assert max(totals) - min(totals) <= 1
+    of_images = [sum(part) for part in parts]
+    assert max(of_images) - min(of_images) <= 1
+
+
+def test_a_count_that_is_rounded_up_is_a_little_more() -> None:
+    parts = split_pixels(11, [64] * 100, 5, "ceil_per_round")
+    assert [sum(of_round) for of_round in zip(*parts, strict=True)] == [3] * 5
 
 
 @pytest.mark.parametrize(

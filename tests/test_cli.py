@@ -13,9 +13,11 @@ import torch
 import yaml
 from PIL import Image
 
+import tiny_streets
 from conftest import QUICK
 from ducats.cli import main
 from ducats.data import toy
+from ducats.rundir import RunDir
 
 QUICKLY = tuple(part for setting in QUICK for part in ("--set", setting))
 COMMANDS = ("run", "evaluate", "predict", "report", "labels", "picks", "config", "doctor", "demo", "queries")
@@ -247,7 +249,11 @@ UNFIT = [
         ("-c", "data/digits", "--set", "query.name=ripu"),
         ["'impurity', which pixels have and images have not"],
     ),
-    ((*STREETS, "--set", "task.name=classification"), ["'streets' has a label for each pixel"]),
+    (
+        (*STREETS, "--set", "task={name: classification, unit: image}"),
+        ["'streets' has a label for each pixel"],
+    ),
+    ((*STREETS, "--set", "task.name=classification"), ["classification buys images, not pixels"]),
     ((*STREETS, "--set", "model.name=timm"), ["'timm' says one class for an image", "deeplab_v2"]),
     (("-c", "data/digits", "--set", "model.name=small_fcn"), ["'small_fcn' says a class for each pixel"]),
     ((*STREETS, "--set", "query.name=ripu"), ["'impurity', and a single pixel has none: task.unit=region"]),
@@ -321,6 +327,25 @@ def test_uncertainty_of_pixels_is_not_for_images(tmp_path: Path, capsys: pytest.
     assert "--uncertainty is for segmentation" in capsys.readouterr().err
     assert ducats("picks", tmp_path / "run") == 2
     assert "whole images" in capsys.readouterr().err
+
+
+def test_picks_read_no_more_images_than_they_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root, run = tiny_streets.tree(tmp_path / "data"), tmp_path / "run"
+    held_out = ("--set", "evaluation={images: held_out, share: 0.25}")
+    command = ("run", *tiny_streets.folders(root, test=False), "--truth", "--budget", "10%", *held_out)
+    assert ducats(*command, "--out", run) == 0
+    keys = RunDir(run).bought().keys
+    assert len(keys) == 3  # of four: one was held out
+    for path in [*root.glob("*/*/*.png")]:
+        if path != root / "target" / "images" / keys[1]:
+            path.write_bytes(b"not to be read")
+    capsys.readouterr()
+    assert ducats("picks", run, "--images", keys[1]) == 0
+    assert "picks.png" in capsys.readouterr().out
+    assert (run / "picks.png").exists()
+    (held,) = {f"10{number}.png" for number in range(4)} - set(keys)
+    assert ducats("picks", run, "--images", held) == 2
+    assert f"no image '{held}'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD)

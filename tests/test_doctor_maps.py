@@ -75,7 +75,7 @@ def test_sound_folders_have_notes_only(root: Path) -> None:
     assert has(
         notes, "of 4 images of the target, 76 pixels are asked for", "19 of each image, 9 to 10 in a round"
     )
-    assert has(notes, "36 + 40 in all after epoch 2, 4 of 10", "task.resolution=network")
+    assert has(notes, "38 + 38 in all after epoch 2, 4 of 10", "task.resolution=network")
     assert verdict(findings)[1] == 0
 
 
@@ -113,6 +113,22 @@ def test_a_benchmark_in_its_own_layout(tmp_path: Path) -> None:
     assert has(said(findings, "note"), "source: 3 images with label maps", "% of their pixels void")
     assert has(said(findings, "note"), "target: 3 images with label maps, 8.3 % of their pixels void")
     assert has(said(findings, "error"), "label files of the test", "id 12", "id 13", "data.knobs.ids")
+
+
+def test_a_benchmark_without_labels_of_its_target(tmp_path: Path) -> None:
+    tags = np.resize(np.arange(29), tiny_streets.SIZE).astype(np.uint8)
+    for number in range(3):
+        for place in ("carla/images", "camvid/train", "camvid/test"):
+            (tmp_path / place).mkdir(parents=True, exist_ok=True)
+            shown = tiny_streets.scene(10 * number + len(place))[0]
+            Image.fromarray(shown).save(tmp_path / place / f"{number}.png")
+        (tmp_path / "carla/labels").mkdir(exist_ok=True)
+        Image.fromarray(np.stack([tags] * 3, -1)).save(tmp_path / f"carla/labels/{number}.png")
+    given = {"source": str(tmp_path / "carla"), "target": str(tmp_path / "camvid"), "size": [12, 16]}
+    findings = examine(load(["data/carla-camvid"], SETTINGS, {"data": {"knobs": given}}))
+    assert said(findings, "error") == []
+    assert has(said(findings, "note"), "target: 3 images without labels")
+    assert has(said(findings, "note"), "people answer")
 
 
 def test_a_target_without_labels_is_asked_of_people(root: Path) -> None:
@@ -327,7 +343,8 @@ def test_budgets_that_cannot_be(root: Path, budget: str, word: str) -> None:
 
 
 def test_a_round_that_gets_nothing(root: Path) -> None:
-    assert has(errors(config(root, "ask.budget=1/image")), "leaves nothing for round 1")
+    assert errors(config(root, "ask.budget=1/image")) == []  # of half the images in each round
+    assert has(errors(config(root, "ask.budget=1")), "buys no pixel of any image in one of 2 rounds")
 
 
 def test_whole_images_are_counted_as_images(root: Path) -> None:
@@ -368,7 +385,7 @@ def test_classes_left_out_of_the_star_must_exist(root: Path) -> None:
 
 
 def test_task_data_and_model_that_do_not_fit(root: Path) -> None:
-    found = errors(config(root, "task.name=classification"))
+    found = errors(config(root, "task={name: classification, unit: image}"))
     assert has(found, "'map_folders' has a label for each pixel", "-c segmentation")
     assert has(errors(config(root, "model={name: small_cnn}")), "'small_cnn' says one class for an image")
     found = errors(load(["data/digits"], ["task.name=segmentation", "data.knobs.source_size=50"]))
@@ -395,6 +412,17 @@ def test_the_tables_of_what_speaks_of_pixels_are_whole() -> None:
 def test_queries_and_units_are_tried(root: Path, query: str) -> None:
     unit = "region" if query == "ripu" else "pixel"
     assert errors(config(root, f"query={{name: {query}}}", f"task.unit={unit}")) == []
+
+
+def test_more_clusters_than_spread_can_make(root: Path) -> None:
+    settings = "query={name: spread}", "ask={budget: 12%, rounds: 2}"
+    stored = {"size": [300, 300]}  # 12 % of 90000 in two rounds: 5400
+    found = errors(config(root, *settings, **stored))
+    assert has(found, "'spread' would have to make 5400 clusters", "4096 are the most", "task.unit=image")
+    for unit in ("region", "superpixel"):
+        assert errors(config(root, *settings, f"task.unit={unit}", **stored)) == []
+    assert errors(config(root, "query={name: spread}", "ask={budget: 9%, rounds: 2}", **stored)) == []
+    assert errors(config(root, settings[1], **stored)) == []
 
 
 def test_a_query_that_a_pixel_cannot_answer(root: Path) -> None:

@@ -11,10 +11,12 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+import tiny_streets
+from ducats.config import Config, load
 from ducats.domain import VOID, Images
 from ducats.errors import UserError
 from ducats.palette import TWENTY, palette
-from ducats.picks import EARLIER, GAP, LINE, NEW, TILE, VOID_COLOUR, picks_figure
+from ducats.picks import EARLIER, GAP, LINE, NEW, TILE, VOID_COLOUR, images_of, picks_figure
 
 CLASSES = ("road", "car", "unicorn")
 
@@ -157,3 +159,29 @@ def test_colours_are_those_of_cityscapes_or_differ() -> None:
     own = palette([f"own {place}" for place in range(20)])
     assert len(set(own)) == 20
     assert palette([f"own {place}" for place in range(21)])[20] == own[0]
+
+
+def of_files(root: Path, *settings: str) -> Config:
+    given = {role: str(root / role) for role in ("source", "target")}
+    given |= {"classes": str(root / "classes.txt"), "truth": True, "size": [12, 16]}  # type: ignore[dict-item]
+    return load(["segmentation"], settings, {"data": {"knobs": given}})
+
+
+def test_of_files_the_chosen_ones_alone_are_read(tmp_path: Path) -> None:
+    root = tiny_streets.tree(tmp_path)
+    for path in [
+        *root.glob("source/*/*.png"),
+        *root.glob("target/*/10[023].png"),
+        *root.glob("target/labels/*"),
+    ]:
+        path.write_bytes(b"not to be read")
+    found = images_of(of_files(root), ["101.png", "101.png"])
+    assert (found.keys, found.files) == (("101.png",), (root / "target/images/101.png",))
+    assert found.pixels.shape == (1, 3, 12, 16)
+    with pytest.raises(UserError, match=r"no image '900\.png', which this run bought from"):
+        images_of(of_files(root), ["101.png", "900.png"])
+
+
+def test_data_that_are_no_files_give_their_pool() -> None:
+    config = load(["data/streets"], ["data.knobs={source: 2, pool: 3, test: 2, height: 32, width: 64}"])
+    assert len(images_of(config, ["whatever"])) == 3

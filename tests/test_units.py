@@ -72,10 +72,7 @@ def test_a_budget_is_kept(name: str, unit: Unit, budget: int, target: Tensor) ->
     assert position.dtype == torch.long
     assert len(position.unique()) == len(position)
     assert bool(open_[position].all())
-    if unit.name == "superpixel" and budget < int(open_.sum()):
-        assert len(position) <= budget
-    else:
-        assert len(position) == min(budget, int(open_.sum()))
+    assert len(position) == min(budget, int(open_.sum()))
     if unit.name == "pixel":
         assert picked.unit is None
     else:
@@ -264,26 +261,39 @@ def test_summary_of_an_image_that_was_bought_is_over_all_of_it() -> None:
     torch.testing.assert_close(summary(maps(), None, bought, ("u_dis",))["u_dis"][0], expected)
 
 
-def test_superpixels_are_bought_whole_and_best_first() -> None:
+@pytest.mark.parametrize("budget", [3, 90, 240])
+def test_superpixels_are_bought_best_first_and_the_last_is_cut(budget: int) -> None:
     pieces = superpixels(photo(), SHAPE, 12, 10.0).flatten()
     assert pieces.unique().tolist() == list(range(int(pieces.max()) + 1))
     target = some()
     open_ = (target == UNLABELLED).flatten()
     entropy = criterion("entropy").of(maps()[None]).flatten()
     mean = {int(p): float(entropy[(pieces == p) & open_].mean()) for p in pieces[open_].unique()}
-    size = {p: int(((pieces == p) & open_).sum()) for p in mean}
-    picked = buy(QUERIES["entropy"], Unit("superpixel", superpixels=12), target, 90)
+    picked = buy(QUERIES["entropy"], Unit("superpixel", superpixels=12), target, budget)
+    left, parts = min(budget, int(open_.sum())), []
+    for piece in sorted(mean, key=lambda p: -mean[p]):
+        whole = ((pieces == piece) & open_).nonzero().squeeze(1).tolist()
+        if left:
+            parts.append(whole[:left])
+            left -= len(parts[-1])
     assert picked.unit is not None
-    left, bought = 90, []
-    for part in picked.position.split(picked.unit.tolist()):
-        (piece,) = pieces[part].unique().tolist()
-        assert part.tolist() == ((pieces == piece) & open_).nonzero().squeeze(1).tolist()
-        fitting = [p for p in mean if p not in bought and size[p] <= left]
-        assert piece == max(fitting, key=lambda p: mean[p])
-        bought.append(piece)
-        left -= size[piece]
-    assert len(bought) >= 2
-    assert not [p for p in mean if p not in bought and size[p] <= left]
+    assert [part.tolist() for part in picked.position.split(picked.unit.tolist())] == parts
+
+
+def test_a_superpixel_larger_than_the_budget_is_begun() -> None:
+    one = torch.zeros(3, *SHAPE, dtype=torch.uint8)  # of one colour: about three large pieces
+    unit = Unit("superpixel", superpixels=3)
+    sizes = superpixels(one, SHAPE, 3, 10.0).flatten().unique(return_counts=True)[1]
+    assert int(sizes.min()) > 10
+    picked = buy(QUERIES["entropy"], unit, nothing(), 10, pixels=one)
+    assert len(picked.position) == 10
+    assert picked.unit is not None
+    assert picked.unit.tolist() == [10]
+    target = nothing()
+    target.flatten()[picked.position] = 0
+    assert (
+        len(buy(QUERIES["entropy"], unit, target, 10, pixels=one).position) == 10
+    )  # the rest of it, or another
 
 
 def test_superpixels_of_another_size_than_the_map() -> None:

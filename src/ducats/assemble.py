@@ -1,15 +1,11 @@
 """Config to parts: the only place where names are looked up and parts are built."""
 
-import difflib
-import importlib
 import inspect
 import math
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -29,6 +25,7 @@ from ducats.engine.speed import Speed
 from ducats.engine.streams import Views, steps_in_epoch
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
+from ducats.lookup import bind, build, look_up
 from ducats.models import BLANK, CHECK, MODELS, Evidential
 from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
 from ducats.oracles import Oracle, People, Truth
@@ -38,61 +35,6 @@ from ducats.randomness import global_seed
 from ducats.rows import Output, Rows, Slate, name_of
 from ducats.rundir import RunDir
 from ducats.units import Unit, spend, summary
-
-T = TypeVar("T")
-
-
-def look_up(kind: str, table: Mapping[str, T], name: str) -> T:
-    """Find ``name``, or say what there is; ``package.module:attribute`` finds a user's own."""
-    if name in table:
-        return table[name]
-    if ":" not in name:
-        raise UserError(
-            f"no {kind} {name!r}; there are: {', '.join(table)}, or your own as package.module:name"
-        )
-    module, _, attribute = name.partition(":")
-    if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a file beside the user is found, as `python -m` would
-    try:
-        home = importlib.import_module(module.removesuffix(".py").replace("/", "."))
-    except Exception as error:  # whatever a user's module may raise when it is imported
-        raise UserError(
-            f"no {kind} {name!r}: {type(error).__name__}: {error}; "
-            "is its folder the current one, or on PYTHONPATH?"
-        ) from error
-    found = getattr(home, attribute, None)
-    if found is None:
-        near = difflib.get_close_matches(attribute, dir(home), n=1)
-        raise UserError(f"{module} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if not callable(found) and not isinstance(found, Strategy):
-        raise UserError(f"the {kind} {name!r} is not callable but a {type(found).__name__}: name a function")
-    return found  # type: ignore[no-any-return]
-
-
-def bind(
-    kind: str, name: str, function: Callable[..., T], given: int, knobs: Mapping[str, Any]
-) -> Callable[..., T]:
-    """Bind knobs to a part, after checking them against its signature: a slip fails now, not hours later.
-
-    Args:
-        kind: for the message.
-        name: for the message.
-        function: the part.
-        given: how many positional arguments its caller will pass.
-        knobs: keyword arguments by name.
-    """
-    try:
-        inspect.signature(function).bind_partial(*[None] * given, **knobs)
-    except TypeError:
-        known = [p.name for p in list(inspect.signature(function).parameters.values())[given:]]
-        wrong = sorted(knobs.keys() - known)
-        if not wrong:
-            raise UserError(f"the {kind} {name!r} must take {given} argument(s) and keyword knobs") from None
-        raise UserError(
-            f"the {kind} {name!r} has no knob {', '.join(map(repr, wrong))}; "
-            f"it has: {', '.join(known) if known else 'none'}"
-        ) from None
-    return partial(function, **knobs)
 
 
 def load_data(config: settings.Config) -> Shift:
@@ -283,11 +225,13 @@ def _try_query(config: settings.Config, query: Strategy) -> None:
     z, features = torch.zeros(3, 2), torch.zeros(3, 4)
     if config.task.name == "segmentation" and config.task.bought == "image":
         target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-        summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs)
-        return
-    if config.task.name == "classification":
+        one = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs)
+        columns = {name: torch.cat([column] * 3) for name, column in one.items()}
+    elif config.task.name == "classification":
+        columns = columns_of(z, features, query.needs)
+    if config.task.bought == "image":
         where = torch.arange(3)
-        rows = Rows(where, torch.zeros_like(where), columns_of(z, features, query.needs))
+        rows = Rows(where, torch.zeros_like(where), columns)
         query.query(Slate(rows, rows[where[:1]], 1, generator))
         return
     target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
@@ -323,18 +267,6 @@ def _try_objective(config: settings.Config, objective: Objective) -> None:
 
     maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
     objective(of_pixels, Batch(Labelled(images, maps), None, None, Labelled(images, maps)))
-
-
-def build(kind: str, part: settings.Part, make: Callable[[], T]) -> T:
-    """Build a part; a knob of a wrong kind or size is one sentence."""
-    try:
-        return make()
-    except UserError:
-        raise
-    except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
-        raise UserError(
-            f"the {kind} {part.name!r} cannot work with knobs {part.knobs}: {type(error).__name__}: {error}"
-        ) from error
 
 
 def make_query(config: settings.Config) -> Query | Strategy:

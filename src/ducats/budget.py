@@ -63,30 +63,51 @@ def split_pixels(
     >>> split_pixels("5%", [100, 819200], 5)
     [(1, 1, 1, 1, 1), (8192, 8192, 8192, 8192, 8192)]
     >>> split_pixels("40/image", [10000], 5), split_pixels(10, [64, 64, 64], 2)
-    ([(8, 8, 8, 8, 8)], [(1, 2), (1, 2), (2, 2)])
+    ([(8, 8, 8, 8, 8)], [(2, 2), (2, 1), (1, 2)])
     """
     if rounds == 0:
         return [()] * len(areas)
     each = re.fullmatch(r"\s*(\d+)\s*/\s*image\s*", str(budget))
     amount, shared = (float(each[1]), False) if each else _parse(budget)
-    if shared:
-        totals = [amount * area / 100 for area in areas]
-    elif each:
-        totals = [amount] * len(areas)
+    if shared or each:
+        totals = [amount * area / 100 if shared else amount for area in areas]
+        # What does not divide goes to other rounds from image to image: so rounds are even.
+        parts = [_turned(_in_rounds(total, rounds, rounding), place) for place, total in enumerate(totals)]
     else:
-        # What does not divide is spread over the images, so that the sum is what was asked for.
-        ends = [int(amount) * number // len(areas) for number in range(len(areas) + 1)]
-        totals = [float(end - start) for start, end in itertools.pairwise(ends)]
-    parts = [_in_rounds(total, rounds, rounding) for total in totals]
+        ends = [0, *itertools.accumulate(_in_rounds(amount, rounds, rounding))]
+        dealt = [_dealt(start, end, len(areas)) for start, end in itertools.pairwise(ends)]
+        parts = list(zip(*dealt, strict=True))
     for place, (part, area) in enumerate(zip(parts, areas, strict=True)):
         if sum(part) > area:
             raise UserError(
                 f"the budget {budget!r} asks for {sum(part)} pixels of image {place}, which has {area}: "
                 "lower ask.budget"
             )
-    if not any(map(sum, parts)):
-        raise UserError(f"the budget {budget!r} buys no pixel of any image: raise ask.budget")
+    if not all(map(sum, zip(*parts, strict=True))):
+        raise UserError(
+            f"the budget {budget!r} buys no pixel of any image in one of {rounds} rounds: raise ask.budget "
+            "or lower ask.rounds"
+        )
     return parts
+
+
+def _dealt(start: int, end: int, images: int) -> list[int]:
+    """How many of the pixels from one number to another each image gets, if they are dealt out in turn.
+
+    >>> _dealt(0, 5, 3), _dealt(5, 10, 3)
+    ([2, 2, 1], [2, 1, 2])
+    """
+    return [(end - place - 1) // images - (start - place - 1) // images for place in range(images)]
+
+
+def _turned(parts: tuple[int, ...], by: int) -> tuple[int, ...]:
+    """The same parts in other rounds.
+
+    >>> _turned((1, 1, 2), 1)
+    (1, 2, 1)
+    """
+    by %= len(parts)
+    return parts[by:] + parts[:by]
 
 
 def _in_rounds(total: float, rounds: int, rounding: Rounding) -> tuple[int, ...]:

@@ -239,16 +239,15 @@ def picks(
         images: Keys of the images to show; by default some, evenly spaced.
         count: How many to show if none are named.
     """
-    from ducats.assemble import load_data
     from ducats.inference import config_of
-    from ducats.picks import choose, picks_figure
+    from ducats.picks import choose, images_of, picks_figure
     from ducats.rundir import RunDir
 
     home = RunDir(run)
     settled, classes, ledger = config_of(home), home.data["classes"], home.bought()
     chosen = choose(ledger, images, count)  # before images are read, which may take long
-    pool = load_data(settled).pool
-    path = picks_figure(ledger, pool, out or run / "picks.png", classes=classes, chosen=chosen)
+    shown = images_of(settled, chosen)
+    path = picks_figure(ledger, shown, out or run / "picks.png", classes=classes, chosen=chosen)
     console.print(f"picture in {path}", soft_wrap=True)
     return 0
 

@@ -2,7 +2,7 @@
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from types import CodeType
 from typing import Any
@@ -14,6 +14,7 @@ from ducats.budget import Rounding, split_pixels
 from ducats.data.exam import MeasuredOn
 from ducats.data.views import View, draw, look
 from ducats.domain import Domain, Images, Labels
+from ducats.engine import resident
 from ducats.engine.fit import Optimisation
 from ducats.engine.schedules import Schedule, inverse_decay
 from ducats.engine.streams import CUTS, Views
@@ -80,6 +81,8 @@ def check(parts: Parts, plan: Plan) -> None:
         )
     if plan.labelled_batches not in CUTS:
         raise UserError(f"labelled_batches must be one of {', '.join(CUTS)}, not {plan.labelled_batches!r}")
+    if plan.source_sampling not in SAMPLINGS:
+        raise UserError(f"source_sampling must be {' or '.join(SAMPLINGS)}, not {plan.source_sampling!r}")
     if parts.test is not None and tuple(parts.test.classes) != tuple(parts.source.classes):
         raise UserError("source and test must have the same classes in the same order")
     if parts.measured_on != "held_out" and (parts.test is None or parts.test.images is not parts.pool):
@@ -88,6 +91,9 @@ def check(parts: Parts, plan: Plan) -> None:
         raise UserError(f"the truth has {len(parts.oracle)} labels for a pool of {len(parts.pool)} images")
     check_views(parts)
     check_maps(parts)
+
+
+SAMPLINGS = ("shuffled", "rare_classes")
 
 
 def check_budget(parts: Parts, plan: Plan) -> None:
@@ -106,7 +112,9 @@ def check_budget(parts: Parts, plan: Plan) -> None:
     if len(budget) != len(plan.ask_after):
         raise UserError(f"{len(plan.ask_after)} questions but {len(budget)} budgets: give one for each")
     if any(labels < 1 for labels in budget):
-        raise UserError(f"a question must buy at least one label, not {list(budget)}")
+        raise UserError(
+            f"a question must buy at least one label, not {list(budget)}: raise the budget or ask less often"
+        )
     if not parts.buys_pixels and sum(budget) > len(parts.pool):
         raise UserError(f"the budget of {sum(budget)} labels exceeds the pool of {len(parts.pool)} images")
 
@@ -125,6 +133,8 @@ def check_maps(parts: Parts) -> None:
     if unknown:
         known = ", ".join(classes)
         raise UserError(f"evaluation.star_without names {unknown[0]!r}, but the classes are {known}")
+    if set(parts.task.star_without) >= set(classes):
+        raise UserError("evaluation.star_without names all classes: leave some for the mean")
     if parts.test is not None and not parts.test.of_pixels:
         raise UserError("the source has label maps, the test set a label for each image: give maps for both")
     if isinstance(parts.oracle, Truth) and parts.oracle.resolution != parts.task.resolution:
@@ -202,6 +212,20 @@ def settle(parts: Parts, model: Evidential) -> Strategy:
 
 
 SEEN = 64  # label maps that enter a digest: all of a large set would take minutes
+
+
+def near_at_hand(parts: Parts, device: torch.device, where: resident.Where) -> Parts:
+    """The parts with their images and label maps where they are quickest to reach."""
+    test = parts.test
+    sets = [parts.source.images, parts.pool, *([] if test is None else [test.images])]
+    source, pool, *rest = resident.settle(sets, device, where)
+    labels = resident.settle_maps(parts.source.labels, device, where)
+    return replace(
+        parts,
+        source=replace(parts.source, images=source, labels=labels),
+        pool=pool,
+        test=None if test is None else replace(test, images=rest[0]),
+    )
 
 
 def digest(keys: Sequence[str], labels: Labels | None = None) -> str:

@@ -1,7 +1,7 @@
 """A picture of what was bought: a row per image, a column per round, the bought pixels lit."""
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Protocol
@@ -11,6 +11,11 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from ducats.assemble import load_data
+from ducats.config import Config
+from ducats.data import DATASETS
+from ducats.data.decode import decode
+from ducats.data.maps import Reader
 from ducats.domain import Images
 from ducats.errors import UserError
 from ducats.files import write_atomically
@@ -83,7 +88,7 @@ def picks_figure(
 
     Args:
         ledger: of a run that bought pixels.
-        images: its pool.
+        images: its pool, or those of it that are shown.
         out: the file.
         classes: their names, for colours and legend.
         rounds: one column each, by default all; what was bought between two of them counts as new.
@@ -138,10 +143,31 @@ def choose(ledger: Book, chosen: Sequence[str] | None = None, count: int = 4) ->
     return [ledger.keys[bought[int((place + 0.5) * len(bought) / many)]] for place in range(many)]
 
 
+def images_of(config: Config, keys: Sequence[str]) -> Images:
+    """The images with these keys; of data that are no files, the whole pool.
+
+    Args:
+        config: of the run that bought from them.
+        keys: as they are in its ledger; of a pool of which a share was held out, some.
+    """
+    reader = DATASETS.get(config.data.name)
+    if not isinstance(reader, Reader):
+        return load_data(config).pool
+    listing = reader.listing(**config.data.knobs)
+    files = dict(listing.pool.images)
+    for key in keys:
+        _check_there(key, files)
+    return decode([(key, files[key]) for key in dict.fromkeys(keys)], listing.size)
+
+
 def _place(images: Images, key: str) -> int:
-    if key not in images.keys:
-        raise UserError(f"the data has no image {key!r}, which this run bought from: use the run's own data")
+    _check_there(key, images.keys)
     return images.keys.index(key)
+
+
+def _check_there(key: str, there: Container[str]) -> None:
+    if key not in there:
+        raise UserError(f"the data has no image {key!r}, which this run bought from: use the run's own data")
 
 
 def _row(

@@ -28,6 +28,9 @@ def headline_of(record: Mapping[str, Any]) -> str:
     return str(record.get("headline", "accuracy"))
 
 
+AT = {"original": "their own size"}  # resolutions in words, where the record has none
+
+
 def pixels_in_words(records: Sequence[Mapping[str, Any]]) -> str:
     """How many pixels were measured, and at which resolution; nothing for runs about whole images.
 
@@ -37,7 +40,15 @@ def pixels_in_words(records: Sequence[Mapping[str, Any]]) -> str:
     counts = sorted({int(record["pixels"]) for record in records if "pixels" in record})
     if not counts:
         return ""
-    at = " or ".join(sorted({str(record["resolution"]) for record in records if "resolution" in record}))
+    at = " or ".join(
+        sorted(
+            {
+                AT.get(record["resolution"], str(record["resolution"]))
+                for record in records
+                if "resolution" in record
+            }
+        )
+    )
     many = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
     return f"{many} pixels" + (f" at {at}" if at else "")
 

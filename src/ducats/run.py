@@ -3,7 +3,6 @@
 import copy
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from ducats.budget import split_pixels
 from ducats.dirichlet import compiled
 from ducats.domain import UNLABELLED, VOID, Labels
 from ducats.engine import resident
-from ducats.engine.evaluate import evaluate, evaluate_maps
+from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
 from ducats.engine.pick import Asked, image_table, pick, whole
 from ducats.engine.processes import make_fabric, on_chief, precision_of
@@ -27,9 +26,9 @@ from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
 from ducats.engine.task import bought_sizes, headline
 from ducats.errors import UserError
 from ducats.ledger import TargetMaps
-from ducats.metrics import Tally, class_accuracy, class_iou, compute, mean_iou_without, reliability
+from ducats.metrics import Tally, class_accuracy, compute, reliability
 from ducats.models import Evidential
-from ducats.parts import Parts, Plan, check, describe, describe_data, pixels_of, settle
+from ducats.parts import Parts, Plan, check, describe, describe_data, near_at_hand, pixels_of, settle
 from ducats.progress import Event, Listener, silence
 from ducats.randomness import fork, global_seed, seed_of
 from ducats.rows import Rows
@@ -70,6 +69,9 @@ def run(
     home = RunDir(Path(folder))
     identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
     on_chief(fabric, lambda: home.claim(identity, describe_data(parts)))
+    if home.finished:
+        home.release()
+        return home
     try:
         _Story(parts, plan, home, fabric, settled, listen).tell()
     finally:
@@ -83,7 +85,7 @@ class _Story:
     def __init__(
         self, parts: Parts, plan: Plan, home: RunDir, fabric: Fabric, speed: Speed, listen: Listener
     ) -> None:
-        given, parts = parts, _settled(parts, fabric, speed)
+        given, parts = parts, near_at_hand(parts, fabric.device, speed.images_on)
         self.where = speed.images_on
         self.parts, self.plan, self.home, self.fabric, self.listen = parts, plan, home, fabric, listen
         self.steps = plan.steps_per_epoch or steps_in_epoch(
@@ -231,8 +233,7 @@ class _Story:
         tally = evaluate_maps(
             self.model, test, resolution=task.measured_at, flip=task.flip, bought=bought, **how
         )
-        height, width = test.images.pixels.shape[-2:]
-        at = f"{height}x{width} (network)" if task.measured_at == "network" else "original"
+        at = at_resolution(test, task.measured_at)
         return tally, {"images": len(test), "pixels": tally.total, "resolution": at}
 
     def _numbers(self, tally: Tally) -> dict[str, Any]:
@@ -241,10 +242,8 @@ class _Story:
         numbers["class_accuracy"] = class_accuracy(tally.confusion)
         numbers["reliability"] = reliability(tally)
         if self.parts.source.of_pixels:
-            numbers |= {"headline": "mean_iou", "class_iou": class_iou(tally.confusion)}
-            out = [self.parts.source.classes.index(name) for name in self.parts.task.star_without]
-            if out:
-                numbers["mean_iou_star"] = mean_iou_without(tally.confusion, out)
+            named = self.parts.source.classes, self.parts.task.star_without
+            numbers |= {"headline": "mean_iou", **pixel_numbers(tally.confusion, *named)}
         return numbers
 
     def _keep_confusion(self, tally: Tally) -> None:
@@ -335,6 +334,8 @@ class _Story:
         labels = torch.as_tensor(self.parts.oracle(request))
         labels = labels if self.parts.source.of_pixels else labels.long()
         classes = len(self.parts.source.classes)
+        # Wide enough for every class: a narrow number would be compared with what is left of a large one.
+        labels = labels.to(torch.int16) if labels.dtype.itemsize == 1 else labels
         wrong = labels[(labels != VOID) & ((labels < 0) | (labels >= classes))]
         if len(wrong):
             raise UserError(
@@ -383,23 +384,6 @@ class _Story:
                 values=means or (lambda: values or {}),
             )
         )
-
-
-def _settled(parts: Parts, fabric: Fabric, speed: Speed) -> Parts:
-    """The parts with their images where they are quickest to reach."""
-    test = parts.test
-    sets = [parts.source.images, parts.pool, *([] if test is None else [test.images])]
-    source, pool, *rest = resident.settle(sets, fabric.device, speed.images_on)
-    return replace(
-        parts,
-        source=replace(
-            parts.source,
-            images=source,
-            labels=resident.settle_maps(parts.source.labels, fabric.device, speed.images_on),
-        ),
-        pool=pool,
-        test=None if test is None else replace(test, images=rest[0]),
-    )
 
 
 def weight_at(weights: Mapping[int, float], epoch: int) -> float:

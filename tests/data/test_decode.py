@@ -14,13 +14,13 @@ from PIL import Image
 import ducats.data.decode as decode_module
 import ducats.data.store as store
 from ducats.data.decode import (
-    FilePixels,
     allowance,
     aspects,
     decode,
     decode_each,
     find_unreadable,
     gigabytes,
+    recipe,
 )
 from ducats.data.store import FileArrays
 from ducats.errors import UserError
@@ -378,7 +378,7 @@ def test_a_whole_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pytes
 def test_file_pixels_are_indexed_as_a_tensor_is(tmp_path: Path, channels: int) -> None:
     files = save(tmp_path, 5)
     held = decode(files, 8, channels=channels).pixels
-    pixels = FilePixels(files, 8, channels=channels)
+    pixels = FileArrays(files, recipe(8, channels))
     assert (pixels.shape, pixels.dtype, pixels.ndim, len(pixels)) == (held.shape, held.dtype, 4, 5)
     order = torch.tensor([3, 0, 3])
     for index in (
@@ -397,7 +397,7 @@ def test_file_pixels_are_indexed_as_a_tensor_is(tmp_path: Path, channels: int) -
 
 def test_file_pixels_name_a_file_that_has_gone_bad(tmp_path: Path) -> None:
     files = save(tmp_path)
-    pixels = FilePixels(files, 8)
+    pixels = FileArrays(files, recipe(8))
     files[1][1].write_bytes(b"no picture")
     assert pixels[torch.tensor([0, 2])].shape == (2, 3, 8, 8)
     with pytest.raises(UserError, match=r"1\.png \(not an image\); remove or replace"):
@@ -508,7 +508,7 @@ def test_height_and_width_may_differ(tmp_path: Path, size: Sequence[int], memory
     for row, (_, path) in enumerate(files):
         expected = Image.open(path).resize((width, height), Image.Resampling.BICUBIC)
         assert np.array_equal(pixels[row].permute(1, 2, 0).numpy(), np.asarray(expected))
-    assert torch.equal(FilePixels(files, size)[:], pixels[:])
+    assert torch.equal(FileArrays(files, recipe(size))[:], pixels[:])
     assert gigabytes(3, size) == 3 * 3 * height * width / 2**30
 
 

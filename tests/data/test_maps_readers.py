@@ -1,5 +1,6 @@
 """Data whose pixels have labels, in the layouts of their authors."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,8 @@ import torch
 from drawn_maps import stripes, write_colours, write_ids, write_image, write_palette, write_png, write_red
 from PIL import Image
 
+from ducats.assemble import load_data
+from ducats.config import load
 from ducats.data import DATASETS, require_options
 from ducats.data.maps import LabelMaps, Masks, carla_camvid, gtav_cityscapes, synthia_cityscapes
 from ducats.data.maps.camvid import camvid, camvid_split
@@ -166,6 +169,36 @@ def test_what_is_missing_says_where_to_get_it(gtav: Path, cityscapes: Path, tmp_
         gtav_cityscapes(source=gtav, target=cityscapes)
 
 
+def test_cityscapes_without_labels_is_for_people(gtav: Path, cityscapes: Path) -> None:
+    shutil.rmtree(cityscapes / "gtFine/train")
+    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    assert len(shift.pool) == 3
+    assert (shift.truth, shift.pool.void) == (None, None)
+    assert shift.pool.sizes is not None
+    assert shift.test is not None
+    assert len(shift.test) == 2
+    shutil.rmtree(cityscapes / "gtFine")
+    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    assert (len(shift.pool), shift.truth, shift.test) == (3, None, None)
+    shutil.rmtree(cityscapes / "leftImg8bit/val")
+    assert gtav_cityscapes(source=gtav, target=cityscapes, **SMALL).test is None
+    shutil.rmtree(cityscapes / "leftImg8bit/train")
+    with pytest.raises(UserError, match=r"Cityscapes: .* leftImg8bit/train"):
+        gtav_cityscapes(source=gtav, target=cityscapes)
+
+
+def test_cityscapes_with_some_of_its_labels_is_refused(synthia: Path, cityscapes: Path) -> None:
+    (cityscapes / "gtFine/train/bochum/bochum_000000_000019_gtFine_labelIds.png").unlink()
+    with pytest.raises(UserError, match=r"1 of 3 images .*train have no label file .*bochum_000000_000019_l"):
+        synthia_cityscapes(source=synthia, target=cityscapes)
+    write_ids(
+        cityscapes / "gtFine/train/bochum/bochum_000000_000019_gtFine_labelIds.png", stripes(np.arange(34))
+    )
+    shutil.rmtree(cityscapes / "gtFine/val")
+    with pytest.raises(UserError, match=r"Cityscapes: .* does not hold .*gtFine/val"):
+        synthia_cityscapes(source=synthia, target=cityscapes)
+
+
 def test_files_and_memory_give_the_same_shift(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
     held = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
     cache = tmp_path / "cache"
@@ -223,6 +256,12 @@ def original_tree(root: Path) -> Path:
     return root
 
 
+def label_of(root: Path, frame: str) -> Path:
+    """A frame's label file, in whichever layout."""
+    (path,) = [*root.glob(f"*annot/{frame}.png"), *root.glob(f"*/{frame}_L.png")]
+    return path
+
+
 @pytest.mark.parametrize("make", [segnet_tree, copied_tree, original_tree])
 def test_camvid_in_each_layout(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     root = make(tmp_path / "camvid")
@@ -272,6 +311,57 @@ def test_carla_to_coloured_camvid(tmp_path: Path) -> None:
     assert shift.classes[found["SUVPickupTruck"]] == "car"
     assert shift.test is not None
     assert len(shift.test) == 2
+
+
+@pytest.mark.parametrize("emptied", [False, True])
+@pytest.mark.parametrize("make", [segnet_tree, copied_tree, original_tree])
+def test_camvid_without_labels_is_for_people(
+    tmp_path: Path, make: Callable[[Path], Path], emptied: bool
+) -> None:
+    source, root = carla_tree(tmp_path / "carla", 29), make(tmp_path / "camvid")
+    for frame in FRAMES["train"]:
+        label_of(root, frame).unlink()
+    shift = carla_camvid(source=source, target=root, size=(4, 8))
+    assert shift.pool.keys == tuple(f"{frame}.png" for frame in FRAMES["train"])
+    assert (shift.truth, shift.pool.void) == (None, None)
+    assert shift.test is not None
+    assert shift.test.images.keys == tuple(f"{frame}.png" for frame in FRAMES["test"])
+    assert isinstance(shift.test.labels, LabelMaps)
+    # In its own size all classes are seen, whether files hold ids or colours.
+    assert shift.test.labels.original(0).unique().tolist() == [VOID, *range(len(SHARED))]
+    for folder in [path for path in root.iterdir() if "abel" in path.name or path.name.endswith("annot")]:
+        shutil.rmtree(folder)
+        if emptied:
+            folder.mkdir()
+    shift = carla_camvid(source=source, target=root, size=(4, 8))
+    assert (len(shift.pool), shift.truth, shift.test) == (3, None, None)
+    if make is not original_tree:
+        shutil.rmtree(root / "test")
+        assert carla_camvid(source=source, target=root, size=(4, 8)).test is None
+
+
+@pytest.mark.parametrize("make", [segnet_tree, copied_tree, original_tree])
+def test_camvid_with_some_of_its_labels_is_refused(tmp_path: Path, make: Callable[[Path], Path]) -> None:
+    source, root = carla_tree(tmp_path / "carla", 29), make(tmp_path / "camvid")
+    label_of(root, "0006R0_f00930").unlink()
+    with pytest.raises(UserError, match=r"1 of 3 images .* have no label file .*0006R0_f00930\.png"):
+        carla_camvid(source=source, target=root)
+    make(root)
+    for frame in FRAMES["test"]:
+        label_of(root, frame).unlink()
+    with pytest.raises(UserError, match="train split has label files and the test split has none"):
+        carla_camvid(source=source, target=root)
+    assert carla_camvid(source=source, target=root, test="val", size=(4, 8)).test is not None
+
+
+def test_the_split_to_measure_on_may_be_set(tmp_path: Path) -> None:
+    carla_tree(tmp_path / "carla", 29)
+    segnet_tree(tmp_path / "camvid")
+    folders = {"source": str(tmp_path / "carla"), "target": str(tmp_path / "camvid"), "size": [4, 8]}
+    config = load(["data/carla-camvid"], ["data.knobs.test=val"], {"data": {"knobs": folders}})
+    test = load_data(config).test
+    assert test is not None
+    assert test.images.keys == tuple(f"{frame}.png" for frame in FRAMES["val"])
 
 
 def test_tags_of_the_other_version_are_refused(tmp_path: Path) -> None:

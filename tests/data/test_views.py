@@ -16,14 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torchvision.transforms.v2 import functional as TF
 
+from ducats.data.colour import FACTORS, ORDER, blend, color_jitter, turn_hue
 from ducats.data.views import (
-    FACTORS,
     FLIP,
     LUCK,
-    ORDER,
     View,
-    blend,
-    color_jitter,
     crop_boxes,
     draw,
     interpolation,
@@ -31,7 +28,6 @@ from ducats.data.views import (
     look_labels,
     resize_at_once,
     resize_one_by_one,
-    turn_hue,
 )
 from ducats.randomness import fork
 
@@ -184,7 +180,7 @@ def test_large_images_are_jittered_as_small_ones_are(monkeypatch: pytest.MonkeyP
     images = noise(7).float() / 255
     luck = drawn(View(jitter=USUAL), images)
     whole = color_jitter(images, USUAL, luck)
-    monkeypatch.setattr("ducats.data.views._CACHED", 2 * images[0].numel())  # two at a time
+    monkeypatch.setattr("ducats.data.colour._CACHED", 2 * images[0].numel())  # two at a time
     assert torch.equal(color_jitter(images, USUAL, luck), whole)
 
 

@@ -2,6 +2,7 @@
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,13 +16,29 @@ from ducats.engine.pick import image_table, pick
 from ducats.engine.processes import make_fabric
 from ducats.engine.score import choose
 from ducats.engine.task import Task, bought_sizes
+from ducats.errors import UserError
 from ducats.metrics import compute
 from ducats.models import Evidential, small_fcn
-from ducats.queries import QUERIES
+from ducats.queries import QUERIES, Strategy
 from ducats.randomness import fork, global_seed
+from ducats.rows import Slate
 from ducats.units import Unit
 
 UNITS = {"random": "pixel", "duc": "pixel", "ripu_points": "pixel", "ripu": "region", "margin": "region"}
+
+
+def broken(slate: Slate) -> torch.Tensor:
+    """Breaks the rules on images that, of two processes, the second one looks at."""
+    return torch.arange(slate.budget) * int(slate.candidates.image[0] < 2)
+
+
+def refused(act: Callable[[], object]) -> str:
+    """What is said; each process must hear it, or it waits for ever."""
+    try:
+        act()
+    except UserError as error:
+        return str(error)
+    return "nothing"
 
 
 def main(processes: int, count: int, out: Path) -> None:
@@ -60,6 +77,11 @@ def main(processes: int, count: int, out: Path) -> None:
         rows = image_table(model, shift.pool, QUERIES[name], task=Task(unit=Unit("image")), **how)
         request = choose(QUERIES[name], rows, torch.full((count,), UNLABELLED), 2, 1, fork(0, "query"))
         found[f"{name} of images"] = request.image.tolist()
+    found["broken"] = refused(
+        lambda: list(
+            pick(model, shift.pool, Strategy(broken, needs=()), task=Task(), budget=[2] * count, **how)
+        )
+    )
     assert shift.test is not None
     tally = evaluate_maps(model, shift.test, view=View(), batch_size=2, fabric=fabric, flip=True)
     found["confusion"] = tally.confusion.tolist()

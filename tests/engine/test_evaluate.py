@@ -12,6 +12,7 @@ from torch.nn import functional as F
 from ducats.data.streets import streets
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Domain, Images
+from ducats.engine import evaluate as evaluation
 from ducats.engine.evaluate import evaluate_maps
 from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
@@ -144,13 +145,10 @@ def test_bought_on_another_grid() -> None:
         torch.where(torch.rand(16, 32, generator=luck) < 0.2, 0, UNLABELLED).to(torch.int8) for _ in SIZES
     ]
     tally = measured(resolution="original", bought=lambda image: coarse[image])
-    out = []
-    for one, (height, width) in zip(coarse, SIZES, strict=True):
-        rows, columns = (
-            (np.arange(height) * 2 + 1) * 16 // (2 * height),
-            (np.arange(width) * 2 + 1) * 32 // (2 * width),
-        )
-        out.append((one.numpy() != UNLABELLED)[rows][:, columns])
+    out = [
+        np.array(Image.fromarray(one.numpy() != UNLABELLED).resize((width, height), Image.Resampling.NEAREST))
+        for one, (height, width) in zip(coarse, SIZES, strict=True)
+    ]
     assert tally.confusion.tolist() == reference("original", False, out)[0].tolist()
     # The other way round: a cell is out if the pixel that it shows was bought.
     fine = [
@@ -174,3 +172,13 @@ def test_logits_that_are_no_numbers_end_it() -> None:
     broken.network.head.bias.data.fill_(torch.nan)  # type: ignore[union-attr, operator]
     with pytest.raises(UserError, match="no longer finite"):
         measured(model=broken)
+
+
+def test_bought_pixels_are_found_by_the_rule_that_maps_are_stored_with() -> None:
+    """At the published sizes, 1024 x 2048 to 640 x 1280, another rule differs in 28 rows and 133 columns."""
+    whole = np.arange(1024 * 2048, dtype=np.int32).reshape(1024, 2048)
+    stored = np.array(Image.fromarray(whole).resize((1280, 640), Image.Resampling.NEAREST))
+    bought = torch.full((1024 * 2048,), UNLABELLED, dtype=torch.int8)
+    bought[torch.from_numpy(stored.flatten().astype(np.int64))] = 0
+    seen = evaluation._resized(bought.view(1024, 2048), torch.zeros(640, 1280))
+    assert bool((seen == 0).all())

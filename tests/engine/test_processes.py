@@ -38,7 +38,9 @@ def test_two_processes_pick_just_what_one_picks(tmp_path: Path, count: int) -> N
 @pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
 def test_two_processes_pick_just_the_pixels_that_one_picks(tmp_path: Path, count: int) -> None:
     pick_in_processes.main(1, count, tmp_path / "1.json")
-    assert score(2, count, tmp_path / "2.json", PIXELS) == json.loads((tmp_path / "1.json").read_text())
+    two = score(2, count, tmp_path / "2.json", PIXELS)
+    assert two == json.loads((tmp_path / "1.json").read_text())
+    assert ("picked a row twice" in two["broken"]) == (count > 2)
 
 
 def pixels_on_two_processes(folder: Path, *settings: str) -> RunDir:

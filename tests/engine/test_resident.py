@@ -10,8 +10,9 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.data import toy
-from ducats.data.decode import FilePixels, decode
+from ducats.data.decode import decode, recipe
 from ducats.data.exam import Chosen
+from ducats.data.store import FileArrays
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Images
 from ducats.engine import resident
@@ -125,7 +126,7 @@ def test_files_that_are_decoded_batch_by_batch_train_alike(tmp_path: Path) -> No
         Image.fromarray(pixels.numpy()).save(path)
         files.append((path.name, path))
     held = decode(files, 8)
-    lazy = replace(held, pixels=FilePixels(files, 8))
+    lazy = replace(held, pixels=FileArrays(files, recipe(8)))
     shift = toy(size=8)
     targets = torch.full((24,), UNLABELLED)
     targets[:5] = 2

@@ -99,12 +99,35 @@ def test_labels_beyond_int8(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fill", ["cell", "nearest"])
 def test_what_is_known_to_be_void_is_void(tmp_path: Path, fill: Any) -> None:
-    ledger = bought_at_random(tmp_path, [(6, 8)], 1.0)
+    ledger = bought_at_random(tmp_path, [(6, 8)], 0.0)
     void = torch.zeros(1, 3, 4, dtype=torch.uint8)
     void[0, 2, 1] = 1
     found = TargetMaps(ledger, (3, 4), void=void, fill=fill)
     assert (found[0] == VOID).nonzero().tolist() == [[2, 1]]
     assert (found.at(0) == VOID).nonzero().tolist() == [[4, 2], [4, 3], [5, 2], [5, 3]]
+
+
+@pytest.mark.parametrize("fill", ["cell", "nearest"])
+@pytest.mark.parametrize("bought", [4 * 8 + 2, 5 * 8 + 3])  # the first of four pixels, and the last
+def test_a_label_that_was_paid_is_kept_where_the_coarse_grid_is_void(
+    tmp_path: Path, fill: Any, bought: int
+) -> None:
+    ledger = Ledger(tmp_path, KEYS[:1], [(6, 8)], "original")
+    ledger.append(Request(1, torch.tensor([0]), torch.tensor([bought])), torch.tensor([3]))
+    void = torch.ones(1, 3, 4, dtype=torch.uint8)
+    bare, found = (TargetMaps(ledger, (3, 4), void=given, fill=fill) for given in (None, void))
+    kept = bare[0] >= 0
+    assert int(kept.sum()) == (fill == "cell" or bought == 5 * 8 + 3)  # Pillow takes the last of four
+    assert torch.equal(found[0], torch.where(kept, 3, VOID).to(torch.int8))
+    assert found.at(0).flatten()[bought] == 3
+    assert int((found.at(0) == VOID).sum()) == 47
+
+
+def test_an_answer_that_no_class_applies_stays_void(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path, KEYS[:1], [(2, 2)])
+    ledger.append(Request(1, torch.tensor([0]), torch.tensor([1])), torch.tensor([VOID]))
+    maps = TargetMaps(ledger, (2, 2), void=torch.tensor([[[1, 0], [0, 0]]]))
+    assert maps[0].tolist() == [[VOID, VOID], [UNLABELLED, UNLABELLED]]
 
 
 def test_one_kind_of_target_is_not_the_other(tmp_path: Path) -> None:

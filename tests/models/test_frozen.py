@@ -152,3 +152,14 @@ def test_a_variance_of_zero_needs_an_eps() -> None:
 def test_an_eps_is_no_less_than_zero(eps: float) -> None:
     with pytest.raises(UserError, match=r"norm_eps is .*: give 0, a small positive number"):
         freeze_norms(nn.Sequential(nn.BatchNorm2d(4)), eps=eps)
+
+
+def test_it_can_be_moved_in_inference_mode() -> None:
+    """What is made there has no version; a model that is set up for prediction may be moved there."""
+    norm = used(nn.BatchNorm2d(4))
+    frozen, maps = FrozenNorm(norm), some(2, 4, 3, 3)
+    expected = norm.eval()(maps).double()
+    with torch.inference_mode():
+        moved = copy.deepcopy(frozen).double()
+        for _ in range(2):  # computed, then kept
+            assert torch.allclose(moved(maps.double()), expected, atol=1e-6)

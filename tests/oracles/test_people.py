@@ -1,6 +1,7 @@
 import csv
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -57,6 +58,28 @@ def test_thumbnails_show_the_file_not_the_stored_squash(tmp_path: Path) -> None:
     assert shown.size == (256, 85)
     assert shown.getpixel((20, 40)) == (0, 0, 255)
     assert shown.getpixel((230, 40)) == (255, 255, 255)
+
+
+def asked_about(path: Path) -> Image.Image:
+    """The thumbnail that a person sees of a file."""
+    pool = Images((path.name,), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (path,))
+    with pytest.raises(AwaitingLabels):
+        People(path.parent / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
+    return Image.open(path.parent / "q" / "round-01" / "thumbnails" / "0001.png")
+
+
+def test_sixteen_bits_are_shown_as_the_model_sees_them(tmp_path: Path) -> None:
+    values = np.full((100, 300), 257 * 40, np.uint16)
+    values[:, 150:] = 257 * 200
+    Image.fromarray(values).save(tmp_path / "deep.png")
+    shown = asked_about(tmp_path / "deep.png")
+    assert [shown.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
+
+
+def test_a_file_that_has_gone_bad_is_named(tmp_path: Path) -> None:
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    with pytest.raises(UserError, match=r"bad\.png cannot be read as a picture"):
+        asked_about(tmp_path / "bad.png")
 
 
 def test_answers_in_any_order_with_spare_columns_and_excel_marks(round_folder: Path) -> None:

@@ -382,4 +382,4 @@ def _check_after(ask: Ask, epochs: int) -> None:
             "the labels of that round would never be learnt; ask.after=null places the rounds by itself"
         )
     if ask.rounds is not None and ask.rounds != len(ask.after):
-        raise ValueError(f"ask.after names {len(ask.after)} epochs, but ask.rounds is {ask.rounds}: drop one")
+        raise ValueError(f"ask.after names {len(ask.after)} rounds, but ask.rounds is {ask.rounds}: drop one")

@@ -7,18 +7,18 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 from torch import Tensor
 
-from ducats.data.store import SPARE_GB, Failure, FileArrays, Files, Recipe, Room, allowance, attempts, each
+from ducats.data.store import SPARE_GB, Failure, Files, Recipe, Room, allowance, attempts, each
 from ducats.domain import Images
 from ducats.errors import UserError
+from ducats.pictures import as_shown, shown_size
 
 Array = NDArray[np.uint8]
 Size = int | Sequence[int]  # the side of a square, or height and width
 
 _MODES = {1: "L", 3: "RGB"}
-_ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # in EXIF
 _RECIPE = 1  # raise it when the same files would give other pixels: old caches are then left alone
 _REMEDY = "remove or replace them; `ducats doctor` lists all"
 
@@ -68,7 +68,7 @@ def decode_each(
 
 def decode_into(room: Room, files: Files, size: Size, *, channels: int = 3) -> Images:
     """What ``decode`` does, in a room that other arrays share, and without a word."""
-    pixels = room.hold(files, _recipe(size, channels))
+    pixels = room.hold(files, recipe(size, channels))
     return Images(tuple(key for key, _ in files), pixels, tuple(path for _, path in files))
 
 
@@ -78,7 +78,7 @@ def gigabytes(count: int, size: Size, channels: int = 3) -> float:
     >>> gigabytes(2**14, 256)
     3.0
     """
-    return _recipe(size, channels).gigabytes(count)
+    return recipe(size, channels).gigabytes(count)
 
 
 def sides(size: Size) -> tuple[int, int]:
@@ -123,15 +123,8 @@ def sizes(files: Sequence[Path], what: str = "images") -> Tensor:
     return torch.tensor(each(shown_size, files, what, _REMEDY), dtype=torch.int64).reshape(-1, 2)
 
 
-class FilePixels(FileArrays):
-    """Pixels that are decoded whenever they are looked at."""
-
-    def __init__(self, files: Files, size: Size, *, channels: int = 3) -> None:
-        super().__init__(files, _recipe(size, channels))
-
-
-def _recipe(size: Size, channels: int) -> Recipe:
-    """How a file becomes pixels."""
+def recipe(size: Size, channels: int = 3) -> Recipe:
+    """How a file becomes pixels, for whoever holds them."""
     height, width = sides(size)
     if channels not in _MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
@@ -154,53 +147,8 @@ def _array(path: Path, height: int, width: int, channels: int) -> Array:
     return pixels.transpose(2, 0, 1)
 
 
-def as_shown(path: Path) -> Image.Image:
-    """One image in full, upright and opaque, in a mode with 8 bits."""
-    image = opened_upright(path)
-    if image.mode.startswith("I"):
-        # Pillow's own conversion cuts at 255 and makes a white picture of 16 bits.
-        return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
-    if image.mode == "F":
-        raise ValueError("floating-point pixels have no known range; save as 8 or 16 bits")
-    if image.has_transparency_data:
-        image = image.convert("RGBA")
-        return Image.alpha_composite(Image.new("RGBA", image.size, "white"), image).convert("RGB")
-    return image.convert("RGB") if image.mode not in ("L", "RGB") else image
-
-
-def opened_upright(path: Path) -> Image.Image:
-    """One image in full, in its own mode, turned as its EXIF says."""
-    if path.stat().st_size == 0:
-        raise ValueError("empty file")
-    with Image.open(path) as opened:
-        opened.load()
-        try:
-            return ImageOps.exif_transpose(opened)
-        except Exception:  # a broken note about a sound picture: show it as it is stored
-            return opened.copy()
-
-
-def shown_size(path: Path) -> tuple[int, int]:
-    """Height and width of one image as it is shown, from its header."""
-    with Image.open(path) as opened:
-        width, height = opened.size
-        # A TIFF is opened with the sides that it is going to have. The PNG's own method would read the whole
-        # picture, in case that a note follows it.
-        turned = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS
-    return (width, height) if turned else (height, width)
-
-
-def _orientation(image: Image.Image) -> int:
-    """How the image is to be turned."""
-    try:
-        return int(Image.Image.getexif(image).get(_ORIENTATION, 1))
-    except Exception:  # as in opened_upright
-        return 1
-
-
 __all__ = [
     "SPARE_GB",
-    "FilePixels",
     "Size",
     "allowance",
     "aspects",
@@ -209,6 +157,7 @@ __all__ = [
     "decode_into",
     "find_unreadable",
     "gigabytes",
+    "recipe",
     "shown_size",
     "sides",
     "sizes",

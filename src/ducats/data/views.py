@@ -6,7 +6,6 @@ a CUDA graph. Every operation is torchvision's (``transforms.v2``, on floats in 
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -14,16 +13,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ducats.data.colour import FACTORS, ORDER, color_jitter
+
 ATTEMPTS = 10  # of RandomResizedCrop to find a box that fits, as in torchvision
-LUCK = 13  # columns of luck:
+LUCK = 13  # columns of luck; FACTORS and ORDER are for colour:
 BOX = slice(0, 4)  # top, left, height, width, in stored pixels
 FLIP = 4  # 1 or 0
-FACTORS = slice(5, 9)  # of brightness, contrast, saturation, and the turn of hue
-ORDER = slice(9, 13)  # which of these four comes first, second, ...
-
-BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-LUMA = (0.2989, 0.587, 0.114)  # grey of red, green and blue, as torchvision has it
-_CACHED = 2**18  # colour values that a CPU keeps close while it works on them
 
 
 @dataclass(frozen=True)
@@ -310,104 +305,3 @@ def _from_left(luck: Tensor, size: int) -> Tensor:
 
 def _turned(images: Tensor, luck: Tensor) -> Tensor:
     return torch.where(luck[:, FLIP, None, None, None] > 0, images.flip(-1), images)
-
-
-# ---- colour
-
-
-def color_jitter(images: Tensor, strength: tuple[float, float, float, float], luck: Tensor) -> Tensor:
-    """Change brightness, contrast, saturation and hue of each image, in its own order (ColorJitter).
-
-    What has no strength is left out. Grey images know neither saturation nor hue.
-
-    Each image has each blend either before or after its hue is turned. So one turn for all images is
-    enough, which is the costly part, with as many blends before and after it as there are kinds of them.
-    """
-    channels = images.shape[1]
-    if channels not in (1, 3):
-        raise ValueError(f"colours can be jittered in images of 1 or 3 channels, not {channels}")
-    used = [kind for kind in range(4) if strength[kind] and (channels == 3 or kind < SATURATION)]
-    if not used:
-        return images
-    blends, hue = [kind for kind in used if kind != HUE], HUE in used
-    shares, turns = blend_shares(luck, blends, hue=hue), luck[:, FACTORS][:, HUE]
-    # A CPU takes a few images at a time through all steps, for it is quick only with what it has at hand.
-    some = max(1, _CACHED // images.shape[1:].numel()) if images.device.type == "cpu" else len(images)
-    parts = []
-    for shown, share, turn in zip(images.split(some), shares.split(some), turns.split(some), strict=True):
-        steps = share.unbind(1)
-        for step in steps[: len(blends)]:
-            shown = blend(shown, step, blends)
-        if hue:
-            shown = turn_hue(shown, turn)
-        for step in steps[len(blends) :]:
-            shown = blend(shown, step, blends)
-        parts.append(shown)
-    return torch.cat(parts) if len(parts) > 1 else parts[0]
-
-
-def blend_shares(luck: Tensor, blends: Sequence[int], *, hue: bool) -> Tensor:
-    """Of what each step makes its image: shares of itself, of its mean grey, of its grey pixels.
-
-    ``(N, steps, 3)``: a step for each kind of blend, and with hue these again for after it. (1, 0, 0) leaves
-    the image as it is, for in each of them some images have nothing to do.
-    """
-    if not blends:
-        return luck.new_zeros(len(luck), 0, 3)
-    slots = torch.arange(4, device=luck.device)
-    when = ((luck[:, ORDER, None] == slots) * slots[:, None]).sum(dim=1)  # (N, 4): the slot of each kind
-    mine = torch.stack([when[:, kind] for kind in blends], dim=1)
-    step = (mine[:, :, None] > mine[:, None, :]).sum(dim=2)  # the blends that come earlier
-    if hue:
-        step = step + len(blends) * (mine > when[:, HUE, None])
-    steps = torch.arange(len(blends) * (1 + hue), device=luck.device)
-    at = dict(zip(blends, (step[:, :, None] == steps).unbind(1), strict=True))  # each (N, steps)
-    factor = {kind: luck[:, FACTORS][:, kind, None] for kind in blends}
-    own = luck.new_ones(len(luck), len(steps))
-    for kind in blends:
-        own = torch.where(at[kind], factor[kind], own)
-    others = [at[kind] * (1 - factor[kind]) if kind in at else own * 0 for kind in (CONTRAST, SATURATION)]
-    return torch.stack([own, *others], dim=2)
-
-
-def blend(images: Tensor, shares: Tensor, kinds: Sequence[int]) -> Tensor:
-    """Mix each image with black, with its mean grey or with its grey pixels, where there are such kinds.
-
-    Shares ``(N, 3)`` are those of the image itself, of the mean grey and of the grey pixels.
-    """
-    own, mean, pixel = shares[:, :, None, None, None].unbind(1)
-    if CONTRAST not in kinds and SATURATION not in kinds:
-        return torch.mul(images, own).clamp_(0, 1)
-    grey = _grey(images)
-    others = grey.mean(dim=(2, 3), keepdim=True) * mean
-    if SATURATION in kinds:
-        others = torch.addcmul(others, grey, pixel)
-    return torch.addcmul(others, images, own).clamp_(0, 1)
-
-
-def turn_hue(images: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue of each image by a share ``(N,)`` of the full circle, through HSV.
-
-    Value and chroma stay. Hue is counted in sixths from red; a channel falls short of the value by the
-    share of chroma that its distance from the hue says.
-    """
-    red, green, blue = images.unbind(1)
-    value = torch.maximum(torch.maximum(red, green), blue)
-    chroma = value - torch.minimum(torch.minimum(red, green), blue)
-    beside_blue = (red - green).add_(chroma, alpha=4)
-    beside_green = (blue - red).add_(chroma, alpha=2)
-    hue = torch.where(value == red, green - blue, torch.where(value == green, beside_green, beside_blue))
-    hue.div_(chroma.clamp_min(torch.finfo(chroma.dtype).tiny))  # grey has no hue, and needs none
-    hue.add_(turn[:, None, None], alpha=6).remainder_(6)
-    shown = torch.empty_like(images)
-    for channel, short in enumerate((2 - (hue - 3).abs(), (hue - 2).abs_() - 1, (hue - 4).abs_() - 1)):
-        torch.addcmul(value, chroma, short.clamp_(0, 1), value=-1, out=shown[:, channel])
-    return shown
-
-
-def _grey(images: Tensor) -> Tensor:
-    """Grey as torchvision has it: ``(N, 1, H, W)``."""
-    if images.shape[1] == 1:
-        return images
-    red, green, blue = images.split(1, dim=1)
-    return torch.mul(red, LUMA[0]).add_(green, alpha=LUMA[1]).add_(blue, alpha=LUMA[2])

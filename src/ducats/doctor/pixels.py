@@ -1,5 +1,6 @@
 """What a plan asks where pixels are bought: how many, through which views, with what."""
 
+import math
 from collections.abc import Iterator, Sequence
 from importlib.util import find_spec
 
@@ -7,6 +8,7 @@ from ducats.budget import split_pixels
 from ducats.config import Config
 from ducats.doctor.finding import Finding, images
 from ducats.doctor.found import Survey
+from ducats.queries.spread import CLUSTERS, REMEDY
 
 
 def check_pixels(config: Config, found: Survey) -> Iterator[Finding]:
@@ -64,13 +66,7 @@ def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int])
         f"{'as the network sees images' if config.task.resolution == 'network' else 'in their own size'} "
         f"(task.resolution={config.task.resolution})",
     )
-    empty = [number for number, labels in enumerate(rounds, start=1) if not labels]
-    if empty:
-        yield Finding(
-            "error",
-            f"the budget {config.ask.budget!r} leaves nothing for round {empty[0]}: raise ask.budget or "
-            "lower ask.rounds",
-        )
+    yield from _check_clusters(config, max(part for parts in each for part in parts))
     oracle = config.oracle.name
     if oracle == "people" or (oracle == "auto" and found.truth is False):
         yield Finding(
@@ -78,6 +74,26 @@ def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int])
             f"people answer: a person will be asked for {_range(rounds)} pixels in each of {len(rounds)} "
             f"{'round' if len(rounds) == 1 else 'rounds'}, in masks to be answered with label PNGs; the run "
             "pauses each time",
+        )
+
+
+def _check_clusters(config: Config, at_once: int) -> Iterator[Finding]:
+    """Whether `spread` can cluster what is asked for.
+
+    Args:
+        config: the plan.
+        at_once: pixels of one image in one round, at most.
+    """
+    if config.query.name != "spread":
+        return
+    task = config.task
+    of_unit = {"region": math.ceil(at_once / task.side**2), "superpixel": min(at_once, task.superpixels)}
+    clusters = of_unit.get(task.bought, at_once)
+    if clusters > CLUSTERS:
+        yield Finding(
+            "error",
+            f"the query 'spread' would have to make {clusters} clusters of one image in one round, and "
+            f"{CLUSTERS} are the most: {REMEDY}",
         )
 
 

@@ -47,8 +47,8 @@ def _check_part(config: Config) -> Iterator[Finding]:
 
 
 def _check_schedule(schedule: Part) -> Iterator[Finding]:
-    from ducats.assemble import bind, look_up
     from ducats.engine.schedules import SCHEDULES
+    from ducats.lookup import bind, look_up
 
     bind("schedule", schedule.name, look_up("schedule", SCHEDULES, schedule.name), 1, schedule.knobs)
     yield from ()

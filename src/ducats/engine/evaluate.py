@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -10,10 +11,11 @@ from torch import Tensor, nn
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Domain, original_map
 from ducats.engine.forward import check_finite, luck_of, outputs, said
-from ducats.engine.processes import add_up, share_of
+from ducats.engine.processes import add_up, share_of, together
 from ducats.engine.task import Resolution
 from ducats.grid import dense
-from ducats.metrics import Tally
+from ducats.ledger.maps import nearest
+from ducats.metrics import Tally, class_iou, mean_iou_without
 from ducats.randomness import fork
 from ducats.rows import Output
 
@@ -44,10 +46,14 @@ def evaluate(
     counted = torch.arange(len(test)) if only is None else only
     luck = luck_of(test.images, view, fork(0, "test"))
     batches = share_of(counted.split(batch_size), fabric)
-    for index, said_of_them in outputs(
-        model, test.images, batches, view=view, luck=luck, needs=("z",), fabric=fabric
-    ):
-        tally.update(said_of_them["z"].double().log_softmax(1), test.labels[index])
+
+    def look() -> None:
+        for index, columns in outputs(
+            model, test.images, batches, view=view, luck=luck, needs=("z",), fabric=fabric
+        ):
+            tally.update(columns["z"].double().log_softmax(1), test.labels[index])
+
+    together(fabric, look)
     return _of_all(tally, fabric)
 
 
@@ -78,20 +84,43 @@ def evaluate_maps(
     tally = Tally.empty(len(test.classes), _where_to_count(fabric.device))
     luck = luck_of(test.images, view, fork(0, "test"))
     batches = share_of(torch.arange(len(test)).split(batch_size), fabric)
-    for index, output in said(
-        model, test.images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip
-    ):
-        check_finite(output.z)
-        maps = [_labels(test, image, resolution, bought) for image in index.tolist()]
-        for places in _alike(maps, len(test.classes)):
-            labels = torch.stack([maps[place] for place in places])
-            log_p = _log_probability(output, places, labels)
-            if flip:
-                beside = [len(index) + place for place in places]
-                mirrored = _log_probability(output, beside, labels).flip(-1)
-                log_p = torch.logaddexp(log_p, mirrored) - math.log(2)
-            tally.update(log_p, labels.to(log_p.device))
+
+    def look() -> None:
+        for index, output in said(
+            model, test.images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip
+        ):
+            check_finite(output.z)
+            maps = [_labels(test, image, resolution, bought) for image in index.tolist()]
+            for places in _alike(maps, len(test.classes)):
+                labels = torch.stack([maps[place] for place in places])
+                size = (labels.shape[-2], labels.shape[-1])
+                log_p = log_probability(output, places, size, len(index) if flip else None)
+                tally.update(log_p, labels.to(log_p.device))
+
+    together(fabric, look)
     return _of_all(tally, fabric)
+
+
+def at_resolution(test: Domain, resolution: Resolution) -> str:
+    """At which resolution maps are compared, in words."""
+    height, width = test.images.pixels.shape[-2:]
+    return f"{height}x{width} (network)" if resolution == "network" else "original"
+
+
+def pixel_numbers(confusion: Tensor, classes: Sequence[str], star_without: Sequence[str]) -> dict[str, Any]:
+    """What is said of pixels beyond what is said of images: IoU of each class, and mIoU*.
+
+    Args:
+        confusion: ``(C, C)`` counts.
+        classes: their names.
+        star_without: those left out of ``mean_iou_star``; without any, or if no other occurs, there is none.
+    """
+    numbers: dict[str, Any] = {"class_iou": class_iou(confusion)}
+    left_out = [list(classes).index(name) for name in star_without]
+    others = [value for place, value in enumerate(numbers["class_iou"]) if place not in left_out]
+    if left_out and any(value is not None for value in others):
+        numbers["mean_iou_star"] = mean_iou_without(confusion, left_out)
+    return numbers
 
 
 def _labels(
@@ -116,17 +145,28 @@ def _alike(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:
     yield places
 
 
-def _log_probability(output: Output, places: Sequence[int], like: Tensor) -> Tensor:
-    """Log of the expected probabilities of some images' pixels, ``(N, C, H, W)``."""
-    size = (like.shape[-2], like.shape[-1])
-    return dense(output._replace(z=output.z[list(places)]), size).log_softmax(1)
+def log_probability(
+    output: Output, places: Sequence[int], size: tuple[int, int], mirror: int | None = None
+) -> Tensor:
+    """Log of the expected probabilities of some images' pixels, ``(N, C, H, W)``.
+
+    Args:
+        output: what a model said.
+        places: of the images in it.
+        size: height and width.
+        mirror: so many places after an image lies its mirror image, and both are averaged; None: neither.
+    """
+    log_p = dense(output._replace(z=output.z[list(places)]), size).log_softmax(1)
+    if mirror is None:
+        return log_p
+    beside = log_probability(output, [place + mirror for place in places], size).flip(-1)
+    return torch.logaddexp(log_p, beside) - math.log(2)
 
 
 def _resized(maps: Tensor, like: Tensor) -> Tensor:
-    """A map ``(H, W)`` in another one's size: the nearest label."""
+    """A map ``(H, W)`` in another one's size, by the rule that label maps are stored with."""
     rows, columns = (
-        ((torch.arange(wanted) + 0.5) * side / wanted).long()
-        for wanted, side in zip(like.shape, maps.shape, strict=True)
+        torch.from_numpy(nearest(side, wanted)) for wanted, side in zip(like.shape, maps.shape, strict=True)
     )
     return maps.cpu()[rows[:, None], columns].to(like.device)
 

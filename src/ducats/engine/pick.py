@@ -1,7 +1,6 @@
 """Passes over a pool whose pixels are bought: image by image, so that only a few maps stand in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import zip_longest
 
 import torch
 from lightning_fabric import Fabric
@@ -10,7 +9,7 @@ from torch import Tensor, nn
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
 from ducats.engine.forward import check_finite, luck_of, said
-from ducats.engine.processes import gather, share_of
+from ducats.engine.processes import gather, share_of, together
 from ducats.engine.task import Task
 from ducats.grid import dense
 from ducats.queries import Strategy
@@ -83,8 +82,8 @@ def pick(
         results = (spent(*one) for one in said(model, pool, mine, view=view, luck=luck, fabric=fabric))
     else:
         results = (spent(index, None) for index in mine)
-    turns = -(-len(batches) // fabric.world_size)
-    for found, _ in zip_longest(results, range(turns), fillvalue=()):
+    for _ in range(-(-len(batches) // fabric.world_size)):
+        found = together(fabric, lambda: next(results, []))
         yield from found if fabric.world_size == 1 else _everyones(found, fabric)
 
 
@@ -112,14 +111,19 @@ def image_table(
     found: dict[str, list[Tensor]] = {name: [] for name in strategy.needs}
     mine = share_of(everyone.split(batch_size), fabric)
     # A process that got no batch looks at an image all the same, to know what a row is like, and keeps none.
-    for index, output in said(model, pool, mine or (everyone[:1],), view=view, luck=luck, fabric=fabric):
-        seen.append(index)
-        check_finite(output.z)
-        for place, image in enumerate(index.tolist()):
-            z, features = _maps(output, place, sizes[image], strategy, task)
-            target = asked(image).to(fabric.device)
-            for name, column in summary(z, features, target, strategy.needs).items():
-                found[name].append(column.cpu())
+    batches = mine or (everyone[:1],)
+
+    def look() -> None:
+        for index, output in said(model, pool, batches, view=view, luck=luck, fabric=fabric):
+            seen.append(index)
+            check_finite(output.z)
+            for place, image in enumerate(index.tolist()):
+                z, features = _maps(output, place, sizes[image], strategy, task)
+                target = asked(image).to(fabric.device)
+                for name, column in summary(z, features, target, strategy.needs).items():
+                    found[name].append(column.cpu())
+
+    together(fabric, look)
     kept = slice(None) if mine else slice(0)
     order = gather(torch.cat(seen)[kept], fabric).argsort()
     columns = {name: gather(torch.cat(parts)[kept], fabric)[order] for name, parts in found.items()}

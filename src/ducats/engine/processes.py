@@ -110,6 +110,24 @@ def agree_on_buffers(model: nn.Module, fabric: Fabric) -> None:
             buffer.copy_(add_up(buffer, fabric) / fabric.world_size)
 
 
+def together(fabric: Fabric, act: Callable[[], T]) -> T:
+    """Let each process act; if one of them fails, all raise what it raised, and none waits for it."""
+    if fabric.world_size == 1:
+        return act()
+    result: T | None = None
+    failure: Exception | None = None
+    try:
+        result = act()
+    except Exception as error:
+        failure = error if isinstance(error, UserError | AwaitingLabels) else _portable(error)
+    failed = _all(torch.tensor([failure is not None]).long(), fabric).flatten().nonzero().flatten().tolist()
+    if failed:
+        known = fabric.broadcast(failure, src=failed[0])
+        assert isinstance(known, Exception)
+        raise known
+    return result  # type: ignore[return-value]
+
+
 def on_chief(fabric: Fabric, act: Callable[[], T]) -> T:
     """Let the first process act and tell all others what came out, or why nothing did."""
     if fabric.world_size == 1:

@@ -70,7 +70,14 @@ def settle_maps(labels: Labels, device: torch.device, where: Where = "auto") -> 
     if device.type == "cpu":
         return labels if isinstance(labels, Tensor) or needed > ON_HOST else _all(labels, device)
     free = torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
-    return labels if where == "auto" and needed > SHARE * free / 2 else _all(labels, device)
+    if where == "auto" and needed > SHARE * free / 2:
+        return labels
+    if device.type == "cuda" and needed > free:
+        raise UserError(
+            f"the label maps take {needed / 2**30:.1f} GB, but the device has {free / 2**30:.1f} GB left: "
+            "use --set engine.images_on=host, or a smaller data.knobs.size"
+        )
+    return _all(labels, device)
 
 
 def _all(labels: Labels, device: torch.device) -> Tensor:

@@ -1,14 +1,17 @@
 """What the loop must be told about a task; all else is the same for images and pixels."""
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 
 from ducats.domain import Domain, Images
+from ducats.errors import UserError
 from ducats.units import Unit
 
 Resolution = Literal["network", "original"]
+Fill = Literal["cell", "nearest"]
+UNITS = ("pixel", "region", "superpixel", "image")
 
 
 @dataclass(frozen=True)
@@ -17,11 +20,18 @@ class Task:
 
     unit: Unit = field(default_factory=Unit)
     resolution: Resolution = "network"  # of the grid in which pixels are bought and counted
-    fill: Literal["cell", "nearest"] = "cell"  # how labels of the original grid reach the network's
+    fill: Fill = "cell"  # how labels of the original grid reach the network's
     twice: bool = False  # interpolate to the original grid by way of the network's, as published
     measured_at: Resolution = "original"
     flip: bool = False  # average with what is said of the mirror image
     star_without: tuple[str, ...] = ()  # classes left out of mIoU*
+
+    def __post_init__(self) -> None:
+        for name, known in (("resolution", Resolution), ("measured_at", Resolution), ("fill", Fill)):
+            if getattr(self, name) not in get_args(known):
+                raise UserError(f"{name} is {' or '.join(get_args(known))}, not {getattr(self, name)!r}")
+        if self.unit.name not in UNITS:
+            raise UserError(f"what is bought is {', '.join(UNITS)}, not {self.unit.name!r}")
 
     @property
     def whole_images(self) -> bool:

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import math
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from ducats import dirichlet
 from ducats.assemble import make_task, make_views
 from ducats.data.decode import sizes
 from ducats.data.folders import image_folder
+from ducats.engine.evaluate import log_probability
 from ducats.engine.forward import check_finite, luck_of, said
 from ducats.errors import UserError
 from ducats.files import write_atomically, write_text_atomically
@@ -32,7 +32,6 @@ COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 IN_A_PALETTE = 256  # classes; more need 16 bits, and have no colours
 
 
-@torch.inference_mode()
 def predict_maps(
     trained: Trained, fabric: Fabric, folder: Path, out: Path, *, uncertainty: bool = False
 ) -> int:
@@ -62,17 +61,20 @@ def predict_maps(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["key", "file", *COLUMNS, *(f"share({name})" for name in trained.classes)])
-    for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip):
-        for place, image in enumerate(index.tolist()):
-            height, width = own[image].tolist()
-            mirror = len(index) + place if flip else None
-            label, values = _numbers(output, place, mirror, (height, width))
-            _write_labels(out / "labels" / names[image], label, trained.classes)
-            if uncertainty:
-                path = out / "uncertainty" / f"{names[image].removesuffix('.png')}.npz"
-                _write_values(path, values)
-            numbers = _line(label, values, len(trained.classes))
-            writer.writerow([images.keys[image], f"labels/{names[image]}", *numbers])
+    # Only here, and not around the set-up: what a model is moved to must not be fit for inference alone.
+    with torch.inference_mode():
+        for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip):
+            check_finite(output.z)
+            for place, image in enumerate(index.tolist()):
+                height, width = own[image].tolist()
+                mirror = len(index) + place if flip else None
+                label, values = _numbers(output, place, mirror, (height, width))
+                _write_labels(out / "labels" / names[image], label, trained.classes)
+                if uncertainty:
+                    path = out / "uncertainty" / f"{names[image].removesuffix('.png')}.npz"
+                    _write_values(path, values)
+                numbers = _line(label, values, len(trained.classes))
+                writer.writerow([images.keys[image], f"labels/{names[image]}", *numbers])
     listed = "".join(f"{number} {name}\n" for number, name in enumerate(trained.classes))
     write_text_atomically(out / "classes.txt", listed)
     write_text_atomically(out / "predictions.csv", text.getvalue())
@@ -83,21 +85,20 @@ def _numbers(
     output: Output, place: int, mirror: int | None, size: tuple[int, int]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """The class of each pixel of one image, and how sure the model is; averaged with the mirror image."""
-    log_p, values = _of_one(output, place, size)
+    log_p = log_probability(output, [place], size, None if mirror is None else mirror - place)
+    values = _of_one(output, place, size)
     if mirror is not None:
-        mirrored, others = _of_one(output, mirror, size)
-        log_p = torch.logaddexp(log_p, mirrored.flip(-1)) - math.log(2)
+        others = _of_one(output, mirror, size)
         values = [(value + other.flip(-1)) / 2 for value, other in zip(values, others, strict=True)]
     confidence, label = log_p.max(dim=1)
     return label[0], dict(zip(COLUMNS, (confidence[0].exp(), *(value[0] for value in values)), strict=True))
 
 
-def _of_one(output: Output, place: int, size: tuple[int, int]) -> tuple[Tensor, list[Tensor]]:
-    """Log of the expected probabilities, ``(1, C, H, W)``; entropy and both uncertainties, ``(1, H, W)``."""
+def _of_one(output: Output, place: int, size: tuple[int, int]) -> list[Tensor]:
+    """Entropy and both uncertainties, ``(1, H, W)`` each."""
     z = dense(output._replace(z=output.z[place : place + 1]), size)
-    check_finite(z)
     both = dirichlet.uncertainties(z)
-    return z.log_softmax(1), [dirichlet.entropy(z), both.data, both.distribution]
+    return [dirichlet.entropy(z), both.data, both.distribution]
 
 
 def _line(label: Tensor, values: dict[str, Tensor], classes: int) -> Iterator[str]:

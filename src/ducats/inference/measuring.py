@@ -11,11 +11,11 @@ from ducats.data.exam import MeasuredOn, examine
 from ducats.data.folders import labelled_folder
 from ducats.data.maps import labelled_maps
 from ducats.domain import UNLABELLED, Domain
-from ducats.engine.evaluate import evaluate, evaluate_maps
+from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.errors import UserError
 from ducats.inference.trained import Trained
 from ducats.ledger import TargetMaps
-from ducats.metrics import Tally, class_iou, compute, mean_iou_without
+from ducats.metrics import Tally, compute
 from ducats.parts import digest
 
 
@@ -42,12 +42,9 @@ class Measured:
             return said
         numbers: dict[str, Any] = compute(self.tally)
         if self.resolution is not None:
-            first = {"mean_iou": numbers["mean_iou"]}
-            if star_without:
-                left_out = [classes.index(name) for name in star_without]
-                first["mean_iou_star"] = mean_iou_without(self.tally.confusion, left_out)
-            numbers = {**first, **numbers}
-            numbers["class_iou"] = dict(zip(classes, class_iou(self.tally.confusion), strict=True))
+            more = pixel_numbers(self.tally.confusion, classes, star_without)
+            by_class = dict(zip(classes, more.pop("class_iou"), strict=True))
+            numbers = {"mean_iou": numbers["mean_iou"], **more, **numbers, "class_iou": by_class}
         return said | numbers
 
 
@@ -95,9 +92,7 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
         flip=task.flip,
         bought=bought,
     )
-    height, width = test.images.pixels.shape[-2:]
-    at = f"{height}x{width} (network)" if task.measured_at == "network" else "original"
-    return Measured(tally, on, len(test), at)
+    return Measured(tally, on, len(test), at_resolution(test, task.measured_at))
 
 
 def _labelled_maps(trained: Trained, folder: Path) -> Domain:

@@ -18,7 +18,8 @@ Fill = Literal["cell", "nearest"]
 class TargetMaps:
     """Label maps ``(N, height, width)`` made when they are looked at: a ``domain.Maps`` of what was bought.
 
-    UNLABELLED where nobody was asked; VOID where ``void`` says so or where that was the answer.
+    UNLABELLED where nobody was asked; VOID where ``void`` says so and no label was bought, or where that was
+    the answer.
 
     Args:
         ledger: what was bought.
@@ -88,7 +89,7 @@ class TargetMaps:
         found = torch.from_numpy(self._bought(image))
         if self._void is not None:
             void = original_map(self._void, image) if self._original else self._void[image]
-            found[_resized(void, (found.shape[0], found.shape[1])) != 0] = VOID
+            _fill_void(found, void)
         return found
 
     def _bought(self, image: int) -> Array:
@@ -111,8 +112,14 @@ class TargetMaps:
             flat[cell] = label[kept]
             found = torch.from_numpy(flat.reshape(self._size))
         if self._void is not None:
-            found[_resized(self._void[image], self._size) != 0] = VOID
+            _fill_void(found, self._void[image])
         return found
+
+
+def _fill_void(found: Tensor, void: Tensor) -> None:
+    """Write VOID where that is known. Where a mask and a label differ, as on two grids, the label is paid."""
+    known = _resized(void, (found.shape[0], found.shape[1])) != 0
+    found[known & (found < 0)] = VOID
 
 
 _NUMPY = {torch.int8: np.int8, torch.int16: np.int16}

@@ -71,7 +71,7 @@ class FrozenNorm(nn.Module):
     def _holds(self, fixed: _Fixed) -> bool:
         numbers = self._numbers()
         same = all(now is then for now, then in zip(numbers, fixed.numbers, strict=True))
-        return same and all(n._version == v for n, v in zip(numbers, fixed.versions, strict=True))
+        return same and all(_version(n) == v for n, v in zip(numbers, fixed.versions, strict=True))
 
     def _compute(self, dtype: torch.dtype) -> _Fixed:
         """Scale and shift, kept until a number changes or moves."""
@@ -83,7 +83,7 @@ class FrozenNorm(nn.Module):
             shift = bias - mean * scale
             fixed = _Fixed(
                 numbers,
-                tuple(n._version for n in numbers),
+                tuple(map(_version, numbers)),
                 scale.to(dtype).reshape(-1, 1, 1),
                 shift.to(dtype).reshape(-1, 1, 1),
             )
@@ -95,6 +95,11 @@ class FrozenNorm(nn.Module):
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
         state_dict.pop(f"{prefix}num_batches_tracked", None)  # of a norm that still learnt
         super()._load_from_state_dict(state_dict, prefix, *rest)
+
+
+def _version(number: Tensor) -> int:
+    """How often a tensor was changed in place; one that was made in inference mode does not count."""
+    return -1 if number.is_inference() else number._version
 
 
 def freeze_norms(network: nn.Module, eps: float | None = None) -> int:

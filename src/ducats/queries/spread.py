@@ -12,7 +12,11 @@ from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from ducats.errors import UserError
 from ducats.rows import Slate, best
+
+CLUSTERS = 4096  # at most: the time of k-means grows with their number times that of samples
+GIGABYTES = 2.0  # (2**30 bytes) of features to cluster, at most: k-means holds several such tables
 
 
 def spread(slate: Slate, *, kappa: float = 10.0) -> Tensor:
@@ -24,6 +28,9 @@ def spread(slate: Slate, *, kappa: float = 10.0) -> Tensor:
     Args:
         slate: the candidates.
         kappa: how many times the budget are clustered.
+
+    Raises:
+        UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
     """
     if kappa < 1:
         raise ValueError(f"kappa must be at least 1, not {kappa}: a cluster needs a sample")
@@ -32,12 +39,29 @@ def spread(slate: Slate, *, kappa: float = 10.0) -> Tensor:
     uncertain = best(uncertainty, math.ceil(kappa * slate.budget), slate.candidates)
     if len(uncertain) <= slate.budget:
         return uncertain
+    _check_feasible(slate, uncertain)
     features = slate.candidates[uncertain].features.flatten(1).cpu().double().numpy()
     # All-zero weights would leave k-means without a mean: a certain sample still counts a little.
     weights = uncertainty[uncertain].cpu().double().numpy() + 1e-12
     seed = int(torch.randint(0, 2**31, (), generator=slate.generator))
     centres = _centres(features, weights, slate.budget, seed)
     return uncertain[torch.from_numpy(_nearest_each(centres, features)).to(uncertain.device)]
+
+
+def _check_feasible(slate: Slate, uncertain: Tensor) -> None:
+    """Refuse before the features are computed, which may be what does not fit."""
+    if slate.budget > CLUSTERS:
+        what = f"{slate.budget} clusters, and {CLUSTERS} are the most"
+    else:
+        width = slate.candidates[uncertain[:1]].features.flatten(1).shape[1]
+        gigabytes = len(uncertain) * width * 8 / 2**30
+        if gigabytes <= GIGABYTES:
+            return
+        what = f"{gigabytes:.1f} GB of features, and {GIGABYTES:g} GB are the most"
+    raise UserError(f"the query 'spread' would have to cluster {what}: {REMEDY}")
+
+
+REMEDY = "lower ask.budget (as 40/image), set task.unit=image, or choose another query (query.name=duc)"
 
 
 def _centres(

@@ -52,8 +52,7 @@ def spend(
 ) -> Picked:
     """Let a strategy spend a budget of pixels on one image.
 
-    Pixels and regions spend it to the pixel, as long as there are that many: the last region is cut. Of
-    superpixels those are bought that fit whole into what is left, so a little may stay.
+    It is spent to the pixel, as long as there are that many: the last region or superpixel is cut.
 
     Args:
         strategy: who chooses.
@@ -181,25 +180,28 @@ def _expanded(middle: Tensor, radius: int, shape: tuple[int, int], open_: Tensor
 
 
 def _pieces(counter: _Counter, budget: int, number: Tensor) -> Picked:
-    """Best first, those that fit whole into what is left."""
+    """Best first; of the last, the first pixels in raster order."""
     needs, scene = counter.strategy.needs, counter.scene
     members, known = (
         _members(number, position) for position in (counter.open().nonzero().squeeze(1), counter.known())
     )
     everything, labelled = (counter.rows(some[:, 0], scene.sets(needs, some)) for some in (members, known))
     size = (members >= 0).sum(1)
-    waiting, chosen, left = torch.ones_like(size, dtype=torch.bool), [], budget
-    while len(fitting := (waiting & (size <= left)).nonzero().squeeze(1)):
+    waiting, left = torch.ones_like(size, dtype=torch.bool), min(budget, int(size.sum()))
+    positions, sizes = [members.new_empty(0)], list[int]()
+    while left > 0:
+        open_ = waiting.nonzero().squeeze(1)
         # As many as will be about enough, so that a query of several rounds sees what it buys.
-        count = math.ceil(left / float(size[fitting].float().mean()))
-        for pick in fitting[counter.ask(everything[fitting], labelled, count)].tolist():
-            if int(size[pick]) <= left:
-                left -= int(size[pick])
-                waiting[pick] = False
-                chosen.append(pick)
-    index = torch.tensor(chosen, dtype=torch.long, device=size.device)
-    bought = members[index]
-    return Picked(bought[bought >= 0].cpu(), size[index].cpu())
+        count = math.ceil(left / float(size[open_].float().mean()))
+        for pick in open_[counter.ask(everything[open_], labelled, count)].tolist():
+            bought = members[pick, : min(int(size[pick]), left)]
+            if not len(bought):
+                break
+            waiting[pick] = False
+            positions.append(bought)
+            sizes.append(len(bought))
+            left -= len(bought)
+    return Picked(torch.cat(positions).cpu(), torch.tensor(sizes, dtype=torch.long))
 
 
 def _members(number: Tensor, position: Tensor) -> Tensor:

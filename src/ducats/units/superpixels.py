@@ -1,4 +1,4 @@
-"""Superpixels: an image cut into pieces of like colour, which are bought whole."""
+"""Superpixels: an image cut into pieces of like colour, which are bought one by one."""
 
 import importlib
 

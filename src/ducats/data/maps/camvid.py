@@ -33,25 +33,33 @@ _ORIGINAL = Layout("701_StillsRaw_full", "LabeledApproved_full", ".png", "_L.png
 
 
 def camvid(root: str | Path, split: str) -> tuple[Part, Codes]:
-    """Find a split of CamVid, and what the numbers in its label files mean.
+    """Find a split of CamVid, and what the numbers in its label files mean, if it has any.
 
     Args:
         root: A folder with ``train/`` and ``trainannot/`` (SegNet's copy, ids), or ``train/`` and
             ``train_labels/..._L.png`` (colours), or ``701_StillsRaw_full/`` and
-            ``LabeledApproved_full/..._L.png`` (the original, colours).
+            ``LabeledApproved_full/..._L.png`` (the original, colours). A split may be without label files.
         split: ``train``, ``val`` or ``test``, as SegNet's authors split it.
 
     Raises:
         UserError: There is none of these. Files that are not in pairs are the part's ``problems``.
     """
     folder = Path(root).expanduser()
-    if _SEGNET[split].there(folder):
-        return find_pairs(folder, _SEGNET[split]), shared_codes(SEGNET_IDS, CAMVID_VOID, "ids")
-    codes = shared_codes(colour_ids(CAMVID_COLOURS), CAMVID_VOID, "colours")
-    if _COPY[split].there(folder):
-        return find_pairs(folder, _COPY[split]), codes
-    if _ORIGINAL.there(folder):
-        return find_pairs(folder, _ORIGINAL).only(lambda key: camvid_split(key) == split), codes
+    ids = shared_codes(SEGNET_IDS, CAMVID_VOID, "ids")
+    colours = shared_codes(colour_ids(CAMVID_COLOURS), CAMVID_VOID, "colours")
+    for layout, codes in ((_SEGNET[split], ids), (_COPY[split], colours)):
+        if layout.there(folder) and layout.labelled(folder):
+            return find_pairs(folder, layout), codes
+
+    def wanted(key: str) -> bool:
+        return camvid_split(key) == split
+
+    if _ORIGINAL.there(folder) and _ORIGINAL.labelled(folder, wanted):
+        return find_pairs(folder, _ORIGINAL, wanted=wanted), colours
+    if (folder / split).is_dir():
+        return find_pairs(folder, _SEGNET[split], labelled=False), ids
+    if (folder / _ORIGINAL.images).is_dir():
+        return find_pairs(folder, _ORIGINAL, labelled=False, wanted=wanted), colours
     raise UserError(
         f"CamVid: {folder} holds neither {split}/ and {split}annot/ (or {split}_labels/) nor"
         f" {_ORIGINAL.images}/ and {_ORIGINAL.labels}/; get them from"
@@ -102,7 +110,7 @@ def carla_camvid(
     source: str | Path,
     target: str | Path,
     version: str = "0.9.14",
-    test: str = "test",
+    test: str | Path = "test",
     size: Size = (360, 480),
     source_size: Size | None = None,
     void: Void = "known",
@@ -114,7 +122,8 @@ def carla_camvid(
 
     Road, sidewalk, building (with walls), fence, pole, sign (with lights), vegetation (with terrain), sky,
     person (with riders) and car (with trucks and buses, which neither the older CARLA nor SegNet's copy of
-    CamVid tells apart). The pool is CamVid's train split.
+    CamVid tells apart). The pool is CamVid's train split. Without any label file of it there is no truth, and
+    people are asked; then the test split may lack label files, too, and nothing is measured.
 
     Args:
         source: Renderings and their tags; see ``carla``.
@@ -133,13 +142,12 @@ def carla_camvid(
     Raises:
         UserError: Files are missing, broken, or not in pairs of one size; an id has no name.
     """
-    if test not in ("test", "val"):
-        raise UserError(f"CamVid is measured on its test or val split, not on {test!r}; set data.knobs.test")
+    split = str(test)  # elsewhere a knob of this name is a folder, and may come as a path
+    if split not in ("test", "val"):
+        raise UserError(f"CamVid is measured on its test or val split, not on {split!r}; set data.knobs.test")
     rendered, tags = carla(source, version)
     pool, names = camvid(target, "train")
-    held_out, names_too = camvid(target, test)
-    if names_too.coded != names.coded:
-        raise UserError(f"of CamVid in {target}, one split has ids and another colours; give one copy")
+    held_out, names = _measured(target, split, pool, names)
     check_apart(Path(source).expanduser(), Path(target).expanduser(), None)
     return Listing(
         rendered,
@@ -152,3 +160,24 @@ def carla_camvid(
         cache=cache,
         memory_gb=memory_gb,
     )
+
+
+def _measured(target: str | Path, split: str, pool: Part, codes: Codes) -> tuple[Part | None, Codes]:
+    """The split to measure on, if it has label files, and what the numbers in the target's files mean."""
+    try:
+        found, own = camvid(target, split)
+    except UserError:
+        if pool.labels is None:
+            return None, codes
+        raise
+    if pool.labels is None:
+        return (None, codes) if found.labels is None else (found, own)
+    if found.labels is None:
+        # Without it, the pool would be measured on unasked.
+        raise UserError(
+            f"of CamVid in {target}, the train split has label files and the {split} split has none; add "
+            "them, or measure on the other one (data.knobs.test: test or val)"
+        )
+    if own.coded != codes.coded:
+        raise UserError(f"of CamVid in {target}, one split has ids and another colours; give one copy")
+    return found, own

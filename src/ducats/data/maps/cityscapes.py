@@ -33,15 +33,19 @@ class Streets:
     layouts: Mapping[str, Layout]  # by split
     coded: Coding = "ids"
 
-    def part(self, folder: str | Path, split: str, option: str) -> Part:
-        """The images of a split with their label files."""
+    def labelled(self, folder: str | Path, split: str) -> bool:
+        """Whether a split has label files."""
+        return self.layouts[split].labelled(Path(folder).expanduser())
+
+    def part(self, folder: str | Path, split: str, option: str, *, labelled: bool = True) -> Part:
+        """The images of a split, with their label files or without."""
         root, layout = Path(folder).expanduser(), self.layouts[split]
-        if not layout.there(root):
+        if not (layout.there(root) if labelled else (root / layout.images).is_dir()):
             raise UserError(
                 f"{self.title}: {root} does not hold the folders {layout.images} and {layout.labels}; get"
                 f" them from {self.published}, and give the folder that holds them as data.knobs.{option}"
             )
-        return find_pairs(root, layout)
+        return find_pairs(root, layout, labelled=labelled)
 
     def codes(self, classes: tuple[str, ...], ids: Mapping[int, str] | None) -> Codes:
         """What its numbers mean, for these classes."""
@@ -95,6 +99,8 @@ def gtav_cityscapes(
 
     The pool is Cityscapes' train split, the test its val split. Sizes are as published. Images are squashed
     with a bicubic filter, label maps to the nearest pixel. Keys are paths within the folders of images.
+    Without any label file of the train split there is no truth, and people are asked; then val may lack label
+    files, too, and nothing is measured.
 
     Args:
         source: The folder of GTAV: ``images/00001.png``, ``labels/00001.png``.
@@ -171,12 +177,13 @@ def synthia_cityscapes(
     )
 
 
-def _parts(streets: Streets, source: str | Path, target: str | Path) -> tuple[Part, Part, Part]:
-    return (
-        streets.part(source, "all", "source"),
-        CITYSCAPES.part(target, "train", "target"),
-        CITYSCAPES.part(target, "val", "target"),
-    )
+def _parts(streets: Streets, source: str | Path, target: str | Path) -> tuple[Part, Part, Part | None]:
+    rendered = streets.part(source, "all", "source")
+    known = CITYSCAPES.labelled(target, "train")
+    pool = CITYSCAPES.part(target, "train", "target", labelled=known)
+    # A copy whose train split alone has labels is not whole, and would be measured on the pool unasked.
+    measured = known or CITYSCAPES.labelled(target, "val")
+    return rendered, pool, CITYSCAPES.part(target, "val", "target") if measured else None
 
 
 def _codes(

@@ -16,6 +16,10 @@ from ducats.errors import UserError
 _NAMED = 3  # files that an error names
 
 
+def _all(_: str) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Layout:
     """Where images and their label files are, within a folder."""
@@ -28,6 +32,11 @@ class Layout:
     def there(self, root: Path) -> bool:
         """Whether a folder is laid out like this."""
         return (root / self.images).is_dir() and (root / self.labels).is_dir()
+
+    def labelled(self, root: Path, wanted: Callable[[str], bool] = _all) -> bool:
+        """Whether there is any label file, of those whose keys are wanted."""
+        folder = root / self.labels
+        return folder.is_dir() and any(wanted(key) for key, _ in list_images(folder))
 
 
 @dataclass(frozen=True)
@@ -102,18 +111,34 @@ def pair_up(root: Path, layout: Layout, *, labelled: bool = True, masks: str | N
     return find_pairs(root, layout, labelled=labelled, masks=masks).sound()
 
 
-def find_pairs(root: Path, layout: Layout, *, labelled: bool = True, masks: str | None = None) -> Part:
-    """What ``pair_up`` does, with those alone that are in pairs; what is wrong is in ``problems``."""
+def find_pairs(
+    root: Path,
+    layout: Layout,
+    *,
+    labelled: bool = True,
+    masks: str | None = None,
+    wanted: Callable[[str], bool] = _all,
+) -> Part:
+    """What ``pair_up`` does, with those alone that are in pairs; what is wrong is in ``problems``.
+
+    Args:
+        root: The folder.
+        layout: Where they are in it.
+        labelled: Whether label files are looked for at all.
+        masks: A folder of masks that may be in it, named as label files are.
+        wanted: Which keys of images and of label files are looked at, as those of a split.
+    """
     folder, problems = root / layout.images, list[str]()
-    images = _by_stem(folder, layout.image_end, problems)
+    images = _by_stem(folder, layout.image_end, problems, wanted)
     if not images and not problems:
         ending = f" that ends with {layout.image_end}" if layout.image_end else ""
         problems.append(f"{folder} holds no image{ending}; put images there or give another folder")
     found: dict[str, _ByStem] = {}
     if labelled:
-        found["label"] = _partners(images, folder, root / layout.labels, layout.label_end, "label", problems)
+        labels = root / layout.labels
+        found["label"] = _partners(images, folder, labels, layout.label_end, "label", problems, wanted)
     if masks is not None and (root / masks).is_dir():
-        found["mask"] = _partners(images, folder, root / masks, "", "mask", problems)
+        found["mask"] = _partners(images, folder, root / masks, "", "mask", problems, wanted)
     stems = [stem for stem in images if all(stem in others for others in found.values())]
     stems.sort(key=lambda stem: images[stem])
 
@@ -128,13 +153,19 @@ _ByStem = dict[str, tuple[str, Path]]  # keys and paths by what an image and its
 
 
 def _partners(
-    images: _ByStem, folder: Path, other: Path, end: str, what: str, problems: list[str]
+    images: _ByStem,
+    folder: Path,
+    other: Path,
+    end: str,
+    what: str,
+    problems: list[str],
+    wanted: Callable[[str], bool],
 ) -> _ByStem:
     """The files in another folder that belong to images."""
     if not other.is_dir():
         problems.append(_no_folder(other))
         return {}
-    found = _by_stem(other, end, problems)
+    found = _by_stem(other, end, problems, wanted)
     lossy = {stem for stem, (_, path) in found.items() if path.suffix.lower() in LOSSY}
     if lossy:
         problems.append(
@@ -160,15 +191,15 @@ def _no_folder(folder: Path) -> str:
     return f"there is no folder {folder}; check the path and the layout"
 
 
-def _by_stem(folder: Path, end: str, problems: list[str]) -> _ByStem:
+def _by_stem(folder: Path, end: str, problems: list[str], wanted: Callable[[str], bool]) -> _ByStem:
     """The images of a folder, or its label files."""
     if not folder.is_dir():
         problems.append(_no_folder(folder))
         return {}
     stems: _ByStem = {}
     for key, path in list_images(folder):
-        if not key.endswith(end):
-            continue  # another kind of label file, which many data sets have beside
+        if not key.endswith(end) or not wanted(key):
+            continue  # such as another kind of label file, which many data sets have beside
         stem = key[: -len(end)] if end else str(PurePosixPath(key).with_suffix(""))
         if stem in stems:
             problems.append(

@@ -8,9 +8,9 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from ducats.data.decode import opened_upright
 from ducats.data.maps.codes import Coding
 from ducats.domain import VOID
+from ducats.pictures import opened_upright
 
 Array = NDArray[Any]
 

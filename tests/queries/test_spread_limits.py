@@ -1,0 +1,48 @@
+"""What `spread` refuses to cluster, before it has computed anything large."""
+
+import re
+
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.errors import UserError
+from ducats.queries import QUERIES
+from ducats.queries.spread import CLUSTERS
+from ducats.rows import Deferred, Rows, Slate
+
+
+def slate(candidates: int, budget: int, width: int, computed: list[int]) -> Slate:
+    """A slate whose features are computed when they are read, and note how many rows are."""
+
+    def features(position: Tensor) -> Tensor:
+        computed.append(len(position))
+        return torch.zeros(1, width).expand(len(position), width)
+
+    where = torch.arange(candidates)
+    entropy = torch.ones(candidates)
+    columns: dict[str, Tensor | Deferred] = {"entropy": entropy, "features": Deferred(features, where)}
+    rows = Rows(torch.zeros_like(where), where, columns, (1, candidates))
+    return Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
+
+
+@pytest.mark.parametrize(
+    ("candidates", "budget", "width", "said"),
+    [
+        (CLUSTERS + 2, CLUSTERS + 1, 1, "4097 clusters, and 4096 are the most"),
+        (50_000, 2_000, 2**15, "4.9 GB of features, and 2 GB are the most"),
+    ],
+)
+def test_more_than_k_means_can_do_is_refused(candidates: int, budget: int, width: int, said: str) -> None:
+    computed: list[int] = []
+    remedies = "lower ask.budget .* task.unit=image, or choose another query"
+    with pytest.raises(UserError, match=f"{re.escape(said)}: {remedies}"):
+        QUERIES["spread"].query(slate(candidates, budget, width, computed))
+    assert sum(computed) <= 1
+
+
+def test_where_nothing_is_left_to_choose_no_clusters_are_made() -> None:
+    computed: list[int] = []
+    found = QUERIES["spread"].query(slate(CLUSTERS + 9, CLUSTERS + 9, 1, computed))
+    assert found.tolist() == list(range(CLUSTERS + 9))
+    assert computed == []
