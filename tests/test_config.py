@@ -153,7 +153,7 @@ def test_a_changed_pairing_gets_another_name() -> None:
 def test_rounds_that_do_not_fit() -> None:
     with pytest.raises(UserError, match=r"5 rounds do not fit into 3 epochs"):
         load((), ["train.epochs=3"])
-    with pytest.raises(UserError, match=r"names 2 epochs, but ask.rounds is 5: drop one"):
+    with pytest.raises(UserError, match=r"names 2 rounds, but ask.rounds is 5: drop one"):
         load((), ["ask.after=[3, 4]", "ask.rounds=5"])
 
 

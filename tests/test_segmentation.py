@@ -728,9 +728,9 @@ def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: Task(fill="cells"), "cell or nearest"),
-        (lambda: Task(resolution="full"), "network or original"),
-        (lambda: Task(unit=Unit("regions")), "pixel, region, superpixel, image"),
+        (lambda: Task(fill="cells"), "cell or nearest"),  # type: ignore[arg-type]
+        (lambda: Task(resolution="full"), "network or original"),  # type: ignore[arg-type]
+        (lambda: Task(unit=Unit("regions")), "pixel, region, superpixel, image"),  # type: ignore[arg-type]
     ],
 )
 def test_a_task_that_is_none_is_refused_at_once(make: Any, word: str) -> None:

@@ -24,6 +24,7 @@ from ducats.data.decode import (
 )
 from ducats.data.store import FileArrays
 from ducats.errors import UserError
+from ducats.pictures import as_shown
 
 NOTHING = 0.0  # gigabytes of memory: everything goes to a file
 
@@ -299,7 +300,7 @@ def test_half_a_cache_is_not_used(tmp_path: Path, left: int) -> None:
 
 def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    read = decode_module.as_shown
+    read = as_shown
 
     class Killed(BaseException): ...
 
@@ -438,7 +439,7 @@ def test_aspects_are_those_of_the_image_as_shown(
         exif[0x0112] = orientation
     path = tmp_path / f"turned.{suffix}"
     picture(size=(30, 20)).save(path, exif=exif)
-    shown = decode_module.as_shown(path)
+    shown = as_shown(path)
     assert shown.size == ((20, 30) if orientation in (5, 6, 7, 8) else (30, 20))
     assert aspects([path]).tolist() == pytest.approx([shown.width / shown.height])
 
