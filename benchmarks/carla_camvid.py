@@ -1,0 +1,149 @@
+"""The table of CARLA -> CamVid: every method, budget and seed, several runs at a time.
+
+    python benchmarks/carla_camvid.py --root DIR --weights FILE --out carla_camvid.json
+
+DIR is what ``data/streets-carla-camvid`` reads, once in each worker; FILE has ImageNet weights of a ResNet-50
+whose blocks shrink their input first. The JSON is written anew after each run: what is done is there.
+"""
+
+import argparse
+import json
+import multiprocessing
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats import config as configs
+from ducats.assemble import assemble, load_data, make_speed, settled
+from ducats.domain import Shift
+from ducats.engine.processes import make_fabric
+from ducats.picks import picks_figure
+from ducats.run import run
+from ducats.rundir import RunDir
+
+# What the drawn streets taught about few and hard pixels: less weight on them, on U_dis and on the KL.
+LIGHT = ("objective.knobs.target=0.2", "objective.knobs.beta=0.1", "objective.knobs.kl=0.3")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One run."""
+
+    method: str
+    budget: str | None = "5%"
+    seed: int = 0
+    network: str = "deeplab_v2"
+    light: bool = False
+
+    @property
+    def name(self) -> str:
+        """Of its folder."""
+        said = (self.network, self.method, self.budget and self.budget.strip("%").replace("/", "-per-"))
+        return "-".join(
+            str(part) for part in (*said, "light" if self.light else None, self.seed) if part is not None
+        )
+
+
+def table() -> list[Row]:
+    """All runs, the important ones first."""
+    rows = [Row("source-only", None), Row("fully-supervised", None)]
+    for seed in (0, 1, 2):
+        for budget in ("5%", "1%"):
+            rows += [
+                Row("random", budget, seed),
+                Row("duc", budget, seed),
+                Row("duc", budget, seed, light=True),
+            ]
+    for budget in ("5%", "1%"):
+        rows += [Row(method, budget) for method in ("entropy", "ripu", "duc-random")]
+    rows += [Row("source-only", None, network="deeplab_v3plus")]
+    rows += [Row(method, network="deeplab_v3plus") for method in ("random", "duc")]
+    rows += [Row("duc", network="deeplab_v3plus", light=True)]
+    rows += [Row("random", "40/image"), Row("duc", "40/image"), Row("duc", "40/image", light=True)]
+    return rows
+
+
+_data: dict[str, Shift] = {}
+
+
+def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
+    """Do one run in this process."""
+    started = time.perf_counter()
+    named = [f"seed={row.seed}", f"model.name={row.network}", *settings, *(LIGHT if row.light else ())]
+    if row.budget is not None:
+        named.append(f"ask.budget={row.budget}")
+    config = settled(configs.load(["data/streets-carla-camvid", f"methods/{row.method}"], named))
+    shift = _data.setdefault("all", _data.get("all") or load_data(config))
+    home = RunDir(Path(folder) / row.name)
+    parts, plan = assemble(config, home, shift)
+    engine = config.engine
+    fabric = make_fabric(engine.device, precision=engine.precision)
+    run(parts, plan, home.folder, fabric=fabric, identity=config.identity(), speed=make_speed(config))
+    if row in (Row("duc"), Row("duc", light=True)):
+        classes = home.data["classes"]
+        picks_figure(home.bought(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes)
+    stages = home.stages()
+    torch.cuda.empty_cache()
+    return {
+        **asdict(row),
+        "labels": len(home.bought()),
+        "clicks": home.bought().clicks(),
+        "seconds": round(time.perf_counter() - started, 1),
+        "mean_iou": [round(stage["mean_iou"], 4) for stage in stages],
+        "accuracy": round(stages[-1]["accuracy"], 4),
+        "ece": round(stages[-1]["ece"], 4),
+        "class_iou": dict(zip(shift.classes, [_short(v) for v in stages[-1]["class_iou"]], strict=True)),
+        "before": dict(zip(shift.classes, [_short(v) for v in stages[0]["class_iou"]], strict=True)),
+    }
+
+
+def _short(value: float | None) -> float | None:
+    return None if value is None else round(value, 4)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the table, or some of it."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--root", required=True)
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--runs", default="runs/carla-camvid", help="where the run folders go")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
+    parser.add_argument("--only", nargs="*", help="names of runs, as --list prints them")
+    parser.add_argument("--set", nargs="*", default=[], help="key=value on top")
+    parser.add_argument("--epochs", type=int, default=25)
+    parser.add_argument("--steps", type=int, default=60, help="in an epoch")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("carla_camvid.json"))
+    options = parser.parse_args(arguments)
+    rows = [row for row in table() if not options.only or row.name in options.only]
+    if options.list:
+        print(*(row.name for row in rows), sep="\n")
+        return
+    settings = (
+        *(f"data.knobs.root={options.root}", f"model.knobs.weights={options.weights}"),
+        *("model.knobs.backbone=resnet50", "model.knobs.strides=first", "engine.compiled=false"),
+        *(f"train.epochs={options.epochs}", f"train.steps_per_epoch={options.steps}"),
+        *options.set,
+    )
+    done: list[dict[str, Any]] = []
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        todo = {pool.submit(one, row, settings, options.runs): row for row in rows}
+        for future in as_completed(todo):
+            try:
+                done.append(future.result())
+                said = f"{100 * done[-1]['mean_iou'][-1]:.1f} {done[-1]['seconds']} s"
+            except Exception as error:  # one run must not take the others along
+                said = f"failed: {error}"
+            print(todo[future].name, said, flush=True)
+            device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
+            kept = {"device": device, "torch": torch.__version__, "settings": settings[1:], "runs": done}
+            options.out.write_text(json.dumps(kept, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
