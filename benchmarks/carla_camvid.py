@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 said = f"failed: {error}"
             print(todo[future].name, said, flush=True)
             device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"
-            kept = {"device": device, "torch": torch.__version__, "settings": settings[1:], "runs": done}
+            kept = {"device": device, "torch": torch.__version__, "settings": settings[2:], "runs": done}
             options.out.write_text(json.dumps(kept, indent=1) + "\n")
 
 
