@@ -97,6 +97,9 @@ def test_without_the_package_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch) -
 
 def test_the_shipped_config_names_the_packages_backbone() -> None:
     assert config.load(["backbones/offline"]).model.knobs == {"backbone": offline.BACKBONE}
+    for task, network in (([], "timm"), (["segmentation"], "deeplab_v2")):
+        model = config.load([*task, "backbones/offline"]).model
+        assert (model.name, model.knobs["backbone"]) == (network, offline.BACKBONE)
 
 
 def test_the_real_package_lands_under_the_right_names() -> None:
