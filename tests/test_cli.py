@@ -535,12 +535,20 @@ def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
         "--out",
         str(tmp_path / "run"),
     ]
-    running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
-    while not (tmp_path / "run" / "metrics.jsonl").exists():
-        assert running.poll() is None
-        time.sleep(0.05)
-    os.kill(running.pid, signal.SIGINT)
-    _, said = running.communicate(timeout=60)
+    # Tests that run in the background of a shell ignore Ctrl-C, and would hand that down.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    try:
+        while not (tmp_path / "run" / "metrics.jsonl").exists():
+            assert running.poll() is None
+            time.sleep(0.05)
+        os.kill(running.pid, signal.SIGINT)
+        _, said = running.communicate(timeout=60)
+    finally:
+        running.kill()
     assert running.returncode == 130
     assert "stopped; the same command goes on" in said
     assert "Traceback" not in said
