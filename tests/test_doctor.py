@@ -16,6 +16,7 @@ from ducats.doctor import Finding, examine, verdict
 from ducats.doctor import machine as machine_module
 from ducats.doctor import plan as plan_module
 from ducats.domain import Domain, Images, Shift
+from findings import errors, has, noted, said, warned
 
 SMALL: dict[str, Any] = {
     "model": {"name": "small_cnn"},
@@ -46,27 +47,6 @@ def config(root: Path, *, knobs: dict[str, Any] | None = None, **layer: Any) -> 
     given = {role: str(root / role) for role in ("source", "target", "test")}
     data = {"name": "folders", "knobs": {**given, "size": 16, "truth": True, **(knobs or {})}}
     return Config.model_validate({**SMALL, "data": data, **layer})
-
-
-def said(findings: Sequence[Finding], severity: str) -> list[str]:
-    return [finding.what for finding in findings if finding.severity == severity]
-
-
-def has(sentences: Sequence[str], *words: str) -> bool:
-    """Whether one sentence holds all these words."""
-    return any(all(word in sentence for word in words) for sentence in sentences)
-
-
-def errors(checked: Config) -> list[str]:
-    return said(examine(checked), "error")
-
-
-def warned(checked: Config) -> list[str]:
-    return said(examine(checked), "warning")
-
-
-def noted(checked: Config) -> list[str]:
-    return said(examine(checked), "note")
 
 
 # -- what is sound -----------------------------------------------------------------------------------

@@ -15,7 +15,8 @@ from ducats.config import Config, load
 from ducats.data import BENCHMARKS
 from ducats.data.benchmarks import listing as listing_module
 from ducats.data.benchmarks.benchmark import Place
-from ducats.doctor import Finding, examine
+from ducats.doctor import examine
+from findings import said
 
 SMALL = (
     "model.name=small_cnn",
@@ -42,10 +43,6 @@ def lay(root: Path, domain: str, images: Mapping[str, int]) -> None:
 def config(root: Path, name: str, task: str, *more: str) -> Config:
     knobs: dict[str, Any] = {"root": str(root), "task": task}
     return load([f"data/{name}"], [*SMALL, *more], {"data": {"knobs": knobs}})
-
-
-def said(findings: list[Finding], severity: str) -> list[str]:
-    return [finding.what for finding in findings if finding.severity == severity]
 
 
 @pytest.fixture(scope="module")

@@ -15,13 +15,14 @@ from ducats.config import Config, load
 from ducats.data import DATASETS
 from ducats.data.maps import Reader
 from ducats.data.store import Failure, attempts
-from ducats.doctor import Finding, examine, verdict
+from ducats.doctor import examine, verdict
 from ducats.doctor import maps as maps_module
 from ducats.doctor import plan as plan_module
 from ducats.doctor.task import DATA_WITH_MAPS, MODELS_OF_PIXELS
 from ducats.domain import Domain, Images, Shift
 from ducats.models import MODELS
 from ducats.rows import Output
+from findings import errors, has, noted, said, warned
 
 SETTINGS = (
     "model={name: small_fcn, knobs: {width: 4, dilations: [1]}, evidence: exp_at_most_10}",
@@ -40,27 +41,6 @@ def config(root: Path, *settings: str, **knobs: Any) -> Config:
     given: dict[str, Any] = {role: str(root / role) for role in ("source", "target", "test")}
     given |= {"classes": str(root / "classes.txt"), "size": [12, 16], "truth": True}
     return load(["segmentation"], [*SETTINGS, *settings], {"data": {"knobs": {**given, **knobs}}})
-
-
-def said(findings: Sequence[Finding], severity: str) -> list[str]:
-    return [finding.what for finding in findings if finding.severity == severity]
-
-
-def has(sentences: Sequence[str], *words: str) -> bool:
-    """Whether one sentence holds all these words."""
-    return any(all(word in sentence for word in words) for sentence in sentences)
-
-
-def errors(checked: Config) -> list[str]:
-    return said(examine(checked), "error")
-
-
-def warned(checked: Config) -> list[str]:
-    return said(examine(checked), "warning")
-
-
-def noted(checked: Config) -> list[str]:
-    return said(examine(checked), "note")
 
 
 # ---- what is sound
@@ -392,6 +372,9 @@ def test_task_data_and_model_that_do_not_fit(root: Path) -> None:
     assert has(found, "'digits' has a label for each image")
     found = errors(load(["data/digits"], ["model={name: small_fcn}", "data.knobs.source_size=50"]))
     assert has(found, "'small_fcn' says a class for each pixel", "model.name=timm")
+    for setting in ("evaluation.flip=true", "evaluation.star_without=[road]"):
+        assert has(errors(load(["data/digits"], [setting])), "evaluation.flip", "are for segmentation")
+        assert not has(errors(config(root, setting)), "are for segmentation")
 
 
 def test_the_tables_of_what_speaks_of_pixels_are_whole() -> None:

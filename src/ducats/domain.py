@@ -17,44 +17,32 @@ UNLABELLED = -1  # never asked
 VOID = -2  # asked; the annotator says that no class applies. Never ask again, never train on it.
 
 
-class Pixels(Protocol):
-    """Decoded images: a tensor, or what gives tensors when images are looked at."""
+class Held(Protocol):
+    """What is looked at by index: a tensor, or what gives tensors when it is looked at."""
 
     @property
     def shape(self) -> torch.Size:
-        """``(N, channels, height, width)``."""
+        """Of all of it."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """uint8."""
+        """Of what it gives."""
 
     @property
     def ndim(self) -> int:
-        """4."""
+        """How many sides its shape has."""
 
     def __len__(self) -> int: ...
 
     def __getitem__(self, index: Any, /) -> Tensor: ...  # by number, slice, or tensor of numbers
 
 
-class Maps(Protocol):
-    """Label maps: a tensor, or what gives tensors when maps are looked at."""
+class Pixels(Held, Protocol):
+    """Decoded images: uint8 ``(N, channels, height, width)``."""
 
-    @property
-    def shape(self) -> torch.Size:
-        """``(N, height, width)``, as the images are stored."""
 
-    @property
-    def dtype(self) -> torch.dtype:
-        """int8, or int16 where there are more than 127 classes."""
-
-    @property
-    def ndim(self) -> int:
-        """3."""
-
-    def __len__(self) -> int: ...
-
-    def __getitem__(self, index: Any, /) -> Tensor: ...  # by number, slice, or tensor of numbers
+class Maps(Held, Protocol):
+    """Label maps ``(N, height, width)``, as the images are stored: int8, int16 for more than 127 classes."""
 
 
 Labels = Tensor | Maps  # of images, int64 (N,); or of their pixels. Below zero does not count.

@@ -180,5 +180,8 @@ def test_bought_pixels_are_found_by_the_rule_that_maps_are_stored_with() -> None
     stored = np.array(Image.fromarray(whole).resize((1280, 640), Image.Resampling.NEAREST))
     bought = torch.full((1024 * 2048,), UNLABELLED, dtype=torch.int8)
     bought[torch.from_numpy(stored.flatten().astype(np.int64))] = 0
-    seen = evaluation._resized(bought.view(1024, 2048), torch.zeros(640, 1280))
-    assert bool((seen == 0).all())
+    labels = torch.zeros(1, 640, 1280, dtype=torch.int8)
+    images = Images(("one",), torch.zeros(1, 3, 640, 1280, dtype=torch.uint8))
+    test = Domain(images, labels, ("a", "b"))
+    left = evaluation._labels(test, 0, "network", lambda _: bought.view(1024, 2048))
+    assert bool((left == UNLABELLED).all())

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ducats.domain import Domain, Images, Labels, Maps, Pixels, Shift, original_map
+from ducats.domain import Domain, Held, Images, Labels, Shift, original_map
 from ducats.errors import UserError
 from ducats.randomness import fork
 
@@ -22,7 +22,7 @@ Made = Literal["own", "split", "target"]  # the data's test set; a share of the 
 class Chosen:
     """Some of a set's pixels or maps, by index: nothing is copied, in memory or from a file."""
 
-    def __init__(self, held: Pixels | Maps, index: Tensor) -> None:
+    def __init__(self, held: Held, index: Tensor) -> None:
         self._held, self._index = held, index
         self.shape = torch.Size((len(index), *held.shape[1:]))
         self.dtype, self.ndim = held.dtype, held.ndim

@@ -33,3 +33,5 @@ def misfits(config: Config) -> Iterator[str]:
             else f"the model {model!r} says a class for each pixel, but task.name is classification: set "
             "model.name=timm or small_cnn, or begin with -c segmentation"
         )
+    elif not pixels and (config.evaluation.flip or config.evaluation.star_without):
+        yield "evaluation.flip and evaluation.star_without are for segmentation: leave them out"

@@ -14,7 +14,7 @@ from ducats.engine.forward import check_finite, luck_of, outputs, said
 from ducats.engine.processes import add_up, share_of, together
 from ducats.engine.task import Resolution
 from ducats.grid import dense
-from ducats.ledger.maps import nearest
+from ducats.ledger.maps import resized
 from ducats.metrics import Tally, class_iou, mean_iou_without
 from ducats.randomness import fork
 from ducats.rows import Output
@@ -130,7 +130,8 @@ def _labels(
     labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
     if bought is None:
         return labels
-    return labels.masked_fill(_resized(bought(image), labels) != UNLABELLED, UNLABELLED)
+    known = resized(bought(image).cpu(), (labels.shape[0], labels.shape[1])) != UNLABELLED
+    return labels.masked_fill(known.to(labels.device), UNLABELLED)
 
 
 def _alike(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:
@@ -142,7 +143,8 @@ def _alike(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:
             yield places
             places = []
         places.append(place)
-    yield places
+    if places:
+        yield places
 
 
 def log_probability(
@@ -161,14 +163,6 @@ def log_probability(
         return log_p
     beside = log_probability(output, [place + mirror for place in places], size).flip(-1)
     return torch.logaddexp(log_p, beside) - math.log(2)
-
-
-def _resized(maps: Tensor, like: Tensor) -> Tensor:
-    """A map ``(H, W)`` in another one's size, by the rule that label maps are stored with."""
-    rows, columns = (
-        torch.from_numpy(nearest(side, wanted)) for wanted, side in zip(like.shape, maps.shape, strict=True)
-    )
-    return maps.cpu()[rows[:, None], columns].to(like.device)
 
 
 def _where_to_count(device: torch.device) -> torch.device:

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ducats.domain import Images, Labels, Maps, Pixels
+from ducats.domain import Held, Images, Labels
 from ducats.errors import UserError
 
 Where = Literal["auto", "device", "host"]
@@ -87,12 +87,12 @@ def _all(labels: Labels, device: torch.device) -> Tensor:
     return maps
 
 
-def on_device(held: Pixels | Maps | None, device: torch.device) -> bool:
+def on_device(held: Held | None, device: torch.device) -> bool:
     """Whether a batch of pixels, or of maps, can be taken without a copy from the host."""
     return isinstance(held, Tensor) and held.device.type == device.type
 
 
-def some(held: Pixels | Maps, index: Tensor, near: Tensor, device: torch.device) -> Tensor:
+def some(held: Held, index: Tensor, near: Tensor, device: torch.device) -> Tensor:
     """Some pixels or maps: on the device if they lie there, else in the host's memory, ready to be sent.
 
     Args:
@@ -104,14 +104,14 @@ def some(held: Pixels | Maps, index: Tensor, near: Tensor, device: torch.device)
     return held[near] if on_device(held, device) else gather(held, index, device)
 
 
-def take(held: Pixels | Maps, index: Tensor, device: torch.device) -> Tensor:
+def take(held: Held, index: Tensor, device: torch.device) -> Tensor:
     """Some pixels or maps, on the device."""
     if isinstance(held, Tensor) and held.device.type != "cpu":
         return held[index.to(held.device, non_blocking=True)]
     return send(gather(held, index, device), device)
 
 
-def gather(held: Pixels | Maps, index: Tensor, device: torch.device) -> Tensor:
+def gather(held: Held, index: Tensor, device: torch.device) -> Tensor:
     """Some pixels or maps in the host's memory, ready to be sent."""
     if device.type != "cuda":
         return held[index]

@@ -103,7 +103,7 @@ class TargetMaps:
         if self._size is None or list(self._size) == self._sizes[image]:
             return self.at(image)
         if self._fill == "nearest":
-            found = _resized(torch.from_numpy(self._bought(image)), self._size)
+            found = resized(torch.from_numpy(self._bought(image)), self._size)
         else:
             position, label = self._ledger.raw(image, self._rounds)
             height, width = self._sizes[image]
@@ -118,7 +118,7 @@ class TargetMaps:
 
 def _fill_void(found: Tensor, void: Tensor) -> None:
     """Write VOID where that is known. Where a mask and a label differ, as on two grids, the label is paid."""
-    known = _resized(void, (found.shape[0], found.shape[1])) != 0
+    known = resized(void, (found.shape[0], found.shape[1])) != 0
     found[known & (found < 0)] = VOID
 
 
@@ -155,7 +155,7 @@ def _axis(old: int, new: int) -> tuple[Array, Array]:
     return line, centre * new - (2 * line + 1) * old
 
 
-def _resized(values: Tensor, size: tuple[int, int]) -> Tensor:
+def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
     """A map in another size, without interpolation."""
     if tuple(values.shape) == tuple(size):
         return values
