@@ -54,7 +54,7 @@ def test_columns_are_those_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["entrpy", "impurity@", "impurity@wide", "published_u_dis", "u_dis@3", ""])
 def test_an_unknown_column_lists_the_known(name: str) -> None:
-    with pytest.raises(UserError, match=r"no column; there are: z, features, entropy, .*impurity@NUMBER"):
+    with pytest.raises(UserError, match=r"no column; there are: z, features, domain, .*entropy, .*impurity@NUMBER"):
         columns_of(torch.zeros(1, 2), None, (name,))
 
 

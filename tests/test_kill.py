@@ -57,6 +57,7 @@ def in_child(act: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
+            torch.set_num_threads(1)  # a fork loses torch's thread pool; two threads that remake it at once fail
             act()
         except BaseException:
             os._exit(1)

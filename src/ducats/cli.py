@@ -7,6 +7,7 @@ Torch is imported inside the subcommands, so that `--help` answers at once.
 import json
 import os
 import sys
+import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from pathlib import Path
@@ -373,6 +374,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         where = f" {error.filename}" if error.filename else ""
         code = _say(f"ducats: the system refused{where}: {error.strerror or error}", "red", 2)
     _leave_together()
+    if code:
+        _let_the_first_process_leave()
     sys.exit(code)
 
 
@@ -384,7 +387,7 @@ def _stop_writing() -> int:
 
 def _say(sentence: str, style: str, code: int) -> int:
     """Say it once, however many processes found out."""
-    if int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0"))) == 0:
+    if _rank() == 0:
         Console(stderr=True).print(sentence, style=style, highlight=False, markup=False, soft_wrap=True)
     return code
 
@@ -396,3 +399,17 @@ def _leave_together() -> None:
 
         if distributed.is_available() and distributed.is_initialized():
             distributed.destroy_process_group()
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", os.environ.get("LOCAL_RANK", "0")))
+
+
+def _let_the_first_process_leave(seconds: float = 20.0) -> None:
+    """Wait for whoever started this process: it kills itself when another one fails before it has spoken.
+
+    All processes hear of a failure and end alike, but Fabric's observer cannot know that.
+    """
+    parent, until = os.getppid(), time.monotonic() + seconds
+    while _rank() > 0 and os.getppid() == parent and time.monotonic() < until:
+        time.sleep(0.05)

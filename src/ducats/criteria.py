@@ -10,6 +10,7 @@ from functools import partial
 from types import MappingProxyType
 from typing import Literal
 
+import torch
 from torch import Tensor
 
 from ducats import dirichlet
@@ -17,6 +18,15 @@ from ducats.errors import UserError
 from ducats.windows import window_impurity
 
 GIVEN = ("z", "features")  # columns that are no criteria: what the model says
+
+# Columns that are no criteria either: what a witness says, a small network trained beside the model.
+TOLD: Mapping[str, str] = MappingProxyType(
+    {
+        "domain": "probability that an image is of the source, from a discriminator: (R,)",
+        "critic": "score of a Wasserstein critic, higher for unlabelled target: (R,)",
+        "committee": "probabilities of each member of a committee of classifiers: (R, members, C)",
+    }
+)
 
 
 @dataclass(frozen=True)
@@ -56,6 +66,29 @@ def predicted(z: Tensor) -> Tensor:
     return z.argmax(1)
 
 
+def free_energy(z: Tensor) -> Tensor:
+    """EADA's free energy ``F = -log sum exp(-E)`` with energies ``E = -z``: high where nothing fits."""
+    return -z.logsumexp(1)
+
+
+def energy_gap(z: Tensor) -> Tensor:
+    """EADA's min-versus-second-min: lowest energy minus second lowest; near zero where two classes fit."""
+    top = z.topk(2, dim=1).values
+    return top[:, 1] - top[:, 0]
+
+
+def epistemic_variance(z: Tensor) -> Tensor:
+    """EUQ: variance of the class probabilities for want of evidence, ``mean_c p_c (1 - p_c) / (S + 1)``."""
+    p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
+    return (p * (1 - p) * torch.sigmoid(-total)).mean(1)
+
+
+def aleatoric_variance(z: Tensor) -> Tensor:
+    """EUQ: variance that evidence does not lower, ``mean_c p_c (1 - p_c) S / (S + 1)``."""
+    p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
+    return (p * (1 - p) * torch.sigmoid(total)).mean(1)
+
+
 def published_u_dis(z: Tensor, *, epsilon: float) -> Tensor:
     """U_dis as the published code has it: below zero where evidence is large, and noise near there."""
     probability = dirichlet.expected_probability(z)
@@ -75,6 +108,10 @@ CRITERIA: Mapping[str, Criterion] = MappingProxyType(
         # Its logarithm: in float32 the number itself underflows where evidence is large.
         "u_dis": Criterion(dirichlet.log_distribution_uncertainty, over="log_mean"),
         "u_data": Criterion(dirichlet.data_uncertainty),
+        "free_energy": Criterion(free_energy),
+        "energy_gap": Criterion(energy_gap),
+        "epistemic_variance": Criterion(epistemic_variance),
+        "aleatoric_variance": Criterion(aleatoric_variance),
         "impurity": Criterion(predicted, over="impurity"),  # of the unit that is bought
     }
 )
@@ -96,19 +133,22 @@ def criterion(name: str) -> Criterion:
     try:
         return NUMBERED[kind](number)
     except (KeyError, ValueError):
-        known = [*GIVEN, *CRITERIA, *(f"{kind}@NUMBER" for kind in NUMBERED)]
+        known = [*GIVEN, *TOLD, *CRITERIA, *(f"{kind}@NUMBER" for kind in NUMBERED)]
         raise UserError(
             f"a query needs {name!r}, which is no column; there are: {', '.join(known)}"
         ) from None
 
 
-def columns_of(z: Tensor, features: Tensor | None, needs: Sequence[str]) -> dict[str, Tensor]:
+def columns_of(
+    z: Tensor, features: Tensor | None, needs: Sequence[str], told: Mapping[str, Tensor] | None = None
+) -> dict[str, Tensor]:
     """The columns in ``needs`` for rows that are images.
 
     Args:
         z: log alpha, ``(N, C)``.
         features: ``(N, D)``, if the model gives them.
         needs: names of columns.
+        told: what witnesses say, by name.
 
     >>> import torch
     >>> columns_of(torch.zeros(1, 2), None, ("margin", "entropy"))
@@ -120,6 +160,8 @@ def columns_of(z: Tensor, features: Tensor | None, needs: Sequence[str]) -> dict
             columns[name] = z
         elif name == "features":
             columns[name] = given(features)
+        elif name in TOLD:
+            columns[name] = heard(name, told)
         elif (found := criterion(name)).of_pixels:
             raise UserError(
                 f"the query needs {name!r}, which pixels have and images have not: choose another "
@@ -128,6 +170,13 @@ def columns_of(z: Tensor, features: Tensor | None, needs: Sequence[str]) -> dict
         else:
             columns[name] = found.of(z)
     return columns
+
+
+def heard(name: str, told: Mapping[str, Tensor] | None) -> Tensor:
+    """What a witness says, or a sentence where there is none."""
+    if told is None or name not in told:
+        raise UserError(f"the query needs {name!r} ({TOLD[name]}), and no witness tells it")
+    return told[name]
 
 
 def given(features: Tensor | None) -> Tensor:

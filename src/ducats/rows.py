@@ -87,6 +87,10 @@ class Slate:
     labelled: Rows  # already bought, with the columns that were asked for
     budget: int  # how many to pick
     generator: torch.Generator  # the only randomness a query may use
+    source: Rows | None = (
+        None  # source images, with the columns in `Strategy.source`; None where pixels compete
+    )
+    head: Tensor | None = None  # (C, D), the last layer's weights, if `Strategy.head`
 
     def __post_init__(self) -> None:
         if self.budget < 0:

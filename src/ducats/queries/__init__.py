@@ -6,13 +6,13 @@ strategy adds which columns must be computed for it, so that random choice costs
 
 import inspect
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 from torch import Tensor
 
-from ducats.criteria import GIVEN, criterion
+from ducats.criteria import GIVEN, TOLD, criterion
 from ducats.criteria import columns_of as columns_of
 from ducats.queries.ranked import entropy, least_confident, margin, u_data, u_dis, uniform
 from ducats.queries.ripu import points_needs, ripu, ripu_points
@@ -27,23 +27,26 @@ Query = Callable[[Slate], Tensor]
 class Strategy:
     """A query and the columns it reads.
 
-    Columns are ``z`` (log alpha), ``features`` (what the last layer sees), and the criteria of
-    `ducats.criteria`: ``entropy``, ``margin``, ``u_dis``, and so on.
+    Columns are ``z`` (log alpha), ``features`` (what the last layer sees), the criteria of
+    `ducats.criteria`: ``entropy``, ``margin``, ``u_dis``, and so on; and what a witness tells, a small
+    network that is trained beside the model: ``domain``, ``critic``, ``committee``.
     """
 
     query: Callable[..., Tensor]
     needs: tuple[str, ...] = GIVEN  # with default knobs
     needs_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on knobs
+    source: tuple[str, ...] = ()  # columns of the source's images, for `slate.source`; where images compete
+    head: bool = False  # whether it reads `slate.head`, the last layer's weights
 
     def bound(self, knobs: Mapping[str, Any]) -> "Strategy":
         """The same with its knobs set, and the columns that it reads then."""
         needs = self.needs if self.needs_of is None else self.needs_of(knobs)
-        return Strategy(partial(self.query, **knobs), needs)
+        return replace(self, query=partial(self.query, **knobs), needs=needs, needs_of=None)
 
     @property
     def of_pixels(self) -> bool:
         """Whether it looks at how pixels lie, and cannot choose among images that are single rows."""
-        return any(criterion(name).of_pixels for name in self.needs if name not in GIVEN)
+        return any(criterion(name).of_pixels for name in self.needs if name not in (*GIVEN, *TOLD))
 
     @property
     def summary(self) -> str:

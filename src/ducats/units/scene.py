@@ -1,13 +1,13 @@
 """What a model says about one image, as columns of pixels, of regions, or of any sets of pixels."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.criteria import Criterion, criterion, given
+from ducats.criteria import TOLD, Criterion, criterion, given, heard
 from ducats.errors import UserError
 from ducats.rows import Deferred
 from ducats.windows import log_classes, window_impurity, window_log_mean, window_mean
@@ -22,12 +22,19 @@ class Scene:
         z: log alpha, ``(C, H, W)``; None if no column will be read.
         features: ``(D, h, w)``, on a grid of their own, corner on corner; None if the model gives none.
         shape: H and W.
+        told: what witnesses say, ``(..., h, w)`` each, on a grid of their own.
     """
 
-    def __init__(self, z: Tensor | None, features: Tensor | None, shape: tuple[int, int]) -> None:
+    def __init__(
+        self,
+        z: Tensor | None,
+        features: Tensor | None,
+        shape: tuple[int, int],
+        told: Mapping[str, Tensor] | None = None,
+    ) -> None:
         if z is not None and tuple(z.shape[1:]) != shape:
             raise ValueError(f"log alpha of {tuple(z.shape[1:])} for a map of {shape}")
-        self._z, self._features, self.shape = z, features, shape
+        self._z, self._features, self.shape, self._told = z, features, shape, told
         self._maps: dict[tuple[str, int], Tensor] = {}
 
     @property
@@ -65,7 +72,12 @@ class Scene:
         if name == "z":
             return self.z.flatten(1)[:, position].T
         if name == "features":
-            return self._features_at(position)
+            return self._sampled(given(self._features), position)
+        if name in TOLD:
+            coarse = heard(name, self._told)
+            return self._sampled(coarse.reshape(-1, *coarse.shape[-2:]), position).reshape(
+                len(position), *coarse.shape[:-2]
+            )
         found = criterion(name)
         if found.around:
             return self._map(name, found).flatten()[position]
@@ -73,27 +85,29 @@ class Scene:
         # Row by row in memory: then a row's value does not depend, to the last bit, on the rows beside it.
         return torch.cat([found.of(z[:, some].T.contiguous()) for some in position.split(_AT_ONCE)])
 
-    def _features_at(self, position: Tensor) -> Tensor:
+    def _sampled(self, coarse: Tensor, position: Tensor) -> Tensor:
+        """A map on a grid of its own, ``(K, h, w)``, at some pixels: ``(R, K)``."""
         height, width = self.shape
         # grid_sample counts from -1 to 1, from the middle of the first pixel to that of the last
         x = (position % width).float() * (2 / max(width - 1, 1)) - 1
         y = (position // width).float() * (2 / max(height - 1, 1)) - 1
         where = torch.stack([x, y], 1)[None, :, None]
-        found = F.grid_sample(given(self._features)[None].float(), where, "bilinear", "border", True)
+        found = F.grid_sample(coarse[None].float(), where, "bilinear", "border", True)
         return found[0, :, :, 0].T
 
     def _around(self, name: str, radius: int, position: Tensor) -> Tensor:
         """A column of the regions around some pixels."""
-        if name in ("z", "features"):
+        if name in ("z", "features", *TOLD):
             return self._mean_around(name, radius, position)
         return self._kept(name, radius, lambda: self._pooled(name, radius)).flatten()[position]
 
     def _mean_around(self, name: str, radius: int, position: Tensor) -> Tensor:
         near, inside = neighbours(position, radius, self.shape)
-        some = [
-            self._at(name, at.clamp(min=0)) * ok[:, None] for at, ok in zip(near.T, inside.T, strict=True)
-        ]
-        return torch.stack(some).sum(0) / inside.sum(1, keepdim=True)
+        total, size = torch.zeros((), device=position.device), inside.sum(1)
+        for at, ok in zip(near.T, inside.T, strict=True):
+            values = self._at(name, at.clamp(min=0))
+            total = total + values * ok.view(-1, *[1] * (values.ndim - 1))
+        return total / size.view(-1, *[1] * (total.ndim - 1))
 
     def _pooled(self, name: str, radius: int) -> Tensor:
         found = criterion(name)
@@ -124,13 +138,13 @@ class Scene:
 
         if name == "z":
             return torch.stack([mean(channel) for channel in self.z], 1)
-        if name == "features":
-            coarse = given(self._features).float()
+        if name == "features" or name in TOLD:
+            coarse = given(self._features) if name == "features" else heard(name, self._told)
             fine = (
-                F.interpolate(one[None, None], self.shape, mode="bilinear", align_corners=True)
-                for one in coarse
+                F.interpolate(one[None, None].float(), self.shape, mode="bilinear", align_corners=True)
+                for one in coarse.reshape(-1, *coarse.shape[-2:])
             )
-            return torch.stack([mean(channel) for channel in fine], 1)
+            return torch.stack([mean(channel) for channel in fine], 1).reshape(-1, *coarse.shape[:-2])
         found = criterion(name)
         values = self._map(name, found)
         if found.over == "mean":
