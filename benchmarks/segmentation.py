@@ -31,7 +31,7 @@ from ducats.engine.streams import Streams, Views
 from ducats.engine.task import Task
 from ducats.ledger import Ledger, TargetMaps
 from ducats.models import MODELS, Evidential
-from ducats.objectives import OBJECTIVES
+from ducats.objectives import duc
 from ducats.oracles import Truth
 from ducats.queries import QUERIES
 from ducats.rundir import RunDir
@@ -98,7 +98,7 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
         model.to(memory_format=torch.channels_last)
     optimiser = make_optimiser(model.network, Optimisation(lr=1e-5, nesterov=False), fused=bool(speed.fused))
     ready, stepper = fabric.setup(model, optimiser)
-    step = Step(ready, stepper, OBJECTIVES["duc"], fabric, graphs=bool(speed.graphs))
+    step = Step(ready, stepper, duc, fabric, graphs=bool(speed.graphs))
     near = settle_maps(targets, fabric.device)
 
     def epoch(number: int, steps: int) -> dict[str, float]:

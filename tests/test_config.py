@@ -60,7 +60,7 @@ def test_an_unknown_config_names_the_nearest() -> None:
 
 
 def test_shipped_configs_load_and_are_found_by_every_spelling() -> None:
-    found = sorted(config.shipped().rglob("*.yaml"))
+    found = sorted(p for p in config.shipped().rglob("*.yaml") if p.parent.name != "sweeps")
     assert len(found) >= 20
     for path in found:
         assert load([path])

@@ -15,6 +15,7 @@ from ducats.data import toy
 from ducats.engine.schedules import inverse_decay
 from ducats.errors import UserError
 from ducats.ledger import Request
+from ducats.objectives import duc, softmax
 from ducats.queries import QUERIES
 
 
@@ -50,8 +51,8 @@ def test_the_callers_network_is_left_alone(tmp_path: Path) -> None:
     "change",
     [
         {"query": QUERIES["random"]},
-        {"objective": ducats.OBJECTIVES["softmax"]},
-        {"objective": partial(ducats.OBJECTIVES["duc"], beta=0.5)},
+        {"objective": softmax},
+        {"objective": partial(duc, beta=0.5)},
         {"views": ducats.Views(source=ducats.View(flip=0.5))},
         {"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))},
         {"query": lambda slate: torch.arange(slate.budget) + 1},

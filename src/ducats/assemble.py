@@ -6,16 +6,17 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from ducats import config as settings
 from ducats.budget import split_budget, split_pixels
 from ducats.criteria import columns_of
 from ducats.data import DATASETS, require_options
 from ducats.data.decode import aspects
-from ducats.data.exam import examine
+from ducats.data.exam import examine, hold_out_source
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Images, Shift
 from ducats.engine.fit import Optimisation
@@ -25,9 +26,18 @@ from ducats.engine.speed import Speed
 from ducats.engine.streams import Views, steps_in_epoch
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
-from ducats.lookup import bind, build, look_up
+from ducats.lookup import bind, build, check_knobs, look_up
 from ducats.models import BLANK, CHECK, MODELS, Evidential
-from ducats.objectives import OBJECTIVES, Batch, Labelled, Objective
+from ducats.objectives import (
+    OBJECTIVES,
+    Batch,
+    Beside,
+    Labelled,
+    Objective,
+    Remembered,
+    Training,
+    as_training,
+)
 from ducats.oracles import Oracle, People, Truth
 from ducats.parts import Parts, Plan
 from ducats.queries import QUERIES, Query, Strategy
@@ -135,6 +145,8 @@ def make_views(config: settings.Config) -> Views:
         name: View(**getattr(views, name).model_dump())
         for name in ("source", "unlabelled", "scoring", "test")
     }
+    strong = views.strong or views.unlabelled.model_copy(update={"randaugment": (2, 10), "cutout": 0.5})
+    made["strong"] = View(**strong.model_dump())
     labelled = made["source"] if views.labelled is None else View(**views.labelled.model_dump())
     return Views(labelled=labelled, **made)
 
@@ -180,17 +192,20 @@ def make_plan(config: settings.Config, shift: Shift) -> Plan:
 def knobs_of(config: settings.Config) -> dict[str, str]:
     """The knobs of each part that a config names, with their defaults."""
     query = make_query(config)
-    parts = {
+    parts: dict[str, Any] = {
         "data": look_up("data set", DATASETS, config.data.name),
         "model": look_up("model", MODELS, config.model.name),
-        "objective": look_up("objective", OBJECTIVES, config.objective.name),
+        "objective": make_objective(config),
         "query": query.query if isinstance(query, Strategy) else query,
         "train.schedule": look_up("schedule", SCHEDULES, config.train.schedule.name),
     }
     knobs = {}
     for name, part in parts.items():
-        own = part.func if isinstance(part, partial) else part
-        keywords = [p for p in inspect.signature(own).parameters.values() if p.kind is p.KEYWORD_ONLY]
+        if isinstance(part, Training):
+            own, signature = part.loss, part.signature
+        else:
+            own, signature = part, inspect.signature(part.func if isinstance(part, partial) else part)
+        keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
         given = ", ".join(
             f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords
         )
@@ -222,17 +237,28 @@ def check_names(config: settings.Config, *, begun: bool = False) -> None:
 def _try_query(config: settings.Config, query: Strategy) -> None:
     """Let a query pick from a few zeros."""
     generator = torch.Generator().manual_seed(0)
-    z, features = torch.zeros(3, 2), torch.zeros(3, 4)
+    z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.head else None
+    told = {
+        "domain": torch.full((3,), 0.5),
+        "critic": torch.zeros(3),
+        "committee": torch.full((3, 2, 2), 0.5),
+    }
+    of_map = {
+        name: column[0][..., None, None].expand(*column.shape[1:], 2, 3) for name, column in told.items()
+    }
     if config.task.name == "segmentation" and config.task.bought == "image":
         target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-        one = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs)
+        one = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs, of_map)
         columns = {name: torch.cat([column] * 3) for name, column in one.items()}
     elif config.task.name == "classification":
-        columns = columns_of(z, features, query.needs)
+        columns = columns_of(z, features, query.needs, told)
     if config.task.bought == "image":
         where = torch.arange(3)
         rows = Rows(where, torch.zeros_like(where), columns)
-        query.query(Slate(rows, rows[where[:1]], 1, generator))
+        source = None
+        if query.source and config.task.name == "classification":
+            source = Rows(where, torch.zeros_like(where), columns_of(z, features, query.source, told))
+        query.query(Slate(rows, rows[where[:1]], 1, generator, source, head))
         return
     target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
     maps, unit = torch.zeros(2, 4, 6), make_task(config).unit
@@ -247,26 +273,39 @@ def _try_query(config: settings.Config, query: Strategy) -> None:
         pixels=pixels,
         budget=3,
         generator=generator,
+        told=of_map,
+        head=head,
     )
 
 
-def _try_objective(config: settings.Config, objective: Objective) -> None:
+class _Blank(nn.Module):
+    """A model that says nothing but zeros, of images or of pixels."""
+
+    def __init__(self, pixels: bool) -> None:
+        super().__init__()
+        self.network, self.pixels = nn.Linear(1, 1), pixels
+
+    def forward(self, images: Tensor) -> Output:
+        """Two classes, four features."""
+        grid = (1, 1) if self.pixels else ()
+        z, features = images.new_zeros(len(images), 2, *grid), images.new_zeros(len(images), 4, *grid)
+        return Output(z, features, (2, 2) if self.pixels else None)
+
+
+def _try_objective(config: settings.Config, training: Training) -> None:
     """Let an objective say its losses of a few zeros."""
-    images = torch.zeros(3, 1, 2, 2)
-    if config.task.name == "classification":
-
-        def model(images: Tensor) -> Output:
-            return Output(images.new_zeros(len(images), 2), images.new_zeros(len(images), 4))
-
-        known = Labelled(images, torch.tensor([0, 1, 1]))
-        objective(model, Batch(known, known, images))
-        return
-
-    def of_pixels(images: Tensor) -> Output:
-        return Output(images.new_zeros(len(images), 2, 1, 1), None, (2, 2))
-
-    maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
-    objective(of_pixels, Batch(Labelled(images, maps), None, None, Labelled(images, maps)))
+    images, pixels = torch.zeros(3, 1, 2, 2), config.task.name == "segmentation"
+    model, companion = _Blank(pixels), None
+    with global_seed(0, "a try"):
+        if training.companion is not None:
+            companion = training.companion(Beside(model, classes=2, features=4, pool=3, pixels=pixels))
+        objective = training.with_companion(companion)
+        if not pixels:
+            known = Labelled(images, torch.tensor([0, 1, 1]))
+            objective(Remembered(model), Batch(known, known, images, strong=images, certain=known))
+            return
+        maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
+        objective(Remembered(model), Batch(Labelled(images, maps), None, None, Labelled(images, maps)))
 
 
 def make_query(config: settings.Config) -> Query | Strategy:
@@ -297,10 +336,13 @@ def make_schedule(config: settings.Config, steps: int) -> Schedule:
 BEYOND = 1.25  # times the training's steps: 62 500 for 50 000
 
 
-def make_objective(config: settings.Config) -> Objective:
+def make_objective(config: settings.Config) -> Training:
     """The objective with its knobs."""
-    objective = look_up("objective", OBJECTIVES, config.objective.name)
-    return bind("objective", config.objective.name, objective, 2, config.objective.knobs)
+    name, knobs = config.objective.name, config.objective.knobs
+    found: Objective | Training = look_up("objective", OBJECTIVES, name)
+    training = as_training(found)
+    check_knobs("objective", name, training.signature, 2, knobs)
+    return training.bound(knobs)
 
 
 def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) -> tuple[Parts, Plan]:
@@ -312,9 +354,8 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
         shift: the data, if it was read already.
     """
     check_names(config, begun=home.begun)
-    shift, measured_on = examine(
-        shift or load_data(config), config.evaluation.images, config.evaluation.share
-    )
+    shift, _ = hold_out_source(shift or load_data(config), config.evaluation.source_share)
+    shift, measured_on = examine(shift, config.evaluation.images, config.evaluation.share)
     _check_task(config, shift)
     plan, views = make_plan(config, shift), make_views(config)
     shift = with_aspects(shift, views)

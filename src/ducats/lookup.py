@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ducats.errors import UserError
+from ducats.objectives import Training
 from ducats.queries import Strategy
 
 T = TypeVar("T")
@@ -49,7 +50,7 @@ def look_up(kind: str, table: Mapping[str, T], name: str) -> T:
     if found is None:
         near = difflib.get_close_matches(attribute, dir(home), n=1)
         raise UserError(f"{module} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if not callable(found) and not isinstance(found, Strategy):
+    if not callable(found) and not isinstance(found, Strategy | Training):
         raise UserError(f"the {kind} {name!r} is not callable but a {type(found).__name__}: name a function")
     return found  # type: ignore[no-any-return]
 
@@ -66,10 +67,18 @@ def bind(
         given: how many positional arguments its caller will pass.
         knobs: keyword arguments by name.
     """
+    check_knobs(kind, name, inspect.signature(function), given, knobs)
+    return partial(function, **knobs)
+
+
+def check_knobs(
+    kind: str, name: str, signature: inspect.Signature, given: int, knobs: Mapping[str, Any]
+) -> None:
+    """Refuse knobs that a part does not have; see ``bind``."""
     try:
-        inspect.signature(function).bind_partial(*[None] * given, **knobs)
+        signature.bind_partial(*[None] * given, **knobs)
     except TypeError:
-        known = [p.name for p in list(inspect.signature(function).parameters.values())[given:]]
+        known = [p.name for p in list(signature.parameters.values())[given:]]
         wrong = sorted(knobs.keys() - known)
         if not wrong:
             raise UserError(f"the {kind} {name!r} must take {given} argument(s) and keyword knobs") from None
@@ -77,7 +86,6 @@ def bind(
             f"the {kind} {name!r} has no knob {', '.join(map(repr, wrong))}; "
             f"it has: {', '.join(known) if known else 'none'}"
         ) from None
-    return partial(function, **knobs)
 
 
 def build(kind: str, part: Named, make: Callable[[], T]) -> T:

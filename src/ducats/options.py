@@ -162,7 +162,8 @@ def _spelt(config: "Config") -> "Config":
 def folder_of(config: "Config") -> Path:
     """Where a run goes by default."""
     task = re.sub(r"[^\w.]+", "-", task_of(config)).strip("-")
-    names = (config.data.name.split(":")[-1], task, config.method, config.digest())
+    method = re.sub(r"[^\w.+%]+", "-", config.method).strip("-")  # a budget of 5% may be in it
+    names = (config.data.name.split(":")[-1], task, method, config.digest())
     return Path("runs") / "-".join(name for name in names if name)
 
 

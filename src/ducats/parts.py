@@ -20,8 +20,8 @@ from ducats.engine.schedules import Schedule, inverse_decay
 from ducats.engine.streams import CUTS, Views
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
-from ducats.models import Evidential
-from ducats.objectives import Objective, duc
+from ducats.models import Evidential, head_of
+from ducats.objectives import Objective, Training, as_training, duc
 from ducats.oracles import Oracle, Truth
 from ducats.queries import QUERIES, Query, Strategy
 from ducats.randomness import fork
@@ -37,11 +37,16 @@ class Parts:
     pool: Images
     oracle: Oracle
     query: Query | Strategy = QUERIES["duc"]
-    objective: Objective = duc
+    objective: Objective | Training = duc
     test: Domain | None = None  # nothing is chosen by it
     measured_on: MeasuredOn = "held_out"  # what the test images are; for the others, test.images is pool
     views: Views = field(default_factory=Views)
     task: Task = field(default_factory=Task)  # what is bought of images whose pixels have labels
+
+    @property
+    def training(self) -> Training:
+        """The objective, with what else it needs."""
+        return as_training(self.objective)
 
     @property
     def buys_pixels(self) -> bool:
@@ -175,8 +180,12 @@ def check_views(parts: Parts) -> None:
 
 
 @torch.inference_mode()
-def settle(parts: Parts, model: Evidential) -> Strategy:
-    """Show the model one image: does it fit classes and query? Return the query, with its columns."""
+def settle(parts: Parts, model: Evidential) -> tuple[Strategy, int]:
+    """Show the model one image: does it fit classes and query?
+
+    Returns:
+        The query, with its columns; and how many features the last layer sees, 0 if the model does not tell.
+    """
     model.eval()
     pixels, view = parts.pool.pixels[:1], parts.views.scoring
     aspect = None if parts.pool.aspect is None else parts.pool.aspect[:1]
@@ -197,18 +206,26 @@ def settle(parts: Parts, model: Evidential) -> Strategy:
             f"the model speaks of {had}, but the data has labels of {wanted}: choose another, such as "
             f"model.name={fitting}"
         )
+    width = 0 if output.features is None else int(output.features.shape[1])
     if not isinstance(parts.query, Strategy):
         # A plain function did not say what it reads: it gets what there is.
-        return Strategy(parts.query, ("z",) if output.features is None else ("z", "features"))
+        return Strategy(parts.query, ("z",) if output.features is None else ("z", "features")), width
     if "features" in parts.query.needs and output.features is None:
         raise UserError("the query needs features, but the model gives none: return (logits, features)")
+    if parts.query.head and (
+        output.features is None or head_of(model.network, classes, output.features.shape[1]) is None
+    ):
+        raise UserError(
+            "the query reads the weights of the last layer, and the model's last layer is not linear: choose "
+            "another query, or a model whose logits come from one linear layer"
+        )
     if parts.query.of_pixels and not parts.source.of_pixels:
         raise UserError(
             "the query looks at how pixels lie, but the data has labels of images: choose another"
         )
     if "impurity" in parts.query.needs and parts.task.unit.name == "pixel":
         raise UserError("the query needs several pixels at once: Task(unit=Unit('region')), or another query")
-    return parts.query
+    return parts.query, width
 
 
 SEEN = 64  # label maps that enter a digest: all of a large set would take minutes
@@ -267,7 +284,7 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
     return {
         "plan": {name: plain(getattr(plan, name)) for name in plan.__dataclass_fields__},
         "query": plain(query),
-        "objective": plain(parts.objective),
+        "objective": plain(parts.training),
         "views": plain(asdict(parts.views)),
         "measured_on": parts.measured_on,
         **({"task": plain(asdict(parts.task))} if parts.source.of_pixels else {}),
@@ -286,6 +303,8 @@ def plain(value: Any) -> Any:
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, Optimisation):
         return plain(asdict(value))
+    if isinstance(value, Training):
+        return plain(value.loss)
     if isinstance(value, partial):
         return {"function": plain(value.func), "knobs": plain(value.keywords), "given": plain(value.args)}
     if callable(value):

@@ -30,6 +30,7 @@ class Output(NamedTuple):
     features: Tensor | None  # (N, D, ...), what the last layer sees; None if the model does not tell
     size: tuple[int, int] | None = None  # height and width of the images; None: z speaks of whole images
     evidence: Callable[[Tensor], Tensor] = as_it_is  # from interpolated logits to log alpha
+    told: Mapping[str, Tensor] | None = None  # what witnesses say, (N, ...) each; of pixels (N, ..., h, w)
 
 
 @dataclass(frozen=True)

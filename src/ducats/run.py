@@ -15,6 +15,7 @@ from ducats.budget import split_pixels
 from ducats.dirichlet import compiled
 from ducats.domain import UNLABELLED, VOID, Labels
 from ducats.engine import resident
+from ducats.engine.beside import Panorama, accompany, recordable, view_of
 from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
 from ducats.engine.pick import Asked, image_table, pick, whole
@@ -28,6 +29,7 @@ from ducats.errors import UserError
 from ducats.ledger import TargetMaps
 from ducats.metrics import Tally, class_accuracy, compute, reliability
 from ducats.models import Evidential
+from ducats.objectives import Moment
 from ducats.parts import Parts, Plan, check, describe, describe_data, near_at_hand, pixels_of, settle
 from ducats.progress import Event, Listener, silence
 from ducats.randomness import fork, global_seed, seed_of
@@ -64,7 +66,13 @@ def run(
     """
     check(parts, plan)
     fabric = fabric or _launched()
-    known = familiar(parts.objective, parts.model)
+    still = recordable(parts.training, parts.query)
+    known = familiar(parts.training.loss, parts.model) and still
+    if speed.graphs and not still:
+        raise UserError(
+            "engine.graphs=true does not go with this objective or query, which draw at random in each step: "
+            "leave it out"
+        )
     settled = speed.settle(fabric, familiar=known, pixels=parts.source.of_pixels)
     home = RunDir(Path(folder))
     identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
@@ -100,17 +108,31 @@ class _Story:
             plan.seed,
             plan.labelled_batches,
             classes_shown(parts.source) if plan.source_sampling == "rare_classes" else None,
+            parts.training.wants_strong(),
         )
         own = copy.deepcopy(parts.model)
         self.bare = own if isinstance(own, Evidential) else Evidential(own)
-        self.strategy = settle(given, self.bare)  # there, where the model still is
+        self.strategy, width = settle(given, self.bare)  # there, where the model still is
+        self.beside = accompany(
+            self.bare,
+            parts.training,
+            self.strategy,
+            classes=len(parts.source.classes),
+            features=width,
+            pool=len(parts.pool),
+            pixels=parts.source.of_pixels,
+            seed=plan.seed,
+        )
         if speed.channels_last:
             self.bare.to(memory_format=torch.channels_last)
         self.fused = bool(speed.fused)
-        self.optimiser: SGD = make_optimiser(self.bare.network, plan.optimisation, fused=self.fused)
+        self.optimiser: SGD = make_optimiser(
+            self.bare.network, plan.optimisation, fused=self.fused, beside=self.bare.companions
+        )
         self.model, stepper = fabric.setup(self.bare, self.optimiser)
         graphs, clip = bool(speed.graphs), plan.optimisation.clip
-        self.step = Step(self.model, stepper, parts.objective, fabric, graphs=graphs, clip=clip)
+        objective, witnesses = parts.training.with_companion(self.beside.own), self.beside.witnesses
+        self.step = Step(self.model, stepper, objective, fabric, graphs=graphs, clip=clip, beside=witnesses)
         self.compiled = bool(speed.compiled)
         self.epoch, self.seconds = 0, 0.0
         self._restore()  # after the set-up: state is loaded to where the weights now are
@@ -126,6 +148,7 @@ class _Story:
             self._save()  # the first weights: a user's own may not come out the same another time
         while True:
             started = time.monotonic()
+            self._refresh()
             if self.epoch == self.plan.epochs or self.epoch in self.plan.ask_after:
                 self._measure(started, "stage")
             elif self.plan.measure_every and self.epoch and self.epoch % self.plan.measure_every == 0:
@@ -183,7 +206,14 @@ class _Story:
         ):
             losses = fit_epoch(
                 self.step,
-                self.streams.epoch(self.epoch, targets, self.fabric, whole=bought, bought=self.answered > 0),
+                self.streams.epoch(
+                    self.epoch,
+                    targets,
+                    self.fabric,
+                    whole=bought,
+                    bought=self.answered > 0,
+                    own=self.beside.own_labels(),
+                ),
                 self.plan.schedule,
                 first_step=self.epoch * self.steps,
                 fabric=self.fabric,
@@ -277,15 +307,58 @@ class _Story:
             batch_size=self.plan.scoring_batch,
             seed=seed_of(self.plan.seed, "scoring", number),
             fabric=self.fabric,
+            tell=self.beside.tell,
         )
+        more = self._more(number)
         generator = fork(self.plan.seed, "query", number)
         budget = self.plan.budget[number - 1]
-        on_chief(
-            self.fabric,
-            lambda: self.home.keep_request(
-                choose(self.strategy, rows, self.ledger.targets(number - 1), budget, number, generator)
-            ),
+
+        def keep() -> None:
+            targets = self.beside.askable(self.ledger.targets(number - 1), budget)
+            self.home.keep_request(choose(self.strategy, rows, targets, budget, number, generator, **more))
+
+        on_chief(self.fabric, keep)
+
+    def _more(self, number: int) -> dict[str, Any]:
+        """What the strategy reads besides the pool: source images, weights of the last layer."""
+        strategy, parts, more = self.strategy, self.parts, dict[str, Any]()
+        if strategy.source:
+            images = parts.source.images
+            more["source"] = table(
+                self.model,
+                images,
+                strategy.source,
+                view=view_of(images, parts.views.scoring),
+                batch_size=self.plan.scoring_batch,
+                seed=seed_of(self.plan.seed, "scoring source", number),
+                fabric=self.fabric,
+                tell=self.beside.tell,
+            )
+        if strategy.head:
+            more["head"] = self.beside.head()
+        return more
+
+    def _refresh(self) -> None:
+        """Let what stands beside the model look at everything, if its time has come."""
+        asks = self.plan.ask_after
+        question = asks.index(self.epoch) + 1 if self.epoch in asks else 0
+        moment = Moment(self.epoch, self.plan.epochs, question, len(asks))
+        if self.epoch == self.plan.epochs or not self.beside.due(moment):
+            return
+        maps = self.parts.source.of_pixels
+        targets = None if maps else on_chief(self.fabric, lambda: self.ledger.targets(self.stage))
+        look = Panorama(
+            self.model,
+            self.parts.source,
+            self.parts.pool,
+            view=self.parts.views.scoring,
+            batch_size=self.plan.scoring_batch,
+            seed=self.plan.seed,
+            fabric=self.fabric,
+            targets=targets,
         )
+        with global_seed(self.plan.seed, "refresh", self.epoch):
+            self.beside.refresh(moment, look)
 
     def _choose_pixels(self, number: int) -> None:
         """Ask for pixels inside every image, or for all pixels of some images."""
@@ -299,6 +372,8 @@ class _Story:
             "batch_size": plan.scoring_batch,
             "seed": seed_of(plan.seed, "query", number),
             "fabric": self.fabric,
+            "tell": self.beside.tell,
+            "head": self.beside.head() if self.strategy.head else None,
         }
         if parts.task.whole_images:
             rows = image_table(self.model, parts.pool, self.strategy, **how)
@@ -349,6 +424,7 @@ class _Story:
             "epoch": self.epoch,
             "seconds": self.seconds,
             "network": self.bare.network.state_dict(),
+            "companions": self.bare.companions.state_dict(),
             "optimiser": self.optimiser.state_dict(),
             "precision": self.fabric.strategy.precision.state_dict(),  # the loss scale of float16
         }
@@ -364,6 +440,7 @@ class _Story:
             return
         self.epoch, self.seconds = state["epoch"], state["seconds"]
         self.bare.network.load_state_dict(state["network"])
+        self.bare.companions.load_state_dict(state.get("companions", {}))
         self.optimiser.load_state_dict(state["optimiser"])
         settle_state(self.optimiser, fused=self.fused)
         self.fabric.strategy.precision.load_state_dict(state["precision"])

@@ -58,7 +58,7 @@ def one_image(image: Tensor, view: View, luck: Tensor) -> Tensor:
     if flip:
         shown = tv.horizontal_flip(shown)
     adjust = [tv.adjust_brightness, tv.adjust_contrast, tv.adjust_saturation, tv.adjust_hue]
-    for kind in map(int, rest[4:]):
+    for kind in map(int, rest[4:8]):
         if view.jitter[kind]:
             shown = adjust[kind](shown, rest[kind])
     return shown

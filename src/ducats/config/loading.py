@@ -84,10 +84,11 @@ def find(name: str | Path) -> Path:
         return path
     home = shipped()
     stem = str(name).removeprefix("configs/").removesuffix(".yaml")
+    configs = [path for path in home.rglob("*.yaml") if path.parent.name != "sweeps"]  # these are many runs
     for candidate in (home / f"{stem}.yaml", *sorted(home.glob(f"*/{stem}.yaml"))):
-        if candidate.is_file():
+        if candidate in configs:
             return candidate
-    known = sorted(str(p.relative_to(home).with_suffix("")) for p in home.rglob("*.yaml"))
+    known = sorted(str(path.relative_to(home).with_suffix("")) for path in configs)
     near = difflib.get_close_matches(stem, [*known, *(k.split("/")[-1] for k in known)], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     raise UserError(f"no config {str(name)!r}: {hint}it is no file, and the package has: {', '.join(known)}")

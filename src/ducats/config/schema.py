@@ -42,6 +42,11 @@ class View(Strict):
         (0.0, 0.0, 0.0, 0.0), description="brightness, contrast, saturation, hue (ColorJitter)"
     )
 
+    randaugment: tuple[int, int] | None = Field(
+        None, description="operations on each image and their strength, 0 to 30 (RandAugment)"
+    )
+    cutout: float = Field(0.0, ge=0, le=1, description="side of a grey square, as a share of the image's")
+
     @model_validator(mode="after")
     def _shape(self) -> "View":
         if self.resize == "short_side" and (self.crop not in ("random", "center") or self.pad):
@@ -177,6 +182,11 @@ class Views(Strict):
         View(crop="center", size=224), description="the pool when it is scored; published: a random crop"
     )
     test: View = Field(View(crop="center", size=224), description="held-out images, and prediction")
+    strong: View | None = Field(
+        None,
+        description="unlabelled target once more, for objectives that compare two views of an image; null: as "
+        "`unlabelled`, with RandAugment (2 operations of strength 10) and a cut-out of half the side",
+    )
 
 
 class Train(Strict):
@@ -261,6 +271,13 @@ class Evaluation(Strict):
     share: float = Field(
         0.2, gt=0, lt=1, description="of each class, held out where the data has no test set of its own"
     )
+    source_share: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="of each source class, never trained on: what `ducats tune` estimates the risk with; 0 "
+        "trains on all of the source",
+    )
     resolution: Literal["network", "original"] = Field(
         "original",
         description="segmentation: whether maps are compared as the network sees the images, or in the "
@@ -344,6 +361,8 @@ class Config(Strict):
         """What makes this run this run: all but where it is computed."""
         settings = self.model_dump(mode="json")
         settings["engine"] = {"precision": self.engine.precision, "scoring_batch": self.engine.scoring_batch}
+        if not self.evaluation.source_share:
+            del settings["evaluation"]["source_share"]  # runs from before there was such a setting stay valid
         return settings
 
     def digest(self) -> str:

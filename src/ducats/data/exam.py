@@ -108,29 +108,59 @@ def held_out_of(members: int, share: float) -> int:
     return round(share * members)
 
 
-def _split(shift: Shift, labels: Labels, share: float) -> Shift:
-    """Hold a share of each class out; the same share for every seed of a run, so that results compare.
+def hold_out_source(shift: Shift, share: float) -> tuple[Shift, Domain | None]:
+    """The problem with a smaller source, and what its source lost; None for a share of 0.
 
-    Images with label maps show many classes each: of them, a share of all is held out.
+    The same images for every seed of a run, so that results compare.
+
+    Args:
+        shift: as the data set gave it.
+        share: of each source class that is held out.
     """
-    luck = torch.rand(len(labels), generator=fork(0, "held out"))
-    held = torch.zeros(len(labels), dtype=torch.bool)
-    classes = torch.zeros(len(labels)) if labels.ndim == 3 else labels[:]
-    for label in classes[classes >= 0].unique().tolist():
-        members = (classes == label).nonzero().squeeze(1)
-        held[members[luck[members].argsort()[: held_out_of(len(members), share)]]] = True
-    if not 0 < int(held.sum()) < len(held):
+    if not share:
+        return shift, None
+    source = shift.source
+    inside, outside = _share_of_each(source.labels, share, "held out source")
+    if not len(inside) or not len(outside):
         raise UserError(
-            f"evaluation.share={share} of {len(held)} target images leaves nothing to ask or to measure: "
+            f"evaluation.source_share={share} of {len(source)} source images leaves nothing to train on or to "
+            "validate with: choose another share, or 0 for none"
+        )
+    kept, held = (
+        Domain(_some(source.images, index), _some_labels(source.labels, index), source.classes)
+        for index in (outside, inside)
+    )
+    return replace(shift, source=kept), held
+
+
+def _split(shift: Shift, labels: Labels, share: float) -> Shift:
+    """Hold a share of each class of the target out; the same share for every seed of a run."""
+    inside, outside = _share_of_each(labels, share, "held out")
+    if not len(inside) or not len(outside):
+        raise UserError(
+            f"evaluation.share={share} of {len(labels)} target images leaves nothing to ask or to measure: "
             "use evaluation.images=unlabelled"
         )
-    inside, outside = held.nonzero().squeeze(1), (~held).nonzero().squeeze(1)
     return Shift(
         source=shift.source,
         pool=_some(shift.pool, outside),
         truth=None if shift.truth is None else _some_labels(shift.truth, outside),
         test=Domain(_some(shift.pool, inside), _some_labels(labels, inside), tuple(shift.classes)),
     )
+
+
+def _share_of_each(labels: Labels, share: float, use: str) -> tuple[Tensor, Tensor]:
+    """Indices of a share of each class, and of the rest; they depend on the name of the use alone.
+
+    Images with label maps show many classes each: of them, a share of all is taken.
+    """
+    luck = torch.rand(len(labels), generator=fork(0, use))
+    held = torch.zeros(len(labels), dtype=torch.bool)
+    classes = torch.zeros(len(labels)) if labels.ndim == 3 else labels[:]
+    for label in classes[classes >= 0].unique().tolist():
+        members = (classes == label).nonzero().squeeze(1)
+        held[members[luck[members].argsort()[: held_out_of(len(members), share)]]] = True
+    return held.nonzero().squeeze(1), (~held).nonzero().squeeze(1)
 
 
 def _some_labels(labels: Labels, index: Tensor) -> Labels:

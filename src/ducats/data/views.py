@@ -2,7 +2,8 @@
 
 Luck is drawn on the CPU, for an epoch at a time; looking is arithmetic on the device where the images are.
 It draws nothing and asks the device for no value, so a GPU never has to wait for it, and it can be part of
-a CUDA graph. Every operation is torchvision's (``transforms.v2``, on floats in [0, 1]), image by image.
+a CUDA graph (but for RandAugment, which goes through images one by one). Every operation is torchvision's
+(``transforms.v2``, on floats in [0, 1]), image by image.
 """
 
 import math
@@ -14,11 +15,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ducats.data.colour import FACTORS, ORDER, color_jitter
+from ducats.data.strong import cutout, randaugment
 
 ATTEMPTS = 10  # of RandomResizedCrop to find a box that fits, as in torchvision
-LUCK = 13  # columns of luck; FACTORS and ORDER are for colour:
+LUCK = 16  # columns of luck; FACTORS and ORDER are for colour:
 BOX = slice(0, 4)  # top, left, height, width, in stored pixels
 FLIP = 4  # 1 or 0
+SEED = 13  # of RandAugment; whole numbers that float32 holds
+HOLE = slice(14, 16)  # middle of the cut-out, as shares of the sides
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,8 @@ class View:
     flip: float = 0.0
     jitter: tuple[float, float, float, float] = (0.0, 0.0, 0.0, 0.0)
     resize: Literal["squash", "short_side"] = "squash"
+    randaugment: tuple[int, int] | None = None
+    cutout: float = 0.0
 
     def __post_init__(self) -> None:
         if self.resize == "short_side" and (self.crop not in ("center", "random") or self.pad):
@@ -85,6 +91,10 @@ def draw(
         luck[:, ORDER] = torch.rand(count, 4, generator=generator).argsort(dim=1).float()
     else:
         luck[:, ORDER] = torch.arange(4.0)
+    if view.randaugment is not None:
+        luck[:, SEED] = torch.randint(2**24, (count,), generator=generator).float()
+    if view.cutout:
+        luck[:, HOLE] = torch.rand(count, 2, generator=generator)
     return luck
 
 
@@ -112,7 +122,11 @@ def look(images: Tensor, view: View, luck: Tensor) -> Tensor:
         shown = (_turned(shown, luck) if view.flip else shown).float().div_(255)
         if view.crop == "none" and shown.shape[-2:] != size:
             shown = F.interpolate(shown, size, mode="bilinear", antialias=True)
-    return color_jitter(shown, view.jitter, luck) if any(view.jitter) else shown
+    if any(view.jitter):
+        shown = color_jitter(shown, view.jitter, luck)
+    if view.randaugment is not None:
+        shown = randaugment(shown, *view.randaugment, luck[:, SEED])
+    return cutout(shown, view.cutout, luck[:, HOLE]) if view.cutout else shown
 
 
 def look_labels(maps: Tensor, view: View, luck: Tensor) -> Tensor:

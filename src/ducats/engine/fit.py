@@ -29,7 +29,9 @@ class Optimisation:
     )
 
 
-def make_optimiser(network: nn.Module, how: Optimisation, *, fused: bool = False) -> SGD:
+def make_optimiser(
+    network: nn.Module, how: Optimisation, *, fused: bool = False, beside: nn.Module | None = None
+) -> SGD:
     """SGD with one group per learning-rate factor; the first matching prefix wins, the rest has factor 1.
 
     Without multipliers, a network may advise its own in ``lr_multipliers``.
@@ -38,6 +40,7 @@ def make_optimiser(network: nn.Module, how: Optimisation, *, fused: bool = False
         network: its parameters are moved.
         how: rates and decay.
         fused: all of a group's update in one kernel.
+        beside: what learns beside the network, at the full rate.
     """
     multipliers = how.multipliers
     if multipliers is None:
@@ -48,6 +51,8 @@ def make_optimiser(network: nn.Module, how: Optimisation, *, fused: bool = False
         prefix = next((p for p in multipliers if name == p or name.startswith(f"{p}.")), None)
         used.add(prefix)
         groups.setdefault(multipliers.get(prefix or "", 1.0), []).append(parameter)
+    if beside is not None and (fresh := [p for p in beside.parameters() if p.requires_grad]):
+        groups.setdefault(1.0, []).extend(fresh)
     unused = multipliers.keys() - used
     if unused:
         tops = sorted({name.split(".")[0] for name, _ in network.named_parameters()})

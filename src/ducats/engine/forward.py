@@ -1,12 +1,13 @@
 """What a model says about many images: views, forward passes, and the way back to the host, overlapped."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ducats.criteria import TOLD, heard
 from ducats.data.views import View, draw, look
 from ducats.domain import Images
 from ducats.engine import resident
@@ -14,6 +15,7 @@ from ducats.errors import UserError
 from ducats.rows import Output
 
 Said = dict[str, Tensor]
+Tell = Callable[[Output], Mapping[str, Tensor]]  # what witnesses add to what the model says
 HELD = 16  # batches whose answers wait on the device: the host asks for them together
 
 
@@ -32,6 +34,7 @@ def outputs(
     luck: Tensor,
     needs: Sequence[str],
     fabric: Fabric,
+    tell: Tell | None = None,
 ) -> Iterator[tuple[Tensor, Said]]:
     """Index and answers of each batch, in order, in float32 on the CPU.
 
@@ -41,11 +44,12 @@ def outputs(
         batches: indices of the images.
         view: how to look at each image.
         luck: one row per image, for a view with luck in it.
-        needs: ``z``, ``features`` or both.
+        needs: ``z``, ``features``, and columns that witnesses tell.
         fabric: device.
+        tell: the witnesses, if one is needed.
     """
     waiting: list[tuple[Tensor, Said]] = []
-    for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric):
+    for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric, tell=tell):
         waiting.append((index, {name: _column(output, name).float() for name in needs}))
         if len(waiting) == (1 if fabric.device.type == "cpu" else HELD):
             yield from _to_host(waiting)
@@ -62,6 +66,7 @@ def said(
     luck: Tensor,
     fabric: Fabric,
     mirrored: bool = False,
+    tell: Tell | None = None,
 ) -> Iterator[tuple[Tensor, Output]]:
     """Index and output of each batch, in order, as it comes from the model and where it is.
 
@@ -73,6 +78,7 @@ def said(
         luck: one row per image, for a view with luck in it.
         fabric: device.
         mirrored: of each image, then its mirror image: twice as many rows.
+        tell: the witnesses, if one is needed.
     """
     model.eval()
     device, pixels = fabric.device, images.pixels
@@ -83,7 +89,8 @@ def said(
     ) as taken:
         for index, raw in zip(batches, taken, strict=True):
             shown = look(resident.send(raw, device), view, luck[index].to(device, non_blocking=True))
-            yield index, model(torch.cat([shown, shown.flip(-1)]) if mirrored else shown)
+            output = model(torch.cat([shown, shown.flip(-1)]) if mirrored else shown)
+            yield index, output if tell is None else output._replace(told=tell(output))
 
 
 def _to_host(waiting: Sequence[tuple[Tensor, Said]]) -> Iterator[tuple[Tensor, Said]]:
@@ -105,9 +112,10 @@ def check_finite(column: Tensor) -> None:
 
 
 def _column(output: Output, name: str) -> Tensor:
-    column = getattr(output, name, None)
+    column = heard(name, output.told) if name in TOLD else getattr(output, name, None)
     if column is None:
         raise UserError(
             f"the query needs {name!r}, but the model gives none: let its forward return (logits, features)"
         )
-    return column  # type: ignore[no-any-return]
+    assert isinstance(column, Tensor)
+    return column

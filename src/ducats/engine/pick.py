@@ -1,6 +1,7 @@
 """Passes over a pool whose pixels are bought: image by image, so that only a few maps stand in memory."""
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import torch
 from lightning_fabric import Fabric
@@ -8,7 +9,7 @@ from torch import Tensor, nn
 
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
-from ducats.engine.forward import check_finite, luck_of, said
+from ducats.engine.forward import Tell, check_finite, luck_of, said
 from ducats.engine.processes import gather, share_of, together
 from ducats.engine.task import Task
 from ducats.grid import dense
@@ -34,6 +35,8 @@ def pick(
     batch_size: int,
     seed: int,
     fabric: Fabric,
+    tell: Tell | None = None,
+    head: Tensor | None = None,
 ) -> Iterator[tuple[int, Picked]]:
     """Image by image, in order, the pixels that are worth a label; each process is given those of all.
 
@@ -51,6 +54,8 @@ def pick(
         batch_size: images in a batch.
         seed: of this question; each image has its own generator.
         fabric: device and processes.
+        tell: the witnesses, if one is needed.
+        head: the last layer's weights, if the strategy reads them.
     """
     batches = torch.arange(len(pool)).split(batch_size)
 
@@ -59,14 +64,16 @@ def pick(
         if output is not None:
             check_finite(output.z)
         for place, image in enumerate(index.tolist()):
-            z, features = None, None
+            z, features, told = None, None, None
             if output is not None:
-                z, features = _maps(output, place, sizes[image], strategy, task)
+                z, features, told = _maps(output, place, sizes[image], strategy, task)
             picked = spend(
                 strategy,
                 task.unit,
                 z=z,
                 features=features,
+                told=told,
+                head=head,
                 target=asked(image).to(fabric.device),
                 image=image,
                 pixels=pool.pixels[image] if task.unit.name == "superpixel" else None,
@@ -79,7 +86,8 @@ def pick(
     mine = share_of(batches, fabric)
     if strategy.needs:
         luck = luck_of(pool, view, fork(seed, "scoring"))
-        results = (spent(*one) for one in said(model, pool, mine, view=view, luck=luck, fabric=fabric))
+        how: dict[str, Any] = {"view": view, "luck": luck, "fabric": fabric, "tell": tell}
+        results = (spent(*one) for one in said(model, pool, mine, **how))
     else:
         results = (spent(index, None) for index in mine)
     for _ in range(-(-len(batches) // fabric.world_size)):
@@ -100,6 +108,7 @@ def image_table(
     batch_size: int,
     seed: int,
     fabric: Fabric,
+    tell: Tell | None = None,
 ) -> Rows:
     """One row per image, what its pixels say put together, for images that are bought whole; see ``pick``."""
     everyone = torch.arange(len(pool))
@@ -114,13 +123,13 @@ def image_table(
     batches = mine or (everyone[:1],)
 
     def look() -> None:
-        for index, output in said(model, pool, batches, view=view, luck=luck, fabric=fabric):
+        for index, output in said(model, pool, batches, view=view, luck=luck, fabric=fabric, tell=tell):
             seen.append(index)
             check_finite(output.z)
             for place, image in enumerate(index.tolist()):
-                z, features = _maps(output, place, sizes[image], strategy, task)
+                z, features, told = _maps(output, place, sizes[image], strategy, task)
                 target = asked(image).to(fabric.device)
-                for name, column in summary(z, features, target, strategy.needs).items():
+                for name, column in summary(z, features, target, strategy.needs, told).items():
                     found[name].append(column.cpu())
 
     together(fabric, look)
@@ -138,13 +147,14 @@ def whole(asked: Asked, image: int) -> Picked:
 
 def _maps(
     output: Output, place: int, size: Tensor, strategy: Strategy, task: Task
-) -> tuple[Tensor, Tensor | None]:
-    """Log alpha of each pixel of one image, ``(C, H, W)``, and what the last layer sees if that is needed."""
+) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+    """Log alpha of each pixel of one image, ``(C, H, W)``; if needed, what the last layer and witnesses see."""
     tall, wide = (int(side) for side in size)
     z = dense(output._replace(z=output.z[place : place + 1]), (tall, wide), twice=task.twice)
+    told = {name: column[place] for name, column in (output.told or {}).items()}
     if "features" not in strategy.needs or output.features is None:
-        return z[0], None
-    return z[0], output.features[place]
+        return z[0], None, told
+    return z[0], output.features[place], told
 
 
 def _everyones(found: Sequence[tuple[int, Picked]], fabric: Fabric) -> Iterator[tuple[int, Picked]]:

@@ -1,13 +1,15 @@
 """Passes over the pool: the columns a strategy needs, and the choice it makes of them."""
 
+from typing import Any
+
 import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ducats.criteria import columns_of
+from ducats.criteria import TOLD, columns_of
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
-from ducats.engine.forward import luck_of, outputs
+from ducats.engine.forward import Tell, luck_of, outputs
 from ducats.engine.processes import gather, share_of
 from ducats.ledger import Request
 from ducats.queries import Strategy
@@ -25,6 +27,7 @@ def table(
     batch_size: int,
     seed: int,
     fabric: Fabric,
+    tell: Tell | None = None,
 ) -> Rows:
     """One row per image with the columns in ``needs``, in the order of the images, on the CPU.
 
@@ -39,6 +42,7 @@ def table(
         batch_size: images in a batch.
         seed: for a view with luck in it.
         fabric: device and processes.
+        tell: the witnesses, if one is needed.
     """
     everyone = torch.arange(len(images))
     position = torch.zeros_like(everyone)
@@ -46,23 +50,25 @@ def table(
         return Rows(everyone, position, {})
     batches = share_of(everyone.split(batch_size), fabric)
     luck = luck_of(images, view, fork(seed, "scoring"))
-    raw = ("z", "features") if "features" in needs else ("z",)
+    raw = ("z", *(name for name in needs if name == "features" or name in TOLD))
     seen, found = [], {name: [] for name in raw}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
-    for index, said in outputs(model, images, batches, view=view, luck=luck, needs=raw, fabric=fabric):
+    how: dict[str, Any] = {"view": view, "fabric": fabric, "tell": tell}
+    for index, said in outputs(model, images, batches, luck=luck, needs=raw, **how):
         seen.append(index)
         for name in raw:
             found[name].append(said[name])
     if fabric.world_size == 1:
         said_of_all = {name: torch.cat(parts) for name, parts in found.items()}
     else:
-        width = {name: _width(model, images, view, name, fabric) for name in raw}
+        width = {name: _width(model, images, name, **how) for name in raw}
         mine = torch.cat(seen) if seen else everyone[:0]
         order = gather(mine, fabric).argsort()
         said_of_all = {}
         for name, parts in found.items():
             own = torch.cat(parts) if parts else torch.zeros(0, *width[name])
             said_of_all[name] = gather(own, fabric)[order]
-    return Rows(everyone, position, columns_of(said_of_all["z"], said_of_all.get("features"), needs))
+    columns = columns_of(said_of_all["z"], said_of_all.get("features"), needs, said_of_all)
+    return Rows(everyone, position, columns)
 
 
 def choose(
@@ -72,6 +78,9 @@ def choose(
     budget: int,
     round_number: int,
     generator: torch.Generator,
+    *,
+    source: Rows | None = None,
+    head: Tensor | None = None,
 ) -> Request:
     """Let the strategy spend a budget on rows that were never asked; hold it to the rules.
 
@@ -82,16 +91,21 @@ def choose(
         budget: labels to buy.
         round_number: 1 for the first question.
         generator: the query's only randomness.
+        source: the source's images, if the strategy reads them.
+        head: the last layer's weights, if it reads those.
     """
     candidates = rows[(targets == UNLABELLED).nonzero().squeeze(1)]
     labelled = rows[(targets >= 0).nonzero().squeeze(1)]
-    slate = Slate(candidates, labelled, min(budget, len(candidates)), generator)
+    slate = Slate(candidates, labelled, min(budget, len(candidates)), generator, source, head)
     picks = ask(strategy.query, slate)
     return Request(round_number, candidates.image[picks], candidates.position[picks])
 
 
-def _width(model: nn.Module, images: Images, view: View, name: str, fabric: Fabric) -> torch.Size:
+def _width(
+    model: nn.Module, images: Images, name: str, *, view: View, fabric: Fabric, tell: Tell | None
+) -> torch.Size:
     """Shape of one row of a column; a process that got no batch must know it, too."""
     one, luck = torch.zeros(1, dtype=torch.long), luck_of(images, view, fork(0, "width"))
-    (_, said), *_ = outputs(model, images, [one], view=view, luck=luck, needs=(name,), fabric=fabric)
+    how: dict[str, Any] = {"view": view, "fabric": fabric, "tell": tell}
+    (_, said), *_ = outputs(model, images, [one], luck=luck, needs=(name,), **how)
     return said[name].shape[1:]

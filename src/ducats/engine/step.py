@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.optim import SGD
 
 from ducats.errors import UserError
-from ducats.objectives import Batch, Labelled, Objective
+from ducats.objectives import Batch, Companion, Labelled, Objective, Remembered
 
 MOST = 8  # graphs kept at a time; bought labels change the shape of a batch with every question
 LONG = 50  # steps without use after which a graph may go
@@ -44,6 +44,7 @@ class Step:
         graphs: record and replay. The first step of each shape runs plainly, so nothing is run that would
             not have been run, and in the same order.
         clip: longest gradient, as the norm over all weights; a longer one is shortened. None: as it is.
+        beside: witnesses, which learn in the same step.
     """
 
     def __init__(
@@ -55,7 +56,9 @@ class Step:
         *,
         graphs: bool = False,
         clip: float | None = None,
+        beside: Sequence[Companion] = (),
     ) -> None:
+        self.beside = beside
         self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
         self.graphs, self.clip = graphs, clip
         self._met: dict[object, int] = {}  # shapes, and the step that saw them last
@@ -117,7 +120,10 @@ class Step:
                 group["lr"] = group["first_lr"] * rate
 
     def _plain(self, batch: Batch, source_weight: float) -> dict[str, Tensor]:
-        losses = self.objective(self.model, batch)
+        remembered = Remembered(self.model)
+        losses = self.objective(remembered, batch)
+        for witness in self.beside:
+            losses = losses | witness.losses(remembered, batch)
         if not losses:
             raise UserError("the objective has no term left to train on: every weight is zero")
         if source_weight != 1.0:
@@ -189,8 +195,9 @@ def familiar(objective: Objective, network: nn.Module) -> bool:
 
 
 def _tensors(batch: Batch) -> Sequence[Tensor]:
-    known = [tensor for part in (batch.labelled, batch.target) if part is not None for tensor in part]
-    return [t for t in (*batch.source, *known, batch.unlabelled) if t is not None]
+    known = (batch.labelled, batch.target, batch.certain)
+    flat = [tensor for part in known if part is not None for tensor in part]
+    return [t for t in (*batch.source, *flat, batch.unlabelled, batch.strong) if t is not None]
 
 
 def _shapes(batch: Batch) -> tuple[object, ...]:
@@ -201,7 +208,7 @@ def _shapes(batch: Batch) -> tuple[object, ...]:
             return None
         return tuple(part.shape) if isinstance(part, Tensor) else (*part.images.shape, part.labels.dtype)
 
-    parts = (batch.source, batch.labelled, batch.unlabelled, batch.target)
+    parts = (batch.source, batch.labelled, batch.unlabelled, batch.target, batch.strong, batch.certain)
     return (*map(kind, parts), batch.bought)
 
 
@@ -214,5 +221,7 @@ def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
         labelled=both(batch.labelled),
         unlabelled=None if batch.unlabelled is None else change(batch.unlabelled),
         target=both(batch.target),
+        strong=None if batch.strong is None else change(batch.strong),
+        certain=both(batch.certain),
         bought=batch.bought,
     )

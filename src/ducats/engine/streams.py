@@ -37,6 +37,7 @@ class Views:
     unlabelled: View = PLAIN
     scoring: View = PLAIN
     test: View = PLAIN
+    strong: View = PLAIN  # of unlabelled images, for objectives that compare two views of one image
 
 
 def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
@@ -213,6 +214,7 @@ class Streams:
     seed: int
     labelled_batches: str = "even"  # how bought images are cut into batches, a name from CUTS
     presence: Tensor | None = None  # (source, C) bool, classes of each source image: to draw by rare ones
+    strong: bool = False  # whether unlabelled images come in the strong view, too
 
     def epoch(
         self,
@@ -222,6 +224,7 @@ class Streams:
         *,
         whole: Tensor | None = None,
         bought: bool = True,
+        own: Tensor | None = None,
     ) -> Iterator[Batch]:
         """This process's share of one epoch's batches, on the device.
 
@@ -232,6 +235,7 @@ class Streams:
             fabric: device and processes.
             whole: images that were bought as a whole, where maps are bought that way.
             bought: whether pixels of other images may have labels: not before the first answer.
+            own: labels that the objective gave to images of the pool, ``(pool,)``; what was bought prevails.
         """
         world = fabric.world_size
         if self.batch_size % world or self.batch_size < 2 * world:
@@ -244,11 +248,18 @@ class Streams:
         streams = {"source": self._stream("source", source, every, whole_batches, number, fabric, labels)}
         if targets.ndim == 1:
             known = (torch.as_tensor(targets[:]) >= 0).nonzero().squeeze(1)
-            unknown = (torch.as_tensor(targets[:]) == UNLABELLED).nonzero().squeeze(1)
+            open_ = torch.as_tensor(targets[:]) == UNLABELLED
+            certain = torch.zeros_like(open_) if own is None else open_ & (own >= 0)
+            unknown = (open_ & ~certain).nonzero().squeeze(1)
             streams |= {
                 "unlabelled": self._stream("unlabelled", pool, unknown, whole_batches, number, fabric),
                 "labelled": self._stream("labelled", pool, known, cut, number, fabric, targets),
             }
+            if self.strong:
+                streams["strong"] = self._stream("strong", pool, unknown, whole_batches, number, fabric)
+            if own is not None:
+                some = certain.nonzero().squeeze(1)
+                streams["certain"] = self._stream("certain", pool, some, cut, number, fabric, own)
         else:
             known = torch.zeros(0, dtype=torch.long) if whole is None else whole
             mixed = torch.ones(len(pool), dtype=torch.bool).index_fill_(0, known, False).nonzero().squeeze(1)
@@ -274,6 +285,8 @@ class Streams:
                     labelled=_labelled(shown["labelled"]) if "labelled" in shown else None,
                     unlabelled=shown["unlabelled"][0] if "unlabelled" in shown else None,
                     target=_labelled(shown["target"]) if "target" in shown else None,
+                    strong=shown["strong"][0] if "strong" in shown else None,
+                    certain=_labelled(shown["certain"]) if "certain" in shown else None,
                     bought=bought,
                 )
 
@@ -290,8 +303,10 @@ class Streams:
         """A stream's epoch, drawn, with labels where its images have some; None if it is empty."""
         if len(items) == 0:
             return None
-        world, generator = fabric.world_size, fork(self.seed, name, "order", epoch)
-        view: View = getattr(self.views, "unlabelled" if name == "target" else name)
+        # The strong view is of the same images at the same time.
+        order_of = "unlabelled" if name == "strong" else name
+        world, generator = fabric.world_size, fork(self.seed, order_of, "order", epoch)
+        view: View = getattr(self.views, SEEN_AS.get(name, name))
         if name == "source" and self.presence is not None:
             drawn = rare_first(self.presence, self.steps * self.batch_size, generator)
             order: Iterable[Tensor] = drawn.split(self.batch_size)
@@ -317,6 +332,9 @@ class Streams:
         cuts = [slice(start, start + length) for start, length in zip(_starts(lengths), lengths, strict=True)]
         near = fabric.to_device(index)
         return Stream(images, view, index, near, fabric.to_device(luck[mine]), known, cuts)
+
+
+SEEN_AS = {"target": "unlabelled", "certain": "labelled"}  # streams without a view of their own
 
 
 def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:

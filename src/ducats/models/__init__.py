@@ -11,7 +11,7 @@ from torch import nn
 from ducats.models import classifier, deeplab
 from ducats.models.classifier import timm_classifier
 from ducats.models.deeplab import deeplab_v2, deeplab_v3plus
-from ducats.models.evidential import Evidential
+from ducats.models.evidential import Evidential, head_of
 from ducats.models.small import small_cnn
 from ducats.models.small_fcn import small_fcn
 
@@ -47,6 +47,7 @@ __all__ = [
     "Evidential",
     "deeplab_v2",
     "deeplab_v3plus",
+    "head_of",
     "small_cnn",
     "small_fcn",
     "timm_classifier",

@@ -23,6 +23,7 @@ class Evidential(nn.Module):
         super().__init__()
         self.network = network
         self.evidence = evidence
+        self.companions = nn.ModuleDict()  # what learns beside the network in training, by name
         self._evidence = EVIDENCE[evidence]
         self._calls: list[
             tuple[nn.Module, Tensor, Tensor]
@@ -63,3 +64,14 @@ class Evidential(nn.Module):
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence(logits.float() if logits.dtype.itemsize < 4 else logits)
         return Output(z, features)
+
+
+def head_of(network: nn.Module, classes: int, width: int) -> Tensor | None:
+    """Weights ``(classes, width)`` of the layer that makes the logits, on the CPU; None if it is not linear."""
+    found = None
+    for module in network.modules():
+        if isinstance(module, nn.Linear | nn.Conv2d):
+            weight = module.weight.detach()
+            if weight.shape[:2] == (classes, width) and weight[0, 0].numel() == 1:
+                found = weight  # the last of them
+    return None if found is None else found.reshape(classes, width).float().cpu()

@@ -27,6 +27,8 @@ class Batch:
     labelled: Labelled | None  # bought target images; None before the first answer
     unlabelled: Tensor | None  # target images without label; None when all were bought
     target: Labelled | None = None  # where pixels are bought: images whose maps hold labels, UNLABELLED, VOID
+    strong: Tensor | None = None  # the images of `unlabelled` in the strong view, if the objective reads them
+    certain: Labelled | None = None  # target images with labels that the objective's companion gave them
     bought: bool = True  # whether pixels of `target` may have labels: none has before the first answer
 
 

@@ -14,10 +14,21 @@ from torch import Tensor
 
 from ducats.criteria import GIVEN, TOLD, criterion
 from ducats.criteria import columns_of as columns_of
+from ducats.queries.aada import aada
+from ducats.queries.badge import badge
+from ducats.queries.clue import clue
+from ducats.queries.coreset import coreset, coreset_source
+from ducats.queries.dbal import dbal
+from ducats.queries.eada import eada
+from ducats.queries.euq import euq, euq_needs
+from ducats.queries.las import las
 from ducats.queries.ranked import entropy, least_confident, margin, u_data, u_dis, uniform
 from ducats.queries.ripu import points_needs, ripu, ripu_points
+from ducats.queries.sdm import sdm
 from ducats.queries.spread import spread
+from ducats.queries.tqs import tqs, tqs_needs
 from ducats.queries.two_round import two_round, two_round_needs
+from ducats.queries.waal import waal
 from ducats.rows import Slate
 
 Query = Callable[[Slate], Tensor]
@@ -36,12 +47,15 @@ class Strategy:
     needs: tuple[str, ...] = GIVEN  # with default knobs
     needs_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on knobs
     source: tuple[str, ...] = ()  # columns of the source's images, for `slate.source`; where images compete
+    source_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if these depend on knobs
     head: bool = False  # whether it reads `slate.head`, the last layer's weights
 
     def bound(self, knobs: Mapping[str, Any]) -> "Strategy":
         """The same with its knobs set, and the columns that it reads then."""
         needs = self.needs if self.needs_of is None else self.needs_of(knobs)
-        return replace(self, query=partial(self.query, **knobs), needs=needs, needs_of=None)
+        source = self.source if self.source_of is None else self.source_of(knobs)
+        query = partial(self.query, **knobs)
+        return replace(self, query=query, needs=needs, needs_of=None, source=source, source_of=None)
 
     @property
     def of_pixels(self) -> bool:
@@ -65,10 +79,21 @@ QUERIES: Mapping[str, Strategy] = {
     "entropy": Strategy(entropy, needs=("entropy",)),
     "margin": Strategy(margin, needs=("margin",)),
     "least_confident": Strategy(least_confident, needs=("confidence",)),
+    "coreset": Strategy(coreset, needs=("features",), source_of=coreset_source),
+    "badge": Strategy(badge, needs=("z", "features")),
+    "waal": Strategy(waal, needs=("z", "critic")),
+    "aada": Strategy(aada, needs=("domain", "entropy")),
+    "dbal": Strategy(dbal, needs=("features", "margin"), source=("features",)),
+    "tqs": Strategy(tqs, tqs_needs({}), tqs_needs),
+    "clue": Strategy(clue, needs=("z", "features")),
+    "eada": Strategy(eada, needs=("free_energy", "energy_gap")),
+    "duc": Strategy(two_round, two_round_needs({}), two_round_needs),
+    "euq": Strategy(euq, euq_needs({}), euq_needs),
+    "sdm": Strategy(sdm, needs=("z",), head=True),
+    "las": Strategy(las, needs=("z", "features")),
+    "spread": Strategy(spread, needs=("entropy", "features")),
     "u_dis": Strategy(u_dis, needs=("u_dis",)),
     "u_data": Strategy(u_data, needs=("u_data",)),
-    "duc": Strategy(two_round, two_round_needs({}), two_round_needs),
-    "spread": Strategy(spread, needs=("entropy", "features")),
     "ripu": Strategy(ripu, needs=("impurity", "entropy")),
     "ripu_points": Strategy(ripu_points, points_needs({}), points_needs),
 }

@@ -1,6 +1,7 @@
 """Units: what one question about an image covers, and how a budget of pixels is spent on them."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -49,6 +50,8 @@ def spend(
     pixels: Tensor | None,
     budget: int,
     generator: torch.Generator,
+    told: Mapping[str, Tensor] | None = None,
+    head: Tensor | None = None,
 ) -> Picked:
     """Let a strategy spend a budget of pixels on one image.
 
@@ -64,9 +67,11 @@ def spend(
         pixels: the image itself, uint8 ``(channels, h, w)``; superpixels are cut from it.
         budget: how many pixels to buy, at most.
         generator: the query's only randomness.
+        told: what witnesses say, ``(..., h, w)`` each.
+        head: the last layer's weights, ``(C, D)``, if the strategy reads them.
     """
     shape = (int(target.shape[0]), int(target.shape[1]))
-    counter = _Counter(strategy, Scene(z, features, shape), target.flatten(), image, generator)
+    counter = _Counter(strategy, Scene(z, features, shape, told), target.flatten(), image, generator, head)
     if unit.name == "pixel":
         return _pixels(counter, budget)
     if unit.name == "region":
@@ -81,7 +86,11 @@ def spend(
 
 @torch.no_grad()
 def summary(
-    z: Tensor | None, features: Tensor | None, target: Tensor, needs: tuple[str, ...]
+    z: Tensor | None,
+    features: Tensor | None,
+    target: Tensor,
+    needs: tuple[str, ...],
+    told: Mapping[str, Tensor] | None = None,
 ) -> dict[str, Tensor]:
     """Columns of an image that is one row, over its UNLABELLED pixels: ``(1,)`` or ``(1, K)`` each.
 
@@ -92,8 +101,9 @@ def summary(
         features: ``(D, h, w)``, if they are needed.
         target: what is known, ``(H, W)``.
         needs: names of columns.
+        told: what witnesses say, ``(..., h, w)`` each.
     """
-    scene = Scene(z, features, (int(target.shape[0]), int(target.shape[1])))
+    scene = Scene(z, features, (int(target.shape[0]), int(target.shape[1])), told)
     open_ = (target.flatten() == UNLABELLED).nonzero().T
     everything = torch.arange(target.numel(), device=target.device)[None]
     return scene.sets(needs, open_ if open_.numel() else everything)
@@ -108,11 +118,12 @@ class _Counter:
     target: Tensor  # (H * W,)
     image: int
     generator: torch.Generator
+    head: Tensor | None = None
 
     def ask(self, candidates: Rows, labelled: Rows, count: int) -> Tensor:
         """Indices of the candidates that the strategy picks."""
         count = min(count, len(candidates))
-        return ask(self.strategy.query, Slate(candidates, labelled, count, self.generator))
+        return ask(self.strategy.query, Slate(candidates, labelled, count, self.generator, None, self.head))
 
     def rows(
         self, position: Tensor, columns: dict[str, Deferred] | dict[str, Tensor], apart: int = 0

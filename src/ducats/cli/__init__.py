@@ -1,0 +1,41 @@
+"""The command `ducats`. Each subcommand parses, calls one function, prints what came out.
+
+Exit codes: 0 done, 1 a defect of ours, findings of the doctor or a run of a sweep that failed, 2 bad input, 3
+waiting for people's answers. Torch is imported inside the subcommands, so that `--help` answers at once. A file
+for each group of commands: importing it is what adds them.
+"""
+
+import sys
+from collections.abc import Sequence
+
+from cyclopts import CycloptsError
+
+from ducats.cli import asking, sweeping, trained, training
+from ducats.cli.base import app, console
+from ducats.cli.leaving import leave_together, let_the_first_process_leave, say, stop_writing
+from ducats.errors import AwaitingLabels, UserError
+
+__all__ = ["app", "asking", "console", "main", "sweeping", "trained", "training"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; bad input is one sentence, not a traceback."""
+    try:
+        code = app(arguments, exit_on_error=False)
+    except CycloptsError:
+        code = 2  # said already
+    except UserError as error:
+        code = say(f"ducats: {error}", "red", 2)
+    except AwaitingLabels as pause:
+        code = say(f"paused: {pause}", "yellow", 3)
+    except KeyboardInterrupt:
+        code = say("stopped; the same command goes on", "yellow", 130)
+    except BrokenPipeError:
+        code = stop_writing()
+    except OSError as error:
+        where = f" {error.filename}" if error.filename else ""
+        code = say(f"ducats: the system refused{where}: {error.strerror or error}", "red", 2)
+    leave_together()
+    if code:
+        let_the_first_process_leave()
+    sys.exit(code)

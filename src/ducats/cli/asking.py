@@ -1,0 +1,110 @@
+"""Commands that train nothing: what a config comes to, what is wrong with it, what there is to choose from."""
+
+import itertools
+import re
+import sys
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from ducats.cli.base import app, console, print_json
+from ducats.options import Settings
+
+
+@app.command
+def config(
+    *,
+    settings: Settings = Settings(),  # noqa: B008 - never changed
+    explain: Annotated[bool, Parameter(negative=())] = False,
+    schema: Annotated[bool, Parameter(negative=())] = False,
+) -> int:
+    """Print the resolved config, nothing left to defaults.
+
+    Args:
+        settings: what to resolve.
+        explain: List every setting with its value and meaning instead, and the knobs of each part.
+        schema: Print the JSON schema instead, for editors.
+    """
+    from ducats import config as configs
+
+    if schema:
+        print_json(configs.Config.model_json_schema())
+    elif explain:
+        from ducats.assemble import knobs_of
+
+        settled = settings.load()
+        knobs = knobs_of(settled)
+        for name, default, meaning in configs.explain(settled):
+            meaning = knobs.get(name, meaning)
+            console.print(f"[bold]{name}[/bold] = {default}", highlight=False, soft_wrap=True)
+            if meaning:
+                console.print(f"    {meaning}", highlight=False, markup=False, soft_wrap=True)
+    else:
+        sys.stdout.write(configs.to_yaml(settings.load()))
+    return 0
+
+
+@app.command
+def doctor(*, settings: Settings = Settings()) -> int:  # noqa: B008 - never changed
+    """Check data and settings before training: unreadable files, copies, classes, budget, memory.
+
+    Args:
+        settings: what to check; the same options as `ducats run`.
+    """
+    from ducats.doctor import examine, verdict
+
+    findings = examine(settings.load())
+    style = {"error": "bold red", "warning": "yellow", "note": "dim"}
+    for finding in findings:
+        console.print(
+            f"{finding.severity}: {finding.what}",
+            style=style[finding.severity],
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    sentence, code = verdict(findings)
+    console.print(sentence, soft_wrap=True)
+    return code
+
+
+@app.command
+def queries() -> int:
+    """List the queries: how each picks what is worth a label."""
+    from rich.table import Table
+
+    from ducats.queries import QUERIES
+
+    table = Table("query", "knobs", "what it asks", header_style="bold")
+    for name, strategy in QUERIES.items():
+        table.add_row(name, strategy.knobs, strategy.summary)
+    console.print(table)
+    return 0
+
+
+def first_sentence(text: str) -> str:
+    """The first sentence of the comment that a config begins with.
+
+    >>> first_sentence("# One thing. And\\n# another.\\nmethod: a\\n")
+    'One thing.'
+    """
+    comment = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
+    said = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"(?<=\.) ", said)[0]
+
+
+@app.command
+def methods() -> int:
+    """List the methods: an objective and a query each, and what they are in a line."""
+    from rich.table import Table
+
+    from ducats.config import load, shipped
+
+    table = Table("method", "objective", "query", "what it is", header_style="bold")
+    for path in sorted((shipped() / "methods").glob("*.yaml")):
+        settled = load([path])
+        asks = settled.ask.rounds != 0
+        query = settled.query.name if asks else "–"
+        table.add_row(path.stem, settled.objective.name, query, first_sentence(path.read_text(encoding="utf-8")))
+    console.print(table)
+    return 0

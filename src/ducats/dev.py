@@ -1,0 +1,271 @@
+"""Deep embedded validation (You et al., ICML 2019): a model's risk on the target, from labels of the source.
+
+Held-out source losses are weighted by how much more often the target has such features than the source has.
+The weights' mean is known to be 1; what it strays from that corrects the estimate (a control variate).
+"""
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
+
+from ducats.randomness import fork
+
+Normalise = Literal["none", "max", "standardize"]
+NORMALISE: tuple[Normalise, ...] = ("none", "max", "standardize")
+
+DECAYS = tuple(10 ** (-exponent / 2) for exponent in range(2, 11))  # 1e-1 ... 1e-5, half a decade apart
+HELD_OUT = 0.2  # of the domain classifier's own samples
+BATCH, RATE, EPOCHS, PATIENCE = 128, 1e-3, 100, 5
+MOST = 2000  # samples of each domain that the domain classifier learns from
+ALIKE = 1e-3  # a relative deviation of weights up to this is none
+DEGENERATE = 0.05  # an effective share of samples below this says that few of them decide
+
+
+@dataclass(frozen=True)
+class Control:
+    """A weighted mean of losses, before and after its correction."""
+
+    risk: float  # mean(w l) + eta mean(w) - eta
+    plain: float  # mean(w l)
+    eta: float  # -Cov(w l, w) / Var(w); 0 where all weights are alike
+    deviation: float  # standard error of the risk, the weights taken for true
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What source samples count for on the target, and how well domains could be told apart."""
+
+    values: Tensor  # (V,) float64: density of the target over that of the source
+    accuracy: float  # of the domain classifier, on its held-out samples
+    decay: float  # the weight decay that did best
+
+
+@dataclass(frozen=True)
+class Dev:
+    """The estimate, and what it rests on."""
+
+    risk: float  # lower is better
+    plain: float  # without the control variate
+    source: float  # the plain mean of the losses
+    eta: float
+    deviation: float  # standard error of the risk, the weights taken for true
+    weight_mean: float  # of the weights before normalising; near 1 if they are right
+    weight_max: float
+    effective: float  # effective sample size, as a share of the samples
+    domain_accuracy: float  # near 0.5: domains look alike; near 1: no source sample stands for the target
+    decay: float
+
+    @property
+    def degenerate(self) -> bool:
+        """Whether a handful of samples decides, so that the risk says little."""
+        return self.effective < DEGENERATE
+
+    def numbers(self) -> dict[str, float]:
+        """Every part by name."""
+        return asdict(self)
+
+
+def dev_risk(
+    source_train: Tensor,
+    source_validation: Tensor,
+    target: Tensor,
+    losses: Tensor,
+    *,
+    seed: int,
+    normalise: Normalise = "none",
+    most: int = MOST,
+    device: torch.device | str = "cpu",
+) -> Dev:
+    """Estimate the mean loss on the target.
+
+    Args:
+        source_train: features ``(S, D)`` of source samples that the model was trained on.
+        source_validation: features ``(V, D)`` of source samples that it was not trained on.
+        target: features ``(T, D)`` of target samples, without labels.
+        losses: ``(V,)``, of the validation samples.
+        seed: of the domain classifier.
+        normalise: ``max`` divides the weights by the largest; ``standardize`` gives them mean 1 and deviation
+            1; the formula stays. Either bounds what few samples can do, and neither is an unbiased estimate.
+        most: samples of each domain that the domain classifier learns from, drawn by the seed.
+        device: where it learns.
+    """
+    _check(source_train, source_validation, target, losses)
+    found = domain_weights(source_train, source_validation, target, seed=seed, most=most, device=device)
+    weights, losses = found.values, losses.double().cpu()
+    estimate = control(normalised(weights, normalise), losses)
+    return Dev(
+        risk=estimate.risk,
+        plain=estimate.plain,
+        source=float(losses.mean()),
+        eta=estimate.eta,
+        deviation=estimate.deviation,
+        weight_mean=float(weights.mean()),
+        weight_max=float(weights.max()),
+        effective=effective_share(weights),
+        domain_accuracy=found.accuracy,
+        decay=found.decay,
+    )
+
+
+def control(weights: Tensor, losses: Tensor) -> Control:
+    """Weigh losses, and correct their mean by what the weights' mean strays from 1.
+
+    >>> control(torch.ones(4), torch.tensor([0.0, 1.0, 1.0, 1.0])).risk
+    0.75
+    """
+    weights, losses = weights.double(), losses.double()
+    weighted = weights * losses
+    plain, eta = float(weighted.mean()), 0.0
+    around = weights - weights.mean()
+    variance = float((around**2).sum()) / (len(weights) - 1)
+    # Of weights that are nearly alike, the mean strays for other reasons than chance: eta would blow that up.
+    if math.sqrt(variance) > ALIKE * float(weights.abs().mean()):
+        eta = -float((around * (weighted - plain)).sum()) / (len(weights) - 1) / variance
+    risk = plain + eta * float(weights.mean()) - eta
+    spread = float((weighted + eta * weights).std())
+    return Control(risk, plain, eta, spread / math.sqrt(len(weights)))
+
+
+def normalised(weights: Tensor, how: Normalise) -> Tensor:
+    """Weights on another scale, so that a few large ones cannot drown the rest."""
+    if how not in NORMALISE:
+        raise ValueError(f"normalise is one of {', '.join(NORMALISE)}, not {how!r}")
+    if how == "max":
+        return weights / weights.max()
+    if how == "standardize":
+        deviation = weights.std()
+        return torch.ones_like(weights) if deviation == 0 else 1 + (weights - weights.mean()) / deviation
+    return weights
+
+
+def effective_share(weights: Tensor) -> float:
+    """How many equal weights would be worth as much, over how many there are: ``(sum w)^2 / (n sum w^2)``.
+
+    >>> effective_share(torch.tensor([1.0, 1.0, 0.0, 0.0]))
+    0.5
+    """
+    scaled = weights.double() / weights.max()  # the squares of large weights overflow
+    return float(scaled.sum() ** 2 / (scaled**2).sum() / len(scaled))
+
+
+def domain_weights(
+    source_train: Tensor,
+    source_validation: Tensor,
+    target: Tensor,
+    *,
+    seed: int,
+    most: int = MOST,
+    device: torch.device | str = "cpu",
+) -> Weights:
+    """Density of target features over source features at the validation samples, by a domain classifier.
+
+    The classifier has two hidden layers as wide as the features. One is trained for each weight decay, all at
+    once, and stopped where its cross-entropy on the held-out fifth is lowest; of these, the one with the best
+    held-out accuracy says ``w = P(target) / P(source) * N_source / N_target``.
+
+    Args:
+        source_train: features ``(S, D)``.
+        source_validation: features ``(V, D)``.
+        target: features ``(T, D)``.
+        seed: of its first weights, the split and the batches.
+        most: samples of each domain to learn from.
+        device: where it learns.
+    """
+    luck = fork(seed, "dev")
+    source, foreign = (_some(features, most, luck) for features in (source_train, target))
+    cuts = [max(1, round(HELD_OUT * len(features))) for features in (source, foreign)]
+    held, kept = (
+        (torch.cat([source[side[0]], foreign[side[1]]]), _is_target(source[side[0]], foreign[side[1]]))
+        for side in ([slice(cut) for cut in cuts], [slice(cut, None) for cut in cuts])
+    )
+    # The ratio of densities does not change with the scale of the features; learning does.
+    mean, scale = kept[0].mean(0), kept[0].std(0).clamp_min(1e-6)
+    train, test = (((x - mean) / scale).to(device) for x in (kept[0], held[0]))
+    parameters, accuracy, best = _fit(train, kept[1].to(device), test, held[1].to(device), luck)
+    with torch.no_grad():
+        asked = ((source_validation.float().cpu() - mean) / scale).to(device)
+        log_odds = _logits(asked, parameters)[best].double().cpu()
+    ratio = (len(source) - cuts[0]) / (len(foreign) - cuts[1])
+    return Weights(log_odds.exp() * ratio, accuracy, DECAYS[best])
+
+
+def _some(features: Tensor, most: int, luck: torch.Generator) -> Tensor:
+    """At most so many rows, in random order."""
+    return features.float().cpu()[torch.randperm(len(features), generator=luck)[:most]]
+
+
+def _is_target(source: Tensor, target: Tensor) -> Tensor:
+    return torch.cat([torch.zeros(len(source)), torch.ones(len(target))])
+
+
+def _fit(
+    features: Tensor, is_target: Tensor, held_features: Tensor, held: Tensor, luck: torch.Generator
+) -> tuple[list[Tensor], float, int]:
+    """Train a classifier per weight decay; return their parameters, the best accuracy, and whose it is."""
+    decays = torch.tensor(DECAYS, device=features.device)
+    parameters = _first(features.shape[1], len(decays), luck, features.device)
+    optimiser = torch.optim.Adam(parameters, lr=RATE)
+    kept = [p.detach().clone() for p in parameters]
+    lowest, at, epoch = torch.full_like(decays, math.inf), torch.zeros(len(decays)), 0
+    while epoch < EPOCHS and epoch - int(at.max()) <= PATIENCE:
+        epoch += 1
+        for batch in torch.randperm(len(features), generator=luck).split(BATCH):
+            loss = _cross_entropy(_logits(features[batch], parameters), is_target[batch]).sum()
+            shrink = sum(((p**2).flatten(1).sum(1) * decays).sum() for p in parameters) / 2
+            optimiser.zero_grad()
+            (loss + shrink).backward()
+            optimiser.step()
+        with torch.no_grad():
+            now = _cross_entropy(_logits(held_features, parameters), held)
+            better = now < lowest
+            lowest = torch.where(better, now, lowest)
+            at[better.cpu()] = epoch
+            for old, new in zip(kept, parameters, strict=True):
+                old[better] = new[better]
+    with torch.no_grad():
+        accuracy = ((_logits(held_features, kept) > 0) == held.bool()).double().mean(1)
+    winners = (accuracy == accuracy.max()).nonzero().squeeze(1)
+    best = int(winners[lowest[winners].argmin()])
+    return kept, float(accuracy[best]), best
+
+
+def _first(width: int, copies: int, luck: torch.Generator, device: torch.device) -> list[Tensor]:
+    """Weights and biases of two hidden layers and one output; all copies begin alike."""
+    made = []
+    for out in (width, width, 1):
+        bound = 1 / math.sqrt(width)
+        for shape in ((width, out), (1, out)):
+            one = (2 * torch.rand(*shape, generator=luck) - 1) * bound
+            made.append(one.expand(copies, *shape).clone().to(device).requires_grad_())
+    return made
+
+
+def _logits(features: Tensor, parameters: list[Tensor]) -> Tensor:
+    """Log odds of the target, ``(N, D) -> (copies, N)``."""
+    first, a, second, b, last, c = parameters
+    hidden = torch.relu(features @ first + a)
+    hidden = torch.relu(hidden @ second + b)
+    return (hidden @ last + c).squeeze(2)
+
+
+def _cross_entropy(logits: Tensor, is_target: Tensor) -> Tensor:
+    return binary_cross_entropy_with_logits(logits, is_target.expand_as(logits), reduction="none").mean(1)
+
+
+def _check(source_train: Tensor, source_validation: Tensor, target: Tensor, losses: Tensor) -> None:
+    named = {"source_train": source_train, "source_validation": source_validation, "target": target}
+    for name, features in named.items():
+        if features.ndim != 2 or features.shape[1] != target.shape[-1]:
+            shapes = ", ".join(f"{n} {tuple(f.shape)}" for n, f in named.items())
+            raise ValueError(f"features must be (samples, width), one width for all, not {shapes}")
+        if len(features) < 2:
+            raise ValueError(f"{name} has {len(features)} sample(s): at least 2 are needed")
+    if losses.shape != (len(source_validation),):
+        raise ValueError(f"{tuple(losses.shape)} losses for {len(source_validation)} validation samples")
+    for name, values in {**named, "losses": losses}.items():
+        if not bool(values.isfinite().all()):
+            raise ValueError(f"{name} has values that are not finite: the training diverged")

@@ -1,0 +1,71 @@
+"""Witnesses: small networks that learn from what the model says, so that a query can ask them.
+
+Each stands beside any objective, and leaves the model alone. An objective that trains the model against one,
+as domain-adversarial training does, has it as its companion instead.
+"""
+
+from collections.abc import Callable, Mapping
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ducats.objectives.batch import Batch, Losses
+from ducats.objectives.companion import Beside, Companion, Remembered, width_of
+from ducats.rows import Output
+
+
+class Discriminator(Companion):
+    """Tells source from target by the features: of an image, or at each place of its map.
+
+    Two hidden layers, as the domain-adversarial baselines have.
+
+    Args:
+        beside: what it is made for.
+        hidden: width of the hidden layers.
+    """
+
+    tells = ("domain",)
+
+    def __init__(self, beside: Beside, *, hidden: int = 500) -> None:
+        super().__init__()
+        width = width_of(beside, "a discriminator")
+        layer = (lambda i, o: nn.Conv2d(i, o, 1)) if beside.pixels else nn.Linear
+        self.net = nn.Sequential(
+            layer(width, hidden), nn.ReLU(), layer(hidden, hidden), nn.ReLU(), layer(hidden, 1)
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Log odds of the source, ``(N,)`` or ``(N, h, w)``."""
+        odds: Tensor = self.net(features.float()).squeeze(1)
+        return odds
+
+    def loss(self, source: Tensor, target: Tensor) -> Tensor:
+        """Binary cross-entropy, both domains weighing the same."""
+        return (F.softplus(-self(source)).mean() + F.softplus(self(target)).mean()) / 2
+
+    def losses(self, model: Remembered, batch: Batch) -> Losses:
+        """Learn to tell the domains apart."""
+        target = target_images(batch)
+        if target is None:
+            return {}
+        source = model.aside(batch.source.images).features
+        unknown = model.aside(target).features
+        assert source is not None
+        assert unknown is not None
+        return {"witness/domain": self.loss(source, unknown)}
+
+    def tell(self, output: Output) -> Mapping[str, Tensor]:
+        """Probability of the source."""
+        assert output.features is not None
+        return {"domain": torch.sigmoid(self(output.features))}
+
+
+def target_images(batch: Batch) -> Tensor | None:
+    """Unlabelled target images: of a stream of their own, or those whose pixels are bought."""
+    return batch.unlabelled if batch.target is None else batch.target.images
+
+
+WITNESSES: Mapping[str, Callable[[Beside], Companion]] = {
+    "domain": Discriminator,
+}

@@ -1,0 +1,109 @@
+"""LADA's query (Sun et al., ICCV 2023): local context-aware sampling.
+
+A candidate is worth a label where its neighbours predict other classes than it does, and one another.
+"""
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats import dirichlet
+from ducats.queries.clusters import EXACT, check_feasible, one_of_each
+from ducats.queries.distances import by_address, features_of, in_order
+from ducats.randomness import draw_per_address
+from ducats.rows import Rows, Slate, best
+
+CLUSTERS = 8192  # at most
+GIGABYTES = 4.0  # (2**30 bytes) of features, at most
+AT_ONCE = 2**24  # similarities per pass
+PAIRS = 1e10  # similarities in all: all pairs of 100 000 candidates
+
+
+def las(slate: Slate, *, K: int = 10, M: float = 10.0, pairs: float = PAIRS, exact: float = EXACT) -> Tensor:
+    """One from each cluster of those whose neighbours disagree with them (LAS).
+
+    Args:
+        slate: the candidates.
+        K: neighbours, by the cosine of the features.
+        M: ``(1 + M)`` times the budget of highest disagreement are clustered.
+        pairs: similarities to compute at most; if all pairs are more, neighbours are sought among as many
+            candidates, drawn at random, as this leaves to each.
+        exact: clustered candidates times budget, up to which k-means sees all at once; mini-batches beyond.
+
+    Raises:
+        UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
+    """
+    if K < 1:
+        raise ValueError(f"K must be at least 1, not {K}: a candidate is judged by its neighbours")
+    if M < 0:
+        raise ValueError(f"M must be at least 0, not {M}: a cluster needs a sample")
+    order = by_address(slate.candidates)
+    if slate.budget == 0 or len(order) <= slate.budget:
+        return order[: slate.budget]
+    rows = in_order(slate.candidates, order)
+    check_feasible("las", rows, slate.budget, most=CLUSTERS, gigabytes=GIGABYTES, number=4)
+    features = F.normalize(features_of(rows, "las").float())
+    among = _sought(rows, K, pairs, slate.generator)
+    score = propagated(features, dirichlet.expected_probability(rows.z.float()), among, K)
+    kept = best(score, math.ceil((1 + M) * slate.budget - 1e-9), rows)
+    even = torch.ones(len(kept))
+    return order[kept[one_of_each(features[kept], even, slate.budget, slate.generator, exact=exact)]]
+
+
+def _sought(rows: Rows, K: int, pairs: float, generator: torch.Generator) -> Tensor:
+    """Among which rows neighbours are sought: all, or as many at random as ``pairs`` allows."""
+    count = min(len(rows), max(K + 1, int(pairs // len(rows))))
+    drawn = draw_per_address(generator, rows.image, rows.position)
+    return best(drawn, count, rows).sort().values
+
+
+def propagated(features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
+    """LAS's score of each row, ``(R,)``: its disagreement with its neighbours, and theirs with their own.
+
+    ``Q_i = -sum_k w_k p_i . p_k`` over the K nearest, ``w_k`` their share of the similarity, and then once
+    ``Q_i + sum_k w_k Q_k``.
+
+    Args:
+        features: ``(R, D)``, of length one.
+        p: probabilities, ``(R, C)``.
+        among: indices of the rows that can be neighbours, ascending.
+        K: how many neighbours.
+    """
+    near, weight = neighbours(features, among, K)
+    q = torch.cat(
+        [
+            -(w * (own[:, None] * p[at]).sum(2)).sum(1)
+            for own, at, w in zip(p.split(2**14), near.split(2**14), weight.split(2**14), strict=True)
+        ]
+    )
+    return q + (weight * q[near]).sum(1)
+
+
+def neighbours(features: Tensor, among: Tensor, K: int) -> tuple[Tensor, Tensor]:
+    """The K rows most like each other row, and their shares of the similarity: ``(R, K)`` both.
+
+    Args:
+        features: ``(R, D)``, of length one.
+        among: indices of the rows that can be neighbours, ascending; none is its own.
+        K: how many; all others, if there are fewer.
+    """
+    device, K = features.device, min(K, len(among) - 1)
+    column = torch.full((len(features),), -1, device=device)
+    column[among] = torch.arange(len(among), device=device)
+    others = features if len(among) == len(features) else features[among]
+    near, alike = [], []
+    for some, own in zip(
+        features.split(step := max(1, AT_ONCE // len(among))), column.split(step), strict=True
+    ):
+        similarity = some @ others.T
+        inside = (own >= 0).nonzero().squeeze(1)
+        similarity[inside, own[inside]] = -math.inf
+        found = similarity.topk(K, 1)
+        near.append(among[found.indices])
+        # The cosine of features without a ReLU may be negative, and a share may not.
+        alike.append(found.values.clamp(min=0))
+    weight = torch.cat(alike)
+    total = weight.sum(1, keepdim=True)
+    return torch.cat(near), torch.where(total > 0, weight / total.clamp(min=1e-12), 1 / K)

@@ -1,0 +1,29 @@
+"""WAAL's query (Shui et al., AISTATS 2020): uncertain, and far from what is labelled."""
+
+import math
+
+from torch import Tensor
+
+from ducats.queries.distances import by_address, in_order
+from ducats.rows import Slate, best
+
+RAREST = math.log(1e-12)  # of a probability: below it a class counts no more
+
+
+def waal(slate: Slate, *, weight: float = 10.0) -> Tensor:
+    """Even probabilities, and a high score of the critic of labelled and unlabelled images (WAAL).
+
+    The smallest ``(||log p||_2 + ||log p||_1) / 2 - weight * critic``: a sure prediction has classes of
+    tiny probability, whose logarithms are large.
+
+    Args:
+        slate: the candidates.
+        weight: of the critic; 0 leaves the uncertainty alone.
+    """
+    # In a fixed order: a sum's last bits may depend on where a row lies.
+    order = by_address(slate.candidates)
+    rows = in_order(slate.candidates, order)
+    log_p = rows.z.double().log_softmax(1).clamp(min=RAREST)
+    unsure = (log_p.norm(dim=1) + log_p.abs().sum(1)) / 2
+    score = weight * rows.column("critic").double() - unsure
+    return order[best(score, slate.budget, rows)]

@@ -1,0 +1,24 @@
+"""Methods x tasks x seeds from one file: a folder and a process for each run, safe to kill and to start again."""
+
+from ducats.sweep.cells import Cell, Wanted, cells_of, check
+from ducats.sweep.plan import Method, Sweep, Task, read_sweep, ready
+from ducats.sweep.show import listing
+from ducats.sweep.slots import Slot, make_slots
+from ducats.sweep.workers import Outcome, run_all
+
+__all__ = [
+    "Cell",
+    "Method",
+    "Outcome",
+    "Slot",
+    "Sweep",
+    "Task",
+    "Wanted",
+    "cells_of",
+    "check",
+    "listing",
+    "make_slots",
+    "read_sweep",
+    "ready",
+    "run_all",
+]

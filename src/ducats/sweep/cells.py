@@ -1,0 +1,148 @@
+"""From a sweep to its runs: a config each, all of them looked at before the first one starts."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from ducats.assemble import check_names, settled
+from ducats.config import Config
+from ducats.data import DATASETS, require_options
+from ducats.doctor.task import misfits
+from ducats.errors import UserError
+from ducats.options import Settings, folder_of
+from ducats.sweep.plan import Method, Sweep, Task, variants
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """What the command line says of a sweep.
+
+    Args:
+        root: folder of the benchmark.
+        source: folder of the source, where the data has two.
+        target: folder of the target, where the data has two.
+        settings: ``key=value`` for all runs; they win over the sweep's.
+        seeds: instead of the sweep's own.
+        methods: names or patterns; None means all.
+        tasks: names or patterns; None means all.
+    """
+
+    root: Path | None = None
+    source: Path | None = None
+    target: Path | None = None
+    settings: Sequence[str] = ()
+    seeds: Sequence[int] | None = None
+    methods: Sequence[str] | None = None
+    tasks: Sequence[str] | None = None
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a sweep.
+
+    Args:
+        method: its name in tables.
+        task: its name in the sweep.
+        config: everything about it.
+        name: of its folder; ends in the config's digest.
+    """
+
+    method: str
+    task: str
+    config: Config = field(repr=False)
+    name: str
+
+    def folder(self, out: Path) -> Path:
+        """Where it lives."""
+        return out / self.name
+
+    def state(self, out: Path) -> str:
+        """Whether it is done, begun or new; nothing but its files is asked."""
+        folder = self.folder(out)
+        if (folder / "model.safetensors").exists():
+            return "done"
+        return "begun" if (folder / "config.yaml").exists() else "new"
+
+
+def cells_of(sweep: Sweep, wanted: Wanted, device: str) -> list[Cell]:
+    """The runs of a sweep, seed by seed, so that the first comparison is complete early.
+
+    Args:
+        sweep: methods, tasks and seeds.
+        wanted: what was said beside it.
+        device: cpu, cuda or mps; precision, and with it a run's name, depends on it.
+    """
+    methods = {str(each.name): each for entry in sweep.methods for each in variants(entry)}
+    if len(methods) < sum(1 for entry in sweep.methods for _ in variants(entry)):
+        raise UserError("two methods of the sweep have one name: give each a `name` of its own")
+    tasks = {task.called: task for task in sweep.tasks}
+    if len(tasks) < len(sweep.tasks):
+        raise UserError("two tasks of the sweep have one name: give each a `name` of its own")
+    pairs = [
+        (method, task, _config(sweep, methods[method], tasks[task], wanted, device))
+        for task in _chosen("task", list(tasks), wanted.tasks)
+        for method in _chosen("method", list(methods), wanted.methods)
+    ]
+    seeds = sweep.seeds if wanted.seeds is None else wanted.seeds
+    cells = []
+    for seed in dict.fromkeys(seeds):
+        for method, task, config in pairs:
+            seeded = config.model_copy(update={"seed": seed})
+            cells.append(Cell(method, task, seeded, folder_of(seeded).name))
+    return cells
+
+
+def _chosen(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> list[str]:
+    if patterns is None:
+        return list(names)
+    for pattern in patterns:
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise UserError(f"the sweep has no {kind} {pattern!r}; there are: {', '.join(names)}")
+    return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
+
+
+def _config(sweep: Sweep, method: Method, task: Task, wanted: Wanted, device: str) -> Config:
+    given = Settings(
+        config=[*sweep.base, *task.config, *method.config],
+        set=[*sweep.settings, *task.settings, *method.settings, *wanted.settings, f"method={json.dumps(method.name)}"],
+        root=wanted.root,
+        source=wanted.source,
+        target=wanted.target,
+        task=task.task,
+        device=device,
+    )
+    try:
+        return settled(given.load())
+    except UserError as error:
+        raise UserError(f"{method.name}{f' on {task.called}' if task.called else ''}: {error}") from None
+
+
+def check(cells: Sequence[Cell]) -> None:
+    """Refuse what cannot run before anything does: names, knobs, and folders that are not there."""
+    seen: set[tuple[str, str]] = set()
+    for cell in cells:
+        # A method's parts are the same on every task, and a task's data for every method.
+        if {("method", cell.method), ("task", cell.task)} <= seen:
+            continue
+        seen |= {("method", cell.method), ("task", cell.task)}
+        try:
+            _check(cell.config)
+        except UserError as error:
+            raise UserError(
+                f"{cell.method}{f' on {cell.task}' if cell.task else ''}: {error}"
+            ) from error
+
+
+def _check(config: Config) -> None:
+    for misfit in misfits(config):
+        raise UserError(misfit)
+    check_names(config)
+    if config.data.name in DATASETS:
+        require_options(config.data.name, DATASETS[config.data.name], config.data.knobs)
+    for knob in ("root", "source", "target"):
+        path = config.data.knobs.get(knob)
+        relative_to_root = knob != "root" and "root" in config.data.knobs
+        if isinstance(path, str) and not relative_to_root and not Path(path).exists():
+            raise UserError(f"{path} does not exist: check --{knob}")

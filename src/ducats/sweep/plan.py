@@ -1,0 +1,139 @@
+"""What a sweep file says: methods, tasks and seeds, on a common base."""
+
+import difflib
+import itertools
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+
+from ducats import config
+from ducats.errors import UserError
+
+
+class Strict(BaseModel):
+    """What refuses names it does not know, and never changes."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Layers(Strict):
+    """Config files, and settings on top of all files."""
+
+    config: tuple[str, ...] = Field((), description="configs by name or path, one or several")
+    settings: tuple[str, ...] = Field((), description="key=value, as `ducats run --set` takes them")
+
+    @field_validator("config", "settings", mode="before")
+    @classmethod
+    def _one_or_several(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class Method(Layers):
+    """A row of the table, or with ``grid`` a row for each of its combinations."""
+
+    name: str | None = Field(None, description="in tables; by default the one that the config has")
+    grid: dict[str, tuple[Any, ...]] = Field(
+        default_factory=dict, description="settings and their values; every combination is a method"
+    )
+
+
+class Task(Layers):
+    """A column of the table."""
+
+    name: str = Field("", description="what --tasks calls it; by default the benchmark's task")
+    task: str | None = Field(None, description="source and target of a benchmark")
+
+    @property
+    def called(self) -> str:
+        """Its name on the command line and in messages."""
+        return self.name or self.task or ""
+
+
+class Sweep(Strict):
+    """Every method on every task with every seed."""
+
+    base: tuple[str, ...] = Field((), description="configs that all runs begin with")
+    settings: tuple[str, ...] = Field((), description="settings of all runs")
+    methods: tuple[Method, ...] = Field(min_length=1)
+    tasks: tuple[Task, ...] = Field((Task(),), min_length=1)
+    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="the paper has three trials")
+
+    @field_validator("methods", mode="before")
+    @classmethod
+    def _methods_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [{"config": _of_methods(each)} if isinstance(each, str) else each for each in value]
+
+    @field_validator("tasks", mode="before")
+    @classmethod
+    def _tasks_by_name(cls, value: Any) -> Any:
+        if not isinstance(value, list):
+            return value
+        return [{"task": each} if isinstance(each, str) else each for each in value]
+
+
+def _of_methods(name: str) -> str:
+    """A bare name is a method's config; anything else says itself where it is."""
+    return name if "/" in name or name.endswith(".yaml") else f"methods/{name}"
+
+
+def variants(method: Method) -> Iterator[Method]:
+    """The methods that an entry stands for, each with a name: one, or one for each combination of its grid."""
+    name = method.name or config.load(method.config).method
+    for values in itertools.product(*method.grid.values()):
+        chosen = dict(zip(method.grid, values, strict=True))
+        said = "".join(f"-{key.split('.')[-1].strip('_')}-{value}" for key, value in chosen.items())
+        settings = [f"{key}={json.dumps(value)}" for key, value in chosen.items()]
+        yield Method(name=name + said, config=method.config, settings=(*method.settings, *settings))
+
+
+def ready() -> list[str]:
+    """Names of the sweeps that come with the package."""
+    return sorted(path.stem for path in (config.shipped() / "sweeps").glob("*.yaml"))
+
+
+def read_sweep(name: str | Path) -> Sweep:
+    """Read a sweep: a file, or one of the package's by name."""
+    path = _find(str(name))
+    try:
+        return Sweep.model_validate(_layer(path))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        known = ", ".join(Sweep.model_fields) if first["type"] == "extra_forbidden" else ""
+        hint = f"; a sweep has: {known}" if known and len(first["loc"]) == 1 else ""
+        raise UserError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}{hint}") from None
+
+
+def _find(name: str) -> Path:
+    if Path(name).is_file():
+        return Path(name)
+    stem = name.removeprefix("configs/").removeprefix("sweeps/").removesuffix(".yaml")
+    path = config.shipped() / "sweeps" / f"{stem}.yaml"
+    if path.is_file():
+        return path
+    near = difflib.get_close_matches(stem, ready(), n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise UserError(f"no sweep {name!r}: {hint}it is no file, and the package has: {', '.join(ready())}")
+
+
+def _layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
+    """What a file says, on top of the sweep that it says to be ``like``."""
+    try:
+        layer = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(layer, Mapping):
+        raise UserError(f"{path} must hold base, methods, tasks and seeds, not {type(layer).__name__}")
+    layer = dict(layer)
+    base = layer.pop("like", None)
+    if base is None:
+        return layer
+    if not isinstance(base, str) or path in seen:
+        raise UserError(f"{path}: `like` must name another sweep, such as digits, not {base!r}")
+    return _layer(_find(base), (*seen, path)) | layer

@@ -1,0 +1,78 @@
+"""How a sweep's progress looks in a terminal, and in a log that nobody watches."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.table import Column
+
+from ducats.sweep.cells import Cell
+
+
+class Board:
+    """A bar over all runs and a line for each under way; else a line whenever a run ends.
+
+    Args:
+        count: of all runs.
+        before: how many of them were done before.
+        console: where it is shown.
+    """
+
+    def __init__(self, count: int, before: int, console: Console) -> None:
+        self.count, self.ended_ones, self.failed, self.console = count, before, 0, console
+        self.bars = Progress(
+            TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
+            BarColumn(bar_width=12, table_column=Column(min_width=12)),
+            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TimeElapsedColumn(table_column=Column(no_wrap=True)),
+            TextColumn(
+                "{task.fields[note]}",
+                style="dim",
+                markup=False,
+                table_column=Column(ratio=1, no_wrap=True, overflow="ellipsis"),
+            ),
+            console=console,
+            disable=not console.is_terminal,
+            expand=True,
+        )
+        self._all = self.bars.add_task("runs", total=count, completed=before, note="")
+        self._tasks: dict[str, TaskID] = {}
+
+    def __enter__(self) -> "Board":
+        self._say(f"{self.count} runs, {self.ended_ones} of them done before")
+        self.bars.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.bars.stop()
+
+    def started(self, name: str, where: str) -> None:
+        """A run began."""
+        self._tasks[name] = self.bars.add_task(name, total=None, note=where)
+
+    def look(self, said: Mapping[str, str]) -> None:
+        """Show what the runs under way said last."""
+        for name, line in said.items():
+            self.bars.update(self._tasks[name], note=line)
+        failed = f", {self.failed} failed" if self.failed else ""
+        self.bars.update(self._all, note=f"{len(said)} under way{failed}")
+
+    def ended(self, name: str, how: str, seconds: float) -> None:
+        """A run ended, one way or another."""
+        self.ended_ones += 1
+        self.failed += how.startswith("failed")
+        self.bars.remove_task(self._tasks.pop(name))
+        self.bars.update(self._all, completed=self.ended_ones)
+        self._say(f"{self.ended_ones}/{self.count} {name}, {seconds:.0f} s: {how}")
+
+    def _say(self, line: str) -> None:
+        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def listing(cells: Sequence[Cell], out: Path) -> str:
+    """The runs of a sweep, a line each with where they stand, and how many there are."""
+    states = [(cell.state(out), cell.name) for cell in cells]
+    lines = [f"{state:5} {out / name}" for state, name in states]
+    counts = [f"{sum(s == state for s, _ in states)} {state}" for state in ("done", "begun", "new")]
+    return "\n".join([*lines, f"{len(cells)} runs: {', '.join(counts)}"])

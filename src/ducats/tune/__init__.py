@@ -1,0 +1,6 @@
+"""Search for settings: runs of one problem, ranked by an estimate of their risk on the target."""
+
+from ducats.tune.search import Outcome as Outcome
+from ducats.tune.search import Tuned as Tuned
+from ducats.tune.search import tune as tune
+from ducats.tune.shown import table as table
