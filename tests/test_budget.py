@@ -1,3 +1,4 @@
+import itertools
 from typing import Any
 
 import pytest
@@ -101,3 +102,16 @@ def test_a_count_that_is_rounded_up_is_a_little_more() -> None:
 def test_pixels_that_cannot_be_bought(budget: str, word: str) -> None:
     with pytest.raises(UserError, match=word):
         split_pixels(budget, [100, 100], 2)
+
+
+@pytest.mark.parametrize("growth", [0.5, 1.3, 2.0])
+def test_rounds_that_grow_spend_the_whole_budget(growth: float) -> None:
+    parts = split_budget("5%", 4365, 5, growth=growth)
+    assert sum(parts) == 218
+    ratios = [later / earlier for earlier, later in itertools.pairwise(parts)]
+    assert ratios == pytest.approx([growth] * 4, rel=0.12)
+
+
+def test_growth_is_refused_where_a_round_would_be_empty() -> None:
+    with pytest.raises(UserError, match="too few for 5 rounds"):
+        split_budget(10, 100, 5, growth=4.0)

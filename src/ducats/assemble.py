@@ -161,7 +161,7 @@ def make_plan(config: settings.Config, shift: Shift) -> Plan:
         each = split_pixels(ask.budget, areas, len(after), ask.rounding)
         budget = tuple(sum(parts) for parts in zip(*each, strict=True))
     else:
-        budget = split_budget(ask.budget, len(pool), len(after), ask.rounding)
+        budget = split_budget(ask.budget, len(pool), len(after), ask.rounding, ask.growth)
     steps = train.steps_per_epoch or steps_in_epoch(len(shift.source), len(pool), train.batch_size)
     return Plan(
         epochs=train.epochs,

@@ -12,7 +12,11 @@ Rounding = Literal["nearest_total", "ceil_per_round"]
 
 
 def split_budget(
-    budget: int | str, pool: int, rounds: int, rounding: Rounding = "nearest_total"
+    budget: int | str,
+    pool: int,
+    rounds: int,
+    rounding: Rounding = "nearest_total",
+    growth: float = 1.0,
 ) -> tuple[int, ...]:
     """Labels to buy in each round.
 
@@ -22,17 +26,20 @@ def split_budget(
         rounds: number of rounds.
         rounding: ``nearest_total`` rounds the whole to the nearest label and hands what does not divide to
             the last rounds; ``ceil_per_round`` (published) rounds each round's share up.
+        growth: how many times as many labels as before each round buys; 1: all buy the same.
 
     >>> split_budget("5%", 1297, 5)
     (13, 13, 13, 13, 13)
     >>> split_budget("5%", 2427, 5), split_budget("5%", 2427, 5, "ceil_per_round")
     ((24, 24, 24, 24, 25), (25, 25, 25, 25, 25))
+    >>> split_budget(62, 1000, 5, growth=2.0)
+    (2, 4, 8, 16, 32)
     """
     if rounds == 0:
         return ()
     amount, shared = _parse(budget)
     total = amount * pool / 100 if shared else amount
-    parts = _in_rounds(total, rounds, rounding)
+    parts = _in_rounds(total, rounds, rounding) if growth == 1 else _growing(total, rounds, growth)
     if sum(parts) > pool:
         raise UserError(
             f"the budget {budget!r} asks for {sum(parts)} labels in {rounds} rounds, but the pool holds "
@@ -117,6 +124,14 @@ def _in_rounds(total: float, rounds: int, rounding: Rounding) -> tuple[int, ...]
         return (math.ceil(total / rounds - 1e-9),) * rounds
     whole, rest = divmod(math.floor(total + 0.5), rounds)
     return tuple(whole + (r >= rounds - rest) for r in range(rounds))
+
+
+def _growing(total: float, rounds: int, growth: float) -> tuple[int, ...]:
+    """A total in whole parts, each ``growth`` times the one before as nearly as whole numbers can be."""
+    shares = list(itertools.accumulate(growth**r for r in range(rounds)))
+    whole = math.floor(total + 0.5)
+    ends = [0, *(math.floor(whole * share / shares[-1] + 0.5) for share in shares)]
+    return tuple(end - start for start, end in itertools.pairwise(ends))
 
 
 def _parse(budget: int | str) -> tuple[float, bool]:

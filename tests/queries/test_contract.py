@@ -12,6 +12,15 @@ from ducats.units.scene import Scene
 SHAPE = (20, 24)
 
 
+def witnessed(count: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """What witnesses might say of some rows."""
+    return {
+        "domain": torch.rand(count, generator=generator),
+        "critic": torch.randn(count, generator=generator),
+        "committee": torch.randn(count, 4, 5, generator=generator).softmax(2),
+    }
+
+
 def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
     """Candidates with just the columns that were declared, some of them exact twins."""
     generator = torch.Generator().manual_seed(seed)
@@ -19,22 +28,34 @@ def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
     if pixels:
         z = torch.randn(5, *SHAPE, generator=generator) * 3
         z[:, SHAPE[0] // 2 :] = z[:, : SHAPE[0] // 2]
-        scene = Scene(z, torch.randn(8, 5, 6, generator=generator).relu(), SHAPE)
+        features = torch.randn(8, 5, 6, generator=generator).relu()
+        # A witness's grid is its own, too.
+        told = {k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in witnessed(12, generator).items()}
+        scene = Scene(z, features, SHAPE, told)
         position = where * 5
         columns = scene.regions(needs, 1, position) if "impurity" in needs else scene.pixels(needs, position)
         return Rows(torch.full_like(where, 3), position, columns, SHAPE)
     z = torch.randn(count, 5, generator=generator) * 3
-    features = torch.randn(count, 8, generator=generator).relu()
-    z[count // 2 :: 7], features[count // 2 :: 7] = z[0], features[0]
-    return Rows(where * 2, torch.zeros_like(where), columns_of(z, features, needs))
+    features, told = torch.randn(count, 8, generator=generator).relu(), witnessed(count, generator)
+    for column in (z, features, *told.values()):
+        column[count // 2 :: 7] = column[0].clone()
+    return Rows(where * 2, torch.zeros_like(where), columns_of(z, features, needs, told))
 
 
-def slate(rows: Rows, budget: int, seed: int = 0) -> Slate:
-    return Slate(rows, rows[torch.arange(0)], budget, torch.Generator().manual_seed(seed))
+def slate(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Slate:
+    """What the engine would give: the source and the last layer only where they were declared."""
+    strategy, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
+    if strategy.source and rows.shape is None:
+        z, features = torch.randn(30, 5, generator=generator), torch.randn(30, 8, generator=generator).relu()
+        columns = columns_of(z, features, strategy.source, witnessed(30, generator))
+        source = Rows(torch.arange(30), torch.zeros(30, dtype=torch.long), columns)
+    head = torch.randn(5, 8, generator=generator) if strategy.head else None
+    bought = rows[torch.arange(0)] if labelled is None else labelled
+    return Slate(rows, bought, budget, torch.Generator().manual_seed(seed), source, head)
 
 
-def ask(name: str, rows: Rows, budget: int, seed: int = 0) -> Tensor:
-    return QUERIES[name].query(slate(rows, budget, seed))
+def ask(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Tensor:
+    return QUERIES[name].query(slate(name, rows, budget, seed, labelled))
 
 
 every_query = pytest.mark.parametrize("name", QUERIES)
@@ -63,10 +84,22 @@ def test_same_seed_same_picks(name: str, pixels: bool) -> None:
 
 
 @every_kind
+def test_a_pool_of_identical_rows_still_spends_the_budget(name: str, pixels: bool) -> None:
+    one = table(name, 20, pixels)[torch.zeros(20, dtype=torch.long)]
+    columns = {column: one.column(column) for column in one.columns}
+    where = torch.arange(20)
+    twins = Rows(where, where, columns, SHAPE if pixels else None)
+    assert len(ask(name, twins, 6).unique()) == 6
+
+
+@every_kind
 def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
-    rows = table(name, 80, pixels)
+    everything = table(name, 90, pixels)
+    rows, labelled = everything[torch.arange(80)], everything[torch.arange(80, 90)]
     mixed = torch.randperm(80, generator=torch.Generator().manual_seed(2))
-    assert torch.equal(mixed[ask(name, rows[mixed], 9)], ask(name, rows, 9))
+    for bought in (None, labelled):
+        picks, same = ask(name, rows, 9, 0, bought), ask(name, rows[mixed], 9, 0, bought)
+        assert torch.equal(mixed[same], picks)
 
 
 @every_query
@@ -98,11 +131,26 @@ def test_undeclared_columns_are_refused() -> None:
         ("entropy", {}, ("entropy",)),
         ("duc", {"kappa": 3}, ("u_dis", "u_data")),
         ("duc", {"epsilon": 1e-7}, ("published_u_dis@1e-07", "u_data")),
+        ("euq", {}, ("epistemic_variance", "aleatoric_variance")),
+        ("euq", {"uncertainty": "entropy"}, ("u_dis", "u_data")),
+        ("tqs", {}, ("margin", "committee", "domain", "confidence")),
+        ("tqs", {"reach": 2}, ("margin", "committee", "domain")),
         ("ripu_points", {}, ("impurity@32", "entropy")),
         ("ripu_points", {"radius": 2}, ("impurity@2", "entropy")),
     ],
 )
 def test_what_a_query_needs_follows_from_its_knobs(
-    name: str, knobs: dict[str, float], needs: tuple[str, ...]
+    name: str, knobs: dict[str, object], needs: tuple[str, ...]
 ) -> None:
     assert QUERIES[name].bound(knobs).needs == needs
+
+
+@pytest.mark.parametrize(("centres", "source"), [("labelled", ()), ("source_and_labelled", ("features",))])
+def test_what_it_reads_of_the_source_follows_from_its_knobs(centres: str, source: tuple[str, ...]) -> None:
+    assert QUERIES["coreset"].bound({"centres": centres}).source == source
+    assert QUERIES["dbal"].bound({}).source == ("features",)
+
+
+def test_a_witness_that_is_silent_is_one_sentence() -> None:
+    with pytest.raises(UserError, match="needs 'critic' .*and no witness tells it"):
+        columns_of(torch.zeros(1, 2), None, QUERIES["waal"].needs, {"domain": torch.zeros(1)})

@@ -24,13 +24,13 @@ def tune(
 ) -> int:
     """Search settings by an estimate of the risk on the target; no test label is looked at.
 
-    Each trial is a run in a folder of its own, and the same command goes on after a kill. The winner's config is
-    written to best.yaml, for `ducats run -c`, and all trials, best first, to tune.json.
+    Each trial is a run in a folder of its own, and the same command goes on after a kill. The winner's config
+    is written to best.yaml, for `ducats run -c`, and all trials, best first, to tune.json.
 
     Args:
         settings: what is searched from; the same options as `ducats run`.
-        over: A setting with its choices, e.g. objective.knobs.beta=0.1,0.5,1. May be repeated. By default DUC's
-            beta, lambda and kappa, over the paper's values.
+        over: A setting with its choices, e.g. objective.knobs.beta=0.1,0.5,1. May be repeated. By default
+            DUC's beta, lambda and kappa, over the paper's values.
         by: dev: deep embedded validation, from a share of the source that is not trained on
             (evaluation.source_share, by default 0.2); bought: from labels of random target images.
         trials: Combinations to try, drawn at random.
@@ -63,8 +63,8 @@ def tune(
     tried = len(found.outcomes) + len(found.failed)
     lines = [
         f"risk: {found.says}",
-        f"{tried} of {found.combinations} combinations tried; {found.labels['trials']} distinct target labels "
-        f"were bought by the trials, {found.labels['validation']} for validation",
+        f"{tried} of {found.combinations} combinations tried; {found.labels['trials']} distinct target "
+        f"labels were bought by the trials, {found.labels['validation']} for validation",
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)

@@ -251,6 +251,12 @@ class Ask(Strict):
         None,
         description="epochs after which to ask; null: from 20 % to 36 % of the training, an epoch apart",
     )
+    growth: float = Field(
+        1.0,
+        gt=0,
+        description="each round buys so many times as many labels as the one before; 1: all the same; "
+        "not of pixels",
+    )
     rounding: Literal["nearest_total", "ceil_per_round"] = Field(
         "nearest_total",
         description="nearest_total: round the whole, the rest goes to the last rounds; "
@@ -355,6 +361,10 @@ class Config(Strict):
     @model_validator(mode="after")
     def _times(self) -> "Config":
         ask_epochs(self)
+        if self.ask.growth != 1 and self.task.bought != "image":
+            raise ValueError("ask.growth is for images: pixels are bought in equal rounds, ask.growth=1")
+        if self.ask.growth != 1 and self.ask.rounding == "ceil_per_round":
+            raise ValueError("ask.growth needs ask.rounding=nearest_total: rounds that grow are not equal")
         return self
 
     def identity(self) -> dict[str, Any]:

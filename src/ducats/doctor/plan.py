@@ -125,7 +125,7 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
     if found.of_pixels and config.task.bought != "image":
         yield from asked_pixels(config, found, pool, after)
         return
-    labels = split_budget(config.ask.budget, pool, len(after), config.ask.rounding)
+    labels = split_budget(config.ask.budget, pool, len(after), config.ask.rounding, config.ask.growth)
     spread = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
     each = " each" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, after))

@@ -155,6 +155,10 @@ class Remembered:
             int, tuple[Tensor, Output]
         ] = {}  # the images, too: an address must not be used again
 
+    def __getattr__(self, name: str) -> Any:
+        """Anything else is the model's own: an objective of a user's may look at its parameters."""
+        return getattr(self._model, name)
+
     def __call__(self, images: Tensor) -> Output:
         """What the model says, with gradients."""
         if id(images) not in self._said:

@@ -38,6 +38,8 @@ def clue(slate: Slate, *, temperature: float = 1.0, exact: float = EXACT) -> Ten
         # Regions that overlap would be bought twice: as many as certainly do not, the most uncertain first.
         apart = best(weights, max(slate.budget, len(rows) // (2 * rows.apart + 1) ** 2), rows)
         order, rows, weights = order[apart], rows[apart], weights[apart]
+        if len(order) <= slate.budget:
+            return order
     check_feasible("clue", rows, slate.budget, most=CLUSTERS, gigabytes=GIGABYTES, number=4)
     features = features_of(rows, "clue").float()
     return order[one_of_each(features, weights, slate.budget, slate.generator, exact=exact)]

@@ -46,8 +46,8 @@ def features_of(rows: Rows, query: str) -> Tensor:
         if gigabytes > GIGABYTES:
             raise UserError(
                 f"the query {query!r} would need {gigabytes:.1f} GB of features of one image, and "
-                f"{GIGABYTES:g} GB are the most: set task.unit=superpixel or task.unit=image, or choose another "
-                "query.name"
+                f"{GIGABYTES:g} GB are the most: set task.unit=superpixel or task.unit=image, "
+                "or choose another query.name"
             )
     features = rows.features.flatten(1).contiguous()
     if not bool(features.sum().isfinite()):

@@ -48,6 +48,8 @@ def las(slate: Slate, *, K: int = 10, M: float = 10.0, pairs: float = PAIRS, exa
     among = _sought(rows, K, pairs, slate.generator)
     score = propagated(features, dirichlet.expected_probability(rows.z.float()), among, K)
     kept = best(score, math.ceil((1 + M) * slate.budget - 1e-9), rows)
+    if len(kept) <= slate.budget:
+        return order[kept]
     even = torch.ones(len(kept))
     return order[kept[one_of_each(features[kept], even, slate.budget, slate.generator, exact=exact)]]
 

@@ -113,7 +113,8 @@ def tune(
             continue
         say(f"{number} of {len(planned)}: {words(trial.point)}: risk {outcome.risk:.4f}")
         outcomes.append(outcome)
-        _write(out / "tune.json", criterion, outcomes, failed, {})
+        known[trial.name] = outcome
+        _write(out / "tune.json", criterion, list(known.values()), failed, {})
     if not outcomes:
         raise UserError(f"all {len(planned)} trials failed, the first with: {next(iter(failed.values()))}")
     outcomes.sort(key=lambda one: one.risk)
@@ -165,8 +166,8 @@ def _says(by: By, loss: Loss, share: float, validation: int) -> str:
     what = "share of errors" if loss == "error" else "mean negative log-likelihood"
     if by == "dev":
         return (
-            f"{what} on the target, estimated by deep embedded validation from {100 * share:g} % of the source, "
-            "which no trial was trained on; no target label decides"
+            f"{what} on the target, estimated by deep embedded validation from {100 * share:g} % of the "
+            "source, which no trial was trained on; no target label decides"
         )
     return (
         f"{what} on {validation} random target images, bought for this, without those that a trial bought "
@@ -207,11 +208,9 @@ def _scored(path: Path, criterion: Mapping[str, Any]) -> dict[str, Outcome]:
         return {}
     try:
         before = json.loads(path.read_text(encoding="utf-8"))
-        return (
-            {one["name"]: Outcome(**one) for one in before["trials"]}
-            if before["criterion"] == criterion
-            else {}
-        )
+        if before["criterion"] != criterion:
+            return {}
+        return {one["name"]: Outcome(**one) for one in before["trials"]}
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} was spoilt: remove it, and the trials are scored anew") from None
 

@@ -1,5 +1,6 @@
 """One trial: a config, its folder, and a run of it in a process of its own."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -56,7 +57,8 @@ def as_process(trial: Trial) -> None:
     """Run a trial as `ducats run` does: nothing of it is left in memory, whatever becomes of it."""
     file = trial.home.folder.with_suffix(".yaml")
     write_text_atomically(file, configs.to_yaml(trial.config))
-    command = [sys.executable, "-m", "ducats", "run", "-c", str(file), "--out", str(trial.home.folder)]
+    child = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]  # it ends when we do
+    command = [*child, "run", "-c", str(file), "--out", str(trial.home.folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 130:
         raise KeyboardInterrupt

@@ -1,0 +1,134 @@
+"""BADGE draws by squared distances of gradients that it never forms."""
+
+import itertools
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+from scipy.stats import chisquare
+from torch import Tensor
+
+from ducats.queries import badge as module
+from ducats.queries import distances
+from ducats.queries.badge import badge
+from ducats.rows import Rows, Slate
+
+
+def slate(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> Slate:
+    where = torch.arange(len(z))
+    rows = Rows(where, torch.zeros_like(where), {"z": z, "features": features})
+    return Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(seed))
+
+
+def pool(seed: int, count: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    z, features = torch.randn(count, 4, generator=generator) * 2, torch.randn(count, 5, generator=generator)
+    return z, features.relu()
+
+
+def gradients(z: Tensor, features: Tensor) -> np.typing.NDArray[np.float64]:
+    """Slope of the cross-entropy by the last layer's weights, by autograd, row by row."""
+    found = []
+    for logits, seen in zip(z.double(), features.double(), strict=True):
+        weights = torch.zeros(len(logits), len(seen), dtype=torch.float64, requires_grad=True)
+        loss = torch.nn.functional.cross_entropy((weights @ seen + logits)[None], logits.argmax()[None])
+        found.append(torch.autograd.grad(loss, weights)[0].flatten().numpy())
+    return np.stack(found)
+
+
+def test_the_first_is_the_longest_gradient() -> None:
+    for seed in range(5):
+        z, features = pool(seed, 40)
+        longest = (gradients(z, features) ** 2).sum(1).argmax()
+        assert badge(slate(z, features, 3)).tolist()[0] == longest
+
+
+def test_distances_are_those_of_the_gradients() -> None:
+    z, features = pool(0, 60)
+    g = gradients(z, features)
+    factors = [module._residual(z), features]
+    found = distances.squared_to_nearest(factors, [factor[:7] for factor in factors])
+    np.testing.assert_allclose(found, (cdist(g, g[:7]) ** 2).min(1), rtol=1e-5, atol=1e-9)
+    assert (found[:7] == 0).all()
+
+
+@pytest.mark.parametrize("patience", [0, 10**9])
+def test_draws_are_by_squared_distance(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Also where no distance is ever brought up to date but those of rows that are drawn.
+    monkeypatch.setattr(module, "PATIENCE", patience)
+    z, features = pool(3, 6)
+    squared = cdist(gradients(z, features), gradients(z, features)) ** 2
+    first = int(badge(slate(z, features, 1))[0])
+    runs = 1500
+    seen = Counter(tuple(badge(slate(z, features, 3, seed)).tolist()) for seed in range(runs))
+    pairs = list(itertools.permutations([row for row in range(6) if row != first], 2))
+    expected = []
+    for second, third in pairs:
+        after = np.minimum(squared[first], squared[second])
+        expected.append(squared[first, second] / squared[first].sum() * after[third] / after.sum())
+    assert set(seen) <= {(first, *pair) for pair in pairs}
+    often = [seen[first, second, third] for second, third in pairs]
+    assert chisquare(often, np.array(expected) * runs).pvalue > 0.01
+
+
+def test_one_of_each_kind_and_then_any() -> None:
+    z = torch.tensor([[1.0, 0.0], [0.3, 0.1], [0.0, 2.0]]).repeat(5, 1)
+    features = torch.tensor([[0.1, 2.0], [3.0, 0.7], [0.9, 0.9]]).repeat(5, 1)
+    rests = set()
+    for seed in range(20):
+        picks = badge(slate(z, features, 8, seed)).tolist()
+        assert sorted(pick % 3 for pick in picks[:3]) == [0, 1, 2]
+        assert len(set(picks)) == 8
+        rests.add(tuple(picks[3:]))
+    assert len(rests) > 15
+
+
+def test_gradients_that_vanish_leave_the_choice_to_chance() -> None:
+    z, features = torch.tensor([[1000.0, 0.0]] * 30), torch.ones(30, 3)
+    found = [badge(slate(z, features, 30, seed)).tolist() for seed in range(3)]
+    assert all(sorted(picks) == list(range(30)) for picks in found)
+    assert found[0][1:] != found[1][1:]
+
+
+def test_nearly_sure_rows_are_still_told_apart() -> None:
+    # 1 - p is 2e-9 and 4e-9: float32 rounds both to 0.
+    z = torch.tensor([[20.0, 0.0], [19.3, 0.0]], dtype=torch.float32)
+    assert badge(slate(z, torch.ones(2, 3), 1)).tolist() == [1]
+
+
+@pytest.mark.parametrize("budget", [1, 12, 90, 100])
+def test_picks_follow_a_permuted_pool(budget: int) -> None:
+    z, features = pool(1, 90)
+    z[50::6], features[50::6] = z[2], features[2]
+    mixed = torch.randperm(90, generator=torch.Generator().manual_seed(4))
+    given = slate(z, features, budget)
+    straight = badge(given)
+    permuted = badge(Slate(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0)))
+    assert torch.equal(mixed[permuted], straight)
+    assert len(straight.unique()) == min(budget, 90)
+
+
+def test_nothing_to_pick() -> None:
+    z, features = pool(0, 5)
+    assert badge(slate(z, features, 0)).tolist() == badge(slate(z[:0], features[:0], 3)).tolist() == []
+
+
+def test_sizes_of_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, features = pool(2, 300)
+    expected = badge(slate(z, features, 50)).tolist()
+    monkeypatch.setattr(distances, "AT_ONCE", 64)
+    monkeypatch.setattr(distances, "CENTRES", 3)
+    assert badge(slate(z, features, 50)).tolist() == expected
+
+
+def test_regions_overlap_only_when_no_other_is_left() -> None:
+    z, features = pool(6, 40)
+    where = torch.arange(40)
+    rows = Rows(torch.zeros_like(where), where, {"z": z, "features": features}, (1, 40), 1)
+    for seed in range(5):
+        picks = badge(Slate(rows, rows[where[:0]], 13, torch.Generator().manual_seed(seed))).sort().values
+        assert picks.diff().min() > 1
+        everything = badge(Slate(rows, rows[where[:0]], 40, torch.Generator().manual_seed(seed)))
+        assert everything.sort().values.tolist() == where.tolist()

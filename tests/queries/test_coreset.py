@@ -1,0 +1,162 @@
+"""CoreSet covers its pool as a plain greedy k-centre does; what it shares with others about overlapping rows."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from ducats.errors import UserError
+from ducats.queries import distances
+from ducats.queries.coreset import coreset, coreset_source
+from ducats.rows import Deferred, Rows, Slate
+
+
+def images(features: Tensor, start: int = 0) -> Rows:
+    where = torch.arange(start, start + len(features))
+    return Rows(where, torch.zeros_like(where), {"features": features})
+
+
+def ask(features: Tensor, budget: int, labelled: Tensor | None = None, **knobs: Any) -> list[int]:
+    bought = images(features[:0] if labelled is None else labelled, 1000)
+    source = knobs.pop("source", None)
+    given = None if source is None else images(source)
+    slate = Slate(images(features), bought, budget, torch.Generator().manual_seed(0), given)
+    picks: list[int] = coreset(slate, **knobs).tolist()
+    return picks
+
+
+def line(*places: float) -> Tensor:
+    return torch.tensor(places)[:, None]
+
+
+def pool(seed: int, count: int = 200) -> Tensor:
+    features = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed)).relu()
+    features[count // 2 :: 9] = features[3]  # twins
+    return features
+
+
+def plain(features: Tensor, budget: int, centres: Tensor) -> list[int]:
+    """Greedy k-centre with every distance computed anew."""
+    x, known = features.double().numpy(), [*centres.double().numpy()]
+    picks = list[int]()
+    if not known:
+        picks.append(int(((x - x.mean(0)) ** 2).sum(1).argmin()))
+        known.append(x[picks[0]])
+    while len(picks) < budget:
+        distance = cdist(x, np.stack(known)).min(1)
+        distance[picks] = -1
+        picks.append(int(distance.argmax()))
+        known.append(x[picks[-1]])
+    return picks[:budget]
+
+
+def test_the_farthest_from_labels_and_picks_by_hand() -> None:
+    places = line(1, 2, 6, 20, 14, 3)
+    # From the label at 0: 20. Then 14 is 6 from 20, and 6 is 6 from 0: the lower address. Then 14, then 3.
+    assert ask(places, 4, line(0)) == [3, 2, 4, 5]
+    assert ask(places, 2, line(0, 19)) == [2, 4]
+
+
+def test_without_a_label_it_starts_in_the_middle() -> None:
+    assert ask(line(0, 10, 4, 5, 7), 3) == [3, 0, 1]  # the mean is 5.2; then 0 and 10 are 5 away
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("bought", [0, 7])
+def test_picks_are_those_of_computing_everything(seed: int, bought: int) -> None:
+    features, labelled = pool(seed), pool(seed + 50)[:bought]
+    assert ask(features, 60, labelled) == plain(features, 60, labelled)
+
+
+def test_the_source_can_be_what_is_covered() -> None:
+    features, source, labelled = pool(0), pool(1) + 1, pool(2)[:4]
+    found = ask(features, 30, labelled, source=source, centres="source_and_labelled")
+    assert found == plain(features, 30, torch.cat([labelled, source]))
+    assert found != ask(features, 30, labelled, source=source)
+    assert ask(line(1, 9), 1, line(0), source=line(8), centres="source_and_labelled") == [0]
+    assert coreset_source({}) == coreset_source({"centres": "labelled"}) == ()
+    assert coreset_source({"centres": "source_and_labelled"}) == ("features",)
+
+
+def test_what_it_cannot_do_is_said() -> None:
+    with pytest.raises(UserError, match=r"query.knobs.centres=labelled"):
+        ask(pool(0), 3, centres="source_and_labelled")
+    with pytest.raises(ValueError, match="labelled or source_and_labelled, not nothing"):
+        ask(pool(0), 3, centres="nothing")
+    with pytest.raises(ValueError, match="no finite numbers"):
+        ask(line(1, float("nan")), 1)
+
+
+@pytest.mark.parametrize("budget", [1, 9, 200, 300])
+def test_picks_follow_a_permuted_pool(budget: int) -> None:
+    rows, mixed = images(pool(4)), torch.randperm(200, generator=torch.Generator().manual_seed(1))
+    slates = (Slate(r, r[mixed[:0]], budget, torch.Generator()) for r in (rows, rows[mixed]))
+    straight, permuted = (coreset(slate) for slate in slates)
+    assert torch.equal(mixed[permuted], straight)
+    assert len(straight.unique()) == min(budget, 200)
+
+
+def test_identical_rows_are_bought_in_their_order() -> None:
+    assert ask(torch.ones(5, 3), 4) == [0, 1, 2, 3]
+    assert ask(torch.full((5, 3), 0.1), 4, torch.full((1, 3), 0.1)) == [0, 1, 2, 3]
+
+
+def test_nothing_to_pick() -> None:
+    assert ask(pool(0), 0) == ask(pool(0)[:0], 3) == []
+
+
+@pytest.mark.parametrize("few", [1, 5])
+def test_sizes_of_pieces_do_not_matter(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = ask(pool(5), 80, pool(6)[:20])
+    monkeypatch.setattr(distances, "AT_ONCE", 40 * few)
+    monkeypatch.setattr(distances, "CENTRES", few)
+    monkeypatch.setattr(distances, "FEW", few)
+    monkeypatch.setattr("ducats.queries.coreset.TOGETHER", few)
+    assert ask(pool(5), 80, pool(6)[:20]) == expected
+
+
+def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Groups of near twins: once a group has a pick, its rows are not looked at again.
+    group = torch.arange(4000) % 40
+    features = 10 * torch.eye(40)[group] + 0.01 * torch.rand(
+        4000, 40, generator=torch.Generator().manual_seed(0)
+    )
+    compared, whole = [0], distances.squared_to_nearest
+
+    def counted(rows: list[Tensor], centres: list[Tensor]) -> Tensor:
+        compared[0] += len(rows[0]) * len(centres[0])
+        return whole(rows, centres)
+
+    monkeypatch.setattr("ducats.queries.coreset.squared_to_nearest", counted)
+    picks = ask(features, 400)
+    assert sorted(group[picks[:40]].tolist()) == list(range(40))
+    assert picks == plain(features, 400, features[:0])
+    assert compared[0] < 4000 * 400 / 5
+
+
+def test_regions_overlap_only_when_no_other_is_left() -> None:
+    where = torch.arange(24)  # a map of 2 x 12, and regions that reach two pixels far
+    rows = Rows(torch.zeros_like(where), where, {"features": where[:, None].float()}, (2, 12), 2)
+    column = coreset(Slate(rows, rows[where[:0]], 6, torch.Generator())) % 12
+    apart = (column[:4, None] - column[:4]).abs() + 99 * torch.eye(4)
+    assert apart.min() > 2  # more than four do not fit side by side here
+    assert (column[4:, None] - column[:4]).abs().min() <= 2
+    everything = coreset(Slate(rows, rows[where[:0]], 24, torch.Generator()))
+    assert everything.sort().values.tolist() == where.tolist()
+
+
+def test_more_features_of_pixels_than_fit_are_refused() -> None:
+    computed = list[int]()
+
+    def features(position: Tensor) -> Tensor:
+        computed.append(len(position))
+        return torch.zeros(1, 2**15).expand(len(position), -1)
+
+    where = torch.arange(50_000)
+    rows = Rows(torch.zeros_like(where), where, {"features": Deferred(features, where)}, (1, 50_000))
+    with pytest.raises(UserError, match=r"6.1 GB of features.*task.unit=superpixel"):
+        coreset(Slate(rows, rows[where[:0]], 3, torch.Generator()))
+    assert computed == [1]
