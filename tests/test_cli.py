@@ -15,12 +15,16 @@ from PIL import Image
 
 import tiny_streets
 from conftest import QUICK
-from ducats.cli import main
+from ducats.cli import leaving, main
+from ducats.config import shipped
 from ducats.data import toy
 from ducats.rundir import RunDir
 
 QUICKLY = tuple(part for setting in QUICK for part in ("--set", setting))
-COMMANDS = ("run", "evaluate", "predict", "report", "labels", "picks", "config", "doctor", "demo", "queries")
+COMMANDS = (
+    *("run", "demo", "sweep", "table", "tune", "evaluate", "predict", "report", "labels", "picks"),
+    *("config", "doctor", "queries", "methods"),
+)
 SMALL = (
     *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
     *("--set", "data.knobs.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
@@ -467,6 +471,22 @@ def test_queries_lists_each_with_one_line(capsys: pytest.CaptureFixture[str]) ->
         assert name in said
 
 
+def test_methods_lists_each_config_with_its_parts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert ducats("methods") == 0
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
+    listed = {row[0]: row[1:] for row in rows if row and row[0]}
+    assert set(listed) == {path.stem for path in (shipped() / "methods").glob("*.yaml")}
+    assert listed["duc-swapped"] == [
+        "duc",
+        "duc",
+        "DUC with its two rounds swapped: U_data first, U_dis second.",
+    ]
+    assert listed["source-only"][1] == "–"
+
+
 def test_config_prints_schema_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("config", "--schema") == 0
     assert "train" in json.loads(capsys.readouterr().out)["properties"]
@@ -552,6 +572,33 @@ def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
     assert running.returncode == 130
     assert "stopped; the same command goes on" in said
     assert "Traceback" not in said
+
+
+def test_the_first_process_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("nobody to wait for"))
+    leaving.let_the_first_process_leave()
+
+
+def test_other_processes_wait_until_whoever_started_them_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.delenv("RANK", raising=False)
+    parents, naps = [7, 7, 7, 7, 1], list[float]()
+    monkeypatch.setattr("os.getppid", lambda: parents.pop(0))
+    monkeypatch.setattr("time.sleep", naps.append)
+    leaving.let_the_first_process_leave()
+    assert (parents, len(naps)) == ([], 3)
+
+
+def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "3")
+    now = [0.0]
+    monkeypatch.setattr("os.getppid", lambda: 7)
+    monkeypatch.setattr("time.monotonic", lambda: now[0])
+    monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
+    leaving.let_the_first_process_leave(seconds=2.0)
+    assert now[0] == pytest.approx(2.0, abs=0.06)
 
 
 def test_root_and_task_want_a_benchmark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

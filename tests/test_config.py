@@ -352,10 +352,12 @@ def test_every_data_set_with_maps_has_a_config_like_segmentation() -> None:
 
 
 METHODS = sorted(path.stem for path in (config.shipped() / "methods").glob("*.yaml"))
+OF_IMAGES = ("duc-fixmatch", "ducats", "euq", "tqs")  # two views, labels or committees of whole images
+OF_PIXELS = [m for m in METHODS if load([f"methods/{m}"]).task.name == "segmentation"]
 
 
 @pytest.mark.parametrize("data", SEGMENTATION)
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in OF_IMAGES])
 def test_every_method_works_on_pixels(data: str, method: str) -> None:
     from ducats.assemble import check_names
 
@@ -364,7 +366,15 @@ def test_every_method_works_on_pixels(data: str, method: str) -> None:
     check_names(loaded, begun=True)  # tries query, objective and schedule on a few zeros
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS if not m.startswith("ripu")])
+@pytest.mark.parametrize("method", OF_IMAGES)
+def test_methods_of_images_say_that_pixels_are_not_for_them(method: str) -> None:
+    from ducats.assemble import check_names
+
+    with pytest.raises(UserError, match=r"(not of|not at|not) pixels.*(choose|set objective)"):
+        check_names(load(["data/streets", f"methods/{method}"]), begun=True)
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS if m not in OF_PIXELS])
 def test_every_other_method_works_on_images(method: str) -> None:
     from ducats.assemble import check_names
 

@@ -54,7 +54,9 @@ def test_columns_are_those_asked_for() -> None:
 
 @pytest.mark.parametrize("name", ["entrpy", "impurity@", "impurity@wide", "published_u_dis", "u_dis@3", ""])
 def test_an_unknown_column_lists_the_known(name: str) -> None:
-    with pytest.raises(UserError, match=r"no column; there are: z, features, domain, .*entropy, .*impurity@NUMBER"):
+    with pytest.raises(
+        UserError, match=r"no column; there are: z, features, domain, .*entropy, .*impurity@NUMBER"
+    ):
         columns_of(torch.zeros(1, 2), None, (name,))
 
 
@@ -67,3 +69,37 @@ def test_images_have_no_impurity(name: str) -> None:
 def test_missing_features_are_one_sentence() -> None:
     with pytest.raises(UserError, match=r"needs 'features', but the model gives none"):
         columns_of(torch.zeros(1, 2), None, ("features",))
+
+
+def test_energies_by_hand() -> None:
+    z = torch.tensor([[0.0, 0.0, 0.0], [3.0, 1.0, -2.0], [800.0, 799.5, 0.0]], dtype=torch.float64)
+    found = columns_of(z, None, ("free_energy", "energy_gap"))
+    assert found["energy_gap"].tolist() == [0.0, -2.0, -0.5]
+    by_sum = [-math.log(3), -math.log(math.exp(3) + math.exp(1) + math.exp(-2))]
+    assert found["free_energy"].tolist() == pytest.approx([*by_sum, -800 - math.log1p(math.exp(-0.5))])
+
+
+def test_variances_are_those_of_the_dirichlet() -> None:
+    z = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).double() * 3
+    found = columns_of(z, None, ("epistemic_variance", "aleatoric_variance"))
+    dirichlet_ = torch.distributions.Dirichlet(z.exp())
+    p = dirichlet_.mean
+    torch.testing.assert_close(found["epistemic_variance"], dirichlet_.variance.mean(1))
+    # The law of total variance of a class: what evidence explains, and the rest.
+    both = found["epistemic_variance"] + found["aleatoric_variance"]
+    torch.testing.assert_close(both, (p * (1 - p)).mean(1))
+
+
+def test_variances_with_much_evidence_and_with_none() -> None:
+    z = torch.tensor([[300.0, 300.0], [-300.0, -300.0]])
+    found = columns_of(z, None, ("epistemic_variance", "aleatoric_variance"))
+    assert found["epistemic_variance"].tolist() == [0.0, 0.25]
+    assert found["aleatoric_variance"].tolist() == [0.25, 0.0]
+
+
+@pytest.mark.parametrize("name", ["domain", "critic", "committee"])
+def test_what_witnesses_say_is_passed_on_or_missed(name: str) -> None:
+    said = torch.arange(6.0).view(2, 3)
+    assert columns_of(torch.zeros(2, 2), None, (name,), {name: said})[name] is said
+    with pytest.raises(UserError, match=f"needs '{name}' .*and no witness tells it"):
+        columns_of(torch.zeros(2, 2), None, (name,))

@@ -397,14 +397,15 @@ def test_queries_and_units_are_tried(root: Path, query: str) -> None:
     assert errors(config(root, f"query={{name: {query}}}", f"task.unit={unit}")) == []
 
 
-def test_more_clusters_than_spread_can_make(root: Path) -> None:
-    settings = "query={name: spread}", "ask={budget: 12%, rounds: 2}"
-    stored = {"size": [300, 300]}  # 12 % of 90000 in two rounds: 5400
+@pytest.mark.parametrize("query", ["spread", "clue", "las"])
+def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
+    settings = f"query={{name: {query}}}", "ask={budget: 24%, rounds: 2}"
+    stored = {"size": [300, 300]}  # 24 % of 90000 in two rounds: 10800
     found = errors(config(root, *settings, **stored))
-    assert has(found, "'spread' would have to make 5400 clusters", "4096 are the most", "task.unit=image")
+    assert has(found, f"{query!r} would have to make 10800 clusters", "8192 are the most", "task.unit=image")
     for unit in ("region", "superpixel"):
         assert errors(config(root, *settings, f"task.unit={unit}", **stored)) == []
-    assert errors(config(root, "query={name: spread}", "ask={budget: 9%, rounds: 2}", **stored)) == []
+    assert errors(config(root, settings[0], "ask={budget: 18%, rounds: 2}", **stored)) == []
     assert errors(config(root, settings[1], **stored)) == []
 
 

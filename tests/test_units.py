@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.criteria import CRITERIA, criterion
+from ducats.criteria import CRITERIA, WHOLE, criterion
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
 from ducats.queries import QUERIES, Strategy
@@ -21,6 +21,7 @@ from ducats.units import Picked, Unit, spend, summary, superpixels
 from ducats.units.scene import Scene
 
 SHAPE = (15, 20)
+HEAD = torch.randn(4, 6, generator=torch.Generator().manual_seed(5))
 UNITS = [Unit("pixel"), Unit("region"), Unit("region", side=5), Unit("superpixel", superpixels=12)]
 
 
@@ -44,6 +45,16 @@ def some(seed: int = 0) -> Tensor:
     return torch.where(luck < 0.2, 1, torch.where(luck < 0.3, VOID, UNLABELLED)).to(torch.int8)
 
 
+def told() -> dict[str, Tensor]:
+    """What witnesses say, on a grid of their own."""
+    generator = torch.Generator().manual_seed(4)
+    return {
+        "domain": torch.rand(3, 4, generator=generator),
+        "critic": torch.randn(3, 4, generator=generator),
+        "committee": torch.randn(3, 4, 3, 4, generator=generator).softmax(1),
+    }
+
+
 def buy(strategy: Strategy, unit: Unit, target: Tensor, budget: int, **given: Any) -> Picked:
     what: dict[str, Any] = {
         "z": maps() if strategy.needs else None,
@@ -51,13 +62,18 @@ def buy(strategy: Strategy, unit: Unit, target: Tensor, budget: int, **given: An
         "pixels": photo(),
         "image": 7,
         "generator": torch.Generator().manual_seed(1),
+        "told": told(),
+        "head": HEAD if strategy.head else None,
     }
     return spend(strategy, unit, target=target, budget=budget, **(what | given))
 
 
+# Those that choose inside an image; others choose among whole maps.
+OF_PARTS = [n for n, strategy in QUERIES.items() if not any(need in WHOLE for need in strategy.needs)]
 every_pair = pytest.mark.parametrize(
     ("name", "unit"),
-    [(n, u) for n in QUERIES for u in UNITS if (n, u.name) != ("ripu", "pixel")],  # a pixel has no impurity
+    # A pixel has no impurity.
+    [(n, u) for n in OF_PARTS for u in UNITS if (n, u.name) != ("ripu", "pixel")],
 )
 
 
@@ -88,7 +104,7 @@ def test_an_image_with_nothing_left_buys_nothing() -> None:
         assert len(buy(QUERIES["duc"], unit, torch.full(SHAPE, VOID, dtype=torch.int8), 5).position) == 0
 
 
-@pytest.mark.parametrize("name", [n for n in QUERIES if n != "ripu"])
+@pytest.mark.parametrize("name", [n for n in OF_PARTS if n != "ripu"])
 def test_pixels_are_picked_as_the_query_would_from_a_table(name: str) -> None:
     """The same query on a slate whose columns were all computed beforehand."""
     strategy, target = QUERIES[name], some()
@@ -100,7 +116,7 @@ def test_pixels_are_picked_as_the_query_would_from_a_table(name: str) -> None:
         slates.append(slate)
         return strategy.query(slate)
 
-    picked = buy(Strategy(noting, strategy.needs), Unit("pixel"), target, 11)
+    picked = buy(replace(strategy, query=noting), Unit("pixel"), target, 11)
     (slate,) = slates
     assert torch.equal(slate.candidates.position, position)
     assert torch.equal(slate.labelled.position, known)
@@ -111,7 +127,7 @@ def test_pixels_are_picked_as_the_query_would_from_a_table(name: str) -> None:
             expected = criterion(need).of(maps()[None]).flatten()
             torch.testing.assert_close(slate.candidates.column(need), expected[position])
             torch.testing.assert_close(slate.labelled.column(need), expected[known])
-    own = Slate(slate.candidates, slate.labelled, 11, torch.Generator().manual_seed(1))
+    own = Slate(slate.candidates, slate.labelled, 11, torch.Generator().manual_seed(1), head=slate.head)
     assert torch.equal(picked.position, position[strategy.query(own)])
 
 
@@ -342,7 +358,9 @@ def test_a_gpu_keeps_the_budget_too(name: str, unit: Unit) -> None:
     strategy, target = QUERIES[name], some()
     features = torch.randn(6, 4, 5).cuda()
     z = maps().cuda() if strategy.needs else None
-    picked = buy(strategy, unit, target.cuda(), 40, z=z, features=features)
+    extra: dict[str, Any] = {"told": {name: map_.cuda() for name, map_ in told().items()}}
+    extra["head"] = HEAD.cuda() if strategy.head else None
+    picked = buy(strategy, unit, target.cuda(), 40, z=z, features=features, **extra)
     assert not picked.position.is_cuda
     assert bool((target.flatten()[picked.position] == UNLABELLED).all())
     if name == "random":

@@ -258,6 +258,10 @@ def _try_query(config: settings.Config, query: Strategy) -> None:
         source = None
         if query.source and config.task.name == "classification":
             source = Rows(where, torch.zeros_like(where), columns_of(z, features, query.source, told))
+        elif query.source:
+            one = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.source, of_map)
+            found = {name: torch.cat([column] * 3) for name, column in one.items()}
+            source = Rows(where, torch.zeros_like(where), found)
         query.query(Slate(rows, rows[where[:1]], 1, generator, source, head))
         return
     target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
@@ -283,7 +287,7 @@ class _Blank(nn.Module):
 
     def __init__(self, pixels: bool) -> None:
         super().__init__()
-        self.network, self.pixels = nn.Linear(1, 1), pixels
+        self.network, self.pixels = nn.Linear(4, 2), pixels
 
     def forward(self, images: Tensor) -> Output:
         """Two classes, four features."""

@@ -28,6 +28,11 @@ TOLD: Mapping[str, str] = MappingProxyType(
     }
 )
 
+# Columns of images that are bought whole, where pixels have labels.
+WHOLE: Mapping[str, str] = MappingProxyType(
+    {"descriptor": "mean features of each class that is predicted in an image: (R, C * D)"}
+)
+
 
 @dataclass(frozen=True)
 class Criterion:
@@ -129,6 +134,11 @@ def criterion(name: str) -> Criterion:
     """Find a criterion, or say which there are."""
     if name in CRITERIA:
         return CRITERIA[name]
+    if name in WHOLE:
+        raise UserError(
+            f"the query needs {name!r}, which maps have that are bought whole: task.name=segmentation and "
+            "task.unit=image, or choose another query.name"
+        )
     kind, _, number = name.partition("@")
     try:
         return NUMBERED[kind](number)

@@ -3,6 +3,7 @@
 import copy
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -373,17 +374,17 @@ class _Story:
             "seed": seed_of(plan.seed, "query", number),
             "fabric": self.fabric,
             "tell": self.beside.tell,
-            "head": self.beside.head() if self.strategy.head else None,
         }
+        head = self.beside.head() if self.strategy.head else None
         if parts.task.whole_images:
             rows = image_table(self.model, parts.pool, self.strategy, **how)
-            generator = fork(plan.seed, "query", number)
-            on_chief(self.fabric, lambda: self._keep_whole(number, rows, generator, asked))
+            more = {"source": self._source_maps(how), "head": head}
+            on_chief(self.fabric, lambda: self._keep_whole(number, rows, asked, more))
             return
         areas, rounds = pixels_of(parts).tolist(), len(plan.ask_after)
         assert plan.pixels is not None
         budget = [part[number - 1] for part in split_pixels(plan.pixels, areas, rounds, plan.rounding)]
-        picks = pick(self.model, parts.pool, self.strategy, budget=budget, **how)
+        picks = pick(self.model, parts.pool, self.strategy, budget=budget, head=head, **how)
         if not self.fabric.is_global_zero:
             for _ in picks:  # takes its part in the passes; the first process writes
                 pass
@@ -392,12 +393,27 @@ class _Story:
             for image, picked in picks:
                 writer.add(image, picked.position, picked.unit)
 
-    def _keep_whole(self, number: int, rows: Rows, generator: torch.Generator, asked: Asked) -> None:
+    def _source_maps(self, how: Mapping[str, Any]) -> Rows | None:
+        """The source's images as rows, where whole maps are bought and the strategy reads them."""
+        source, strategy = self.parts.source, self.strategy
+        if not strategy.source:
+            return None
+        how = {
+            **how,
+            "sizes": bought_sizes(source.images, "network"),
+            "asked": lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
+            "view": view_of(source.images, self.parts.views.scoring),
+        }
+        read = replace(strategy, needs=strategy.source)
+        return image_table(self.model, source.images, read, labels=source.labels, **how)
+
+    def _keep_whole(self, number: int, rows: Rows, asked: Asked, more: Mapping[str, Any]) -> None:
         known = torch.full((len(rows),), UNLABELLED).index_fill_(0, self._bought(number - 1), 0)
         for image in (known == UNLABELLED).nonzero().squeeze(1).tolist():
             if not bool((asked(image) == UNLABELLED).any()):
                 known[image] = VOID  # nothing of it can be asked
-        request = choose(self.strategy, rows, known, self.plan.budget[number - 1], number, generator)
+        budget, generator = self.plan.budget[number - 1], fork(self.plan.seed, "query", number)
+        request = choose(self.strategy, rows, known, budget, number, generator, **more)
         with self.home.request_writer(number) as writer:
             for image in request.image.tolist():
                 picked = whole(asked, image)

@@ -73,16 +73,18 @@ def test_reversed_gradients() -> None:
 def test_a_still_copy_follows_only_when_told() -> None:
     model = Tiny()
     still = Still(model)
+    copied = still.model
+    assert isinstance(copied, Tiny)
     nn.ModuleList([still]).train()  # also when the whole is put into training
     assert not still.model.training
     with torch.no_grad():
         first = model.head.weight.clone()
         model.head.weight.add_(1.0)
-    assert torch.equal(still.model.head.weight, first)
+    assert torch.equal(copied.head.weight, first)
     still.follow(0.25)
-    torch.testing.assert_close(still.model.head.weight, first + 0.25)
+    torch.testing.assert_close(copied.head.weight, first + 0.25)
     still.follow()
-    torch.testing.assert_close(still.model.head.weight, first + 1.0)
+    torch.testing.assert_close(copied.head.weight, first + 1.0)
     assert not any(p.requires_grad for p in still.parameters())
     assert len(list(still.parameters())) == len(list(model.parameters()))
 
@@ -158,7 +160,7 @@ NOTED = Training(noted, Diary, strong=lambda knobs: True)
 def go(folder: Path, objective: Training, query: Strategy | None = None, stop: int | None = None) -> RunDir:
     config = quick("query.name=random", method="random")
     parts, plan = assemble(config, RunDir(folder))
-    parts = replace(parts, objective=objective, **({} if query is None else {"query": query}))
+    parts = replace(parts, objective=objective, query=query or parts.query)
     fabric = make_fabric("cpu")
     fabric.launch()
 

@@ -1,9 +1,12 @@
 """Every query keeps the promises of its kind, over images and over pixel rows."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
 
+from ducats.criteria import WHOLE
 from ducats.errors import UserError
 from ducats.queries import QUERIES, columns_of
 from ducats.rows import Rows, Slate
@@ -35,20 +38,26 @@ def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
         position = where * 5
         columns = scene.regions(needs, 1, position) if "impurity" in needs else scene.pixels(needs, position)
         return Rows(torch.full_like(where, 3), position, columns, SHAPE)
+    return Rows(where * 2, torch.zeros_like(where), images(needs, count, generator))
+
+
+def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict[str, Tensor]:
+    """Columns of images, every seventh of the second half like the first."""
     z = torch.randn(count, 5, generator=generator) * 3
     features, told = torch.randn(count, 8, generator=generator).relu(), witnessed(count, generator)
-    for column in (z, features, *told.values()):
+    whole = {"descriptor": torch.randn(count, 40, generator=generator)}
+    for column in (z, features, *told.values(), *whole.values()):
         column[count // 2 :: 7] = column[0].clone()
-    return Rows(where * 2, torch.zeros_like(where), columns_of(z, features, needs, told))
+    made = columns_of(z, features, [name for name in needs if name not in WHOLE], told)
+    return made | {name: whole[name] for name in needs if name in WHOLE}
 
 
 def slate(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Slate:
     """What the engine would give: the source and the last layer only where they were declared."""
     strategy, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
     if strategy.source and rows.shape is None:
-        z, features = torch.randn(30, 5, generator=generator), torch.randn(30, 8, generator=generator).relu()
-        columns = columns_of(z, features, strategy.source, witnessed(30, generator))
-        source = Rows(torch.arange(30), torch.zeros(30, dtype=torch.long), columns)
+        where = torch.arange(30)
+        source = Rows(where, torch.zeros_like(where), images(strategy.source, 30, generator))
     head = torch.randn(5, 8, generator=generator) if strategy.head else None
     bought = rows[torch.arange(0)] if labelled is None else labelled
     return Slate(rows, bought, budget, torch.Generator().manual_seed(seed), source, head)
@@ -58,10 +67,15 @@ def ask(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None
     return QUERIES[name].query(slate(name, rows, budget, seed, labelled))
 
 
+def of_whole_maps(name: str) -> bool:
+    return any(need in WHOLE for need in QUERIES[name].needs)
+
+
 every_query = pytest.mark.parametrize("name", QUERIES)
 every_kind = pytest.mark.parametrize(
     ("name", "pixels"),
-    [(n, True) for n in QUERIES] + [(n, False) for n, strategy in QUERIES.items() if not strategy.of_pixels],
+    [(n, True) for n in QUERIES if not of_whole_maps(n)]
+    + [(n, False) for n in QUERIES if of_whole_maps(n) or not QUERIES[n].of_pixels],
 )
 
 
@@ -108,7 +122,7 @@ def test_it_says_what_it_does(name: str) -> None:
     assert "\n" not in QUERIES[name].summary
 
 
-@pytest.mark.parametrize("name", [n for n, strategy in QUERIES.items() if strategy.of_pixels])
+@pytest.mark.parametrize("name", [n for n in QUERIES if QUERIES[n].of_pixels and not of_whole_maps(n)])
 def test_queries_that_look_around_refuse_images(name: str) -> None:
     with pytest.raises(UserError, match=r"pixels have and images have not.*segmentation"):
         table(name, 5, pixels=False)
@@ -152,5 +166,23 @@ def test_what_it_reads_of_the_source_follows_from_its_knobs(centres: str, source
 
 
 def test_a_witness_that_is_silent_is_one_sentence() -> None:
-    with pytest.raises(UserError, match="needs 'critic' .*and no witness tells it"):
+    with pytest.raises(UserError, match=r"needs 'critic' .*and no witness tells it"):
         columns_of(torch.zeros(1, 2), None, QUERIES["waal"].needs, {"domain": torch.zeros(1)})
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@every_kind
+def test_a_gpu_keeps_the_budget_too(name: str, pixels: bool) -> None:
+    def there(rows: Rows | None) -> Rows | None:
+        if rows is None:
+            return None
+        columns = {column: rows.column(column).cuda() for column in rows.columns}
+        return Rows(rows.image.cuda(), rows.position.cuda(), columns, rows.shape)
+
+    here = slate(name, table(name, 60, pixels), 9)
+    head = None if here.head is None else here.head.cuda()
+    candidates, labelled, source = map(there, (here.candidates, here.labelled, here.source))
+    assert candidates is not None
+    assert labelled is not None
+    picks = QUERIES[name].query(Slate(candidates, labelled, 9, torch.Generator(), source, head))
+    assert len(picks.unique()) == 9

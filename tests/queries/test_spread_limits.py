@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ducats.errors import UserError
 from ducats.queries import QUERIES
-from ducats.queries.spread import CLUSTERS
+from ducats.queries.clusters import CLUSTERS
 from ducats.rows import Deferred, Rows, Slate
 
 
@@ -29,7 +29,7 @@ def slate(candidates: int, budget: int, width: int, computed: list[int]) -> Slat
 @pytest.mark.parametrize(
     ("candidates", "budget", "width", "said"),
     [
-        (CLUSTERS + 2, CLUSTERS + 1, 1, "4097 clusters, and 4096 are the most"),
+        (CLUSTERS + 2, CLUSTERS + 1, 1, "8193 clusters, and 8192 are the most"),
         (50_000, 2_000, 2**15, "4.9 GB of features, and 2 GB are the most"),
     ],
 )

@@ -1,8 +1,8 @@
 """The command `ducats`. Each subcommand parses, calls one function, prints what came out.
 
-Exit codes: 0 done, 1 a defect of ours, findings of the doctor or a run of a sweep that failed, 2 bad input, 3
-waiting for people's answers. Torch is imported inside the subcommands, so that `--help` answers at once. A file
-for each group of commands: importing it is what adds them.
+Exit codes: 0 done, 1 a defect of ours, findings of the doctor or a sweep's run that failed, 2 bad input, 3
+waiting for people's answers. Torch is imported inside the subcommands, so that `--help` answers at once.
+There is a file for each group of commands: importing it is what adds them.
 """
 
 import sys
@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from ducats.cli import asking, sweeping, trained, training
+from ducats.cli import asking, sweeping, trained, training, tuning
 from ducats.cli.base import app, console
 from ducats.cli.leaving import leave_together, let_the_first_process_leave, say, stop_writing
 from ducats.errors import AwaitingLabels, UserError
 
-__all__ = ["app", "asking", "console", "main", "sweeping", "trained", "training"]
+__all__ = ["app", "asking", "console", "main", "sweeping", "trained", "training", "tuning"]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Commands that train nothing: what a config comes to, what is wrong with it, what there is to choose from."""
+"""Commands that train nothing: what a config comes to, what is wrong with it, what there is to choose."""
 
 import itertools
 import re
@@ -83,9 +83,9 @@ def queries() -> int:
 
 
 def first_sentence(text: str) -> str:
-    """The first sentence of the comment that a config begins with.
+    r"""The first sentence of the comment that a config begins with.
 
-    >>> first_sentence("# One thing. And\\n# another.\\nmethod: a\\n")
+    >>> first_sentence("# One thing. And\n# another.\nmethod: a\n")
     'One thing.'
     """
     comment = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
@@ -105,6 +105,8 @@ def methods() -> int:
         settled = load([path])
         asks = settled.ask.rounds != 0
         query = settled.query.name if asks else "–"
-        table.add_row(path.stem, settled.objective.name, query, first_sentence(path.read_text(encoding="utf-8")))
+        table.add_row(
+            path.stem, settled.objective.name, query, first_sentence(path.read_text(encoding="utf-8"))
+        )
     console.print(table)
     return 0

@@ -1,7 +1,7 @@
 """A command on behalf of another process: ``python -m ducats.cli.child PARENT run ...``.
 
-Whoever started it may be killed in a way that nobody can answer. Then it ends, too: a run without its sweep would
-hold its folder against the next one.
+Whoever started it may be killed in a way that nobody can answer. Then it ends, too: a run without its sweep
+would hold its folder against the next one.
 """
 
 import os

@@ -31,8 +31,8 @@ def sweep(
 ) -> int:
     """Run methods x tasks x seeds, several at a time. The same command goes on after a kill.
 
-    Each run has a folder of its own, named by its config's digest; what is finished is skipped, and one run that
-    fails does not stop the rest (exit code 1 in the end). `ducats table OUT` makes the table.
+    Each run has a folder of its own, named by its config's digest; what is finished is skipped, and one run
+    that fails does not stop the rest (exit code 1 in the end). `ducats table OUT` makes the table.
 
     Args:
         name: A YAML file, or one of the package's by name: office-home, ablation, digits, ...

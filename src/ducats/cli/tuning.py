@@ -17,7 +17,7 @@ def tune(
     over: Annotated[list[str] | None, Parameter(negative=())] = None,
     by: Literal["dev", "bought"] = "dev",
     trials: int = 20,
-    loss: Literal["error", "nll"] = "error",
+    loss: Literal["error", "nll"] | None = None,
     normalise: Literal["none", "max", "standardize"] | None = None,
     validation: int | None = None,
     out: Path | None = None,
@@ -34,7 +34,8 @@ def tune(
         by: dev: deep embedded validation, from a share of the source that is not trained on
             (evaluation.source_share, by default 0.2); bought: from labels of random target images.
         trials: Combinations to try, drawn at random.
-        loss: What is estimated: the share of errors, or the mean negative log-likelihood.
+        loss: What is estimated: the share of errors (the default for bought), or the mean negative
+            log-likelihood (for dev: a good model makes no errors on the source).
         normalise: DEV: what is done to the weights; by default none.
         validation: Labels to buy for --by bought, besides those that trials buy; by default 50.
         out: The folder of the search, by default runs/tune-DATA-METHOD-DIGEST.

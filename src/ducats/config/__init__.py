@@ -5,7 +5,9 @@ name the file and the nearest known name. Parts never see any of this: ``assembl
 flat arguments.
 """
 
+from ducats.config.base import Part
 from ducats.config.loading import explain, find, load, merge, shipped, to_yaml
-from ducats.config.schema import Config, Part, View, ask_epochs
+from ducats.config.schema import Config, ask_epochs
+from ducats.config.views import View
 
 __all__ = ["Config", "Part", "View", "ask_epochs", "explain", "find", "load", "merge", "shipped", "to_yaml"]

@@ -10,7 +10,8 @@ from typing import Any, Literal, get_args, get_origin
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from ducats.config.schema import Config, Objective, Query, View
+from ducats.config.schema import Config, Objective, Query
+from ducats.config.views import View
 from ducats.errors import UserError
 
 Layer = Mapping[str, Any]

@@ -123,8 +123,8 @@ def hold_out_source(shift: Shift, share: float) -> tuple[Shift, Domain | None]:
     inside, outside = _share_of_each(source.labels, share, "held out source")
     if not len(inside) or not len(outside):
         raise UserError(
-            f"evaluation.source_share={share} of {len(source)} source images leaves nothing to train on or to "
-            "validate with: choose another share, or 0 for none"
+            f"evaluation.source_share={share} of {len(source)} source images leaves nothing to train on or "
+            "to validate with: choose another share, or 0 for none"
         )
     kept, held = (
         Domain(_some(source.images, index), _some_labels(source.labels, index), source.classes)

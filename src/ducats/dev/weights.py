@@ -13,6 +13,7 @@ DECAYS = tuple(10 ** (-exponent / 2) for exponent in range(2, 11))  # 1e-1 ... 1
 HELD_OUT = 0.2  # of the classifier's own samples
 BATCH, RATE, EPOCHS, PATIENCE = 128, 1e-3, 100, 5
 MOST = 2000  # samples of each domain that it learns from
+LARGEST = 50.0  # logarithm of a weight: more is as good as infinite, and would overflow
 
 
 @dataclass(frozen=True)
@@ -55,14 +56,15 @@ def domain_weights(
         for side in ([slice(cut) for cut in cuts], [slice(cut, None) for cut in cuts])
     )
     # The ratio of densities does not change with the scale of the features; learning does.
-    mean, scale = kept[0].mean(0), kept[0].std(0).clamp_min(1e-6)
+    mean, scale = kept[0].mean(0), kept[0].std(0)
+    scale[scale < 1e-6] = 1.0  # a feature that never fires: what little there is of it must not be blown up
     train, test = (((x - mean) / scale).to(device) for x in (kept[0], held[0]))
     parameters, accuracy, best = _fit(train, kept[1].to(device), test, held[1].to(device), luck)
     with torch.no_grad():
         asked = ((source_validation.float().cpu() - mean) / scale).to(device)
         log_odds = _logits(asked, parameters)[best].double().cpu()
     ratio = (len(source) - cuts[0]) / (len(foreign) - cuts[1])
-    return Weights(log_odds.exp() * ratio, accuracy, DECAYS[best])
+    return Weights(log_odds.clamp(-LARGEST, LARGEST).exp() * ratio, accuracy, DECAYS[best])
 
 
 def _some(features: Tensor, most: int, luck: torch.Generator) -> Tensor:

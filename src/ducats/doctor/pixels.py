@@ -8,7 +8,7 @@ from ducats.budget import split_pixels
 from ducats.config import Config
 from ducats.doctor.finding import Finding, images
 from ducats.doctor.found import Survey
-from ducats.queries.spread import CLUSTERS, REMEDY
+from ducats.queries.clusters import CLUSTERS, REMEDY
 
 
 def check_pixels(config: Config, found: Survey) -> Iterator[Finding]:
@@ -77,14 +77,18 @@ def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int])
         )
 
 
+CLUSTERING = ("clue", "las", "spread")  # queries that make as many clusters as they buy labels
+
+
 def _check_clusters(config: Config, at_once: int) -> Iterator[Finding]:
-    """Whether `spread` can cluster what is asked for.
+    """Whether a query that clusters can do so with what is asked for.
 
     Args:
         config: the plan.
         at_once: pixels of one image in one round, at most.
     """
-    if config.query.name != "spread":
+    query = config.query.name
+    if query not in CLUSTERING:
         return
     task = config.task
     of_unit = {"region": math.ceil(at_once / task.side**2), "superpixel": min(at_once, task.superpixels)}
@@ -92,7 +96,7 @@ def _check_clusters(config: Config, at_once: int) -> Iterator[Finding]:
     if clusters > CLUSTERS:
         yield Finding(
             "error",
-            f"the query 'spread' would have to make {clusters} clusters of one image in one round, and "
+            f"the query {query!r} would have to make {clusters} clusters of one image in one round, and "
             f"{CLUSTERS} are the most: {REMEDY}",
         )
 

@@ -8,7 +8,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, Images
+from ducats.domain import UNLABELLED, Images, Labels
 from ducats.engine.forward import Tell, check_finite, luck_of, said
 from ducats.engine.processes import gather, share_of, together
 from ducats.engine.task import Task
@@ -109,8 +109,12 @@ def image_table(
     seed: int,
     fabric: Fabric,
     tell: Tell | None = None,
+    labels: Labels | None = None,
 ) -> Rows:
-    """One row per image, what its pixels say put together, for images that are bought whole; see ``pick``."""
+    """One row per image, what its pixels say put together, for images that are bought whole; see ``pick``.
+
+    The same of the source, whose labels are known: its descriptors are of pixels that are predicted rightly.
+    """
     everyone = torch.arange(len(pool))
     rows = Rows(everyone, torch.zeros_like(everyone), {})
     if not strategy.needs:
@@ -129,7 +133,8 @@ def image_table(
             for place, image in enumerate(index.tolist()):
                 z, features, told = _maps(output, place, sizes[image], strategy, task)
                 target = asked(image).to(fabric.device)
-                for name, column in summary(z, features, target, strategy.needs, told).items():
+                truth = None if labels is None else labels[image].to(fabric.device)
+                for name, column in summary(z, features, target, strategy.needs, told, truth).items():
                     found[name].append(column.cpu())
 
     together(fabric, look)
@@ -148,11 +153,11 @@ def whole(asked: Asked, image: int) -> Picked:
 def _maps(
     output: Output, place: int, size: Tensor, strategy: Strategy, task: Task
 ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-    """Log alpha of each pixel of one image, ``(C, H, W)``; if needed, what the last layer and witnesses see."""
+    """Log alpha of each pixel of one image, ``(C, H, W)``; if needed, what last layer and witnesses see."""
     tall, wide = (int(side) for side in size)
     z = dense(output._replace(z=output.z[place : place + 1]), (tall, wide), twice=task.twice)
     told = {name: column[place] for name, column in (output.told or {}).items()}
-    if "features" not in strategy.needs or output.features is None:
+    if not {"features", "descriptor"} & set(strategy.needs) or output.features is None:
         return z[0], None, told
     return z[0], output.features[place], told
 

@@ -109,9 +109,7 @@ class Training:
         companion = None
         if self.companion is not None:
             companion = partial(self.companion, **_those_of(self.companion, knobs))
-        return replace(
-            self, loss=partial(self.loss, **loss), companion=companion, knobs=dict(knobs)
-        )
+        return replace(self, loss=partial(self.loss, **loss), companion=companion, knobs=dict(knobs))
 
     def wants_strong(self) -> bool:
         """Whether batches must hold unlabelled images in the strong view, too."""

@@ -1,22 +1,38 @@
-"""DUC's objective (Xie et al., ICLR 2023, section 3.4)."""
+"""DUC's objective (Xie et al., ICLR 2023, section 3.4), and what it shares with others on a Dirichlet."""
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Literal, NamedTuple
 
 from torch import Tensor
 
+from ducats.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
-from ducats.domain import UNLABELLED
+from ducats.errors import UserError
 from ducats.objectives.batch import Batch, Forward, Losses, known
+from ducats.objectives.certainty import Certainty
+from ducats.objectives.companion import Beside
+from ducats.objectives.fixmatch import fixmatch as fixmatch_loss
+from ducats.objectives.fixmatch import unnoted
 from ducats.objectives.means import means
+from ducats.objectives.unlabelled import over_unlabelled, unlabelled
 from ducats.rows import Output
 
 Weights = Mapping[str, float]
 
 
+class Calm(NamedTuple):
+    """What is to be lowered on unlabelled target."""
+
+    weights: Weights
+    values: Callable[[Tensor], Mapping[str, Tensor]]  # from log alpha to values by name, those of `weights`
+    where: Callable[[Tensor], Tensor] = unlabelled  # of pixels, those that count
+
+
 def duc(
     model: Forward,
     batch: Batch,
+    companion: Certainty | None = None,  # noqa: ARG001 - its labels come with the batch
     *,
     nll: float = 1.0,
     kl: float = 1.0,
@@ -25,6 +41,8 @@ def duc(
     source: float = 1.0,
     target: float = 1.0,
     void: Literal["left_out", "unlabelled"] = "left_out",
+    fixmatch: float = 0.0,
+    tau: float = 0.8,
 ) -> Losses:
     """Evidential fit where labels are known; less of both uncertainties where they are not.
 
@@ -35,6 +53,7 @@ def duc(
     Args:
         model: images to log alpha.
         batch: the step's data.
+        companion: certainty sampling; its labels come with the batch, so that nothing is read of it here.
         nll: weight of the evidential negative log-likelihood.
         kl: weight of the divergence of misleading evidence from none, divided by the number of classes.
         beta: weight of the distribution uncertainty of unlabelled target.
@@ -43,34 +62,100 @@ def duc(
         source: weight of the source's terms.
         target: weight of the labelled target's terms.
         void: whether a pixel that has no class is left out, or counts as unlabelled, as was published.
+        fixmatch: weight of FixMatch on unlabelled images, which the paper's appendix adds with 1.
+        tau: FixMatch's threshold: a prediction counts that is more probable.
     """
     if void not in ("left_out", "unlabelled"):
         raise ValueError(f"void is 'left_out' or 'unlabelled', not {void!r}")
-    fit = {"nll": source * nll, "kl": source * kl}
-    fit_target = {"nll": target * nll, "kl": target * kl}
-    usual = 0.05 if batch.target is None and batch.source.labels.ndim == 1 else 0.01
-    calm = {"u_dis": beta, "u_data": usual if lambda_ is None else lambda_}
+    images = batch.target is None and batch.source.labels.ndim == 1
+    usual = 0.05 if images else 0.01
+    calm = Calm(
+        {"u_dis": beta, "u_data": usual if lambda_ is None else lambda_},
+        both_uncertainties,
+        unlabelled if void == "left_out" else _without_class,
+    )
+    more = partial(_taught, weight=fixmatch, tau=tau) if fixmatch else None
+    return evidential(model, batch, {"nll": nll, "kl": kl}, calm, source=source, target=target, more=more)
+
+
+def sure_of_evidence(beside: Beside, *, certainty: float = 0.0) -> Certainty:
+    """DUC's companion: certainty sampling by U_dis, if it is asked for.
+
+    Args:
+        beside: what it is made for.
+        certainty: rate of certainty sampling; 0: none.
+    """
+    return Certainty(beside, CRITERIA["u_dis"].of, rate=certainty, knob="certainty")
+
+
+def evidential(
+    model: Forward,
+    batch: Batch,
+    fit: Weights,
+    calm: Calm,
+    *,
+    source: float = 1.0,
+    target: float = 1.0,
+    more: Callable[[Forward, Batch], Losses] | None = None,
+) -> Losses:
+    """Evidential fit where labels are known, something to be lowered where they are not.
+
+    Args:
+        model: images to log alpha.
+        batch: the step's data.
+        fit: weights of ``nll`` and ``kl``.
+        calm: of unlabelled target.
+        source: weight of the source's fit.
+        target: weight of the fit to labelled target, and to what the objective labelled itself.
+        more: other losses, whose images pass after the unlabelled ones.
+    """
+    fit_target = {name: target * weight for name, weight in fit.items()}
+    fit = {name: source * weight for name, weight in fit.items()}
     losses: Losses = {}
     # The order of the forwards is the published one: running batch statistics end nearer to the target's.
     if any(fit.values()):
         losses |= _fit("source", model(batch.source.images), batch.source.labels, fit)
-    if batch.unlabelled is not None and any(calm.values()):
-        values = _uncertainties(model(batch.unlabelled).z, calm)
-        losses |= _weighted("unlabelled", calm, tuple(v.mean() for v in values))
+    if batch.target is None:
+        losses |= _calmed(model, batch, calm)
+    if more is not None:
+        losses |= more(model, batch)
     fits_pixels = batch.bought and any(fit_target.values())
-    if batch.target is not None and (fits_pixels or any(calm.values())):
-        output, labels = model(batch.target.images), batch.target.labels
+    if batch.target is not None and (fits_pixels or any(calm.weights.values())):
+        output = model(batch.target.images)
         if fits_pixels:
-            losses |= _fit("labelled", output, labels, fit_target)
-        unknown = _unlabelled if void == "left_out" else _without_class
-        if any(calm.values()):
-            found = means(output, lambda z, _: _uncertainties(z, calm), labels, unknown)
-            losses |= _weighted("unlabelled", calm, found)
-    if batch.labelled is not None and any(fit_target.values()):
-        bought = _fit("labelled", model(batch.labelled.images), batch.labelled.labels, fit_target)
-        # Where images are bought whole there is a target stream, too: of other images, without labels.
-        losses |= {name: losses[name] + loss if name in losses else loss for name, loss in bought.items()}
+            losses |= _fit("labelled", output, batch.target.labels, fit_target)
+        losses |= _calmed(lambda _: output, batch, calm)
+    # Where images are bought whole there is a target stream, too: of other images, without labels.
+    for stream, part in (("labelled", batch.labelled), ("certain", batch.certain)):
+        if part is not None and any(fit_target.values()):
+            values = _fit(stream, model(part.images), part.labels, fit_target)
+            losses |= {name: losses[name] + loss if name in losses else loss for name, loss in values.items()}
     return losses
+
+
+def both_uncertainties(z: Tensor) -> dict[str, Tensor]:
+    """U_dis and U_data by name."""
+    found = uncertainties(z)
+    return {"u_dis": found.distribution, "u_data": found.data}
+
+
+def _taught(model: Forward, batch: Batch, *, weight: float, tau: float) -> Losses:
+    """FixMatch's loss, if there are unlabelled images."""
+    if batch.target is not None or batch.source.labels.ndim > 1:
+        raise UserError(
+            "FixMatch is of images, not of pixels: set objective.knobs.fixmatch=0 for segmentation"
+        )
+    if batch.unlabelled is None:
+        return {}
+    if batch.strong is None:
+        raise UserError(
+            "objective.knobs.fixmatch needs unlabelled images in a strong view: name the objective 'duc' in "
+            "a config, or give a run OBJECTIVES['duc'].bound({'fixmatch': 1.0})"
+        )
+    weak = model(batch.unlabelled).z
+    with unnoted(model):
+        strong = model(batch.strong).z
+    return {"unlabelled/fixmatch": weight * fixmatch_loss(weak, strong, tau)}
 
 
 def _fit(stream: str, output: Output, labels: Tensor, weights: Weights) -> Losses:
@@ -82,22 +167,24 @@ def _fit(stream: str, output: Output, labels: Tensor, weights: Weights) -> Losse
             found.append(misleading_evidence(z, label) / z.shape[1])
         return tuple(found)
 
-    return _weighted(stream, weights, means(output, values, labels, known) if any(weights.values()) else ())
+    return _weighted(stream, weights, means(output, values, labels, known))
 
 
-def _uncertainties(z: Tensor, weights: Weights) -> tuple[Tensor, ...]:
-    found = uncertainties(z)
-    values = {"u_dis": found.distribution, "u_data": found.data}
-    return tuple(values[name] for name, weight in weights.items() if weight)
+def _calmed(model: Forward, batch: Batch, calm: Calm) -> Losses:
+    if not any(calm.weights.values()):
+        return {}
+    found = over_unlabelled(model, batch, partial(_wanted, calm), calm.where)
+    return {} if found is None else _weighted("unlabelled", calm.weights, found)
+
+
+def _wanted(calm: Calm, z: Tensor) -> tuple[Tensor, ...]:
+    values = calm.values(z)
+    return tuple(values[name] for name, weight in calm.weights.items() if weight)
 
 
 def _weighted(stream: str, weights: Weights, values: tuple[Tensor, ...]) -> Losses:
     used = {f"{stream}/{name}": weight for name, weight in weights.items() if weight}
     return {name: weight * value for (name, weight), value in zip(used.items(), values, strict=True)}
-
-
-def _unlabelled(labels: Tensor) -> Tensor:
-    return labels == UNLABELLED
 
 
 def _without_class(labels: Tensor) -> Tensor:

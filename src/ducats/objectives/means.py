@@ -104,6 +104,8 @@ def _walked(z: Tensor, walk: _Walk, slopes: bool) -> tuple[list[Tensor], list[Te
         if slopes and not gradients:
             gradients = [torch.zeros_like(z, memory_format=torch.contiguous_format) for _ in values]
         for number, gradient in enumerate(gradients):
+            if not values[number].requires_grad:  # as a count of what a formula keeps
+                continue
             (slope,) = torch.autograd.grad(values[number], leaf, retain_graph=number + 1 < len(gradients))
             gradient[:, images, near] += slope
     return [torch.stack(column).sum() for column in zip(*sums, strict=True)], gradients

@@ -12,23 +12,26 @@ from typing import Any
 
 from torch import Tensor
 
-from ducats.criteria import GIVEN, TOLD, criterion
+from ducats.criteria import GIVEN, TOLD, WHOLE, criterion
 from ducats.criteria import columns_of as columns_of
-from ducats.queries.aada import aada
-from ducats.queries.badge import badge
-from ducats.queries.clue import clue
-from ducats.queries.coreset import coreset, coreset_source
-from ducats.queries.dbal import dbal
-from ducats.queries.eada import eada
-from ducats.queries.euq import euq, euq_needs
-from ducats.queries.las import las
+from ducats.queries import (
+    aada,
+    badge,
+    clue,
+    coreset,
+    dbal,
+    eada,
+    euq,
+    las,
+    mada,
+    ripu,
+    sdm,
+    spread,
+    tqs,
+    waal,
+)
 from ducats.queries.ranked import entropy, least_confident, margin, u_data, u_dis, uniform
-from ducats.queries.ripu import points_needs, ripu, ripu_points
-from ducats.queries.sdm import sdm
-from ducats.queries.spread import spread
-from ducats.queries.tqs import tqs, tqs_needs
 from ducats.queries.two_round import two_round, two_round_needs
-from ducats.queries.waal import waal
 from ducats.rows import Slate
 
 Query = Callable[[Slate], Tensor]
@@ -60,7 +63,8 @@ class Strategy:
     @property
     def of_pixels(self) -> bool:
         """Whether it looks at how pixels lie, and cannot choose among images that are single rows."""
-        return any(criterion(name).of_pixels for name in self.needs if name not in (*GIVEN, *TOLD))
+        named = [name for name in self.needs if name not in (*GIVEN, *TOLD)]
+        return any(name in WHOLE or criterion(name).of_pixels for name in named)
 
     @property
     def summary(self) -> str:
@@ -79,21 +83,22 @@ QUERIES: Mapping[str, Strategy] = {
     "entropy": Strategy(entropy, needs=("entropy",)),
     "margin": Strategy(margin, needs=("margin",)),
     "least_confident": Strategy(least_confident, needs=("confidence",)),
-    "coreset": Strategy(coreset, needs=("features",), source_of=coreset_source),
-    "badge": Strategy(badge, needs=("z", "features")),
-    "waal": Strategy(waal, needs=("z", "critic")),
-    "aada": Strategy(aada, needs=("domain", "entropy")),
-    "dbal": Strategy(dbal, needs=("features", "margin"), source=("features",)),
-    "tqs": Strategy(tqs, tqs_needs({}), tqs_needs),
-    "clue": Strategy(clue, needs=("z", "features")),
-    "eada": Strategy(eada, needs=("free_energy", "energy_gap")),
+    "coreset": Strategy(coreset.coreset, needs=("features",), source_of=coreset.coreset_source),
+    "badge": Strategy(badge.badge, needs=("z", "features")),
+    "waal": Strategy(waal.waal, needs=("z", "critic")),
+    "aada": Strategy(aada.aada, needs=("domain", "entropy")),
+    "dbal": Strategy(dbal.dbal, needs=("features", "margin"), source=("features",)),
+    "tqs": Strategy(tqs.tqs, tqs.tqs_needs({}), tqs.tqs_needs),
+    "clue": Strategy(clue.clue, needs=("z", "features")),
+    "eada": Strategy(eada.eada, needs=("free_energy", "energy_gap")),
     "duc": Strategy(two_round, two_round_needs({}), two_round_needs),
-    "euq": Strategy(euq, euq_needs({}), euq_needs),
-    "sdm": Strategy(sdm, needs=("z",), head=True),
-    "las": Strategy(las, needs=("z", "features")),
-    "spread": Strategy(spread, needs=("entropy", "features")),
+    "euq": Strategy(euq.euq, euq.euq_needs({}), euq.euq_needs),
+    "sdm": Strategy(sdm.sdm, needs=("z",), head=True),
+    "las": Strategy(las.las, needs=("z", "features")),
+    "spread": Strategy(spread.spread, spread.spread_needs({}), spread.spread_needs),
     "u_dis": Strategy(u_dis, needs=("u_dis",)),
     "u_data": Strategy(u_data, needs=("u_data",)),
-    "ripu": Strategy(ripu, needs=("impurity", "entropy")),
-    "ripu_points": Strategy(ripu_points, points_needs({}), points_needs),
+    "mada": Strategy(mada.mada, needs=("descriptor",), source=("descriptor",)),
+    "ripu": Strategy(ripu.ripu, needs=("impurity", "entropy")),
+    "ripu_points": Strategy(ripu.ripu_points, ripu.points_needs({}), ripu.points_needs),
 }

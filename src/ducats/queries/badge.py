@@ -9,10 +9,20 @@ import torch
 from torch import Tensor
 
 from ducats.dirichlet import expected_probability
-from ducats.queries.distances import Free, by_address, features_of, in_order, pieces, squared_to_nearest
+from ducats.queries.distances import (
+    Free,
+    by_address,
+    features_of,
+    in_order,
+    pieces,
+    squared_length,
+    squared_to_nearest,
+)
 from ducats.rows import Rows, Slate
 
-PATIENCE = 64  # draws in vain, before every row's D² is brought up to date
+# Draws in vain, before every row's D² is brought up to date: so many, or one for every so many rows, if that
+# is more. Then they have cost less than that will.
+PATIENCE = 64
 
 
 def badge(slate: Slate) -> Tensor:
@@ -61,6 +71,7 @@ class _Seeds:
         self.picks = list[int]()
         self._gradients, self._generator, self._free = gradients, generator, Free(rows)
         self._picked = [factor.new_empty(count, factor.shape[1], dtype=torch.float64) for factor in gradients]
+        self._lengths = self._picked[0].new_empty(count)  # squared, of the picked
         self._old = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=rows.image.device)
         self._seen = 0  # picks that the old D² know
         self._up_to = self._old.cpu()  # sums of the old D² of open rows
@@ -75,6 +86,8 @@ class _Seeds:
         """Make a row a pick."""
         for picked, factor in zip(self._picked, self._gradients, strict=True):
             picked[len(self.picks)] = factor[pick]
+        last = slice(len(self.picks), len(self.picks) + 1)
+        self._lengths[last] = squared_length([picked[last] for picked in self._picked])
         self.picks.append(pick)
         if self._free.take(pick) or len(self.picks) == 1:
             self._update()
@@ -92,13 +105,14 @@ class _Seeds:
             if bool(self._free.open[row]) and luck * float(self._old[row]) < float(self._new(one)):
                 return row
             self._in_vain += 1
-            if self._in_vain >= PATIENCE + len(self.picks) - self._seen:
+            if self._in_vain >= max(PATIENCE, len(self._old) // 64):
                 self._update()
 
     def _new(self, which: slice) -> Tensor:
         rows = [factor[which] for factor in self._gradients]
-        missed = [picked[self._seen : len(self.picks)] for picked in self._picked]
-        return torch.minimum(self._old[which], squared_to_nearest(rows, missed))
+        missed = slice(self._seen, len(self.picks))
+        centres = [picked[missed] for picked in self._picked]
+        return torch.minimum(self._old[which], squared_to_nearest(rows, centres, self._lengths[missed]))
 
     def _update(self) -> None:
         self._old = self._new(slice(None))

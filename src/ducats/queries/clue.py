@@ -8,7 +8,6 @@ from ducats.queries.clusters import EXACT, check_feasible, one_of_each
 from ducats.queries.distances import by_address, features_of, in_order
 from ducats.rows import Slate, best
 
-CLUSTERS = 8192  # at most
 GIGABYTES = 4.0  # (2**30 bytes) of features, at most
 AT_ONCE = 2**16  # rows per pass
 
@@ -40,6 +39,6 @@ def clue(slate: Slate, *, temperature: float = 1.0, exact: float = EXACT) -> Ten
         order, rows, weights = order[apart], rows[apart], weights[apart]
         if len(order) <= slate.budget:
             return order
-    check_feasible("clue", rows, slate.budget, most=CLUSTERS, gigabytes=GIGABYTES, number=4)
+    check_feasible("clue", rows, slate.budget, gigabytes=GIGABYTES, number=4)
     features = features_of(rows, "clue").float()
     return order[one_of_each(features, weights, slate.budget, slate.generator, exact=exact)]

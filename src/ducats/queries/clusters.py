@@ -11,6 +11,7 @@ from ducats.rows import Rows
 
 Array = np.typing.NDArray[np.floating[np.typing.NBitBase]]
 
+CLUSTERS = 8192  # at most: the time of k-means grows with their number times that of rows
 EXACT = 5e7  # rows times clusters: up to here plain k-means takes a minute or two on one core
 STEPS = 100  # of mini-batches, beyond
 SHORT = 8  # nearest rows kept per centre: another centre may take the nearest
@@ -46,7 +47,7 @@ def one_of_each(
 
 
 def check_feasible(
-    query: str, rows: Rows, clusters: int, *, most: int, gigabytes: float, number: int
+    query: str, rows: Rows, clusters: int, *, gigabytes: float, number: int
 ) -> None:
     """Refuse what k-means cannot do, before the features are computed, which may be what does not fit.
 
@@ -54,12 +55,11 @@ def check_feasible(
         query: its name.
         rows: what would be clustered.
         clusters: how many there would be.
-        most: clusters.
         gigabytes: of features, at most (2**30 bytes).
         number: bytes of a number.
     """
-    if clusters > most:
-        what = f"{clusters} clusters, and {most} are the most"
+    if clusters > CLUSTERS:
+        what = f"{clusters} clusters, and {CLUSTERS} are the most"
     else:
         width = rows[torch.arange(1, device=rows.image.device)].features.flatten(1).shape[1]
         wanted = len(rows) * width * number / 2**30

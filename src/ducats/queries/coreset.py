@@ -54,8 +54,8 @@ def _known(slate: Slate, centres: str) -> list[Rows]:
     if centres == "source_and_labelled":
         if slate.source is None:
             raise UserError(
-                "the query 'coreset' is not given the source where pixels are bought: "
-                "set query.knobs.centres=labelled, or task.unit=image"
+                "the query 'coreset' is not given the source in segmentation: "
+                "set query.knobs.centres=labelled"
             )
         groups.append(slate.source)
     return [group for group in groups if len(group)]

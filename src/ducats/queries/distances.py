@@ -50,6 +50,7 @@ def features_of(rows: Rows, query: str) -> Tensor:
                 "or choose another query.name"
             )
     features = rows.features.flatten(1).contiguous()
+    features = features if features.dtype == torch.float64 else features.float()
     if not bool(features.sum().isfinite()):
         raise ValueError(f"the query {query!r} got features that are no finite numbers: the model is broken")
     return features
@@ -61,7 +62,9 @@ def pieces(count: int, width: int) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def squared_to_nearest(rows: Sequence[Tensor], centres: Sequence[Tensor]) -> Tensor:
+def squared_to_nearest(
+    rows: Sequence[Tensor], centres: Sequence[Tensor], lengths: Tensor | None = None
+) -> Tensor:
     """Squared Euclidean distance of each row to its nearest centre, ``(n,)`` in float64.
 
     A row may be the outer product of several vectors, which is never formed: inner products of outer
@@ -70,22 +73,24 @@ def squared_to_nearest(rows: Sequence[Tensor], centres: Sequence[Tensor]) -> Ten
     Args:
         rows: one table ``(n, D)``, or one for each factor.
         centres: as many tables ``(k, D)``.
+        lengths: squared lengths of the centres, ``(k,)``, if they are known.
     """
     count, width = len(rows[0]), sum(factor.shape[1] for factor in rows)
     found = torch.full((count,), torch.inf, dtype=torch.float64, device=rows[0].device)
     for start in range(0, len(centres[0]), CENTRES):
         some = [factor[start : start + CENTRES].double() for factor in centres]
-        lengths = _squared_length(some)
-        for piece in pieces(count, width + len(lengths)):
+        known = squared_length(some) if lengths is None else lengths[start : start + CENTRES]
+        for piece in pieces(count, width + len(known)):
             part = [factor[piece].double() for factor in rows]
-            both = _squared_length(part)[:, None] + lengths
+            both = squared_length(part)[:, None] + known
             squared = both - 2 * _product([x @ c.T for x, c in zip(part, some, strict=True)])
             squared.masked_fill_(squared <= TWINS * both, 0.0)
             found[piece] = torch.minimum(found[piece], squared.amin(1))
     return found
 
 
-def _squared_length(factors: Sequence[Tensor]) -> Tensor:
+def squared_length(factors: Sequence[Tensor]) -> Tensor:
+    """Of rows that are outer products, ``(n,)``."""
     return _product([factor.square().sum(1) for factor in factors])
 
 

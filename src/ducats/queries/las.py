@@ -15,10 +15,9 @@ from ducats.queries.distances import by_address, features_of, in_order
 from ducats.randomness import draw_per_address
 from ducats.rows import Rows, Slate, best
 
-CLUSTERS = 8192  # at most
 GIGABYTES = 4.0  # (2**30 bytes) of features, at most
 AT_ONCE = 2**24  # similarities per pass
-PAIRS = 1e10  # similarities in all: all pairs of 100 000 candidates
+PAIRS = 5e9  # similarities in all: all pairs of 70 000 candidates
 
 
 def las(slate: Slate, *, K: int = 10, M: float = 10.0, pairs: float = PAIRS, exact: float = EXACT) -> Tensor:
@@ -43,7 +42,7 @@ def las(slate: Slate, *, K: int = 10, M: float = 10.0, pairs: float = PAIRS, exa
     if slate.budget == 0 or len(order) <= slate.budget:
         return order[: slate.budget]
     rows = in_order(slate.candidates, order)
-    check_feasible("las", rows, slate.budget, most=CLUSTERS, gigabytes=GIGABYTES, number=4)
+    check_feasible("las", rows, slate.budget, gigabytes=GIGABYTES, number=4)
     features = F.normalize(features_of(rows, "las").float())
     among = _sought(rows, K, pairs, slate.generator)
     score = propagated(features, dirichlet.expected_probability(rows.z.float()), among, K)

@@ -5,40 +5,143 @@ uncertain ones are clustered by what the last layer sees, and one of each cluste
 """
 
 import math
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from ducats.queries.clusters import REMEDY as REMEDY
+from ducats import dirichlet
 from ducats.queries.clusters import check_feasible, one_of_each
-from ducats.rows import Slate, best
+from ducats.rows import Rows, Slate, best
 
-CLUSTERS = 4096  # at most: the time of k-means grows with their number times that of samples
+Worth = Literal["entropy", "u_dis", "u_data", "margin"]
+Weight = Literal["entropy", "u_dis", "u_data", "even"]
+Space = Literal["features", "directions", "gradients"]
+
 GIGABYTES = 2.0  # (2**30 bytes) of features to cluster, at most: k-means holds several such tables
 
 
-def spread(slate: Slate, *, kappa: float = 10.0) -> Tensor:
-    """One from each cluster of the kappa times budget candidates of highest entropy.
+def spread(
+    slate: Slate,
+    *,
+    kappa: float = 10.0,
+    candidates: Worth = "entropy",
+    weights: Weight = "entropy",
+    space: Space = "features",
+    twins: float | None = None,
+    away: bool = False,
+) -> Tensor:
+    """One from each cluster of the kappa times budget most uncertain candidates.
 
-    K-means with as many clusters as the budget, on the features, weighted by entropy; from each cluster the
-    sample nearest to its centre.
+    K-means with as many clusters as the budget, weighted by uncertainty; from each cluster the sample nearest
+    to its centre. Beyond some millions of samples times clusters in mini-batches, as `clue`.
 
     Args:
         slate: the candidates.
         kappa: how many times the budget are clustered.
+        candidates: by which uncertainty these are chosen.
+        weights: how much each draws its centre: by an uncertainty, or all the same.
+        space: what is clustered: features, their directions alone, or the gradients that a label would give
+            the last layer (BADGE's).
+        twins: of samples whose features have at least this cosine, one is clustered, the most uncertain; one
+            that has a twin among those already bought, none. None: all.
+        away: whether a sample weighs more the farther it is from the nearest one bought.
 
     Raises:
         UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
     """
     if kappa < 1:
         raise ValueError(f"kappa must be at least 1, not {kappa}: a cluster needs a sample")
-    uncertainty = slate.candidates.column("entropy")
+    if twins is not None and not 0 < twins <= 1:
+        raise ValueError(f"twins is a cosine from above 0 to 1, not {twins}")
+    for name, value, known in (
+        ("candidates", candidates, Worth),
+        ("weights", weights, Weight),
+        ("space", space, Space),
+    ):
+        if value not in get_args(known):
+            raise ValueError(f"{name} is one of {', '.join(get_args(known))}, not {value!r}")
+    worth = slate.candidates.column(candidates)
     # `best` also fixes the order, so the clustering does not depend on the order of the pool.
-    uncertain = best(uncertainty, math.ceil(kappa * slate.budget), slate.candidates)
-    if len(uncertain) <= slate.budget:
-        return uncertain
-    rows = slate.candidates[uncertain]
-    check_feasible("spread", rows, slate.budget, most=CLUSTERS, gigabytes=GIGABYTES, number=8)
+    first = best(
+        -worth if candidates == "margin" else worth, math.ceil(kappa * slate.budget), slate.candidates
+    )
+    if len(first) <= slate.budget:
+        return first
+    rows = slate.candidates[first]
+    check_feasible("spread", rows, slate.budget, gigabytes=GIGABYTES, number=8)
+    if twins is not None:
+        first = first[_single(rows, slate.labelled, twins, slate.budget)]
+        rows = slate.candidates[first]
+    if len(first) <= slate.budget:
+        return first
+    weight = _weights(rows, weights)
+    if away and len(slate.labelled):
+        weight = weight * _distance(rows, slate.labelled)
+    return first[one_of_each(_places(rows, space), weight, slate.budget, slate.generator)]
+
+
+def spread_needs(knobs: Mapping[str, Any]) -> tuple[str, ...]:
+    """Columns of the two uncertainties, and of what is clustered."""
+    names = [knobs.get("candidates", "entropy"), knobs.get("weights", "entropy"), "features"]
+    if knobs.get("space") == "gradients":
+        names.append("z")
+    return tuple(dict.fromkeys(name for name in names if name != "even"))
+
+
+def _weights(rows: Rows, name: Weight) -> Tensor:
+    if name == "even":
+        return torch.ones(len(rows), device=rows.image.device)
+    column = rows.column(name)
+    # U_dis is kept as its logarithm; the largest is 1, since nothing but the shares matters.
+    return (column - column.max()).exp() if name == "u_dis" else column
+
+
+def _places(rows: Rows, space: Space) -> Tensor:
     features = rows.features.flatten(1).double()
-    return uncertain[
-        one_of_each(features, uncertainty[uncertain], slate.budget, slate.generator, exact=math.inf)
-    ]
+    if space == "directions":
+        return F.normalize(features)
+    if space == "features":
+        return features
+    p = dirichlet.expected_probability(rows.z.double())
+    sides = F.one_hot(p.argmax(1), p.shape[1]) - p
+    check_feasible_gradients(len(rows), sides.shape[1] * features.shape[1])
+    return torch.einsum("nc,nd->ncd", sides, features).flatten(1)
+
+
+def check_feasible_gradients(rows: int, width: int) -> None:
+    """Refuse gradients that do not fit into memory."""
+    gigabytes = rows * width * 8 / 2**30
+    if gigabytes > GIGABYTES:
+        raise ValueError(
+            f"{gigabytes:.1f} GB of gradients, and {GIGABYTES:g} GB are the most: space=features, "
+            "or the query badge, which never builds them"
+        )
+
+
+def _single(rows: Rows, labelled: Rows, cosine: float, least: int) -> Tensor:
+    """Indices of rows that are no twin of one before them or of one bought; at least so many, twins last."""
+    own = F.normalize(rows.features.flatten(1).double())
+    open_ = torch.ones(len(rows), dtype=torch.bool, device=own.device)
+    if len(labelled):
+        known = F.normalize(labelled.features.flatten(1).double())
+        open_ &= (own @ known.T).amax(1) < cosine
+    kept = []
+    for place in range(len(rows)):
+        if bool(open_[place]):
+            kept.append(place)
+            open_ &= own @ own[place] < cosine
+    single = torch.zeros(len(rows), dtype=torch.bool)
+    single[kept] = True
+    if len(kept) < least:
+        doubled = (~single).nonzero().squeeze(1)[: least - len(kept)]
+        single[doubled] = True
+    return single.nonzero().squeeze(1).to(own.device)
+
+
+def _distance(rows: Rows, labelled: Rows) -> Tensor:
+    """How far each row is from the nearest one bought."""
+    own, known = (some.features.flatten(1).double() for some in (rows, labelled))
+    return torch.cdist(own, known).amin(1)

@@ -32,6 +32,8 @@ def tqs(slate: Slate, *, domainness: float = 1.0, sigma: float = 0.25, reach: fl
         raise ValueError(f"reach must be at least 1, not {reach}: it is a multiple of the budget")
     # In a fixed order: the last bits of a mean depend on it.
     order = by_address(slate.candidates)
+    if slate.budget == 0 or not len(order):
+        return order[:0]
     rows = in_order(slate.candidates, order)
     doubt = torch.exp(-((rows.column("domain").double() - 0.5) ** 2) / (2 * sigma**2))
     score = disagreement(rows) + 1 - rows.column("margin").double() + domainness * doubt

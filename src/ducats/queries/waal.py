@@ -32,4 +32,4 @@ def waal(slate: Slate, *, weight: float = 10.0) -> Tensor:
 def sureness(z: Tensor) -> Tensor:
     """``(||log p||_2 + ||log p||_1) / 2`` of each row, least where all classes are equally probable."""
     log_p = z.double().log_softmax(1).clamp(min=RAREST)
-    return (log_p.norm(dim=1) + log_p.abs().sum(1)) / 2
+    return (log_p.square().sum(1).sqrt() + log_p.abs().sum(1)) / 2

@@ -1,4 +1,4 @@
-"""Methods x tasks x seeds from one file: a folder and a process for each run, safe to kill and to start again."""
+"""Methods x tasks x seeds from one file: a folder and a process for each run, safe to kill at any time."""
 
 from ducats.sweep.cells import Cell, Wanted, cells_of, check
 from ducats.sweep.plan import Method, Sweep, Task, read_sweep, ready

@@ -106,7 +106,13 @@ def _chosen(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> 
 def _config(sweep: Sweep, method: Method, task: Task, wanted: Wanted, device: str) -> Config:
     given = Settings(
         config=[*sweep.base, *task.config, *method.config],
-        set=[*sweep.settings, *task.settings, *method.settings, *wanted.settings, f"method={json.dumps(method.name)}"],
+        set=[
+            *sweep.settings,
+            *task.settings,
+            *method.settings,
+            *wanted.settings,
+            f"method={json.dumps(method.name)}",
+        ],
         root=wanted.root,
         source=wanted.source,
         target=wanted.target,
@@ -130,9 +136,7 @@ def check(cells: Sequence[Cell]) -> None:
         try:
             _check(cell.config)
         except UserError as error:
-            raise UserError(
-                f"{cell.method}{f' on {cell.task}' if cell.task else ''}: {error}"
-            ) from error
+            raise UserError(f"{cell.method}{f' on {cell.task}' if cell.task else ''}: {error}") from error
 
 
 def _check(config: Config) -> None:

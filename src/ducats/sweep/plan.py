@@ -83,7 +83,7 @@ def _of_methods(name: str) -> str:
 
 
 def variants(method: Method) -> Iterator[Method]:
-    """The methods that an entry stands for, each with a name: one, or one for each combination of its grid."""
+    """The methods that an entry stands for, all with names: one, or one for each combination of its grid."""
     name = method.name or config.load(method.config).method
     for values in itertools.product(*method.grid.values()):
         chosen = dict(zip(method.grid, values, strict=True))

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from ducats.sweep.cells import Cell
@@ -24,7 +24,7 @@ class Board:
         self.bars = Progress(
             TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True)),
             BarColumn(bar_width=12, table_column=Column(min_width=12)),
-            MofNCompleteColumn(table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[place]}", table_column=Column(no_wrap=True)),
             TimeElapsedColumn(table_column=Column(no_wrap=True)),
             TextColumn(
                 "{task.fields[note]}",
@@ -36,11 +36,11 @@ class Board:
             disable=not console.is_terminal,
             expand=True,
         )
-        self._all = self.bars.add_task("runs", total=count, completed=before, note="")
+        self._all = self.bars.add_task("runs", total=count, completed=before, place="", note="")
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "Board":
-        self._say(f"{self.count} runs, {self.ended_ones} of them done before")
+        say(self.console, f"{self.count} runs, {self.ended_ones} of them done before")
         self.bars.start()
         return self
 
@@ -49,14 +49,16 @@ class Board:
 
     def started(self, name: str, where: str) -> None:
         """A run began."""
-        self._tasks[name] = self.bars.add_task(name, total=None, note=where)
+        self._tasks[name] = self.bars.add_task(name, total=None, place="", note=where)
 
     def look(self, said: Mapping[str, str]) -> None:
         """Show what the runs under way said last."""
         for name, line in said.items():
             self.bars.update(self._tasks[name], note=line)
         failed = f", {self.failed} failed" if self.failed else ""
-        self.bars.update(self._all, note=f"{len(said)} under way{failed}")
+        self.bars.update(
+            self._all, place=f"{self.ended_ones}/{self.count}", note=f"{len(said)} under way{failed}"
+        )
 
     def ended(self, name: str, how: str, seconds: float) -> None:
         """A run ended, one way or another."""
@@ -64,10 +66,12 @@ class Board:
         self.failed += how.startswith("failed")
         self.bars.remove_task(self._tasks.pop(name))
         self.bars.update(self._all, completed=self.ended_ones)
-        self._say(f"{self.ended_ones}/{self.count} {name}, {seconds:.0f} s: {how}")
+        say(self.console, f"{self.ended_ones}/{self.count} {name}, {seconds:.0f} s: {how}")
 
-    def _say(self, line: str) -> None:
-        self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+def say(console: Console, line: str, style: str | None = None) -> None:
+    """Print a line as it is."""
+    console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def listing(cells: Sequence[Cell], out: Path) -> str:

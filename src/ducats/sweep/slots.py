@@ -36,8 +36,8 @@ def make_slots(devices: str, workers: int | None, cores: int, environment: Mappi
     kinds = {name.partition(":")[0] for name in names}
     if len(kinds) > 1 or not kinds <= {"cpu", "cuda", "mps"}:
         raise UserError(
-            f"--devices {devices} cannot be: give cpu, mps, or GPUs as cuda:0,cuda:1 (runs on different kinds of "
-            "device may differ in precision, so one sweep has one kind)"
+            f"--devices {devices} cannot be: give cpu, mps, or GPUs as cuda:0,cuda:1 (runs on different "
+            "kinds of device may differ in precision, so one sweep has one kind)"
         )
     (kind,) = kinds
     count = workers or (cores if kind == "cpu" else len(names))
@@ -51,7 +51,9 @@ def _named(devices: str) -> list[str]:
 
         gpus = [f"cuda:{place}" for place in range(torch.cuda.device_count())]
         if devices == "cuda" and not gpus:
-            raise UserError("--devices cuda: there is no GPU that torch can see; --devices cpu works anywhere")
+            raise UserError(
+                "--devices cuda: there is no GPU that torch can see; --devices cpu works anywhere"
+            )
         return gpus or ["cpu"]
     return [name.strip() for name in devices.split(",") if name.strip()] or [devices]
 

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 
 from rich.console import Console
 
@@ -18,7 +17,7 @@ from ducats.config import to_yaml
 from ducats.errors import UserError
 from ducats.files import write_text_atomically
 from ducats.sweep.cells import Cell
-from ducats.sweep.show import Board
+from ducats.sweep.show import Board, say
 from ducats.sweep.slots import Slot
 
 try:
@@ -60,6 +59,7 @@ class Running:
     slot: Slot
     process: "subprocess.Popen[bytes]"
     log: Path
+    before: int  # bytes that an earlier attempt left in the log
     began: float
 
 
@@ -86,7 +86,7 @@ def run_all(cells: Sequence[Cell], out: Path, slots: Sequence[Slot], console: Co
                     running.remove(run)
                     free.append(run.slot)
                     board.ended(run.cell.name, _enter(outcome, run), time.monotonic() - run.began)
-                board.look({run.cell.name: _last_line(run.log) for run in running})
+                board.look({run.cell.name: _last_line(run) for run in running})
                 time.sleep(0.1 if running else 0)
         except BaseException:
             _end(running)
@@ -99,9 +99,9 @@ def _start(cell: Cell, out: Path, slot: Slot) -> Running:
     config, log = out / "configs" / f"{cell.name}.yaml", out / "logs" / f"{cell.name}.txt"
     write_text_atomically(config, to_yaml(cell.config))
     log.parent.mkdir(exist_ok=True)
-    command = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]
-    command += ["run", "-c", str(config.absolute()), "--out", str(cell.folder(out).absolute())]
+    command = _command(config.absolute(), cell.folder(out).absolute())
     with log.open("ab") as file:
+        before = file.tell()
         process = subprocess.Popen(
             command,
             stdin=subprocess.DEVNULL,
@@ -110,7 +110,13 @@ def _start(cell: Cell, out: Path, slot: Slot) -> Running:
             env={**os.environ, **slot.environment},
             start_new_session=True,  # Ctrl-C is for us; we end the runs, and what they started, in order
         )
-    return Running(cell, slot, process, log, time.monotonic())
+    return Running(cell, slot, process, log, before, time.monotonic())
+
+
+def _command(config: Path, folder: Path) -> list[str]:
+    """What does one run, and ends when this process does."""
+    child = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]
+    return [*child, "run", "-c", str(config), "--out", str(folder)]
 
 
 def _enter(outcome: Outcome, run: Running) -> str:
@@ -122,17 +128,17 @@ def _enter(outcome: Outcome, run: Running) -> str:
     if code == WAITING:
         outcome.waiting.append(run.cell.name)
         return "waits for people's answers"
-    said = _last_line(run.log)
+    said = _last_line(run)
     if code < 0:
         said = f"ended by {signal.Signals(-code).name} (is there enough memory?)"
     outcome.failed[run.cell.name] = said or f"exit code {code}"
     return f"failed: {outcome.failed[run.cell.name]}"
 
 
-def _last_line(log: Path, most: int = 4096) -> str:
-    """The last line of a log that says something."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - most))
+def _last_line(run: Running, most: int = 4096) -> str:
+    """The last line of a run's log that says something."""
+    with run.log.open("rb") as file:
+        file.seek(max(run.before, run.log.stat().st_size - most))
         lines = file.read().decode(errors="replace").splitlines()
     return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
@@ -167,7 +173,7 @@ def _hold(out: Path) -> Iterator[None]:
 def _stoppable() -> Iterator[None]:
     """Let a polite kill, or a terminal that is closed, end the sweep as Ctrl-C does."""
 
-    def stop(number: int, frame: FrameType | None) -> None:
+    def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
@@ -185,11 +191,9 @@ def _tell(outcome: Outcome, count: int, out: Path, console: Console) -> None:
     told += [f"{len(outcome.waiting)} waiting for people's answers"] if outcome.waiting else []
     told += [f"{len(outcome.failed)} failed"] if outcome.failed else []
     for name in outcome.waiting:
-        console.print(f"waiting: {out / name / 'questions'}", **PLAIN, style="yellow")
+        say(console, f"waiting: {out / name / 'questions'}", "yellow")
     for name, said in outcome.failed.items():
-        console.print(f"failed: {name}: {said} (log: {out / 'logs' / name}.txt)", **PLAIN, style="red")
+        say(console, f"failed: {name}: {said} (log: {out / 'logs' / name}.txt)", "red")
     again = "; the same command tries again" if outcome.failed else ""
-    console.print(f"{count} runs: {', '.join(told)}{again}; the table: ducats table {out}", **PLAIN)
-
-
-PLAIN = {"highlight": False, "markup": False, "soft_wrap": True}
+    runs = "1 run" if count == 1 else f"{count} runs"
+    say(console, f"{runs}: {', '.join(told)}{again}; the table: ducats table {out}")

@@ -18,6 +18,7 @@ from ducats.tune.space import Choices, combinations, points, settings_of, usual_
 from ducats.tune.trials import Launch, Trial, as_process, make_trials, words
 
 By = Literal["dev", "bought"]
+USUAL_LOSS: Mapping[By, Loss] = {"dev": "nll", "bought": "error"}
 SHARE = 0.2  # of the source, held out for DEV where the config holds none out
 
 
@@ -54,7 +55,7 @@ def tune(
     choices: Choices | None = None,
     by: By = "dev",
     trials: int = 20,
-    loss: Loss = "error",
+    loss: Loss | None = None,
     normalise: Normalise = "none",
     validation: int = 50,
     launch: Launch = as_process,
@@ -69,7 +70,8 @@ def tune(
         by: ``dev`` estimates the risk from a held-out share of the source, ``bought`` from labels of random
             target images, bought for this.
         trials: combinations to try, drawn at random.
-        loss: the share of errors, or the mean negative log-likelihood.
+        loss: the share of errors, or the mean negative log-likelihood, which is the default for DEV: a good
+            model makes no errors on the source, and weights of nothing rank nothing.
         normalise: of DEV's weights.
         validation: labels to buy where they decide.
         launch: brings a trial's run to its end.
@@ -79,7 +81,7 @@ def tune(
         raise UserError(
             "`ducats tune` is for classification: of segmentation, compare a few runs with `ducats report`"
         )
-    config = settled(config)
+    config, loss = settled(config), loss or USUAL_LOSS[by]
     choices = choices or usual_choices(config)
     share = config.evaluation.source_share or (SHARE if by == "dev" else 0.0)
     write_text_atomically(out / "base.yaml", configs.to_yaml(config))
@@ -124,7 +126,7 @@ def tune(
         failed=failed,
         combinations=combinations(choices),
         labels={"trials": _distinct(planned, outcomes), "validation": validation if by == "bought" else 0},
-        warnings=_warnings(outcomes, by),
+        warnings=warnings_of(outcomes, by),
         best=out / "best.yaml",
     )
     best = configs.load([out / "base.yaml"], settings_of(outcomes[0].settings))
@@ -175,7 +177,7 @@ def _says(by: By, loss: Loss, share: float, validation: int) -> str:
     )
 
 
-def _warnings(outcomes: Sequence[Outcome], by: By) -> list[str]:
+def warnings_of(outcomes: Sequence[Outcome], by: By) -> list[str]:
     """What a reader must know before believing the order."""
     found, best = [], outcomes[0]
     weak = sum(one.degenerate for one in outcomes)
@@ -183,14 +185,17 @@ def _warnings(outcomes: Sequence[Outcome], by: By) -> list[str]:
         found.append(
             f"in {weak} of {len(outcomes)} trials{', the best among them,' if best.degenerate else ''} a "
             "handful of source images carries all the weight (effective sample below 5 %), so that DEV says "
-            "little: source and target are too easily told apart; use --by bought, or --normalise max"
+            "little: source and target are too easily told apart; use --by bought, or --normalise standardize"
         )
-    near = sum(one.risk - best.risk <= best.deviation for one in outcomes[1:])
+    if by == "dev" and best.parts["source"] == 0:
+        found.append("no held-out source image is misclassified, so the risk says nothing: use --loss nll")
+    # A best without any error has no deviation of its own.
+    near = sum(one.risk - best.risk <= max(one.deviation, best.deviation) for one in outcomes[1:])
     if near:
         remedy = "raise evaluation.source_share" if by == "dev" else "raise --validation"
         found.append(
-            f"{near} other trial{'s are' if near > 1 else ' is'} within one standard error of the best "
-            f"({best.deviation:.3g}): the order among them is chance; {remedy} to tell them apart"
+            f"{near} other trial{'s are' if near > 1 else ' is'} within one standard error of the best: "
+            f"the order among them is chance; {remedy} to tell them apart"
         )
     return found
 

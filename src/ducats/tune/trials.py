@@ -63,7 +63,7 @@ def as_process(trial: Trial) -> None:
     if done.returncode == 130:
         raise KeyboardInterrupt
     if done.returncode:
-        said = [line.strip() for line in (done.stderr + done.stdout).splitlines() if line.strip()]
+        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         last = next((line for line in said if line.startswith("ducats:")), said[-1] if said else "")
         raise UserError(last.removeprefix("ducats:").strip() or f"it ended with {done.returncode}")
 

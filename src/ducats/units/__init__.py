@@ -8,9 +8,11 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from ducats.criteria import WHOLE
 from ducats.domain import UNLABELLED
 from ducats.queries import Strategy
 from ducats.rows import Deferred, Rows, Slate, ask
+from ducats.units.described import described
 from ducats.units.scene import Scene, neighbours
 from ducats.units.superpixels import superpixels as superpixels
 from ducats.windows import window_max
@@ -91,6 +93,7 @@ def summary(
     target: Tensor,
     needs: tuple[str, ...],
     told: Mapping[str, Tensor] | None = None,
+    labels: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Columns of an image that is one row, over its UNLABELLED pixels: ``(1,)`` or ``(1, K)`` each.
 
@@ -102,11 +105,16 @@ def summary(
         target: what is known, ``(H, W)``.
         needs: names of columns.
         told: what witnesses say, ``(..., h, w)`` each.
+        labels: of a source image, ``(H, W)``: a descriptor is then of pixels that are predicted rightly.
     """
     scene = Scene(z, features, (int(target.shape[0]), int(target.shape[1])), told)
     open_ = (target.flatten() == UNLABELLED).nonzero().T
     everything = torch.arange(target.numel(), device=target.device)[None]
-    return scene.sets(needs, open_ if open_.numel() else everything)
+    members = open_ if open_.numel() else everything
+    columns = scene.sets([name for name in needs if name not in WHOLE], members)
+    if "descriptor" in needs:
+        columns["descriptor"] = described(scene.z, features, target, labels)
+    return columns
 
 
 @dataclass(frozen=True)

@@ -105,7 +105,7 @@ class Scene:
         near, inside = neighbours(position, radius, self.shape)
         total, size = torch.zeros((), device=position.device), inside.sum(1)
         for at, ok in zip(near.T, inside.T, strict=True):
-            values = self._at(name, at.clamp(min=0))
+            values = self._at(name, at.clamp(0, self.shape[0] * self.shape[1] - 1))
             total = total + values * ok.view(-1, *[1] * (values.ndim - 1))
         return total / size.view(-1, *[1] * (total.ndim - 1))
 

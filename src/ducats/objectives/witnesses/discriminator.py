@@ -1,10 +1,6 @@
-"""Witnesses: small networks that learn from what the model says, so that a query can ask them.
+"""A discriminator of source and target."""
 
-Each stands beside any objective, and leaves the model alone. An objective that trains the model against one,
-as domain-adversarial training does, has it as its companion instead.
-"""
-
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import torch
 import torch.nn.functional as F
@@ -22,7 +18,7 @@ class Discriminator(Companion):
 
     Args:
         beside: what it is made for.
-        hidden: width of the hidden layers.
+        hidden: width of the hidden layers; 0: none, it is linear.
     """
 
     tells = ("domain",)
@@ -31,9 +27,8 @@ class Discriminator(Companion):
         super().__init__()
         width = width_of(beside, "a discriminator")
         layer = (lambda i, o: nn.Conv2d(i, o, 1)) if beside.pixels else nn.Linear
-        self.net = nn.Sequential(
-            layer(width, hidden), nn.ReLU(), layer(hidden, hidden), nn.ReLU(), layer(hidden, 1)
-        )
+        inner = [layer(width, hidden), nn.ReLU(), layer(hidden, hidden), nn.ReLU()] if hidden else []
+        self.net = nn.Sequential(*inner, layer(hidden or width, 1))
 
     def forward(self, features: Tensor) -> Tensor:
         """Log odds of the source, ``(N,)`` or ``(N, h, w)``."""
@@ -64,8 +59,3 @@ class Discriminator(Companion):
 def target_images(batch: Batch) -> Tensor | None:
     """Unlabelled target images: of a stream of their own, or those whose pixels are bought."""
     return batch.unlabelled if batch.target is None else batch.target.images
-
-
-WITNESSES: Mapping[str, Callable[[Beside], Companion]] = {
-    "domain": Discriminator,
-}

@@ -1,0 +1,120 @@
+"""The fewest labels: accuracy over labels of several methods on small pairs of domains.
+
+    python benchmarks/fewest.py --digits digits.npz --emoji emoji_64.zip --out fewest.jsonl \
+        --pairs fonts-optdigits fonts-usps --methods duc random spread --budgets 1 2 5 --seeds 0 1 2
+
+A method is a config's name, optionally with settings: ``spread:query.knobs.kappa=5,ask.growth=1.5``. Every
+result is a line of the output; those that are there already are not run again.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import tempfile
+import time
+from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import pairs
+
+Cell = tuple[str, str, float, int]  # pair, method, budget in per cent, seed
+
+
+def main() -> None:
+    """Run what is missing, then print means and deviations."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--digits", type=Path)
+    parser.add_argument("--emoji", type=Path)
+    parser.add_argument("--pairs", nargs="+", default=[*pairs.DIGITS, *pairs.EMOJI])
+    parser.add_argument("--methods", nargs="+", default=["duc", "random", "spread"])
+    parser.add_argument("--budgets", nargs="+", type=float, default=[5.0])
+    parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--out", type=Path, default=Path("fewest.jsonl"))
+    options = parser.parse_args()
+    cells = [
+        (pair, method, budget, seed)
+        for seed in options.seeds
+        for pair in options.pairs
+        for budget in options.budgets
+        for method in options.methods
+    ]
+    done = read(options.out)
+    missing = [cell for cell in cells if cell not in done]
+    with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
+        waiting = [pool.submit(measure, cell, options.digits, options.emoji) for cell in missing]
+        for count, future in enumerate(as_completed(waiting), start=1):
+            cell, numbers = future.result()
+            done[cell] = numbers
+            with options.out.open("a") as file:
+                file.write(json.dumps({"cell": cell, **numbers}) + "\n")
+            print(f"{count}/{len(missing)}", *cell, numbers["accuracy"], flush=True)
+    print(table(cells, done))
+
+
+def read(path: Path) -> dict[Cell, dict[str, Any]]:
+    """Results so far."""
+    if not path.exists():
+        return {}
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return {tuple(line.pop("cell")): line for line in lines}
+
+
+def measure(cell: Cell, digits: Path | None, emoji: Path | None) -> tuple[Cell, dict[str, Any]]:
+    """One run: accuracy on the held-out target at the end, before any label, and labels spent."""
+    import torch
+
+    from ducats import config
+    from ducats.assemble import assemble, make_speed, settled
+    from ducats.engine.processes import make_fabric
+    from ducats.run import run
+    from ducats.rundir import RunDir
+
+    torch.set_num_threads(1)
+    pair, method, budget, seed = cell
+    name, _, rest = method.partition(":")
+    sets = [f"ask.budget={budget}%", f"seed={seed}", "engine.device=cpu", *filter(None, rest.split(","))]
+    settings = settled(config.load(["data/digits", f"methods/{name}"], [*COMMON, *sets]))
+    started = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        home = RunDir(Path(folder) / "run")
+        parts, plan = assemble(settings, home, pairs.pair(pair, digits, emoji))
+        run(parts, plan, home.folder, fabric=make_fabric("cpu"), speed=make_speed(settings))
+        stages = home.stages()
+        spent = len(home.bought())
+    return cell, {
+        "accuracy": round(100 * stages[-1]["accuracy"], 2),
+        "before": round(100 * stages[0]["accuracy"], 2),
+        "labels": spent,
+        "seconds": round(time.monotonic() - started, 1),
+    }
+
+
+COMMON: list[str] = []
+
+
+def table(cells: list[Cell], done: dict[Cell, dict[str, Any]]) -> str:
+    """Mean and deviation over seeds: a row for each method and budget, a column for each pair."""
+    names = list(dict.fromkeys(pair for pair, *_ in cells))
+    rows: dict[tuple[float, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
+    for pair, method, budget, seed in cells:
+        rows[budget, method][pair].append(done[pair, method, budget, seed]["accuracy"])
+    lines = [f"| labels | method | {' | '.join(names)} | mean |", f"| --- | --- |{' --- |' * (len(names) + 1)}"]
+    for (budget, method), found in sorted(rows.items(), key=lambda row: row[0][0]):
+        values = [_spread(found[name]) for name in names]
+        mean = statistics.mean(statistics.mean(found[name]) for name in names)
+        lines.append(f"| {budget:g} % | {method} | {' | '.join(values)} | {mean:.1f} |")
+    return "\n".join(lines)
+
+
+def _spread(values: list[float]) -> str:
+    deviation = statistics.stdev(values) if len(values) > 1 else 0.0
+    return f"{statistics.mean(values):.1f} ± {deviation:.1f}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,58 @@
+"""SDM's objective (Xie et al., CVPR 2022): cross-entropy, and a margin between normalised logits."""
+
+import torch
+from torch import Tensor
+
+from ducats.dirichlet import negative_log_likelihood
+from ducats.objectives.batch import Batch, Forward, Losses, known
+from ducats.objectives.means import means
+
+NAMES = ("nll", "margin", "logit")
+
+
+def sdm(
+    model: Forward,
+    batch: Batch,
+    *,
+    margin: float = 1.0,
+    logit: float = 1.0,
+    source: float = 1.0,
+    target: float = 1.0,
+) -> Losses:
+    """Cross-entropy, hinge and true logit of ``z / ||z||``, on source and on labelled target.
+
+    Args:
+        model: images to log alpha.
+        batch: the step's data.
+        margin: weight of ``(1 / C) sum_{c != y} max(0, 1 - (u_y - u_c))``, u being the normalised logits.
+        logit: weight of ``-u_y``.
+        source: weight of the source's terms.
+        target: weight of the labelled target's terms.
+    """
+    losses: Losses = {}
+    streams = (
+        ("source", batch.source, source),
+        ("labelled", batch.target if batch.bought else None, target),
+        ("labelled", batch.labelled, target),
+    )
+    for stream, part, weight in streams:
+        if part is None or not weight:
+            continue
+        values = means(model(part.images), _terms, part.labels, known)
+        for name, factor, value in zip(NAMES, (1.0, margin, logit), values, strict=True):
+            if factor:
+                key = f"{stream}/{name}"
+                loss = weight * factor * value
+                losses[key] = losses[key] + loss if key in losses else loss
+    return losses
+
+
+def _terms(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
+    """Cross-entropy, hinge and negative true logit of each position."""
+    length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
+    unit = z / torch.where(length > 0, length, 1.0)
+    place = label.clamp(min=0).unsqueeze(1)
+    true = unit.gather(1, place)
+    short = (1 - true + unit).clamp(min=0)  # of the true class itself it is 1
+    hinge = (short.sum(1) - 1) / z.shape[1]
+    return negative_log_likelihood(z, label), hinge, -true.squeeze(1)

@@ -1,0 +1,56 @@
+"""MRKLD: class-balanced self-training with a regularised model (Zou et al., ICCV 2019)."""
+
+from torch import Tensor
+
+from ducats.objectives.batch import Batch, Forward, Losses
+from ducats.objectives.selftraining.stacked import (
+    at,
+    by_class,
+    over_kept,
+    stacked,
+    unlabelled_target,
+)
+from ducats.objectives.selftraining.teacher import Teacher
+from ducats.objectives.softmax import softmax
+from ducats.objectives.unlabelled import unlabelled
+
+
+def mrkld(
+    model: Forward,
+    batch: Batch,
+    teacher: Teacher,
+    *,
+    nll: float = 1.0,
+    reg: float = 0.1,
+    source: float = 1.0,
+    target: float = 1.0,
+) -> Losses:
+    """Cross-entropy where labels are known, and on a teacher's where it is sure, smoothed towards uniform.
+
+    A pseudo-label is ``argmax_c p_c / threshold_c`` of the teacher, kept if that is 1 or more. On kept
+    positions the loss is ``nll`` times the cross-entropy plus ``reg`` times ``-mean_c log p_c``.
+
+    Args:
+        model: images to log alpha.
+        batch: the step's data.
+        teacher: the companion.
+        nll: weight of the cross-entropy on pseudo-labels.
+        reg: weight of the regulariser, the divergence of the uniform distribution up to a constant.
+        source: weight of the source's cross-entropy.
+        target: weight of the labelled target's cross-entropy.
+    """
+    losses = softmax(model, batch, source=source, target=target)
+    unknown = unlabelled_target(batch)
+    if unknown is None or not (nll or reg):
+        return losses
+    both = stacked(model(unknown.images), [teacher.still(unknown.images).z])
+    threshold = teacher.log_threshold
+
+    def formula(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+        own, others = z.chunk(2, 1)
+        log_p, log_q = own.log_softmax(1), others.detach().log_softmax(1)
+        best, label = (log_q - by_class(threshold, log_q)).max(1)
+        return -at(log_p, label), -log_p.mean(1), best >= 0
+
+    fit, smooth = over_kept(both, formula, unknown.labels, unlabelled)
+    return losses | {"pseudo/nll": nll * fit, "pseudo/reg": reg * smooth}

@@ -1,0 +1,218 @@
+"""From run folders to tables: a data set each, methods by tasks."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+
+from ducats.report import Run, Spread, find_runs
+from ducats.report.kinds import Kind, Measure
+from ducats.report.provenance import cautions, measured_on
+from ducats.report.read import number
+from ducats.report.tables import methods as methods_of
+from ducats.table.paired import Paired, paired
+from ducats.table.published import Published, published
+
+CEILING = "fully-supervised"  # what can be had at most: never the best of the methods
+FIRST = (  # in the order of the paper's tables
+    *("source-only", "edl", "edl-random", "edl-entropy", "mrkld", "seg-uncertainty", "tpld", "proda"),
+    *("random", "margin", "least_confident", "entropy", "coreset", "waal", "badge", "aada", "dbal", "tqs"),
+    *("clue", "eada", "aada-seg", "mada", "eada-seg"),
+)
+FOLDERS = {"folders": ("source", "target"), "map_folders": ("source", "target"), "manifest": ("path",)}
+Column = tuple[str, str]  # a task and a measure's key
+
+
+@dataclass(frozen=True)
+class Row:
+    """One method over tasks and seeds.
+
+    Args:
+        method: its name.
+        values: by task and measure; a task that the method has no run of is missing.
+        average: by measure, over the tasks; missing where a task is.
+        seeds: all seeds that it was run with.
+        labels: spent by a run, the mean over its runs.
+        seconds: of a run, the mean over its runs.
+        published: by measure, what others say of the same.
+        unlike: settings in which our runs differ from the published ones.
+        against: by another method's name, how it compares on the same tasks and seeds.
+    """
+
+    method: str
+    values: Mapping[Column, Spread]
+    average: Mapping[str, Spread]
+    seeds: tuple[int, ...]
+    labels: float
+    seconds: float
+    published: Mapping[str, Published]
+    unlike: tuple[str, ...]
+    against: Mapping[str, Paired | None]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Methods by tasks of one data set.
+
+    Args:
+        data: its name.
+        kind: whether it is about images or about pixels.
+        measures: what is measured; the first ranks.
+        tasks: its columns; one empty name where the data has no tasks.
+        rows: its methods: those of the paper's tables in their order, then the others, then what is the most.
+        others: the methods that rows are compared with.
+        notes: what a reader should know.
+    """
+
+    data: str
+    kind: Kind
+    measures: tuple[Measure, ...]
+    tasks: tuple[str, ...]
+    rows: tuple[Row, ...]
+    others: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def columns(self) -> list[Column]:
+        """Tasks and measures, in order."""
+        return [(task, measure.key) for task in self.tasks for measure in self.measures]
+
+    def best(self, values: Mapping[str, Spread]) -> set[str]:
+        """The methods whose printed mean is the highest; what all labels give does not count.
+
+        Args:
+            values: by method.
+        """
+        means = {name: round(100 * value.mean, 1) for name, value in values.items() if CEILING not in name}
+        return {name for name, mean in means.items() if len(means) > 1 and mean == max(means.values())}
+
+
+def make_tables(paths: Sequence[Path], others: Sequence[str] = ("random", "duc")) -> list[Table]:
+    """A table for each data set among the runs at or below the paths.
+
+    Args:
+        paths: run folders, or folders that hold them.
+        others: methods that all are compared with, where they were run.
+    """
+    groups: dict[tuple[str, str], list[Run]] = {}
+    for run in find_runs(paths):
+        groups.setdefault((data_of(run), run.kind.headline), []).append(run)
+    return [_table(data, runs, others) for (data, _), runs in groups.items()]
+
+
+def data_of(run: Run) -> str:
+    """The name of a run's data set; runs of the Python API have none."""
+    data = run.config.get("data")
+    return str(data.get("name", "")).split(":")[-1] if isinstance(data, Mapping) else ""
+
+
+def task_of(run: Run) -> str:
+    """The column that a run belongs to: its benchmark's task, or what its folders are called."""
+    data = run.config.get("data")
+    knobs = data.get("knobs") if isinstance(data, Mapping) else None
+    if not isinstance(knobs, Mapping):
+        return ""
+    if isinstance(knobs.get("task"), str):
+        return str(knobs["task"])
+    ends = [knobs.get(name) for name in FOLDERS.get(data_of(run), ())]
+    return "-".join(Path(end).stem for end in ends if isinstance(end, str))
+
+
+def _table(data: str, runs: Sequence[Run], others: Sequence[str]) -> Table:
+    counted = [run for run in runs if run.finished and run.result is not None]
+    tasks = tuple(dict.fromkeys(task_of(run) for run in counted))
+    kind = runs[0].kind
+    keys = (kind.headline, *(("mean_iou_star",) if kind.headline == "mean_iou" else ()))
+    measures = tuple(
+        kind.measure(key) for key in keys if any(number(run.stages[-1], key) is not None for run in counted)
+    )
+    names = sorted(methods_of(counted), key=_place)
+    scores = {name: _by_seed(counted, name, kind.headline) for name in names}
+    compared = tuple(name for name in others if name in names)
+    rows = []
+    for name in names:
+        against = {other: paired(scores[name], scores[other]) for other in compared if other != name}
+        rows.append(
+            _row(data, name, [run for run in counted if run.method == name], tasks, measures, against)
+        )
+    return Table(data, kind, measures, tasks, tuple(rows), compared, tuple(_notes(runs, counted, rows)))
+
+
+def _place(method: str) -> tuple[bool, int, list[tuple[int, str]]]:
+    """Where a method stands in a table; numbers in names are numbers: kappa-5 comes before kappa-10."""
+    words = re.split(r"(\d+)", method)
+    known = FIRST.index(method) if method in FIRST else len(FIRST)
+    return CEILING in method, known, [(int(word) if word.isdecimal() else -1, word) for word in words]
+
+
+def _row(
+    data: str,
+    method: str,
+    runs: Sequence[Run],
+    tasks: Sequence[str],
+    measures: Sequence[Measure],
+    against: Mapping[str, Paired | None],
+) -> Row:
+    values: dict[Column, Spread] = {}
+    average: dict[str, Spread] = {}
+    for measure in measures:
+        found = _by_seed(runs, method, measure.key)
+        for task in tasks:
+            scores = [number(run.stages[-1], measure.key) for run in runs if task_of(run) == task]
+            if known_ones := [score for score in scores if score is not None]:
+                values[task, measure.key] = Spread.of(known_ones)
+        if mean := _average(found, tasks):
+            average[measure.key] = mean
+    known = {m.key: entry for m in measures if (entry := published().get((data, m.key, method)))}
+    return Row(
+        method=method,
+        values=values,
+        average=average,
+        seeds=tuple(sorted({run.seed for run in runs})),
+        labels=fmean(run.stages[-1]["labels"] for run in runs),
+        seconds=fmean(run.stages[-1]["seconds"] for run in runs),
+        published=known,
+        unlike=tuple(dict.fromkeys(key for e in known.values() for run in runs for key in e.unlike(run))),
+        against=against,
+    )
+
+
+def _by_seed(runs: Sequence[Run], method: str, key: str) -> dict[tuple[str, int], float]:
+    """A method's last numbers by task and seed; several runs of one seed are one number, their mean."""
+    found: dict[tuple[str, int], list[float]] = {}
+    for run in runs:
+        value = number(run.stages[-1], key)
+        if run.method == method and value is not None:
+            found.setdefault((task_of(run), run.seed), []).append(value)
+    return {place: fmean(values) for place, values in found.items()}
+
+
+def _average(found: Mapping[tuple[str, int], float], tasks: Sequence[str]) -> Spread | None:
+    """The mean over tasks, where every task has a run; its deviation over the seeds that did all of them."""
+    each = [[score for (where, _), score in found.items() if where == task] for task in tasks]
+    if not all(each):
+        return None
+    seeds = {seed for _, seed in found}
+    whole = [s for s in seeds if all((task, s) in found for task in tasks)]
+    over_seeds = [fmean(found[task, seed] for task in tasks) for seed in sorted(whole)]
+    deviation = Spread.of(over_seeds).deviation if over_seeds else None
+    return Spread(fmean(fmean(scores) for scores in each), deviation)
+
+
+def _notes(runs: Sequence[Run], counted: Sequence[Run], rows: Sequence[Row]) -> list[str]:
+    """What a reader should know before believing a number."""
+    notes = [measured_on(counted)]
+    if unfinished := [run.name for run in runs if not run.finished]:
+        notes.append(f"Not finished, so left out: {', '.join(unfinished)}.")
+    if bare := [run.name for run in runs if run.finished and run.result is None]:
+        notes.append(f"Without a result on a test set, so left out: {', '.join(bare)}.")
+    for task in dict.fromkeys(task_of(run) for run in counted):
+        notes += cautions([run for run in counted if task_of(run) == task])
+    notes += dict.fromkeys(f"Published: {e.origin}." for row in rows for e in row.published.values())
+    notes += [
+        f"Not as published (†) in our runs of {row.method}: {', '.join(row.unlike)}."
+        for row in rows
+        if row.unlike
+    ]
+    return list(dict.fromkeys(note for note in notes if note))

@@ -1,0 +1,81 @@
+"""Numbers that others published, and whether a run of ours is alike enough to stand beside them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from statistics import fmean
+from typing import Any
+
+import yaml
+
+from ducats.report import Run, Spread
+
+
+@dataclass(frozen=True)
+class Published:
+    """What is known of one method on one data set.
+
+    Args:
+        origin: who published it, and where.
+        over: the names of all tasks.
+        tasks: numbers by task, in parts of 1; empty where only the average is known.
+        average: over all tasks.
+        where: settings by dotted name, and the values with which a run is comparable.
+    """
+
+    origin: str
+    over: tuple[str, ...]
+    tasks: Mapping[str, Spread]
+    average: Spread | None
+    where: Mapping[str, tuple[Any, ...]]
+
+    def average_over(self, tasks: Sequence[str]) -> Spread | None:
+        """The average over these tasks: the published one over all of them, else that of single numbers."""
+        if set(tasks) == set(self.over):
+            return self.average
+        if tasks and set(tasks) <= set(self.tasks):
+            return Spread(fmean(self.tasks[task].mean for task in tasks), None)
+        return None
+
+    def unlike(self, run: Run) -> list[str]:
+        """Settings in which a run differs from what was published."""
+        return [key for key, values in self.where.items() if _setting(run.config, key) not in values]
+
+
+@cache
+def published() -> Mapping[tuple[str, str, str], Published]:
+    """Everything that is known, by data set, measure and method."""
+    blocks = yaml.safe_load((resources.files("ducats") / "table" / "published.yaml").read_text("utf-8"))
+    found: dict[tuple[str, str, str], Published] = {}
+    for block in blocks:
+        for method, text in block["methods"].items():
+            key = (block["data"], block.get("measure", "accuracy"), method)
+            if key in found:
+                raise ValueError(f"published.yaml has {key} twice")
+            tasks, average = _read(str(text), block["tasks"])
+            where = {name: tuple(values) for name, values in block["where"].items()}
+            found[key] = Published(block["from"], tuple(block["tasks"]), tasks, average, where)
+    return found
+
+
+def _read(text: str, names: list[str]) -> tuple[dict[str, Spread], Spread | None]:
+    """A row of numbers: one for each task or none, and an average after the equals sign."""
+    each, _, average = text.partition("=")
+    values = [_number(word) for word in each.split()]
+    tasks = dict(zip(names, values, strict=True)) if values else {}
+    if average.strip():
+        return tasks, _number(average)
+    return tasks, values[0] if len(values) == 1 else None
+
+
+def _number(word: str) -> Spread:
+    mean, _, deviation = word.partition("±")
+    return Spread(float(mean) / 100, float(deviation) / 100 if deviation else None)
+
+
+def _setting(config: Mapping[str, Any], key: str) -> Any:
+    value: Any = config
+    for name in key.split("."):
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value

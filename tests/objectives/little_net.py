@@ -1,0 +1,60 @@
+"""A network of a few numbers, in float64, whose losses can be written down by hand."""
+
+import torch
+from torch import Tensor, nn
+
+from ducats.objectives import Batch, Beside, Labelled
+from ducats.rows import Output
+
+CLASSES, WIDTH, INPUTS = 3, 4, 2
+
+
+class LittleNet(nn.Module):
+    """Images of two numbers to four features, to three logits; of maps, each place by itself."""
+
+    def __init__(self, pixels: bool = False) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.pixels = pixels
+        self.body: nn.Linear | nn.Conv2d
+        self.head: nn.Linear | nn.Conv2d
+        if pixels:
+            self.body, self.head = nn.Conv2d(INPUTS, WIDTH, 1), nn.Conv2d(WIDTH, CLASSES, 1)
+        else:
+            self.body, self.head = nn.Linear(INPUTS, WIDTH), nn.Linear(WIDTH, CLASSES)
+        self.double()
+
+    def forward(self, images: Tensor) -> Output:
+        features = torch.tanh(self.body(images))
+        size = (images.shape[-2], images.shape[-1]) if self.pixels else None
+        return Output(self.head(features), features, size)
+
+
+def beside(model: LittleNet, pool: int = 6) -> Beside:
+    return Beside(model, CLASSES, WIDTH, pool, pixels=model.pixels)
+
+
+def drawn(seed: int, count: int) -> Tensor:
+    return torch.randn(count, INPUTS, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
+
+
+def little_batch() -> Batch:
+    """Six source images (one without label), four bought ones, five unlabelled ones."""
+    return Batch(
+        Labelled(drawn(1, 6), torch.tensor([0, 1, 2, 0, 1, -2])),
+        Labelled(drawn(2, 4), torch.tensor([2, 1, 0, 0])),
+        drawn(3, 5),
+    )
+
+
+def little_maps() -> Batch:
+    """Two source maps, two target maps of 2 x 3 pixels with bought, unlabelled and void ones."""
+    source, target = (drawn(seed, 12).reshape(2, 2, 3, INPUTS).movedim(-1, 1) for seed in (4, 5))
+    of_source = torch.tensor([[[0, 1, 2], [0, -2, 1]], [[2, 2, 0], [1, 1, 0]]], dtype=torch.int8)
+    of_target = torch.tensor([[[0, -1, -1], [-1, -2, 1]], [[-1, -1, -1], [2, -1, -2]]], dtype=torch.int8)
+    return Batch(Labelled(source, of_source), None, None, Labelled(target, of_target))
+
+
+def as_rows(maps: Tensor) -> Tensor:
+    """Maps ``(N, K, H, W)`` as rows ``(N H W, K)``."""
+    return maps.movedim(1, -1).flatten(0, -2)

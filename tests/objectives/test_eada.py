@@ -1,0 +1,85 @@
+"""EADA: the level follows the source, and the target's energies come down to it."""
+
+import torch
+import torch.nn.functional as F
+
+from ducats.objectives.batch import Batch
+from ducats.objectives.eada import Level, eada
+from little_net import LittleNet, as_rows, beside, little_batch, little_maps
+
+
+def test_the_level_is_a_running_mean_of_a_pace_that_is_drawn() -> None:
+    level = Level(beside(LittleNet()))
+    means = [torch.tensor(value) for value in (-2.0, -1.0, -4.0, -3.0)]
+    torch.manual_seed(7)
+    paces = [torch.rand(()) for _ in means]
+    expected = means[0]
+    torch.manual_seed(7)
+    for number, mean in enumerate(means):
+        level.follow(mean)
+        if number:
+            expected = paces[number] * expected + (1 - paces[number]) * mean
+        torch.testing.assert_close(level.delta, expected)
+    assert {"delta", "begun"} == level.state_dict().keys()
+    again = Level(beside(LittleNet()))
+    again.load_state_dict(level.state_dict())
+    torch.manual_seed(8)
+    again.follow(torch.tensor(5.0))
+    torch.manual_seed(8)
+    level.follow(torch.tensor(5.0))
+    assert torch.equal(again.delta, level.delta)
+
+
+def test_losses_by_hand() -> None:
+    model, batch = LittleNet(), little_batch()
+    level = Level(beside(model))
+    losses = eada(model, batch, level, align=0.5, source=2.0)
+    assert batch.labelled is not None
+    assert batch.unlabelled is not None
+    source, target = model(batch.source.images).z, model(batch.unlabelled).z
+    torch.testing.assert_close(losses["source/nll"], 2 * F.cross_entropy(source[:5], batch.source.labels[:5]))
+    torch.testing.assert_close(
+        losses["labelled/nll"], F.cross_entropy(model(batch.labelled.images).z, batch.labelled.labels)
+    )
+    delta = float((-source[:5].exp().sum(1).log()).mean().detach())  # the first batch, without the unlabelled image
+    energy = -target.exp().sum(1).log()
+    assert (energy > delta).any()
+    assert (energy < delta).any()
+    hinge = torch.stack([max(e - delta, torch.zeros_like(e)) for e in energy]).mean()
+    torch.testing.assert_close(losses["unlabelled/energy"], 0.5 * hinge, rtol=1e-6, atol=1e-7)
+
+
+def test_only_the_target_energies_have_a_gradient() -> None:
+    model, batch = LittleNet(), little_batch()
+    batch.source.images.requires_grad_()
+    assert batch.unlabelled is not None
+    batch.unlabelled.requires_grad_()
+    eada(model, batch, Level(beside(model)))["unlabelled/energy"].backward()
+    assert batch.source.images.grad is None
+    assert batch.unlabelled.grad is not None
+    assert batch.unlabelled.grad.abs().sum() > 0
+
+
+def test_pixels_are_rows() -> None:
+    model, batch = LittleNet(pixels=True), little_maps()
+    losses = eada(model, batch, Level(beside(model)), align=1.0)
+    assert batch.target is not None
+    source, target = as_rows(model(batch.source.images).z), as_rows(model(batch.target.images).z)
+    labels, of_target = batch.source.labels.flatten().long(), batch.target.labels.flatten().long()
+    delta = -source[labels >= 0].exp().sum(1).log().mean()
+    energy = -target[of_target == -1].exp().sum(1).log()
+    torch.testing.assert_close(
+        losses["unlabelled/energy"], (energy - delta).clamp(min=0).mean(), rtol=1e-5, atol=1e-6
+    )
+    bought = of_target >= 0
+    torch.testing.assert_close(losses["labelled/nll"], F.cross_entropy(target[bought], of_target[bought]))
+
+
+def test_the_level_follows_also_without_unlabelled_target() -> None:
+    model, batch = LittleNet(), little_batch()
+    level = Level(beside(model))
+    assert eada(model, Batch(batch.source, None, None), level).keys() == {"source/nll"}
+    assert bool(level.begun)
+    still = Level(beside(model))
+    assert "unlabelled/energy" not in eada(model, batch, still, align=0.0)
+    assert not bool(still.begun)

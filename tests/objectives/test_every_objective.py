@@ -1,0 +1,98 @@
+"""Every objective goes with every query, and its state with the run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import quick, quick_pixels
+from ducats import records
+from ducats.assemble import assemble
+from ducats.config import Config
+from ducats.engine.processes import make_fabric
+from ducats.errors import UserError
+from ducats.run import run
+from ducats.rundir import RunDir
+
+OF_IMAGES = {
+    "duc": {"source/nll", "unlabelled/u_dis", "labelled/kl"},
+    "euq": {"unlabelled/eu", "unlabelled/au", "certain/nll"},
+    "softmax": {"source/nll", "labelled/nll"},
+    "adversarial": {"domain/nll", "unlabelled/entropy"},
+    "waal": {"critic/distance", "critic/penalty"},
+    "mme": {"unlabelled/entropy"},
+    "eada": {"unlabelled/energy"},
+    "tqs": {"witness/committee", "witness/domain"},
+    "sdm": {"source/margin", "labelled/logit"},
+}
+OF_PIXELS = {"duc", "softmax", "adversarial", "waal", "mme", "eada", "sdm"}
+SHORT = ("train.epochs=3", "train.steps_per_epoch=2", "ask={after: [1], rounds: null}")
+
+
+def go(config: Config, folder: Path, stop: int | None = None) -> RunDir:
+    parts, plan = assemble(config, RunDir(folder))
+    fabric = make_fabric("cpu")
+    fabric.launch()
+
+    def listen(event: Any) -> None:
+        if stop is not None and event.phase == "train" and event.step == stop:
+            raise KeyboardInterrupt
+
+    return run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=listen)
+
+
+def losses_of(home: RunDir) -> list[dict[str, float]]:
+    lines = [line for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    return [json.loads(json.dumps(line["losses"])) for line in lines]
+
+
+@pytest.mark.parametrize("query", ["random", "entropy"])
+@pytest.mark.parametrize("objective", OF_IMAGES)
+def test_images(objective: str, query: str, tmp_path: Path) -> None:
+    config = quick(*SHORT, f"objective={{name: {objective}, knobs: {{}}}}", f"query={{name: {query}, knobs: {{}}}}")
+    home = go(config, tmp_path / "run")
+    assert OF_IMAGES[objective] <= losses_of(home)[-1].keys()
+    assert len(home.bought()) == 20
+
+
+@pytest.mark.parametrize("objective", sorted(OF_PIXELS))
+def test_pixels(objective: str, tmp_path: Path) -> None:
+    config = quick_pixels(
+        *SHORT, f"objective={{name: {objective}, knobs: {{}}}}", "query={name: entropy, knobs: {}}"
+    )
+    found = losses_of(go(config, tmp_path / "run"))[-1]
+    assert {"source/nll", "labelled/nll"} <= found.keys()
+
+
+@pytest.mark.parametrize("objective", ["tqs", "euq", "duc"])
+def test_what_images_alone_can_do_is_refused_for_pixels(objective: str, tmp_path: Path) -> None:
+    knobs = "{certainty: 0.1}" if objective == "duc" else "{}"
+    config = quick_pixels(f"objective={{name: {objective}, knobs: {knobs}}}")
+    with pytest.raises(UserError, match="pixels"):
+        go(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "{name: eada, knobs: {align: 0.1}}",
+        "{name: waal, knobs: {weight: 0.1}}",
+        "{name: tqs, knobs: {}}",
+        "{name: duc, knobs: {certainty: 0.05, fixmatch: 1.0, tau: 0.3}}",
+    ],
+)
+def test_a_run_that_was_stopped_ends_as_one_that_was_not(objective: str, tmp_path: Path) -> None:
+    config = quick(
+        "train.steps_per_epoch=3",
+        f"objective={objective}",
+        "query={name: entropy, knobs: {}}",
+        "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}",
+    )
+    whole = go(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        go(config, tmp_path / "cut", stop=8)
+    cut = go(config, tmp_path / "cut")
+    assert losses_of(whole) == losses_of(cut)
+    weights = [(home.folder / "model.safetensors").read_bytes() for home in (whole, cut)]
+    assert weights[0] == weights[1]

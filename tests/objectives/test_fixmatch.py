@@ -1,0 +1,112 @@
+"""FixMatch: what is kept, what is taught, and where it is refused."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ducats.errors import UserError
+from ducats.objectives import OBJECTIVES, Batch, Labelled, Remembered, Training, duc
+from ducats.objectives.fixmatch import fixmatch
+from ducats.rows import Output
+
+
+def logits(*probabilities: float) -> list[float]:
+    return [math.log(p) for p in probabilities]
+
+
+def test_mean_over_those_that_are_kept() -> None:
+    weak = torch.tensor([logits(0.9, 0.05, 0.05), logits(0.1, 0.7, 0.2), logits(0.02, 0.02, 0.96)])
+    strong = torch.tensor([[1.0, 2.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
+    by_hand = [math.log(math.e + math.e**2 + 1) - 1, math.log(2 + math.e**3) - 3]
+    assert float(fixmatch(weak, strong, 0.8)) == pytest.approx(sum(by_hand) / 2, rel=1e-6)
+    assert float(fixmatch(weak, strong, 0.95)) == pytest.approx(by_hand[1], rel=1e-6)
+
+
+def test_the_threshold_itself_is_not_enough() -> None:
+    weak = torch.zeros(1, 2, dtype=torch.float64)  # a probability of exactly one half
+    strong = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
+    assert float(fixmatch(weak, strong, 0.5)) == 0.0
+    assert float(fixmatch(weak, strong, math.nextafter(0.5, 0.0))) == pytest.approx(math.log(1 + math.e))
+
+
+def test_none_kept_is_zero_with_a_zero_gradient() -> None:
+    strong = torch.randn(4, 3, requires_grad=True, generator=torch.Generator().manual_seed(0))
+    loss = fixmatch(torch.zeros(4, 3), strong, 0.8)
+    loss.backward()
+    assert float(loss.detach()) == 0.0
+    assert strong.grad is not None
+    assert not strong.grad.any()
+
+
+def test_no_gradient_through_the_weak_view() -> None:
+    weak = torch.tensor([[9.0, 0.0]], requires_grad=True)
+    strong = torch.tensor([[0.0, 1.0]], requires_grad=True)
+    fixmatch(weak, strong, 0.8).backward()
+    assert weak.grad is None
+    assert strong.grad is not None
+    assert strong.grad[0, 0] < 0 < strong.grad[0, 1]
+
+
+def as_logits(images: Tensor) -> Output:
+    return Output(images, None)
+
+
+@pytest.fixture
+def batch() -> Batch:
+    z = torch.randn(3, 6, 4, generator=torch.Generator().manual_seed(0))
+    return Batch(Labelled(z[0], torch.arange(6) % 4), None, 3 * z[1], strong=z[2])
+
+
+def test_duc_adds_it_to_its_other_losses(batch: Batch) -> None:
+    assert batch.unlabelled is not None
+    assert batch.strong is not None
+    plain, taught = duc(as_logits, batch), duc(as_logits, batch, fixmatch=0.5, tau=0.6)
+    expected = 0.5 * fixmatch(batch.unlabelled, batch.strong, 0.6)
+    assert expected > 0
+    assert torch.equal(taught.pop("unlabelled/fixmatch"), expected)
+    assert taught.keys() == plain.keys()
+    assert all(torch.equal(taught[name], plain[name]) for name in plain)
+
+
+class Normed(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(4)
+
+    def forward(self, images: Tensor) -> Output:
+        return Output(self.norm(images), None)
+
+
+def test_strong_views_are_normalised_by_themselves_and_leave_no_statistics(batch: Batch) -> None:
+    assert batch.strong is not None
+    plain, taught = Normed().train(), Normed().train()
+    duc(Remembered(plain), batch)
+    shifted = replace(batch, strong=batch.strong + 100)
+    losses = duc(Remembered(taught), shifted, fixmatch=1.0, tau=0.3)
+    assert all(torch.equal(a, b) for a, b in zip(plain.buffers(), taught.buffers(), strict=True))
+    assert taught.norm.track_running_stats
+    unshifted = duc(Remembered(Normed().train()), batch, fixmatch=1.0, tau=0.3)
+    name = "unlabelled/fixmatch"
+    torch.testing.assert_close(losses[name], unshifted[name], rtol=1e-4, atol=1e-4)
+
+
+def test_the_strong_view_is_made_only_if_it_is_read() -> None:
+    training = OBJECTIVES["duc"]
+    assert isinstance(training, Training)
+    assert not training.wants_strong()
+    assert not training.bound({"fixmatch": 0.0, "tau": 0.9}).wants_strong()
+    assert training.bound({"fixmatch": 1.0}).wants_strong()
+    assert {"fixmatch", "tau", "certainty", "beta"} <= training.signature.parameters.keys()
+    assert "companion" not in training.signature.parameters
+
+
+def test_where_it_cannot_be(batch: Batch) -> None:
+    with pytest.raises(UserError, match="strong view"):
+        duc(as_logits, Batch(batch.source, None, batch.unlabelled), fixmatch=1.0)
+    assert "unlabelled/fixmatch" not in duc(as_logits, Batch(batch.source, None, None), fixmatch=1.0)
+    maps = Labelled(torch.zeros(1, 2, 2, 3), torch.zeros(1, 2, 3, dtype=torch.int8))
+    with pytest.raises(UserError, match="not of pixels"):
+        duc(lambda images: Output(images, None, (2, 3)), Batch(maps, None, None, maps), fixmatch=1.0)

@@ -1,0 +1,145 @@
+"""MADA's objective: descriptors, anchors and losses against plain loops."""
+
+import pytest
+import torch
+from tiny_maps import (
+    CLASSES,
+    WIDTH,
+    Painter,
+    Pool,
+    a_batch,
+    at_epoch,
+    beside,
+    change,
+    pictures,
+    slopes,
+    whole,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from conftest import Runner
+from ducats import anchors, records
+from ducats.domain import UNLABELLED
+from ducats.errors import UserError
+from ducats.objectives import Beside
+from ducats.objectives.mada import TargetAnchors, mada
+
+
+def by_loops(z: Tensor, features: Tensor, counted: Tensor | None = None) -> Tensor:
+    rows = []
+    for n in range(len(z)):
+        parts = []
+        for c in range(z.shape[1]):
+            here = z[n].argmax(0) == c
+            here = here if counted is None else here & counted[n]
+            some = features[n][:, here]
+            parts.append(some.mean(1) if some.shape[1] >= 10 else torch.zeros(len(features[n])))
+        rows.append(torch.cat(parts))
+    return torch.stack(rows)
+
+
+def test_descriptors_are_class_means_of_enough_positions() -> None:
+    generator = torch.Generator().manual_seed(0)
+    z, seen = torch.randn(3, 4, 6, 8, generator=generator), torch.randn(3, 5, 6, 8, generator=generator)
+    z[:, 3] -= 2  # rare
+    counted = torch.rand(3, 6, 8, generator=generator) < 0.8
+    for some in (None, counted):
+        found = anchors.descriptor(z, seen, some)
+        torch.testing.assert_close(found, by_loops(z, seen, some))
+        assert (found[:, 15:] == 0).any()
+
+
+def test_the_nearest_pixel_is_that_at_the_same_share_of_the_way() -> None:
+    values = torch.arange(7 * 10).view(7, 10)
+    rows, columns = [0, 3, 6], [0, 2, 5, 7, 9]  # 9 * (0, 1/4, 1/2, 3/4, 1) = 0, 2.25, 4.5, 6.75, 9
+    assert torch.equal(anchors.nearest(values, (3, 5)), values[rows][:, columns])
+    assert torch.equal(anchors.nearest(values, (1, 1)), values[:1, :1])
+
+
+def test_anchors_are_the_middles_of_groups() -> None:
+    middles = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
+    rows = (middles[:, None] + torch.tensor([[0.1, 0.0], [-0.1, 0.0], [0.0, 0.3]])).flatten(0, 1)
+    found = anchors.anchors_of(rows, 3, seed=0)
+    torch.testing.assert_close(found[found[:, 0].argsort()].sum(0), middles.sum(0) + torch.tensor([0.0, 0.3]))
+    assert torch.equal(found, anchors.anchors_of(rows, 3, seed=0))
+    assert len(anchors.anchors_of(rows[:1].repeat(5, 1), 3, seed=0)) == 1  # five times the same image
+
+
+def with_anchors(count: int = 3) -> tuple[Painter, TargetAnchors]:
+    model = Painter()
+    companion = TargetAnchors(beside(model), count=count)
+    assert [e for e in range(10) if companion.due(at_epoch(e))] == [5]
+    companion.refresh(at_epoch(5), Pool(model, pictures(5, 6)))
+    change(model)
+    return model, companion
+
+
+def test_stage_two_adds_own_labels_and_anchors() -> None:
+    model, companion = with_anchors()
+    batch = a_batch()
+    assert batch.target is not None
+    images, labels = batch.target
+    middles = companion.anchors.clone()
+    losses = mada(model, batch, companion, pseudo=0.4, anchor=0.6, pace=0.1)
+    guess = whole(companion.still(images).z).argmax(1)
+    each = F.cross_entropy(whole(model(images).z), guess, reduction="none")
+    torch.testing.assert_close(losses["pseudo/nll"], 0.4 * each[labels == UNLABELLED].mean())
+    output = model(images)
+    described = by_loops(output.z, output.features)
+    errors = torch.stack([torch.stack([((d - a) ** 2).mean() for a in middles]) for d in described])
+    expected = 0.6 * (3 / (1 / errors).sum(1)).mean()
+    torch.testing.assert_close(losses["target/anchor"], expected)
+    found = slopes({"it": losses["target/anchor"]}, model)
+    model.zero_grad()
+    torch.testing.assert_close(found["body.weight"], slopes({"it": expected}, model)["body.weight"])
+    moved = middles.clone()
+    for number, image in zip(errors.argmin(1).tolist(), described.detach(), strict=True):
+        moved[number] += 0.1 * (image - middles[number])
+    torch.testing.assert_close(companion.anchors, moved)
+
+
+def test_two_images_of_one_anchor_move_it_together() -> None:
+    _, companion = with_anchors(count=1)
+    before = companion.anchors.clone()
+    described = torch.randn(2, CLASSES * WIDTH, generator=torch.Generator().manual_seed(0))
+    error = companion.pull(described, 0.1)
+    torch.testing.assert_close(error, ((described - before) ** 2).mean(1))
+    torch.testing.assert_close(companion.anchors, before + 0.1 * (described - before).sum(0))
+
+
+def test_before_stage_two_nothing_is_added_or_moved() -> None:
+    model = Painter()
+    companion = TargetAnchors(beside(model))
+    losses = mada(model, a_batch(), companion)
+    assert losses["pseudo/nll"] == losses["target/anchor"] == 0
+    assert (companion.anchors == 0).all()
+    assert all(slope.isfinite().all() for slope in slopes(losses, model).values())
+
+
+def test_a_small_pool_has_anchors_twice() -> None:
+    _, companion = with_anchors(count=10)
+    assert len(companion.anchors) == 10
+    assert 1 <= len(companion.anchors.unique(dim=0)) <= 6
+
+
+def test_wrong_knobs_are_refused() -> None:
+    with pytest.raises(ValueError, match="count"):
+        TargetAnchors(beside(Painter()), count=0)
+    with pytest.raises(UserError, match="of pixels only"):
+        TargetAnchors(Beside(Painter(), CLASSES, WIDTH, 3, pixels=False))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["ask={budget: 2, rounds: null, after: [1]}"],
+        ["task.unit=pixel", "query={name: entropy}"],  # the objective with another query
+        ["ask={rounds: 0, after: null}"],
+    ],
+)
+def test_a_run_on_streets(run_pixels: Runner, settings: list[str]) -> None:
+    home = run_pixels(*settings, "objective={name: mada}", method="mada")
+    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
+    assert ("labelled/nll" in losses[-1]) == ("rounds: 0" not in settings[0])

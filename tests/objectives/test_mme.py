@@ -1,0 +1,93 @@
+"""MME: the last layer raises the target's entropy, the features lower it."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ducats.errors import UserError
+from ducats.models import small_cnn, small_fcn
+from ducats.models.evidential import Evidential
+from ducats.objectives import Beside
+from ducats.objectives.mme import LastLayer, mme
+from ducats.rows import Output
+from little_net import CLASSES, LittleNet, as_rows, beside, little_batch, little_maps
+
+
+def entropy(z: Tensor, temperature: float) -> Tensor:
+    p = (z / temperature).softmax(1)
+    return -(p * p.log()).sum(1)
+
+
+def test_values_by_hand() -> None:
+    model, batch = LittleNet(), little_batch()
+    losses = mme(model, batch, LastLayer(beside(model)), entropy=0.3, temperature=0.5)
+    assert batch.unlabelled is not None
+    expected = -0.3 * entropy(model(batch.unlabelled).z, 0.5).mean()
+    torch.testing.assert_close(losses["unlabelled/entropy"], expected, rtol=1e-6, atol=1e-7)
+    assert losses.keys() == {"source/nll", "labelled/nll", "unlabelled/entropy"}
+
+
+def test_a_step_of_the_last_layer_raises_the_entropy_and_one_of_the_features_lowers_it() -> None:
+    model, batch = LittleNet(), little_batch()
+    assert batch.unlabelled is not None
+
+    def now() -> float:
+        return float(entropy(model(batch.unlabelled).z, 1.0).mean().detach())
+
+    before = now()
+    mme(model, batch, LastLayer(beside(model)))["unlabelled/entropy"].backward()
+    for part, sign in ((model.head, 1), (model.body, -1)):
+        start = [p.detach().clone() for p in part.parameters()]
+        with torch.no_grad():
+            for p in part.parameters():
+                assert p.grad is not None
+                p -= 0.1 * p.grad
+        assert sign * (now() - before) > 1e-6
+        with torch.no_grad():
+            for p, value in zip(part.parameters(), start, strict=True):
+                p.copy_(value)
+
+
+def test_pixels_are_rows() -> None:
+    model, batch = LittleNet(pixels=True), little_maps()
+    losses = mme(model, batch, LastLayer(beside(model)), entropy=1.0)
+    assert batch.target is not None
+    z = as_rows(model(batch.target.images).z)[batch.target.labels.flatten() == -1]
+    torch.testing.assert_close(losses["unlabelled/entropy"], -entropy(z, 1.0).mean(), rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("evidence", ["exp", "softplus_plus_one"])
+def test_the_layer_found_is_the_one_that_makes_the_logits(evidence: str) -> None:
+    torch.manual_seed(0)
+    for network, pixels in (
+        (small_cnn(classes=3, channels=1, width=4, features=3), False),  # three features: a layer looks alike
+        (small_fcn(classes=3, channels=1, width=4), True),
+    ):
+        model = Evidential(network, evidence).eval()
+        output = model(torch.rand(2, 1, 8, 8))
+        assert output.features is not None
+        last = LastLayer(Beside(model, 3, output.features.shape[1], 1, pixels=pixels))
+        torch.testing.assert_close(last.again(output).z, output.z)
+        assert not list(last.parameters())
+        assert not last.state_dict()
+
+
+def test_a_model_without_such_a_layer_is_refused() -> None:
+    with pytest.raises(UserError, match="linear"):
+        LastLayer(Beside(nn.Linear(2, CLASSES), CLASSES, 5, 1, pixels=False))
+    with pytest.raises(UserError, match="features"):
+        LastLayer(Beside(nn.Linear(2, CLASSES), CLASSES, 0, 1, pixels=False))
+
+
+def test_no_unlabelled_images_no_entropy() -> None:
+    model, batch = LittleNet(), little_batch()
+    last, none = LastLayer(beside(model)), type(batch)(batch.source, None, None)
+    assert mme(model, none, last).keys() == {"source/nll"}
+    with pytest.raises(ValueError, match="temperature"):
+        mme(model, batch, last, temperature=0.0)
+
+
+def test_the_output_keeps_all_else() -> None:
+    model = LittleNet()
+    output = Output(torch.zeros(1, CLASSES), torch.ones(1, 4), None)
+    assert LastLayer(beside(model.float())).again(output).features is output.features

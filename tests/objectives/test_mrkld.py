@@ -1,0 +1,155 @@
+"""MRKLD against plain arithmetic: thresholds by sorting, losses on whole maps."""
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from tiny_maps import CLASSES, SIZE, Painter, Pool, a_batch, at_epoch, beside, change, pictures, slopes, whole
+from torch import Tensor
+from torch.nn import functional as F
+
+from conftest import Runner, quick
+from ducats import records
+from ducats.assemble import assemble
+from ducats.domain import UNLABELLED
+from ducats.engine.processes import make_fabric
+from ducats.objectives import softmax
+from ducats.objectives.selftraining import Teacher, mrkld
+from ducats.objectives.selftraining.rounds import begins
+from ducats.objectives.selftraining.teacher import WIDTH as BIN
+from ducats.objectives.selftraining.teacher import certainties, thresholds
+from ducats.run import run
+from ducats.rundir import RunDir
+
+
+@pytest.mark.parametrize("portion", [0.05, 0.2, 0.5, 1.0])
+def test_thresholds_are_quantiles_up_to_a_bin(portion: float) -> None:
+    z = 6 * torch.randn(8, CLASSES, 10, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    z[:, 3] -= 1000  # never predicted
+    found = thresholds(certainties(z[:4]) + certainties(z[4:]), portion)
+    p = z.softmax(1)
+    for c in range(3):
+        sure = p.amax(1)[p.argmax(1) == c].sort(descending=True).values
+        exact = sure[math.ceil(portion * len(sure)) - 1]
+        # The threshold is below the quantile, by one bin of certainty at the most.
+        below = 1 - (1 - exact) * math.exp(BIN)
+        assert below - 1e-6 <= found[c].exp() <= exact + 1e-6
+    assert found[3] == torch.inf
+
+
+def test_thresholds_by_hand() -> None:
+    p = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.55])  # all are class 0 of two
+    z = torch.stack([p, 1 - p], 1).log()
+    kept = p >= thresholds(certainties(z), 0.4)[0].exp()
+    assert kept.tolist() == [True, True, False, False, False]
+    assert thresholds(certainties(z), 1.0)[0].exp() <= 0.55
+
+
+def test_no_threshold_is_below_what_the_most_probable_class_has() -> None:
+    z = torch.zeros(1, 300, 2, 2)  # -ln(1 - 1/300) falls into the first bin, whose lower edge is 0
+    assert thresholds(certainties(z), 0.5)[0].exp().item() == pytest.approx(1 / 300)
+
+
+def test_rounds_cut_the_training() -> None:
+    at = [begins(at_epoch(e, 50), 0.4, 4) for e in range(50)]
+    assert [(e, number) for e, number in enumerate(at) if number] == [(20, 1), (28, 2), (35, 3), (43, 4)]
+    assert begins(at_epoch(1, 2), 0.4, 4) == 3  # the first three fall together
+
+
+def taught(epoch: int = 4) -> tuple[Painter, Teacher]:
+    model = Painter()
+    teacher = Teacher(beside(model), warmup=0.4, rounds=3, portion=0.3, growth=0.1)
+    pool = Pool(model, pictures(5, 6))
+    assert [e for e in range(10) if teacher.due(at_epoch(e))] == [4, 6, 8]
+    teacher.refresh(at_epoch(epoch), pool)
+    change(model)
+    return model, teacher
+
+
+def test_each_round_has_its_portion_and_its_copy() -> None:
+    for epoch, portion in ((4, 0.3), (6, 0.4), (8, 0.5)):
+        _, teacher = taught(epoch)
+        said = torch.cat([output.z for _, output in Pool(Painter(), pictures(5, 6)).pool()]).clamp(max=10)
+        torch.testing.assert_close(teacher.log_threshold, thresholds(certainties(said), portion))
+        first = Painter().state_dict()
+        assert all(
+            torch.equal(first[name], value) for name, value in teacher.still.model.state_dict().items()
+        )
+
+
+def reference(model: Painter, teacher: Teacher) -> tuple[Tensor, Tensor]:
+    batch = a_batch()
+    assert batch.target is not None
+    images, labels = batch.target
+    p, q = whole(model(images).z).softmax(1), whole(teacher.still(images).z).softmax(1)
+    fits, smooth = [], []
+    for n in range(len(images)):
+        for y in range(SIZE[0]):
+            for x in range(SIZE[1]):
+                ratio = q[n, :, y, x] / teacher.log_threshold.exp()
+                if labels[n, y, x] == UNLABELLED and ratio.max() >= 1:
+                    fits.append(-p[n, ratio.argmax(), y, x].log())
+                    smooth.append(-p[n, :, y, x].log().mean())
+    assert 0 < len(fits) < (labels == UNLABELLED).sum()
+    return torch.stack(fits).mean(), torch.stack(smooth).mean()
+
+
+def test_losses_are_those_of_the_whole_map() -> None:
+    model, teacher = taught()
+    losses = mrkld(model, a_batch(), teacher, nll=0.7, reg=0.2)
+    fit, smooth = reference(model, teacher)
+    torch.testing.assert_close(losses["pseudo/nll"], 0.7 * fit)
+    torch.testing.assert_close(losses["pseudo/reg"], 0.2 * smooth)
+    torch.testing.assert_close(losses["source/nll"], softmax(model, a_batch())["source/nll"])
+    found = slopes({name: loss for name, loss in losses.items() if name.startswith("pseudo")}, model)
+    model.zero_grad()
+    expected = slopes(dict(zip("ab", (0.7 * fit, 0.2 * smooth), strict=True)), model)
+    for name, slope in found.items():
+        torch.testing.assert_close(slope, expected[name], rtol=1e-4, atol=1e-6)
+    assert all(p.grad is None for p in teacher.parameters())
+
+
+def test_before_the_first_round_nothing_is_kept() -> None:
+    model = Painter()
+    losses = mrkld(model, a_batch(), Teacher(beside(model)))
+    assert losses["pseudo/nll"] == losses["pseudo/reg"] == 0
+    found = slopes(losses, model)
+    model.zero_grad()
+    expected = slopes(dict(softmax(model, a_batch())), model)
+    assert all(torch.equal(slope, expected[name]) for name, slope in found.items())
+
+
+def test_bought_labels_are_learnt_from_and_not_pseudo_labelled() -> None:
+    model, teacher = taught()
+    batch = a_batch(bought=True)
+    assert batch.target is not None
+    losses, seen = mrkld(model, batch, teacher), model(batch.target.images)
+    labels = batch.target.labels.long()
+    expected = F.cross_entropy(whole(seen.z), labels.masked_fill(labels < 0, -100))
+    torch.testing.assert_close(losses["labelled/nll"], expected)
+    assert losses["pseudo/nll"] != mrkld(model, a_batch(), teacher)["pseudo/nll"]
+
+
+@pytest.mark.parametrize("knobs", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"most": 1.5}])
+def test_wrong_knobs_are_refused(knobs: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(knobs))):
+        Teacher(beside(Painter()), **knobs)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_run_on_streets(run_pixels: Runner, asks: bool) -> None:
+    never = () if asks else ("ask={rounds: 0, after: null}",)
+    home = run_pixels("objective.knobs={warmup: 0.5, rounds: 2}", *never, method="mrkld")
+    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
+    assert ("labelled/nll" in losses[-1]) == asks
+
+
+def test_images_are_taught_as_pixels_are(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    config = quick("objective={name: mrkld, knobs: {warmup: 0.5}}", method="entropy")
+    parts, plan = assemble(config, RunDir(folder))
+    home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
+    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    assert losses[1]["pseudo/nll"] == 0 < losses[2]["pseudo/nll"]

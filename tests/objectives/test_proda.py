@@ -1,0 +1,205 @@
+"""ProDA: prototypes, rectified labels and losses against plain arithmetic; a run that is stopped."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_maps import (
+    CLASSES,
+    WIDTH,
+    Painter,
+    Pool,
+    a_batch,
+    at_epoch,
+    beside,
+    change,
+    pictures,
+    slopes,
+    whole,
+)
+from torch import Tensor
+from torch.nn import functional as F
+
+from conftest import Runner
+from ducats import records
+from ducats.domain import UNLABELLED
+from ducats.errors import UserError
+from ducats.objectives import Beside
+from ducats.objectives.selftraining import Prototypes, proda
+from ducats.objectives.selftraining.jitter import jittered
+from ducats.rundir import RunDir
+
+CALM: dict[str, Any] = {"jitter": 0.0, "pace": 0.0, "prototype_pace": 0.0, "domain": 0.0}
+
+
+def prototypes(stage: int) -> tuple[Painter, Prototypes]:
+    torch.manual_seed(0)
+    model = Painter()
+    companion = Prototypes(beside(model), hidden=4)
+    assert [e for e in range(10) if companion.due(at_epoch(e))] == [3, 7]
+    for number, epoch in enumerate((3, 7)[:stage]):
+        companion.refresh(at_epoch(epoch), Pool(model, pictures(5, 6)))
+        change(model, seed=number + 1)
+    assert companion.stage == stage
+    return model, companion
+
+
+def distances(features: Tensor, companion: Prototypes) -> Tensor:
+    """``(N, C, h, w)``, one position after the other."""
+    rows = features.permute(0, 2, 3, 1).reshape(-1, WIDTH)
+    apart = torch.stack([torch.stack([(row - own).norm() for own in companion.prototypes]) for row in rows])
+    return apart.view(len(features), *features.shape[-2:], CLASSES).permute(0, 3, 1, 2)
+
+
+def test_prototypes_are_the_means_of_what_is_predicted() -> None:
+    _, companion = prototypes(1)
+    output = Painter()(pictures(5, 6))
+    assert output.features is not None
+    guess, seen = output.z.argmax(1), output.features.permute(0, 2, 3, 1)
+    for c in range(CLASSES):
+        here = guess == c
+        assert companion.seen[c] == here.any()
+        expected = seen[here].mean(0) if here.any() else torch.zeros(WIDTH)
+        torch.testing.assert_close(companion.prototypes[c], expected)
+
+
+def test_a_class_that_was_never_predicted_is_far_from_everything() -> None:
+    _, companion = prototypes(1)
+    companion.seen.copy_(torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    near = companion.closeness(torch.rand(2, WIDTH, 3, 4), 1.0)
+    assert near[:, 1].exp().max() == 0
+    torch.testing.assert_close(near.exp().sum(1), torch.ones(2, 3, 4))
+
+
+def test_stage_one_rectifies_pseudo_labels() -> None:
+    model, companion = prototypes(1)
+    batch = a_batch()
+    assert batch.target is not None
+    images, labels = batch.target
+    losses = proda(model, batch, companion, ce=0.2, rce=0.7, reg=0.3, consistency=2.0, tau=0.5, **CALM)
+    teacher, student = companion.labels(images), model(images)
+    assert teacher.features is not None
+    weight = (-distances(teacher.features, companion) / 0.5).softmax(1)
+    score = teacher.z.clamp(max=10).softmax(1) * weight
+    guess = whole(score / score.sum(1, keepdim=True), evident=False).argmax(1)
+    assert (guess != whole(teacher.z).argmax(1)).any()
+    open_ = labels == UNLABELLED
+    p = whole(student.z).softmax(1)
+    torch.testing.assert_close(
+        losses["pseudo/nll"], 0.2 * F.nll_loss(p.log(), guess, reduction="none")[open_].mean()
+    )
+    sure = F.one_hot(guess, CLASSES).movedim(-1, 1).clamp(min=1e-4).float()
+    torch.testing.assert_close(losses["pseudo/rce"], -0.7 * (p * sure.log()).sum(1)[open_].mean())
+    torch.testing.assert_close(losses["pseudo/reg"], -0.3 * p.log().mean(1)[open_].mean())
+    other = (-distances(student.features, companion) / 0.5).softmax(1)
+    expected = 2.0 * (weight * (weight / other).log()).sum(1).mean()
+    torch.testing.assert_close(losses["target/consistency"], expected, rtol=1e-3, atol=1e-6)
+    found = slopes({"it": losses["target/consistency"]}, model)
+    model.zero_grad()
+    for name, slope in slopes({"it": expected}, model).items():
+        if slope is not None:
+            torch.testing.assert_close(found[name], slope, rtol=1e-3, atol=1e-5)
+    assert all(p.grad is None for p in (*companion.labels.parameters(), *companion.slow.parameters()))
+
+
+def test_the_distillation_keeps_what_a_new_teacher_is_certain_of() -> None:
+    model, companion = prototypes(2)
+    batch = a_batch()
+    assert batch.target is not None
+    images, labels = batch.target
+    losses = proda(model, batch, companion, certain=0.9, **CALM)
+    once = Painter()
+    change(once, seed=1)
+    score, guess = whole(once(images).z.clamp(max=10).softmax(1), evident=False).max(1)
+    kept = (labels == UNLABELLED) & (score >= 0.9)
+    assert 0 < kept.sum() < (labels == UNLABELLED).sum()
+    p = whole(model(images).z).softmax(1)
+    torch.testing.assert_close(
+        losses["pseudo/nll"], F.nll_loss(p.log(), guess, reduction="none")[kept].mean()
+    )
+    assert losses["pseudo/rce"] == losses["target/consistency"] == 0
+
+
+def test_the_slow_copy_and_the_prototypes_move() -> None:
+    model, companion = prototypes(1)
+    before, first = companion.prototypes.clone(), Painter().head.weight
+    proda(model, a_batch(), companion, pace=0.25, prototype_pace=0.1)
+    torch.testing.assert_close(
+        companion.slow.model.get_parameter("head.weight"), first.lerp(model.head.weight, 0.25)
+    )
+    assert torch.equal(companion.labels.model.get_parameter("head.weight"), first)
+    batch = a_batch()
+    assert batch.target is not None
+    said = companion.slow(batch.target.images)
+    assert said.features is not None
+    guess, seen = said.z.argmax(1), said.features.permute(0, 2, 3, 1)
+    for c in range(CLASSES):
+        here = guess == c
+        expected = before[c].lerp(seen[here].mean(0), 0.1) if here.any() else before[c]
+        torch.testing.assert_close(companion.prototypes[c], expected)
+
+
+def test_the_warm_up_is_source_and_adversary_alone() -> None:
+    model, companion = prototypes(0)
+    losses = proda(model, a_batch(), companion, domain=0.5)
+    assert all(loss == 0 for name, loss in losses.items() if name.split("/")[0] in ("pseudo", "target"))
+    found = slopes({"it": losses["domain/nll"]}, model)
+    assert found["head.weight"].abs().sum() > 0
+    model, companion = prototypes(1)
+    found = slopes({"it": proda(model, a_batch(), companion, domain=0.5)["domain/nll"]}, model)
+    assert found["head.weight"].abs().sum() == 0
+
+
+def test_jitter_changes_colours_and_nothing_else() -> None:
+    images = pictures(0, 50)
+    torch.manual_seed(3)
+    shown = jittered(images, 0.4)
+    assert shown.shape == images.shape
+    assert 0 <= shown.min() <= shown.max() <= 1
+    assert (shown != images).flatten(1).any(1).all()
+    torch.testing.assert_close(jittered(images, 0.0), images)
+    flat = torch.full((200, 3, 2, 2), 0.5)  # neither contrast nor saturation: what is left is brightness
+    factor = jittered(flat, 0.4)[:, 0, 0, 0] / 0.5
+    assert 0.6 <= factor.min() < 0.65
+    assert 1.35 < factor.max() <= 1.4
+    grey = images[:, :1]
+    assert jittered(grey, 0.4).shape == grey.shape
+
+
+def test_wrong_knobs_are_refused() -> None:
+    model, companion = prototypes(0)
+    with pytest.raises(ValueError, match="distil"):
+        Prototypes(beside(model), warmup=0.5, distil=0.4)
+    with pytest.raises(ValueError, match="tau"):
+        proda(model, a_batch(), companion, tau=0.0)
+    with pytest.raises(UserError, match="of pixels only"):
+        Prototypes(Beside(model, CLASSES, WIDTH, 3, pixels=False))
+
+
+def losses_of(home: RunDir) -> list[dict[str, float]]:
+    return [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_run_that_is_stopped_goes_on_to_the_same_end(
+    run_pixels: Runner, tmp_path: Path, asks: bool
+) -> None:
+    settings = ["objective.knobs={hidden: 4, warmup: 0.25, distil: 0.75, certain: 0.2}"]
+    settings += [] if asks else ["ask={rounds: 0, after: null}"]
+
+    def stop(event: Any) -> None:
+        if event.phase == "train" and event.step == 5:  # in the third epoch, within stage 1
+            raise KeyboardInterrupt
+
+    through = run_pixels(*settings, method="proda", folder="through")
+    with pytest.raises(KeyboardInterrupt):
+        run_pixels(*settings, method="proda", folder="cut", listen=stop)
+    cut = run_pixels(*settings, method="proda", folder="cut")
+    losses = losses_of(through)
+    assert losses == losses_of(cut)
+    assert [loss["pseudo/rce"] > 0 for loss in losses] == [False, True, True, False]
+    assert losses[3]["pseudo/nll"] > 0
+    assert ("labelled/nll" in losses[-1]) == asks
+    model = [(tmp_path / folder / "model.safetensors").read_bytes() for folder in ("through", "cut")]
+    assert model[0] == model[1]

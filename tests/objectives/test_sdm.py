@@ -1,0 +1,61 @@
+"""SDM: cross-entropy, hinge and true logit, written down class by class."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ducats.objectives.batch import Batch, Labelled
+from ducats.objectives.sdm import sdm
+from ducats.rows import Output
+from little_net import LittleNet, as_rows, little_batch, little_maps
+
+
+def by_hand(z: Tensor, labels: Tensor) -> dict[str, Tensor]:
+    hinge, logit = [], []
+    for row, label in zip(z, labels.tolist(), strict=True):
+        unit = row / row.square().sum().sqrt()
+        others = [c for c in range(len(row)) if c != label]
+        hinge.append(sum(torch.relu(1 - (unit[label] - unit[c])) for c in others) / len(row))
+        logit.append(-unit[label])
+    means = (torch.stack([torch.as_tensor(v) for v in values]).mean() for values in (hinge, logit))
+    return dict(zip(("margin", "logit"), means, strict=True)) | {"nll": F.cross_entropy(z, labels)}
+
+
+def test_losses_by_hand() -> None:
+    model, batch = LittleNet(), little_batch()
+    losses = sdm(model, batch, target=3.0)
+    assert batch.labelled is not None
+    source = by_hand(model(batch.source.images).z[:5], batch.source.labels[:5])
+    labelled = by_hand(model(batch.labelled.images).z, batch.labelled.labels)
+    assert losses.keys() == {f"{stream}/{name}" for stream in ("source", "labelled") for name in source}
+    for name in source:
+        torch.testing.assert_close(losses[f"source/{name}"], source[name])
+        torch.testing.assert_close(losses[f"labelled/{name}"], 3 * labelled[name])
+
+
+def test_pixels_are_rows() -> None:
+    model, batch = LittleNet(pixels=True), little_maps()
+    losses = sdm(model, batch)
+    for stream, part in (("source", batch.source), ("labelled", batch.target)):
+        assert part is not None
+        labels = part.labels.flatten().long()
+        expected = by_hand(as_rows(model(part.images).z)[labels >= 0], labels[labels >= 0])
+        for name, value in expected.items():
+            torch.testing.assert_close(losses[f"{stream}/{name}"], value)
+
+
+@pytest.mark.parametrize("gone", ["margin", "logit"])
+def test_each_term_switches_on_its_own(gone: str) -> None:
+    losses = sdm(LittleNet(), little_batch(), **{gone: 0.0})
+    assert losses.keys() & {f"source/{gone}", f"labelled/{gone}"} == set()
+    assert len(losses) == 4
+
+
+def test_logits_without_direction_have_a_finite_gradient() -> None:
+    z = torch.zeros(2, 3, requires_grad=True)
+    losses = sdm(lambda images: Output(images, None), Batch(Labelled(z, torch.tensor([0, 1])), None, None))
+    torch.stack(list(losses.values())).sum().backward()
+    assert z.grad is not None
+    assert z.grad.isfinite().all()
+    assert float(losses["source/margin"].detach()) == pytest.approx(2 / 3)

@@ -1,0 +1,125 @@
+"""Seg-Uncertainty against its formula on whole maps."""
+
+import pytest
+import torch
+from tiny_maps import CLASSES, Painter, Pool, a_batch, at_epoch, beside, change, pictures, slopes, whole
+from torch import Tensor
+from torch.nn import functional as F
+
+from conftest import Runner
+from ducats import records
+from ducats.domain import UNLABELLED
+from ducats.errors import UserError
+from ducats.objectives import Beside, softmax
+from ducats.objectives.selftraining import TwoHeads, seg_uncertainty
+
+
+def two_heads(*, second_stage: bool) -> tuple[Painter, TwoHeads]:
+    torch.manual_seed(0)
+    model = Painter()
+    heads = TwoHeads(beside(model), dropout=0.0, hidden=4)
+    if second_stage:
+        assert [e for e in range(10) if heads.due(at_epoch(e))] == [5]
+        heads.refresh(at_epoch(5), Pool(model, pictures(5, 2)))
+        change(model)
+        change(heads.aux, seed=2)
+    return model, heads
+
+
+def kl(p: Tensor, q: Tensor) -> Tensor:
+    return (p * (p / q).log()).sum(1)
+
+
+def both(model: Painter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
+    output = model(images)
+    assert output.features is not None
+    return whole(output.z).softmax(1), whole(heads.aux(output.features)).softmax(1)
+
+
+def test_stage_one_makes_the_heads_agree() -> None:
+    model, heads = two_heads(second_stage=False)
+    batch = a_batch()
+    assert batch.target is not None
+    losses = seg_uncertainty(model, batch, heads, memory=0.3, aux=0.25)
+    p, q = both(model, heads, batch.target.images)
+    open_ = batch.target.labels == UNLABELLED
+    torch.testing.assert_close(losses["target/memory"], 0.3 * kl(p, q)[open_].mean())
+    assert losses["pseudo/rectified"] == 0
+    p, q = both(model, heads, batch.source.images)
+    torch.testing.assert_close(losses["source/nll"], F.nll_loss(p.log(), batch.source.labels.long()))
+    torch.testing.assert_close(losses["source/aux"], 0.25 * F.nll_loss(q.log(), batch.source.labels.long()))
+
+
+def test_stage_two_weighs_pseudo_labels_by_disagreement() -> None:
+    model, heads = two_heads(second_stage=True)
+    batch = a_batch()
+    assert batch.target is not None
+    images, labels = batch.target
+    losses = seg_uncertainty(model, batch, heads, aux=0.5, rectified=0.8)
+    first = heads.still(images)
+    coarse = first.z.clamp(max=10).softmax(1) + 0.5 * heads.still_aux.model(first.features).clamp(
+        max=10
+    ).softmax(1)
+    guess = whole(coarse, evident=False).argmax(1)
+    p, q = both(model, heads, images)
+    apart = kl(q, p)
+    each = [F.nll_loss(one.log(), guess, reduction="none") * torch.exp(-apart) + apart for one in (p, q)]
+    expected = 0.8 * (each[0] + 0.5 * each[1])[labels == UNLABELLED].mean()
+    torch.testing.assert_close(losses["pseudo/rectified"], expected, rtol=1e-5, atol=1e-6)
+    assert losses["target/memory"] == 0
+    found = slopes({"it": losses["pseudo/rectified"]}, model)
+    model.zero_grad()
+    for name, slope in slopes({"it": expected}, model).items():
+        torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
+    assert all(p.grad is None for p in (*heads.still.parameters(), *heads.still_aux.parameters()))
+
+
+@pytest.mark.parametrize("second_stage", [False, True])
+def test_the_adversary_turns_the_model_in_stage_one_only(second_stage: bool) -> None:
+    model, heads = two_heads(second_stage=second_stage)
+    loss = seg_uncertainty(model, a_batch(), heads, domain=0.5)["domain/nll"]
+    found = slopes({"it": loss}, model)
+    assert all((slope == 0).all() for slope in found.values()) == second_stage
+    learnt = [p.grad for p in heads.discriminator.parameters()]
+    assert all(slope is not None and slope.abs().sum() > 0 for slope in learnt)
+
+
+def test_the_adversary_pushes_the_target_towards_the_source() -> None:
+    model, heads = two_heads(second_stage=False)
+    batch = a_batch()
+    assert batch.target is not None
+    weight = next(iter(model.head.parameters()))
+    loss = seg_uncertainty(model, batch, heads, domain=0.5)["domain/nll"]
+    (slope,) = torch.autograd.grad(loss, weight)
+    seen = heads.discriminator(coarse_of(model, batch.target.images))
+    (plain,) = torch.autograd.grad(F.softplus(seen).mean() / 2, weight)
+    torch.testing.assert_close(slope, -0.5 * plain)
+
+
+def coarse_of(model: Painter, images: Tensor) -> Tensor:
+    probability: Tensor = model(images).z.clamp(max=10).softmax(1)
+    return probability
+
+
+def test_without_unlabelled_target_both_heads_learn_from_labels() -> None:
+    model, heads = two_heads(second_stage=True)
+    batch = a_batch()
+    alone = type(batch)(batch.source, batch.source, None)
+    losses = seg_uncertainty(model, alone, heads)
+    assert losses.keys() == {"source/nll", "labelled/nll", "source/aux", "labelled/aux"}
+    torch.testing.assert_close(losses["labelled/nll"], softmax(model, alone)["labelled/nll"])
+
+
+def test_images_are_refused() -> None:
+    with pytest.raises(UserError, match="of pixels only"):
+        TwoHeads(Beside(Painter(), CLASSES, 5, 3, pixels=False))
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_run_on_streets(run_pixels: Runner, asks: bool) -> None:
+    never = () if asks else ("ask={rounds: 0, after: null}",)
+    home = run_pixels("objective.knobs={hidden: 4}", *never, method="seg-uncertainty")
+    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    assert [loss["target/memory"] > 0 for loss in losses] == [True, True, False, False]
+    assert [loss["pseudo/rectified"] > 0 for loss in losses] == [False, False, True, True]
+    assert ("labelled/aux" in losses[-1]) == asks

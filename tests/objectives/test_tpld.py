@@ -1,0 +1,160 @@
+"""TPLD: voting against plain loops, phases and the loss against whole maps."""
+
+import pytest
+import torch
+from tiny_maps import CLASSES, Painter, Pool, a_batch, at_epoch, beside, change, pictures, slopes, whole
+from torch import Tensor
+from torch.nn import functional as F
+
+from conftest import Runner
+from ducats import records
+from ducats.domain import UNLABELLED
+from ducats.errors import UserError
+from ducats.objectives import Beside
+from ducats.objectives.selftraining import Densifier, tpld
+from ducats.objectives.selftraining.tpld import confidence, voted
+
+
+def by_loops(p: Tensor, threshold: Tensor, radius: int) -> Tensor:
+    """Each position by itself."""
+    found = torch.zeros_like(p)
+    images, _, height, width = p.shape
+    passes = (p / threshold[:, None, None] >= 1).any(1)
+    for n in range(images):
+        for y in range(height):
+            for x in range(width):
+                if passes[n, y, x]:
+                    found[n, :, y, x] = p[n, :, y, x] / threshold
+                    continue
+                near = [
+                    p[n, :, v, u]
+                    for v in range(max(0, y - radius), min(height, y + radius + 1))
+                    for u in range(max(0, x - radius), min(width, x + radius + 1))
+                    if passes[n, v, u]
+                ]
+                for c in p[n, :, y, x].topk(2).indices if near else []:
+                    mean = torch.stack(near).mean(0)[c]
+                    found[n, c, y, x] = (p[n, c, y, x] + mean) / 2 / threshold[c]
+    return found
+
+
+@pytest.mark.parametrize("radius", [0, 1, 3])
+def test_votes_are_those_of_plain_loops(radius: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    rough = 4 * torch.randn(2, CLASSES, 3, 3, generator=generator)  # neighbours are alike
+    p = F.interpolate(rough, (6, 9), mode="bilinear").softmax(1)
+    threshold = torch.tensor([0.7, 0.6, 0.65, torch.inf])
+    found = voted(p, threshold, radius)
+    torch.testing.assert_close(found, by_loops(p, threshold, radius))
+    alone = (p / threshold[:, None, None]).amax(1) >= 1
+    dense = found.amax(1) >= 1
+    assert (dense | ~alone).all()
+    assert (dense.sum() > alone.sum()) == (radius == 1)  # far neighbours are of another class
+
+
+def test_a_vote_by_hand() -> None:
+    p = torch.tensor([[[[0.9, 0.6, 0.5]], [[0.1, 0.4, 0.5]]]])  # 2 classes, a row of three
+    score = voted(p, torch.tensor([0.7, 0.7]), 1)
+    expected = torch.tensor([[[[0.9, 0.75, 0.0]], [[0.1, 0.25, 0.0]]]]) / 0.7  # the third sees no label
+    torch.testing.assert_close(score, expected)
+
+
+def densifier(epoch: int) -> tuple[Painter, Densifier]:
+    torch.manual_seed(0)
+    model = Painter()
+    teacher = Densifier(beside(model), warmup=0.4, rounds=3, portion=0.3, easy=0.5, hidden=4)
+    teacher.refresh(at_epoch(epoch), Pool(model, pictures(5, 6)))
+    change(model)
+    return model, teacher
+
+
+def test_the_second_half_of_the_rounds_is_phase_two_and_half_the_pool_is_easy() -> None:
+    assert [densifier(epoch)[1].phase.item() for epoch in (4, 6, 8)] == [1, 1, 2]
+    _, teacher = densifier(8)
+    sure = confidence(Painter()(pictures(5, 6)).z.clamp(max=10))
+    assert (sure >= teacher.least).sum() == 3
+    expected = Painter()(pictures(5, 6)).z.clamp(max=10).softmax(1).amax(1).flatten(1).mean(1)
+    torch.testing.assert_close(sure, expected)
+
+
+def bootstrapped(p: Tensor, guess: Tensor, beta: float) -> Tensor:
+    own = F.nll_loss(p.log(), p.argmax(1), reduction="none")
+    return beta * F.nll_loss(p.log(), guess, reduction="none") + (1 - beta) * own
+
+
+def test_phase_one_learns_from_what_was_voted() -> None:
+    model, teacher = densifier(4)
+    batch = a_batch()
+    assert batch.target is not None
+    images, labels = batch.target
+    losses = tpld(model, batch, teacher, beta=0.6, reg=0.2, radius=1)
+    q = teacher.still(images).z.clamp(max=10).softmax(1)
+    score, guess = whole(by_loops(q, teacher.log_threshold.exp(), 1), evident=False).max(1)
+    kept = (labels == UNLABELLED) & (score >= 1)
+    assert 0 < kept.sum() < (labels == UNLABELLED).sum()
+    p = whole(model(images).z).softmax(1)
+    expected = bootstrapped(p, guess, 0.6)[kept].mean()
+    torch.testing.assert_close(losses["pseudo/nll"], expected)
+    torch.testing.assert_close(losses["pseudo/reg"], -0.2 * p.log().mean(1)[kept].mean())
+    assert losses["domain/nll"] == 0
+    found = slopes({"it": losses["pseudo/nll"]}, model)
+    model.zero_grad()
+    for name, slope in slopes({"it": expected}, model).items():
+        torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
+
+
+def test_phase_two_fills_easy_images_and_turns_hard_ones() -> None:
+    model, teacher = densifier(8)
+    batch = a_batch()
+    assert batch.target is not None
+    images, labels = batch.target
+    q = teacher.still(images).z.clamp(max=10).softmax(1)
+    sure = confidence(teacher.still(images).z.clamp(max=10))
+    teacher.least.copy_(sure.mean())  # one easy, one hard
+    easy = sure >= teacher.least
+    losses = tpld(model, batch, teacher, beta=1.0, domain=0.5)
+    p, guess = whole(model(images).z).softmax(1), whole(q, evident=False).argmax(1)
+    kept = (labels == UNLABELLED) & easy[:, None, None]
+    torch.testing.assert_close(
+        losses["pseudo/nll"], F.nll_loss(p.log(), guess, reduction="none")[kept].mean()
+    )
+    coarse = model(images).z.clamp(max=10).softmax(1)
+    odds = teacher.discriminator(coarse)
+    expected = (F.softplus(-odds[easy]).mean() + F.softplus(odds[~easy]).mean()) / 2
+    torch.testing.assert_close(losses["domain/nll"], expected)
+    weight = model.head.weight
+    (slope,) = torch.autograd.grad(losses["domain/nll"], weight)
+    (plain,) = torch.autograd.grad(F.softplus(teacher.discriminator(coarse[~easy])).mean() / 2, weight)
+    torch.testing.assert_close(slope, -0.5 * plain)
+
+
+@pytest.mark.parametrize("least", [0.0, 1.1])
+def test_a_batch_of_one_kind_is_no_trouble(least: float) -> None:
+    model, teacher = densifier(8)
+    teacher.least.fill_(least)
+    losses = tpld(model, a_batch(), teacher)
+    assert (losses["pseudo/nll"] > 0) == (least == 0)
+    found = slopes(losses, model)
+    assert all(slope.isfinite().all() for slope in found.values())
+
+
+def test_wrong_knobs_are_refused() -> None:
+    model, teacher = densifier(4)
+    with pytest.raises(ValueError, match="radius"):
+        tpld(model, a_batch(), teacher, radius=-1)
+    with pytest.raises(ValueError, match="easy"):
+        Densifier(beside(model), easy=0.0)
+    with pytest.raises(UserError, match="of pixels only"):
+        Densifier(Beside(model, CLASSES, 5, 3, pixels=False))
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_run_on_streets(run_pixels: Runner, asks: bool) -> None:
+    never = () if asks else ("ask={rounds: 0, after: null}",)
+    home = run_pixels(
+        "objective.knobs={hidden: 4, warmup: 0.25, rounds: 3, easy: 0.8}", *never, method="tpld"
+    )
+    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, True, True, True]
+    assert [loss["domain/nll"] > 0 for loss in losses] == [False, False, False, True]
+    assert ("labelled/nll" in losses[-1]) == asks

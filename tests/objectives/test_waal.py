@@ -1,0 +1,100 @@
+"""WAAL: the critic drives labelled and unlabelled apart, the features bring them together."""
+
+import torch
+import torch.nn.functional as F
+
+from ducats.objectives.batch import Batch
+from ducats.objectives.waal import waal
+from ducats.objectives.witnesses import Critic
+from little_net import LittleNet, beside, little_batch
+
+
+def made(penalty: float = 2.0) -> tuple[LittleNet, Critic, Batch]:
+    model = LittleNet()
+    model.float()
+    batch = little_batch()
+    assert batch.labelled is not None
+    assert batch.unlabelled is not None
+    batch = Batch(
+        batch.source._replace(images=batch.source.images.float()),
+        batch.labelled._replace(images=batch.labelled.images.float()),
+        batch.unlabelled.float(),
+    )
+    torch.manual_seed(3)
+    return model, Critic(beside(model), hidden=8, dropout=0.0, penalty=penalty), batch
+
+
+def gap(model: LittleNet, critic: Critic, batch: Batch) -> float:
+    """``mean g(U) - gamma mean g(L)`` in plain words."""
+    assert batch.labelled is not None
+    assert batch.unlabelled is not None
+    known = torch.cat([batch.source.images[:5], batch.labelled.images])  # the sixth has no label
+    with torch.no_grad():
+        of_known = critic(model(known).features)
+        of_others = critic(model(batch.unlabelled).features)
+    gamma = len(of_known) / len(of_others)
+    return float(of_others.mean() - gamma * of_known.mean())
+
+
+def test_values_by_hand() -> None:
+    model, critic, batch = made()
+    losses = waal(model, batch, critic)
+    torch.testing.assert_close(losses["critic/distance"], torch.tensor(-gap(model, critic, batch)))
+    z = model(batch.source.images).z[:5]
+    torch.testing.assert_close(losses["source/nll"], F.cross_entropy(z, batch.source.labels[:5]))
+    assert losses.keys() == {"source/nll", "labelled/nll", "critic/distance", "critic/penalty"}
+    assert waal(model, Batch(batch.source, None, None), critic).keys() == {"source/nll"}
+
+
+def test_a_step_of_the_critic_widens_the_gap_and_one_of_the_features_narrows_it() -> None:
+    model, critic, batch = made()
+    before = gap(model, critic, batch)
+    waal(model, batch, critic, weight=0.5)["critic/distance"].backward()
+    for part, sign in ((critic, 1), (model.body, -1)):
+        start = [p.detach().clone() for p in part.parameters()]
+        with torch.no_grad():
+            for p in part.parameters():
+                assert p.grad is not None
+                p -= 0.1 * p.grad
+        assert sign * (gap(model, critic, batch) - before) > 1e-6
+        with torch.no_grad():
+            for p, value in zip(part.parameters(), start, strict=True):
+                p.copy_(value)
+    assert all(p.grad is None for p in model.head.parameters())
+
+
+def test_the_weight_scales_what_reaches_the_features_only() -> None:
+    grads = []
+    for weight in (1.0, 0.25):
+        model, critic, batch = made()
+        waal(model, batch, critic, weight=weight)["critic/distance"].backward()
+        grads.append((model.body.weight.grad, critic.net[0].weight.grad))
+    torch.testing.assert_close(grads[0][0], 4 * grads[1][0])
+    torch.testing.assert_close(grads[0][1], grads[1][1])
+
+
+def test_the_penalty_is_the_critics_alone_and_draws_its_slope_towards_1() -> None:
+    model, critic, batch = made()
+    torch.manual_seed(1)
+    losses = waal(model, batch, critic)
+    losses["critic/penalty"].backward()
+    assert all(p.grad is None for p in model.parameters())
+    assert batch.unlabelled is not None
+    some, known = (model(images).features for images in (batch.unlabelled, batch.source.images))
+    assert some is not None
+    assert known is not None
+    assert batch.labelled is not None
+    of_bought = model(batch.labelled.images).features
+    assert of_bought is not None
+    torch.manual_seed(1)
+    steepness = critic.steepness(some, torch.cat([known, of_bought])).detach()
+    assert steepness > 0
+    torch.testing.assert_close(losses["critic/penalty"].detach(), 2 * steepness)  # added, not subtracted
+    optimiser = torch.optim.SGD(critic.parameters(), lr=0.5)
+    torch.manual_seed(0)
+    first = float(critic.steepness(some, known).detach())
+    for _ in range(100):
+        optimiser.zero_grad()
+        critic.steepness(some, known).backward()
+        optimiser.step()
+    assert float(critic.steepness(some, known).detach()) < first / 2

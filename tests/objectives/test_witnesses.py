@@ -1,0 +1,182 @@
+"""Critic and committee: what they learn, what they tell, what they leave alone."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from ducats.errors import UserError
+from ducats.objectives import WITNESSES, Batch, Beside, Labelled, Remembered
+from ducats.objectives.witnesses import Committee, Critic, Discriminator
+from ducats.objectives.witnesses.committee import changed
+from ducats.rows import Output
+
+
+class Pooled(nn.Module):
+    """Images to the means of their channels, which are features and logits."""
+
+    def forward(self, images: Tensor) -> Output:
+        features = images.mean((2, 3))
+        return Output(features, features)
+
+
+def images(level: float, count: int, seed: int = 0) -> Tensor:
+    noise = torch.rand(count, 3, 6, 6, generator=torch.Generator().manual_seed(seed))
+    return level + 0.1 * noise
+
+
+def slope(critic: Critic, row: Tensor) -> float:
+    """The norm of the slope of ``sigmoid(b + w relu(a + V x))``, written down."""
+    first, last = critic.net[0], critic.net[3]
+    inner = first.weight @ row + first.bias
+    score = torch.sigmoid(last.weight[0] @ inner.clamp(min=0) + last.bias[0])
+    return float((score * (1 - score) * ((last.weight[0] * (inner > 0)) @ first.weight)).norm())
+
+
+def test_the_penalty_by_hand() -> None:
+    torch.manual_seed(0)
+    critic = Critic(Beside(nn.Identity(), 2, 3, 1, pixels=False), hidden=6).eval()
+    generator = torch.Generator().manual_seed(1)
+    some, others = torch.randn(4, 3, generator=generator), torch.randn(2, 3, generator=generator)
+    torch.manual_seed(5)
+    found = critic.steepness(some, others)
+    torch.manual_seed(5)
+    share = torch.rand(4, 1)
+    between = share * some + (1 - share) * others[[0, 1, 0, 1]]
+    with torch.no_grad():
+        slopes = [slope(critic, row) for row in (*between, *some, *others)]
+    assert float(found.detach()) == pytest.approx(sum((s - 1) ** 2 for s in slopes) / len(slopes), rel=1e-5)
+
+
+def test_a_flat_critic_has_a_finite_gradient() -> None:
+    critic = Critic(Beside(nn.Identity(), 2, 3, 1, pixels=False), hidden=4)
+    nn.init.zeros_(critic.net[0].weight)
+    nn.init.constant_(critic.net[0].bias, -1.0)
+    penalty = critic.steepness(torch.zeros(2, 3), torch.zeros(3, 3))
+    assert float(penalty.detach()) == 1.0
+    penalty.backward()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in critic.parameters())
+
+
+def test_a_critic_beside_a_model_learns_who_is_labelled_and_leaves_the_model_alone() -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(3, 3))
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model
+
+        def forward(self, images: Tensor) -> Output:
+            features = self.inner(images.mean((2, 3)))
+            return Output(features, features)
+
+    net, known, unknown = Net(), images(0.0, 8), images(3.0, 8, seed=1)
+    critic = Critic(Beside(net, 2, 3, 8, pixels=False))
+    batch = Batch(Labelled(known[:4], torch.zeros(4).long()), Labelled(known[4:], torch.zeros(4).long()), unknown)
+    optimiser = torch.optim.SGD(critic.parameters(), lr=0.1)
+    for _ in range(150):
+        losses = critic.losses(Remembered(net), batch)
+        assert losses.keys() == {"witness/distance", "witness/penalty"}
+        optimiser.zero_grad()
+        torch.stack(list(losses.values())).sum().backward()
+        optimiser.step()
+    assert all(p.grad is None for p in net.parameters())
+    critic.eval()
+    with torch.no_grad():
+        told_known, told_unknown = (critic.tell(net(some))["critic"] for some in (known, unknown))
+    assert told_known.shape == (8,)
+    assert told_known.max() + 0.3 < told_unknown.min()
+    assert critic.losses(Remembered(net), Batch(batch.source, None, None)) == {}
+
+
+def test_a_critic_of_maps_scores_each_place() -> None:
+    critic = Critic(Beside(nn.Identity(), 2, 3, 1, pixels=True)).eval()
+    features = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
+    told = critic.tell(Output(features, features, (8, 10)))["critic"]
+    assert told.shape == (2, 4, 5)
+    torch.testing.assert_close(told[1, 2, 3], critic(features[1, :, 2, 3][None])[0])
+
+
+def test_a_discriminator_may_be_linear() -> None:
+    flat = Discriminator(Beside(nn.Identity(), 2, 3, 1, pixels=False), hidden=0)
+    assert [tuple(p.shape) for p in flat.parameters()] == [(1, 3), (1,)]
+
+
+def committee(classes: int = 4) -> Committee:
+    torch.manual_seed(0)
+    return Committee(Beside(Pooled(), classes, 3, 1, pixels=False))
+
+
+def test_members_learn_from_their_own_images() -> None:
+    members = committee()
+    features = torch.randn(12, 3, generator=torch.Generator().manual_seed(2))
+    labels = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, -2, -1])
+    expected = []
+    for number, member in enumerate(members.members):
+        own = [i for i in range(12) if i % 5 == number and labels[i] >= 0]
+        expected.append(F.cross_entropy(member(features[own]), labels[own]))
+    torch.testing.assert_close(members.loss(features, labels), torch.stack(expected).sum())
+    # Fewer images than members: the others get no gradient, and nothing breaks.
+    few = members.loss(features[:2], labels[:2])
+    few.backward()
+    grads = [member.weight.grad for member in members.members]
+    assert [bool(g is not None and g.abs().sum() > 0) for g in grads] == [True, True, False, False, False]
+
+
+def test_members_begin_apart_and_tell_probabilities() -> None:
+    members, output = committee(), Pooled()(images(0.5, 7))
+    told = members.tell(output)["committee"]
+    assert told.shape == (7, 5, 4)
+    torch.testing.assert_close(told.sum(2), torch.ones(7, 5))
+    assert all(not torch.equal(told[:, i], told[:, j]) for i in range(5) for j in range(i))
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_each_image_is_changed_in_its_place(channels: int) -> None:
+    shown = torch.rand(11, channels, 9, 9, generator=torch.Generator().manual_seed(0))
+    torch.manual_seed(1)
+    found = changed(shown)
+    torch.manual_seed(1)
+    assert torch.equal(found, changed(shown))
+    torch.manual_seed(2)
+    assert not torch.equal(found, changed(shown))
+    assert found.shape == shown.shape
+    assert found.min() >= 0
+    assert found.max() <= 1
+    # An image of one colour keeps it where nothing comes in from outside, whatever is done to the others.
+    level = (torch.arange(11) + 4) / 20
+    plain = changed(level[:, None, None, None].expand(11, channels, 9, 9).contiguous())
+    torch.testing.assert_close(plain[3::5].amax((1, 2, 3)), level[3::5])
+
+
+def test_a_committee_learns_from_source_and_bought_images_and_the_model_does_not() -> None:
+    members, model = committee(classes=2), Pooled().train()
+    batch = Batch(
+        Labelled(torch.cat([images(0.1, 10), images(0.9, 10)]), torch.tensor([0] * 10 + [1] * 10)),
+        Labelled(images(0.9, 5, seed=3), torch.ones(5).long()),
+        None,
+    )
+    optimiser = torch.optim.SGD(members.parameters(), lr=0.5)
+    torch.manual_seed(0)
+    for _ in range(100):
+        loss = members.losses(Remembered(model), batch)["witness/committee"]
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+    told = members.tell(model(images(0.9, 4, seed=9)))["committee"]
+    assert told[:, :, 1].min() > 0.6
+
+
+def test_pixels_are_refused_by_the_committee() -> None:
+    with pytest.raises(UserError, match="not at pixels"):
+        Committee(Beside(Pooled(), 2, 3, 1, pixels=True))
+
+
+def test_every_witness_tells_what_it_is_named_for() -> None:
+    for name, make in WITNESSES.items():
+        witness = make(Beside(Pooled(), 4, 3, 1, pixels=False)).eval()
+        assert witness.tells == (name,)
+        told = witness.tell(Pooled()(images(0.5, 2)))
+        assert told.keys() == {name}
+        assert len(told[name]) == 2

@@ -1,0 +1,171 @@
+"""DBAL picks what a plain greedy k-medoids picks, and says what it does with more rows than that can do."""
+
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from ducats.queries import dbal as module
+from ducats.queries import distances
+from ducats.queries.dbal import dbal
+from ducats.rows import Rows, Slate
+
+
+def images(features: Tensor, margin: Tensor | None = None) -> Rows:
+    where = torch.arange(len(features))
+    columns = {"features": features, "margin": torch.zeros(len(features)) if margin is None else margin}
+    return Rows(where, torch.zeros_like(where), columns)
+
+
+def slate(
+    features: Tensor,
+    budget: int,
+    margin: Tensor | None = None,
+    labelled: Tensor | None = None,
+    source: Tensor | None = None,
+) -> Slate:
+    bought = images(features[:0] if labelled is None else labelled)
+    given = None if source is None else images(source)
+    return Slate(images(features, margin), bought, budget, torch.Generator().manual_seed(0), given)
+
+
+def ask(*given: Any, subset: int = 5000, sweeps: int = 0, **more: Any) -> list[int]:
+    picks: list[int] = dbal(slate(*given, **more), subset=subset, sweeps=sweeps).tolist()
+    return picks
+
+
+def line(*places: float) -> Tensor:
+    return torch.tensor(places, dtype=torch.float32)[:, None]
+
+
+def pool(seed: int, count: int = 120) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    features, margin = torch.randn(count, 5, generator=generator), torch.rand(count, generator=generator)
+    features[count // 2 :: 8], margin[count // 2 :: 8] = features[1], margin[1]
+    return features, margin
+
+
+def plain(features: Tensor, margin: Tensor, budget: int, labels: Tensor) -> list[int]:
+    """Greedy k-medoids with every gain computed anew."""
+    x, weight, picks = features.double().numpy(), 1 - margin.double().numpy(), list[int]()
+    apart = cdist(x, x, "cityblock")
+    nearest = cdist(x, labels.double().numpy(), "cityblock").min(1) if len(labels) else apart.max()
+    while len(picks) < budget:
+        gain = np.maximum(0, nearest - apart) @ weight
+        gain[picks] = -1
+        picks.append(int(gain.argmax()))
+        nearest = np.minimum(nearest, apart[picks[-1]])
+    return picks
+
+
+def cost(features: Tensor, margin: Tensor, picks: list[int], labels: Tensor) -> float:
+    known = torch.cat([features[picks], labels]).double().numpy()
+    nearest = cdist(features.double().numpy(), known, "cityblock").min(1)
+    return float(nearest @ (1 - margin.double().numpy()))
+
+
+def test_by_hand() -> None:
+    places = line(1, 2, 10, 11, 12, 30)
+    # Distances to the source at 0: 1, 2, 10, 11, 12, 30. A pick at 11 saves 9 + 11 + 11, and 11 of the last;
+    # one at 30 saves 30; then one at 30 saves 19, which is what is left of it.
+    assert ask(places, 2, source=line(0)) == [3, 5]
+    # Certain rows count little: then the last is worth the first pick.
+    sure = torch.tensor([0.0, 0.0, 0.9, 0.9, 0.9, 0.0])
+    assert ask(places, 1, sure, source=line(0)) == [5]
+    # What is labelled covers as the source does.
+    assert ask(places, 1, None, line(11), source=line(0)) == [5]
+
+
+def test_distance_is_manhattan() -> None:
+    # From the source at the origin, (-3, -3) is farther than (5, 0) by steps, and nearer as the crow flies.
+    assert ask(torch.tensor([[5.0, 0.0], [-3.0, -3.0]]), 1, source=torch.zeros(1, 2)) == [1]
+
+
+def test_without_any_label_it_starts_from_the_weighted_medoid() -> None:
+    features, margin = pool(7)
+    apart = cdist(features.double(), features.double(), "cityblock")
+    medoid = int((apart @ (1 - margin.double().numpy())).argmin())
+    assert ask(features, 1, margin) == [medoid]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("bought", "known"), [(0, 0), (6, 0), (0, 40), (6, 40)])
+def test_picks_are_those_of_computing_everything(seed: int, bought: int, known: int) -> None:
+    features, margin = pool(seed)
+    labelled, source = pool(seed + 20)[0][:bought], pool(seed + 40)[0][:known] + 0.5
+    # Unlike each other in the last bits, where sums in another order would decide.
+    margin = margin + torch.linspace(0, 1e-3, len(margin))
+    found = ask(features, 25, margin, labelled, source=source)
+    assert found == plain(features, margin, 25, torch.cat([labelled, source]))
+
+
+@pytest.mark.parametrize("budget", [1, 11, 120, 130])
+@pytest.mark.parametrize("subset", [30, 5000])
+def test_picks_follow_a_permuted_pool(budget: int, subset: int) -> None:
+    given = slate(*pool(3)[:1], budget, pool(3)[1])
+    mixed = torch.randperm(120, generator=torch.Generator().manual_seed(1))
+    straight = dbal(given, subset=subset, sweeps=2)
+    other = Slate(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0))
+    assert torch.equal(mixed[dbal(other, subset=subset, sweeps=2)], straight)
+    assert len(straight.unique()) == min(budget, 120)
+
+
+def test_of_many_rows_a_random_part_stands_for_all() -> None:
+    # Twenty rows beside each other, and one far away, which alone is worth a label if it is in the part.
+    features = torch.cat([torch.linspace(0, 1, 20), torch.tensor([500.0])])[:, None]
+    found = []
+    for seed in range(60):
+        rows = images(features)
+        given = Slate(rows, rows[torch.arange(0)], 1, torch.Generator().manual_seed(seed), images(line(0)))
+        found.append(int(dbal(given, subset=7)[0]) == 20)
+    assert 8 <= sum(found) <= 35  # a third of the time, give or take three standard deviations
+    assert ask(features, 1, source=line(0), subset=21) == [20]
+    assert ask(features, 11, source=line(0), subset=1)[0] == 20  # twice the budget is all of them
+
+
+def test_sweeps_move_picks_to_the_middle() -> None:
+    # The first pick lies between two groups, until the second takes one of them.
+    places = line(0, 1, 2, 5, 8, 9, 10)
+    assert ask(places, 2)[0] == 3
+    assert sorted(ask(places, 2, sweeps=10)) in ([1, 4], [1, 5], [2, 5])
+    saved = list[float]()
+    for seed in range(5):
+        features, margin = pool(seed)
+        source = pool(seed + 40)[0][:9] + 2
+        runs = [ask(features, 12, margin, source=source, sweeps=sweeps) for sweeps in range(4)]
+        costs = [cost(features, margin, picks, source) for picks in runs]
+        assert all(after <= before * (1 + 1e-6) for before, after in pairwise(costs))
+        assert all(len(set(picks)) == 12 for picks in runs)
+        saved.append(costs[0] - costs[-1])
+    assert sum(amount > 0.1 for amount in saved) >= 3
+
+
+def test_twins_stay_two_when_they_move() -> None:
+    features = torch.zeros(6, 2)
+    assert sorted(ask(features, 5, sweeps=3)) == [0, 1, 2, 3, 4]
+    assert sorted(ask(features, 5, labelled=torch.zeros(1, 2), sweeps=3)) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("kept", "few", "at_once"), [(0, 64, 2**22), (2**29, 1, 300), (0, 3, 50)])
+def test_sizes_of_pieces_do_not_matter(
+    kept: int, few: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    features, margin = pool(5)
+    source = pool(6)[0][:50]
+    expected = ask(features, 30, margin, source=source, sweeps=2)
+    monkeypatch.setattr(module, "KEPT", kept)
+    monkeypatch.setattr(distances, "FEW", few)
+    monkeypatch.setattr(distances, "AT_ONCE", at_once)
+    assert ask(features, 30, margin, source=source, sweeps=2) == expected
+
+
+def test_nothing_to_pick_and_wrong_knobs() -> None:
+    assert ask(line(1, 2), 0) == ask(line(1, 2)[:0], 3) == []
+    with pytest.raises(ValueError, match="subset must be at least 1 and sweeps at least 0"):
+        ask(line(1, 2), 1, subset=0)
+    with pytest.raises(ValueError, match="not 5000 and -1"):
+        ask(line(1, 2), 1, sweeps=-1)

@@ -1,0 +1,86 @@
+"""Knobs of `spread`, on pools made by hand."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from ducats.queries import QUERIES, columns_of
+from ducats.queries.spread import spread, spread_needs
+from ducats.rows import Rows, Slate
+
+
+def ask(
+    z: Tensor, features: Tensor, budget: int, labelled: tuple[int, ...] = (), **knobs: object
+) -> list[int]:
+    strategy, where = QUERIES["spread"].bound(knobs), torch.arange(len(z))
+    rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
+    known = torch.tensor(labelled, dtype=torch.long)
+    free = torch.tensor([i for i in where.tolist() if i not in labelled])
+    slate = Slate(rows[free], rows[known], budget, torch.Generator().manual_seed(0))
+    return sorted(free[strategy.query(slate)].tolist())
+
+
+def test_candidates_by_the_uncertainty_that_is_named() -> None:
+    # The first two lack evidence, the last two have it in conflict: entropies are nearly the same.
+    z = torch.tensor([[0.1, 0.1], [0.1, 0.12], [50.0, 50.0], [50.0, 49.0]]).log()
+    features = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    assert ask(z, features, 2, kappa=1, candidates="u_dis") == [0, 1]
+    assert ask(z, features, 2, kappa=1, candidates="u_data") == [2, 3]
+    assert ask(z, features, 2, kappa=1, candidates="margin") == [0, 2]
+
+
+def test_weights_draw_the_centre() -> None:
+    z = torch.tensor([[5.0, 5.0], [90.0, 1.0], [90.0, 1.0]]).log()
+    features = torch.tensor([[0.0], [4.0], [5.0]])
+    assert ask(z, features, 1, kappa=3) == [0]  # the sure ones hardly count
+    assert ask(z, features, 1, kappa=3, weights="even") == [1]  # the mean is 3
+
+
+def test_directions_forget_length() -> None:
+    z = torch.zeros(4, 2)
+    features = torch.tensor([[1.0, 0.0], [100.0, 1.0], [0.0, 1.0], [1.0, 100.0]])
+    directions = ask(z, features, 2, space="directions")
+    assert len({i // 2 for i in directions}) == 2
+    lengths = torch.tensor([[1.0, 0.0], [1.0, 0.1], [100.0, 0.0], [100.0, 9.0]])
+    assert len({i // 2 for i in ask(z, lengths, 2)}) == 2
+    assert len({i // 2 for i in ask(z, lengths[[0, 2, 1, 3]], 2, space="directions")}) == 2
+
+
+def test_gradients_part_what_features_do_not() -> None:
+    # All features alike; two lean to the first class, two to the second.
+    z = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
+    features = torch.ones(4, 3) + torch.arange(4)[:, None] * 1e-3 * torch.tensor([1.0, -1.0, 0.0])
+    assert len({i // 2 for i in ask(z, features, 2, space="gradients")}) == 2
+
+
+def test_twins_count_once_and_those_of_bought_ones_not_at_all() -> None:
+    z = torch.tensor([[0.0, 0.0]] * 3 + [[0.2, 0.0]] * 3)
+    features = torch.tensor([[1.0, 0.0], [1.0, 0.001], [1.0, 0.002], [0.0, 1.0], [1.0, 1.0], [0.3, 1.0]])
+    assert ask(z, features, 3, twins=0.99) != [0, 1, 2]
+    assert 1 not in ask(z, features, 3, labelled=(0,), twins=0.99)
+    # Too few are left: then twins are bought all the same, and the budget is met.
+    assert len(ask(z[:3], features[:3], 2, twins=0.99)) == 2
+
+
+def test_away_from_what_was_bought() -> None:
+    z = torch.zeros(4, 2)
+    features = torch.tensor([[0.0], [0.1], [3.0], [9.0]])
+    near = ask(z, features, 1, labelled=(0,), kappa=3)
+    far = ask(z, features, 1, labelled=(0,), kappa=3, away=True)
+    assert near == [2]
+    assert far == [3]
+
+
+def test_needs_follow_the_knobs() -> None:
+    assert spread_needs({}) == ("entropy", "features")
+    assert spread_needs({"candidates": "u_dis", "weights": "even"}) == ("u_dis", "features")
+    assert spread_needs({"space": "gradients"}) == ("entropy", "features", "z")
+
+
+@pytest.mark.parametrize(
+    "knobs", [{"kappa": 0.5}, {"twins": 0.0}, {"space": "here"}, {"weights": "heavy"}, {"candidates": "all"}]
+)
+def test_wrong_knobs_are_refused(knobs: dict[str, object]) -> None:
+    rows = Rows(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
+    with pytest.raises(ValueError, match=next(iter(knobs))):
+        spread(Slate(rows, rows, 1, torch.Generator()), **knobs)  # type: ignore[arg-type]

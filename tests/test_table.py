@@ -1,0 +1,328 @@
+"""Tables from synthetic run folders: means, averages, bold, published numbers, significance, formats."""
+
+import csv as comma_separated
+import io
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from scipy import stats
+
+from ducats.cli import main
+from ducats.errors import UserError
+from ducats.table import csv, format_of, latex, make_tables, markdown, paired, published
+
+OFFICE: Mapping[str, Any] = {
+    "ask": {"budget": "5%"},
+    "model": {"knobs": {"backbone": "resnet50"}},
+    "evaluation": {"images": "published"},
+}
+
+
+def write_run(
+    root: Path,
+    method: str,
+    seed: int,
+    value: float,
+    *,
+    data: str = "office_home",
+    knobs: Mapping[str, Any] | None = None,
+    finished: bool = True,
+    star: float | None = None,
+    config: Mapping[str, Any] | None = None,
+) -> Path:
+    """A run with a better stage before its last one: only the last one may count."""
+    knobs = {"task": "Ar-Cl"} if knobs is None else knobs
+    folder = root / f"{data}-{'-'.join(map(str, knobs.values()))}-{method}-{seed}".replace("/", "_")
+    folder.mkdir(parents=True)
+    pixels = data.endswith("cityscapes")
+    settings: dict[str, Any] = {"method": method, "seed": seed}
+    settings["data"] = {"name": data, "knobs": dict(knobs)}
+    settings["task"] = {"name": "segmentation" if pixels else "classification"}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or OFFICE)}))
+    key = "mean_iou" if pixels else "accuracy"
+    lines = []
+    for stage, score in enumerate((value + 0.05, value)):
+        line = {
+            "kind": "stage",
+            "stage": stage,
+            "epoch": stage + 1,
+            "labels": 100 * stage,
+            "seconds": 30.0 * stage,
+        }
+        line |= {key: score, "headline": key, "measured_on": "target", "images": 10}
+        lines.append(line | ({"mean_iou_star": star} if star is not None else {}))
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    if finished:
+        (folder / "model.safetensors").touch()
+    return folder
+
+
+SCORES = {  # by method and task, for seeds 0, 1, 2
+    "duc": {"Ar-Cl": (0.64, 0.66, 0.65), "Cl-Ar": (0.72, 0.73, 0.77)},
+    "random": {"Ar-Cl": (0.52, 0.53, 0.54), "Cl-Ar": (0.56, 0.57, 0.55)},
+    "fully-supervised": {"Ar-Cl": (0.95, 0.95, 0.95), "Cl-Ar": (0.99, 0.99, 0.99)},
+}
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    for method, tasks in SCORES.items():
+        for task, values in tasks.items():
+            for seed, value in enumerate(values):
+                write_run(tmp_path / "runs", method, seed, value, knobs={"task": task, "root": "/data"})
+    return tmp_path / "runs"
+
+
+def test_means_over_seeds_and_averages_over_tasks(runs: Path) -> None:
+    (table,) = make_tables([runs])
+    assert (table.data, table.tasks) == ("office_home", ("Ar-Cl", "Cl-Ar"))
+    assert [row.method for row in table.rows] == ["random", "duc", "fully-supervised"]
+    duc = table.rows[1]
+    assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx(0.65)
+    assert duc.values["Ar-Cl", "accuracy"].deviation == pytest.approx(0.01)
+    # Averages of the seeds: 0.68, 0.695, 0.71; their mean and sample deviation.
+    assert duc.average["accuracy"].mean == pytest.approx(0.695)
+    assert duc.average["accuracy"].deviation == pytest.approx(0.015)
+    assert (duc.seeds, duc.labels, duc.seconds) == ((0, 1, 2), 100, 30)
+
+
+def test_a_method_that_lacks_a_task_has_no_average(runs: Path) -> None:
+    write_run(runs, "entropy", 0, 0.6)
+    (table,) = make_tables([runs])
+    entropy = next(row for row in table.rows if row.method == "entropy")
+    assert entropy.average == {}
+    assert entropy.values["Ar-Cl", "accuracy"].deviation is None
+    assert "| entropy | 60.0 | – | – | 1 |" in markdown([table])
+
+
+def test_markdown_has_the_best_in_bold_and_the_published_below(runs: Path) -> None:
+    lines = markdown(make_tables([runs])).splitlines()
+    assert lines[0] == "## office_home: 3 methods, 2 tasks"
+    assert lines[2] == "| Method | Ar→Cl | Cl→Ar | Average | Seeds | Labels | Seconds |"
+    assert lines[4:10] == [
+        "| random | 53.0 ± 1.0 | 56.0 ± 1.0 | 54.5 ± 0.5 | 3 | 100 | 30 |",
+        "| published | 52.5 | 56.3 | 54.4 |  |  |  |",
+        "| duc | **65.0 ± 1.0** | **74.0 ± 2.6** | **69.5 ± 1.5** | 3 | 100 | 30 |",
+        "| published | 65.5 ± 0.3 | 73.0 ± 0.4 | 69.2 |  |  |  |",
+        "| fully-supervised | 95.0 ± 0.0 | 99.0 ± 0.0 | 97.0 ± 0.0 | 3 | 100 | 30 |",
+        "| published | 95.6 | 99.3 | 97.4 |  |  |  |",
+    ]
+    assert "- Published: Xie et al., ICLR 2023, tables 2 and 5 and appendix D." in lines
+
+
+def test_published_averages_are_over_the_same_tasks_as_ours() -> None:
+    known = published()["office_home", "accuracy", "duc"]
+    assert known.average_over(known.over) == known.average
+    some = known.average_over(["Ar-Cl", "Cl-Ar"])
+    assert some is not None
+    assert some.mean == pytest.approx((0.655 + 0.730) / 2)
+    assert known.average_over(["Ar-Cl", "nowhere"]) is None
+    alone = published()["office_home", "accuracy", "duc-a"]  # of which only the average is published
+    assert alone.average_over(["Ar-Cl", "Cl-Ar"]) is None
+    assert alone.average_over(alone.over) == alone.average
+
+
+def test_differences_are_paired_by_task_and_seed(runs: Path) -> None:
+    (table,) = make_tables([runs])
+    found = table.rows[1].against["random"]
+    ours = [value for values in SCORES["duc"].values() for value in values]
+    theirs = [value for values in SCORES["random"].values() for value in values]
+    assert found is not None
+    assert found.pairs == 6
+    assert found.difference == pytest.approx(0.15)
+    assert found.p == pytest.approx(stats.ttest_rel(ours, theirs).pvalue)
+    assert "| duc | +15.0 | < 0.001 | 6 |  |  |  |" in markdown([table])
+    assert "| random |  |  |  | -15.0 | < 0.001 | 6 |" in markdown([table])
+
+
+@pytest.mark.parametrize("n", [2, 3, 7, 36])
+def test_the_t_test_is_scipys(n: int) -> None:
+    a = {seed: 0.7 + 0.01 * ((7 * seed) % 5) for seed in range(n)}
+    b = {seed: 0.69 + 0.013 * ((3 * seed) % 4) for seed in range(n)}
+    found = paired(a, b)
+    assert found is not None
+    assert found.p == pytest.approx(stats.ttest_rel(list(a.values()), list(b.values())).pvalue)
+
+
+def test_too_few_pairs_or_no_spread_have_no_p() -> None:
+    assert paired({0: 0.5}, {0: 0.4}) is None
+    assert paired({0: 0.5, 1: 0.6}, {2: 0.4, 3: 0.5}) is None
+    alike = paired({0: 0.5, 1: 0.6, 2: 0.7}, {0: 0.4, 1: 0.5, 2: 0.6})
+    assert alike is not None
+    assert (alike.p, alike.pairs) == (None, 3)
+    assert alike.difference == pytest.approx(0.1)
+
+
+def test_other_methods_can_be_compared_with(runs: Path) -> None:
+    (table,) = make_tables([runs], ["fully-supervised", "nobody"])
+    assert table.others == ("fully-supervised",)
+    assert set(table.rows[0].against) == {"fully-supervised"}
+
+
+def test_unfinished_runs_are_left_out_and_named(runs: Path) -> None:
+    write_run(runs, "duc", 3, 0.1, finished=False)
+    (table,) = make_tables([runs])
+    assert table.rows[1].seeds == (0, 1, 2)
+    assert "Not finished, so left out: office_home-Ar-Cl-duc-3." in table.notes
+
+
+def test_nothing_finished_is_said_and_no_table(tmp_path: Path) -> None:
+    write_run(tmp_path, "duc", 0, 0.5, finished=False)
+    text = markdown(make_tables([tmp_path]))
+    assert "left out: office_home-Ar-Cl-duc-0" in text
+    assert "|" not in text
+    assert latex(make_tables([tmp_path])).startswith("% office_home: 0 methods")
+    assert csv(make_tables([tmp_path])).count("\n") == 1
+
+
+def test_several_runs_of_a_seed_are_one_pair_and_a_caution(runs: Path) -> None:
+    write_run(runs / "again", "duc", 0, 0.66)  # with 0.64 of the first: 0.65
+    (table,) = make_tables([runs])
+    duc = table.rows[1]
+    assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx((0.64 + 0.66 + 0.66 + 0.65) / 4)
+    assert duc.average["accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65 + 0.72 + 0.73 + 0.77) / 6)
+    assert duc.against["random"] is not None
+    assert duc.against["random"].pairs == 6
+    assert any("several runs of one seed (0)" in note for note in table.notes)
+
+
+def test_runs_unlike_the_published_are_marked(tmp_path: Path) -> None:
+    other = {**OFFICE, "ask": {"budget": "10%"}, "evaluation": {"images": "auto"}}
+    write_run(tmp_path, "duc", 0, 0.7, config=other)
+    text = markdown(make_tables([tmp_path]))
+    assert "| published† | 65.5 ± 0.3 |" in text
+    assert "- Not as published (†) in our runs of duc: ask.budget, evaluation.images." in text
+
+
+def test_data_sets_and_kinds_stay_apart(tmp_path: Path) -> None:
+    write_run(tmp_path, "duc", 0, 0.65)
+    write_run(tmp_path, "duc", 0, 0.89, data="visda2017", knobs={"task": "S-R"})
+    write_run(tmp_path, "duc", 0, 0.9, data="folders", knobs={"source": "/a/lab", "target": "/a/field"})
+    write_run(tmp_path, "duc", 0, 0.8, data="folders", knobs={"source": "/a/lab", "target": "/a/sea"})
+    write_run(tmp_path, "duc", 0, 0.9, data="digits", knobs={})
+    tables = {table.data: table.tasks for table in make_tables([tmp_path])}
+    assert tables == {
+        "office_home": ("Ar-Cl",),
+        "visda2017": ("S-R",),
+        "folders": ("lab-field", "lab-sea"),
+        "digits": ("",),
+    }
+    assert "| Method | Accuracy | Seeds | Labels | Seconds |" in markdown(make_tables([tmp_path]))
+
+
+def test_pixels_are_ranked_by_iou_and_show_both(tmp_path: Path) -> None:
+    config = {"model": {"name": "deeplab_v2"}, "evaluation": {"resolution": "original"}}
+    for seed, value in enumerate((0.66, 0.68)):
+        write_run(
+            tmp_path,
+            "duc",
+            seed,
+            value,
+            data="synthia_cityscapes",
+            knobs={},
+            star=value + 0.06,
+            config=config,
+        )
+    write_run(tmp_path, "random", 0, 0.6, data="synthia_cityscapes", knobs={}, star=0.7, config=config)
+    lines = markdown(make_tables([tmp_path])).splitlines()
+    assert lines[2] == "| Method | mIoU | mIoU* | Seeds | Labelled pixels | Seconds |"
+    assert lines[5] == "| duc | **67.0 ± 1.4** | **73.0 ± 1.4** | 2 | 100 | 30 |"
+    assert lines[6] == "| published | 66.9 | 72.8 |  |  |  |"
+
+
+def test_names_with_numbers_go_up_by_number(tmp_path: Path) -> None:
+    for kappa in (100, 5, 10):
+        write_run(tmp_path, f"duc-kappa-{kappa}", 0, 0.6)
+    (table,) = make_tables([tmp_path])
+    assert [row.method for row in table.rows] == ["duc-kappa-5", "duc-kappa-10", "duc-kappa-100"]
+
+
+def test_csv_has_full_numbers(runs: Path) -> None:
+    rows = list(comma_separated.DictReader(io.StringIO(csv(make_tables([runs])))))
+    assert len(rows) == 3 * 3
+    duc = {row["task"]: row for row in rows if row["method"] == "duc"}
+    assert float(duc["Ar-Cl"]["mean"]) == pytest.approx(0.65)
+    assert float(duc["Ar-Cl"]["published"]) == pytest.approx(0.655)
+    assert float(duc["Ar-Cl"]["published_deviation"]) == pytest.approx(0.003)
+    assert duc["Ar-Cl"]["p_against_random"] == ""
+    assert float(duc["average"]["minus_random"]) == pytest.approx(0.15)
+    assert (duc["average"]["pairs_with_random"], duc["average"]["minus_duc"]) == ("6", "")
+    assert (duc["average"]["labels"], duc["average"]["seconds"]) == ("100.0", "30.0")
+
+
+def test_latex_escapes_and_closes_what_it_opens(tmp_path: Path) -> None:
+    for method, value in (("duc-budget-5%", 0.7), ("a_b & \\c{d}", 0.6)):
+        write_run(tmp_path, method, 0, value, knobs={"task": "Ar-Cl"})
+    text = latex(make_tables([tmp_path]))
+    assert r"duc-budget-5\% & \textbf{70.0}" in text
+    assert r"a\_b \& \textbackslash{}c\{d\}" in text
+    assert r"Ar$\to$Cl" in text
+    assert text.count(r"\begin{tabular}") == text.count(r"\end{tabular}") == 1
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.replace(r"\&", "").count("&") for line in body} == {4}
+
+
+def test_hostile_names_stay_in_their_cells(tmp_path: Path) -> None:
+    write_run(tmp_path, "a|b <c>", 0, 0.5)
+    assert r"| a\|b &lt;c&gt; | 50.0 |" in markdown(make_tables([tmp_path]))
+
+
+def test_published_averages_are_those_of_their_tasks() -> None:
+    """A slip in copying a number would show: each printed average is that of its row, up to its rounding."""
+    checked = 0
+    for (data, _, method), entry in published().items():
+        if entry.average is not None and len(entry.tasks) > 1:
+            mean = sum(value.mean for value in entry.tasks.values()) / len(entry.tasks)
+            assert mean == pytest.approx(entry.average.mean, abs=0.00051), (data, method)
+            checked += 1
+    assert checked >= 28
+
+
+def test_published_numbers_by_hand() -> None:
+    known = published()
+    assert known["office_home", "accuracy", "duc"].average is not None
+    assert known["visda2017", "accuracy", "duc"].tasks["S-R"].mean == pytest.approx(0.889)
+    assert known["visda2017", "accuracy", "duc"].average == known["visda2017", "accuracy", "duc"].tasks["S-R"]
+    assert known["mini_domainnet", "accuracy", "tqs"].tasks["pnt-rel"].mean == pytest.approx(0.848)
+    assert known["gtav_cityscapes", "mean_iou", "duc-v3plus"].tasks[""].mean == pytest.approx(0.698)
+    assert known["office_home", "accuracy", "duc-budget-20%"].tasks == {}
+
+
+def test_the_format_follows_the_files_name() -> None:
+    assert [format_of(path) for path in (None, Path("a.md"), Path("a.csv"), Path("a.tex"))] == [
+        "md",
+        "md",
+        "csv",
+        "latex",
+    ]
+    with pytest.raises(UserError, match=r"a\.html says no format"):
+        format_of(Path("a.html"))
+
+
+def test_the_command_prints_or_writes(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def ducats(*arguments: str | Path) -> int:
+        with pytest.raises(SystemExit) as caught:
+            main(["table", *map(str, arguments)])
+        return int(caught.value.code or 0)
+
+    assert ducats(runs) == 0
+    assert capsys.readouterr().out == markdown(make_tables([runs]))
+    assert ducats(runs, "--out", tmp_path / "t.tex") == 0
+    assert (tmp_path / "t.tex").read_text() == latex(make_tables([runs]))
+    assert ducats(runs, "--format", "csv", "--out", tmp_path / "t.txt", "--against", "random") == 0
+    assert (tmp_path / "t.txt").read_text() == csv(make_tables([runs], ["random"]))
+    capsys.readouterr()
+    assert ducats() == 2
+    assert "name at least one folder" in capsys.readouterr().err
+    assert ducats(runs, "--out", tmp_path / "t.html") == 2
+
+
+def test_tables_need_no_torch() -> None:
+    code = "import sys, ducats.table\nassert 'torch' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

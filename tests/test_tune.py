@@ -1,0 +1,388 @@
+"""The search for settings: trials that are runs, ranked without any test label."""
+
+import json
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from PIL import Image
+
+from conftest import QUICK, quick, quick_pixels
+from ducats import config as configs
+from ducats.assemble import assemble
+from ducats.cli import main
+from ducats.config import Config
+from ducats.data import toy
+from ducats.data.exam import hold_out_source
+from ducats.domain import UNLABELLED, Images
+from ducats.engine.processes import make_fabric
+from ducats.errors import AwaitingLabels, UserError
+from ducats.inference import load_trained
+from ducats.run import run
+from ducats.rundir import RunDir
+from ducats.tune import Outcome, Tuned, tune
+from ducats.tune.scores import losses, problem_of
+from ducats.tune.search import warnings_of
+from ducats.tune.space import combinations, parse, points, settings_of, usual_choices
+from ducats.tune.trials import Trial, as_process
+
+GRID = {"objective.knobs.beta": (0.1, 1.0), "query.knobs.kappa": (2, 10)}
+SMALL = {"train.epochs": (3, 4)}
+
+
+class Launched:
+    """Runs trials in this process, which saves the seconds that a new one takes, and counts them."""
+
+    def __init__(self) -> None:
+        self.names: list[str] = []
+
+    def __call__(self, trial: Trial) -> None:
+        self.names.append(trial.name)
+        parts, plan = assemble(trial.config, trial.home)
+        fabric = make_fabric("cpu")
+        fabric.launch()
+        run(parts, plan, trial.home.folder, fabric=fabric, identity=trial.config.identity())
+
+
+def search(out: Path, *settings: str, launch: Any = None, choices: Any = SMALL, **more: Any) -> Tuned:
+    config = more.pop("config", None) or quick(*settings)
+    return tune(config, out, choices=choices, launch=launch or Launched(), **more)
+
+
+def read(out: Path) -> dict[str, Any]:
+    return dict(json.loads((out / "tune.json").read_text()))
+
+
+def test_a_grid_is_ranked_written_down_and_not_repeated(tmp_path: Path) -> None:
+    launch, said = Launched(), []  # type: Launched, list[str]
+    found = search(tmp_path, choices=GRID, launch=launch, say=said.append)
+    kept = read(tmp_path)
+    assert len(set(launch.names)) == len(found.outcomes) == found.combinations == 4
+    assert {tuple(one.settings.values()) for one in found.outcomes} == {
+        (0.1, 2),
+        (0.1, 10),
+        (1.0, 2),
+        (1.0, 10),
+    }
+    risks = [one.risk for one in found.outcomes]
+    assert risks == sorted(risks) == [one["risk"] for one in kept["trials"]]
+    assert kept["criterion"] == {"by": "dev", "loss": "nll", "normalise": "none", "source_share": 0.2}
+    assert "deep embedded validation from 20 % of the source" in kept["says"]
+    assert len(said) == 4
+    # Each trial is a run of the base config with its own two settings, and the source's share held out.
+    for one in found.outcomes:
+        made = Config.model_validate(RunDir(tmp_path / one.name).identity)
+        assert made.objective.knobs["beta"] == one.settings["objective.knobs.beta"]
+        assert made.query.knobs["kappa"] == one.settings["query.knobs.kappa"]
+        assert made.evaluation.source_share == 0.2
+        assert RunDir(tmp_path / one.name).data["source"]["images"] == 96 - 4 * 5
+    best = configs.load([found.best])
+    assert best.objective.knobs["beta"] == found.outcomes[0].settings["objective.knobs.beta"]
+    assert best.query.knobs["kappa"] == found.outcomes[0].settings["query.knobs.kappa"]
+    assert best.evaluation.source_share == 0  # in the end, all of the source is for training
+    assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
+        "engine.precision=32-true"
+    )
+    assert search(tmp_path, choices=GRID, launch=launch) == found
+    assert len(launch.names) == 4
+
+
+def test_a_search_goes_on_after_a_kill(tmp_path: Path) -> None:
+    whole = search(tmp_path / "whole")
+    launch = Launched()
+
+    def killed(trial: Trial) -> None:
+        if launch.names:
+            raise KeyboardInterrupt
+        launch(trial)
+
+    with pytest.raises(KeyboardInterrupt):
+        search(tmp_path / "cut", launch=killed)
+    assert [one["name"] for one in read(tmp_path / "cut")["trials"]] == launch.names
+    again = search(tmp_path / "cut", launch=launch)
+    assert sorted(launch.names) == sorted(one.name for one in whole.outcomes)  # each once
+    assert again.outcomes == whole.outcomes
+
+
+def test_devs_parts_are_those_of_the_trained_model(tmp_path: Path) -> None:
+    """The source's mean loss, from the model itself; and no test image has a part in it."""
+    found = search(tmp_path / "with", trials=1, loss="error")
+    bare = search(
+        tmp_path / "without", "data.knobs={test: 0}", "evaluation.images=auto", trials=1, loss="error"
+    )
+    assert bare.outcomes[0].risk == found.outcomes[0].risk
+    one = found.outcomes[0]
+    _, held = hold_out_source(toy(), 0.2)
+    assert held is not None
+    model = load_trained(tmp_path / "with" / one.name).model.eval()
+    with torch.inference_mode():
+        wrong = model(held.images.pixels[:].float() / 255).z.argmax(1) != held.labels[:]
+    assert one.parts["source"] == pytest.approx(float(wrong.double().mean()))
+    assert 0 < one.parts["effective"] <= 1
+    assert 0.5 <= one.parts["domain_accuracy"] <= 1
+
+
+def test_the_nll_is_another_criterion_of_the_same_runs(tmp_path: Path) -> None:
+    launch = Launched()
+    errors = search(tmp_path, launch=launch, loss="error")
+    other = search(tmp_path, launch=launch, normalise="max")
+    assert len(launch.names) == 2
+    assert read(tmp_path)["criterion"]["loss"] == "nll"
+    assert {one.name for one in other.outcomes} == {one.name for one in errors.outcomes}
+    assert other.outcomes[0].risk != errors.outcomes[0].risk
+
+
+def test_losses_by_hand() -> None:
+    z, labels = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1, 1])
+    assert losses(z, labels, "error").tolist() == [0, 1]
+    wanted = [torch.tensor(-1.0).exp().log1p().item(), torch.tensor(2.0).exp().log1p().item()]
+    assert losses(z, labels, "nll").tolist() == pytest.approx(wanted)
+
+
+def test_bought_labels_are_random_counted_and_asked_once(tmp_path: Path) -> None:
+    found = search(tmp_path, by="bought", validation=30)
+    assert read(tmp_path)["criterion"] == {"by": "bought", "loss": "error", "validation": 30}
+    assert "on 30 random target images, bought for this" in found.says
+    ledger = RunDir(tmp_path / "validation-30").bought()
+    assert len(ledger) == 30
+    truth, known = toy().truth, ledger.targets()
+    assert truth is not None
+    assert torch.equal(known[known >= 0], truth[:][known >= 0])
+    asked = torch.zeros(80, dtype=torch.bool)
+    for one in found.outcomes:
+        trained = load_trained(tmp_path / one.name)
+        bought = trained.home.bought().targets() != UNLABELLED
+        assert (one.labels, int(bought.sum())) == (20, 20)
+        asked |= bought
+        left = (known >= 0) & ~bought
+        with torch.inference_mode():
+            said = trained.model.eval()(toy().pool.pixels[left].float() / 255).z.argmax(1)
+        wrong = (said != truth[:][left]).double()
+        assert one.risk == pytest.approx(float(wrong.mean()))
+        assert one.parts == {"images": int(left.sum())}
+        assert one.deviation == pytest.approx(float(wrong.std()) / int(left.sum()) ** 0.5)
+    assert found.labels == {"trials": int(asked.sum()), "validation": 30}
+    # Nothing of the source is held out for this, and so the winner's run is what best.yaml would run.
+    assert configs.load([found.best]).digest() == found.outcomes[0].name
+
+
+def people(tmp_path: Path) -> Config:
+    """A target without labels, in folders."""
+    shift = toy(per_class=6, pool=20)
+    for part, images, names in (
+        ("source", shift.source.images, [shift.classes[i] for i in shift.source.labels[:].tolist()]),
+        ("target", shift.pool, ["."] * 20),
+    ):
+        for number, name in enumerate(names):
+            path = tmp_path / part / name / f"{number:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(images.pixels[number].permute(1, 2, 0).numpy()).save(path)
+    knobs = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target"), "size": 8}
+    return quick("data.name=folders", f"data.knobs={json.dumps(knobs)}", "train.batch_size=8")
+
+
+def test_people_answer_for_validation_and_for_nothing_else(tmp_path: Path) -> None:
+    config = people(tmp_path)
+    with pytest.raises(UserError, match="people would have to answer them all: tune without questions"):
+        search(tmp_path / "tune", config=config)
+    still = config.model_copy(update={"ask": config.ask.model_copy(update={"rounds": 0, "after": None})})
+    assert "query.knobs.kappa" not in usual_choices(still)
+    by_dev = search(tmp_path / "tune", config=still)
+    assert by_dev.labels == {"trials": 0, "validation": 0}
+    launch = Launched()
+    with pytest.raises(AwaitingLabels, match="waits for 5 labels"):
+        search(tmp_path / "tune", config=still, by="bought", validation=5, launch=launch)
+    assert not launch.names  # people are asked first
+    folder = tmp_path / "tune" / "validation-5" / "questions" / "round-01"
+    lines = (folder / "questions.csv").read_text().splitlines()
+    answers = [
+        "key,label",
+        *(f"{line.split(',')[1]},{'void' if n == 0 else 'blob-1'}" for n, line in enumerate(lines[1:])),
+    ]
+    (folder / "answers.csv").write_text("\n".join(answers) + "\n")
+    found = search(tmp_path / "tune", config=still, by="bought", validation=5)
+    assert [one.parts for one in found.outcomes] == [{"images": 4}] * 2  # no class applies to the fifth
+
+
+def test_a_failing_trial_does_not_stop_the_rest(tmp_path: Path) -> None:
+    launch = Launched()
+
+    def fragile(trial: Trial) -> None:
+        if trial.config.train.epochs == 3:
+            raise UserError("the training diverged")
+        launch(trial)
+
+    found = search(tmp_path, launch=fragile)
+    assert found.failed == read(tmp_path)["failed"] == {"epochs=3": "the training diverged"}
+    assert [one.settings for one in found.outcomes] == [{"train.epochs": 4}]
+    with pytest.raises(UserError, match="all 1 trials failed, the first with: the training diverged"):
+        search(tmp_path, choices={"train.epochs": (3,)}, launch=fragile)
+
+
+def test_what_the_order_rests_on_is_said() -> None:
+    def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> Outcome:
+        parts = {"effective": effective, "source": source}
+        return Outcome("x", {}, risk, 0.02, parts, effective < 0.05, 0)
+
+    assert warnings_of([outcome(0.1), outcome(0.13)], "dev") == []
+    (near,) = warnings_of([outcome(0.1), outcome(0.11), outcome(0.2)], "bought")
+    assert near.startswith("1 other trial is within one standard error of the best: the order")
+    assert "raise --validation" in near
+    assert warnings_of([replace(outcome(0.1), deviation=0.0), outcome(0.11), outcome(0.2)], "bought") == [
+        near
+    ]
+    (weak,) = warnings_of([outcome(0.1), outcome(0.2, 0.01)], "dev")
+    assert weak.startswith("in 1 of 2 trials a handful of source images carries all the weight")
+    (weak,) = warnings_of([outcome(0.1, 0.01), outcome(0.2, 0.01)], "dev")
+    assert weak.startswith("in 2 of 2 trials, the best among them, a handful")
+    (nothing,) = warnings_of([outcome(0.0, source=0.0)], "dev")
+    assert nothing.startswith("no held-out source image is misclassified")
+
+
+def test_the_command_runs_trials_in_processes_of_their_own(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = [part for setting in QUICK for part in ("--set", setting)]
+    command = ["tune", "--method", "duc", *options, "--out", str(tmp_path / "tune")]
+    with pytest.raises(SystemExit) as end:
+        main([*command, "--over", "train.epochs=3"])
+    assert not end.value.code
+    said = " ".join(capsys.readouterr().out.split())
+    assert "risk: mean negative log-likelihood on the target, estimated by deep embedded validation" in said
+    assert "1 of 1 combinations tried; 20 distinct target labels were bought by the trials, 0 for" in said
+    assert f"`ducats run -c {tmp_path / 'tune' / 'best.yaml'}`" in said
+    here = search(tmp_path / "here", choices={"train.epochs": (3,)})
+    (trial,) = read(tmp_path / "tune")["trials"]
+    assert Outcome(**trial) == here.outcomes[0]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        (["--by", "bought", "--normalise", "max"], "--normalise is for --by dev"),
+        (["--validation", "5"], "--validation is for --by bought"),
+        (["--over", "seed=0,1"], "--over seed cannot be searched"),
+    ],
+)
+def test_the_command_refuses(
+    options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["tune", *options, "--out", str(tmp_path / "tune")])
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "tune").exists()
+
+
+def test_a_process_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial = Trial({}, quick(), RunDir(tmp_path / "run"))
+
+    def ends_with(code: int, said: str) -> None:
+        done = subprocess.CompletedProcess([], code, "a table\n", said)
+        monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
+        as_process(trial)
+
+    with pytest.raises(UserError, match=r"^lower the budget$"):
+        ends_with(2, "a warning\nducats: lower the budget\n")
+    with pytest.raises(UserError, match=r"^MemoryError: much$"):
+        ends_with(1, "Traceback\nMemoryError: much\n")
+    with pytest.raises(KeyboardInterrupt):
+        ends_with(130, "stopped; the same command goes on\n")
+    ends_with(0, "")
+
+
+def test_what_cannot_be_searched() -> None:
+    for over, sentence in {
+        "seed=0,1": "the luckiest would win",
+        "data.knobs.shift=0,1": "the problem would be another",
+        "ask.budget=5,50": "more labels would always win",
+        "engine.device=cpu,cuda": "does not change it",
+        "train.lr": "is not of the form",
+        "train.lr=": "is not of the form",
+        "train.lr=[1": "are not YAML",
+    }.items():
+        with pytest.raises(UserError, match=sentence):
+            parse([over])
+    with pytest.raises(UserError, match=r"train\.lr is given twice"):
+        parse(["train.lr=1", "train.lr=2"])
+    with pytest.raises(UserError, match="nothing is searched by default"):
+        usual_choices(quick(method="source-only"))
+    with pytest.raises(UserError, match="--trials 0"):
+        points(SMALL, 0, 0)
+
+
+def test_refused_before_anything_is_trained(tmp_path: Path) -> None:
+    launch = Launched()
+    with pytest.raises(UserError, match="`ducats tune` is for classification"):
+        search(tmp_path, config=quick_pixels(), launch=launch)
+    with pytest.raises(UserError, match="no knob 'kapa'"):
+        search(tmp_path, choices={"query.knobs.kapa": (1, 2)}, launch=launch)
+    with pytest.raises(UserError, match="kappa must be at least 1"):
+        search(tmp_path, choices={"query.knobs.kappa": (2, 0.5)}, launch=launch)
+    with pytest.raises(UserError, match="epochs=3 and epochs=3 are the same run"):
+        search(tmp_path, choices={"train.epochs": (3, 3)}, launch=launch)
+    with pytest.raises(UserError, match="--validation 81 of 80 target images"):
+        search(tmp_path, by="bought", validation=81, launch=launch)
+    with pytest.raises(
+        UserError, match=r"evaluation\.source_share=0\.001 of 96 source images leaves nothing"
+    ):
+        search(tmp_path, "evaluation.source_share=0.001", launch=launch)
+    assert not launch.names
+
+
+def test_points_are_drawn_without_repeats_and_more_begin_with_fewer() -> None:
+    grid = {"a": (1, 2, 3), "b": ("x", "y"), "c": (True, False)}
+    every = points(grid, 100, 0)
+    assert len(every) == combinations(grid) == 12
+    assert len({tuple(p.values()) for p in every}) == 12
+    assert points(grid, 5, 0) == every[:5]
+    assert points(grid, 100, 1) != every
+
+
+def test_settings_survive_the_way_through_yaml() -> None:
+    grid = parse(["train.lr=1e-5, 0.5", "query.knobs.order=data_dis", "train.nesterov=false"])
+    assert grid == {"train.lr": (1e-5, 0.5), "query.knobs.order": ("data_dis",), "train.nesterov": (False,)}
+    made = quick(*settings_of({key: values[0] for key, values in grid.items()}))
+    assert (made.train.lr, made.query.knobs["order"], made.train.nesterov) == (1e-5, "data_dis", False)
+
+
+def test_the_sources_share_is_stratified_and_the_same_for_all_seeds() -> None:
+    shift = toy(per_class=10)
+    small, held = hold_out_source(shift, 0.3)
+    assert held is not None
+    assert held.labels[:].bincount().tolist() == [3, 3, 3, 3]
+    assert small.source.labels[:].bincount().tolist() == [7, 7, 7, 7]
+    assert {*held.images.keys, *small.source.images.keys} == {*shift.source.images.keys}
+    place = {key: number for number, key in enumerate(shift.source.images.keys)}
+    for part in (held, small.source):
+        at = torch.tensor([place[key] for key in part.images.keys])
+        assert torch.equal(part.labels[:], shift.source.labels[at])
+        assert torch.equal(part.images.pixels[:], shift.source.images.pixels[at])
+    assert (small.pool, small.truth, small.test) == (shift.pool, shift.truth, shift.test)
+    assert hold_out_source(shift, 0.0) == (shift, None)
+    one, other = (problem_of(quick("evaluation.source_share=0.3", f"seed={seed}")).held for seed in (0, 1))
+    assert one is not None
+    assert other is not None
+    assert one.images.keys == other.images.keys
+
+
+def test_a_share_of_nothing_leaves_a_runs_identity_as_it_was() -> None:
+    assert "source_share" not in quick().identity()["evaluation"]
+    shared = quick("evaluation.source_share=0.2")
+    assert shared.identity()["evaluation"]["source_share"] == 0.2
+    assert shared.digest() != quick().digest()
+    assert yaml.safe_load(configs.to_yaml(quick()))["evaluation"]["source_share"] == 0
+
+
+def test_other_data_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    search(tmp_path, trials=1)
+    (tmp_path / "tune.json").unlink()  # so that it is scored anew
+    real = toy()
+    pool = Images(tuple(f"other/{key}" for key in real.pool.keys), real.pool.pixels)
+    monkeypatch.setattr("ducats.tune.scores.load_data", lambda _: replace(real, pool=pool))
+    with pytest.raises(UserError, match="the pool has other images than when this trial was run"):
+        search(tmp_path, trials=1)
