@@ -26,13 +26,15 @@ Cell = tuple[str, str, float, int]  # pair, method, budget in per cent, seed
 
 def main() -> None:
     """Run what is missing, then print means and deviations."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--digits", type=Path)
     parser.add_argument("--emoji", type=Path)
     parser.add_argument("--pairs", nargs="+", default=[*pairs.DIGITS, *pairs.EMOJI])
     parser.add_argument("--methods", nargs="+", default=["duc", "random", "spread"])
     parser.add_argument("--budgets", nargs="+", type=float, default=[5.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; several jobs share a GPU")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path("fewest.jsonl"))
     options = parser.parse_args()
@@ -46,7 +48,9 @@ def main() -> None:
     done = read(options.out)
     missing = [cell for cell in cells if cell not in done]
     with ProcessPoolExecutor(options.jobs, mp_context=get_context("spawn")) as pool:
-        waiting = [pool.submit(measure, cell, options.digits, options.emoji) for cell in missing]
+        waiting = [
+            pool.submit(measure, cell, options.digits, options.emoji, options.device) for cell in missing
+        ]
         for count, future in enumerate(as_completed(waiting), start=1):
             cell, numbers = future.result()
             done[cell] = numbers
@@ -64,7 +68,7 @@ def read(path: Path) -> dict[Cell, dict[str, Any]]:
     return {tuple(line.pop("cell")): line for line in lines}
 
 
-def measure(cell: Cell, digits: Path | None, emoji: Path | None) -> tuple[Cell, dict[str, Any]]:
+def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -> tuple[Cell, dict[str, Any]]:
     """One run: accuracy on the held-out target at the end, before any label, and labels spent."""
     import torch
 
@@ -77,13 +81,24 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None) -> tuple[Cell, 
     torch.set_num_threads(1)
     pair, method, budget, seed = cell
     name, _, rest = method.partition(":")
-    sets = [f"ask.budget={budget}%", f"seed={seed}", "engine.device=cpu", *filter(None, rest.split(","))]
-    settings = settled(config.load(["data/digits", f"methods/{name}"], [*COMMON, *sets]))
+    sets = [
+        f"ask.budget={budget}%",
+        f"seed={seed}",
+        f"engine.device={device}",
+        *filter(None, rest.split(",")),
+    ]
+    settings = settled(config.load(["data/digits", f"methods/{name}"], sets))
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         home = RunDir(Path(folder) / "run")
         parts, plan = assemble(settings, home, pairs.pair(pair, digits, emoji))
-        run(parts, plan, home.folder, fabric=make_fabric("cpu"), speed=make_speed(settings))
+        run(
+            parts,
+            plan,
+            home.folder,
+            fabric=make_fabric(device, precision=settings.engine.precision),
+            speed=make_speed(settings),
+        )
         stages = home.stages()
         spent = len(home.bought())
     return cell, {
@@ -94,16 +109,13 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None) -> tuple[Cell, 
     }
 
 
-COMMON: list[str] = []
-
-
 def table(cells: list[Cell], done: dict[Cell, dict[str, Any]]) -> str:
     """Mean and deviation over seeds: a row for each method and budget, a column for each pair."""
     names = list(dict.fromkeys(pair for pair, *_ in cells))
     rows: dict[tuple[float, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for pair, method, budget, seed in cells:
         rows[budget, method][pair].append(done[pair, method, budget, seed]["accuracy"])
-    lines = [f"| labels | method | {' | '.join(names)} | mean |", f"| --- | --- |{' --- |' * (len(names) + 1)}"]
+    lines = [f"| labels | method | {' | '.join(names)} | mean |", "| --- " * (len(names) + 3) + "|"]
     for (budget, method), found in sorted(rows.items(), key=lambda row: row[0][0]):
         values = [_spread(found[name]) for name in names]
         mean = statistics.mean(statistics.mean(found[name]) for name in names)

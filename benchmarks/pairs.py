@@ -1,7 +1,7 @@
 """Small pairs of domains to search settings on: digits of five kinds, emoji of five styles.
 
-Digits come from one .npz file with arrays ``name`` and ``name_y`` (fonts, optdigits, mnist_train, mnist_test,
-usps_train, usps_test); emoji from a zip of ``style/class/name.png`` with alpha. Neither is part of the package.
+Digits come from one .npz file with arrays ``name`` and ``name_y`` (fonts, optdigits, mnist_train,
+usps_train); emoji from a zip of ``style/class/name.png`` with alpha. Neither is part of the package.
 """
 
 import io

@@ -57,7 +57,8 @@ def in_child(act: Callable[[], None]) -> int:
     child = os.fork()
     if child == 0:
         try:
-            torch.set_num_threads(1)  # a fork loses torch's thread pool; two threads that remake it at once fail
+            # A fork loses torch's thread pool, and two threads that remake it at once fail.
+            torch.set_num_threads(1)
             act()
         except BaseException:
             os._exit(1)

@@ -304,7 +304,8 @@ def plain(value: Any) -> Any:
     if isinstance(value, Optimisation):
         return plain(asdict(value))
     if isinstance(value, Training):
-        return plain(value.loss)
+        loss = plain(value.loss)
+        return {"objective": loss, "knobs": plain(value.knobs)} if value.knobs else loss
     if isinstance(value, partial):
         return {"function": plain(value.func), "knobs": plain(value.keywords), "given": plain(value.args)}
     if callable(value):

@@ -2,10 +2,10 @@
 
 import torch
 import torch.nn.functional as F
+from little_net import LittleNet, as_rows, beside, little_batch, little_maps
 
 from ducats.objectives.batch import Batch
 from ducats.objectives.eada import Level, eada
-from little_net import LittleNet, as_rows, beside, little_batch, little_maps
 
 
 def test_the_level_is_a_running_mean_of_a_pace_that_is_drawn() -> None:
@@ -41,7 +41,9 @@ def test_losses_by_hand() -> None:
     torch.testing.assert_close(
         losses["labelled/nll"], F.cross_entropy(model(batch.labelled.images).z, batch.labelled.labels)
     )
-    delta = float((-source[:5].exp().sum(1).log()).mean().detach())  # the first batch, without the unlabelled image
+    delta = float(
+        (-source[:5].exp().sum(1).log()).mean().detach()
+    )  # the first batch, without the unlabelled image
     energy = -target.exp().sum(1).log()
     assert (energy > delta).any()
     assert (energy < delta).any()

@@ -5,17 +5,17 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
+from little_net import CLASSES, LittleNet, as_rows, beside, little_batch, little_maps
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
-from ducats.domain import UNLABELLED, VOID
+from ducats.domain import UNLABELLED, VOID, Labels
 from ducats.errors import UserError
 from ducats.objectives import OBJECTIVES, Batch, Companion, Labelled, Moment, Training, duc
 from ducats.objectives.certainty import Certainty, most_certain
 from ducats.objectives.euq import euq, sure_of_class
 from ducats.objectives.evidential import sure_of_evidence
 from ducats.rows import Output
-from little_net import CLASSES, LittleNet, as_rows, beside, little_batch, little_maps
 
 
 def companion(rate: float = 0.0) -> Certainty:
@@ -41,7 +41,7 @@ def test_losses_by_hand() -> None:
     assert plain.unlabelled is not None
     certain = Labelled(plain.labelled.images + 1, plain.labelled.labels)
     losses = euq(model, Batch(plain.source, plain.labelled, plain.unlabelled, certain=certain), companion())
-    expected = {}
+    expected: dict[str, Tensor] = {}
     for name, part, count in (
         ("source", plain.source, 5),
         ("labelled", plain.labelled, 4),
@@ -117,7 +117,8 @@ def test_passes_take_each_class_once() -> None:
 class Shown:
     """A pool whose logits are given."""
 
-    labels = torch.zeros(0)
+    labels: Labels = torch.zeros(0)
+    targets: Tensor | None
 
     def __init__(self, z: Tensor, targets: Tensor) -> None:
         self.z, self.targets = z, targets

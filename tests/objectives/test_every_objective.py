@@ -50,7 +50,9 @@ def losses_of(home: RunDir) -> list[dict[str, float]]:
 @pytest.mark.parametrize("query", ["random", "entropy"])
 @pytest.mark.parametrize("objective", OF_IMAGES)
 def test_images(objective: str, query: str, tmp_path: Path) -> None:
-    config = quick(*SHORT, f"objective={{name: {objective}, knobs: {{}}}}", f"query={{name: {query}, knobs: {{}}}}")
+    config = quick(
+        *SHORT, f"objective={{name: {objective}, knobs: {{}}}}", f"query={{name: {query}, knobs: {{}}}}"
+    )
     home = go(config, tmp_path / "run")
     assert OF_IMAGES[objective] <= losses_of(home)[-1].keys()
     assert len(home.bought()) == 20

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from little_net import CLASSES, LittleNet, as_rows, beside, little_batch, little_maps
 from torch import Tensor, nn
 
 from ducats.errors import UserError
@@ -10,7 +11,6 @@ from ducats.models.evidential import Evidential
 from ducats.objectives import Beside
 from ducats.objectives.mme import LastLayer, mme
 from ducats.rows import Output
-from little_net import CLASSES, LittleNet, as_rows, beside, little_batch, little_maps
 
 
 def entropy(z: Tensor, temperature: float) -> Tensor:
@@ -41,7 +41,7 @@ def test_a_step_of_the_last_layer_raises_the_entropy_and_one_of_the_features_low
         with torch.no_grad():
             for p in part.parameters():
                 assert p.grad is not None
-                p -= 0.1 * p.grad
+                p.sub_(0.1 * p.grad)
         assert sign * (now() - before) > 1e-6
         with torch.no_grad():
             for p, value in zip(part.parameters(), start, strict=True):

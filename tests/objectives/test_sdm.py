@@ -3,12 +3,12 @@
 import pytest
 import torch
 import torch.nn.functional as F
+from little_net import LittleNet, as_rows, little_batch, little_maps
 from torch import Tensor
 
 from ducats.objectives.batch import Batch, Labelled
 from ducats.objectives.sdm import sdm
 from ducats.rows import Output
-from little_net import LittleNet, as_rows, little_batch, little_maps
 
 
 def by_hand(z: Tensor, labels: Tensor) -> dict[str, Tensor]:

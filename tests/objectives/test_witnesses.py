@@ -27,10 +27,10 @@ def images(level: float, count: int, seed: int = 0) -> Tensor:
 
 def slope(critic: Critic, row: Tensor) -> float:
     """The norm of the slope of ``sigmoid(b + w relu(a + V x))``, written down."""
-    first, last = critic.net[0], critic.net[3]
-    inner = first.weight @ row + first.bias
-    score = torch.sigmoid(last.weight[0] @ inner.clamp(min=0) + last.bias[0])
-    return float((score * (1 - score) * ((last.weight[0] * (inner > 0)) @ first.weight)).norm())
+    v, a, w, b = critic.parameters()
+    inner = v @ row + a
+    score = torch.sigmoid(w[0] @ inner.clamp(min=0) + b[0])
+    return float((score * (1 - score) * ((w[0] * (inner > 0)) @ v)).norm())
 
 
 def test_the_penalty_by_hand() -> None:
@@ -50,8 +50,9 @@ def test_the_penalty_by_hand() -> None:
 
 def test_a_flat_critic_has_a_finite_gradient() -> None:
     critic = Critic(Beside(nn.Identity(), 2, 3, 1, pixels=False), hidden=4)
-    nn.init.zeros_(critic.net[0].weight)
-    nn.init.constant_(critic.net[0].bias, -1.0)
+    weight, bias, *_ = critic.parameters()
+    nn.init.zeros_(weight)
+    nn.init.constant_(bias, -1.0)
     penalty = critic.steepness(torch.zeros(2, 3), torch.zeros(3, 3))
     assert float(penalty.detach()) == 1.0
     penalty.backward()
@@ -73,7 +74,9 @@ def test_a_critic_beside_a_model_learns_who_is_labelled_and_leaves_the_model_alo
 
     net, known, unknown = Net(), images(0.0, 8), images(3.0, 8, seed=1)
     critic = Critic(Beside(net, 2, 3, 8, pixels=False))
-    batch = Batch(Labelled(known[:4], torch.zeros(4).long()), Labelled(known[4:], torch.zeros(4).long()), unknown)
+    batch = Batch(
+        Labelled(known[:4], torch.zeros(4).long()), Labelled(known[4:], torch.zeros(4).long()), unknown
+    )
     optimiser = torch.optim.SGD(critic.parameters(), lr=0.1)
     for _ in range(150):
         losses = critic.losses(Remembered(net), batch)
@@ -114,13 +117,14 @@ def test_members_learn_from_their_own_images() -> None:
     labels = torch.tensor([0, 1, 2, 3, 0, 1, 2, 3, 0, 1, -2, -1])
     expected = []
     for number, member in enumerate(members.members):
+        assert isinstance(member, nn.Linear)
         own = [i for i in range(12) if i % 5 == number and labels[i] >= 0]
         expected.append(F.cross_entropy(member(features[own]), labels[own]))
     torch.testing.assert_close(members.loss(features, labels), torch.stack(expected).sum())
     # Fewer images than members: the others get no gradient, and nothing breaks.
     few = members.loss(features[:2], labels[:2])
     few.backward()
-    grads = [member.weight.grad for member in members.members]
+    grads = [p.grad for p in members.parameters() if p.ndim == 2]
     assert [bool(g is not None and g.abs().sum() > 0) for g in grads] == [True, True, False, False, False]
 
 

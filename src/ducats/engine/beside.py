@@ -31,7 +31,7 @@ class Company:
     @property
     def own(self) -> Companion | None:
         """The objective's companion."""
-        found = self.model.companions[OWN] if OWN in self.model.companions else None
+        found = dict(self.model.companions.items()).get(OWN)
         assert found is None or isinstance(found, Companion)
         return found
 

@@ -67,7 +67,7 @@ class Evidential(nn.Module):
 
 
 def head_of(network: nn.Module, classes: int, width: int) -> Tensor | None:
-    """Weights ``(classes, width)`` of the layer that makes the logits, on the CPU; None if it is not linear."""
+    """Weights ``(classes, width)`` of the layer that makes the logits, on the CPU; None if none is linear."""
     found = None
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):

@@ -58,15 +58,15 @@ class Companion(nn.Module):
 
     tells: tuple[str, ...] = ()  # columns that it gives to queries, names from `criteria.TOLD`
 
-    def losses(self, model: "Remembered", batch: Batch) -> Losses:
+    def losses(self, model: "Remembered", batch: Batch) -> Losses:  # noqa: ARG002 - for those who override it
         """A witness's own losses in a step: to be computed from ``model.aside(...)``."""
         return {}
 
-    def tell(self, output: Output) -> Mapping[str, Tensor]:
+    def tell(self, output: Output) -> Mapping[str, Tensor]:  # noqa: ARG002
         """The columns in ``tells`` for a batch: ``(N, ...)``, or of pixels ``(N, ..., h, w)``."""
         return {}
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: Moment) -> bool:  # noqa: ARG002
         """Whether it wants to look at everything now."""
         return False
 
@@ -87,7 +87,7 @@ class Training:
 
     loss: Callable[..., Losses]  # (model, batch), and (model, batch, companion) if there is one
     companion: Callable[..., Companion] | None = None  # from `Beside`; its knobs are keyword-only, too
-    strong: Callable[[Mapping[str, Any]], bool] = lambda knobs: False  # whether it reads `batch.strong`
+    strong: Callable[[Mapping[str, Any]], bool] = lambda _: False  # whether it reads `batch.strong`
     recordable: bool = True  # False: a step draws at random in Python, which a recorded one would freeze
     knobs: Mapping[str, Any] = field(default_factory=dict)  # bound so far
 
@@ -190,7 +190,7 @@ class Still(nn.Module):
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self._followed = (model,)  # in a tuple, where torch does not look for modules
 
-    def train(self, mode: bool = True) -> "Still":
+    def train(self, mode: bool = True) -> "Still":  # noqa: ARG002 - it has no other mode
         """Stay as it is: a copy that collected batch statistics would change."""
         return self
 

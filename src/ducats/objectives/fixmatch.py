@@ -35,7 +35,7 @@ def fixmatch(weak: Tensor, strong: Tensor, tau: float) -> Tensor:
 def unnoted(model: Forward) -> Iterator[None]:
     """Inside the block batches are normalised by their own statistics, and the running ones do not move.
 
-    Strong views are never met after training: what is measured and asked about must not be normalised by them.
+    For strong views, which are never met after training: they must not change how others are normalised.
     """
     modules = model.modules() if hasattr(model, "modules") else ()
     noting = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]

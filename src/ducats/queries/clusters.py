@@ -46,9 +46,7 @@ def one_of_each(
     return torch.cat([picks, rest]).to(features.device)
 
 
-def check_feasible(
-    query: str, rows: Rows, clusters: int, *, gigabytes: float, number: int
-) -> None:
+def check_feasible(query: str, rows: Rows, clusters: int, *, gigabytes: float, number: int) -> None:
     """Refuse what k-means cannot do, before the features are computed, which may be what does not fit.
 
     Args:

@@ -1,24 +1,17 @@
-"""Config to parts: the only place where names are looked up and parts are built."""
+"""One function for each part that a config names."""
 
 import inspect
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
-
-import torch
-from torch import Tensor, nn
 
 from ducats import config as settings
 from ducats.budget import split_budget, split_pixels
-from ducats.criteria import columns_of
 from ducats.data import DATASETS, require_options
 from ducats.data.decode import aspects
-from ducats.data.exam import examine, hold_out_source
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, VOID, Images, Shift
+from ducats.domain import Images, Shift
 from ducats.engine.fit import Optimisation
 from ducats.engine.processes import settle_precision
 from ducats.engine.schedules import SCHEDULES, Schedule, poly
@@ -27,24 +20,19 @@ from ducats.engine.streams import Views, steps_in_epoch
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
 from ducats.lookup import bind, build, check_knobs, look_up
-from ducats.models import BLANK, CHECK, MODELS, Evidential
+from ducats.models import BLANK, MODELS, Evidential
 from ducats.objectives import (
     OBJECTIVES,
-    Batch,
-    Beside,
-    Labelled,
     Objective,
-    Remembered,
     Training,
     as_training,
 )
 from ducats.oracles import Oracle, People, Truth
-from ducats.parts import Parts, Plan
+from ducats.parts import Plan
 from ducats.queries import QUERIES, Query, Strategy
 from ducats.randomness import global_seed
-from ducats.rows import Output, Rows, Slate, name_of
 from ducats.rundir import RunDir
-from ducats.units import Unit, spend, summary
+from ducats.units import Unit
 
 
 def load_data(config: settings.Config) -> Shift:
@@ -189,129 +177,6 @@ def make_plan(config: settings.Config, shift: Shift) -> Plan:
     )
 
 
-def knobs_of(config: settings.Config) -> dict[str, str]:
-    """The knobs of each part that a config names, with their defaults."""
-    query = make_query(config)
-    parts: dict[str, Any] = {
-        "data": look_up("data set", DATASETS, config.data.name),
-        "model": look_up("model", MODELS, config.model.name),
-        "objective": make_objective(config),
-        "query": query.query if isinstance(query, Strategy) else query,
-        "train.schedule": look_up("schedule", SCHEDULES, config.train.schedule.name),
-    }
-    knobs = {}
-    for name, part in parts.items():
-        if isinstance(part, Training):
-            own, signature = part.loss, part.signature
-        else:
-            own, signature = part, inspect.signature(part.func if isinstance(part, partial) else part)
-        keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
-        given = ", ".join(
-            f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords
-        )
-        knobs[f"{name}.knobs"] = f"of {name_of(own)}: {given or 'none'}"
-    return knobs
-
-
-def check_names(config: settings.Config, *, begun: bool = False) -> None:
-    """Look every name and knob up, and try query, objective and schedule, before any image is read.
-
-    Args:
-        config: what to look up.
-        begun: whether the run has a checkpoint, and needs no first weights any more.
-    """
-    bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
-    bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
-    if config.model.name in CHECK and not begun:
-        build("model", config.model, partial(CHECK[config.model.name], **config.model.knobs))
-    # A user's own may rightly refuse a few rows; ours take any number.
-    query, objective, schedule = make_query(config), make_objective(config), make_schedule(config, 10**6)
-    if config.query.name in QUERIES and isinstance(query, Strategy):
-        build("query", config.query, partial(_try_query, config, query))
-    if config.objective.name in OBJECTIVES:
-        build("objective", config.objective, partial(_try_objective, config, objective))
-    check_oracle(config.oracle)
-    build("schedule", config.train.schedule, lambda: [schedule(step) + 0.0 for step in (0, 1, 10**6)])
-
-
-def _try_query(config: settings.Config, query: Strategy) -> None:
-    """Let a query pick from a few zeros."""
-    generator = torch.Generator().manual_seed(0)
-    z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.head else None
-    told = {
-        "domain": torch.full((3,), 0.5),
-        "critic": torch.zeros(3),
-        "committee": torch.full((3, 2, 2), 0.5),
-    }
-    of_map = {
-        name: column[0][..., None, None].expand(*column.shape[1:], 2, 3) for name, column in told.items()
-    }
-    if config.task.name == "segmentation" and config.task.bought == "image":
-        target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-        one = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs, of_map)
-        columns = {name: torch.cat([column] * 3) for name, column in one.items()}
-    elif config.task.name == "classification":
-        columns = columns_of(z, features, query.needs, told)
-    if config.task.bought == "image":
-        where = torch.arange(3)
-        rows = Rows(where, torch.zeros_like(where), columns)
-        source = None
-        if query.source and config.task.name == "classification":
-            source = Rows(where, torch.zeros_like(where), columns_of(z, features, query.source, told))
-        elif query.source:
-            one = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.source, of_map)
-            found = {name: torch.cat([column] * 3) for name, column in one.items()}
-            source = Rows(where, torch.zeros_like(where), found)
-        query.query(Slate(rows, rows[where[:1]], 1, generator, source, head))
-        return
-    target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-    maps, unit = torch.zeros(2, 4, 6), make_task(config).unit
-    pixels = torch.zeros(3, 4, 6, dtype=torch.uint8)
-    spend(
-        query,
-        unit,
-        z=maps,
-        features=maps,
-        target=target,
-        image=0,
-        pixels=pixels,
-        budget=3,
-        generator=generator,
-        told=of_map,
-        head=head,
-    )
-
-
-class _Blank(nn.Module):
-    """A model that says nothing but zeros, of images or of pixels."""
-
-    def __init__(self, pixels: bool) -> None:
-        super().__init__()
-        self.network, self.pixels = nn.Linear(4, 2), pixels
-
-    def forward(self, images: Tensor) -> Output:
-        """Two classes, four features."""
-        grid = (1, 1) if self.pixels else ()
-        z, features = images.new_zeros(len(images), 2, *grid), images.new_zeros(len(images), 4, *grid)
-        return Output(z, features, (2, 2) if self.pixels else None)
-
-
-def _try_objective(config: settings.Config, training: Training) -> None:
-    """Let an objective say its losses of a few zeros."""
-    images, pixels = torch.zeros(3, 1, 2, 2), config.task.name == "segmentation"
-    model, companion = _Blank(pixels), None
-    with global_seed(0, "a try"):
-        if training.companion is not None:
-            companion = training.companion(Beside(model, classes=2, features=4, pool=3, pixels=pixels))
-        objective = training.with_companion(companion)
-        if not pixels:
-            known = Labelled(images, torch.tensor([0, 1, 1]))
-            objective(Remembered(model), Batch(known, known, images, strong=images, certain=known))
-            return
-        maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
-        objective(Remembered(model), Batch(Labelled(images, maps), None, None, Labelled(images, maps)))
-
-
 def make_query(config: settings.Config) -> Query | Strategy:
     """The query with its knobs; a user's plain function stays one, and is given what the model has."""
     name = config.query.name
@@ -347,47 +212,6 @@ def make_objective(config: settings.Config) -> Training:
     training = as_training(found)
     check_knobs("objective", name, training.signature, 2, knobs)
     return training.bound(knobs)
-
-
-def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) -> tuple[Parts, Plan]:
-    """Build everything that a run needs.
-
-    Args:
-        config: what to build.
-        home: the run's folder; people's questions go there.
-        shift: the data, if it was read already.
-    """
-    check_names(config, begun=home.begun)
-    shift, _ = hold_out_source(shift or load_data(config), config.evaluation.source_share)
-    shift, measured_on = examine(shift, config.evaluation.images, config.evaluation.share)
-    _check_task(config, shift)
-    plan, views = make_plan(config, shift), make_views(config)
-    shift = with_aspects(shift, views)
-    parts = Parts(
-        model=make_model(
-            config, len(shift.classes), int(shift.source.images.pixels.shape[1]), begun=home.begun
-        ),
-        source=shift.source,
-        pool=shift.pool,
-        oracle=make_oracle(config, shift, home),
-        query=make_query(config),
-        objective=make_objective(config),
-        test=shift.test,
-        measured_on=measured_on,
-        views=views,
-        task=make_task(config),
-    )
-    return parts, plan
-
-
-def _check_task(config: settings.Config, shift: Shift) -> None:
-    """Refuse settings for images where pixels have labels, and the other way round."""
-    if shift.source.of_pixels != (config.task.name == "segmentation"):
-        has, say = ("pixels", "-c segmentation") if shift.source.of_pixels else ("images", "-c data/NAME")
-        raise UserError(
-            f"the data {config.data.name!r} has labels of {has}, but task.name is {config.task.name}: begin "
-            f"with {say}, which brings the fitting settings"
-        )
 
 
 def settled(config: settings.Config) -> settings.Config:
