@@ -3,8 +3,6 @@
 import copy
 import time
 from collections.abc import Mapping
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,18 +10,15 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import SGD
 
-from ducats.budget import split_pixels
 from ducats.dirichlet import compiled
 from ducats.domain import UNLABELLED, VOID, Labels
 from ducats.engine import resident
-from ducats.engine.beside import Panorama, accompany, recordable, view_of
+from ducats.engine.beside import Panorama, accompany
 from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
-from ducats.engine.pick import Asked, image_table, pick, whole
-from ducats.engine.processes import make_fabric, on_chief, precision_of
-from ducats.engine.score import choose, table
+from ducats.engine.processes import on_chief
 from ducats.engine.speed import Speed
-from ducats.engine.step import Step, familiar
+from ducats.engine.step import Step
 from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
 from ducats.engine.task import bought_sizes, headline
 from ducats.errors import UserError
@@ -31,64 +26,14 @@ from ducats.ledger import TargetMaps
 from ducats.metrics import Tally, class_accuracy, compute, reliability
 from ducats.models import Evidential
 from ducats.objectives import Moment
-from ducats.parts import Parts, Plan, check, describe, describe_data, near_at_hand, pixels_of, settle
-from ducats.progress import Event, Listener, silence
-from ducats.randomness import fork, global_seed, seed_of
-from ducats.rows import Rows
+from ducats.parts import Parts, Plan, near_at_hand, settle
+from ducats.progress import Event, Listener
+from ducats.randomness import global_seed
+from ducats.run.asking import Asking
 from ducats.rundir import RunDir
 
-AS_FAST_AS_IT_GOES = Speed()
 
-
-def run(
-    parts: Parts,
-    plan: Plan,
-    folder: str | Path,
-    *,
-    fabric: Fabric | None = None,
-    identity: Mapping[str, Any] | None = None,
-    speed: Speed = AS_FAST_AS_IT_GOES,
-    listen: Listener = silence,
-) -> RunDir:
-    """Run the plan in a folder, or go on with it; return the folder.
-
-    Args:
-        parts: what to run. The model is copied: the caller's own keeps its weights.
-        plan: when and how much.
-        folder: the run's own; the same call on the same folder goes on after a kill or a pause.
-        fabric: device, precision, processes; one process on the best device by default.
-        identity: what the folder is checked against when the run goes on; plan and parts by default.
-        speed: where images live and how steps run; whatever the device can do by default.
-        listen: told of every step.
-
-    Raises:
-        UserError: bad input; says what to do.
-        AwaitingLabels: people have to answer; call again when they have.
-    """
-    check(parts, plan)
-    fabric = fabric or _launched()
-    still = recordable(parts.training, parts.query)
-    known = familiar(parts.training.loss, parts.model) and still
-    if speed.graphs and not still:
-        raise UserError(
-            "engine.graphs=true does not go with this objective or query, which draw at random in each step: "
-            "leave it out"
-        )
-    settled = speed.settle(fabric, familiar=known, pixels=parts.source.of_pixels)
-    home = RunDir(Path(folder))
-    identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
-    on_chief(fabric, lambda: home.claim(identity, describe_data(parts)))
-    if home.finished:
-        home.release()
-        return home
-    try:
-        _Story(parts, plan, home, fabric, settled, listen).tell()
-    finally:
-        home.release()
-    return home
-
-
-class _Story:
+class Story:
     """One process's part in a run."""
 
     def __init__(
@@ -137,8 +82,18 @@ class _Story:
         self.compiled = bool(speed.compiled)
         self.epoch, self.seconds = 0, 0.0
         self._restore()  # after the set-up: state is loaded to where the weights now are
-        self.sizes = bought_sizes(parts.pool, parts.task.resolution) if parts.source.of_pixels else None
         on_chief(fabric, self._open_ledger)
+        self.asking = Asking(
+            parts,
+            plan,
+            self.home,
+            fabric,
+            self.model,
+            self.strategy,
+            self.beside,
+            self._maps,
+            lambda: self.ledger,
+        )
         self._targets: tuple[int, Labels] | None = None  # of pixels, and the rounds that they are known from
 
     def tell(self) -> None:
@@ -175,7 +130,9 @@ class _Story:
         return sum(after <= self.epoch for after in self.plan.ask_after)
 
     def _open_ledger(self) -> None:
-        self.ledger = self.home.ledger(self.parts.pool.keys, self.sizes, self.parts.task.resolution)
+        pool, resolution = self.parts.pool, self.parts.task.resolution
+        sizes = bought_sizes(pool, resolution) if self.parts.source.of_pixels else None
+        self.ledger = self.home.ledger(pool.keys, sizes, resolution)
 
     def _maps(self, rounds: int) -> TargetMaps:
         """What the ledger knows of the pool's pixels after so many rounds; each process reads it itself."""
@@ -293,51 +250,8 @@ class _Story:
             return
         self._say("ask")
         if on_chief(self.fabric, lambda: self.home.request(number)) is None:
-            self._choose(number)
+            self.asking.choose(number)
         on_chief(self.fabric, lambda: self._buy(number))
-
-    def _choose(self, number: int) -> None:
-        if self.parts.source.of_pixels:
-            self._choose_pixels(number)
-            return
-        rows = table(
-            self.model,
-            self.parts.pool,
-            self.strategy.needs,
-            view=self.parts.views.scoring,
-            batch_size=self.plan.scoring_batch,
-            seed=seed_of(self.plan.seed, "scoring", number),
-            fabric=self.fabric,
-            tell=self.beside.tell,
-        )
-        more = self._more(number)
-        generator = fork(self.plan.seed, "query", number)
-        budget = self.plan.budget[number - 1]
-
-        def keep() -> None:
-            targets = self.beside.askable(self.ledger.targets(number - 1), budget)
-            self.home.keep_request(choose(self.strategy, rows, targets, budget, number, generator, **more))
-
-        on_chief(self.fabric, keep)
-
-    def _more(self, number: int) -> dict[str, Any]:
-        """What the strategy reads besides the pool: source images, weights of the last layer."""
-        strategy, parts, more = self.strategy, self.parts, dict[str, Any]()
-        if strategy.source:
-            images = parts.source.images
-            more["source"] = table(
-                self.model,
-                images,
-                strategy.source,
-                view=view_of(images, parts.views.scoring),
-                batch_size=self.plan.scoring_batch,
-                seed=seed_of(self.plan.seed, "scoring source", number),
-                fabric=self.fabric,
-                tell=self.beside.tell,
-            )
-        if strategy.head:
-            more["head"] = self.beside.head()
-        return more
 
     def _refresh(self) -> None:
         """Let what stands beside the model look at everything, if its time has come."""
@@ -360,64 +274,6 @@ class _Story:
         )
         with global_seed(self.plan.seed, "refresh", self.epoch):
             self.beside.refresh(moment, look)
-
-    def _choose_pixels(self, number: int) -> None:
-        """Ask for pixels inside every image, or for all pixels of some images."""
-        parts, plan, asked = self.parts, self.plan, self._maps(number - 1).at
-        assert self.sizes is not None
-        how: dict[str, Any] = {
-            "task": parts.task,
-            "sizes": self.sizes,
-            "asked": asked,
-            "view": parts.views.scoring,
-            "batch_size": plan.scoring_batch,
-            "seed": seed_of(plan.seed, "query", number),
-            "fabric": self.fabric,
-            "tell": self.beside.tell,
-        }
-        head = self.beside.head() if self.strategy.head else None
-        if parts.task.whole_images:
-            rows = image_table(self.model, parts.pool, self.strategy, **how)
-            more = {"source": self._source_maps(how), "head": head}
-            on_chief(self.fabric, lambda: self._keep_whole(number, rows, asked, more))
-            return
-        areas, rounds = pixels_of(parts).tolist(), len(plan.ask_after)
-        assert plan.pixels is not None
-        budget = [part[number - 1] for part in split_pixels(plan.pixels, areas, rounds, plan.rounding)]
-        picks = pick(self.model, parts.pool, self.strategy, budget=budget, head=head, **how)
-        if not self.fabric.is_global_zero:
-            for _ in picks:  # takes its part in the passes; the first process writes
-                pass
-            return
-        with self.home.request_writer(number) as writer:
-            for image, picked in picks:
-                writer.add(image, picked.position, picked.unit)
-
-    def _source_maps(self, how: Mapping[str, Any]) -> Rows | None:
-        """The source's images as rows, where whole maps are bought and the strategy reads them."""
-        source, strategy = self.parts.source, self.strategy
-        if not strategy.source:
-            return None
-        how = {
-            **how,
-            "sizes": bought_sizes(source.images, "network"),
-            "asked": lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
-            "view": view_of(source.images, self.parts.views.scoring),
-        }
-        read = replace(strategy, needs=strategy.source)
-        return image_table(self.model, source.images, read, labels=source.labels, **how)
-
-    def _keep_whole(self, number: int, rows: Rows, asked: Asked, more: Mapping[str, Any]) -> None:
-        known = torch.full((len(rows),), UNLABELLED).index_fill_(0, self._bought(number - 1), 0)
-        for image in (known == UNLABELLED).nonzero().squeeze(1).tolist():
-            if not bool((asked(image) == UNLABELLED).any()):
-                known[image] = VOID  # nothing of it can be asked
-        budget, generator = self.plan.budget[number - 1], fork(self.plan.seed, "query", number)
-        request = choose(self.strategy, rows, known, budget, number, generator, **more)
-        with self.home.request_writer(number) as writer:
-            for image in request.image.tolist():
-                picked = whole(asked, image)
-                writer.add(image, picked.position, picked.unit)
 
     def _buy(self, number: int) -> None:
         request = self.home.request(number)
@@ -486,9 +342,3 @@ def weight_at(weights: Mapping[int, float], epoch: int) -> float:
     (1.0, 0.5)
     """
     return weights[max(first for first in weights if first <= epoch)]
-
-
-def _launched() -> Fabric:
-    fabric = make_fabric()
-    fabric.launch()
-    return fabric
