@@ -16,6 +16,7 @@ from PIL import Image
 import tiny_streets
 from conftest import QUICK
 from ducats.cli import leaving, main
+from ducats.cli.base import console
 from ducats.config import shipped
 from ducats.data import toy
 from ducats.rundir import RunDir
@@ -474,7 +475,7 @@ def test_queries_lists_each_with_one_line(capsys: pytest.CaptureFixture[str]) ->
 def test_methods_lists_each_config_with_its_parts(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setattr(console, "width", 200)
     assert ducats("methods") == 0
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     listed = {row[0]: row[1:] for row in rows if row and row[0]}

@@ -3,17 +3,20 @@
 import json
 import sys
 from pathlib import Path
+from typing import Any
 
 import torch
 
 from ducats.data import toy
 from ducats.data.views import View
 from ducats.domain import UNLABELLED
+from ducats.engine.beside import accompany
 from ducats.engine.evaluate import evaluate
 from ducats.engine.processes import make_fabric
 from ducats.engine.score import choose, table
 from ducats.metrics import compute
 from ducats.models import Evidential, small_cnn
+from ducats.objectives import Training, softmax
 from ducats.queries import QUERIES
 from ducats.randomness import fork, global_seed
 
@@ -24,17 +27,26 @@ def main(processes: int, count: int, out: Path) -> None:
     fabric.launch()
     shift = toy(pool=count, test=37)
     with global_seed(0, "model"):
-        model = fabric.setup(Evidential(small_cnn(classes=4, channels=3, width=4, features=8)))
+        bare = Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+    model = fabric.setup(bare)
     targets = torch.full((count,), UNLABELLED)
     targets[::10] = 0
     found: dict[str, object] = {}
     for name, strategy in QUERIES.items():
         if strategy.of_pixels:
             continue
-        view = View(crop="random", pad=1)  # with luck in it: the harder case
-        rows = table(model, shift.pool, strategy.needs, view=view, batch_size=8, seed=5, fabric=fabric)
+        about = {"classes": 4, "features": 8, "pool": count}
+        beside = accompany(bare, Training(softmax), strategy, pixels=False, seed=0, **about)
+        how: dict[str, Any] = {"batch_size": 8, "seed": 5, "fabric": fabric, "tell": beside.tell}
+        how["view"] = View(crop="random", pad=1)  # with luck in it: the harder case
+        rows = table(model, shift.pool, strategy.needs, **how)
         assert len(rows) == count
-        picked = choose(strategy, rows, targets, min(9, count - len(targets[::10])), 1, fork(0, "query"))
+        more: dict[str, Any] = {
+            "source": table(model, shift.source.images, strategy.source, **how) if strategy.source else None,
+            "head": beside.head() if strategy.head else None,
+        }
+        budget = min(9, count - len(targets[::10]))
+        picked = choose(strategy, rows, targets, budget, 1, fork(0, "query"), **more)
         found[name] = picked.image.tolist()
     assert shift.test is not None
     tally = evaluate(model, shift.test, view=View(), batch_size=8, fabric=fabric)
