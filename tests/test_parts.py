@@ -229,3 +229,21 @@ def test_weights_that_are_not_finite_are_not_even_a_checkpoint(tmp_path: Path) -
     checkpoint = ducats.RunDir(tmp_path / "r").checkpoint()
     assert checkpoint is not None
     assert checkpoint["epoch"] == 0
+
+
+def test_views_that_would_move_images_and_not_their_maps_are_refused(tmp_path: Path) -> None:
+    from conftest import quick_pixels
+    from ducats.assemble import assemble
+    from ducats.parts import check
+    from ducats.rundir import RunDir
+
+    parts, plan = assemble(quick_pixels("views.source.randaugment=[2, 10]"), RunDir(tmp_path))
+    with pytest.raises(UserError, match=r"views.source.randaugment turns .* views.source.randaugment=null"):
+        check(parts, plan)
+
+
+def test_the_strong_view_is_strong_without_a_config() -> None:
+    views = ducats.Views(unlabelled=ducats.View(flip=0.5))
+    assert (views.stronger.flip, views.stronger.randaugment, views.stronger.cutout) == (0.5, (2, 10), 0.5)
+    own = ducats.View(cutout=0.1)
+    assert ducats.Views(strong=own).stronger is own

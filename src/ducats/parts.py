@@ -147,6 +147,12 @@ def check_maps(parts: Parts) -> None:
             f"pixels are bought at the {parts.task.resolution} resolution, but the truth answers at the "
             f"{parts.oracle.resolution} one: Truth(labels, {parts.task.resolution!r})"
         )
+    for name in ("source", "labelled", "unlabelled", "scoring", "test"):
+        if getattr(parts.views, name).randaugment is not None:
+            raise UserError(
+                f"views.{name}.randaugment turns and shears images, and their label maps would stay as they "
+                f"are: set views.{name}.randaugment=null"
+            )
     for name in ("scoring", "test"):
         view: View = getattr(parts.views, name)
         if view.crop != "none" or view.size is not None or view.flip:
@@ -158,12 +164,20 @@ def check_maps(parts: Parts) -> None:
 
 def check_views(parts: Parts) -> None:
     """Refuse a crop that does not fit into the stored images."""
+    strong = ["stronger"] if parts.training.wants_strong() else []
     for name, images in (
         ("source", parts.source.images),
-        *((use, parts.pool) for use in ("labelled", "unlabelled", "scoring")),
+        *((use, parts.pool) for use in ("labelled", "unlabelled", "scoring", *strong)),
         *([("test", parts.test.images)] if parts.test is not None else []),
     ):
         view: View = getattr(parts.views, name)
+        name = "strong" if name == "stronger" else name
+        channels = images.pixels.shape[1]
+        if view.randaugment is not None and channels not in (1, 3):
+            raise UserError(
+                f"views.{name}.randaugment is for images in grey or in colour, not of {channels} channels: "
+                f"set views.{name}.randaugment=null"
+            )
         if view.resize == "short_side" and images.aspect is None:
             raise UserError(
                 f"views.{name}.resize=short_side needs images from files, whose own shape is known: "
@@ -305,7 +319,10 @@ def plain(value: Any) -> Any:
         return plain(asdict(value))
     if isinstance(value, Training):
         loss = plain(value.loss)
-        return {"objective": loss, "knobs": plain(value.knobs)} if value.knobs else loss
+        more = {"knobs": value.knobs, "companion": value.companion}
+        return (
+            {"objective": loss, **plain({k: v for k, v in more.items() if v})} if any(more.values()) else loss
+        )
     if isinstance(value, partial):
         return {"function": plain(value.func), "knobs": plain(value.keywords), "given": plain(value.args)}
     if callable(value):

@@ -92,6 +92,7 @@ class Slate:
         None  # source images, with the columns in `Strategy.source`; None where pixels compete
     )
     head: Tensor | None = None  # (C, D), the last layer's weights, if `Strategy.head`
+    pool: int | None = None  # rows before the first was bought; None: the candidates and the labelled ones
 
     def __post_init__(self) -> None:
         if self.budget < 0:

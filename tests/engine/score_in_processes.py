@@ -35,8 +35,9 @@ def main(processes: int, count: int, out: Path) -> None:
     for name, strategy in QUERIES.items():
         if strategy.of_pixels:
             continue
-        about = {"classes": 4, "features": 8, "pool": count}
-        beside = accompany(bare, Training(softmax), strategy, pixels=False, seed=0, **about)
+        beside = accompany(
+            bare, Training(softmax), strategy, classes=4, features=8, pool=count, pixels=False, seed=0
+        )
         how: dict[str, Any] = {"batch_size": 8, "seed": 5, "fabric": fabric, "tell": beside.tell}
         how["view"] = View(crop="random", pad=1)  # with luck in it: the harder case
         rows = table(model, shift.pool, strategy.needs, **how)

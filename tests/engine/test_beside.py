@@ -1,5 +1,6 @@
 """What stands beside the model: it learns, tells, looks, labels, and is restored with the run."""
 
+import copy
 import json
 from collections.abc import Mapping
 from dataclasses import replace
@@ -48,17 +49,18 @@ def test_the_same_images_pass_once_in_a_step() -> None:
     remembered = Remembered(model)
     assert remembered(some) is remembered(some)
     assert model.calls == 1
-    aside = remembered.aside(some)
-    assert model.calls == 1
-    assert not aside.z.requires_grad
-    assert torch.equal(aside.z, remembered(some).z)
+    assert remembered.aside(some) is remembered.aside(some)
+    assert model.calls == 2
 
 
 def test_aside_leaves_no_trace() -> None:
     model = Tiny().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
-    output = Remembered(model).aside(images(1))
+    some = images(1)
+    remembered = Remembered(model)
+    output = remembered.aside(some)
     assert not output.z.requires_grad
+    torch.testing.assert_close(output.z, copy.deepcopy(model).eval()(some).z.detach())
     assert model.training
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
@@ -157,8 +159,14 @@ def noted(model: Any, batch: Batch, diary: Diary, *, pull: float = 1.0) -> Losse
 NOTED = Training(noted, Diary, strong=lambda knobs: True)
 
 
-def go(folder: Path, objective: Training, query: Strategy | None = None, stop: int | None = None) -> RunDir:
-    config = quick("query.name=random", method="random")
+def go(
+    folder: Path,
+    objective: Training,
+    query: Strategy | None = None,
+    stop: int | None = None,
+    settings: tuple[str, ...] = (),
+) -> RunDir:
+    config = quick("query.name=random", *settings, method="random")
     parts, plan = assemble(config, RunDir(folder))
     parts = replace(parts, objective=objective, query=query or parts.query)
     fabric = make_fabric("cpu")
@@ -222,6 +230,22 @@ def test_a_query_gets_the_witness_that_it_needs(tmp_path: Path) -> None:
     # A witness leaves the model alone: until the first question it is the model of a run without one.
     without = go(tmp_path / "without", plain)
     assert losses[0]["losses"]["source/nll"] == records_of(without)[0]["losses"]["source/nll"]
+
+
+def test_a_witness_leaves_the_model_alone_where_gradients_are_shortened(tmp_path: Path) -> None:
+    asked = Strategy(foreign, needs=("domain",))
+    with_one, without = (
+        go(tmp_path / name, Training(softmax), query, settings=("train.clip=0.01",))
+        for name, query in (("with", asked), ("without", None))
+    )
+    first, other = (records_of(home)[0]["losses"]["source/nll"] for home in (with_one, without))
+    assert first == other
+
+
+def test_knobs_add_up() -> None:
+    twice = NOTED.bound({"pull": 3.0}).bound({"start": 1.5})
+    assert twice.knobs == {"pull": 3.0, "start": 1.5}
+    assert twice.wants_strong()
 
 
 def test_a_query_reads_source_and_head(tmp_path: Path) -> None:

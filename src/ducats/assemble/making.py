@@ -133,10 +133,9 @@ def make_views(config: settings.Config) -> Views:
         name: View(**getattr(views, name).model_dump())
         for name in ("source", "unlabelled", "scoring", "test")
     }
-    strong = views.strong or views.unlabelled.model_copy(update={"randaugment": (2, 10), "cutout": 0.5})
-    made["strong"] = View(**strong.model_dump())
     labelled = made["source"] if views.labelled is None else View(**views.labelled.model_dump())
-    return Views(labelled=labelled, **made)
+    strong = None if views.strong is None else View(**views.strong.model_dump())
+    return Views(labelled=labelled, strong=strong, **made)
 
 
 def make_plan(config: settings.Config, shift: Shift) -> Plan:
@@ -230,7 +229,7 @@ def with_aspects(shift: Shift, views: Views) -> Shift:
     """The shift with the images' own shapes, where a view wants them."""
     source, test = shift.source, shift.test
     own = test is not None and test.images is shift.pool
-    used = (views.labelled, views.unlabelled, views.scoring, *([views.test] if own else []))
+    used = (views.labelled, views.unlabelled, views.stronger, views.scoring, *([views.test] if own else []))
     pool = with_aspect(shift.pool, *used)
     if test is not None:
         test = replace(test, images=pool if own else with_aspect(test.images, views.test))

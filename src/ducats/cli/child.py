@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Mapping
 
 from ducats.cli import main
 
@@ -24,6 +25,18 @@ def end_with(parent: int) -> None:
     os._exit(1)
 
 
+def parent_of(said: int, environment: Mapping[str, str]) -> int:
+    """Whom this process ends with: PARENT; of a run in several processes, the others end with the first.
+
+    Args:
+        said: PARENT. The first process starts the others by its own command line, so that they are told the
+            same, but they are its children.
+        environment: ours.
+    """
+    return said if environment.get("LOCAL_RANK", "0") == "0" else os.getppid()
+
+
 if __name__ == "__main__":
-    threading.Thread(target=end_with, args=(int(sys.argv[1]),), daemon=True).start()
+    parent = parent_of(int(sys.argv[1]), os.environ)
+    threading.Thread(target=end_with, args=(parent,), daemon=True).start()
     main(sys.argv[2:])

@@ -39,7 +39,7 @@ def sweep(
         root: Folder of the benchmark.
         source: Folder of the source, where the data has two (gtav-cityscapes).
         target: Folder of the target, where the data has two.
-        set: One setting for all runs as key=value. May be repeated.
+        set: One setting for all runs as key=value; not what makes a method, such as query.name. May be repeated.
         seeds: Instead of the sweep's own.
         methods: Only these of the sweep's methods; * stands for anything (duc-kappa-*).
         tasks: Only these of the sweep's tasks.
@@ -48,7 +48,16 @@ def sweep(
         out: The folder of the runs, by default runs/NAME.
         dry_run: List the runs and where they stand, and start none.
     """
-    from ducats.sweep import Wanted, cells_of, check, listing, make_slots, read_sweep, run_all
+    from ducats.sweep import (
+        Wanted,
+        cells_of,
+        check,
+        listing,
+        make_slots,
+        read_sweep,
+        run_all,
+        usable_cores,
+    )
 
     plan = read_sweep(name)
     wanted = Wanted(
@@ -60,7 +69,7 @@ def sweep(
         methods=methods,
         tasks=tasks,
     )
-    slots = make_slots(devices, workers, os.cpu_count() or 1, os.environ)
+    slots = make_slots(devices, workers, usable_cores(), os.environ)
     folder = out or Path("runs") / Path(name).stem
     cells = cells_of(plan, wanted, device=slots[0].kind)
     check([cell for cell in cells if cell.state(folder) != "done"])

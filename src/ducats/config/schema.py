@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
@@ -86,7 +87,11 @@ class Data(Part):
 class Objective(Part):
     """How to train."""
 
-    name: str = Field("duc", description="duc, softmax, or `package.module:function`")
+    name: str = Field(
+        "duc",
+        description="duc, softmax, adversarial, waal, mme, tqs, eada, sdm, euq; for segmentation also mrkld, "
+        "seg_uncertainty, tpld, proda, mada; or `package.module:function`",
+    )
 
 
 class Query(Part):
@@ -289,14 +294,32 @@ class Config(Strict):
         """What makes this run this run: all but where it is computed."""
         settings = self.model_dump(mode="json")
         settings["engine"] = {"precision": self.engine.precision, "scoring_batch": self.engine.scoring_batch}
-        if not self.evaluation.source_share:
-            del settings["evaluation"]["source_share"]  # runs from before there was such a setting stay valid
+        # Runs from before there were such settings stay valid.
+        for part, names in LATER.items():
+            _drop(settings[part], names, LATER_VIEWS if part == "views" else {})
         return settings
 
     def digest(self) -> str:
         """Eight characters that name the run."""
         text = json.dumps(self.identity(), sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()
+
+
+# Settings that came later, with the value that means what was before.
+LATER: Mapping[str, Mapping[str, Any]] = {
+    "ask": {"growth": 1.0},
+    "evaluation": {"source_share": 0.0},
+    "views": {"strong": None},
+}
+LATER_VIEWS: Mapping[str, Any] = {"randaugment": None, "cutout": 0.0}
+
+
+def _drop(settings: dict[str, Any], names: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
+    for name in [name for name, value in names.items() if settings[name] == value]:
+        del settings[name]
+    for part in settings.values() if inner else ():
+        if part is not None:
+            _drop(part, inner, {})
 
 
 def ask_epochs(config: Config) -> tuple[int, ...]:

@@ -47,6 +47,13 @@ class View(Strict):
             raise ValueError("a view must be at least one pixel high and wide")
         return value
 
+    @field_validator("randaugment")
+    @classmethod
+    def _strength(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+        if value is not None and not (value[0] >= 1 and 0 <= value[1] <= 30):
+            raise ValueError("randaugment is at least one operation, of a strength from 0 to 30")
+        return value
+
     @field_validator("scale", "ratio")
     @classmethod
     def _range(cls, value: tuple[float, float]) -> tuple[float, float]:

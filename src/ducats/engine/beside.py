@@ -91,6 +91,7 @@ def accompany(
     pool: int,
     pixels: bool,
     seed: int,
+    autocast: torch.dtype | None = None,
 ) -> Company:
     """Make the objective's companion, and a witness for each column that only one can tell.
 
@@ -103,8 +104,9 @@ def accompany(
         pool: images in the pool.
         pixels: whether the model speaks of pixels.
         seed: of the run; their first weights follow from it.
+        autocast: what the run computes in, if not in its weights' own kind.
     """
-    beside, made = Beside(model, classes, features, pool, pixels), dict[str, nn.Module]()
+    beside, made = Beside(model, classes, features, pool, pixels, autocast), dict[str, nn.Module]()
     told: tuple[str, ...] = ()
     if training.companion is not None:
         with global_seed(seed, "companion", OWN):

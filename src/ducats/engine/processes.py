@@ -69,6 +69,11 @@ def precision_of(fabric: Fabric) -> str:
     return str(fabric.strategy.precision.precision)
 
 
+def autocast_of(fabric: Fabric) -> torch.dtype | None:
+    """The half floats that a forward pass computes in; None: those of the weights."""
+    return {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision_of(fabric))
+
+
 def share_of(work: Sequence[T], fabric: Fabric) -> Sequence[T]:
     """This process's share of a list of batches: whole batches, so each is computed alike on any number."""
     return work[fabric.global_rank :: fabric.world_size]
@@ -99,6 +104,13 @@ def add_up(mine: Tensor, fabric: Fabric) -> Tensor:
     total = fabric.all_reduce(mine.to(fabric.device, copy=True), reduce_op="sum")
     assert isinstance(total, Tensor)
     return total.to(mine.device)
+
+
+def follow_the_first(module: nn.Module, fabric: Fabric) -> None:
+    """Let every process hold the first one's buffers: what each computed for itself may differ in a bit."""
+    if fabric.world_size > 1:
+        for buffer in module.buffers():
+            torch.distributed.broadcast(buffer, 0)
 
 
 def agree_on_buffers(model: nn.Module, fabric: Fabric) -> None:

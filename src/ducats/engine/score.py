@@ -96,7 +96,7 @@ def choose(
     """
     candidates = rows[(targets == UNLABELLED).nonzero().squeeze(1)]
     labelled = rows[(targets >= 0).nonzero().squeeze(1)]
-    slate = Slate(candidates, labelled, min(budget, len(candidates)), generator, source, head)
+    slate = Slate(candidates, labelled, min(budget, len(candidates)), generator, source, head, len(rows))
     picks = ask(strategy.query, slate)
     return Request(round_number, candidates.image[picks], candidates.position[picks])
 

@@ -7,7 +7,7 @@ between them. A CUDA graph holds all launches of a step; to replay it is one. Wh
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -45,6 +45,8 @@ class Step:
             not have been run, and in the same order.
         clip: longest gradient, as the norm over all weights; a longer one is shortened. None: as it is.
         beside: witnesses, which learn in the same step.
+        loose: what learns beside the network: its gradients are shortened by themselves, and a step may leave
+            them out.
     """
 
     def __init__(
@@ -57,8 +59,10 @@ class Step:
         graphs: bool = False,
         clip: float | None = None,
         beside: Sequence[Companion] = (),
+        loose: Iterable[nn.Parameter] = (),
     ) -> None:
         self.beside = beside
+        self._loose = [parameter for parameter in loose if parameter.requires_grad]
         self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
         self.graphs, self.clip = graphs, clip
         self._met: dict[object, int] = {}  # shapes, and the step that saw them last
@@ -132,14 +136,27 @@ class Step:
                 for name, loss in losses.items()
             }
         self.optimiser.zero_grad()
-        self.fabric.backward(torch.stack(list(losses.values())).sum())
+        total = torch.stack(list(losses.values())).sum()
+        if self.fabric.world_size > 1:  # processes that exchange gradients wait for each
+            total = total + 0.0 * sum(parameter.sum() for parameter in self._loose)
+        self.fabric.backward(total)
         if self.clip is not None:
-            # What is not finite stays so, and ends the run with a sentence: see `fit_epoch`.
-            self.fabric.clip_gradients(
-                self.model, self.optimiser, max_norm=self.clip, error_if_nonfinite=False
-            )
+            self._shorten(self.clip)
         self.optimiser.step()
         return {name: loss.detach() for name, loss in losses.items()}
+
+    def _shorten(self, longest: float) -> None:
+        """Shorten the network's gradient, and that of what learns beside it, each if it is too long.
+
+        What is not finite stays so, and ends the run with a sentence: see `fit_epoch`.
+        """
+        optimiser = getattr(self.optimiser, "optimizer", self.optimiser)  # Fabric's wrapper has it inside
+        self.fabric.strategy.precision.unscale_gradients(optimiser)
+        apart = set(map(id, self._loose))
+        network = [p for group in optimiser.param_groups for p in group["params"] if id(p) not in apart]
+        for parameters in (network, self._loose):
+            if parameters:
+                nn.utils.clip_grad_norm_(parameters, longest, error_if_nonfinite=False)
 
     def _record(self, batch: Batch, source_weight: float) -> Recorded | None:
         """Capture a step, which does not run it; None, and never again, if it cannot be captured."""

@@ -7,7 +7,7 @@ draws what it would have drawn.
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -37,7 +37,12 @@ class Views:
     unlabelled: View = PLAIN
     scoring: View = PLAIN
     test: View = PLAIN
-    strong: View = PLAIN  # of unlabelled images, for objectives that compare two views of one image
+    strong: View | None = None  # of unlabelled images, where two views are compared; None: `stronger`
+
+    @property
+    def stronger(self) -> View:
+        """The strong view: as `unlabelled`, with RandAugment and a cut-out, if none is named."""
+        return self.strong or replace(self.unlabelled, randaugment=(2, 10), cutout=0.5)
 
 
 def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
@@ -334,7 +339,11 @@ class Streams:
         return Stream(images, view, index, near, fabric.to_device(luck[mine]), known, cuts)
 
 
-SEEN_AS = {"target": "unlabelled", "certain": "labelled"}  # streams without a view of their own
+SEEN_AS = {
+    "target": "unlabelled",
+    "certain": "labelled",
+    "strong": "stronger",
+}  # streams without a view of their own
 
 
 def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:

@@ -29,6 +29,7 @@ class Beside(NamedTuple):
     features: int  # width of what the last layer sees; 0 if the model does not tell
     pool: int  # images in the pool
     pixels: bool  # whether the model speaks of pixels
+    autocast: torch.dtype | None = None  # what the run computes in, if not in its weights' own kind
 
 
 class Moment(NamedTuple):
@@ -109,7 +110,9 @@ class Training:
         companion = None
         if self.companion is not None:
             companion = partial(self.companion, **_those_of(self.companion, knobs))
-        return replace(self, loss=partial(self.loss, **loss), companion=companion, knobs=dict(knobs))
+        return replace(
+            self, loss=partial(self.loss, **loss), companion=companion, knobs={**self.knobs, **knobs}
+        )
 
     def wants_strong(self) -> bool:
         """Whether batches must hold unlabelled images in the strong view, too."""
@@ -149,9 +152,9 @@ class Remembered:
 
     def __init__(self, model: nn.Module) -> None:
         self._model = model
-        self._said: dict[
-            int, tuple[Tensor, Output]
-        ] = {}  # the images, too: an address must not be used again
+        # The images, too: an address must not be used again.
+        self._said: dict[int, tuple[Tensor, Output]] = {}
+        self._aside: dict[int, tuple[Tensor, Output]] = {}
 
     def __getattr__(self, name: str) -> Any:
         """Anything else is the model's own: an objective of a user's may look at its parameters."""
@@ -164,18 +167,20 @@ class Remembered:
         return self._said[id(images)][1]
 
     def aside(self, images: Tensor) -> Output:
-        """What the model says, for those who must leave no trace: no gradient, no batch statistics."""
-        if id(images) in self._said:
-            output = self._said[id(images)][1]
-            seen = output.features
-            return output._replace(z=output.z.detach(), features=None if seen is None else seen.detach())
-        training = self._model.training
-        self._model.eval()
-        try:
-            with torch.no_grad():
-                return self._model(images)  # type: ignore[no-any-return]
-        finally:
-            self._model.train(training)
+        """What the model says as it would when it is asked: no gradient, no batch statistics, no trace.
+
+        Never what it said in training: a witness that saw one domain so and the other thus would learn the
+        difference.
+        """
+        if id(images) not in self._aside:
+            training = self._model.training
+            self._model.eval()
+            try:
+                with torch.no_grad():
+                    self._aside[id(images)] = (images, self._model(images))
+            finally:
+                self._model.train(training)
+        return self._aside[id(images)][1]
 
 
 class Still(nn.Module):
@@ -183,10 +188,12 @@ class Still(nn.Module):
 
     Args:
         model: what to copy, and to follow; it is not a part of its copy.
+        autocast: what the run computes in, see `Beside`.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, autocast: torch.dtype | None = None) -> None:
         super().__init__()
+        self._autocast = autocast
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
         self._followed = (model,)  # in a tuple, where torch does not look for modules
 
@@ -197,10 +204,7 @@ class Still(nn.Module):
     @torch.no_grad()
     def forward(self, images: Tensor) -> Output:
         """What the copy says, without gradients."""
-        kind = images.device.type
-        # A GPU that has bfloat16 computes it twice as fast; a copy's word needs no more digits.
-        mixed = kind == "cuda" and torch.cuda.get_device_capability(images.device) >= (8, 0)
-        with torch.autocast(kind, torch.bfloat16, enabled=mixed):
+        with torch.autocast(images.device.type, self._autocast, enabled=self._autocast is not None):
             return self.model(images)  # type: ignore[no-any-return]
 
     @torch.no_grad()
@@ -229,6 +233,11 @@ def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
     """The same values; gradients come back turned round (Ganin and Lempitsky, 2015)."""
     reversed_: Tensor = _Reversed.apply(x, strength)
     return reversed_
+
+
+def as_weights(x: Tensor, module: nn.Module) -> Tensor:
+    """A tensor in the kind of number of a module's weights: the model may have said it in another."""
+    return x.to(next(module.parameters()).dtype)
 
 
 def width_of(beside: Beside, who: str) -> int:

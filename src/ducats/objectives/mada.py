@@ -37,7 +37,7 @@ class TargetAnchors(Companion):
             raise ValueError(f"count must be at least 1, not {count}: it is of anchors")
         self.warmup = warmup
         width = width_of(beside, "the objective 'mada'")
-        self.still = Still(beside.model)
+        self.still = Still(beside.model, beside.autocast)
         self.register_buffer("anchors", torch.zeros(count, beside.classes * width))
         self.register_buffer("stage", torch.zeros(()))
 

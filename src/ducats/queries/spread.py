@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats import dirichlet
+from ducats.errors import UserError
 from ducats.queries.clusters import check_feasible, one_of_each
 from ducats.rows import Rows, Slate, best
 
@@ -107,17 +108,17 @@ def _places(rows: Rows, space: Space) -> Tensor:
         return features
     p = dirichlet.expected_probability(rows.z.double())
     sides = F.one_hot(p.argmax(1), p.shape[1]) - p
-    check_feasible_gradients(len(rows), sides.shape[1] * features.shape[1])
+    _check_gradients(len(rows), sides.shape[1] * features.shape[1])
     return torch.einsum("nc,nd->ncd", sides, features).flatten(1)
 
 
-def check_feasible_gradients(rows: int, width: int) -> None:
+def _check_gradients(rows: int, width: int) -> None:
     """Refuse gradients that do not fit into memory."""
     gigabytes = rows * width * 8 / 2**30
     if gigabytes > GIGABYTES:
-        raise ValueError(
-            f"{gigabytes:.1f} GB of gradients, and {GIGABYTES:g} GB are the most: space=features, "
-            "or the query badge, which never builds them"
+        raise UserError(
+            f"the query 'spread' would have to cluster {gigabytes:.1f} GB of gradients, and {GIGABYTES:g} GB "
+            "are the most: set query.knobs.space=features, or query.name=badge, which never builds them"
         )
 
 

@@ -62,7 +62,7 @@ def at_least(wanted: float, slate: Slate) -> int:
 
 def pool_of(slate: Slate) -> int:
     """How many rows there were before the first was bought."""
-    return len(slate.candidates) + len(slate.labelled)
+    return len(slate.candidates) + len(slate.labelled) if slate.pool is None else slate.pool
 
 
 def check_kappa(kappa: float) -> None:

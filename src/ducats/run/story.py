@@ -16,7 +16,7 @@ from ducats.engine import resident
 from ducats.engine.beside import Panorama, accompany
 from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
-from ducats.engine.processes import on_chief
+from ducats.engine.processes import autocast_of, follow_the_first, on_chief
 from ducats.engine.speed import Speed
 from ducats.engine.step import Step
 from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
@@ -68,6 +68,7 @@ class Story:
             pool=len(parts.pool),
             pixels=parts.source.of_pixels,
             seed=plan.seed,
+            autocast=autocast_of(fabric),
         )
         if speed.channels_last:
             self.bare.to(memory_format=torch.channels_last)
@@ -78,7 +79,16 @@ class Story:
         self.model, stepper = fabric.setup(self.bare, self.optimiser)
         graphs, clip = bool(speed.graphs), plan.optimisation.clip
         objective, witnesses = parts.training.with_companion(self.beside.own), self.beside.witnesses
-        self.step = Step(self.model, stepper, objective, fabric, graphs=graphs, clip=clip, beside=witnesses)
+        self.step = Step(
+            self.model,
+            stepper,
+            objective,
+            fabric,
+            graphs=graphs,
+            clip=clip,
+            beside=witnesses,
+            loose=self.bare.companions.parameters(),
+        )
         self.compiled = bool(speed.compiled)
         self.epoch, self.seconds = 0, 0.0
         self._restore()  # after the set-up: state is loaded to where the weights now are
@@ -274,6 +284,7 @@ class Story:
         )
         with global_seed(self.plan.seed, "refresh", self.epoch):
             self.beside.refresh(moment, look)
+        follow_the_first(self.bare.companions, self.fabric)
 
     def _buy(self, number: int) -> None:
         request = self.home.request(number)

@@ -3,7 +3,7 @@
 from ducats.sweep.cells import Cell, Wanted, cells_of, check
 from ducats.sweep.plan import Method, Sweep, Task, read_sweep, ready
 from ducats.sweep.show import listing
-from ducats.sweep.slots import Slot, make_slots
+from ducats.sweep.slots import Slot, make_slots, usable_cores
 from ducats.sweep.workers import Outcome, run_all
 
 __all__ = [
@@ -21,4 +21,5 @@ __all__ = [
     "read_sweep",
     "ready",
     "run_all",
+    "usable_cores",
 ]

@@ -1,5 +1,6 @@
 """Where runs of a sweep are computed: a slot for each run at a time, with a device of its own."""
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -27,7 +28,7 @@ def make_slots(devices: str, workers: int | None, cores: int, environment: Mappi
     Args:
         devices: cpu, mps, cuda, or cuda:0,cuda:1; auto means every GPU, or the CPU where there is none.
         workers: runs at a time; None means one for each GPU, and on a CPU one for each core.
-        cores: of this machine; runs on a CPU share them evenly.
+        cores: that may be used; several runs at a time share them evenly.
         environment: ours; where it hides GPUs, cuda:0 is the first that is left.
     """
     if workers is not None and workers < 1:
@@ -41,8 +42,17 @@ def make_slots(devices: str, workers: int | None, cores: int, environment: Mappi
         )
     (kind,) = kinds
     count = workers or (cores if kind == "cpu" else len(names))
+    # Without this, each run would use every core, and all of them would wait for each other.
+    threads = {"OMP_NUM_THREADS": str(max(1, cores // count))} if kind == "cpu" or count > 1 else {}
     taken = [names[place % len(names)] for place in range(count)]
-    return [Slot(kind, name, _environment(name, max(1, cores // count), environment)) for name in taken]
+    return [Slot(kind, name, {**_device(name, environment), **threads}) for name in taken]
+
+
+def usable_cores() -> int:
+    """Cores that this process may use: in a container or a job of a cluster, fewer than the machine has."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _named(devices: str) -> list[str]:
@@ -58,11 +68,10 @@ def _named(devices: str) -> list[str]:
     return [name.strip() for name in devices.split(",") if name.strip()] or [devices]
 
 
-def _environment(name: str, threads: int, ours: Mapping[str, str]) -> dict[str, str]:
+def _device(name: str, ours: Mapping[str, str]) -> dict[str, str]:
     kind, _, number = name.partition(":")
     if kind != "cuda":
-        # Without this, each run would use every core, and all of them would wait for each other.
-        return {"OMP_NUM_THREADS": str(threads)} if kind == "cpu" else {}
+        return {}
     visible = [gpu for gpu in ours.get("CUDA_VISIBLE_DEVICES", "").split(",") if gpu]
     if not number.isdecimal() or (visible and int(number) >= len(visible)):
         raise UserError(f"--devices {name}: no such GPU; number them from cuda:0")

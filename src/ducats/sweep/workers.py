@@ -177,7 +177,9 @@ def _stoppable() -> Iterator[None]:
         raise KeyboardInterrupt
 
     names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    before = {name: signal.signal(name, stop) for name in names}
+    # What is ignored stays so: under nohup, a sweep outlives its terminal.
+    heard = [name for name in names if signal.getsignal(name) is not signal.SIG_IGN]
+    before = {name: signal.signal(name, stop) for name in heard}
     try:
         yield
     finally:

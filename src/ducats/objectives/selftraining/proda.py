@@ -41,7 +41,7 @@ class Prototypes(Companion):
             raise ValueError(f"0 <= warmup < distil <= 1 must hold, not {warmup} and {distil}")
         self.warmup, self.distil = warmup, distil
         width = width_of(beside, "the objective 'proda'")
-        self.labels, self.slow = Still(beside.model), Still(beside.model)
+        self.labels, self.slow = Still(beside.model, beside.autocast), Still(beside.model, beside.autocast)
         self.discriminator = OutputDiscriminator(beside.classes, hidden)
         self.register_buffer("prototypes", torch.zeros(beside.classes, width))
         self.register_buffer("seen", torch.ones(beside.classes))
@@ -70,7 +70,7 @@ class Prototypes(Companion):
     def closeness(self, features: Tensor, tau: float) -> Tensor:
         """``log softmax_c(-|f - prototype_c| / tau)`` at each place: ``(N, D, h, w) -> (N, C, h, w)``."""
         with torch.autocast(device_type=features.device.type, enabled=False):
-            f, own = features.float(), self.prototypes
+            f, own = features.to(self.prototypes.dtype), self.prototypes
             inner = torch.einsum("ndhw,cd->nchw", f, own)
             squared = (f**2).sum(1, keepdim=True) - 2 * inner + by_class((own**2).sum(1), inner)
             distance = squared.clamp(min=1e-6).sqrt() / tau

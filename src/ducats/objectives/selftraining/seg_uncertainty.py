@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats.objectives.batch import Batch, Forward, Losses
-from ducats.objectives.companion import Beside, Companion, Look, Moment, Still, width_of
+from ducats.objectives.companion import Beside, Companion, Look, Moment, Still, as_weights, width_of
 from ducats.objectives.means import means
 from ducats.objectives.selftraining.output_space import OutputDiscriminator, against, check_pixels
 from ducats.objectives.selftraining.rounds import begins, check_rounds
@@ -42,7 +42,7 @@ class TwoHeads(Companion):
         self.warmup, self.rounds = warmup, rounds
         width = width_of(beside, "the objective 'seg_uncertainty'")
         self.drop, self.aux = nn.Dropout(dropout), nn.Conv2d(width, beside.classes, 1)
-        self.still, self.still_aux = Still(beside.model), Still(self.aux)
+        self.still, self.still_aux = Still(beside.model, beside.autocast), Still(self.aux)
         self.discriminator = OutputDiscriminator(beside.classes, hidden)
         self.register_buffer("stage", torch.zeros(()))
 
@@ -59,13 +59,13 @@ class TwoHeads(Companion):
     def second(self, output: Output) -> Output:
         """What the second classifier says of the same images."""
         assert output.features is not None
-        return output._replace(z=self.aux(self.drop(output.features.float())), features=None)
+        return output._replace(z=self.aux(self.drop(as_weights(output.features, self.aux))), features=None)
 
     def pseudo(self, images: Tensor, aux: float) -> Tensor:
         """Score of each class: probability of the first copy plus ``aux`` times that of the second."""
         first = self.still(images)
         assert first.features is not None
-        second = self.still_aux.model(first.features.float())
+        second = self.still_aux.model(as_weights(first.features, self.still_aux))
         return evident(first).softmax(1) + aux * evident(first._replace(z=second)).softmax(1)
 
 

@@ -48,7 +48,7 @@ class Teacher(Companion):
                 raise ValueError(f"{name} must be above 0 and at most 1, not {value}: it is a share")
         self.warmup, self.rounds = warmup, rounds
         self.portion, self.growth, self.most = portion, growth, most
-        self.still = Still(beside.model)
+        self.still = Still(beside.model, beside.autocast)
         self.register_buffer("log_threshold", torch.full((beside.classes,), torch.inf))
 
     def due(self, moment: Moment) -> bool:

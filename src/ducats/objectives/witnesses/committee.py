@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from ducats.errors import UserError
 from ducats.objectives.batch import Batch, Losses, known
-from ducats.objectives.companion import Beside, Companion, Remembered, width_of
+from ducats.objectives.companion import Beside, Companion, Remembered, as_weights, width_of
 from ducats.rows import Output
 
 BILINEAR = v2.InterpolationMode.BILINEAR
@@ -50,7 +50,7 @@ class Committee(Companion):
 
     def forward(self, features: Tensor) -> Tensor:
         """Logits of each member, ``(N, members, C)``."""
-        return torch.stack([member(features.float()) for member in self.members], 1)
+        return torch.stack([member(as_weights(features, member)) for member in self.members], 1)
 
     def losses(self, model: Remembered, batch: Batch) -> Losses:
         """Cross-entropy of each member on its own share of source and bought images."""

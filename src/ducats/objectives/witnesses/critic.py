@@ -6,7 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from ducats.objectives.batch import Batch, Labelled, Losses, known
-from ducats.objectives.companion import Beside, Companion, Remembered, reverse_gradient, width_of
+from ducats.objectives.companion import (
+    Beside,
+    Companion,
+    Remembered,
+    as_weights,
+    reverse_gradient,
+    width_of,
+)
 from ducats.objectives.witnesses.discriminator import target_images
 from ducats.rows import Output
 
@@ -35,7 +42,7 @@ class Critic(Companion):
 
     def forward(self, rows: Tensor) -> Tensor:
         """Scores of features ``(R, D)``: ``(R,)``."""
-        scores: Tensor = self.net(rows.float()).squeeze(1)
+        scores: Tensor = self.net(as_weights(rows, self.net)).squeeze(1)
         return scores
 
     def distance(self, unlabelled: Tensor, labelled: Tensor, counts: Tensor) -> Tensor:
@@ -51,9 +58,9 @@ class Critic(Companion):
 
     def steepness(self, unlabelled: Tensor, labelled: Tensor) -> Tensor:
         """``mean (||slope of g|| - 1)^2`` at both kinds of features and between them; a loss for it alone."""
-        some, others = unlabelled.detach().float(), labelled.detach().float()
+        some, others = (as_weights(x.detach(), self.net) for x in (unlabelled, labelled))
         place = torch.arange(max(len(some), len(others)), device=some.device)
-        share = torch.rand(len(place), 1, device=some.device)
+        share = torch.rand(len(place), 1, device=some.device, dtype=some.dtype)
         # The shorter one is used again from its start.
         between = share * some[place % len(some)] + (1 - share) * others[place % len(others)]
         rows = torch.cat([between, some, others]).requires_grad_()

@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ducats.objectives.batch import Batch, Losses
-from ducats.objectives.companion import Beside, Companion, Remembered, width_of
+from ducats.objectives.companion import Beside, Companion, Remembered, as_weights, width_of
 from ducats.rows import Output
 
 
@@ -32,7 +32,7 @@ class Discriminator(Companion):
 
     def forward(self, features: Tensor) -> Tensor:
         """Log odds of the source, ``(N,)`` or ``(N, h, w)``."""
-        odds: Tensor = self.net(features.float()).squeeze(1)
+        odds: Tensor = self.net(as_weights(features, self.net)).squeeze(1)
         return odds
 
     def loss(self, source: Tensor, target: Tensor) -> Tensor:

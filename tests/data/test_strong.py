@@ -1,0 +1,52 @@
+"""Strong views: RandAugment by an image's own seed, a grey square."""
+
+import torch
+from torchvision.transforms import v2
+
+from ducats.data.strong import GREY, cutout, randaugment
+from ducats.data.views import HOLE, SEED, View, draw, look
+
+
+def some(count: int = 4, channels: int = 3) -> torch.Tensor:
+    return torch.rand(count, channels, 16, 16, generator=torch.Generator().manual_seed(0))
+
+
+def test_an_images_changes_follow_from_its_own_seed() -> None:
+    images, seeds = some(), torch.tensor([3, 1, 4, 1])
+    before = torch.get_rng_state()
+    shown = randaugment(images, 2, 10, seeds)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(shown[1:2], randaugment(images[1:2], 2, 10, seeds[1:2]))
+    with torch.random.fork_rng():
+        torch.manual_seed(4)
+        expected = v2.RandAugment(2, 10)((images[2] * 255).round().to(torch.uint8)).float() / 255
+    torch.testing.assert_close(shown[2], expected)
+    assert not torch.allclose(shown, images, atol=0.01)
+
+
+def test_grey_images_are_changed_too() -> None:
+    shown = randaugment(some(channels=1), 2, 10, torch.arange(4))
+    assert shown.shape == (4, 1, 16, 16)
+    assert 0 <= shown.min() <= shown.max() <= 1
+
+
+def test_the_square_is_cut_at_the_border() -> None:
+    images = torch.zeros(2, 1, 8, 8)
+    shown = cutout(images, 0.5, torch.tensor([[0.5, 0.5], [0.0, 1.0 - 1e-6]]))
+    hole = shown[:, 0] == GREY
+    assert hole[0].sum() == 16
+    assert hole[0, 2:6, 2:6].all()
+    assert hole[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)]
+
+
+def test_a_view_draws_only_what_it_needs() -> None:
+    plain, strong = View(), View(randaugment=(2, 10), cutout=0.5)
+    left, right = (torch.Generator().manual_seed(0) for _ in range(2))
+    draw(plain, 3, 8, 8, left)
+    assert torch.equal(left.get_state(), right.get_state())
+    luck = draw(strong, 3, 8, 8, right)
+    assert (luck[:, SEED] == luck[:, SEED].round()).all()
+    assert luck[:, HOLE].min() >= 0
+    images = torch.randint(256, (3, 3, 8, 8), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
+    assert torch.equal(look(images, strong, luck), look(images, strong, luck))
+    assert not torch.equal(look(images, strong, luck), look(images, plain, luck))
