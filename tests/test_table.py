@@ -181,15 +181,39 @@ def test_nothing_finished_is_said_and_no_table(tmp_path: Path) -> None:
     assert csv(make_tables([tmp_path])).count("\n") == 1
 
 
-def test_several_runs_of_a_seed_are_one_pair_and_a_caution(runs: Path) -> None:
-    write_run(runs / "again", "duc", 0, 0.66)  # with 0.64 of the first: 0.65
+def test_several_runs_of_a_seed_are_one_value_and_a_caution(runs: Path) -> None:
+    write_run(runs / "again", "duc", 0, 0.66)  # with 0.64 of the first, which has another config: 0.65
     (table,) = make_tables([runs])
     duc = table.rows[1]
-    assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx((0.64 + 0.66 + 0.66 + 0.65) / 4)
+    assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65) / 3)
     assert duc.average["accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65 + 0.72 + 0.73 + 0.77) / 6)
     assert duc.against["random"] is not None
     assert duc.against["random"].pairs == 6
-    assert any("several runs of one seed (0)" in note for note in table.notes)
+    assert "duc has several runs of one seed (0): their mean counts, as one seed." in table.notes
+
+
+def test_one_run_in_several_folders_counts_once(runs: Path) -> None:
+    knobs = {"task": "Ar-Cl", "root": "/data"}
+    copy = write_run(runs / "copy", "duc", 0, 0.64, knobs=knobs)
+    other = write_run(runs / "other", "duc", 1, 0.7, knobs=knobs)  # of other images: not the same run
+    (other / "data.yaml").write_text("pool: {images: 3}\n")
+    (table,) = make_tables([runs])
+    assert table.rows[1].values["Ar-Cl", "accuracy"].mean == pytest.approx((0.64 + 0.68 + 0.65) / 3)
+    assert f"The same run (config and data) in several folders, counted once: {copy.name}." in table.notes
+    assert "duc has several runs of one seed (1): their mean counts, as one seed." in table.notes
+
+
+def test_trials_of_a_search_count_only_if_it_is_named(runs: Path) -> None:
+    search = runs / "tune-office"
+    trial = write_run(search, "duc", 0, 0.9)
+    (search / "tune.json").write_text("{}")
+    (table,) = make_tables([runs])
+    assert table.rows[1].values["Ar-Cl", "accuracy"].mean == pytest.approx(0.65)
+    assert "Left out: 1 trial of `ducats tune` in tune-office (name the folder to see them)." in table.notes
+    for named in (search, trial):
+        (table,) = make_tables([named])
+        assert table.rows[0].values["Ar-Cl", "accuracy"].mean == pytest.approx(0.9)
+        assert not any("Left out" in note for note in table.notes)
 
 
 def test_runs_unlike_the_published_are_marked(tmp_path: Path) -> None:
@@ -216,8 +240,42 @@ def test_data_sets_and_kinds_stay_apart(tmp_path: Path) -> None:
     assert "| Method | Accuracy | Seeds | Labels | Seconds |" in markdown(make_tables([tmp_path]))
 
 
+STREETS: Mapping[str, Any] = {
+    "ask": {"budget": "40960/image"},
+    "model": {"name": "deeplab_v2", "knobs": {"backbone": "resnet101.tv_in1k"}},
+    "evaluation": {"resolution": "original", "flip": True},
+}
+
+
+@pytest.mark.parametrize("data", ["gtav_cityscapes", "synthia_cityscapes"])
+def test_pixels_unlike_the_published_are_marked(tmp_path: Path, data: str) -> None:
+    other: Mapping[str, Any] = {
+        "ask": {"budget": "2%"},
+        "model": {"name": "deeplab_v2", "knobs": {"backbone": "resnet50"}},
+        "evaluation": {"resolution": "network", "flip": False},
+    }
+    for folder, config in (("alike", STREETS), ("unlike", other)):
+        for method in ("duc", "source-only"):
+            write_run(tmp_path / folder, method, 0, 0.6, data=data, knobs={}, config=config)
+    alike, unlike = (make_tables([tmp_path / folder])[0].rows for folder in ("alike", "unlike"))
+    assert [row.unlike for row in alike] == [(), ()]
+    measured = ("model.knobs.backbone", "evaluation.resolution", "evaluation.flip")
+    assert {row.method: set(row.unlike) for row in unlike} == {
+        "source-only": set(measured),  # it has no budget
+        "duc": {*measured, "ask.budget"},
+    }
+
+
+def test_sdm_was_published_with_40_epochs(tmp_path: Path) -> None:
+    for method, epochs in (("sdm", 20), ("sdm", 40)):
+        config = {**OFFICE, "train": {"epochs": epochs}}
+        folder = tmp_path / str(epochs)
+        write_run(folder, method, 0, 0.9, data="office31", knobs={"task": "A-W"}, config=config)
+    found = {epochs: make_tables([tmp_path / str(epochs)])[0].rows[0].unlike for epochs in (20, 40)}
+    assert found == {20: ("train.epochs",), 40: ()}
+
+
 def test_pixels_are_ranked_by_iou_and_show_both(tmp_path: Path) -> None:
-    config = {"model": {"name": "deeplab_v2"}, "evaluation": {"resolution": "original"}}
     for seed, value in enumerate((0.66, 0.68)):
         write_run(
             tmp_path,
@@ -227,9 +285,9 @@ def test_pixels_are_ranked_by_iou_and_show_both(tmp_path: Path) -> None:
             data="synthia_cityscapes",
             knobs={},
             star=value + 0.06,
-            config=config,
+            config=STREETS,
         )
-    write_run(tmp_path, "random", 0, 0.6, data="synthia_cityscapes", knobs={}, star=0.7, config=config)
+    write_run(tmp_path, "random", 0, 0.6, data="synthia_cityscapes", knobs={}, star=0.7, config=STREETS)
     lines = markdown(make_tables([tmp_path])).splitlines()
     assert lines[2] == "| Method | mIoU | mIoU* | Seeds | Labelled pixels | Seconds |"
     assert lines[5] == "| duc | **67.0 ± 1.4** | **73.0 ± 1.4** | 2 | 100 | 30 |"

@@ -223,6 +223,35 @@ def test_a_failing_trial_does_not_stop_the_rest(tmp_path: Path) -> None:
         search(tmp_path, choices={"train.epochs": (3,)}, launch=fragile)
 
 
+def test_labels_of_a_trial_that_failed_after_buying_are_counted(tmp_path: Path) -> None:
+    launch, failing, grid = Launched(), {0.001}, {"train.lr": (0.001, 0.2)}
+
+    def fragile(trial: Trial) -> None:
+        launch(trial)
+        if trial.config.train.lr in failing:
+            raise UserError("there was no room for the model")
+
+    found = search(tmp_path, launch=fragile, choices=grid)
+    bought = {entry.key for name in launch.names for entry in RunDir(tmp_path / name).bought().entries()}
+    assert len(launch.names) == 2
+    assert len(bought) > 20  # more than the one trial that did not fail
+    assert found.labels == {"trials": len(bought), "validation": 0}
+    failing.add(0.2)
+    with pytest.raises(UserError, match="all 2 trials failed"):
+        search(tmp_path / "all", launch=fragile, choices=grid)
+    assert read(tmp_path / "all")["labels"] == found.labels
+
+
+def test_the_same_runs_are_ranked_by_both_criteria_if_a_share_is_held_out_for_both(tmp_path: Path) -> None:
+    launch, share = Launched(), "evaluation.source_share=0.2"
+    dev = search(tmp_path, share, launch=launch)
+    bought = search(tmp_path, share, launch=launch, by="bought", validation=30)
+    assert len(launch.names) == 2
+    assert {one.name for one in bought.outcomes} == {one.name for one in dev.outcomes}
+    search(tmp_path, launch=launch, by="bought", validation=30, trials=1)  # on all of the source
+    assert len(launch.names) == 3
+
+
 def test_what_the_order_rests_on_is_said() -> None:
     def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> Outcome:
         parts = {"effective": effective, "source": source}

@@ -159,6 +159,22 @@ def test_one_bad_input_is_one_message_not_two(tmp_path: Path) -> None:
     assert done.stderr.count("has no knob 'kapa'") == 1
 
 
+def test_what_learns_beside_the_model_may_be_idle_in_a_step(tmp_path: Path) -> None:
+    """When the whole pool was bought, a discriminator has no target image left to learn from."""
+    out = tmp_path / "run"
+    settings = ("query={name: aada}", "objective={name: adversarial, knobs: {hidden: 8}}", "ask.budget=80")
+    done = subprocess.run(
+        [*command(out), *(part for setting in settings for part in ("--set", setting))],
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert len(RunDir(out).bought()) == 80
+
+
 @pytest.mark.parametrize(
     ("setting", "code", "words"),
     [

@@ -39,7 +39,7 @@ def sweep(
         root: Folder of the benchmark.
         source: Folder of the source, where the data has two (gtav-cityscapes).
         target: Folder of the target, where the data has two.
-        set: One setting for all runs as key=value; not what makes a method, such as query.name. May be repeated.
+        set: One setting for all runs as key=value, but not a method's query or objective. May be repeated.
         seeds: Instead of the sweep's own.
         methods: Only these of the sweep's methods; * stands for anything (duc-kappa-*).
         tasks: Only these of the sweep's tasks.

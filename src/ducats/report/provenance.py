@@ -59,17 +59,23 @@ def measured_on(runs: Sequence[Run]) -> str:
     return f"Measured on {'; or on '.join(said)}{f': {pixels}' if pixels else ''}." if said else ""
 
 
-def cautions(runs: Sequence[Run]) -> list[str]:
-    """What a reader should know before believing a mean; none for clean runs."""
+def cautions(runs: Sequence[Run], several: str = "each counts as a seed of its own") -> list[str]:
+    """What a reader should know before believing a mean; none for clean runs.
+
+    Args:
+        runs: that are compared.
+        several: what becomes of several runs of one seed.
+    """
     groups = by_kind(runs)
     if len(groups) > 1:
         apart = " and ".join(group[0].kind.score for group in groups)
         mixed = f"These runs are ranked by different measures ({apart}): each kind is reported on its own."
-        return [mixed, *(caution for group in groups for caution in cautions(group))]
+        return [mixed, *(caution for group in groups for caution in cautions(group, several))]
     found = [_other_data(runs), _other_exams(runs), _other_objectives(runs), _without_test(runs)]
     for method in methods(runs):
         group = [run for run in runs if run.method == method]
-        found += [_under_way(group, method), _mixed_settings(group, method), _repeated_seeds(group, method)]
+        found += [_under_way(group, method), _mixed_settings(group, method)]
+        found.append(_repeated_seeds(group, method, several))
     return [caution for caution in found if caution]
 
 
@@ -138,13 +144,13 @@ def _mixed_settings(group: Sequence[Run], method: str) -> str:
     )
 
 
-def _repeated_seeds(group: Sequence[Run], method: str) -> str:
+def _repeated_seeds(group: Sequence[Run], method: str, several: str) -> str:
     seeds = [run.seed for run in group if run.result is not None]
     twice = sorted({seed for seed in seeds if seeds.count(seed) > 1})
     if not twice:
         return ""
     again = ", ".join(map(str, twice))
-    return f"{method} has several runs of one seed ({again}): each counts as a seed of its own."
+    return f"{method} has several runs of one seed ({again}): {several}."
 
 
 def _flat(run: Run) -> dict[str, str]:

@@ -1,7 +1,7 @@
 """From a sweep to its runs: a config each, all of them looked at before the first one starts."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +13,9 @@ from ducats.doctor.task import misfits
 from ducats.errors import UserError
 from ducats.options import Settings, folder_of
 from ducats.sweep.plan import Method, Sweep, Task, variants
+from ducats.table import column_of
+
+METHOD = ("method", "query", "query.name", "objective", "objective.name")  # settings that make a method
 
 
 @dataclass(frozen=True)
@@ -74,24 +77,60 @@ def cells_of(sweep: Sweep, wanted: Wanted, device: str) -> list[Cell]:
         wanted: what was said beside it.
         device: cpu, cuda or mps; precision, and with it a run's name, depends on it.
     """
+    _refuse_methods("--set", wanted.settings)
+    _refuse_methods("the sweep's settings:", sweep.settings)
+    for each in sweep.tasks:
+        _refuse_methods(f"settings of the task {each.called!r}:", each.settings)
+    seeds = sweep.seeds if wanted.seeds is None else wanted.seeds
+    for seed in seeds:
+        if seed < 0:
+            raise UserError(f"--seeds {seed} cannot be: a seed is 0 or more")
     methods = {str(each.name): each for entry in sweep.methods for each in variants(entry)}
     if len(methods) < sum(1 for entry in sweep.methods for _ in variants(entry)):
         raise UserError("two methods of the sweep have one name: give each a `name` of its own")
     tasks = {task.called: task for task in sweep.tasks}
     if len(tasks) < len(sweep.tasks):
         raise UserError("two tasks of the sweep have one name: give each a `name` of its own")
+    chosen = _chosen("method", list(methods), wanted.methods)
+    for method in chosen[:1]:  # a task's data are the same for every method
+        _refuse_one_column(
+            {t.called: _config(sweep, methods[method], t, wanted, device) for t in sweep.tasks}
+        )
     pairs = [
         (method, task, _config(sweep, methods[method], tasks[task], wanted, device))
         for task in _chosen("task", list(tasks), wanted.tasks)
-        for method in _chosen("method", list(methods), wanted.methods)
+        for method in chosen
     ]
-    seeds = sweep.seeds if wanted.seeds is None else wanted.seeds
     cells = []
     for seed in dict.fromkeys(seeds):
         for method, task, config in pairs:
             seeded = config.model_copy(update={"seed": seed})
             cells.append(Cell(method, task, seeded, folder_of(seeded).name))
     return cells
+
+
+def _refuse_methods(origin: str, settings: Sequence[str]) -> None:
+    """What makes a method belongs to one: for all, rows with different names would hold the same."""
+    for setting in settings:
+        key = setting.partition("=")[0].strip()
+        if key in METHOD:
+            raise UserError(
+                f"{origin} {setting} would make all methods of the sweep the same, under different names: "
+                f"pick methods by --methods, or give {key} to a method of its own in the sweep's file"
+            )
+
+
+def _refuse_one_column(tasks: Mapping[str, Config]) -> None:
+    """A table has a column for each task of a data set; what else differs, it would average."""
+    known: dict[tuple[str, str], str] = {}
+    for task, config in tasks.items():
+        column = column_of(config.model_dump(mode="json"))
+        if column in known:
+            raise UserError(
+                f"the tasks {known[column]!r} and {task!r} would be one column of the table "
+                f"({' '.join(filter(None, column))}), and their runs one mean: make two sweeps of them"
+            )
+        known[column] = task
 
 
 def _chosen(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> list[str]:

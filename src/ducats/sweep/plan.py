@@ -5,7 +5,7 @@ import itertools
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
@@ -60,7 +60,9 @@ class Sweep(Strict):
     settings: tuple[str, ...] = Field((), description="settings of all runs")
     methods: tuple[Method, ...] = Field(min_length=1)
     tasks: tuple[Task, ...] = Field((Task(),), min_length=1)
-    seeds: tuple[int, ...] = Field((0, 1, 2), min_length=1, description="the paper has three trials")
+    seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (0, 1, 2), min_length=1, description="the paper has three trials"
+    )
 
     @field_validator("methods", mode="before")
     @classmethod
@@ -130,10 +132,33 @@ def _layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(layer, Mapping):
         raise UserError(f"{path} must hold base, methods, tasks and seeds, not {type(layer).__name__}")
-    layer = dict(layer)
+    layer = _located(layer, path.parent)
     base = layer.pop("like", None)
     if base is None:
         return layer
-    if not isinstance(base, str) or path in seen:
+    if not isinstance(base, str) or path.resolve() in seen:
         raise UserError(f"{path}: `like` must name another sweep, such as digits, not {base!r}")
-    return _layer(_find(base), (*seen, path)) | layer
+    return _layer(_find(base), (*seen, path.resolve())) | layer
+
+
+def _located(layer: Mapping[str, Any], home: Path) -> dict[str, Any]:
+    """The same, but files beside the sweep's own are named by their paths, wherever the command is given.
+
+    Args:
+        layer: what a file says.
+        home: the file's folder.
+    """
+
+    def place(value: Any) -> Any:
+        if isinstance(value, str):
+            return str(home / value) if (home / value).is_file() else value
+        if isinstance(value, Mapping):
+            return {**value, "config": place(value["config"])} if "config" in value else value
+        return [place(each) for each in value] if isinstance(value, list) else value
+
+    found = dict(layer)
+    for name in {"like", "base", "methods"} & found.keys():
+        found[name] = place(found[name])
+    if isinstance(found.get("tasks"), list):  # a word is a benchmark's task, never a file
+        found["tasks"] = [task if isinstance(task, str) else place(task) for task in found["tasks"]]
+    return found

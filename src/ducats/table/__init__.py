@@ -1,5 +1,6 @@
 """Tables over many runs: methods by tasks, published numbers beside ours, significance. Needs no torch."""
 
+from ducats.table.choosing import column_of
 from ducats.table.making import Row, Table, make_tables
 from ducats.table.paired import Paired, paired
 from ducats.table.published import Published, published
@@ -11,6 +12,7 @@ __all__ = [
     "Published",
     "Row",
     "Table",
+    "column_of",
     "csv",
     "format_of",
     "latex",

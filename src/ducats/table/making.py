@@ -1,7 +1,7 @@
 """From run folders to tables: a data set each, methods by tasks."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
@@ -11,6 +11,7 @@ from ducats.report.kinds import Kind, Measure
 from ducats.report.provenance import cautions, measured_on
 from ducats.report.read import number
 from ducats.report.tables import methods as methods_of
+from ducats.table.choosing import choose, column_of, task_of
 from ducats.table.paired import Paired, paired
 from ducats.table.published import Published, published
 
@@ -20,7 +21,6 @@ FIRST = (  # in the order of the paper's tables
     *("random", "margin", "least_confident", "entropy", "coreset", "waal", "badge", "aada", "dbal", "tqs"),
     *("clue", "eada", "aada-seg", "mada", "eada-seg"),
 )
-FOLDERS = {"folders": ("source", "target"), "map_folders": ("source", "target"), "manifest": ("path",)}
 Column = tuple[str, str]  # a task and a measure's key
 
 
@@ -89,7 +89,7 @@ class Table:
 
 
 def make_tables(paths: Sequence[Path], others: Sequence[str] = ("random", "duc")) -> list[Table]:
-    """A table for each data set among the runs at or below the paths.
+    """A table for each data set among the runs at or below the paths; trials of a search only if it is named.
 
     Args:
         paths: run folders, or folders that hold them.
@@ -97,30 +97,13 @@ def make_tables(paths: Sequence[Path], others: Sequence[str] = ("random", "duc")
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in find_runs(paths):
-        groups.setdefault((data_of(run), run.kind.headline), []).append(run)
-    return [_table(data, runs, others) for (data, _), runs in groups.items()]
+        groups.setdefault((column_of(run.config)[0], run.kind.headline), []).append(run)
+    named = {path.resolve() for path in paths}
+    return [_table(data, runs, others, named) for (data, _), runs in groups.items()]
 
 
-def data_of(run: Run) -> str:
-    """The name of a run's data set; runs of the Python API have none."""
-    data = run.config.get("data")
-    return str(data.get("name", "")).split(":")[-1] if isinstance(data, Mapping) else ""
-
-
-def task_of(run: Run) -> str:
-    """The column that a run belongs to: its benchmark's task, or what its folders are called."""
-    data = run.config.get("data")
-    knobs = data.get("knobs") if isinstance(data, Mapping) else None
-    if not isinstance(knobs, Mapping):
-        return ""
-    if isinstance(knobs.get("task"), str):
-        return str(knobs["task"])
-    ends = [knobs.get(name) for name in FOLDERS.get(data_of(run), ())]
-    return "-".join(Path(end).stem for end in ends if isinstance(end, str))
-
-
-def _table(data: str, runs: Sequence[Run], others: Sequence[str]) -> Table:
-    counted = [run for run in runs if run.finished and run.result is not None]
+def _table(data: str, runs: Sequence[Run], others: Sequence[str], named: Collection[Path]) -> Table:
+    counted, left_out = choose(runs, named)
     tasks = tuple(dict.fromkeys(task_of(run) for run in counted))
     kind = runs[0].kind
     keys = (kind.headline, *(("mean_iou_star",) if kind.headline == "mean_iou" else ()))
@@ -136,7 +119,8 @@ def _table(data: str, runs: Sequence[Run], others: Sequence[str]) -> Table:
         rows.append(
             _row(data, name, [run for run in counted if run.method == name], tasks, measures, against)
         )
-    return Table(data, kind, measures, tasks, tuple(rows), compared, tuple(_notes(runs, counted, rows)))
+    notes = _notes(counted, left_out, rows)
+    return Table(data, kind, measures, tasks, tuple(rows), compared, tuple(notes))
 
 
 def _place(method: str) -> tuple[bool, int, list[tuple[int, str]]]:
@@ -159,9 +143,8 @@ def _row(
     for measure in measures:
         found = _by_seed(runs, method, measure.key)
         for task in tasks:
-            scores = [number(run.stages[-1], measure.key) for run in runs if task_of(run) == task]
-            if known_ones := [score for score in scores if score is not None]:
-                values[task, measure.key] = Spread.of(known_ones)
+            if scores := [score for (where, _), score in found.items() if where == task]:
+                values[task, measure.key] = Spread.of(scores)
         if mean := _average(found, tasks):
             average[measure.key] = mean
     known = {m.key: entry for m in measures if (entry := published().get((data, m.key, method)))}
@@ -200,15 +183,12 @@ def _average(found: Mapping[tuple[str, int], float], tasks: Sequence[str]) -> Sp
     return Spread(fmean(fmean(scores) for scores in each), deviation)
 
 
-def _notes(runs: Sequence[Run], counted: Sequence[Run], rows: Sequence[Row]) -> list[str]:
+def _notes(counted: Sequence[Run], left_out: Sequence[str], rows: Sequence[Row]) -> list[str]:
     """What a reader should know before believing a number."""
-    notes = [measured_on(counted)]
-    if unfinished := [run.name for run in runs if not run.finished]:
-        notes.append(f"Not finished, so left out: {', '.join(unfinished)}.")
-    if bare := [run.name for run in runs if run.finished and run.result is None]:
-        notes.append(f"Without a result on a test set, so left out: {', '.join(bare)}.")
+    notes = [measured_on(counted), *left_out]
     for task in dict.fromkeys(task_of(run) for run in counted):
-        notes += cautions([run for run in counted if task_of(run) == task])
+        there = [run for run in counted if task_of(run) == task]
+        notes += cautions(there, several="their mean counts, as one seed")
     notes += dict.fromkeys(f"Published: {e.origin}." for row in rows for e in row.published.values())
     notes += [
         f"Not as published (†) in our runs of {row.method}: {', '.join(row.unlike)}."

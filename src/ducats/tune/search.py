@@ -10,7 +10,6 @@ from ducats import config as configs
 from ducats.assemble import check_names, settled
 from ducats.config import Config, ask_epochs
 from ducats.dev import Normalise
-from ducats.domain import UNLABELLED
 from ducats.errors import UserError
 from ducats.files import write_text_atomically
 from ducats.tune.scores import ByBought, ByDev, Judge, Loss, Problem, buy_validation, problem_of
@@ -117,7 +116,9 @@ def tune(
         outcomes.append(outcome)
         known[trial.name] = outcome
         _write(out / "tune.json", criterion, list(known.values()), failed, {})
+    labels = {"trials": _distinct(planned), "validation": validation if by == "bought" else 0}
     if not outcomes:
+        _write(out / "tune.json", criterion, list(known.values()), failed, {"labels": labels})
         raise UserError(f"all {len(planned)} trials failed, the first with: {next(iter(failed.values()))}")
     outcomes.sort(key=lambda one: one.risk)
     found = Tuned(
@@ -125,7 +126,7 @@ def tune(
         outcomes=outcomes,
         failed=failed,
         combinations=combinations(choices),
-        labels={"trials": _distinct(planned, outcomes), "validation": validation if by == "bought" else 0},
+        labels=labels,
         warnings=warnings_of(outcomes, by),
         best=out / "best.yaml",
     )
@@ -185,7 +186,8 @@ def warnings_of(outcomes: Sequence[Outcome], by: By) -> list[str]:
         found.append(
             f"in {weak} of {len(outcomes)} trials{', the best among them,' if best.degenerate else ''} a "
             "handful of source images carries all the weight (effective sample below 5 %), so that DEV says "
-            "little: source and target are too easily told apart; use --by bought, or --normalise standardize"
+            "little: source and target are too easily told apart; use --by bought (it runs trials anew, on "
+            "all of the source), or --normalise standardize"
         )
     if by == "dev" and best.parts["source"] == 0:
         found.append("no held-out source image is misclassified, so the risk says nothing: use --loss nll")
@@ -200,11 +202,10 @@ def warnings_of(outcomes: Sequence[Outcome], by: By) -> list[str]:
     return found
 
 
-def _distinct(planned: Sequence[Trial], outcomes: Sequence[Outcome]) -> int:
-    """Labels that an annotator would have had to give for all trials together."""
-    scored = {one.name for one in outcomes}
-    asked = [t.home.bought().targets() != UNLABELLED for t in planned if t.name in scored]
-    return int(sum(asked[1:], start=asked[0].clone()).bool().sum())
+def _distinct(planned: Sequence[Trial]) -> int:
+    """Labels that an annotator would have had to give for all trials together, also for those that failed."""
+    begun = [trial.home for trial in planned if (trial.home.folder / "pool.json").exists()]
+    return len({entry.key for home in begun for entry in home.bought().entries()})
 
 
 def _scored(path: Path, criterion: Mapping[str, Any]) -> dict[str, Outcome]:

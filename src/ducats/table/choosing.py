@@ -1,0 +1,70 @@
+"""Which runs a table counts, where each of them belongs, and what is said of the others."""
+
+import json
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ducats.report import Run
+
+FOLDERS = {"folders": ("source", "target"), "map_folders": ("source", "target"), "manifest": ("path",)}
+
+
+def column_of(config: Mapping[str, Any]) -> tuple[str, str]:
+    """The data set and the task of a run: its benchmark's task, or what its folders are called.
+
+    Args:
+        config: the run's; one of the Python API names neither.
+    """
+    data = config.get("data")
+    if not isinstance(data, Mapping):
+        return "", ""
+    name, knobs = str(data.get("name", "")).split(":")[-1], data.get("knobs")
+    if not isinstance(knobs, Mapping):
+        return name, ""
+    if isinstance(knobs.get("task"), str):
+        return name, knobs["task"]
+    ends = [knobs.get(end) for end in FOLDERS.get(name, ())]
+    return name, "-".join(Path(end).stem for end in ends if isinstance(end, str))
+
+
+def task_of(run: Run) -> str:
+    """The column that a run belongs to."""
+    return column_of(run.config)[1]
+
+
+def choose(runs: Sequence[Run], named: Collection[Path]) -> tuple[list[Run], list[str]]:
+    """The runs that count, and sentences about those that do not.
+
+    Args:
+        runs: of one data set.
+        named: folders that were asked for by name, resolved: trials of a search count only there.
+    """
+    trials = [run for run in runs if _is_trial(run, named)]
+    rest = [run for run in runs if not _is_trial(run, named)]
+    notes = []
+    if searches := sorted({run.folder.resolve().parent.name for run in trials}):
+        count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
+        notes.append(
+            f"Left out: {count} of `ducats tune` in {', '.join(searches)} (name the folder to see them)."
+        )
+    if unfinished := [run.name for run in rest if not run.finished]:
+        notes.append(f"Not finished, so left out: {', '.join(unfinished)}.")
+    if bare := [run.name for run in rest if run.finished and run.result is None]:
+        notes.append(f"Without a result on a test set, so left out: {', '.join(bare)}.")
+    counted: dict[str, Run] = {}
+    copies = []
+    for run in rest:
+        if run.finished and run.result is not None:
+            key = json.dumps([run.method, run.config, run.data], sort_keys=True, default=str)
+            if counted.setdefault(key, run) is not run:
+                copies.append(run.name)
+    if copies:
+        notes.append(f"The same run (config and data) in several folders, counted once: {', '.join(copies)}.")
+    return list(counted.values()), notes
+
+
+def _is_trial(run: Run, named: Collection[Path]) -> bool:
+    """Whether a run was made by a search for settings, and nobody asked for just that."""
+    folder = run.folder.resolve()
+    return (folder.parent / "tune.json").exists() and not {folder, folder.parent} & set(named)
