@@ -184,3 +184,13 @@ def test_every_witness_tells_what_it_is_named_for() -> None:
         told = witness.tell(Pooled()(images(0.5, 2)))
         assert told.keys() == {name}
         assert len(told[name]) == 2
+
+
+def test_a_perspective_that_folds_an_image_up_leaves_it_as_it_is() -> None:
+    from ducats.objectives.witnesses.committee import changed
+    from ducats.randomness import global_seed
+
+    images = torch.rand(45, 1, 16, 16, generator=torch.Generator().manual_seed(0))
+    with global_seed(1, "network", 6, 0):  # the 28th draw of this seed folds
+        shown = [changed(images) for _ in range(60)]
+    assert all(bool(some.isfinite().all()) for some in shown)

@@ -85,7 +85,9 @@ def changed(images: Tensor) -> Tensor:
     for number, change in enumerate(_views(images.shape[1])):
         share = images[number :: len(START)]
         if len(share):
-            result[number :: len(START)] = change(share).clamp(0, 1)
+            bent = change(share)
+            # A perspective may fold a small image up: torchvision then gives what is no number.
+            result[number :: len(START)] = torch.where(bent.isfinite(), bent, share).clamp(0, 1)
     return result
 
 
