@@ -395,7 +395,8 @@ def test_another_part_brings_its_knobs_and_leaves_the_rest() -> None:
 def test_settings_that_came_later_are_part_of_a_run_only_if_they_are_used() -> None:
     plain = load(["data/digits"])
     names = str(plain.identity())
-    assert not [name for name in ("growth", "source_share", "strong", "randaugment", "cutout") if name in names]
+    later = ("growth", "source_share", "strong", "randaugment", "cutout")
+    assert not [name for name in later if name in names]
     for setting in ("ask.growth=2.0", "evaluation.source_share=0.1", "views.strong={cutout: 0.2}"):
         assert load(["data/digits"], [setting]).digest() != plain.digest()
     assert load(["data/digits"], ["views.source.cutout=0.2"]).identity()["views"]["source"]["cutout"] == 0.2
