@@ -4,10 +4,8 @@ import torch
 from torch import Tensor
 
 from ducats.dirichlet import negative_log_likelihood
-from ducats.objectives.batch import Batch, Forward, Losses, known
-from ducats.objectives.means import means
-
-NAMES = ("nll", "margin", "logit")
+from ducats.objectives.batch import Batch, Forward, Losses
+from ducats.objectives.labelled import over_labelled
 
 
 def sdm(
@@ -29,22 +27,8 @@ def sdm(
         source: weight of the source's terms.
         target: weight of the labelled target's terms.
     """
-    losses: Losses = {}
-    streams = (
-        ("source", batch.source, source),
-        ("labelled", batch.target if batch.bought else None, target),
-        ("labelled", batch.labelled, target),
-    )
-    for stream, part, weight in streams:
-        if part is None or not weight:
-            continue
-        values = means(model(part.images), _terms, part.labels, known)
-        for name, factor, value in zip(NAMES, (1.0, margin, logit), values, strict=True):
-            if factor:
-                key = f"{stream}/{name}"
-                loss = weight * factor * value
-                losses[key] = losses[key] + loss if key in losses else loss
-    return losses
+    weights = {"nll": 1.0, "margin": margin, "logit": logit}
+    return over_labelled(model, batch, _terms, weights, source=source, target=target)
 
 
 def _terms(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:

@@ -3,8 +3,8 @@
 from torch import Tensor
 
 from ducats.dirichlet import negative_log_likelihood
-from ducats.objectives.batch import Batch, Forward, Losses, known
-from ducats.objectives.means import means
+from ducats.objectives.batch import Batch, Forward, Losses
+from ducats.objectives.labelled import over_labelled
 
 
 def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float = 1.0) -> Losses:
@@ -18,19 +18,7 @@ def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float 
         source: weight of the source's loss.
         target: weight of the labelled target's loss.
     """
-    losses: Losses = {}
-    streams = (
-        ("source", batch.source, source),
-        # Where pixels are bought; whole images are others than these.
-        ("labelled", batch.target if batch.bought else None, target),
-        ("labelled", batch.labelled, target),
-    )
-    for name, part, weight in streams:
-        if part is not None and weight:
-            (loss,) = means(model(part.images), _cross_entropy, part.labels, known)
-            before = losses.get(f"{name}/nll")
-            losses[f"{name}/nll"] = weight * loss if before is None else before + weight * loss
-    return losses
+    return over_labelled(model, batch, _cross_entropy, {"nll": 1.0}, source=source, target=target)
 
 
 def _cross_entropy(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
