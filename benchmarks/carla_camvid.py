@@ -65,6 +65,8 @@ def table() -> list[Row]:
     rows += [Row(method, network="deeplab_v3plus") for method in ("random", "duc")]
     rows += [Row("duc", network="deeplab_v3plus", light=True)]
     rows += [Row("random", "40/image"), Row("duc", "40/image"), Row("duc", "40/image", light=True)]
+    rows += [Row(method, None) for method in ("mrkld", "seg-uncertainty", "tpld", "proda")]
+    rows += [Row(method) for method in ("eada-seg", "aada-seg", "mada", "ducats")]
     return rows
 
 

@@ -1,0 +1,97 @@
+"""How several people's answers to one question become one label, or none yet."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from ducats.answers.answer import VOID_WORD, Answer
+from ducats.answers.question import Terms
+
+
+class Vote(NamedTuple):
+    """What one person says in the end."""
+
+    who: str
+    word: str
+    first: int  # place of the person's first answer among all that came
+    last: int
+
+
+Rule = Callable[[Sequence[Vote], int], str | None]
+
+
+def first(votes: Sequence[Vote], people: int) -> str | None:
+    """Who answered first decides."""
+    return min(votes, key=lambda vote: vote.first).word if len(votes) >= people else None
+
+
+def newest(votes: Sequence[Vote], people: int) -> str | None:
+    """Who answered last decides."""
+    return max(votes, key=lambda vote: vote.last).word if len(votes) >= people else None
+
+
+def majority(votes: Sequence[Vote], people: int) -> str | None:
+    """What more than half say."""
+    if len(votes) < people:
+        return None
+    word, count = Counter(vote.word for vote in votes).most_common(1)[0]
+    return word if 2 * count > len(votes) else None
+
+
+def agree(votes: Sequence[Vote], people: int) -> str | None:
+    """What all say."""
+    words = {vote.word for vote in votes}
+    return words.pop() if len(votes) >= people and len(words) == 1 else None
+
+
+RULES: Mapping[str, Rule] = {"first": first, "newest": newest, "majority": majority, "agree": agree}
+PEOPLE: Mapping[str, int] = {"first": 1, "newest": 1, "majority": 3, "agree": 2}  # if it is not said
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a question is."""
+
+    state: Literal["open", "disputed", "settled"]
+    word: str | None  # the label's word if it is settled
+    votes: tuple[Vote, ...]
+    unsure: tuple[str, ...]  # people who cannot tell
+    seconds: float  # of all people, whatever they said
+
+    @property
+    def contradicting(self) -> bool:
+        """Whether people said different things, settled or not."""
+        return len({vote.word for vote in self.votes}) > 1
+
+
+def standing(answers: Sequence[Answer], terms: Terms) -> Standing:
+    """How far one question is, from all answers to it in the order in which they came."""
+    first_at: dict[str, int] = {}
+    said: dict[str, tuple[Answer, int]] = {}
+    seconds = 0.0
+    for place, answer in enumerate(answers):
+        if answer.refused is not None:
+            continue
+        seconds += answer.seconds or 0.0
+        if answer.kind == "skip":
+            continue
+        if answer.kind == "undo":
+            said.pop(answer.who, None)
+            first_at.pop(answer.who, None)
+            continue
+        first_at.setdefault(answer.who, place)
+        said[answer.who] = (answer, place)
+    votes, unsure = [], []
+    for who, (answer, place) in said.items():
+        if answer.kind == "unsure" and terms.unsure == "again":
+            unsure.append(who)
+            continue
+        word = VOID_WORD if answer.kind == "unsure" else answer.word
+        votes.append(Vote(who, word, first_at[who], place))
+    decided = RULES[terms.rule](votes, terms.people) if votes else None
+    enough = len(votes) >= terms.people
+    state: Literal["open", "disputed", "settled"] = (
+        "settled" if decided is not None else "disputed" if enough and votes else "open"
+    )
+    return Standing(state, decided, tuple(votes), tuple(unsure), seconds)
