@@ -7,6 +7,7 @@ at once.
 
 from ducats.ledger.book import Bought, Entry, Ledger, Resolution
 from ducats.ledger.maps import TargetMaps
+from ducats.ledger.notes import Notes
 from ducats.ledger.request import Asked, Block, Request, RequestWriter
 
 __all__ = [
@@ -15,6 +16,7 @@ __all__ = [
     "Bought",
     "Entry",
     "Ledger",
+    "Notes",
     "Request",
     "RequestWriter",
     "Resolution",

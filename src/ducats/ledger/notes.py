@@ -1,0 +1,47 @@
+"""What the model thought of what it asked, one entry for each unit of a request, in its order."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from ducats.errors import UserError
+from ducats.ledger import columns
+from ducats.ledger.columns import Array
+
+
+@dataclass(frozen=True)
+class Notes:
+    """Arrays of one length: the units of a request; of images, one each."""
+
+    guess: Array  # class, int16
+    probability: Array  # of that class, float32
+    u_dis: Array  # float32
+    u_data: Array
+    u_dis_above: Array  # share of the pool (of pixels: of the image) with a lower one, float32
+    u_data_above: Array
+    segment: Array  # int32: units of one image with the same number lie in one segment of its map
+
+    def __len__(self) -> int:
+        return len(self.guess)
+
+    def save(self, path: Path) -> None:
+        """Write them; whole or not at all."""
+        names = [f.name for f in fields(self)]
+        columns.write(path, {name: (getattr(self, name), TYPES.get(name, np.float32)) for name in names})
+
+    @classmethod
+    def load(cls, path: Path) -> "Notes":
+        """What was saved."""
+        names: Sequence[str] = [f.name for f in fields(cls)]
+        try:
+            found = columns.read(path, ())
+            return cls(**{name: found[name] for name in names})
+        except columns.UNREADABLE as error:
+            raise UserError(
+                f"{path} cannot be read ({error}): remove it, its questions are asked without it"
+            ) from error
+
+
+TYPES = {"guess": np.int16, "segment": np.int32}
