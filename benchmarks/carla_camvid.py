@@ -16,12 +16,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import ndimage
 
 from ducats import config as configs
 from ducats.assemble import assemble, load_data, make_speed, settled
 from ducats.domain import Shift
 from ducats.engine.processes import make_fabric
+from ducats.ledger import Ledger
 from ducats.picks import picks_figure
 from ducats.run import run
 from ducats.rundir import RunDir
@@ -66,7 +69,8 @@ def table() -> list[Row]:
     rows += [Row("duc", network="deeplab_v3plus", light=True)]
     rows += [Row("random", "40/image"), Row("duc", "40/image"), Row("duc", "40/image", light=True)]
     rows += [Row(method, None) for method in ("mrkld", "seg-uncertainty", "tpld", "proda")]
-    rows += [Row(method) for method in ("eada-seg", "aada-seg", "mada", "ducats")]
+    rows += [Row(method) for method in ("eada-seg", "aada-seg", "mada")]
+    rows += [Row(method, "40/image") for method in ("duc-random", "spread")]
     return rows
 
 
@@ -89,18 +93,42 @@ def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
     if row in (Row("duc"), Row("duc", light=True)):
         classes = home.data["classes"]
         picks_figure(home.bought(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes)
-    stages = home.stages()
+    stages, ledger = home.stages(), home.bought()
     torch.cuda.empty_cache()
     return {
         **asdict(row),
-        "labels": len(home.bought()),
-        "clicks": home.bought().clicks(),
+        "labels": len(ledger),
+        "clicks": ledger.clicks(),
+        "bought": what_was_bought(ledger, shift) if len(ledger) else None,
         "seconds": round(time.perf_counter() - started, 1),
         "mean_iou": [round(stage["mean_iou"], 4) for stage in stages],
         "accuracy": round(stages[-1]["accuracy"], 4),
         "ece": round(stages[-1]["ece"], 4),
         "class_iou": dict(zip(shift.classes, [_short(v) for v in stages[-1]["class_iou"]], strict=True)),
         "before": dict(zip(shift.classes, [_short(v) for v in stages[0]["class_iou"]], strict=True)),
+    }
+
+
+def what_was_bought(ledger: Ledger, shift: Shift, near: int = 3) -> dict[str, Any]:
+    """Shares of the classes, how many separate pieces an image's picks make, and how many lie at a border."""
+    assert ledger.sizes is not None
+    assert shift.truth is not None
+    share = torch.zeros(len(shift.classes))
+    pieces, border, total = 0, 0, 0
+    for image, (height, width) in enumerate(ledger.sizes.tolist()):
+        position, label = ledger.of(image)
+        asked = np.zeros(height * width, bool)
+        asked[position.numpy()] = True
+        pieces += int(ndimage.label(asked.reshape(height, width), np.ones((3, 3)))[1])
+        truth = np.asarray(shift.truth[image])
+        lowest, highest = (f(truth, 2 * near + 1) for f in (ndimage.minimum_filter, ndimage.maximum_filter))
+        border += int((lowest != highest).reshape(-1)[position.numpy()].sum())
+        share += torch.bincount(label[label >= 0], minlength=len(share))
+        total += len(position)
+    return {
+        "classes": dict(zip(shift.classes, [round(v, 4) for v in (share / total).tolist()], strict=True)),
+        "pieces_per_image": round(pieces / len(ledger.keys), 1),
+        f"within_{near}_of_a_border": round(border / total, 4),
     }
 
 
