@@ -3,6 +3,8 @@
 #   make test    all tests
 #   make check   ruff, mypy --strict, import-linter
 #   make env     only the environment, .venv
+#   make browser        Chromium and its driver, for the tests of the page; by apt, if they are not there
+#   make label-studio   a Label Studio server for its tests, in an environment of its own (1 GiB)
 
 PYTHON ?= python3
 VENV := .venv
@@ -10,7 +12,7 @@ BIN := $(VENV)/bin
 # One thread a process: several test or demo processes would fight over the cores.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test check env format clean
+.PHONY: demo test check env format clean browser label-studio
 
 demo: env
 	$(BIN)/ducats demo
@@ -37,5 +39,18 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
+browser:
+	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
+		sudo=$$(command -v sudo || true); \
+		$$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq \
+			--no-install-recommends chromium chromium-driver fonts-dejavu-core; }
+
+label-studio: .label-studio/.ready
+
+.label-studio/.ready:
+	$(PYTHON) -m venv .label-studio || { $(PYTHON) -m pip install virtualenv && $(PYTHON) -m virtualenv .label-studio; }
+	.label-studio/bin/python -m pip install --quiet --disable-pip-version-check 'label-studio>=1.23,<2'
+	@touch $@
+
 clean:
-	rm -rf $(VENV) runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache
+	rm -rf $(VENV) .label-studio runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

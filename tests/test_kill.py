@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
@@ -20,7 +21,7 @@ from conftest import quick, quick_pixels
 from ducats import files, oracles, records, rundir
 from ducats.assemble import assemble
 from ducats.engine.processes import make_fabric
-from ducats.ledger import RequestWriter
+from ducats.ledger import Request, RequestWriter
 from ducats.progress import Event
 from ducats.run import run
 from ducats.rundir import RunDir
@@ -262,3 +263,54 @@ def test_pixels_that_were_bought_after_an_epoch_are_not_seen_when_it_is_repeated
     (folder / "checkpoint.pt").unlink()
     assert in_child(lambda: go(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
+
+
+# ---- notes for people
+
+
+class Noting:
+    """Answers as the truth does, and wants to know what the model thinks."""
+
+    wants_notes = True
+
+    def __init__(self, oracle: oracles.Oracle) -> None:
+        self.oracle = oracle
+
+    def __call__(self, request: Request) -> torch.Tensor:
+        return self.oracle(request)
+
+
+def go_noting(folder: Path, write: Any = None) -> None:
+    if write is not None:
+        for module in (files, rundir):
+            module.write_atomically = write  # type: ignore[attr-defined]
+    config = quick_pixels(*PIXELS)
+    parts, plan = assemble(config, RunDir(folder))
+    fabric = make_fabric("cpu")
+    fabric.launch()
+    run(replace(parts, oracle=Noting(parts.oracle)), plan, folder, fabric=fabric)
+
+
+@pytest.fixture(scope="module")
+def undisturbed_notes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("whole") / "notes"
+    assert in_child(lambda: go_noting(folder)) == 0
+    return outcome(folder)
+
+
+# Notes come between a request and its labels: writes 10, 11, 12 of the first question.
+@pytest.mark.parametrize(
+    ("number", "moment"), [(10, "after"), (11, "inside"), (11, "after"), (12, "before"), (18, "inside")]
+)
+def test_killed_between_a_request_and_its_notes(
+    tmp_path: Path, undisturbed_notes: dict[str, Any], number: int, moment: str
+) -> None:
+    folder = tmp_path / "run"
+    assert in_child(lambda: go_noting(folder, killed_at_write(number, moment))) == -signal.SIGKILL
+    noted = [n for n in (1, 2) if (folder / "requests" / f"round-{n:02d}-notes.npz").exists()]
+    assert RunDir(folder).request(1) is not None
+    assert noted == {(10, "after"): [], (11, "inside"): []}.get((number, moment), [1])
+    assert in_child(lambda: go_noting(folder)) == 0
+    assert outcome(folder) == undisturbed_notes
+    kept = undisturbed_notes["labels, requests and confusion"]
+    assert {"requests/round-01-notes.npz", "requests/round-02-notes.npz"} <= kept.keys()

@@ -4,11 +4,87 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 from ducats.errors import UserError
 
 Rounding = Literal["nearest_total", "ceil_per_round"]
+SPARE = 1e-9  # 0.1 * 3 is a little more than 0.3 in binary: forgive the last bits
+
+
+@dataclass(frozen=True)
+class PeopleTime:
+    """A budget of people's time. How many questions it comes to shows while they answer."""
+
+    seconds: float  # in all
+    answer: float = 5.0  # seconds that an answer is thought to take, where nobody's are known
+
+    def left(self, known: float | None, answers: int, timed: int) -> float:
+        """Seconds that are not spent.
+
+        Args:
+            known: seconds that people are known to have taken; None if nobody's are.
+            answers: units that were answered.
+            timed: of these, those whose seconds are known; each of the others counts as ``answer``.
+        """
+        return self.seconds - (known or 0.0) - (answers - timed) * self.answer
+
+    def questions(self, known: float | None, answers: int, timed: int, rounds: int) -> int:
+        """How many questions a round may ask: its even share of what is left, at the pace so far.
+
+        One at the least, until what is left is less than one answer takes: then none.
+
+        Args:
+            known: as in ``left``, like the next two.
+            answers: units.
+            timed: of these.
+            rounds: that are still to come, this one included.
+
+        >>> PeopleTime(1800).questions(None, 0, 0, rounds=5)
+        72
+        >>> PeopleTime(1800).questions(720.0, 72, 72, rounds=4)
+        27
+        """
+        left = self.left(known, answers, timed)
+        pace = known / timed if known and timed else self.answer
+        return max(1, math.floor(left / rounds / pace + SPARE)) if left / pace >= 1 - SPARE else 0
+
+    def __str__(self) -> str:
+        """In words.
+
+        >>> str(PeopleTime(1800)), str(PeopleTime(90))
+        ('30 min of people', '1.5 min of people')
+        """
+        return f"{self.seconds / 60:.4g} min of people"
+
+
+def time_of(budget: int | str, answer: float = 5.0, growth: float = 1.0) -> PeopleTime | None:
+    """The budget as a time, if it is one: ``"30min"`` or ``"1.5h"``.
+
+    Args:
+        budget: as it is written.
+        answer: seconds that an answer is thought to take.
+        growth: of the rounds, which time does not go with.
+
+    >>> time_of("30min"), time_of("1.5 h", answer=2.0), time_of("5%")
+    (PeopleTime(seconds=1800.0, answer=5.0), PeopleTime(seconds=5400.0, answer=2.0), None)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(min|h)\s*", str(budget))
+    if match is None:
+        return None
+    if growth != 1:
+        raise UserError(
+            f"ask.growth={growth:g} does not go with ask.budget={budget}, which each round shares evenly "
+            "with the rounds to come: leave ask.growth out, or give the budget as a count of labels"
+        )
+    time = PeopleTime(float(match[1]) * {"min": 60.0, "h": 3600.0}[match[2]], answer)
+    if time.questions(None, 0, 0, 1) < 1:
+        raise UserError(
+            f"ask.budget={budget} is less than one answer takes (ask.seconds={answer:g}): raise ask.budget "
+            "or lower ask.seconds"
+        )
+    return time
 
 
 def split_budget(
@@ -82,8 +158,9 @@ def split_pixels(
         parts = [_turned(_in_rounds(total, rounds, rounding), place) for place, total in enumerate(totals)]
     else:
         ends = [0, *itertools.accumulate(_in_rounds(amount, rounds, rounding))]
-        dealt = [_dealt(start, end, len(areas)) for start, end in itertools.pairwise(ends)]
-        parts = list(zip(*dealt, strict=True))
+        parts = list(
+            zip(*(dealt(start, end, len(areas)) for start, end in itertools.pairwise(ends)), strict=True)
+        )
     for place, (part, area) in enumerate(zip(parts, areas, strict=True)):
         if sum(part) > area:
             raise UserError(
@@ -98,10 +175,10 @@ def split_pixels(
     return parts
 
 
-def _dealt(start: int, end: int, images: int) -> list[int]:
+def dealt(start: int, end: int, images: int) -> list[int]:
     """How many of the pixels from one number to another each image gets, if they are dealt out in turn.
 
-    >>> _dealt(0, 5, 3), _dealt(5, 10, 3)
+    >>> dealt(0, 5, 3), dealt(5, 10, 3)
     ([2, 2, 1], [2, 1, 2])
     """
     return [(end - place - 1) // images - (start - place - 1) // images for place in range(images)]
@@ -120,8 +197,8 @@ def _turned(parts: tuple[int, ...], by: int) -> tuple[int, ...]:
 def _in_rounds(total: float, rounds: int, rounding: Rounding) -> tuple[int, ...]:
     """A total in whole parts."""
     if rounding == "ceil_per_round":
-        # A share such as 5 % of 200 is 10.000000000000002 in binary: forgive the last bits.
-        return (math.ceil(total / rounds - 1e-9),) * rounds
+        # A share such as 5 % of 200 is 10.000000000000002 in binary.
+        return (math.ceil(total / rounds - SPARE),) * rounds
     whole, rest = divmod(math.floor(total + 0.5), rounds)
     return tuple(whole + (r >= rounds - rest) for r in range(rounds))
 
@@ -137,7 +214,9 @@ def _growing(total: float, rounds: int, growth: float) -> tuple[int, ...]:
 def _parse(budget: int | str) -> tuple[float, bool]:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(budget))
     if match is None:
-        raise UserError(f"the budget {budget!r} is neither a count (65) nor a share (5%)")
+        raise UserError(
+            f"the budget {budget!r} is neither a count (65), nor a share (5%), nor a time (30min, 1.5h)"
+        )
     amount, shared = float(match[1]), bool(match[2])
     if not shared and amount != int(amount):
         raise UserError(f"the budget {budget!r} is no whole number; a share is written with a per cent sign")

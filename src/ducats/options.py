@@ -77,7 +77,7 @@ class Settings:
         str | None,
         Parameter(
             help="Labels in all: a count (65) or a share of the pool (5%); of pixels also a count for each "
-            "image (40/image)."
+            "image (40/image); or people's time (30min, 1.5h)."
         ),
     ] = None
     rounds: Annotated[int | None, Parameter(help="In how many questions the budget is spent.")] = None

@@ -10,13 +10,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ducats.budget import Rounding, split_pixels
+from ducats.budget import PeopleTime, Rounding, split_pixels
 from ducats.data.exam import MeasuredOn
 from ducats.data.views import View, draw, look
 from ducats.domain import Domain, Images, Labels
 from ducats.engine import resident
 from ducats.engine.fit import Optimisation
 from ducats.engine.schedules import Schedule, inverse_decay
+from ducats.engine.step import TOGETHER
 from ducats.engine.streams import CUTS, Views
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
@@ -63,9 +64,11 @@ class Plan:
     budget: Sequence[int] = ()  # labels to buy at each of them; of pixels, it follows from the next
     pixels: int | str | None = None  # where pixels are bought: of each image, as in `budget.split_pixels`
     rounding: Rounding = "nearest_total"
+    time: PeopleTime | None = None  # instead of budget and pixels: what people's answers may take in all
     batch_size: int = 32  # of each stream
     steps_per_epoch: int | None = None
     labelled_batches: str = "even"  # or "short_last", as published
+    together: str = "apart"  # or "target": bought and unlabelled images as one batch
     source_sampling: str = "shuffled"  # or "rare_classes"
     optimisation: Optimisation = field(default_factory=Optimisation)
     schedule: Schedule = inverse_decay
@@ -86,6 +89,8 @@ def check(parts: Parts, plan: Plan) -> None:
         )
     if plan.labelled_batches not in CUTS:
         raise UserError(f"labelled_batches must be one of {', '.join(CUTS)}, not {plan.labelled_batches!r}")
+    if plan.together not in TOGETHER:
+        raise UserError(f"together must be one of {', '.join(TOGETHER)}, not {plan.together!r}")
     if plan.source_sampling not in SAMPLINGS:
         raise UserError(f"source_sampling must be {' or '.join(SAMPLINGS)}, not {plan.source_sampling!r}")
     if parts.test is not None and tuple(parts.test.classes) != tuple(parts.source.classes):
@@ -103,6 +108,10 @@ SAMPLINGS = ("shuffled", "rare_classes")
 
 def check_budget(parts: Parts, plan: Plan) -> None:
     """Refuse a budget that the pool cannot give."""
+    if plan.time is not None:
+        if plan.budget or plan.pixels is not None:
+            raise UserError("a plan has a time of people, or a budget of labels or pixels: drop one of them")
+        return
     budget: Sequence[int] = plan.budget
     if parts.buys_pixels and plan.ask_after:
         if plan.pixels is None:
@@ -315,7 +324,7 @@ def plain(value: Any) -> Any:
         return value
     if isinstance(value, Mapping):
         return {str(key): plain(inner) for key, inner in value.items()}
-    if isinstance(value, Optimisation):
+    if isinstance(value, Optimisation | PeopleTime):
         return plain(asdict(value))
     if isinstance(value, Training):
         loss = plain(value.loss)

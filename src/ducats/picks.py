@@ -126,7 +126,7 @@ def choose(ledger: Book, chosen: Sequence[str] | None = None, count: int = 4) ->
         raise UserError(
             "this run bought whole images, so there are no pixels to show: see `ducats labels RUN`"
         )
-    if not ledger.rounds:
+    if not ledger.rounds or not bool(ledger.counts().any()):
         raise UserError(
             "nothing was bought yet, so there is nothing to show: run it until its first question is answered"
         )

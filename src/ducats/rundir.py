@@ -25,7 +25,7 @@ from torch import Tensor
 from ducats import records
 from ducats.errors import UserError
 from ducats.files import write_atomically, write_text_atomically
-from ducats.ledger import Ledger, Request, RequestWriter, Resolution
+from ducats.ledger import Ledger, Notes, Request, RequestWriter, Resolution
 
 try:
     import fcntl
@@ -52,7 +52,8 @@ class RunDir:
         self._take_lock()
         try:
             for draft in self.folder.rglob(".*.part"):  # a kill left it
-                draft.unlink()
+                if not (self.questions in draft.parents and _at_work(draft)):
+                    draft.unlink(missing_ok=True)
             self._same_or_new(self.folder / "config.yaml", identity, "another config")
             self._same_or_new(self.folder / "data.yaml", data, "other data")
         except UserError:
@@ -165,6 +166,18 @@ class RunDir:
     def _request(self, number: int) -> Path:
         return self.folder / "requests" / f"round-{number:02d}.npz"
 
+    def notes(self, number: int) -> Notes | None:
+        """What the model thought of what it asked in a round, if that was noted."""
+        path = self._notes(number)
+        return Notes.load(path) if path.exists() else None
+
+    def keep_notes(self, number: int, notes: Notes) -> None:
+        """Write down what the model thought of a round's questions, for those who answer them."""
+        notes.save(self._notes(number))
+
+    def _notes(self, number: int) -> Path:
+        return self.folder / "requests" / f"round-{number:02d}-notes.npz"
+
     @property
     def questions(self) -> Path:
         """Where people find the questions and leave their answers."""
@@ -243,6 +256,20 @@ class RunDir:
             return dict(load_file(path))
         except (OSError, SafetensorError) as error:
             raise UserError(f"{path} cannot be read ({error}): restore it from a copy") from error
+
+
+def _at_work(draft: Path) -> bool:
+    """Whether the process that writes a draft, and whose number is in its name, lives: a tool for labels."""
+    number = draft.name.split(".")[-2]
+    if fcntl is None or not number.isdigit() or int(number) == os.getpid():
+        return False
+    try:
+        os.kill(int(number), 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # someone else's
+        return True
+    return True
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:

@@ -237,3 +237,39 @@ def test_pixels_that_lie_elsewhere_are_picked_alike() -> None:
     elsewhere = Images(POOL.keys, Chosen(POOL.pixels, torch.arange(5)))
     one, two = (picked(QUERIES["duc"], [5] * 5, Task(), sizes, pool=pool) for pool in (POOL, elsewhere))
     assert one == two
+
+
+def test_images_without_a_budget_cost_no_pass() -> None:
+    """And the others are picked as they would be: batches stay as they were cut."""
+    seen: list[int] = []
+
+    class Counting(nn.Module):
+        """A model that counts the images it sees."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, images: Tensor) -> Any:
+            """As the model does."""
+            seen.append(len(images))
+            return self.inner(images)
+
+    sizes = bought_sizes(POOL, "network")
+    maps = known(sizes)
+    how: dict[str, Any] = {
+        "pool": POOL,
+        "strategy": QUERIES["duc"],
+        "task": Task(),
+        "sizes": sizes,
+        "asked": lambda image: maps[image],
+        "view": View(),
+        "batch_size": 2,
+        "seed": 3,
+        "fabric": make_fabric("cpu"),
+    }
+    few = dict(pick(make_fabric("cpu").setup(Counting()), budget=[0, 0, 0, 4, 0], **how))
+    assert seen == [2]
+    assert {image: len(one.position) for image, one in few.items()} == {2: 0, 3: 4}
+    everyone = dict(pick(make_fabric("cpu").setup(model()), budget=[4] * 5, **how))
+    assert few[3].position.tolist() == everyone[3].position.tolist()

@@ -1,11 +1,13 @@
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
+from ducats.answers import Desk, Place
 from ducats.domain import VOID, Images
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import Request
@@ -55,7 +57,7 @@ def test_masks_and_overlays_show_what_is_asked(round_folder: Path) -> None:
     assert shown[7, 11].tolist() == [177, 177, 50]
     assert shown[0, 0].tolist() == [35, 35, 35]
     assert (round_folder / "classes.txt").read_text() == "0 road\n1 sky\n254 not answered yet\n255 void\n"
-    assert len((round_folder / "README.txt").read_text().splitlines()) == 3
+    assert len((round_folder / "README.txt").read_text().splitlines()) == 4
     with (round_folder / "questions.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [(row["key"], row["pixels"], row["answer"]) for row in rows] == [
@@ -157,3 +159,130 @@ def test_keys_become_files_that_stay_in_their_folder(keys: list[str], names: lis
 def test_files_never_fall_together() -> None:
     keys = ["x.jpg.jpg", "x.jpg", "x.png", "x.JPG", "x.jpg.1", "x"]
     assert len({name.lower() for name in file_names(keys)}) == len(keys)
+
+
+# ---- one word for each unit, at a desk
+
+REGIONS = Request(  # an L of three pixels, one pixel; and two in another image
+    1,
+    torch.tensor([0, 0, 0, 0, 2, 2]),
+    torch.tensor([0, 6, 7, 23, 3, 4]),
+    torch.tensor([3, 1, 2]),
+)
+IDS = ["a/eins.png#1,0", "a/eins.png#3,5", "drei#0,3"]
+
+
+def regions(folder: Path, **knobs: Any) -> People:
+    return People(folder / "questions", POOL, CLASSES, SIZES, unit="region", **knobs)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Desk:
+    with pytest.raises(
+        AwaitingLabels, match=r"answer on a page with `ducats label .*README\.txt.*`ducats push"
+    ):
+        regions(tmp_path)(REGIONS)
+    return Desk(tmp_path / "questions")
+
+
+def say(desk: Desk, question: str, word: str, who: str = "anna", **more: Any) -> None:
+    assert (
+        desk.receive([{"question": question, "word": word, "who": who, **more}], via="test")[0].refused
+        is None
+    )
+
+
+def test_a_question_for_each_unit_with_its_place(desk: Desk) -> None:
+    sheet = desk.sheet(1)
+    assert [question.id for question in sheet.questions] == IDS
+    assert sheet.questions[0].place == Place(1, 0, 4, 6, ((0, 1), (6, 2)))
+    assert {q.picture for q in sheet.questions} == {"overlays/a/eins.png", "overlays/drei.png"}
+    with (sheet.folder / "pixels.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["id"], row["y"], row["x"], row["pixels"]) for row in rows] == [
+        (IDS[0], "1", "0", "3"),
+        (IDS[1], "3", "5", "1"),
+        (IDS[2], "0", "3", "2"),
+    ]
+
+
+def test_a_word_labels_all_pixels_of_its_unit(desk: Desk, tmp_path: Path) -> None:
+    say(desk, IDS[0], "sky", seconds=2.0)
+    say(desk, IDS[1], "void", seconds=1.0)
+    with pytest.raises(AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images, .*drei.png is not there"):
+        regions(tmp_path)(REGIONS)
+    (desk.home(1) / "answers.csv").write_text("key,y,x,label\ndrei,0,3,road\n")
+    people = regions(tmp_path)
+    labels = people(REGIONS)
+    assert (labels.tolist(), labels.dtype) == ([1, 1, 1, VOID, 0, 0], torch.int8)
+    seconds = people.seconds_of(REGIONS)
+    assert seconds is not None
+    assert seconds.tolist() == [2.0, 1.0, 0.0]
+
+
+def test_label_pngs_fill_what_no_word_settled(desk: Desk, tmp_path: Path) -> None:
+    say(desk, IDS[0], "sky")
+    found = np.full((4, 6), 254, np.uint8)
+    found[3, 5] = 255
+    save(desk.home(1) / "answers" / "a" / "eins.png", found)
+    with pytest.raises(AwaitingLabels, match="2 of 6 pixels in 1 of 2 images"):
+        regions(tmp_path)(REGIONS)
+    assert desk.taken(1) is None
+    other = np.full((4, 6), 254, np.uint8)
+    other[0, 3], other[0, 4] = 0, 1  # a PNG may cut a unit
+    save(desk.home(1) / "answers" / "drei.png", other)
+    assert regions(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
+    assert desk.receive([{"question": IDS[1], "word": "road"}], via="test")[0].refused == "late"
+    assert regions(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
+
+
+def test_a_png_that_contradicts_a_person_is_named(desk: Desk, tmp_path: Path) -> None:
+    say(desk, IDS[0], "sky")
+    found = np.full((4, 6), 1, np.uint8)
+    found[1, 1] = 0
+    save(desk.home(1) / "answers" / "a" / "eins.png", found)
+    with pytest.raises(
+        UserError,
+        match=r"answers/a/eins\.png at x=1, y=1 is road, but anna says sky of 'a/eins\.png#1,0': write 254",
+    ):
+        regions(tmp_path)(REGIONS)
+    assert desk.taken(1) is None
+
+
+def test_disputes_about_pixels_are_told(tmp_path: Path) -> None:
+    with pytest.raises(AwaitingLabels):
+        regions(tmp_path, rule="agree")(REGIONS)
+    desk = Desk(tmp_path / "questions")
+    say(desk, IDS[2], "sky", "anna")
+    say(desk, IDS[2], "void", "bob")
+    with pytest.raises(AwaitingLabels, match=r"of 'drei#0,3' anna says sky and bob says void"):
+        regions(tmp_path, rule="agree")(REGIONS)
+
+
+def test_units_without_time_stay_whole(tmp_path: Path) -> None:
+    with pytest.raises(AwaitingLabels):
+        regions(tmp_path, seconds=lambda _: 3.0)(REGIONS)
+    desk = Desk(tmp_path / "questions")
+    found = np.full((4, 6), 254, np.uint8)
+    found[0, 0] = found[3, 5] = 0  # a third of the first unit, all of the second
+    save(desk.home(1) / "answers" / "a" / "eins.png", found)
+    say(desk, IDS[2], "sky", seconds=3.0)
+    assert regions(tmp_path)(REGIONS).tolist() == [-1, -1, -1, 0, 1, 1]
+
+
+@pytest.mark.parametrize("why", ["many", "whole", "unit"])
+def test_where_no_word_can_answer_pngs_do(tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    request, unit = REGIONS, "image" if why == "unit" else "region"
+    if why == "many":
+        monkeypatch.setattr("ducats.oracles.people.MOST", 2)
+    elif why == "whole":
+        request = Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24]))
+    people = People(tmp_path / "questions", POOL, CLASSES, SIZES, unit=unit)
+    with pytest.raises(AwaitingLabels, match=r"is not there: see .*README.txt, and give the same command"):
+        people(request)
+    folder = tmp_path / "questions" / "round-01"
+    assert not (folder / "terms.json").exists()
+    for name in ("a/eins.png", "drei.png"):
+        save(folder / "answers" / name, np.ones((4, 6), np.uint8))
+    assert people(request).tolist() == [1] * len(request)
+    assert people.seconds_of(request) is None

@@ -1,14 +1,16 @@
 import csv
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
 
-from ducats.domain import VOID, Images
+from ducats.answers import Desk
+from ducats.domain import UNLABELLED, VOID, Images
 from ducats.errors import AwaitingLabels, UserError
-from ducats.ledger import Request
+from ducats.ledger import Notes, Request
 from ducats.oracles import People
 
 POOL = Images(
@@ -153,3 +155,160 @@ def test_asking_again_does_not_write_the_questions_again(round_folder: Path) -> 
     with pytest.raises(AwaitingLabels):
         People(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
     assert (round_folder / "questions.csv").stat().st_mtime_ns == before
+
+
+# ---- several people, at a desk
+
+
+def oracle(folder: Path, **knobs: Any) -> People:
+    return People(folder / "questions", POOL, ["cat", "dog"], **knobs)
+
+
+def desk_of(folder: Path, **knobs: Any) -> Desk:
+    """A desk on which the request lies."""
+    with pytest.raises(AwaitingLabels):
+        oracle(folder, **knobs)(ASKED)
+    return Desk(folder / "questions")
+
+
+def say(desk: Desk, image: int, word: str, who: str, **more: Any) -> str | None:
+    answer = {"question": POOL.keys[image], "word": word, "who": who, **more}
+    return desk.receive([answer], via="test")[0].refused
+
+
+def test_the_desk_has_what_the_table_has_and_what_the_model_thought(tmp_path: Path) -> None:
+    known = np.array([0.9, 0.6, np.nan], np.float32)
+    zero = np.zeros(3, np.float32)
+    notes = Notes(np.array([1, 0, -1], np.int16), known, known / 2, zero, known / 3, zero, np.full(3, -1))
+    rounds: list[int] = []
+
+    def noted(number: int) -> Notes:
+        rounds.append(number)
+        return notes
+
+    desk = desk_of(
+        tmp_path, notes=noted, query="spread", why="Far apart.", seconds=lambda number: 7.0 * number
+    )
+    sheet = desk.current()
+    assert sheet is not None
+    assert rounds == [2]
+    assert [question.id for question in sheet.questions] == [POOL.keys[i] for i in (4, 1, 3)]
+    assert [(q.guess, q.probability, q.u_dis) for q in sheet.questions] == [
+        ("dog", 0.9, 0.45),
+        ("cat", 0.6, 0.3),
+        (None, None, None),
+    ]
+    assert {q.segment for q in sheet.questions} == {None}
+    terms = sheet.terms
+    assert (terms.rule, terms.people, terms.unit, terms.query, terms.seconds) == (
+        *("first", 1, "image", "spread"),
+        14.0,
+    )
+    with (sheet.folder / "questions.csv").open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert list(rows[0])[-4:] == ["guess", "probability", "u_dis", "u_data"]
+    assert [(row["guess"], row["u_dis"]) for row in rows] == [("dog", "0.45"), ("cat", "0.3"), ("", "")]
+    assert oracle(tmp_path, notes=noted).wants_notes
+    assert not oracle(tmp_path).wants_notes
+
+
+def test_a_round_from_before_there_were_desks_is_laid_out_as_it_is(tmp_path: Path) -> None:
+    folder = desk_of(tmp_path).home(2)
+    for name in ("terms.json", "questions.jsonl"):
+        (folder / name).unlink()
+    before = (folder / "questions.csv").stat().st_mtime_ns
+    desk = desk_of(tmp_path)
+    assert len(desk.sheet(2).questions) == 3
+    assert (folder / "questions.csv").stat().st_mtime_ns == before
+
+
+def test_labels_of_people_who_agree_come_in_the_order_of_asking(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path, rule="agree")
+    for who in ("anna", "bob"):
+        for image, word in ((1, "void"), (3, "cat"), (4, "dog")):
+            assert say(desk, image, word, who, seconds=1.5) is None
+    people = oracle(tmp_path, rule="agree")
+    labels = people(ASKED)
+    assert (labels.tolist(), labels.dtype) == ([1, VOID, 0], torch.int64)
+    seconds = people.seconds_of(ASKED)
+    assert seconds is not None
+    assert (seconds.tolist(), seconds.dtype) == ([3.0, 3.0, 3.0], torch.float32)
+    assert say(desk, 1, "cat", "anna") == "late"
+    assert oracle(tmp_path, rule="agree")(ASKED).tolist() == [1, VOID, 0]
+
+
+def test_waiting_says_what_is_open_what_is_disputed_and_the_ways_on(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path, rule="agree")
+    say(desk, 4, "cat", "anna")
+    say(desk, 4, "cat", "bob")
+    say(desk, 1, "cat", "anna")
+    say(desk, 1, "dog", "bob")
+    with pytest.raises(AwaitingLabels) as pause:
+        oracle(tmp_path, rule="agree")(ASKED)
+    said = str(pause.value)
+    assert f"round 2 waits for 2 of 3 labels, first {POOL.keys[1]!r}; 1 is disputed (rule agree)" in said
+    assert f"of {POOL.keys[1]!r} anna says cat and bob says dog" in said
+    for way in (
+        f"`ducats label {tmp_path}`",
+        "answers.csv",
+        f"`ducats push {tmp_path}`",
+        "same command again",
+    ):
+        assert way in said
+
+
+def test_what_people_had_no_time_for_is_unlabelled(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path, seconds=lambda _: 5.0)
+    say(desk, 1, "dog", "anna", seconds=5.0)
+    people = oracle(tmp_path, seconds=lambda _: 5.0)
+    assert people(ASKED).tolist() == [UNLABELLED, 1, UNLABELLED]
+    seconds = people.seconds_of(ASKED)
+    assert seconds is not None
+    assert seconds.tolist() == [0.0, 5.0, 0.0]
+
+
+def test_files_and_the_desk_are_one(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path)
+    say(desk, 4, "cat", "anna")
+    folder = desk.home(2)
+    (folder / "answers-bob.csv").write_text(f"key,label\n{key(1)},dog\n", encoding="utf-8")
+    with pytest.raises(AwaitingLabels, match=r"waits for 1 of 3 labels, first 'sub dir/ü3,x\.png'"):
+        oracle(tmp_path)(ASKED)
+    (folder / "answers.csv").write_text(f"key,label\n{key(3)},unsure\n", encoding="utf-8")
+    with pytest.raises(AwaitingLabels, match="waits for 1 of 3 labels"):
+        oracle(tmp_path)(ASKED)
+    assert oracle(tmp_path).seconds_of(ASKED) is None
+    (folder / "answers.csv").write_text(f"key,label\n{key(3)},void\n", encoding="utf-8")
+    people = oracle(tmp_path)
+    assert people(ASKED).tolist() == [0, 1, VOID]
+    assert people.seconds_of(ASKED) is None  # nobody said
+    assert {one.who for one in desk.answers()} == {"anna", "bob", "files"}
+
+
+def test_files_of_earlier_rounds_are_read_and_never_stop_the_run(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path)
+    for image in (1, 3, 4):
+        say(desk, image, "cat", "anna")
+    oracle(tmp_path)(ASKED)
+    (desk.home(2) / "answers.csv").write_text(f"key,label\n{key(1)},dog\nnowhere,cat\n", encoding="utf-8")
+    (desk.home(2) / "answers-x.csv").write_bytes(b"\xff")
+    with pytest.raises(AwaitingLabels, match="round 3 waits for 1 label: "):
+        oracle(tmp_path)(Request(3, torch.tensor([0]), torch.tensor([0])))
+    assert [one.refused for one in desk.answers()[3:]] == ["late", "foreign"]
+
+
+def test_a_new_class_is_refused_or_kept_as_void(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path)
+    (desk.home(2) / "answers.csv").write_text(f"key,label\n{key(1)},horse\n", encoding="utf-8")
+    with pytest.raises(UserError, match="'horse' is no class"):
+        oracle(tmp_path)(ASKED)
+    assert [one.refused for one in desk.answers()] == ["no class"]
+    other = desk_of(tmp_path / "open", new_classes=True)
+    for image, word in ((4, "horse"), (1, "horse"), (3, "dog")):
+        assert say(other, image, word, "anna") is None
+    assert oracle(tmp_path / "open", new_classes=True)(ASKED).tolist() == [VOID, VOID, 1]
+
+
+def test_a_wrong_knob_is_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="rule must be one of"):
+        oracle(tmp_path, rule="loudest")

@@ -12,7 +12,7 @@ UNDO_WORD = ""  # what this person said before is withdrawn
 
 Kind = Literal["class", "void", "new", "unsure", "skip", "undo", "none"]
 
-LONGEST = 500  # characters of an answer that makes no sense; the rest is not kept
+LONGEST = 500  # characters of a word or a name; of what makes no sense the rest is not kept
 
 
 @dataclass(frozen=True)
@@ -65,4 +65,9 @@ def kind_of(word: str, classes: Sequence[str]) -> tuple[Kind, str]:
 
 def malformed(raw: Any, when: str, via: str) -> Answer:
     """A record of something that is no answer."""
-    return Answer("", str(raw)[:LONGEST], "none", "", when, via, refused="malformed")
+    return Answer("", clean(str(raw)[:LONGEST]), "none", "", when, via, refused="malformed")
+
+
+def clean(text: str) -> str:
+    """The text without halves of characters, which JSON can bring and no file can hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")

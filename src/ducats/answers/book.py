@@ -58,11 +58,12 @@ class Book:
         finally:
             os.close(file)
         if new:  # without this the name itself may be lost in a power cut
-            folder = os.open(self.path.parent, os.O_RDONLY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
+            _flush(self.path.parent)
+
+    def flush(self) -> None:
+        """Have on disk what was written: a line that is there may be of a write whose flush failed."""
+        if self.path.exists():
+            _flush(self.path)
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -72,3 +73,11 @@ class Book:
             if fcntl is not None:
                 fcntl.flock(lock, fcntl.LOCK_EX)
             yield
+
+
+def _flush(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

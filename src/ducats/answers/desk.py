@@ -2,13 +2,13 @@
 
 import json
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from ducats.answers.answer import Answer, kind_of, malformed
+from ducats.answers.answer import LONGEST, Answer, clean, kind_of, malformed
 from ducats.answers.book import Book
 from ducats.answers.question import Sheet
 from ducats.answers.rules import Standing, standing
@@ -25,7 +25,7 @@ class Taken:
     words: Mapping[str, str]  # by question
     kinds: Mapping[str, str]
     seconds: Mapping[str, float]  # of people, for each question
-    because: str  # settled: all are; seconds: people's time is spent
+    because: str  # settled: all are, here or in label PNGs; seconds: people's time is spent
 
 
 class Desk:
@@ -39,10 +39,13 @@ class Desk:
         self.folder = folder
         self.book = Book(folder / "received.jsonl")
         self._sheets: dict[int, Sheet] = {}
+        self._taken: dict[int, Taken] = {}
+        # The newest round of each: what nobody had time for may be asked again.
         self._round_of: dict[str, int] = {}
-        self._by_question: dict[str, list[Answer]] = {}
+        self._entered: set[int] = set()  # rounds that are in it
+        self._heard: dict[tuple[int, str], list[Answer]] = {}  # by round and question
         self._refs: set[str] = set()
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[tuple[int, str], Standing] = {}
         self._seen = 0
         self._own = threading.RLock()
 
@@ -69,11 +72,12 @@ class Desk:
         numbers = self.rounds()
         return self.sheet(numbers[-1]) if numbers and self.taken(numbers[-1]) is None else None
 
-    def _sheet_of(self, question: str) -> Sheet | None:
-        if question not in self._round_of:
-            for number in set(self.rounds()) - set(self._round_of.values()):
+    def _look(self) -> None:
+        """Take note of rounds that were laid out meanwhile."""
+        for number in self.rounds():
+            if number not in self._entered:
                 self._round_of.update(dict.fromkeys(self.sheet(number).by_id, number))
-        return self.sheet(self._round_of[question]) if question in self._round_of else None
+                self._entered.add(number)
 
     # -- answers --------------------------------------------------------------------------------------
 
@@ -82,24 +86,31 @@ class Desk:
 
         Args:
             given: ``question`` and ``word``, and ``who``, ``seconds``, ``ref`` where they are known. One
-                whose ``ref`` is in the book already is not put down again.
+                whose ``ref`` is in the book already is not put down again. ``refused`` says why an answer
+                cannot count, where who brings it knows that already.
             via: how they came.
 
         Returns:
             What was put down, in order; ``refused`` says why an answer does not count.
         """
         with self._own, self.book.held():
+            self._look()
             self._catch_up()
             when = datetime.now(UTC).isoformat(timespec="milliseconds")
-            answers = []
+            answers: list[Answer] = []
+            again = False
+            refs: set[str] = set()  # known once they are on disk: what a full disk refused may come again
             for raw in given:
                 ref = raw.get("ref") if isinstance(raw, Mapping) else None
-                if isinstance(ref, str) and ref in self._refs:
+                if isinstance(ref, str) and (clean(ref) in self._refs or clean(ref) in refs):
+                    again = True
                     continue
                 answers.append(self._examined(raw, when, via))
                 if isinstance(ref, str):
-                    self._refs.add(ref)
+                    refs.add(clean(ref))
             self.book.append(answers)
+            if again and not answers:
+                self.book.flush()
             self._catch_up()
         return answers
 
@@ -108,25 +119,29 @@ class Desk:
             return malformed(raw, when, via)
         question, word, who = raw.get("question"), raw.get("word"), raw.get("who", "")
         seconds, ref = raw.get("seconds"), raw.get("ref")
+        refused = str(raw["refused"])[:LONGEST] if raw.get("refused") else None
         if not (isinstance(question, str) and isinstance(word, str) and isinstance(who, str)):
             return malformed(raw, when, via)
         if isinstance(seconds, bool) or not (seconds is None or isinstance(seconds, int | float)):
             return malformed(raw, when, via)
+        if len(word) > LONGEST or len(who) > LONGEST:
+            return malformed(raw, when, via)
         if seconds is not None and not 0 <= seconds <= MOST_SECONDS:
             seconds = None  # a clock that was wrong, or a page left open: no cost that can be believed
-        known: dict[str, Any] = {"who": who, "when": when, "via": via, "seconds": seconds}
-        known["ref"] = ref if isinstance(ref, str) else None
-        sheet = self._sheet_of(question)
-        if sheet is None:
-            return Answer(question, word, "none", refused="foreign", **known)
-        kind, word = kind_of(word, sheet.terms.classes)
-        known["round"] = sheet.terms.round
-        refused = None
-        if kind == "new" and not sheet.terms.new_classes:
-            refused = "no class"
-        elif self.taken(sheet.terms.round) is not None:
-            refused = "late"
-        return Answer(question, word, kind, refused=refused, **known)
+        known: dict[str, Any] = {"who": clean(who), "when": when, "via": via, "seconds": seconds}
+        known["ref"] = clean(ref) if isinstance(ref, str) else None
+        number = self._round_of.get(question)
+        if number is None:
+            return Answer(
+                clean(question[:LONGEST]), clean(word), "none", refused=refused or "foreign", **known
+            )
+        terms = self.sheet(number).terms
+        kind, word = kind_of(clean(word), terms.classes)
+        if kind == "new" and not terms.new_classes:
+            refused = refused or "no class"
+        elif self.taken(number) is not None:
+            refused = refused or "late"
+        return Answer(question, word, kind, round=number, refused=refused, **known)
 
     def _catch_up(self) -> None:
         answers = self.book.answers()
@@ -134,66 +149,67 @@ class Desk:
             if answer.ref is not None:
                 self._refs.add(answer.ref)
             if answer.question:
-                self._by_question.setdefault(answer.question, []).append(answer)
-                self._standings.pop(answer.question, None)
+                place = (answer.round, answer.question)
+                self._heard.setdefault(place, []).append(answer)
+                self._standings.pop(place, None)
         self._seen = len(answers)
 
     def answers(self, question: str | None = None) -> list[Answer]:
         """All that came, or all that came to one question, oldest first."""
         with self._own:
             self._catch_up()
-            return list(self.book.answers() if question is None else self._by_question.get(question, []))
+            if question is None:
+                return list(self.book.answers())
+            return [
+                answer for number in (0, *self.rounds()) for answer in self._heard.get((number, question), [])
+            ]
 
     def standing(self, question: str) -> Standing:
-        """How far a question is."""
+        """How far a question is; KeyError if it was never asked."""
         with self._own:
+            self._look()
             self._catch_up()
-            return self._standing(question)
+            return self._standing(self._round_of[question], question)
 
-    def _standing(self, question: str) -> Standing:
-        if question not in self._standings:
-            sheet = self._sheet_of(question)
-            if sheet is None:
-                raise KeyError(question)
-            self._standings[question] = standing(self._by_question.get(question, []), sheet.terms)
-        return self._standings[question]
+    def _standing(self, number: int, question: str) -> Standing:
+        place = (number, question)
+        if place not in self._standings:
+            self._standings[place] = standing(self._heard.get(place, []), self.sheet(number).terms)
+        return self._standings[place]
 
     def standings(self, number: int) -> dict[str, Standing]:
         """How far each question of a round is."""
         sheet = self.sheet(number)
         with self._own:
             self._catch_up()
-            for question in sheet.by_id:
-                if question not in self._standings:
-                    heard = self._by_question.get(question, [])
-                    self._standings[question] = standing(heard, sheet.terms)
-            return {question: self._standings[question] for question in sheet.by_id}
+            return {question: self._standing(number, question) for question in sheet.by_id}
 
     # -- labels ---------------------------------------------------------------------------------------
 
-    def take(self, number: int) -> Taken | None:
+    def take(self, number: int, *, elsewhere: Collection[str] = ()) -> Taken | None:
         """Close a round if it can be, and return its labels; None if it still waits.
 
         What is returned once is returned for ever: a run that is killed before it entered them goes on alike.
+
+        Args:
+            number: the round.
+            elsewhere: questions that nobody needs to settle here, as label PNGs answer them.
         """
         if (taken := self.taken(number)) is not None:
             return taken
         with self._own, self.book.held():
             found = self.standings(number)
-            bound = self.sheet(number).terms.seconds
+            terms = self.sheet(number).terms
             spent = sum(one.seconds for one in found.values())
             settled = {question: one for question, one in found.items() if one.state == "settled"}
-            if len(settled) < len(found) and (bound is None or spent < bound):
+            left = found.keys() - settled.keys() - set(elsewhere)
+            if left and (terms.seconds is None or spent < terms.seconds):
                 return None
-            because = "settled" if len(settled) == len(found) else "seconds"
-            sheet = self.sheet(number)
             words = {question: str(one.word) for question, one in settled.items()}
             value = {
-                "because": because,
+                "because": "seconds" if left else "settled",
                 "words": words,
-                "kinds": {
-                    question: kind_of(word, sheet.terms.classes)[0] for question, word in words.items()
-                },
+                "kinds": {question: kind_of(word, terms.classes)[0] for question, word in words.items()},
                 "seconds": {question: round(one.seconds, 3) for question, one in found.items()},
             }
             write_text_atomically(self.home(number) / "taken.json", json.dumps(value, ensure_ascii=False))
@@ -202,9 +218,11 @@ class Desk:
     def taken(self, number: int) -> Taken | None:
         """A round's labels if the run took them."""
         path = self.home(number) / "taken.json"
-        if not path.exists():
-            return None
-        try:
-            return Taken(**json.loads(path.read_text(encoding="utf-8")))
-        except (ValueError, TypeError) as error:
-            raise UserError(f"{path} was spoilt ({error}): restore it from a copy") from error
+        if number not in self._taken:
+            if not path.exists():
+                return None
+            try:
+                self._taken[number] = Taken(**json.loads(path.read_text(encoding="utf-8")))
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{path} was spoilt ({error}): restore it from a copy") from error
+        return self._taken[number]

@@ -45,7 +45,8 @@ class Question:
 
     def line(self) -> str:
         """As JSON, without what says nothing."""
-        return json.dumps({k: v for k, v in asdict(self).items() if v not in (None, "")}, ensure_ascii=False)
+        said = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "file")}
+        return json.dumps(said, ensure_ascii=False)
 
     @classmethod
     def read(cls, line: str | bytes) -> "Question":

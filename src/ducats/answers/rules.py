@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from ducats.answers.answer import VOID_WORD, Answer
 from ducats.answers.question import Terms
@@ -47,6 +47,33 @@ def agree(votes: Sequence[Vote], people: int) -> str | None:
 
 RULES: Mapping[str, Rule] = {"first": first, "newest": newest, "majority": majority, "agree": agree}
 PEOPLE: Mapping[str, int] = {"first": 1, "newest": 1, "majority": 3, "agree": 2}  # if it is not said
+
+
+def ruling(
+    *, rule: str = "first", people: int | None = None, unsure: str = "again", new_classes: bool = False
+) -> dict[str, Any]:
+    """What holds in all rounds of a run, checked: keyword arguments of ``Terms``.
+
+    Args:
+        rule: how several answers to one question become one: first, newest, majority, or agree: hold until
+            all say the same.
+        people: different people that must have answered a question; what the rule needs if it is None.
+        unsure: what an unsure answer comes to: ``again``, somebody else is asked; or ``void``.
+        new_classes: whether a name that is no class is kept, as void; refused otherwise.
+
+    >>> ruling(rule="agree")["people"], ruling(people=2)["rule"]
+    (2, 'first')
+    """
+    if rule not in RULES:
+        raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
+    if people is not None and (isinstance(people, bool) or not isinstance(people, int) or people < 1):
+        raise ValueError(f"people must be a whole number from 1, not {people!r}")
+    if unsure not in ("again", "void"):
+        raise ValueError(f"unsure must be again or void, not {unsure!r}")
+    if not isinstance(new_classes, bool):
+        raise ValueError(f"new_classes must be true or false, not {new_classes!r}")
+    needed = PEOPLE[rule] if people is None else people
+    return {"rule": rule, "people": needed, "unsure": unsure, "new_classes": new_classes}
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats import config as settings
+from ducats.answers.rules import ruling
 from ducats.assemble.making import check_oracle, make_objective, make_query, make_schedule, make_task
 from ducats.criteria import columns_of
 from ducats.data import DATASETS
@@ -50,6 +51,9 @@ def knobs_of(config: settings.Config) -> dict[str, str]:
             f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords
         )
         knobs[f"{name}.knobs"] = f"of {name_of(own)}: {given or 'none'}"
+    if config.oracle.name in ("auto", "people"):
+        given = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(ruling).parameters.values())
+        knobs["oracle.knobs"] = f"of people: {given}"
     return knobs
 
 

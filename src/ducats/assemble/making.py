@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from ducats import config as settings
-from ducats.budget import split_budget, split_pixels
+from ducats.answers.rules import ruling
+from ducats.budget import split_budget, split_pixels, time_of
 from ducats.data import DATASETS, require_options
 from ducats.data.decode import aspects
 from ducats.data.views import View
@@ -99,23 +100,54 @@ def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
                 "the oracle 'truth' needs the target's labels, and this data has none: use --oracle people, "
                 "or, for a benchmark whose target folders are classes, --truth"
             )
+        if config.oracle.knobs:
+            raise UserError(
+                f"the truth answers and has no knobs, but oracle.knobs is {config.oracle.knobs}: remove it, "
+                "or ask people with --oracle people"
+            )
         return Truth(shift.truth, config.task.resolution)
     if name == "people":
-        sizes = bought_sizes(shift.pool, config.task.resolution) if shift.source.of_pixels else None
-        return People(home.questions, shift.pool, shift.classes, sizes)
+        return _people(config, shift, home)
     own: Callable[..., Oracle] = look_up("oracle", {}, name)
     return bind("oracle", name, own, 1, config.oracle.knobs)(shift)
+
+
+def _people(config: settings.Config, shift: Shift, home: RunDir) -> People:
+    sizes = bought_sizes(shift.pool, config.task.resolution) if shift.source.of_pixels else None
+    strategy: Strategy | Query = look_up("query", QUERIES, config.query.name)
+    why = strategy.summary if isinstance(strategy, Strategy) else Strategy(strategy).summary
+    time = time_of(config.ask.budget, config.ask.seconds, config.ask.growth)
+
+    def left(number: int) -> float | None:
+        """Seconds of people that are not spent before a round."""
+        if time is None:
+            return None
+        ledger, before = home.bought(), number - 1
+        return time.left(ledger.seconds(before), ledger.units(before), ledger.timed(before))
+
+    return People(
+        home.questions,
+        shift.pool,
+        shift.classes,
+        sizes,
+        unit=config.task.bought if sizes is not None else "image",
+        notes=home.notes,
+        query=config.query.name,
+        why=why,
+        seconds=left,
+        **config.oracle.knobs,
+    )
 
 
 ORACLES = ("auto", "truth", "people")
 
 
 def check_oracle(oracle: settings.Part) -> None:
-    """Look an oracle and its knobs up; ours have none."""
-    if oracle.name in ORACLES and oracle.knobs:
-        raise UserError(
-            f"the oracle {oracle.name!r} has no knobs, but oracle.knobs is {oracle.knobs}: remove it"
-        )
+    """Look an oracle up and try its knobs; the truth has none."""
+    if oracle.name == "truth" and oracle.knobs:
+        raise UserError(f"the oracle 'truth' has no knobs, but oracle.knobs is {oracle.knobs}: remove it")
+    if oracle.name in ("auto", "people"):
+        build("oracle", oracle, bind("oracle", oracle.name, ruling, 0, oracle.knobs))
     if oracle.name not in ORACLES:
         bind(
             "oracle",
@@ -143,7 +175,11 @@ def make_plan(config: settings.Config, shift: Shift) -> Plan:
     after = settings.ask_epochs(config)
     train, ask, pool = config.train, config.ask, shift.pool
     pixels = shift.source.of_pixels and config.task.bought != "image"
-    if pixels:
+    time = time_of(ask.budget, ask.seconds, ask.growth)
+    budget: tuple[int, ...] = ()
+    if time is not None:
+        pixels = False
+    elif pixels:
         areas = bought_sizes(pool, config.task.resolution).prod(1).tolist()
         each = split_pixels(ask.budget, areas, len(after), ask.rounding)
         budget = tuple(sum(parts) for parts in zip(*each, strict=True))
@@ -156,9 +192,11 @@ def make_plan(config: settings.Config, shift: Shift) -> Plan:
         budget=budget,
         pixels=ask.budget if pixels else None,
         rounding=ask.rounding,
+        time=time,
         batch_size=train.batch_size,
         steps_per_epoch=train.steps_per_epoch,
         labelled_batches=train.labelled_batches,
+        together=train.together,
         source_sampling=train.source_sampling,
         optimisation=Optimisation(
             lr=train.lr,

@@ -10,12 +10,24 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from ducats.cli import asking, sweeping, trained, training, tuning
+from ducats.cli import answering, asking, labelling, studio, sweeping, trained, training, tuning
 from ducats.cli.base import app, console
-from ducats.cli.leaving import leave_together, let_the_first_process_leave, say, stop_writing
+from ducats.cli.leaving import leave_at_once, leave_together, let_the_first_process_leave, say, stop_writing
 from ducats.errors import AwaitingLabels, UserError
 
-__all__ = ["app", "asking", "console", "main", "sweeping", "trained", "training", "tuning"]
+__all__ = [
+    "answering",
+    "app",
+    "asking",
+    "console",
+    "labelling",
+    "main",
+    "studio",
+    "sweeping",
+    "trained",
+    "training",
+    "tuning",
+]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -35,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         code = say(f"ducats: the system refused{where}: {error.strerror or error}", "red", 2)
-    leave_together()
+    several = leave_together()
     if code:
         let_the_first_process_leave()
+    if several:
+        leave_at_once(int(code or 0))
     sys.exit(code)

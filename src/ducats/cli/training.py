@@ -1,18 +1,31 @@
 """Commands that train: one run, and the demo."""
 
 import os
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
+from rich.console import Console
 
 from ducats.cli.base import app, console
-from ducats.errors import UserError
+from ducats.cli.leaving import rank
+from ducats.errors import AwaitingLabels, UserError
 from ducats.options import Settings, folder_of, task_of
+
+if TYPE_CHECKING:
+    from ducats.parts import Parts, Plan
 
 
 @app.command
-def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # noqa: B008 - never changed
+def run(
+    *,
+    settings: Settings = Settings(),  # noqa: B008 - never changed
+    out: Path | None = None,
+    wait: Annotated[bool, Parameter(negative=())] = False,
+    poll: float = 5.0,
+) -> int:
     """Train, ask for labels, learn, repeat. The same command goes on after a kill or a pause.
 
     With two folders and nothing else, DUC runs on an ImageNet ResNet-50 and asks people: questions with
@@ -25,7 +38,12 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
         settings: what to run.
         out: The run's folder. By default runs/DATA-METHOD-DIGEST (with a benchmark's task after DATA), so
             that one command means one folder.
+        wait: When people have to answer, do not end: look at their answers now and then, and go on when all
+            are there. Ctrl-C ends the waiting, and the same command goes on.
+        poll: Seconds between two looks, with --wait.
     """
+    if poll <= 0:
+        raise UserError(f"--poll {poll:g} is no time between two looks: give some seconds, as --poll 5")
     config = settings.load()
     import torch
 
@@ -56,13 +74,11 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
             console.print(f"warning: {lack}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     parts, plan = assemble(config, home)
     if fabric.is_global_zero:
-        rounds = "1 round" if len(plan.budget) == 1 else f"{len(plan.budget)} rounds"
-        what = "pixels" if parts.buys_pixels else "images, whole" if parts.source.of_pixels else "labels"
-        asked = f"{sum(plan.budget):,} {what} in {rounds}".replace(",", " ") if plan.budget else "no labels"
         console.print(
             f"{config.method} on {' '.join(filter(None, (config.data.name, task_of(config))))}: "
             f"{len(parts.source)} source images, "
-            f"{len(parts.pool)} target images, {len(parts.source.classes)} classes, {asked}; folder {folder}",
+            f"{len(parts.pool)} target images, {len(parts.source.classes)} classes, {asked(parts, plan)}; "
+            f"folder {folder}",
             highlight=False,
             soft_wrap=True,
         )
@@ -75,6 +91,7 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
             identity=config.identity(),
             speed=make_speed(config),
             listen=show,
+            wait=waiting(show.console, poll) if wait else None,
         )
     if fabric.is_global_zero:
         if finished:
@@ -86,8 +103,46 @@ def run(*, settings: Settings = Settings(), out: Path | None = None) -> int:  # 
         spent = f"{len(ledger)} labels spent"
         if parts.source.of_pixels:
             spent = f"{len(ledger)} pixels bought with {ledger.clicks()} clicks"
+        if (seconds := ledger.seconds()) is not None:
+            spent += f", {seconds / 60:.1f} minutes of people"
         console.print(f"{spent}; model in {folder}/model.safetensors{note}", soft_wrap=True)
     return 0
+
+
+def asked(parts: "Parts", plan: "Plan") -> str:
+    """What a plan asks for, in words."""
+    count = len(plan.ask_after)
+    if not count:
+        return "no labels"
+    rounds = "1 round" if count == 1 else f"{count} rounds"
+    if plan.time is not None:
+        what = f"{parts.task.unit.name}s" if parts.source.of_pixels else "labels"
+        about = f"about {plan.time.questions(None, 0, 0, count)} {what} each at {plan.time.answer:g} s"
+        return f"{plan.time} in {rounds}, {about}"
+    what = "pixels" if parts.buys_pixels else "images, whole" if parts.source.of_pixels else "labels"
+    return f"{sum(plan.budget):,} {what} in {rounds}".replace(",", " ")
+
+
+def waiting(to: Console, poll: float) -> Callable[[int, AwaitingLabels | UserError], None]:
+    """Say once in a round what is awaited, and once what is wrong with an answer; and wait for some time.
+
+    Args:
+        to: where it is said.
+        poll: seconds.
+    """
+    said = set[int | str]()
+
+    def wait(number: int, pause: AwaitingLabels | UserError) -> None:
+        wrong = isinstance(pause, UserError)
+        what = str(pause) if wrong else number  # how many are open changes with each answer
+        if rank() == 0 and what not in said:
+            more = f"with --wait it goes on by itself, with a look every {poll:g} s; Ctrl-C ends the waiting"
+            style = "red" if wrong else "yellow"
+            to.print(f"{pause} ({more})", style=style, highlight=False, markup=False, soft_wrap=True)
+        said.add(what)
+        time.sleep(poll)
+
+    return wait
 
 
 @app.command

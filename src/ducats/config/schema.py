@@ -125,6 +125,12 @@ class Train(Strict):
         description="even: bought images in batches of nearly one size; "
         "short_last: published, the last batch of a pass may be one image, doubled",
     )
+    together: Literal["apart", "target"] = Field(
+        "apart",
+        description="apart: published, bought and unlabelled target images pass through the network one "
+        "after the other; target: as one batch, so that few bought images do not set its batch statistics; "
+        "of images, not of pixels",
+    )
     source_sampling: Literal["shuffled", "rare_classes"] = Field(
         "shuffled",
         description="shuffled: each source image once in a pass; rare_classes: published for segmentation, "
@@ -165,7 +171,13 @@ class Ask(Strict):
     budget: int | str = Field(
         "5%",
         description="labels in all: a count (65), or a share of the pool (5%); of pixels also a count for "
-        "each image (40/image)",
+        "each image (40/image); or people's time (30min, 1.5h), shared evenly by the rounds",
+    )
+    seconds: float = Field(
+        5.0,
+        gt=0,
+        description="that an answer is thought to take, where ask.budget is a time and nobody's seconds are "
+        "known: before the first answers, or with the truth as oracle",
     )
     rounds: int | None = Field(
         None, ge=0, description="in how many questions the budget is spent; null: as many as `after`, or 5"
@@ -286,6 +298,11 @@ class Config(Strict):
         ask_epochs(self)
         if self.ask.growth != 1 and self.task.bought != "image":
             raise ValueError("ask.growth is for images: pixels are bought in equal rounds, ask.growth=1")
+        if self.train.together != "apart" and self.task.name == "segmentation":
+            raise ValueError(
+                "train.together is for images: of segmentation, what is bought and what is not lie in one "
+                "image already, train.together=apart"
+            )
         if self.ask.growth != 1 and self.ask.rounding == "ceil_per_round":
             raise ValueError("ask.growth needs ask.rounding=nearest_total: rounds that grow are not equal")
         return self
@@ -307,8 +324,9 @@ class Config(Strict):
 
 # Settings that came later, with the value that means what was before.
 LATER: Mapping[str, Mapping[str, Any]] = {
-    "ask": {"growth": 1.0},
+    "ask": {"growth": 1.0, "seconds": 5.0},
     "evaluation": {"source_share": 0.0},
+    "train": {"together": "apart"},
     "views": {"strong": None},
 }
 LATER_VIEWS: Mapping[str, Any] = {"randaugment": None, "cutout": 0.0}

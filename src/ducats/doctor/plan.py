@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ducats.budget import split_budget
+from ducats.budget import PeopleTime, split_budget, time_of
 from ducats.config import Config, View, ask_epochs
 from ducats.data.decode import SPARE_GB
 from ducats.data.exam import decide, held_out_of
@@ -122,6 +122,10 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
         yield Finding("note", "no labels are asked for (ask.rounds is 0)")
     if not after or not pool:
         return
+    time = time_of(config.ask.budget, config.ask.seconds, config.ask.growth)
+    if time is not None:
+        yield from _asked_time(config, found, pool, time)
+        return
     if found.of_pixels and config.task.bought != "image":
         yield from asked_pixels(config, found, pool, after)
         return
@@ -140,6 +144,32 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
             "note",
             f"people answer: a person will be asked for {spread} {what}{each and ' in each round'}, "
             f"in {len(labels)} {'round' if len(labels) == 1 else 'rounds'}; the run pauses each time",
+        )
+
+
+def _asked_time(config: Config, found: Survey, pool: int, time: PeopleTime) -> Iterator[Finding]:
+    """What a budget of people's time comes to, as far as that can be told before anyone answered."""
+    after = ask_epochs(config)
+    epochs, rounds = ", ".join(map(str, after)), "1 round" if len(after) == 1 else f"{len(after)} rounds"
+    what = f"{config.task.bought}s" if found.of_pixels else "labels"
+    first = time.questions(None, 0, 0, len(after))
+    yield Finding(
+        "note",
+        f"of {images(pool)} of the target, {what} are asked for until {time} are spent, in {rounds} after "
+        f"epoch {epochs} of {config.train.epochs}: about {first} in the first, at {time.answer:g} s each "
+        "(ask.seconds); later rounds go by what people took",
+    )
+    if config.task.bought == "image" and first * len(after) > pool:
+        yield Finding(
+            "warning",
+            f"{time} are enough for about {first * len(after)} labels, but the pool has {images(pool)}: "
+            "later rounds may find nothing left to ask; lower ask.budget",
+        )
+    oracle = config.oracle.name
+    if oracle == "people" or (oracle == "auto" and found.truth is False):
+        yield Finding(
+            "note",
+            f"people answer: the run pauses in each of {rounds}, and asks no more when {time} are spent",
         )
 
 

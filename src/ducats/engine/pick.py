@@ -40,7 +40,8 @@ def pick(
 ) -> Iterator[tuple[int, Picked]]:
     """Image by image, in order, the pixels that are worth a label; each process is given those of all.
 
-    Pixels compete inside their image. Nothing needed means no forward pass.
+    Pixels compete inside their image. Nothing needed means no forward pass; batches without any budget are
+    left out.
 
     Args:
         model: images to ``Output``.
@@ -58,6 +59,8 @@ def pick(
         head: the last layer's weights, if the strategy reads them.
     """
     batches = torch.arange(len(pool)).split(batch_size)
+    # People's time may reach for a few images only; the others need no pass.
+    batches = tuple(batch for batch in batches if any(budget[image] for image in batch.tolist()))
 
     def spent(index: Tensor, output: Output | None) -> list[tuple[int, Picked]]:
         found = []
@@ -65,6 +68,9 @@ def pick(
             check_finite(output.z)
         for place, image in enumerate(index.tolist()):
             z, features, told = None, None, None
+            if not budget[image]:
+                found.append((image, Picked(torch.zeros(0, dtype=torch.long))))
+                continue
             if output is not None:
                 z, features, told = _maps(output, place, sizes[image], strategy, task)
             picked = spend(

@@ -7,7 +7,7 @@ between them. A CUDA graph holds all launches of a step; to replay it is one. Wh
 
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -47,6 +47,7 @@ class Step:
         beside: witnesses, which learn in the same step.
         loose: what learns beside the network: its gradients are shortened by themselves, and a step may leave
             them out.
+        together: which streams of images pass through the network as one batch, a name from ``TOGETHER``.
     """
 
     def __init__(
@@ -60,8 +61,9 @@ class Step:
         clip: float | None = None,
         beside: Sequence[Companion] = (),
         loose: Iterable[nn.Parameter] = (),
+        together: str = "apart",
     ) -> None:
-        self.beside = beside
+        self.beside, self.together = beside, TOGETHER[together]
         self._loose = [parameter for parameter in loose if parameter.requires_grad]
         self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
         self.graphs, self.clip = graphs, clip
@@ -124,7 +126,7 @@ class Step:
                 group["lr"] = group["first_lr"] * rate
 
     def _plain(self, batch: Batch, source_weight: float) -> dict[str, Tensor]:
-        remembered = Remembered(self.model)
+        remembered = Remembered(self.model, self.together(batch))
         losses = self.objective(remembered, batch)
         for witness in self.beside:
             losses = losses | witness.losses(remembered, batch)
@@ -187,6 +189,26 @@ class Step:
             still.copy_(new, non_blocking=True)
         recorded.graph.replay()
         return recorded.losses
+
+
+def target_together(batch: Batch) -> Sequence[Tensor]:
+    """The target's images, with a label and without, where images have labels."""
+    known = [part.images for part in (batch.labelled, batch.certain) if part is not None]
+    if batch.unlabelled is None or not known or batch.source.labels.ndim > 1:
+        return ()
+    group = [batch.unlabelled, *known]
+    return group if len({images.shape[1:] for images in group}) == 1 else ()
+
+
+def none_together(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - one of several
+    """Each stream by itself, as published."""
+    return ()
+
+
+TOGETHER: Mapping[str, Callable[[Batch], Sequence[Tensor]]] = {
+    "apart": none_together,
+    "target": target_together,
+}
 
 
 def can_record(fabric: Fabric) -> bool:

@@ -7,6 +7,7 @@ at once.
 
 from ducats.ledger.book import Bought, Entry, Ledger, Resolution
 from ducats.ledger.maps import TargetMaps
+from ducats.ledger.middles import middles
 from ducats.ledger.notes import Notes
 from ducats.ledger.request import Asked, Block, Request, RequestWriter
 
@@ -21,4 +22,5 @@ __all__ = [
     "RequestWriter",
     "Resolution",
     "TargetMaps",
+    "middles",
 ]

@@ -83,6 +83,11 @@ class Addresses:
         return int(self.count.sum())
 
     @cached_property
+    def units_in_all(self) -> int:
+        """How many units there are; an address of a run without units is one."""
+        return int(np.where(self.units == 0, self.count, self.units).sum())
+
+    @cached_property
     def first(self) -> Array:
         """The place of each run's first address in the order of all."""
         return before(self.count)

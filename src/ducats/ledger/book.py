@@ -45,6 +45,8 @@ class _Round:
     addresses: Addresses
     label: Array  # one for each address
     clicks: int
+    seconds: Array  # of people, one for each unit, 0 where they are not known; empty if nobody's are
+    unanswered: float  # seconds that went into questions without an answer
 
 
 class Ledger:
@@ -104,6 +106,20 @@ class Ledger:
         """Clicks spent in the first so many rounds, or in all: connected pieces of one label in a unit."""
         return sum(r.clicks for r in self._rounds[:rounds])
 
+    def seconds(self, rounds: int | None = None) -> float | None:
+        """Seconds that people took in the first so many rounds, or in all; None if nobody's are known."""
+        some = self._rounds[:rounds]
+        known = any(r.unanswered or r.seconds.any() for r in some)
+        return sum(float(r.seconds.sum()) + r.unanswered for r in some) if known else None
+
+    def units(self, rounds: int | None = None) -> int:
+        """Units bought in the first so many rounds, or in all: what people answered at once."""
+        return sum(r.addresses.units_in_all for r in self._rounds[:rounds])
+
+    def timed(self, rounds: int | None = None) -> int:
+        """Of these units, those whose seconds are known."""
+        return sum(int(np.count_nonzero(r.seconds)) for r in self._rounds[:rounds])
+
     def counts(self, rounds: int | None = None) -> Tensor:
         """Labels spent on each image: ``(len(pool),)`` int64."""
         counts = np.zeros(len(self.keys), np.int64)
@@ -116,12 +132,16 @@ class Ledger:
         wide = any(r.label.dtype.itemsize > 1 for r in self._rounds[:rounds])
         return torch.int16 if wide else torch.int8
 
-    def append(self, request: Request, labels: Tensor) -> None:
+    def append(
+        self, request: Request, labels: Tensor, seconds: Tensor | None = None, unanswered: float = 0.0
+    ) -> None:
         """Enter one round; refuse anything but one answer per question, and any address asked before.
 
         Args:
-            request: what was asked.
+            request: what was asked; a round in which nothing was has no address.
             labels: ``(len(request),)`` integers in the request's order; VOID where no class applies.
+            seconds: that people took for each unit, ``(request.units,)``; 0 or NaN where they are not known.
+            unanswered: seconds that people took for questions that have no answer, and are not in the round.
         """
         if request.round != self.rounds + 1:
             raise ValueError(f"round {request.round} after {self.rounds} rounds")
@@ -134,6 +154,7 @@ class Ledger:
         if answers.dtype.kind not in "iu" or lowest < VOID or highest > np.iinfo(np.int16).max:
             raise ValueError(f"an answer must be a class, a whole number from 0 to 32767, or VOID ({VOID})")
         addresses = request.addresses
+        taken = _seconds(seconds, addresses.units_in_all)
         if addresses.image.max(initial=-1) >= len(self.keys):
             raise ValueError(f"image {addresses.image.max()} was asked for in a pool of {len(self.keys)}")
         clicks = self._examine(addresses, answers)
@@ -141,6 +162,10 @@ class Ledger:
         kept["label"] = (answers, np.int8 if highest <= np.iinfo(np.int8).max else np.int16)
         if addresses.units.any():
             kept["clicks"] = (clicks, np.uint32)
+        if taken.any():
+            kept["seconds"] = (taken, np.float32)
+        if unanswered:
+            kept["unanswered"] = (np.array(unanswered), np.float64)
         path = self._path(request.round)
         columns.write(path, kept)
         self._rounds.append(self._read(path))
@@ -238,13 +263,29 @@ class Ledger:
             addresses, label = Addresses.from_columns(found), found["label"]
             if len(label) != addresses.total:
                 raise ValueError(f"it has {len(label)} labels for {addresses.total} addresses")
+            seconds = found.get("seconds", np.zeros(0)).astype(np.float64)
+            if len(seconds) not in (0, addresses.units_in_all):
+                raise ValueError(f"it has {len(seconds)} times for {addresses.units_in_all} units")
         except columns.UNREADABLE as error:
             raise UserError(
                 f"{path} cannot be read ({error}): restore it from a copy, its labels were paid for"
             ) from error
         if addresses.image.max(initial=-1) >= len(self.keys):
             raise UserError(f"{path} names image {addresses.image.max()}, but the pool has {len(self.keys)}")
-        return _Round(addresses, label, int(found.get("clicks", addresses.count).sum()))
+        clicks = int(found.get("clicks", addresses.count).sum())
+        return _Round(addresses, label, clicks, seconds, float(found.get("unanswered", 0.0)))
+
+
+def _seconds(given: Tensor | None, units: int) -> Array:
+    """What people took for each unit, 0 where it is not known."""
+    if given is None:
+        return np.zeros(0)
+    if given.shape != (units,):
+        raise ValueError(f"asked for {units} units, got the seconds of {given.numel()}")
+    found: Array = given.detach().cpu().double().nan_to_num(0.0, torch.inf).numpy()
+    if (found < 0).any() or not np.isfinite(found).all():
+        raise ValueError("seconds must not be negative, nor beyond all bounds")
+    return found
 
 
 def _pairs(addresses: Addresses, runs: Array) -> tuple[Array, Array]:

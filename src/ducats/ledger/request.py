@@ -78,6 +78,28 @@ class Request:
         return torch.from_numpy(self.addresses.sizes(self._runs)[0]) if self.addresses.units.any() else None
 
     @property
+    def units(self) -> int:
+        """How many units there are: what is answered at once."""
+        return self.addresses.units_in_all
+
+    def only(self, kept: Tensor) -> "Request":
+        """The same request without some of its units.
+
+        Args:
+            kept: ``(Q,)`` bool, which addresses stay: of each unit all or none.
+        """
+        if kept.shape != (len(self),):
+            raise ValueError(f"{len(self)} addresses were asked for, but {kept.numel()} are kept or dropped")
+        sizes = self.addresses.sizes(self._runs)[0]
+        stays = _array(kept.bool())
+        owner = np.repeat(np.arange(len(sizes)), sizes)
+        left = np.bincount(owner[stays], minlength=len(sizes))
+        if ((left != 0) & (left != sizes)).any():
+            raise ValueError("a unit is answered as a whole or not at all")
+        unit = torch.from_numpy(sizes[left > 0]) if self.addresses.units.any() else None
+        return Request(self.round, self.image[kept.bool()], self.position[kept.bool()], unit)
+
+    @property
     def _runs(self) -> Array:
         return np.arange(len(self.addresses.image))
 

@@ -7,9 +7,10 @@ run, so it must be in parameters and buffers.
 
 import copy
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import accumulate
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -148,10 +149,13 @@ class Remembered:
 
     Args:
         model: images to ``Output``; each set of images passes through it once.
+        together: sets of images that pass as one batch, whichever of them is looked at first: batch
+            statistics of three bought images are no statistics.
     """
 
-    def __init__(self, model: nn.Module) -> None:
+    def __init__(self, model: nn.Module, together: Sequence[Tensor] = ()) -> None:
         self._model = model
+        self._together = together
         # The images, too: an address must not be used again.
         self._said: dict[int, tuple[Tensor, Output]] = {}
         self._aside: dict[int, tuple[Tensor, Output]] = {}
@@ -163,7 +167,10 @@ class Remembered:
     def __call__(self, images: Tensor) -> Output:
         """What the model says, with gradients."""
         if id(images) not in self._said:
-            self._said[id(images)] = (images, self._model(images))
+            group = self._together if any(images is other for other in self._together) else (images,)
+            outputs = self._model(torch.cat(tuple(group))) if len(group) > 1 else self._model(images)
+            for some, output in zip(group, parted(outputs, [len(some) for some in group]), strict=True):
+                self._said[id(some)] = (some, output)
         return self._said[id(images)][1]
 
     def aside(self, images: Tensor) -> Output:
@@ -181,6 +188,21 @@ class Remembered:
             finally:
                 self._model.train(training)
         return self._aside[id(images)][1]
+
+
+def parted(output: Output, lengths: Sequence[int]) -> list[Output]:
+    """What was said of a batch, cut into what was said of its parts."""
+    if len(lengths) == 1:
+        return [output]
+    ends = list(accumulate(lengths))
+    return [
+        output._replace(
+            z=output.z[end - length : end],
+            features=None if output.features is None else output.features[end - length : end],
+            told=output.told and {name: said[end - length : end] for name, said in output.told.items()},
+        )
+        for end, length in zip(ends, lengths, strict=True)
+    ]
 
 
 class Still(nn.Module):

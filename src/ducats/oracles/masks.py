@@ -3,12 +3,11 @@
 An answer is a PNG with one channel, of the mask's size, with class ids where the mask is white.
 """
 
-import csv
-import io
 from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +15,11 @@ from PIL import Image
 from torch import Tensor
 
 from ducats import files
-from ducats.domain import VOID, Images
+from ducats.answers import Question
+from ducats.domain import UNLABELLED, VOID, Images
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import Request
+from ducats.oracles.laying import THOUGHTS, thought_cells, write_table
 from ducats.oracles.picture import picture
 
 DARK = 0.35  # what is left of the light where nothing is asked
@@ -31,7 +32,9 @@ names the files.
 Answer each picture with a PNG of one channel and of the mask's size in answers/, with ids from classes.txt \
 at these pixels: {void} means that no class applies, {waiting} that a pixel is not answered yet, and all \
 other pixels are ignored, so a whole label map from any annotation tool will do.
-When all files are there, give the same command again.
+Where there is a pixels.csv, one word answers each of its lines, and both ways may be mixed: copy it to \
+answers.csv and fill in the column `label`.
+When all is answered, give the same command again.
 """
 
 
@@ -53,50 +56,80 @@ class Codes:
         return "".join(f"{code} {name}\n" for code, name in known)
 
 
-def answer(folder: Path, request: Request, pool: Images, classes: Sequence[str], sizes: Tensor) -> Tensor:
-    """Return the answers to a request for pixels, or ask and raise ``AwaitingLabels``.
+class Answers:
+    """What the label PNGs of a round say.
 
     Args:
-        folder: of this round.
+        folder: of the round.
         request: what is asked.
-        pool: the images that may be asked for.
-        classes: their names.
+        names: of each image's file.
         sizes: ``(N, 2)``, height and width of each image in which positions count.
+        classes: how many there are.
+
+    Raises:
+        UserError: a file is no answer.
     """
-    codes, names = Codes(len(classes)), file_names(pool.keys)
-    if not (folder / "questions.csv").exists():
-        _ask(folder, request, pool, classes, sizes, names, codes)
-    answers = torch.empty(len(request), dtype=torch.int8 if len(classes) <= 127 else torch.int16)
-    asked, missing, images, first = 0, 0, 0, ""
-    for image, position, place in request.by_image():
-        asked += 1
-        path = folder / "answers" / names[image]
-        height, width = sizes[image].tolist()
-        found = _read(path, width, height)
-        if found is None:
-            missing, images = missing + len(position), images + 1
-            first = first or f"{path} is not there"
-            continue
-        given = found[position]
+
+    def __init__(
+        self, folder: Path, request: Request, names: Sequence[str], sizes: Tensor, classes: int
+    ) -> None:
+        self.folder, self.request, self.names, self.sizes = folder, request, names, sizes
+        self.codes = Codes(classes)
+        # In the request's order; UNLABELLED where nothing is said.
+        self.labels = torch.full(
+            (len(request),), UNLABELLED, dtype=torch.int8 if classes <= 127 else torch.int16
+        )
+        for image, position, place in request.by_image():
+            height, width = sizes[image].tolist()
+            found = _read(self.path(image), width, height)
+            if found is not None:
+                self.labels[place] = self._examined(image, position, found[position]).to(self.labels.dtype)
+
+    def path(self, image: int) -> Path:
+        """Where an image's answer is looked for."""
+        return self.folder / "answers" / self.names[image]
+
+    def _examined(self, image: int, position: Tensor, given: Tensor) -> Tensor:
+        codes, width = self.codes, int(self.sizes[image, 1])
         wrong = (given < 0) | ((given >= codes.classes) & (given != codes.void) & (given != codes.waiting))
         if bool(wrong.any()):
             y, x = divmod(int(position[wrong][0]), width)
             raise UserError(
-                f"{path} has {int(given[wrong][0])} at x={x}, y={y}, which is no class: use the ids in "
-                f"{folder / 'classes.txt'}"
+                f"{self.path(image)} has {int(given[wrong][0])} at x={x}, y={y}, which is no class: use the "
+                f"ids in {self.folder / 'classes.txt'}"
             )
-        waiting = int((given == codes.waiting).sum())
-        if waiting:
-            missing, images = missing + waiting, images + 1
-            first = first or f"{path} still has {codes.waiting} at {waiting} of them"
+        given[given == codes.waiting] = UNLABELLED
         given[given == codes.void] = VOID
-        answers[place] = given.to(answers.dtype)
-    if missing:
-        raise AwaitingLabels(
-            f"round {request.round} waits for {missing} of {len(request)} pixels in {images} of {asked} "
-            f"images, first {first}: see {folder / 'README.txt'}, and give the same command again"
-        )
-    return answers
+        return given
+
+    def where(self, place: int) -> str:
+        """An address in words: its file and its pixel."""
+        image = int(self.request.image[place])
+        y, x = divmod(int(self.request.position[place]), int(self.sizes[image, 1]))
+        return f"{self.path(image)} at x={x}, y={y}"
+
+    def whole(self, ways: str, more: str = "") -> Tensor:
+        """The labels if none is missing, or raise ``AwaitingLabels``.
+
+        Args:
+            ways: how to go on.
+            more: to be said of what is missing.
+        """
+        asked, missing, images, first = 0, 0, 0, ""
+        for image, _, place in self.request.by_image():
+            asked += 1
+            waiting = int((self.labels[place] == UNLABELLED).sum())
+            if waiting:
+                missing, images = missing + waiting, images + 1
+                there = self.path(image).exists()
+                lack = f"still has {self.codes.waiting} at {waiting} of them" if there else "is not there"
+                first = first or f"{self.path(image)} {lack}"
+        if missing:
+            raise AwaitingLabels(
+                f"round {self.request.round} waits for {missing} of {len(self.request)} pixels in {images} "
+                f"of {asked} images, first {first}{more}: {ways}"
+            )
+        return self.labels
 
 
 def file_names(keys: Sequence[str]) -> list[str]:
@@ -127,16 +160,27 @@ def _safe(key: str) -> str:
     return "/".join("__" if part == ".." else part for part in parts if part not in ("", ".")) or "_"
 
 
-def _ask(
+COLUMNS = ("number", "id", "label", "key", "y", "x", "pixels", "overlay", *THOUGHTS)
+
+
+def row(question: Question) -> list[Any]:
+    """A question's line of ``pixels.csv``."""
+    assert question.place is not None
+    place, pixels = question.place, sum(length for _, length in question.place.runs)
+    known = [question.key, place.y, place.x, pixels, question.picture, *thought_cells(question)]
+    return [question.number, question.id, "", *known]
+
+
+def ask(
     folder: Path,
     request: Request,
     pool: Images,
     classes: Sequence[str],
     sizes: Tensor,
     names: Sequence[str],
-    codes: Codes,
 ) -> None:
-    rows = []
+    """Write masks and overlays, and what their answers may say."""
+    rows, codes = [], Codes(len(classes))
     for image, position, _ in request.by_image():
         height, width = sizes[image].tolist()
         mask = np.zeros(height * width, np.uint8)
@@ -144,7 +188,10 @@ def _ask(
         mask = mask.reshape(height, width)
         name = names[image]
         files.write_atomically(folder / "masks" / name, partial(Image.fromarray(mask).save, format="PNG"))
-        shown = _overlay(picture(pool, image).resize((width, height)), mask > 0)
+        plain = picture(pool, image).resize((width, height))
+        if pool.files is None:  # an overlay hides what asked pixels look like, and no other file shows it
+            files.write_atomically(folder / "images" / name, partial(plain.save, format="PNG"))
+        shown = _overlay(plain, mask > 0)
         files.write_atomically(folder / "overlays" / name, partial(shown.save, format="PNG"))
         file = pool.files[image] if pool.files is not None else ""
         rows.append(
@@ -152,12 +199,8 @@ def _ask(
         )
     files.write_text_atomically(folder / "classes.txt", codes.lines(classes))
     files.write_text_atomically(folder / "README.txt", README.format(void=codes.void, waiting=codes.waiting))
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(["key", "pixels", "mask", "overlay", "answer", "file"])
-    writer.writerows(rows)
     # Last: a round whose questions are there is complete.
-    files.write_text_atomically(folder / "questions.csv", text.getvalue())
+    write_table(folder / "questions.csv", ["key", "pixels", "mask", "overlay", "answer", "file"], rows)
 
 
 def _overlay(shown: Image.Image, asked: np.typing.NDArray[np.bool_]) -> Image.Image:

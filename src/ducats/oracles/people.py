@@ -1,162 +1,202 @@
-"""People answer through files: questions with thumbnails out, a CSV of answers in; pixels: ``masks``."""
+"""People answer: on a page, in files, in a labelling tool; the run waits for them."""
 
-import csv
-import html
-import io
-from collections.abc import Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
-from PIL import Image
 from torch import Tensor
 
-from ducats.domain import VOID, Images
+from ducats import files
+from ducats.answers import Desk, Sheet, Terms
+from ducats.answers.question import MOST
+from ducats.answers.rules import ruling
+from ducats.answers.tables import bring
+from ducats.domain import UNLABELLED, VOID, Images
 from ducats.errors import AwaitingLabels, UserError
-from ducats.files import write_atomically, write_text_atomically
-from ducats.ledger import Request
-from ducats.oracles import masks
-from ducats.oracles.picture import picture
-
-VOID_WORD = "void"  # the answer "no class applies"
-THUMBNAIL = 256
+from ducats.ledger import Notes, Request
+from ducats.oracles import laying, masks, waiting
 
 
 class People:
-    """Writes the questions, pauses the run, and reads the answers when the same command comes back.
+    """Lays questions out, pauses the run, and takes the labels when the same command comes back.
 
     Args:
         folder: where to put the rounds; each gets a sub-folder.
         pool: the images that may be asked for.
         classes: names that an answer may give.
         sizes: where pixels are bought, each image's height and width, in which positions count: ``(N, 2)``.
+        rule: how several people's answers become one label: first, newest, majority or agree.
+        people: different people that must have answered a question; what the rule needs if it is None.
+        unsure: what an unsure answer comes to: again, or void.
+        new_classes: whether a name that is no class is kept, as void, or refused.
+        unit: what is bought at once; pixel if it is None and pixels are bought. A whole image's map is
+            answered by label PNGs alone.
+        notes: what the model thought of a round's units when it chose them, if that is known.
+        query: who chose.
+        why: in which words.
+        seconds: of people, after which a round ends with what is there; None: it waits.
     """
 
     def __init__(
-        self, folder: str | Path, pool: Images, classes: Sequence[str], sizes: Tensor | None = None
+        self,
+        folder: str | Path,
+        pool: Images,
+        classes: Sequence[str],
+        sizes: Tensor | None = None,
+        *,
+        rule: str = "first",
+        people: int | None = None,
+        unsure: str = "again",
+        new_classes: bool = False,
+        unit: str | None = None,
+        notes: Callable[[int], Notes | None] | None = None,
+        query: str = "",
+        why: str = "",
+        seconds: Callable[[int], float | None] | None = None,
     ) -> None:
-        self._folder = Path(folder)
-        self._pool = pool
-        self._classes = list(classes)
-        self._sizes = sizes
+        self._desk = Desk(Path(folder))
+        self._pool, self._classes, self._sizes = pool, list(classes), sizes
+        self._ruling = ruling(rule=rule, people=people, unsure=unsure, new_classes=new_classes)
+        self._unit = unit or ("image" if sizes is None else "pixel")
+        self._notes, self._query, self._why, self._seconds = notes, query, why, seconds
+        self._names = None if sizes is None else masks.file_names(pool.keys)
 
     def __call__(self, request: Request) -> Tensor:
-        """Return the answers, or ask and raise ``AwaitingLabels``."""
-        folder = self._folder / f"round-{request.round:02d}"
-        if self._sizes is not None:
-            return masks.answer(folder, request, self._pool, self._classes, self._sizes)
-        keys = [self._pool.keys[image] for image in request.image.tolist()]
-        if not (folder / "questions.csv").exists():
-            self._ask(folder, request, keys)
-        answers = self._answers(folder / "answers.csv", set(keys))
-        missing = [key for key in keys if key not in answers]
-        if missing and (folder / "answers.csv").exists():
-            raise AwaitingLabels(
-                f"round {request.round} waits for {len(missing)} of {len(keys)} labels, first "
-                f"{missing[0]!r}: fill them in in {folder / 'answers.csv'} and give the same command again"
-            )
-        if missing:
-            raise AwaitingLabels(
-                f"round {request.round} waits for {len(keys)} labels: copy {folder / 'questions.csv'} to "
-                f"answers.csv beside it, fill in the column `label` (thumbnails and class names lie there, "
-                f"too; `{VOID_WORD}` if no class applies), and give the same command again"
-            )
-        return torch.tensor([answers[key] for key in keys], dtype=torch.long)
+        """Return the labels, or ask and raise ``AwaitingLabels``.
 
-    def _ask(self, folder: Path, request: Request, keys: list[str]) -> None:
-        rows = []
-        for number, (image, key) in enumerate(zip(request.image.tolist(), keys, strict=True), start=1):
-            thumbnail = f"thumbnails/{number:04d}.png"
-            write_atomically(
-                folder / thumbnail, partial(_fitted(picture(self._pool, image)).save, format="PNG")
-            )
-            file = self._pool.files[image] if self._pool.files is not None else ""
-            rows.append({"number": number, "key": key, "label": "", "thumbnail": thumbnail, "file": file})
-        write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
-        write_text_atomically(folder / "questions.html", _contact_sheet(request.round, rows, self._classes))
-        text = io.StringIO()
-        writer = csv.DictWriter(text, ["number", "key", "label", "thumbnail", "file"], lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        # Last: a round whose questions are there is complete.
-        write_text_atomically(folder / "questions.csv", text.getvalue())
+        Where people's seconds are bounded and spent, what they did not answer is UNLABELLED.
+        """
+        self._lay(request)
+        for number in self._desk.rounds():
+            wrong = bring(self._desk, number) if number <= request.round else []
+            if wrong and number == request.round:
+                raise UserError(wrong[0])
+        return self._images(request) if self._sizes is None else self._pixels(request, self._sizes)
 
-    def _answers(self, path: Path, asked: set[str]) -> dict[str, int]:
-        if not path.exists():
-            return {}
-        answers: dict[str, int] = {}
-        lines: dict[str, int] = {}
-        for line, key, word in _read(path):
-            if key not in asked:
-                raise UserError(f"{path} line {line}: {key!r} was not asked in this round; remove the line")
-            if not word:
-                continue
-            label = self._label(word, f"{path} line {line}")
-            if key in answers:
-                doubled = "again" if answers[key] == label else "in contradiction"
-                raise UserError(
-                    f"{path} line {line}: {key!r} is answered {doubled} to line {lines[key]}; keep one"
-                )
-            answers[key], lines[key] = label, line
-        return answers
+    def seconds_of(self, request: Request) -> Tensor | None:
+        """Seconds that people took for each unit, in order, float32; None if that is not known."""
+        taken = self._desk.taken(request.round)
+        if taken is None or not any(taken.seconds.values()):
+            return None
+        questions = self._desk.sheet(request.round).questions
+        return torch.tensor([taken.seconds.get(question.id, 0.0) for question in questions])
 
-    def _label(self, word: str, where: str) -> int:
-        if word in self._classes:
-            return self._classes.index(word)
-        alike = [index for index, name in enumerate(self._classes) if name.lower() == word.lower()]
-        if len(alike) == 1:
-            return alike[0]
-        if word.lower() == VOID_WORD:
-            return VOID
-        shown = ", ".join(self._classes[:20]) + (", …" if len(self._classes) > 20 else "")
-        raise UserError(f"{where}: {word!r} is no class; write one of: {shown}, or {VOID_WORD}")
+    @property
+    def wants_notes(self) -> bool:
+        """Whether the run is to note what the model thinks of what it asks."""
+        return self._notes is not None
 
+    # -- asking ---------------------------------------------------------------------------------------
 
-def _fitted(picture: Image.Image) -> Image.Image:
-    scale = THUMBNAIL / max(picture.size)
-    width, height = (max(1, round(side * scale)) for side in picture.size)
-    return picture.resize((width, height))
+    def _lay(self, request: Request) -> None:
+        folder = self._desk.home(request.round)
+        tabled, laid = (folder / "questions.csv").exists(), (folder / "terms.json").exists()
+        if tabled and (laid or not self._one_by_one(request)):
+            return
+        if self._sizes is None:
+            questions = laying.of_images(request, self._pool, self._thoughts(request))
+            if not tabled:
+                files.write_text_atomically(folder / "classes.txt", "\n".join(self._classes) + "\n")
+                page = laying.contact_sheet(request.round, questions, self._classes)
+                files.write_text_atomically(folder / "questions.html", page)
+                laying.write_images(folder, request, questions, self._pool)
+        else:
+            assert self._names is not None
+            if not tabled:
+                masks.ask(folder, request, self._pool, self._classes, self._sizes, self._names)
+            if not self._one_by_one(request):
+                return
+            thought = self._thoughts(request)
+            questions = laying.of_pixels(request, self._pool, self._sizes, self._names, thought)
+            rows = [masks.row(question) for question in questions]
+            laying.write_table(folder / "pixels.csv", masks.COLUMNS, rows)
+        bound = self._seconds(request.round) if self._seconds is not None else None
+        terms = Terms(
+            request.round,
+            tuple(self._classes),
+            unit=self._unit,
+            query=self._query,
+            why=self._why,
+            seconds=bound,
+            **self._ruling,
+        )
+        Sheet.write(folder, terms, questions)
 
+    def _thoughts(self, request: Request) -> list[dict[str, Any]]:
+        notes = self._notes(request.round) if self._notes is not None else None
+        return laying.thoughts(notes, self._classes, request.units)
 
-def _contact_sheet(number: int, rows: Sequence[Mapping[str, object]], classes: Sequence[str]) -> str:
-    """All questions of a round on one page, to look at while answers.csv is filled in."""
-    figures = "".join(
-        f'<figure><img src="{row["thumbnail"]}" alt=""><figcaption>{row["number"]}: '
-        f"{html.escape(str(row['key']))}</figcaption></figure>"
-        for row in rows
-    )
-    style = (
-        "body{font:16px sans-serif;margin:1em}main{display:flex;flex-wrap:wrap;gap:1em}"
-        "figure{margin:0;width:180px}img{width:180px;height:180px;object-fit:contain;image-rendering:pixelated;"
-        "background:#eee}figcaption{overflow-wrap:anywhere;font-size:13px}"
-    )
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width">'
-        f"<title>Round {number}</title><style>{style}</style><h1>Round {number}: {len(rows)} questions</h1>"
-        f"<p>Classes: {html.escape(', '.join(classes))}; or {VOID_WORD}. "
-        "Write the answers into answers.csv.</p>"
-        f"<main>{figures}</main></html>\n"
-    )
+    def _one_by_one(self, request: Request) -> bool:
+        """Whether one word answers a unit, and there are not too many of them."""
+        if self._sizes is None:
+            return True
+        runs = request.addresses
+        areas = self._sizes.prod(1).numpy()[runs.image]
+        whole_image = (runs.units == 1) & (runs.count == areas) & (areas > 1)
+        return self._unit != "image" and request.units <= MOST and not whole_image.any()
 
+    # -- labels ---------------------------------------------------------------------------------------
 
-def _read(path: Path) -> list[tuple[int, str, str]]:
-    """Lines of an answer file as (line number, key, answer)."""
-    try:
-        with path.open(encoding="utf-8-sig", newline="") as file:
-            # Spreadsheets of half of Europe separate by semicolons.
-            head = file.readline()
-            file.seek(0)
-            reader = csv.DictReader(file, delimiter=";" if ";" in head and "," not in head else ",")
-            columns = set(reader.fieldnames or ())
-            if not {"key", "label"} <= columns:
-                raise UserError(
-                    f"{path} needs the columns `key` and `label` in its first line, not {sorted(columns)}"
-                )
-            return [
-                (reader.line_num, row["key"] or "", (row["label"] or "").strip())
-                for row in reader
-                if any((value or "").strip() for value in row.values() if isinstance(value, str))
-            ]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as UTF-8 text ({error}): save it as CSV UTF-8") from None
+    def _images(self, request: Request) -> Tensor:
+        taken = self._desk.take(request.round)
+        if taken is None:
+            raise AwaitingLabels(waiting.for_images(self._desk, request.round))
+        ids = [question.id for question in self._desk.sheet(request.round).questions]
+        return torch.tensor([self._label(taken.words.get(question)) for question in ids], dtype=torch.long)
+
+    def _label(self, word: str | None) -> int:
+        if word is None:
+            return UNLABELLED
+        return self._classes.index(word) if word in self._classes else VOID
+
+    def _pixels(self, request: Request, sizes: Tensor) -> Tensor:
+        """Labels of the book, and of PNGs where it has none."""
+        assert self._names is not None
+        folder, number = self._desk.home(request.round), request.round
+        png = masks.Answers(folder, request, self._names, sizes, len(self._classes))
+        how = f"see {folder / 'README.txt'}"
+        if not (folder / "terms.json").exists():
+            return png.whole(f"{how}, and give the same command again")
+        questions = self._desk.sheet(number).questions
+        count = torch.from_numpy(laying.unit_sizes(request))
+        png_units = [bool((part != UNLABELLED).all()) for part in png.labels.split(count.tolist())]
+
+        def filled(words: Mapping[str, str | None]) -> Tensor:
+            """A label for each address, of a word for each unit, or of the PNG."""
+            each = [self._label(words.get(question.id)) for question in questions]
+            book = torch.tensor(each, dtype=png.labels.dtype).repeat_interleave(count)
+            self._same(request, png, book, count)
+            return torch.where(book != UNLABELLED, book, png.labels)
+
+        # Contradictions first: they can be mended only before the round is closed.
+        filled({question: one.word for question, one in self._desk.standings(number).items()})
+        there = {question.id for question, whole in zip(questions, png_units, strict=True) if whole}
+        taken = self._desk.take(number, elsewhere=there)
+        if taken is None:
+            said = {question: one.word for question, one in self._desk.standings(number).items()}
+            png.labels = filled(said)
+            png.whole(waiting.ways(self._desk, how), waiting.disputes(self._desk, number))
+            return self._pixels(request, sizes)  # the last answer came in between
+        if taken.because == "seconds":  # a unit is bought as a whole or not at all
+            png.labels[~torch.tensor(png_units).repeat_interleave(count)] = UNLABELLED
+            return filled(taken.words)
+        png.labels = filled(taken.words)
+        return png.whole(f"{how}, and give the same command again")
+
+    def _same(self, request: Request, png: masks.Answers, book: Tensor, count: Tensor) -> None:
+        """Refuse a label PNG that contradicts what people said of the same pixel."""
+        wrong = ((png.labels != UNLABELLED) & (book != UNLABELLED) & (png.labels != book)).nonzero()
+        if not len(wrong):
+            return
+        place = int(wrong[0])
+        unit = int(torch.searchsorted(count.cumsum(0), place, right=True))
+        question = self._desk.sheet(request.round).questions[unit]
+        said = waiting.who_says_what(self._desk.standings(request.round)[question.id])
+        raise UserError(
+            f"{png.where(place)} is {self._name(int(png.labels[place]))}, but {said} of {question.id!r}: "
+            f"write {png.codes.waiting} (not answered yet) there, or let them change their answer"
+        )
+
+    def _name(self, label: int) -> str:
+        return "void" if label == VOID else self._classes[label]

@@ -11,6 +11,7 @@ from ducats.files import write_text_atomically
 from ducats.report import curves, provenance
 from ducats.report.classes import class_table, percent
 from ducats.report.kinds import IMAGES, Measure
+from ducats.report.people import people
 from ducats.report.read import Run, number
 from ducats.report.tables import MethodRow, Spread, by_kind, by_method, counted, methods, paper, shown
 from ducats.report.words import headline
@@ -74,6 +75,7 @@ def _content(runs: Sequence[Run]) -> dict[str, Any]:
         "reliability": {name: Markup(curves.reliability_diagram(runs, name)) for name in calibrated},
         "losses": {name: Markup(curves.loss_curves(runs, name)) for name in trained},
         "terms": curves.term_looks(runs),
+        "people": people(runs),
         "methods": names,
         "runs": _run_rows(runs),
         "settings": provenance.settings(runs),

@@ -13,7 +13,7 @@ from ducats.engine.step import familiar
 from ducats.errors import UserError
 from ducats.parts import Parts, Plan, check, describe, describe_data
 from ducats.progress import Listener, silence
-from ducats.run.story import Story
+from ducats.run.story import Story, Wait
 from ducats.rundir import RunDir
 
 AS_FAST_AS_IT_GOES = Speed()
@@ -28,6 +28,7 @@ def run(
     identity: Mapping[str, Any] | None = None,
     speed: Speed = AS_FAST_AS_IT_GOES,
     listen: Listener = silence,
+    wait: Wait | None = None,
 ) -> RunDir:
     """Run the plan in a folder, or go on with it; return the folder.
 
@@ -39,10 +40,12 @@ def run(
         identity: what the folder is checked against when the run goes on; plan and parts by default.
         speed: where images live and how steps run; whatever the device can do by default.
         listen: told of every step.
+        wait: called by each process while people have to answer, with the round and what is open, or what is
+            wrong with an answer; returns when it is time to look again. Without it the run ends there.
 
     Raises:
         UserError: bad input; says what to do.
-        AwaitingLabels: people have to answer; call again when they have.
+        AwaitingLabels: people have to answer and nobody waits; call again when they have.
     """
     check(parts, plan)
     fabric = fabric or _launched()
@@ -61,7 +64,7 @@ def run(
         home.release()
         return home
     try:
-        Story(parts, plan, home, fabric, settled, listen).tell()
+        Story(parts, plan, home, fabric, settled, listen, wait).tell()
     finally:
         home.release()
     return home

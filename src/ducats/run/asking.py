@@ -1,5 +1,6 @@
 """What is asked: images, pixels of each image, or whole images with all their pixels."""
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -8,19 +9,22 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from ducats.budget import split_pixels
+from ducats.answers.question import MOST
+from ducats.budget import dealt, split_pixels
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine.beside import Company, view_of
+from ducats.engine.notes import image_notes, pixel_notes
 from ducats.engine.pick import Asked, image_table, pick, whole
 from ducats.engine.processes import on_chief
 from ducats.engine.score import choose, table
 from ducats.engine.task import bought_sizes
-from ducats.ledger import Ledger, TargetMaps
+from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.parts import Parts, Plan, pixels_of
 from ducats.queries import Strategy
 from ducats.randomness import fork, seed_of
 from ducats.rows import Rows
 from ducats.rundir import RunDir
+from ducats.units import Picked, Unit
 
 
 @dataclass(frozen=True)
@@ -39,8 +43,12 @@ class Asking:
 
     def choose(self, number: int) -> None:
         """Choose for a question, and keep it as a request; the first process writes."""
+        count = on_chief(self.fabric, lambda: self._count(number))
+        if count == 0:
+            on_chief(self.fabric, lambda: self.home.keep_request(nothing(number)))
+            return
         if self.parts.source.of_pixels:
-            self._choose_pixels(number)
+            self._choose_pixels(number, count)
             return
         rows = table(
             self.model,
@@ -54,13 +62,50 @@ class Asking:
         )
         more = self._more(number)
         generator = fork(self.plan.seed, "query", number)
-        budget = self.plan.budget[number - 1]
+        budget = self.plan.budget[number - 1] if count is None else count
 
         def keep() -> None:
             targets = self.beside.askable(self.ledger().targets(number - 1), budget)
+            if not bool((targets == UNLABELLED).any()):  # there was time for more than the pool has
+                self.home.keep_request(nothing(number))
+                return
             self.home.keep_request(choose(self.strategy, rows, targets, budget, number, generator, **more))
 
         on_chief(self.fabric, keep)
+
+    def _count(self, number: int) -> int | None:
+        """How many questions people's time allows in a round; None if the budget is not a time."""
+        time, ledger, before = self.plan.time, self.ledger(), number - 1
+        if time is None:
+            return None
+        spent = ledger.seconds(before), ledger.units(before), ledger.timed(before)
+        return time.questions(*spent, rounds=len(self.plan.ask_after) - before)
+
+    def note(self, number: int) -> None:
+        """Keep what the model thinks of a request, if the oracle wants it and it is not there.
+
+        The images are looked at as they were when the request was chosen.
+        """
+        if not getattr(self.parts.oracle, "wants_notes", False):
+            return
+        request, done = on_chief(
+            self.fabric, lambda: (self.home.request(number), self.home.notes(number) is not None)
+        )
+        if done or request is None or not 0 < request.units <= MOST:
+            return
+        parts, plan = self.parts, self.plan
+        how: dict[str, Any] = {
+            "view": parts.views.scoring,
+            "batch_size": plan.scoring_batch,
+            "seed": seed_of(plan.seed, "query" if parts.source.of_pixels else "scoring", number),
+            "fabric": self.fabric,
+        }
+        if parts.source.of_pixels:
+            how |= {"task": parts.task, "sizes": bought_sizes(parts.pool, parts.task.resolution)}
+        notes = (pixel_notes if parts.source.of_pixels else image_notes)(
+            self.model, parts.pool, request, **how
+        )
+        on_chief(self.fabric, lambda: self.home.keep_notes(number, notes))
 
     def _more(self, number: int) -> dict[str, Any]:
         """What the strategy reads besides the pool: source images, weights of the last layer."""
@@ -81,8 +126,13 @@ class Asking:
             more["head"] = self.beside.head()
         return more
 
-    def _choose_pixels(self, number: int) -> None:
-        """Ask for pixels inside every image, or for all pixels of some images."""
+    def _choose_pixels(self, number: int, count: int | None) -> None:
+        """Ask for pixels inside every image, or for all pixels of some images.
+
+        Args:
+            number: of the question.
+            count: of units that may be asked for, if the budget is a time.
+        """
         parts, plan, asked = self.parts, self.plan, self.maps(number - 1).at
         how: dict[str, Any] = {
             "task": parts.task,
@@ -98,11 +148,19 @@ class Asking:
         if parts.task.whole_images:
             rows = image_table(self.model, parts.pool, self.strategy, **how)
             more = {"source": self._source_maps(how), "head": head}
-            on_chief(self.fabric, lambda: self._keep_whole(number, rows, asked, more))
+            on_chief(self.fabric, lambda: self._keep_whole(number, count, rows, asked, more))
             return
         areas, rounds = pixels_of(parts).tolist(), len(plan.ask_after)
-        assert plan.pixels is not None
-        budget = [part[number - 1] for part in split_pixels(plan.pixels, areas, rounds, plan.rounding)]
+        units: list[int] | None = None
+        if count is not None:
+            before = on_chief(self.fabric, lambda: self.ledger().units(number - 1))
+            units = dealt(before, before + count, len(areas))
+            budget = [
+                many * pixels_in(parts.task.unit, area) for many, area in zip(units, areas, strict=True)
+            ]
+        else:
+            assert plan.pixels is not None
+            budget = [part[number - 1] for part in split_pixels(plan.pixels, areas, rounds, plan.rounding)]
         picks = pick(self.model, parts.pool, self.strategy, budget=budget, head=head, **how)
         if not self.fabric.is_global_zero:
             for _ in picks:  # takes its part in the passes; the first process writes
@@ -110,6 +168,7 @@ class Asking:
             return
         with self.home.request_writer(number) as writer:
             for image, picked in picks:
+                picked = picked if units is None else first_of(picked, units[image])
                 writer.add(image, picked.position, picked.unit)
 
     def _source_maps(self, how: Mapping[str, Any]) -> Rows | None:
@@ -126,16 +185,48 @@ class Asking:
         read = replace(strategy, needs=strategy.source)
         return image_table(self.model, source.images, read, labels=source.labels, **how)
 
-    def _keep_whole(self, number: int, rows: Rows, asked: Asked, more: Mapping[str, Any]) -> None:
+    def _keep_whole(
+        self, number: int, count: int | None, rows: Rows, asked: Asked, more: Mapping[str, Any]
+    ) -> None:
         known = torch.full((len(rows),), UNLABELLED).index_fill_(
             0, self.ledger().counts(number - 1).nonzero().squeeze(1), 0
         )
         for image in (known == UNLABELLED).nonzero().squeeze(1).tolist():
             if not bool((asked(image) == UNLABELLED).any()):
                 known[image] = VOID  # nothing of it can be asked
-        budget, generator = self.plan.budget[number - 1], fork(self.plan.seed, "query", number)
+        budget, generator = (
+            self.plan.budget[number - 1] if count is None else count,
+            fork(self.plan.seed, "query", number),
+        )
+        if not bool((known == UNLABELLED).any()):  # there was time for more than the pool has
+            self.home.keep_request(nothing(number))
+            return
         request = choose(self.strategy, rows, known, budget, number, generator, **more)
         with self.home.request_writer(number) as writer:
             for image in request.image.tolist():
                 picked = whole(asked, image)
                 writer.add(image, picked.position, picked.unit)
+
+
+def nothing(number: int) -> Request:
+    """A request of a round in which nobody is asked."""
+    none = torch.zeros(0, dtype=torch.long)
+    return Request(number, none, none)
+
+
+def pixels_in(unit: Unit, area: int) -> int:
+    """How many pixels a unit has, of superpixels on average.
+
+    >>> pixels_in(Unit("region", side=3), 800), pixels_in(Unit("superpixel", superpixels=100), 801)
+    (9, 9)
+    """
+    if unit.name == "region":
+        return unit.side**2
+    return math.ceil(area / unit.superpixels) if unit.name == "superpixel" else 1
+
+
+def first_of(picked: Picked, units: int) -> Picked:
+    """No more than so many units: those cut at the image's border leave pixels for further ones."""
+    if picked.unit is None:
+        return Picked(picked.position[:units])
+    return Picked(picked.position[: int(picked.unit[:units].sum())], picked.unit[:units])

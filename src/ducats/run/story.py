@@ -2,7 +2,7 @@
 
 import copy
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.optim import SGD
 
 from ducats.dirichlet import compiled
-from ducats.domain import UNLABELLED, VOID, Labels
+from ducats.domain import UNLABELLED, Labels
 from ducats.engine import resident
 from ducats.engine.beside import Panorama, accompany
 from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
@@ -21,7 +21,7 @@ from ducats.engine.speed import Speed
 from ducats.engine.step import Step
 from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
 from ducats.engine.task import bought_sizes, headline
-from ducats.errors import UserError
+from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import TargetMaps
 from ducats.metrics import Tally, class_accuracy, compute, reliability
 from ducats.models import Evidential
@@ -30,18 +30,30 @@ from ducats.parts import Parts, Plan, near_at_hand, settle
 from ducats.progress import Event, Listener
 from ducats.randomness import global_seed
 from ducats.run.asking import Asking
+from ducats.run.buying import buy
 from ducats.rundir import RunDir
+
+# Told the round and what is open, or wrong with an answer; returns when it is time to look again.
+Wait = Callable[[int, AwaitingLabels | UserError], None]
 
 
 class Story:
     """One process's part in a run."""
 
     def __init__(
-        self, parts: Parts, plan: Plan, home: RunDir, fabric: Fabric, speed: Speed, listen: Listener
+        self,
+        parts: Parts,
+        plan: Plan,
+        home: RunDir,
+        fabric: Fabric,
+        speed: Speed,
+        listen: Listener,
+        wait: Wait | None = None,
     ) -> None:
         given, parts = parts, near_at_hand(parts, fabric.device, speed.images_on)
         self.where = speed.images_on
         self.parts, self.plan, self.home, self.fabric, self.listen = parts, plan, home, fabric, listen
+        self.wait = wait
         self.steps = plan.steps_per_epoch or steps_in_epoch(
             len(parts.source), len(parts.pool), plan.batch_size
         )
@@ -88,6 +100,7 @@ class Story:
             clip=clip,
             beside=witnesses,
             loose=self.bare.companions.parameters(),
+            together=plan.together,
         )
         self.compiled = bool(speed.compiled)
         self.epoch, self.seconds = 0, 0.0
@@ -120,7 +133,7 @@ class Story:
             elif self.plan.measure_every and self.epoch and self.epoch % self.plan.measure_every == 0:
                 self._measure(started, "check")
             if self.epoch in self.plan.ask_after:
-                self._ask()
+                started += self._ask()  # what people took is not the run's own time
             if self.epoch == self.plan.epochs:
                 break
             self._fit()
@@ -168,6 +181,7 @@ class Story:
 
     def _fit(self) -> None:
         targets, bought = self._known()
+        anything = on_chief(self.fabric, lambda: self.ledger.spent(self.answered) > 0)
         with (
             global_seed(self.plan.seed, "network", self.epoch, self.fabric.global_rank),
             compiled(self.compiled),
@@ -179,7 +193,7 @@ class Story:
                     targets,
                     self.fabric,
                     whole=bought,
-                    bought=self.answered > 0,
+                    bought=anything,
                     own=self.beside.own_labels(),
                 ),
                 self.plan.schedule,
@@ -201,6 +215,9 @@ class Story:
         record["labels"] = on_chief(self.fabric, lambda: self.ledger.spent(self.stage))
         if self.parts.source.of_pixels:
             record["clicks"] = on_chief(self.fabric, lambda: self.ledger.clicks(self.stage))
+        people = on_chief(self.fabric, lambda: self.ledger.seconds(self.stage))
+        if people is not None:
+            record["people_seconds"] = round(people, 3)
         if self.parts.test is not None:
             tally, counted = self._tally()
             record |= {"measured_on": self.parts.measured_on, **counted}
@@ -254,14 +271,29 @@ class Story:
         targets = on_chief(self.fabric, lambda: self.ledger.targets(self.stage))
         return (targets == UNLABELLED).nonzero().squeeze(1)
 
-    def _ask(self) -> None:
-        number = self.stage + 1
+    def _ask(self) -> float:
+        """Have the next question answered, if it is not; return the seconds for which people were awaited."""
+        number, waited = self.stage + 1, 0.0
         if on_chief(self.fabric, lambda: self.ledger.rounds) >= number:
-            return
+            return waited
         self._say("ask")
         if on_chief(self.fabric, lambda: self.home.request(number)) is None:
             self.asking.choose(number)
-        on_chief(self.fabric, lambda: self._buy(number))
+        self.asking.note(number)
+        awaited = False
+        while True:
+            try:
+                on_chief(self.fabric, lambda: self._buy(number))
+            except (AwaitingLabels, UserError) as pause:
+                # A slip in an answer must not end what waited for days: whoever made it can mend it.
+                awaited |= isinstance(pause, AwaitingLabels)
+                if self.wait is None or not awaited:
+                    raise
+                since = time.monotonic()
+                self.wait(number, pause)
+                waited += time.monotonic() - since
+            else:
+                return waited
 
     def _refresh(self) -> None:
         """Let what stands beside the model look at everything, if its time has come."""
@@ -289,18 +321,8 @@ class Story:
     def _buy(self, number: int) -> None:
         request = self.home.request(number)
         assert request is not None
-        labels = torch.as_tensor(self.parts.oracle(request))
-        labels = labels if self.parts.source.of_pixels else labels.long()
-        classes = len(self.parts.source.classes)
-        # Wide enough for every class: a narrow number would be compared with what is left of a large one.
-        labels = labels.to(torch.int16) if labels.dtype.itemsize == 1 else labels
-        wrong = labels[(labels != VOID) & ((labels < 0) | (labels >= classes))]
-        if len(wrong):
-            raise UserError(
-                f"the oracle answered {int(wrong[0])} in round {number}, but a label is 0 to {classes - 1} "
-                f"or VOID ({VOID}): nothing was entered"
-            )
-        self.ledger.append(request, labels)
+        classes, partly = len(self.parts.source.classes), self.plan.time is not None
+        buy(self.parts.oracle, request, self.ledger, classes, partly=partly)
 
     def _save(self) -> None:
         state = {

@@ -152,7 +152,11 @@ def buy_validation(config: Config, problem: Problem, count: int, folder: Path) -
             drawn = torch.randperm(len(pool), generator=fork(config.seed, "validation"))[:count]
             request = Request(1, drawn, torch.zeros_like(drawn))
             home.keep_request(request)
-        ledger.append(request, make_oracle(config, problem.shift, home)(request))
+        # Who answers is told the truth: these were drawn, and all of them are needed.
+        query = config.query.model_copy(update={"name": "random", "knobs": {}})
+        ask = config.ask.model_copy(update={"budget": count})
+        asked = config.model_copy(update={"query": query, "ask": ask})
+        ledger.append(request, make_oracle(asked, problem.shift, home)(request))
     return ledger.targets()
 
 

@@ -1,0 +1,128 @@
+"""What came in, in numbers: by round, by person, and where people said different things."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from ducats.answers.answer import Answer
+from ducats.answers.desk import Desk
+from ducats.answers.question import Question
+from ducats.answers.rules import Standing, Vote
+
+
+@dataclass(frozen=True)
+class RoundTally:
+    """How far a round is."""
+
+    round: int
+    asked: int
+    settled: int
+    open: int
+    disputed: int
+    void: int  # of the settled: no class applies
+    new: Mapping[str, int]  # of the settled: names that are no class, and how often
+    several: int  # questions that more than one person answered
+    alike: int  # of these, those of which all said the same
+    refused: Mapping[str, int]  # answers that do not count, by reason
+    taken: str  # because of what the run took the labels; empty if it did not yet
+
+
+@dataclass(frozen=True)
+class PersonTally:
+    """What one person did."""
+
+    who: str
+    answers: int  # that count: withdrawn, repeated and refused ones are not among them
+    void: int
+    unsure: int
+    seconds: float  # in all, whatever came of it
+    median_seconds: float | None  # of an answer; None if nothing is known
+    compared: int  # of the answers, those to settled questions that somebody else answered, too
+    agreed: int  # of these, those that are the label
+
+
+@dataclass(frozen=True)
+class Dispute:
+    """A question of which people said different things."""
+
+    round: int
+    question: Question
+    votes: tuple[Vote, ...]
+    accepted: str | None  # the label's word; None if there is none
+
+
+def rounds(desk: Desk) -> list[RoundTally]:
+    """Each round that was laid out, oldest first."""
+    refused: dict[int, Counter[str]] = {}
+    for answer in desk.answers():
+        if answer.refused is not None:
+            refused.setdefault(answer.round, Counter())[answer.refused] += 1
+    found = []
+    for number in desk.rounds():
+        standings, taken = desk.standings(number), desk.taken(number)
+        classes = set(desk.sheet(number).terms.classes)
+        states = Counter(one.state for one in standings.values())
+        words = [one.word for one in standings.values() if one.word is not None]
+        others = [word for word in words if word not in classes]
+        several = [one for one in standings.values() if len(one.votes) > 1]
+        found.append(
+            RoundTally(
+                number,
+                len(standings),
+                states["settled"],
+                states["open"],
+                states["disputed"],
+                void=others.count("void"),
+                new=Counter(word for word in others if word != "void"),
+                several=len(several),
+                alike=sum(not one.contradicting for one in several),
+                refused=dict(sorted(refused.get(number, Counter()).items())),
+                taken=taken.because if taken is not None else "",
+            )
+        )
+    return found
+
+
+def unplaced(desk: Desk) -> dict[str, int]:
+    """Answers that belong to no round, by the reason for which they were refused."""
+    return dict(sorted(Counter(str(a.refused) for a in desk.answers() if a.round == 0).items()))
+
+
+def persons(desk: Desk) -> list[PersonTally]:
+    """Everyone who answered, by name."""
+    heard: dict[str, list[Answer]] = {}
+    for answer in desk.answers():
+        if answer.refused is None:
+            heard.setdefault(answer.who, []).append(answer)
+    standings = [one for number in desk.rounds() for one in desk.standings(number).values()]
+    return [_person(who, given, standings) for who, given in sorted(heard.items())]
+
+
+def _person(who: str, given: Sequence[Answer], standings: Sequence[Standing]) -> PersonTally:
+    known = [(answer.seconds, answer.kind) for answer in given if answer.seconds is not None]
+    each = [seconds for seconds, kind in known if kind not in ("skip", "undo")]
+    mine = [(vote, one) for one in standings for vote in one.votes if vote.who == who]
+    compared = [(vote, one) for vote, one in mine if one.word is not None and len(one.votes) > 1]
+    return PersonTally(
+        who,
+        len(mine),
+        sum(vote.word == "void" for vote, _ in mine),
+        sum(who in one.unsure for one in standings),
+        sum(seconds for seconds, _ in known),
+        median(each) if each else None,
+        len(compared),
+        sum(vote.word == one.word for vote, one in compared),
+    )
+
+
+def disputes(desk: Desk) -> list[Dispute]:
+    """Questions of which people said different things, in the order of asking."""
+    found = []
+    for number in desk.rounds():
+        standings = desk.standings(number)
+        for question in desk.sheet(number).questions:
+            one = standings[question.id]
+            if one.contradicting:
+                found.append(Dispute(number, question, one.votes, one.word))
+    return found

@@ -1,0 +1,119 @@
+"""The pictures of a run's questions: found by question, never by path, and kept as long as they are near."""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Hashable
+from functools import lru_cache
+from pathlib import Path
+from typing import Literal
+
+from PIL import Image
+
+from ducats.answers import Question, Sheet
+from ducats.labelling.page.drawing import draw, encoded, mask_of, window
+from ducats.pictures import as_shown
+
+LARGEST, CROP, TILE = 1600, 720, 224  # pixels of the longer side
+WIDE = 4 / 3  # of a crop
+MEMORY = 64 << 20  # bytes of pictures that are kept
+
+View = Literal["whole", "crop", "context", "tile"]
+File = tuple[bytes, str]  # content, media type
+
+
+class Pictures:
+    """Makes pictures of questions, and keeps the latest."""
+
+    def __init__(self) -> None:
+        self._kept: OrderedDict[Hashable, File] = OrderedDict()
+        self._size = 0
+        self._own = threading.Lock()
+
+    def get(
+        self,
+        sheet: Sheet,
+        question: Question,
+        view: View,
+        *,
+        zoom: int = 0,
+        together: tuple[Question, ...] = (),
+    ) -> File | None:
+        """A picture of a question; None if nothing is left to make it of.
+
+        Args:
+            sheet: where the question stands.
+            question: about which image or pixels.
+            view: the whole image; of pixels also a crop, or the image with the crop framed; or a small one.
+            zoom: of a crop, see ``drawing.window``.
+            together: questions of the same image that are outlined, too.
+        """
+        if question.place is None and view in ("crop", "context"):
+            view = "whole"
+        numbers = tuple(one.number for one in together)
+        return self._cached(
+            (str(sheet.folder), question.number, view, zoom, numbers),
+            lambda: _made(sheet, question, view, zoom, together),
+        )
+
+    def _cached(self, name: Hashable, make: Callable[[], File | None]) -> File | None:
+        with self._own:
+            if name in self._kept:
+                self._kept.move_to_end(name)
+                return self._kept[name]
+        made = make()
+        if made is not None:
+            with self._own:
+                if name not in self._kept:
+                    self._size += len(made[0])
+                self._kept[name] = made
+                while self._size > MEMORY:
+                    self._size -= len(self._kept.popitem(last=False)[1][0])
+        return made
+
+
+def sources(sheet: Sheet, question: Question) -> list[Path]:
+    """Files that show a question's image, the best first; of what lies in the round's folder, only that."""
+    home = sheet.folder.resolve()
+    beside = [question.picture.replace("overlays/", "images/", 1), question.picture]
+    inside = [path for name in beside if (path := (home / name).resolve()).is_relative_to(home)]
+    return [Path(question.file), *inside] if question.file else inside
+
+
+def is_gone(question: Question) -> bool:
+    """Whether the image's own file, which was there when it was asked, is there no more."""
+    return bool(question.file) and not Path(question.file).is_file()
+
+
+def _made(
+    sheet: Sheet, question: Question, view: View, zoom: int, together: tuple[Question, ...]
+) -> File | None:
+    image = _image(sheet, question)
+    if image is None:
+        return None
+    if question.place is None or view == "whole":
+        shown = image.copy()
+        side = TILE if view == "tile" else LARGEST
+        shown.thumbnail((side, side))
+        return encoded(shown)
+    places = [one.place for one in (question, *together) if one.place is not None]
+    asked = mask_of(places)
+    box = window(asked, image.size, zoom, 1.0 if view == "tile" else WIDE)
+    if view == "context":
+        whole = window(asked, image.size, -30)
+        return encoded(draw(image, asked, whole, LARGEST // 2, frame=box))
+    return encoded(draw(image, asked, box, TILE if view == "tile" else CROP))
+
+
+def _image(sheet: Sheet, question: Question) -> Image.Image | None:
+    for path in sources(sheet, question):
+        try:
+            # Of pixels, many questions in turn are about one image.
+            return as_shown(path) if question.place is None else _decoded(path, path.stat().st_mtime_ns)
+        except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
+            continue
+    return None
+
+
+@lru_cache(maxsize=4)
+def _decoded(path: Path, changed: int) -> Image.Image:  # noqa: ARG001 - read anew when the file is another
+    return as_shown(path)

@@ -1,0 +1,89 @@
+"""What the page is told of a round and its questions, as JSON."""
+
+import string
+from collections.abc import Sequence
+from typing import Any
+
+from ducats.answers import Question, Sheet
+from ducats.labelling.page.pictures import is_gone
+from ducats.labelling.page.progress import Progress
+from ducats.palette import palette
+
+COMMANDS = "agnosux"  # all in the segment, grid, new class, overlay, skip, undo, none of these
+KEYS = "123456789" + "".join(letter for letter in string.ascii_lowercase if letter not in COMMANDS)
+TOGETHER = 200  # questions that are answered at once
+
+
+def keys(names: Sequence[str]) -> list[str | None]:
+    """A key for each class: its name if that is one, else the next; none if there are too few: then search.
+
+    >>> keys(["road", "car"]), keys(["0", "1", "2"]), keys(["c", "b", "road"])
+    (['1', '2'], ['0', '1', '2'], ['c', 'b', '1'])
+    """
+    own = [name.lower() if name.lower() in {*KEYS, "0"} else None for name in names]
+    others = iter([key for key in KEYS if key not in own])
+    if len(set(own) - {None}) < len([key for key in own if key]):  # alike but for capital letters
+        own, others = [None] * len(names), iter(KEYS)
+    found = [key or next(others, None) for key in own]
+    return found if None not in found else [None] * len(found)
+
+
+def terms(sheet: Sheet) -> dict[str, Any]:
+    """What holds for a round."""
+    stated, names = sheet.terms, sheet.terms.classes
+    taken = keys(names)
+    return {
+        "round": stated.round,
+        "unit": stated.unit,
+        "rule": stated.rule,
+        "people": stated.people,
+        "unsure": stated.unsure,
+        "newClasses": stated.new_classes,
+        "query": stated.query,
+        "why": stated.why,
+        "seconds": stated.seconds,
+        "voidKey": "x" if "0" in taken else "0",
+        # Whole images whose every pixel needs a class: no key can say this.
+        "maps": stated.unit == "image" and any(one.place is not None for one in sheet.questions[:1]),
+        "classes": [
+            {"name": name, "key": key, "colour": "#{:02x}{:02x}{:02x}".format(*colour)}
+            for name, key, colour in zip(names, taken, palette(names), strict=True)
+        ],
+    }
+
+
+def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> dict[str, Any]:
+    """One question, as one person sees it."""
+    standing = progress.standing(asked.id)
+    votes = standing.votes if standing is not None else ()
+    mine = next((vote.word for vote in votes if vote.who == who), None)
+    unsure = standing is not None and who in standing.unsure
+    told: dict[str, Any] = {
+        "id": asked.id,
+        "number": asked.number,
+        "key": asked.key,
+        "mine": "unsure" if unsure else mine,
+        "gone": is_gone(asked),
+        "pixels": None if asked.place is None else sum(length for _, length in asked.place.runs),
+        "together": [one.id for one in progress.together(who, asked, TOGETHER - 1)],
+    }
+    disputed = standing is not None and standing.state == "disputed"
+    if disputed and not (blind and mine is None):
+        told["votes"] = [{"who": vote.who, "word": vote.word} for vote in votes]
+    if not blind:
+        told |= {
+            "guess": asked.guess,
+            "probability": asked.probability,
+            "foreign": asked.u_dis_above,
+            "ambiguous": asked.u_data_above,
+            "uDis": asked.u_dis,
+            "uData": asked.u_data,
+        }
+    return told
+
+
+def questions(
+    progress: Progress, asked: Sequence[Question], who: str, *, blind: bool
+) -> list[dict[str, Any]]:
+    """Several questions, as one person sees them."""
+    return [question(progress, one, who, blind=blind) for one in asked]

@@ -1,0 +1,165 @@
+"""The dozen calls of Label Studio's REST interface that we need."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from ducats.labelling.studio.client import Client, Refused
+
+PAGE = 100  # tasks a page
+# Of a task, and of the annotations in it; its data may hold a whole picture.
+LIGHT = "id,meta,updated_at,annotations,completed_by,result,was_cancelled,lead_time"
+Filter = Mapping[str, Any]
+
+
+def round_is(number: int) -> Filter:
+    """Tasks of a round."""
+    return {
+        "filter": "filter:tasks:data.round",
+        "operator": "equal",
+        "type": "Number",
+        "value": number,
+    }
+
+
+def changed_after(moment: str) -> Filter:
+    """Tasks that changed since: answered, changed, skipped, or an answer taken away."""
+    return {
+        "filter": "filter:tasks:updated_at",
+        "operator": "greater",
+        "type": "Datetime",
+        "value": moment,
+    }
+
+
+class Studio:
+    """A Label Studio server.
+
+    Args:
+        client: how to reach it.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self.client = client
+
+    # -- projects -------------------------------------------------------------------------------------
+
+    def project(self, number: int) -> dict[str, Any] | None:
+        """A project; None if there is none."""
+        try:
+            found: dict[str, Any] = self.client.get(f"/api/projects/{number}/")
+            return found
+        except Refused as refused:
+            if refused.status == 404:
+                return None
+            raise
+
+    def projects(self, title: str) -> list[dict[str, Any]]:
+        """Projects with exactly this title, oldest first."""
+        found = [one for one in self._paged("/api/projects/", title=title) if one["title"] == title]
+        return sorted(found, key=lambda one: int(one["id"]))
+
+    def described(self, words: str) -> list[dict[str, Any]]:
+        """Projects whose description holds these words, oldest first."""
+        found = [one for one in self._paged("/api/projects/") if words in (one["description"] or "")]
+        return sorted(found, key=lambda one: int(one["id"]))
+
+    def make_project(self, settings: Mapping[str, Any]) -> dict[str, Any]:
+        """A new project."""
+        made: dict[str, Any] = self.client.call("POST", "/api/projects/", dict(settings), once=True)
+        return made
+
+    def set_project(self, number: int, settings: Mapping[str, Any]) -> None:
+        """Change a project's settings."""
+        self.client.call("PATCH", f"/api/projects/{number}/", dict(settings))
+
+    def _paged(self, path: str, **query: Any) -> Iterator[dict[str, Any]]:
+        page = 1
+        while True:
+            found = self.client.get(path, **query, page=page, page_size=PAGE)
+            yield from found["results"]
+            if not found.get("next"):
+                return
+            page += 1
+
+    # -- tasks ----------------------------------------------------------------------------------------
+
+    def tasks(self, project: int, *filters: Filter) -> Iterator[dict[str, Any]]:
+        """Tasks with their marks and annotations, oldest first, page by page."""
+        asked = {"project": project, "fields": "all", "include": LIGHT, "page_size": PAGE}
+        query = json.dumps({"filters": {"conjunction": "and", "items": list(filters)}})
+        seen: set[int] = set()
+        page = 1
+        while True:
+            try:
+                found = self.client.get("/api/tasks/", **asked, page=page, query=query)
+            except Refused as refused:
+                if refused.status == 404 and page > 1:
+                    return  # tasks were removed meanwhile: the page is beyond the end
+                raise
+            for task in found["tasks"]:
+                if task["id"] not in seen:  # one that changed meanwhile moves others to the next page
+                    seen.add(task["id"])
+                    yield task
+            if page * PAGE >= found["total"]:
+                return
+            page += 1
+
+    def add_tasks(self, project: int, tasks: Sequence[Mapping[str, Any]]) -> list[int]:
+        """Import tasks, once; their ids in order."""
+        path = f"/api/projects/{project}/import?return_task_ids=true"
+        told = self.client.call("POST", path, list(tasks), once=True)
+        return [int(number) for number in told.get("task_ids", ())]
+
+    def remove_task(self, number: int) -> None:
+        """Remove a task and all that hangs on it."""
+        try:
+            self.client.call("DELETE", f"/api/tasks/{number}/")
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+
+    def users(self) -> dict[int, str]:
+        """E-mail addresses by number."""
+        found = self.client.get("/api/users/")
+        return {int(one["id"]): str(one["email"] or one["username"] or f"user {one['id']}") for one in found}
+
+    # -- what surrounds them --------------------------------------------------------------------------
+
+    def make_tab(self, project: int, title: str, only: Filter) -> None:
+        """A tab of the project with some tasks alone, if it has none of this title."""
+        tabs = self.client.get("/api/dm/views/", project=project)
+        if all(tab["data"].get("title") != title for tab in tabs):
+            shown = {"title": title, "type": "list", "target": "tasks"}
+            data = {**shown, "filters": {"conjunction": "and", "items": [only]}}
+            self.client.call("POST", "/api/dm/views/", {"project": project, "data": data}, once=True)
+
+    def serve_folder(self, project: int, folder: str) -> None:
+        """Let the project's people see files of a folder on the server's machine."""
+        known = self.client.get("/api/storages/localfiles/", project=project)
+        if all(storage["path"] != folder for storage in known):
+            asked = {"project": project, "path": folder, "title": "ducats", "use_blob_urls": True}
+            self.client.call("POST", "/api/storages/localfiles/", asked, once=True)
+
+    def make_hook(self, project: int, url: str, headers: Mapping[str, str]) -> int:
+        """Have the server call us when someone answers; a hook that a kill left behind is replaced."""
+        for hook in self.client.get("/api/webhooks/", project=project):
+            if hook["url"] == url:
+                self.remove_hook(int(hook["id"]))
+        asked = {
+            "project": project,
+            "url": url,
+            "headers": dict(headers),
+            "send_payload": False,
+            "send_for_all_actions": False,
+            "actions": ["ANNOTATION_CREATED", "ANNOTATION_UPDATED", "ANNOTATIONS_DELETED"],
+        }
+        return int(self.client.call("POST", "/api/webhooks/", asked, once=True)["id"])
+
+    def remove_hook(self, number: int) -> None:
+        """Have the server stop calling us."""
+        try:
+            self.client.call("DELETE", f"/api/webhooks/{number}/")
+        except Refused as refused:
+            if refused.status != 404:
+                raise

@@ -1,0 +1,199 @@
+"""Questions to Label Studio: a project with one task for each image, each there once."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ducats.answers import Desk, Question, Sheet
+from ducats.errors import UserError
+from ducats.labelling.studio import layout, shown
+from ducats.labelling.studio.api import Studio, round_is
+from ducats.labelling.studio.client import Unclear, until_clear
+from ducats.labelling.studio.state import State, held
+from ducats.labelling.studio.tasks import by_image, mark, prelabelled, tasks, version
+
+BATCH_TASKS, BATCH_BYTES = 100, 8_000_000  # of one import
+
+
+@dataclass(frozen=True)
+class Pushed:
+    """What a push came to."""
+
+    address: str  # of the project
+    round: int
+    new: int  # tasks
+    known: int  # tasks that were there
+    answered: int  # images that need none any more
+
+
+def push(
+    desk: Desk,
+    studio: Studio,
+    title: str,
+    *,
+    project: str | None = None,
+    pictures: str = shown.INLINE,
+    document_root: Path | None = None,
+    blind: bool = False,
+    most_side: int = 1024,
+) -> Pushed:
+    """Put what is asked now into a project.
+
+    Args:
+        desk: with the questions.
+        studio: the server.
+        title: of a project that has to be made.
+        project: the number or title of one to use instead.
+        pictures: inline, local-files, or a URL that keys are put behind.
+        document_root: for local-files.
+        blind: whether to keep the model's guesses to ourselves.
+        most_side: of inline pictures.
+    """
+    sheet = desk.current()
+    if sheet is None:
+        raise UserError(
+            f"{desk.folder} holds no round that can be answered one by one now: go on with `ducats run`"
+        )
+    show = shown.chosen(pictures, document_root, most_side)
+    with held(desk.folder):
+        state = State.read(desk.folder)
+        number = until_clear(lambda: _project(desk, studio, state, sheet, title, project))
+        state = state.at(studio.client.url, number)
+        state.write(desk.folder)
+        _settle(studio, number, sheet)
+        until_clear(
+            lambda: studio.make_tab(number, f"Round {sheet.terms.round}", round_is(sheet.terms.round))
+        )
+        if document_root is not None:
+            folder = shown.served_folder(sheet, document_root)
+            until_clear(lambda: studio.serve_folder(number, folder))
+        name, groups = mark(desk), by_image(sheet)
+        known = _there(studio, number, sheet.terms.round, name)
+        before = len(known)
+        standings = desk.standings(sheet.terms.round)
+        waiting = {
+            key: questions
+            for key, questions in groups.items()
+            if any(standings[question.id].state != "settled" for question in questions)
+        }
+
+        def make(part: Sequence[Sequence[Question]]) -> Iterator[dict[str, Any]]:
+            return tasks(sheet, part, name, show, blind=blind)
+
+        broken: list[Unclear] = []
+        until_clear(lambda: _add(studio, number, sheet.terms.round, name, waiting, known, make, broken))
+        if broken:  # one that seemed lost may have come through since
+            known = _there(studio, number, sheet.terms.round, name)
+        if known and prelabelled(sheet, blind=blind):
+            studio.set_project(number, {"model_version": version(sheet.terms.round)})
+        state.tasks[str(sheet.terms.round)] = dict(known)
+        state.write(desk.folder)
+    return Pushed(
+        address=f"{studio.client.url}/projects/{number}",
+        round=sheet.terms.round,
+        new=len(known) - before,
+        known=before,
+        answered=len(groups.keys() - known.keys()),
+    )
+
+
+def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str, wanted: str | None) -> int:
+    """The number of the project to use; it is made if there is none yet."""
+    if wanted is not None:
+        if wanted.isdecimal():
+            found = studio.project(int(wanted))
+            if found is None:
+                raise UserError(
+                    f"{studio.client.url} has no project {wanted}: give another --project, or none"
+                )
+            return int(found["id"])
+        if titled := studio.projects(wanted):
+            return int(titled[0]["id"])
+        title = wanted
+    elif state.project and state.url == studio.client.url and studio.project(state.project) is not None:
+        return state.project
+    description = f"Questions of a ducats run ({mark(desk)})"
+    # Two runs may lie in folders of one name: the description says whose project it is.
+    for one in studio.projects(title):
+        if one["description"] == description:
+            return int(one["id"])
+    made = studio.make_project(
+        {
+            "title": title,
+            "description": description,
+            "label_config": layout.config(sheet.terms),
+            "maximum_annotations": sheet.terms.people,
+        }
+    )
+    return int(made["id"])
+
+
+def _settle(studio: Studio, number: int, sheet: Sheet) -> None:
+    """Give a project the settings that this round needs, where it has others."""
+    now = studio.project(number)
+    if now is None:
+        raise UserError(f"project {number} is gone from {studio.client.url}: push again")
+    wanted: Mapping[str, Any] = {
+        "label_config": layout.config(sheet.terms),
+        "maximum_annotations": sheet.terms.people,
+        "show_collab_predictions": True,
+    }
+    other = {field: value for field, value in wanted.items() if now.get(field) != value}
+    if other:
+        studio.set_project(number, other)
+
+
+def _there(studio: Studio, project: int, number: int, name: str) -> dict[str, int]:
+    """Tasks of a round by image. What a broken-off import put there twice is there once afterwards."""
+    found: dict[str, int] = {}
+    for task in studio.tasks(project, round_is(number)):
+        marks = task.get("meta") or {}
+        if marks.get("run") != name:
+            continue
+        if marks["key"] in found and not task["annotations"]:
+            studio.remove_task(task["id"])
+        else:
+            found.setdefault(marks["key"], int(task["id"]))
+    return found
+
+
+def _add(
+    studio: Studio,
+    project: int,
+    number: int,
+    name: str,
+    waiting: Mapping[str, Sequence[Question]],
+    known: dict[str, int],
+    make: Callable[[Sequence[Sequence[Question]]], Iterator[dict[str, Any]]],
+    broken: list[Unclear],
+) -> None:
+    """Import what is missing, in order; ``known`` is brought up to date, whatever happens."""
+    missing = [questions for key, questions in waiting.items() if key not in known]
+    for batch in _batches(make(missing)):
+        try:
+            ids = studio.add_tasks(project, batch)
+        except Unclear as unclear:
+            broken.append(unclear)
+            known.update(_there(studio, project, number, name))
+            raise
+        if len(ids) != len(batch):
+            raise UserError(
+                f"Label Studio took {len(ids)} of {len(batch)} tasks: look at its log, and push again"
+            )
+        known.update(zip((task["meta"]["key"] for task in batch), ids, strict=True))
+
+
+def _batches(made: Iterator[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+    batch: list[dict[str, Any]] = []
+    size = 0
+    for task in made:
+        more = len(json.dumps(task))
+        if batch and (len(batch) >= BATCH_TASKS or size + more > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(task)
+        size += more
+    if batch:
+        yield batch

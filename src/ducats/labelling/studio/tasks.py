@@ -1,0 +1,135 @@
+"""A round's questions as tasks: one for an image, with all that is asked of it."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ducats.answers import Desk, Place, Question, Sheet
+from ducats.labelling.studio import layout, rle
+from ducats.labelling.studio.shown import Show, Shown
+
+
+def mark(desk: Desk) -> str:
+    """A name for a run's questions by which its tasks are known, wherever its folder is moved to."""
+    first = desk.home(desk.rounds()[0]) / "questions.jsonl"
+    return hashlib.sha256(first.read_bytes()).hexdigest()[:16]
+
+
+def by_image(sheet: Sheet) -> dict[str, list[Question]]:
+    """A round's questions by their images' keys, in the order in which they were chosen."""
+    groups: dict[str, list[Question]] = {}
+    for question in sheet.questions:
+        groups.setdefault(question.key, []).append(question)
+    return groups
+
+
+def tasks(
+    sheet: Sheet, groups: Sequence[Sequence[Question]], name: str, show: Show, *, blind: bool
+) -> Iterator[dict[str, Any]]:
+    """The tasks of some images.
+
+    Args:
+        sheet: of the round.
+        groups: the questions of each image.
+        name: the run's ``mark``.
+        show: the pictures.
+        blind: whether to keep the model's guesses to ourselves.
+    """
+    xml = layout.config(sheet.terms)
+    for questions in groups:
+        shown = show(sheet, questions[0])
+        first = questions[0]
+        # By these we know it again. Data cannot be listed without the picture in it.
+        marks = {"run": name, "round": sheet.terms.round, "key": first.key}
+        task: dict[str, Any] = {"data": _data(sheet, questions, shown, blind=blind), "meta": marks}
+        if predictions := _predictions(sheet, questions, shown, blind=blind):
+            task["predictions"] = predictions
+        layout.check(task, xml)
+        yield task
+
+
+def _data(sheet: Sheet, questions: Sequence[Question], shown: Shown, *, blind: bool) -> dict[str, Any]:
+    first = questions[0]
+    data: dict[str, Any] = {
+        layout.PICTURE: shown.address,
+        "round": sheet.terms.round,
+        "key": first.key,
+        "number": first.number,
+        "questions": [question.id for question in questions],
+    }
+    if not blind and len(questions) == 1:
+        known = {"u_dis": first.u_dis, "u_data": first.u_data}
+        data.update({field: round(value, 6) for field, value in known.items() if value is not None})
+    return data
+
+
+def _predictions(
+    sheet: Sheet, questions: Sequence[Question], shown: Shown, *, blind: bool
+) -> list[dict[str, Any]]:
+    classes = sheet.terms.classes
+    regions, scores = [], []
+    for question in questions:
+        guess = question.guess if question.guess in classes and not blind else None
+        if guess is not None and question.probability is not None:
+            scores.append(question.probability)
+        if guess is None and question.place is None:
+            continue  # an image with no guess: nothing to show
+        regions.append(_region(sheet, question, layout.text_for(guess, classes), shown))
+    if not regions:
+        return []
+    score = {"score": round(sum(scores) / len(scores), 6)} if scores else {}
+    return [{"model_version": version(sheet.terms.round), "result": regions, **score}]
+
+
+def prelabelled(sheet: Sheet, *, blind: bool) -> bool:
+    """Whether a round's tasks come with something on them: guesses, or places that wait for a name."""
+    return any(
+        one.place is not None or (one.guess in sheet.terms.classes and not blind) for one in sheet.questions
+    )
+
+
+def version(number: int) -> str:
+    """What predictions of a round are called."""
+    return f"ducats-round-{number}"
+
+
+def _region(sheet: Sheet, question: Question, text: str, shown: Shown) -> dict[str, Any]:
+    tag = layout.tool(sheet.terms)
+    kind = layout.VALUES[tag]
+    region: dict[str, Any] = {
+        "id": f"q{question.number}",
+        "from_name": layout.CONTROL,
+        "to_name": layout.PICTURE,
+        "type": kind,
+        "value": {kind: [text]},
+    }
+    place = question.place
+    if place is None:
+        return region
+    size = {"original_width": shown.width, "original_height": shown.height, "image_rotation": 0}
+    if tag == "KeyPointLabels":
+        middle = {"x": (place.x + 0.5) / place.width * 100, "y": (place.y + 0.5) / place.height * 100}
+        return {**region, **size, "value": {**middle, "width": 1.0, kind: [text]}}
+    mask = stretched(mask_of(place), shown.height, shown.width)
+    return {**region, **size, "value": {"format": "rle", "rle": rle.encode(mask), kind: [text]}}
+
+
+def mask_of(place: Place) -> NDArray[np.bool_]:
+    """Which pixels of the grid a question is about."""
+    flat = np.zeros(place.height * place.width, dtype=np.bool_)
+    for start, length in place.runs:
+        flat[start : start + length] = True
+    return flat.reshape(place.height, place.width)
+
+
+def stretched(mask: NDArray[np.bool_], height: int, width: int) -> NDArray[np.bool_]:
+    """A mask in another size: each pixel is what lies in its middle."""
+    if mask.shape == (height, width):
+        return mask
+    rows = ((np.arange(height) + 0.5) * mask.shape[0] / height).astype(np.int64)
+    columns = ((np.arange(width) + 0.5) * mask.shape[1] / width).astype(np.int64)
+    found: NDArray[np.bool_] = mask[rows[:, None], columns[None, :]]
+    return found

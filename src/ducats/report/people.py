@@ -1,0 +1,115 @@
+"""Who answered: what people did in the runs that asked them, and where they differed."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from PIL import Image
+
+from ducats.answers import VOID_WORD, Desk, Question, summary
+from ducats.answers.summary import Dispute, PersonTally, RoundTally
+from ducats.report.read import Run
+
+SHOWN = 20  # disagreements and voids of a run
+SIDE = 96  # of a picture on the page
+AROUND = 24  # pixels on each side of what a question is about
+
+
+@dataclass(frozen=True)
+class Row:
+    """A question on the page."""
+
+    round: int
+    key: str
+    said: str
+    accepted: str
+    picture: str  # a data address; empty if there is none
+
+
+@dataclass(frozen=True)
+class People:
+    """What people did in one run."""
+
+    run: str
+    rounds: tuple[RoundTally, ...]
+    persons: tuple[PersonTally, ...]
+    seconds: float | None  # of all; None if nobody's are known
+    several: int
+    alike: int
+    disputes: int
+    shown: tuple[Row, ...]  # the first of them
+    voids: int
+    shown_voids: tuple[Row, ...]
+    late: int
+
+    @property
+    def share(self) -> str:
+        """Of the questions that several people answered, those of which all said the same."""
+        return f"{100 * self.alike / self.several:.0f}%" if self.several else "–"
+
+
+def people(runs: Sequence[Run]) -> list[People]:
+    """The runs that got answers from people, in their order."""
+    return [_people(run) for run in runs if (run.folder / "questions" / "received.jsonl").is_file()]
+
+
+def _people(run: Run) -> People:
+    desk = Desk(run.folder / "questions")
+    rounds, persons, disputes = summary.rounds(desk), summary.persons(desk), summary.disputes(desk)
+    voids = _voids(desk)
+    timed = [one.seconds for one in persons if one.median_seconds is not None]
+    return People(
+        run.name,
+        tuple(rounds),
+        tuple(persons),
+        sum(timed) if timed else None,
+        sum(one.several for one in rounds),
+        sum(one.alike for one in rounds),
+        len(disputes),
+        tuple(_row(desk, one) for one in disputes[:SHOWN]),
+        len(voids),
+        tuple(_row(desk, one) for one in voids[:SHOWN]),
+        sum(one.refused.get("late", 0) for one in rounds),
+    )
+
+
+def _voids(desk: Desk) -> list[Dispute]:
+    """Questions whose label says that no class applies, a new name included."""
+    found = []
+    for number in desk.rounds():
+        classes, standings = set(desk.sheet(number).terms.classes), desk.standings(number)
+        for question in desk.sheet(number).questions:
+            one = standings[question.id]
+            if one.word is not None and one.word not in classes:
+                found.append(Dispute(number, question, one.votes, one.word))
+    return found
+
+
+def _row(desk: Desk, one: Dispute) -> Row:
+    said = ", ".join(f"{vote.who or 'somebody'}: {vote.word}" for vote in one.votes)
+    picture = _picture(desk.home(one.round) / one.question.picture, one.question)
+    label = one.accepted or "none yet"
+    if one.accepted not in (None, VOID_WORD, *desk.sheet(one.round).terms.classes):
+        label += ", no class: void"
+    return Row(one.round, one.question.id, said, label, picture)
+
+
+def _picture(path: Path, question: Question) -> str:
+    """What a question shows, small, as an address that holds it; of pixels what lies around them."""
+    try:
+        with Image.open(path) as opened:
+            shown = opened.convert("RGB")
+    except (OSError, SyntaxError, ValueError):
+        return ""  # a page without a picture is still a page
+    if question.place is not None:
+        y, x = question.place.y, question.place.x
+        left, top = max(0, x - AROUND), max(0, y - AROUND)
+        shown = shown.crop((left, top, min(shown.width, x + AROUND + 1), min(shown.height, y + AROUND + 1)))
+    scale = SIDE / max(shown.size)
+    size = tuple(max(1, round(side * scale)) for side in shown.size)
+    small = shown.resize((size[0], size[1]), Image.Resampling.BOX if scale < 1 else Image.Resampling.NEAREST)
+    kept = io.BytesIO()
+    small.save(kept, format="PNG")
+    return "data:image/png;base64," + base64.b64encode(kept.getvalue()).decode("ascii")

@@ -1,0 +1,203 @@
+"""Whatever comes, in whatever order, to whichever of two desks: nothing is lost, nothing counts twice."""
+
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from laid_out import CLASSES, lay
+
+from ducats.answers import Desk
+
+KEYS = ("a", "b", "c")
+QUESTIONS = st.sampled_from([*KEYS, "d", "elsewhere"])
+PLACES = st.integers(0, 1)
+WORDS = st.sampled_from([*CLASSES, " Dog", "void", "unsure", "skip", "", "horse"])
+GARBAGE = st.one_of(
+    st.none(),
+    st.text(max_size=5),
+    st.dictionaries(
+        st.sampled_from(["question", "who", "seconds"]), st.integers() | st.text(max_size=3), max_size=3
+    ),
+)
+
+
+class Office(RuleBasedStateMachine):
+    """Two processes at one desk, and a plain list of what must be on record."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp()) / "questions"
+
+    def teardown(self) -> None:
+        shutil.rmtree(self.folder.parent)
+
+    @initialize(
+        how=st.sampled_from([("first", 1), ("newest", 2), ("majority", 3), ("agree", 2)]),
+        new=st.booleans(),
+        bound=st.sampled_from([None, 9.0]),
+    )
+    def open(self, how: tuple[str, int], new: bool, bound: float | None) -> None:
+        self.terms: dict[str, Any] = {"rule": how[0], "people": how[1], "new_classes": new, "seconds": bound}
+        lay(self.folder, 1, KEYS, **self.terms)
+        self.asked = dict.fromkeys(KEYS, 1)  # question -> its newest round
+        self.rounds: dict[int, tuple[str, ...]] = {1: KEYS}
+        self.desks = [Desk(self.folder), Desk(self.folder)]
+        self.record: list[tuple[str, str, str, int, str | None]] = []
+        self.seconds: list[float] = []
+        self.refs: set[str] = set()
+        self.taken: dict[int, tuple[bytes, dict[str, str]]] = {}
+
+    @rule(
+        at=PLACES,
+        question=QUESTIONS,
+        word=WORDS,
+        who=st.sampled_from(["anna", "bob", "eve"]),
+        seconds=st.sampled_from([None, 1.0, 4.0]),
+        ref=st.sampled_from([None, None, "1", "2"]),
+        times=st.integers(1, 2),
+    )
+    def answer(
+        self,
+        at: int,
+        question: str,
+        word: str,
+        who: str,
+        seconds: float | None,
+        ref: str | None,
+        times: int,
+    ) -> None:
+        given = {"question": question, "word": word, "who": who, "seconds": seconds, "ref": ref}
+        put, before = self.desks[at].receive([given] * times, via="test"), len(self.record)
+        for _ in range(times):
+            if ref is not None and ref in self.refs:
+                continue
+            self.refs |= {ref} if ref is not None else set()
+            self.record.append((question, who, *self._fate(question, word)))
+            self.seconds.append(seconds or 0.0)
+        assert [one.refused for one in put] == [one[-1] for one in self.record[before:]]
+
+    def _fate(self, question: str, word: str) -> tuple[str, int, str | None]:
+        """The word as the classes have it, its round, and why it is refused."""
+        number = self.asked.get(question, 0)
+        if not number:
+            return word, 0, "foreign"
+        word = word.strip().lower()
+        if word == "horse" and not self.terms["new_classes"]:
+            return word, number, "no class"
+        return word, number, "late" if number in self.taken else None
+
+    @rule(at=PLACES, garbage=GARBAGE)
+    def nonsense(self, at: int, garbage: Any) -> None:
+        put = self.desks[at].receive([garbage], via="test")
+        assert [one.refused for one in put] == ["malformed"]
+        self.record.append(("", "", put[0].word, 0, "malformed"))
+        self.seconds.append(0.0)
+
+    @rule()
+    def tear(self) -> None:
+        """A process is killed while it writes."""
+        with (self.folder / "received.jsonl").open("ab") as file:
+            file.write(b'{"question": "a", "word": "do')
+
+    @rule(at=PLACES)
+    def restart(self, at: int) -> None:
+        self.desks[at] = Desk(self.folder)
+
+    @rule(at=PLACES)
+    def take(self, at: int) -> None:
+        number = max(self.rounds)
+        found = self.desks[at].take(number)
+        if number in self.taken:
+            assert found is not None
+            assert found.words == self.taken[number][1]
+            return
+        labels: dict[str, str] = {}
+        spent = 0.0
+        for question in self.rounds[number]:
+            label, seconds = self._label(number, question)
+            spent += seconds
+            labels |= {} if label is None else {question: label}
+        bound = self.terms["seconds"]
+        if len(labels) < len(self.rounds[number]) and (bound is None or spent < bound):
+            assert found is None
+            return
+        assert found is not None
+        assert found.words == labels
+        path = self.folder / f"round-{number:02d}" / "taken.json"
+        self.taken[number] = (path.read_bytes(), labels)
+
+    def _label(self, number: int, question: str) -> tuple[str | None, float]:
+        """By the rules, anew: replay what was said of a question."""
+        said: list[tuple[str, str]] = []  # who and word, by the time of the first word of each
+        newest, spent = "", 0.0
+        for (asked, who, word, place, refused), seconds in zip(self.record, self.seconds, strict=True):
+            if asked != question or place != number or refused is not None:
+                continue
+            spent += seconds
+            if word == "skip":
+                continue
+            if word == "":
+                said = [one for one in said if one[0] != who]
+            elif who in dict(said):
+                said = [(one[0], word if one[0] == who else one[1]) for one in said]
+                newest = who
+            else:
+                said.append((who, word))
+                newest = who
+        sure = [one for one in said if one[1] != "unsure"]
+        if len(sure) < self.terms["people"]:
+            return None, spent
+        words = [word for _, word in sure]
+        if self.terms["rule"] == "first":
+            return words[0], spent
+        if self.terms["rule"] == "newest":
+            if newest not in dict(sure):  # who spoke last took it back: the one before
+                order = [
+                    who
+                    for asked, who, word, place, refused in self.record
+                    if asked == question and place == number and refused is None and word != "skip"
+                ]
+                newest = next(who for who in reversed(order) if who in dict(sure))
+            return dict(sure)[newest], spent
+        best = max(set(words), key=words.count)
+        needed = len(words) if self.terms["rule"] == "agree" else len(words) // 2 + 1
+        return (best if words.count(best) >= needed else None), spent
+
+    @precondition(lambda self: max(self.rounds) in self.taken and len(self.rounds) < 3)
+    @rule()
+    def go_on(self) -> None:
+        """The next round; what nobody answered is asked again."""
+        number = max(self.rounds) + 1
+        left = [key for key in self.rounds[number - 1] if key not in self.taken[number - 1][1]]
+        keys = tuple(dict.fromkeys([*left, "d" if number == 2 else "e"]))
+        lay(self.folder, number, keys, **self.terms)
+        self.rounds[number] = keys
+        self.asked |= dict.fromkeys(keys, number)
+
+    @invariant()
+    def all_is_on_record_in_order(self) -> None:
+        for desk in (*self.desks, Desk(self.folder)):
+            found = [(one.question, one.who, one.word, one.round, one.refused) for one in desk.answers()]
+            assert found == self.record
+
+    @invariant()
+    def what_was_taken_stays(self) -> None:
+        for number, (before, labels) in self.taken.items():
+            assert (self.folder / f"round-{number:02d}" / "taken.json").read_bytes() == before
+            assert labels.keys() <= set(self.rounds[number])
+        entered = [question for _, labels in self.taken.values() for question in labels]
+        assert len(entered) == len(set(entered))  # at most one accepted label for each
+
+
+TestOffice = Office.TestCase
+TestOffice.settings = settings(
+    max_examples=60,
+    stateful_step_count=25,
+    deadline=None,
+    derandomize=True,
+    suppress_health_check=[HealthCheck.too_slow],
+)

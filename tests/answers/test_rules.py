@@ -1,0 +1,130 @@
+"""How several answers become one: by hand, and what holds for any."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from laid_out import CLASSES
+
+from ducats.answers import RULES, Answer, Standing, Terms, standing
+from ducats.answers.answer import kind_of
+from ducats.answers.rules import ruling
+
+
+def stands(*said: str, rule: str = "first", people: int = 1, unsure: str = "again") -> Standing:
+    """Answers as ``who:word``, in the order in which they came."""
+    terms = Terms(1, CLASSES, rule, people, unsure)  # type: ignore[arg-type]
+    answers = []
+    for one in said:
+        who, _, word = one.partition(":")
+        kind, word = kind_of(word, CLASSES)
+        answers.append(Answer("q", word, kind, who, "now", "test", 1, seconds=2.0))
+    return standing(answers, terms)
+
+
+@pytest.mark.parametrize(
+    ("rule", "people", "said", "state", "word"),
+    [
+        ("first", 1, "", "open", None),
+        ("first", 1, "a:cat b:dog", "settled", "cat"),
+        ("first", 1, "a:cat b:dog a:cow", "settled", "cow"),  # who was first thought again
+        ("first", 1, "a:cat b:dog a:", "settled", "dog"),  # who was first took it back
+        ("first", 1, "a:skip", "open", None),
+        ("first", 1, "a:unsure", "open", None),
+        ("first", 1, "a:unsure b:dog", "settled", "dog"),
+        ("first", 2, "a:cat", "open", None),
+        ("first", 2, "a:cat a:dog", "open", None),  # one person, twice
+        ("first", 2, "a:cat b:void", "settled", "cat"),
+        ("newest", 1, "a:cat b:dog", "settled", "dog"),
+        ("newest", 1, "a:cat b:dog a:cow", "settled", "cow"),
+        ("newest", 1, "a:cat b:dog b:skip", "settled", "dog"),
+        ("majority", 3, "a:cat b:cat", "open", None),
+        ("majority", 3, "a:cat b:cat c:dog", "settled", "cat"),
+        ("majority", 3, "a:cat b:dog c:cow", "disputed", None),
+        ("majority", 3, "a:cat b:dog c:cow d:cat", "disputed", None),  # two of four are no majority
+        ("majority", 3, "a:cat b:dog c:cow d:cat b:cat", "settled", "cat"),
+        ("majority", 3, "a:void b:void c:dog", "settled", "void"),
+        ("agree", 2, "a:cat", "open", None),
+        ("agree", 2, "a:cat b:Cat", "settled", "cat"),
+        ("agree", 2, "a:cat b:dog", "disputed", None),
+        ("agree", 2, "a:cat b:dog a:dog", "settled", "dog"),
+        ("agree", 2, "a:cat b:cat c:dog", "disputed", None),
+        ("agree", 2, "a:cat b:unsure", "open", None),
+    ],
+)
+def test_rules_by_hand(rule: str, people: int, said: str, state: str, word: str | None) -> None:
+    found = stands(*said.split(), rule=rule, people=people)
+    assert (found.state, found.word) == (state, word)
+
+
+def test_who_cannot_tell_is_asked_again_or_says_void() -> None:
+    again, void = (stands("a:unsure", "b:cat", rule="agree", people=2, unsure=u) for u in ("again", "void"))
+    assert (again.state, again.unsure, len(again.votes)) == ("open", ("a",), 1)
+    assert (void.state, void.unsure, {vote.word for vote in void.votes}) == ("disputed", (), {"void", "cat"})
+    assert stands("a:unsure", unsure="void").word == "void"
+
+
+def test_refused_answers_count_for_nothing_and_all_others_cost_their_seconds() -> None:
+    assert stands("a:cat", "a:dog", "b:skip", "b:").seconds == 8.0
+    late = Answer("q", "dog", "class", "b", "now", "test", 1, 3.0, refused="late")
+    found = standing([late], Terms(1, CLASSES))
+    assert (found.state, found.votes, found.seconds) == ("open", (), 0.0)
+
+
+WORDS = st.sampled_from([*CLASSES, "void", "unsure", "skip", ""])
+SAID = st.lists(st.builds("{}:{}".format, st.sampled_from("abcd"), WORDS), max_size=12)
+
+
+@given(SAID, st.sampled_from(sorted(RULES)), st.integers(1, 4))
+def test_a_label_has_the_support_that_its_rule_asks_for(said: list[str], rule: str, people: int) -> None:
+    found = stands(*said, rule=rule, people=people)
+    votes: dict[str, str] = {}
+    for one in said:  # anew: what each says in the end
+        who, _, word = one.partition(":")
+        if word in ("", "unsure"):
+            votes.pop(who, None)
+        elif word != "skip":
+            votes[who] = word
+    assert {vote.who: vote.word for vote in found.votes} == votes
+    counts = Counter(votes.values())
+    if found.state == "settled":
+        assert len(votes) >= people
+        share = counts[str(found.word)] / len(votes)
+        assert share > {"majority": 0.5}.get(rule, 0)
+        assert rule != "agree" or share == 1
+    else:
+        assert found.word is None
+        assert (found.state == "disputed") == (len(votes) >= max(people, 1) and bool(votes))
+        if found.state == "disputed":
+            assert found.contradicting
+            assert rule in ("majority", "agree")
+    if len(counts) == 1 and len(votes) >= people:
+        assert found.word == next(iter(counts))  # whom all agree with is never doubted
+
+
+@given(st.permutations(["a:cat", "b:dog", "c:cat", "d:cow"]), st.sampled_from(["majority", "agree"]))
+def test_counting_does_not_ask_who_came_first(said: list[str], rule: str) -> None:
+    found = stands(*said, rule=rule, people=3)
+    assert (found.state, found.word) == ("disputed", None)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "words"),
+    [
+        ({"rule": "loudest"}, "rule must be one of first, newest, majority, agree, not 'loudest'"),
+        ({"people": 0}, "people must be a whole number from 1, not 0"),
+        ({"people": True}, "people must be"),
+        ({"people": 1.5}, "people must be"),
+        ({"unsure": "maybe"}, "unsure must be again or void"),
+        ({"new_classes": "yes"}, "new_classes must be true or false"),
+    ],
+)
+def test_wrong_knobs_are_named(knobs: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        ruling(**knobs)  # type: ignore[arg-type]
+
+
+def test_people_needed_follow_the_rule_unless_they_are_said() -> None:
+    assert [ruling(rule=rule)["people"] for rule in ("first", "newest", "majority", "agree")] == [1, 1, 3, 2]
+    assert ruling(rule="agree", people=4)["people"] == 4

@@ -1,0 +1,91 @@
+"""Note what a model thinks of some questions on some processes. Run by test_notes.py."""
+
+import json
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats.data import toy
+from ducats.data.streets import streets
+from ducats.data.views import View
+from ducats.engine.notes import image_notes, pixel_notes
+from ducats.engine.processes import make_fabric
+from ducats.engine.task import Task, bought_sizes
+from ducats.ledger import Notes, Request
+from ducats.models import Evidential, small_cnn, small_fcn
+from ducats.randomness import global_seed
+
+TALL, WIDE = 16, 32
+LUCKY = View(crop="random", pad=1)  # with luck in it: the harder case
+
+
+def image_model() -> Evidential:
+    """Of four classes, never trained."""
+    with global_seed(0, "model"):
+        return Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+
+
+def map_model(classes: int) -> Evidential:
+    """Of pixels, never trained."""
+    with global_seed(0, "model"):
+        return Evidential(small_fcn(classes=classes, channels=3, width=8))
+
+
+def asked_images(count: int) -> Request:
+    """Some images, not in order."""
+    image = torch.arange(count).flip(0)[::3]
+    return Request(1, image, torch.zeros_like(image))
+
+
+def asked_pixels(count: int) -> Request:
+    """A region and single pixels of all images but the second, and one more unit of the first at the end."""
+    region = (torch.arange(3)[:, None] * WIDE + torch.arange(3)).flatten() + 2 * WIDE + 4
+    images = [i for i in range(count) if i != 1]
+    position = torch.cat([torch.cat([region + i, torch.tensor([0, 500 - i])]) for i in images])
+    image = torch.tensor(images).repeat_interleave(11)
+    unit = torch.tensor([9, 1, 1] * len(images) + [2])
+    more = torch.tensor([40, 41])
+    return Request(1, torch.cat([image, torch.tensor([0, 0])]), torch.cat([position, more]), unit)
+
+
+def main(processes: int, count: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    fabric = make_fabric("cpu", processes)
+    fabric.launch()
+    found: dict[str, Any] = {}
+    how: dict[str, Any] = {"batch_size": 2, "seed": 5, "fabric": fabric}
+    found["images"] = plain(
+        image_notes(
+            fabric.setup(image_model()),
+            toy(pool=count).pool,
+            asked_images(count),
+            view=LUCKY,
+            **how,
+        )
+    )
+    shift = streets(source=1, pool=count, test=1, height=TALL, width=WIDE)
+    found["pixels"] = plain(
+        pixel_notes(
+            fabric.setup(map_model(len(shift.classes))),
+            shift.pool,
+            asked_pixels(count),
+            task=Task(),
+            sizes=bought_sizes(shift.pool, "network"),
+            view=View(),
+            **how,
+        )
+    )
+    if fabric.is_global_zero:
+        out.write_text(json.dumps(found))
+
+
+def plain(notes: Notes) -> dict[str, list[float]]:
+    """As lists."""
+    return {name: column.tolist() for name, column in asdict(notes).items()}
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,144 @@
+"""What the model thinks of what it asks, held against a computation of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import notes_in_processes as there
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+from scipy.special import digamma
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats.data import toy
+from ducats.data.streets import streets
+from ducats.data.views import View, look
+from ducats.domain import Images
+from ducats.engine.forward import luck_of
+from ducats.engine.notes import image_notes, pixel_notes
+from ducats.engine.processes import make_fabric
+from ducats.engine.task import Task, bought_sizes
+from ducats.models import Evidential
+from ducats.randomness import fork
+
+Array = NDArray[np.float64]
+HOW: dict[str, Any] = {"batch_size": 2, "seed": 5}
+
+
+def thoughts(z: Tensor) -> tuple[Array, Array, Array]:
+    """Probabilities (C, N), U_dis and U_data of log alpha (C, N), as the paper writes them."""
+    alpha = np.exp(z.double().numpy())
+    p = alpha / alpha.sum(0)
+    u_data = (p * (digamma(alpha.sum(0) + 1) - digamma(alpha + 1))).sum(0)
+    return p, -(p * np.log(p)).sum(0) - u_data, u_data
+
+
+def logits(model: Evidential, images: Images, view: View) -> Tensor:
+    """What the model says, image by image."""
+    luck = luck_of(images, view, fork(5, "scoring"))
+    model.eval()
+    with torch.no_grad():
+        said = [
+            model(look(images.pixels[i : i + 1], view, luck[i : i + 1])).z for i in range(len(images.pixels))
+        ]
+    return torch.cat(said)
+
+
+def lower(values: Array, value: float) -> float:
+    return sum(1 for one in values if one < value - 1e-7) / len(values)
+
+
+def test_notes_of_images() -> None:
+    pool = toy(pool=11).pool
+    request = there.asked_images(11)
+    assert request.image.tolist() == [10, 7, 4, 1]
+    notes = image_notes(
+        there.image_model(), pool, request, view=there.LUCKY, fabric=make_fabric("cpu"), **HOW
+    )
+    p, u_dis, u_data = thoughts(logits(there.image_model(), pool, there.LUCKY).T)
+    assert len(notes) == 4
+    for place, image in enumerate([10, 7, 4, 1]):
+        assert notes.guess[place] == p[:, image].argmax()
+        assert notes.probability[place] == pytest.approx(p[:, image].max(), rel=1e-5)
+        assert notes.u_dis[place] == pytest.approx(u_dis[image], rel=1e-4)
+        assert notes.u_data[place] == pytest.approx(u_data[image], rel=1e-4)
+        assert notes.u_dis_above[place] == pytest.approx(lower(u_dis, u_dis[image]))
+        assert notes.u_data_above[place] == pytest.approx(lower(u_data, u_data[image]))
+        assert notes.segment[place] == -1
+    assert len(set(notes.u_dis_above.tolist())) == 4  # the images do differ
+
+
+def flooded(guess: NDArray[np.int64], start: int) -> set[int]:
+    """Positions that are reached from one over edges, without leaving its class."""
+    tall, wide = guess.shape
+    seen, left = {start}, [start]
+    while left:
+        y, x = divmod(left.pop(), wide)
+        for v, u in ((y - 1, x), (y + 1, x), (y, x - 1), (y, x + 1)):
+            inside = 0 <= v < tall and 0 <= u < wide
+            if inside and guess[v, u] == guess[y, x] and v * wide + u not in seen:
+                seen.add(v * wide + u)
+                left.append(v * wide + u)
+    return seen
+
+
+def test_notes_of_pixels_and_regions() -> None:
+    shift = streets(source=1, pool=5, test=1, height=there.TALL, width=there.WIDE)
+    model, request = there.map_model(len(shift.classes)), there.asked_pixels(5)
+    assert request.unit is not None
+    notes = pixel_notes(
+        model,
+        shift.pool,
+        request,
+        task=Task(),
+        sizes=bought_sizes(shift.pool, "network"),
+        view=View(),
+        fabric=make_fabric("cpu"),
+        **HOW,
+    )
+    assert len(notes) == request.units == 13
+    coarse = logits(there.map_model(len(shift.classes)), shift.pool, View())
+    z = F.interpolate(coarse, (there.TALL, there.WIDE), mode="bilinear", align_corners=True)
+    segments: dict[tuple[int, int], set[int]] = {}
+    units = zip(
+        request.image.split(request.unit.tolist()),
+        request.position.split(request.unit.tolist()),
+        strict=True,
+    )
+    for place, (owner, asked) in enumerate(units):
+        position = asked.numpy()
+        image = int(owner[0])
+        p, u_dis, u_data = thoughts(z[image].flatten(1))
+        mean = p[:, position].mean(1)
+        assert notes.guess[place] == mean.argmax()
+        assert notes.probability[place] == pytest.approx(mean.max(), rel=1e-5)
+        for name, values in (("u_dis", u_dis), ("u_data", u_data)):
+            own = values[position].mean()
+            assert getattr(notes, name)[place] == pytest.approx(own, rel=1e-4)
+            assert getattr(notes, f"{name}_above")[place] == pytest.approx(lower(values, own), abs=3e-3)
+        # The middle of a 3 x 3 region is its fifth pixel; of two neighbours, the first.
+        middle = int(position[len(position) // 2] if len(position) == 9 else position[0])
+        piece = flooded(p.argmax(0).reshape(there.TALL, there.WIDE), middle)
+        known = segments.setdefault((image, int(notes.segment[place])), piece)
+        assert known == piece  # the same number, the same segment
+    pieces = [(image, min(piece)) for (image, _), piece in segments.items()]
+    assert len(set(pieces)) == len(pieces)  # and another number, another segment
+    assert len(pieces) < len(notes)  # some units do share one
+
+
+@pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
+def test_two_processes_note_just_what_one_notes(tmp_path: Path, count: int) -> None:
+    there.main(1, count, tmp_path / "1.json")
+    command = [sys.executable, there.__file__, "2", str(count), str(tmp_path / "2.json")]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in (1, 2))
+    assert one == two
+    assert len(one["pixels"]["guess"]) == 3 * (count - 1) + 1

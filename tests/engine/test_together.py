@@ -1,0 +1,83 @@
+"""Bought and unlabelled target images as one batch."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from ducats.config import load
+from ducats.engine.step import TOGETHER
+from ducats.errors import UserError
+from ducats.models import Evidential
+from ducats.models.small import small_cnn
+from ducats.objectives import Batch, Labelled, Remembered, duc
+
+
+def images(count: int, seed: int) -> Tensor:
+    return torch.rand(count, 1, 16, 16, generator=torch.Generator().manual_seed(seed))
+
+
+def batch(bought: int = 3, certain: int = 2) -> Batch:
+    return Batch(
+        source=Labelled(images(8, 0), torch.arange(8) % 4),
+        labelled=Labelled(images(bought, 1), torch.arange(bought)),
+        unlabelled=images(8, 2),
+        certain=Labelled(images(certain, 3), torch.arange(certain)),
+    )
+
+
+def network() -> Evidential:
+    torch.manual_seed(0)
+    return Evidential(small_cnn(classes=4, channels=1)).train()
+
+
+def test_the_whole_target_passes_as_one_batch_and_the_source_by_itself() -> None:
+    given, seen = batch(), []
+
+    class Counting(nn.Module):
+        def forward(self, shown: Tensor) -> object:
+            seen.append(len(shown))
+            return network()(shown)
+
+    duc(Remembered(Counting(), TOGETHER["target"](given)), given)
+    assert seen == [8, 8 + 3 + 2]
+    seen.clear()
+    duc(Remembered(Counting(), TOGETHER["apart"](given)), given)
+    assert seen == [8, 8, 3, 2]
+
+
+def test_each_stream_gets_what_was_said_of_its_own_images() -> None:
+    given, model = batch(), network()
+    assert given.labelled is not None
+    assert given.certain is not None
+    assert given.unlabelled is not None
+    streams = [given.unlabelled, given.labelled.images, given.certain.images]
+    whole = network()(torch.cat(streams))
+    assert whole.features is not None
+    together = Remembered(model, TOGETHER["target"](given))
+    for shown, z, features in zip(
+        streams, whole.z.split([8, 3, 2]), whole.features.split([8, 3, 2]), strict=True
+    ):
+        assert torch.equal(together(shown).z, z)
+        said = together(shown).features
+        assert said is not None
+        assert torch.equal(said, features)
+
+
+def test_without_batch_statistics_it_is_all_the_same() -> None:
+    given, model = batch(), network().eval()
+    apart, joined = (duc(Remembered(model, TOGETHER[name](given)), given) for name in ("apart", "target"))
+    assert apart.keys() == joined.keys()
+    for name in apart:
+        torch.testing.assert_close(apart[name], joined[name])
+
+
+def test_before_the_first_answer_nothing_is_joined() -> None:
+    plain = Batch(
+        source=Labelled(images(4, 0), torch.zeros(4).long()), labelled=None, unlabelled=images(4, 1)
+    )
+    assert TOGETHER["target"](plain) == ()
+
+
+def test_segmentation_refuses_it() -> None:
+    with pytest.raises(UserError, match=r"train\.together is for images"):
+        load(["data/streets"], ["train.together=target"])

@@ -1,0 +1,84 @@
+"""Small desks for tests of the page: images of one colour, and pixels of drawn ones."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from PIL import Image, ImageDraw
+
+from ducats.answers import Desk, Place, Question, Sheet, Terms
+from ducats.answers.question import runs_of
+
+COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (40, 70, 220)}
+CLASSES = tuple(COLOURS)
+HEIGHT, WIDTH, SCALE = 32, 64, 4  # of the grid; image pixels per cell
+
+
+def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) -> Desk:
+    """A round of images: those of one colour, guessed right but for every third."""
+    desk = Desk(run / "questions")
+    home = desk.home(number)
+    (home / "thumbnails").mkdir(parents=True)
+    (run / "images").mkdir(exist_ok=True)
+    questions = []
+    for n in range(1, count + 1):
+        name = CLASSES[(n - 1) % 3]
+        file = run / "images" / f"{number}-{n}.png"
+        drawn = Image.new("RGB", (160, 120), COLOURS[name])
+        ImageDraw.Draw(drawn).text((70, 50), str(n), "white")
+        drawn.save(file)
+        drawn.resize((64, 48)).save(home / "thumbnails" / f"{n:04d}.png")
+        guess = name if n % 3 else "red"
+        questions.append(
+            Question(n, f"r{number}/{n}", f"r{number}/{n}", f"thumbnails/{n:04d}.png", str(file), guess=guess)
+        )
+    questions = [
+        replace(one, probability=0.42, u_dis=0.3, u_data=0.6, u_dis_above=0.97, u_data_above=0.8)
+        for one in questions
+    ]
+    stated = {
+        "rule": "first",
+        "query": "duc",
+        "why": "Foreign to the model, and of these the most ambiguous.",
+    }
+    Sheet.write(home, Terms(number, CLASSES, **{**stated, **terms}), questions)
+    return desk
+
+
+def street() -> Image.Image:
+    """Left half red, right half blue, a green square of 4 x 4 cells in the middle."""
+    drawn = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), COLOURS["red"])
+    pen = ImageDraw.Draw(drawn)
+    pen.rectangle([drawn.width // 2, 0, drawn.width, drawn.height], COLOURS["blue"])
+    pen.rectangle([30 * SCALE, 14 * SCALE, 34 * SCALE - 1, 18 * SCALE - 1], COLOURS["green"])
+    return drawn
+
+
+def truth(y: int, x: int) -> str:
+    """What ``street`` shows in a cell."""
+    return "green" if 14 <= y < 18 and 30 <= x < 34 else "red" if x < WIDTH // 2 else "blue"
+
+
+def pixel_questions(run: Path, number: int = 1, **terms: Any) -> Desk:
+    """A round of pixels of one image: three share a segment, two have none."""
+    desk = Desk(run / "questions")
+    home = desk.home(number)
+    (home / "overlays").mkdir(parents=True)
+    file = run / "street.png"
+    street().save(file)
+    street().resize((WIDTH, HEIGHT)).save(home / "overlays" / "street.png")
+    cells = [(15, 31, 1), (16, 31, 1), (17, 33, 1), (3, 5, None), (30, 60, None)]
+    questions = [
+        Question(
+            *(n, f"street.png#{y},{x}", "street.png", "overlays/street.png", str(file)),
+            place=Place(y, x, HEIGHT, WIDTH, runs_of([y * WIDTH + x])),
+            segment=segment,
+            guess="red",
+            probability=0.5,
+            u_dis_above=0.9,
+            u_data_above=0.1,
+        )
+        for n, (y, x, segment) in enumerate(cells, start=1)
+    ]
+    Sheet.write(home, Terms(number, CLASSES, unit="pixel", query="duc", **terms), questions)
+    return desk

@@ -1,0 +1,384 @@
+"""A real browser answers whole rounds on the page, and nothing is lost when the server is killed."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_desks import CLASSES, image_questions, pixel_questions, truth
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+from selenium.webdriver.support.ui import WebDriverWait
+
+from ducats.answers import Desk
+
+CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="NO BROWSER, so the page itself is not tested: apt-get install chromium chromium-driver",
+)
+PATIENCE = 20
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1280,860")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_open(browser: webdriver.Chrome) -> None:
+    """The page of the test before would ask its server, which is no more."""
+    browser.get("about:blank")
+    complaints(browser)
+
+
+@pytest.fixture
+def keep(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str], None]:
+    """Keeps a screenshot as an artefact."""
+    folder = Path(os.environ.get("DUCATS_ARTEFACTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def shoot(name: str) -> None:
+        assert browser.save_screenshot(str(folder / f"{name}.png"))
+
+    return shoot
+
+
+class Server:
+    """`ducats label`, as a user starts it."""
+
+    def __init__(self, run: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "ducats", "label", str(run), "--no-open", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = re.search(r"http://\S+", self.process.stdout.readline())
+        assert found, "no address was printed"
+        self.url = found.group()
+
+    def kill(self) -> None:
+        """As the system does when memory runs out: no time to tidy up."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@contextmanager
+def serving(run: Path, *options: str) -> Iterator[Server]:
+    server = Server(run, *options)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def until(browser: webdriver.Chrome, what: Callable[[], Any]) -> Any:
+    return WebDriverWait(browser, PATIENCE, poll_frequency=0.02).until(lambda _: what())
+
+
+def shown(browser: webdriver.Chrome) -> str:
+    """The question whose picture is in sight; empty if none is."""
+    return str(browser.execute_script("return document.body.dataset.shown ?? ''"))
+
+
+def state(browser: webdriver.Chrome) -> str:
+    return str(browser.execute_script("return document.body.dataset.state ?? ''"))
+
+
+def text(browser: webdriver.Chrome, name: str) -> str:
+    return browser.find_element(By.ID, name).text
+
+
+def press(browser: webdriver.Chrome, key: str) -> None:
+    ActionChains(browser).send_keys(key).perform()
+
+
+def answer(browser: webdriver.Chrome, key: str) -> None:
+    """Press a key once the picture is there, and wait until another one is, or none."""
+    before = until(browser, lambda: shown(browser))
+    press(browser, key)
+    until(browser, lambda: shown(browser) != before)
+
+
+def open_page(browser: webdriver.Chrome, server: Server) -> None:
+    browser.get(server.url)
+    until(browser, lambda: shown(browser))
+    assert "token" not in browser.current_url
+
+
+def is_saved(browser: webdriver.Chrome) -> bool:
+    return text(browser, "saved").startswith("saved")
+
+
+def complaints(browser: webdriver.Chrome) -> list[str]:
+    """What the browser refused to do, or failed at."""
+    return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+def words(desk: Desk, number: int = 1) -> list[str | None]:
+    return [standing.word for standing in desk.standings(number).values()]
+
+
+def key_of(question: str) -> str:
+    """The right key for an image: colours go round."""
+    return str((int(question.split("/")[1]) - 1) % 3 + 1)
+
+
+def test_a_round_of_images_by_keys(
+    browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]
+) -> None:
+    desk = image_questions(tmp_path, 6)
+    with serving(tmp_path) as server:
+        browser.get(server.url)
+        name = until(browser, lambda: browser.find_element(By.ID, "name"))
+        until(browser, name.is_displayed)
+        name.send_keys("Ada", Keys.ENTER)
+        until(browser, lambda: shown(browser) == "r1/1")
+        keep("image")
+        assert "more foreign than 97 % of the pool" in text(browser, "panel")
+        answer(browser, Keys.ENTER)  # the guess, which is right
+        answer(browser, "3")  # wrong
+        until(browser, lambda: is_saved(browser))
+        press(browser, "u")
+        until(browser, lambda: shown(browser) == "r1/2")
+        answer(browser, "2")
+        answer(browser, "s")  # r1/3, later
+        until(browser, lambda: is_saved(browser))
+        browser.refresh()
+        assert until(browser, lambda: shown(browser)) == "r1/4"
+        assert "2 of 6 done · 2 by you" in text(browser, "counts")
+        answer(browser, "1")
+        until(browser, lambda: is_saved(browser))
+        browser.refresh()
+        until(browser, lambda: shown(browser) == "r1/5")
+        press(browser, Keys.BACKSPACE)  # what was said before the reload
+        until(browser, lambda: shown(browser) == "r1/4")
+        until(browser, lambda: not desk.standing("r1/4").votes)
+        answer(browser, "1")
+        answer(browser, "0")  # r1/5 is none of these
+        answer(browser, "?")  # r1/6, unsure
+        assert until(browser, lambda: shown(browser)) == "r1/3"
+        answer(browser, "3")
+        assert until(browser, lambda: shown(browser)) == "r1/6"
+        answer(browser, "3")
+        until(browser, lambda: state(browser) == "complete")
+        assert words(desk) == ["red", "green", "blue", "red", "void", "blue"]
+        assert {one.who for one in desk.answers()} == {"Ada"}
+        assert all(
+            one.seconds is not None and one.seconds < 60 for one in desk.answers() if one.kind != "undo"
+        )
+        assert "--wait" in text(browser, "message")
+        assert desk.take(1) is not None
+        image_questions(tmp_path, 1, number=2)
+        until(browser, lambda: shown(browser) == "r2/1")  # by itself
+        assert complaints(browser) == []
+
+
+def test_a_killed_server_loses_nothing(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 8)
+    token = str(tmp_path / "token")
+    with serving(tmp_path, "--token-file", token, "--who", "Ada") as server:
+        open_page(browser, server)
+        answer(browser, "1")
+        until(browser, lambda: is_saved(browser))
+        loaded = "return performance.getEntriesByType('resource').map((one) => one.name)"
+        until(browser, lambda: str(browser.execute_script(loaded)).count("/picture/") >= 6)  # five are ahead
+        server.kill()
+        for question in ("r1/2", "r1/3", "r1/4"):  # loaded ahead
+            assert until(browser, lambda: shown(browser)) == question
+            answer(browser, key_of(question))
+        until(
+            browser,
+            lambda: "not saved" in text(browser, "saved") and "3 answers wait" in text(browser, "saved"),
+        )
+    assert len(desk.answers()) == 1
+    with serving(tmp_path, "--token-file", token, "--who", "Ada") as server:
+        until(browser, lambda: is_saved(browser))  # the same page, by itself
+        assert words(desk)[:4] == ["red", "green", "blue", "red"]
+        server.kill()
+        answer(browser, key_of(shown(browser)))
+        until(browser, lambda: "not saved" in text(browser, "saved"))
+    with serving(tmp_path, "--who", "Ada") as server:  # another token: the page is opened anew
+        open_page(browser, server)
+        until(browser, lambda: is_saved(browser))
+        while shown(browser):
+            answer(browser, key_of(shown(browser)))
+        until(browser, lambda: state(browser) == "complete")
+    assert words(desk) == [CLASSES[n % 3] for n in range(8)]
+    assert len(desk.answers()) == 8  # none twice
+
+
+def test_what_cannot_be_seen_cannot_be_answered(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2)
+    (desk.home(1) / "thumbnails" / "0002.png").unlink()
+    Path(desk.sheet(1).questions[1].file).unlink()
+    browser.execute_cdp_cmd("Network.enable", {})
+    browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/picture/*"]})
+    with serving(tmp_path, "--who", "Ada") as server:
+        try:
+            browser.get(server.url)
+            until(browser, lambda: "Waiting for the server" in text(browser, "picture"))
+            press(browser, "1")
+        finally:
+            browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
+        until(browser, lambda: shown(browser) == "r1/1")
+        assert desk.answers() == []
+        answer(browser, "1")
+        until(browser, lambda: "not there any more" in text(browser, "picture"))
+        answer(browser, "0")
+        until(browser, lambda: state(browser) == "complete")
+    assert words(desk) == ["red", "void"]
+
+
+def test_a_round_of_pixels_by_keys(
+    browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]
+) -> None:
+    desk = pixel_questions(tmp_path)
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        keep("pixel")
+
+        def picture() -> str:
+            return str(browser.find_element(By.CSS_SELECTOR, "#picture img").get_attribute("src"))
+
+        first = picture()
+        press(browser, "+")
+        until(browser, lambda: picture() != first and "zoom=1" in picture())
+        press(browser, "o")
+        until(browser, lambda: "/context/" in picture())
+        press(browser, "o")
+        assert "all 3 in this segment" in text(browser, "together")
+        press(browser, "a")
+        until(browser, lambda: "together=1" in picture())
+        until(
+            browser, lambda: browser.execute_script("return document.querySelector('#picture img').complete")
+        )
+        keep("pixel-segment")
+        answer(browser, "2")
+        assert until(browser, lambda: shown(browser)) == "street.png#3,5"
+        press(browser, "u")  # all three
+        until(browser, lambda: shown(browser) == "street.png#15,31")
+        until(browser, lambda: words(desk) == [None] * 5)
+        press(browser, "a")
+        answer(browser, "2")
+        answer(browser, "1")
+        answer(browser, "3")
+        until(browser, lambda: state(browser) == "complete")
+        assert complaints(browser) == []
+    wanted = {one.id: truth(one.place.y, one.place.x) for one in desk.sheet(1).questions if one.place}
+    assert {question: one.word for question, one in desk.standings(1).items()} == wanted
+
+
+def test_many_alike_at_once(browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]) -> None:
+    desk = image_questions(tmp_path, 9)  # 3 are blue and guessed red
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        press(browser, "g")
+        tiles = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".tile"))
+        assert len(tiles) == 6
+        loaded = "return [...document.querySelectorAll('.tile img')].every((one) => one.naturalWidth)"
+        until(browser, lambda: browser.execute_script(loaded))
+
+        def unmark_what_is_blue() -> None:
+            for tile in tiles:
+                if int(str(tile.get_attribute("title")).split("/")[1]) % 3 == 0:
+                    tile.click()
+
+        unmark_what_is_blue()
+        keep("grid")
+        assert "the 3 marked ones are red" in text(browser, "accept")
+        turn = browser.find_element(By.ID, "turn")
+        for left in (0, 6):
+            turn.click()
+            assert len(browser.find_elements(By.CSS_SELECTOR, ".tile[aria-pressed=true]")) == left
+        unmark_what_is_blue()
+        press(browser, Keys.ENTER)
+        until(browser, lambda: words(desk).count("red") == 3)
+        for left in (2, 1, 0):
+            press(browser, "3")  # the one in focus
+            until(browser, lambda: words(desk).count("blue") == 3 - left)  # noqa: B023 - called at once
+        until(browser, lambda: "marked ones are green" in text(browser, "accept"))
+        press(browser, "u")  # the last blue one
+        until(browser, lambda: words(desk).count("blue") == 2)
+        until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#guesses button")) == 2)
+        press(browser, Keys.ESCAPE)
+        until(browser, lambda: state(browser) == "asking" and shown(browser))
+        while shown(browser):
+            answer(browser, key_of(shown(browser)))
+        until(browser, lambda: state(browser) == "complete")
+        assert complaints(browser) == []
+    assert words(desk) == [CLASSES[n % 3] for n in range(9)]
+
+
+def test_on_a_phone_by_touch(browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]) -> None:
+    desk = image_questions(tmp_path, 2)
+    size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    try:
+        with serving(tmp_path, "--who", "Ada") as server:
+            open_page(browser, server)
+            keep("phone")
+            wide = "return document.documentElement.scrollWidth"
+            assert browser.execute_script(wide) <= 360
+            buttons = browser.find_elements(By.CSS_SELECTOR, "#classes button, #commands button, #guess")
+            assert len(buttons) == 8
+            assert all(button.size["height"] >= 44 for button in buttons)
+            browser.find_element(By.CSS_SELECTOR, "[data-name=red]").click()
+            until(browser, lambda: shown(browser) == "r1/2")
+            browser.find_element(By.ID, "guess").click()
+            until(browser, lambda: state(browser) == "complete")
+            assert complaints(browser) == []
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+    assert words(desk) == ["red", "green"]
+
+
+def test_many_classes_are_searched_and_new_ones_named(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 3, new_classes=True)
+    terms = desk.home(1) / "terms.json"
+    stated = json.loads(terms.read_text())
+    stated["classes"] = [*CLASSES, *(f"class {n}" for n in range(40))]
+    terms.write_text(json.dumps(stated))
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        answer(browser, "ss 17" + Keys.ENTER)
+        answer(browser, Keys.ENTER)  # an empty field: the guess
+        field = browser.find_element(By.ID, "name-of-class")
+        field.send_keys("okapi", Keys.ENTER)
+        until(browser, lambda: state(browser) == "complete")
+        assert complaints(browser) == []
+    assert words(desk) == ["class 17", "green", "okapi"]
+
+
+def test_a_dispute_is_shown_and_ended(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 1, rule="agree", people=2)
+    desk.receive([{"question": "r1/1", "word": "red", "who": "Ada"}], via="page")
+    desk.receive([{"question": "r1/1", "word": "blue", "who": "Bob"}], via="page")
+    with serving(tmp_path, "--who", "Ada", "--blind") as server:
+        open_page(browser, server)
+        assert "Ada says red, Bob says blue" in text(browser, "votes")
+        assert not browser.find_element(By.ID, "guess").is_displayed()
+        answer(browser, "1")  # stays with it: now it is Bob's turn
+        until(browser, lambda: state(browser) == "others")
+        desk.receive([{"question": "r1/1", "word": "red", "who": "Bob"}], via="page")
+        until(browser, lambda: state(browser) == "complete")
+        assert complaints(browser) == []
+    assert words(desk) == ["red"]

@@ -1,0 +1,148 @@
+"""Who is let in, and what is refused."""
+
+import json
+from pathlib import Path
+
+import pytest
+from page_client import TOKEN, client
+from page_desks import image_questions
+from PIL import Image
+
+from ducats.labelling.page.guard import HEADERS
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/static/page.js", "/api/state?who=ada", "/picture/whole/1/1", "/?token=another", "/?token="],
+)
+def test_without_the_token_nothing_is_told(tmp_path: Path, path: str) -> None:
+    image_questions(tmp_path)
+    reply = client(tmp_path, token=False).get(path)
+    assert reply.status_code == 403
+    assert "ducats label" in reply.text
+    assert "set-cookie" not in reply.headers
+
+
+def test_the_token_is_taken_at_the_door_only(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    asked = client(tmp_path, token=False)
+    assert asked.get(f"/api/state?who=ada&token={TOKEN}").status_code == 403
+    cookie = asked.get(f"/?token={TOKEN}").headers["set-cookie"]
+    assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
+    assert asked.get("/api/state?who=ada").status_code == 200
+
+
+def test_every_reply_forbids_frames_and_foreign_scripts(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    asked = client(tmp_path)
+    for reply in (asked.get("/"), asked.get("/nowhere"), asked.get("/", headers={"Host": "evil.example"})):
+        assert {name: reply.headers[name] for name in HEADERS} == HEADERS
+        assert reply.headers["cache-control"] == "no-store"
+    assert "default-src 'none'" in HEADERS["Content-Security-Policy"]
+    assert asked.get("/picture/whole/1/1").headers["cache-control"].startswith("private")
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:8000", "10.0.0.7:8000", "", "[::1", "127.0.0.1.nip.io"]
+)
+def test_another_name_is_not_ours(tmp_path: Path, host: str) -> None:
+    assert client(tmp_path).get("/", headers={"Host": host}).status_code == 421
+
+
+def test_a_tunnel_may_have_another_port(tmp_path: Path) -> None:
+    asked = client(tmp_path, token=False)
+    for host in ("localhost:9000", "127.0.0.1:9000", "[::1]:9000"):
+        assert asked.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 200
+
+
+def test_a_server_for_others_is_reached_by_addresses_not_by_any_name(tmp_path: Path) -> None:
+    asked = client(tmp_path, token=False, host="0.0.0.0")
+    assert asked.get(f"/?token={TOKEN}", headers={"Host": "192.168.1.5:8000"}).status_code == 200
+    assert asked.get(f"/?token={TOKEN}", headers={"Host": "evil.example"}).status_code == 421
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "http://evil.example"}, 403),
+        ({"Origin": "http://127.0.0.1:8001"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Content-Type": "text/plain"}, 415),
+        ({"Content-Type": "application/x-www-form-urlencoded"}, 415),
+        ({"Content-Length": "1000001"}, 413),
+        ({"Content-Length": "-1"}, 411),
+    ],
+)
+def test_foreign_posts_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+    desk = image_questions(tmp_path)
+    body = json.dumps({"who": "ada", "answers": [{"question": "r1/1", "word": "red", "ref": "x.0"}]})
+    usual = {"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
+    asked = client(tmp_path)
+    assert asked.post("/api/answers", content=body, headers={**usual, **headers}).status_code == status
+    assert desk.answers() == []
+    assert asked.post("/api/answers", content=body, headers=usual).status_code == 200
+    assert [answer.word for answer in desk.answers()] == ["red"]
+
+
+def test_a_post_without_an_origin_is_refused(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    asked = client(tmp_path)
+    del asked.headers["Origin"]
+    assert asked.post("/api/answers", json={"who": "ada", "answers": []}).status_code == 403
+
+
+def test_pictures_are_not_for_pages_of_strangers(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    asked = client(tmp_path)
+    assert asked.get("/picture/whole/1/1", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
+    for site in ("cross-site", "same-site"):
+        assert asked.get("/picture/whole/1/1", headers={"Sec-Fetch-Site": site}).status_code == 403
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"[]",
+        b"{}",
+        b'{"who": "ada", "answers": {}}',
+        b'{"who": 7, "answers": []}',
+        b'{"who": "", "answers": []}',
+        json.dumps({"who": "a" * 81, "answers": []}).encode(),
+        json.dumps({"who": "ada", "answers": [{}] * 1001}).encode(),
+        b"[" * 100_000,
+    ],
+)
+def test_a_body_that_makes_no_sense_is_refused(tmp_path: Path, body: bytes) -> None:
+    desk = image_questions(tmp_path)
+    reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
+    assert reply.status_code == 400
+    assert desk.answers() == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/picture/whole/1/0", "/picture/whole/1/7", "/picture/whole/2/1", "/picture/whole/1/-1"),
+        *("/picture/raw/1/1", "/picture/whole/1/1.png", "/static/../app.py", "/static/%2e%2e%2fapp.py"),
+        *("/static/app.py", "/picture/whole/1/..%2f..%2fsecret.png", "/questions/received.jsonl"),
+        "/picture/crop/1/1?zoom=much",
+    ],
+)
+def test_only_pictures_of_questions_can_be_asked_for(tmp_path: Path, path: str) -> None:
+    image_questions(tmp_path)
+    Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
+    assert client(tmp_path).get(path).status_code == 404
+
+
+def test_a_picture_outside_the_rounds_folder_is_not_shown(tmp_path: Path) -> None:
+    desk = image_questions(tmp_path)
+    Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
+    path = desk.home(1) / "questions.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["picture"], line["file"] = "../../secret.png", ""
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    assert client(tmp_path).get("/picture/whole/1/1").status_code == 404

@@ -1,0 +1,93 @@
+"""Pictures of questions: upright, cropped where they should be, and outlined."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from page_client import client, post, shown, state
+from page_desks import COLOURS, image_questions, pixel_questions
+from PIL import Image
+
+
+def near(found: Any, wanted: tuple[int, int, int]) -> bool:
+    return all(abs(a - b) <= 12 for a, b in zip(found, wanted, strict=True))
+
+
+def lights(crop: Image.Image) -> np.typing.NDArray[np.bool_]:
+    """Where a crop has the colour of the line."""
+    away = np.abs(np.asarray(crop, np.int16) - np.array([255, 230, 0], np.int16))
+    return np.asarray(np.all(away <= 12, axis=2), np.bool_)
+
+
+def test_an_image_is_shown_upright_and_a_lost_file_by_its_thumbnail(tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2)
+    file = Path(desk.sheet(1).questions[0].file)
+    turned = Image.new("RGB", (40, 20), "white")
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    turned.save(file, "JPEG", exif=exif)
+    asked = client(tmp_path)
+    assert shown(asked, "/picture/whole/1/1").size == (20, 40)
+    assert shown(asked, "/picture/whole/1/2").size == (160, 120)
+    Path(desk.sheet(1).questions[1].file).unlink()
+    again = client(tmp_path)
+    assert shown(again, "/picture/whole/1/2").size == (64, 48)
+    assert [one["gone"] for one in state(again)["next"]] == [False, True]
+    (desk.home(1) / "thumbnails" / "0002.png").unlink()
+    assert client(tmp_path).get("/picture/whole/1/2").status_code == 404
+
+
+@pytest.mark.parametrize("zoom", [-9, -1, 0, 1, 9])
+def test_a_crop_shows_the_pixel_that_is_asked(tmp_path: Path, zoom: int) -> None:
+    pixel_questions(tmp_path)
+    asked = client(tmp_path)
+    crop = shown(asked, f"/picture/crop/1/3?zoom={zoom}")  # y 17, x 33: the green square's corner
+    assert max(crop.size) == 720
+    # The pixel's own colour within, a light line around it: found from the picture alone.
+    ys, xs = np.nonzero(lights(crop))
+    left, right, top, bottom = int(xs.min()), int(xs.max()), int(ys.min()), int(ys.max())
+    assert near(crop.getpixel(((left + right) // 2, (top + bottom) // 2)), COLOURS["green"])
+    if zoom == 9:  # eight cells high: the edges of what is asked are where they belong
+        cell = crop.height / 8
+        x, y = (left + right) / 2, (top + bottom) / 2
+        assert near(crop.getpixel((int(x - cell), int(y))), COLOURS["green"])
+        assert near(crop.getpixel((int(x + cell), int(y))), COLOURS["blue"])
+        assert near(crop.getpixel((int(x), int(y + cell))), COLOURS["blue"])
+
+
+def test_a_crop_follows_the_image_when_its_file_is_gone(tmp_path: Path) -> None:
+    pixel_questions(tmp_path)
+    (tmp_path / "street.png").unlink()
+    crop = shown(client(tmp_path), "/picture/crop/1/4?zoom=2")  # y 3, x 5: at the left edge
+    assert near(crop.getpixel((crop.width // 2, crop.height - 3)), COLOURS["red"])
+
+
+def test_the_whole_image_has_a_frame_where_the_crop_is(tmp_path: Path) -> None:
+    pixel_questions(tmp_path)
+    whole = shown(client(tmp_path), "/picture/context/1/5?zoom=2")
+    assert whole.size == (800, 400)
+    assert near(whole.getpixel((5, 5)), COLOURS["red"])
+    assert shown(client(tmp_path), "/picture/tile/1/5").size == (224, 224)
+
+
+def test_picks_of_one_segment_are_told_and_lit_together(tmp_path: Path) -> None:
+    pixel_questions(tmp_path)
+    asked = client(tmp_path)
+    told = state(asked)["next"]
+    assert told[0]["together"] == ["street.png#16,31", "street.png#17,33"]
+    assert told[3]["together"] == []
+    alone = lights(shown(asked, "/picture/crop/1/1?zoom=2")).sum()
+    all_three = lights(shown(asked, "/picture/crop/1/1?zoom=2&together=1&who=ada")).sum()
+    assert all_three > alone > 0
+    told = post(asked, ("street.png#16,31", "green"))["next"]
+    assert told[0]["together"] == ["street.png#17,33"]
+
+
+def test_whole_images_whose_pixels_are_asked_are_not_for_keys(tmp_path: Path) -> None:
+    desk = pixel_questions(tmp_path)
+    terms = desk.home(1) / "terms.json"
+    terms.write_text(terms.read_text().replace('"unit": "pixel"', '"unit": "image"'))
+    told = state(client(tmp_path))
+    assert told["terms"]["maps"] is True
+    assert told["next"] == []

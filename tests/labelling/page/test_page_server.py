@@ -1,0 +1,197 @@
+"""What the server behind the page tells and takes."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from page_client import asked_next, client, post, state
+from page_desks import image_questions
+
+from ducats.answers import Book
+from ducats.labelling.page import views
+
+
+def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) -> None:
+    (tmp_path / "questions").mkdir()
+    asked = client(tmp_path)
+    assert state(asked)["state"] == "empty"
+    desk = image_questions(tmp_path, 1)
+    assert state(asked)["state"] == "asking"
+    assert post(asked, ("r1/1", "red"))["state"] == "complete"
+    assert desk.take(1) is not None
+    assert state(asked)["state"] == "taken"
+    image_questions(tmp_path, 2, number=2)
+    assert asked_next(state(asked)) == ["r2/1", "r2/2"]
+    (tmp_path / "questions" / "round-02" / "taken.json").write_text(
+        '{"words": {}, "kinds": {}, "seconds": {}, "because": "seconds"}'
+    )
+    (tmp_path / "model.safetensors").touch()
+    assert state(asked)["state"] == "finished"
+
+
+def test_a_round_whose_minutes_are_spent_is_complete(tmp_path: Path) -> None:
+    image_questions(tmp_path, seconds=10.0)
+    asked = client(tmp_path)
+    assert post(asked, ("r1/1", "red"), seconds=6)["state"] == "asking"
+    assert post(asked, ("r1/2", "red"), seconds=6)["state"] == "complete"
+
+
+def test_a_question_says_what_the_model_thinks_unless_blind(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    seen = state(client(tmp_path))["next"][0]
+    assert (seen["guess"], seen["probability"], seen["foreign"], seen["ambiguous"]) == (
+        "red",
+        0.42,
+        0.97,
+        0.8,
+    )
+    blind = client(tmp_path, blind=True)
+    text = blind.get("/api/state?who=ada").text + blind.get("/api/grid?who=ada").text
+    assert not any(word in text for word in ('guess":"red', "0.42", "0.97", "0.8"))
+    assert blind.get("/api/grid?who=ada").json()["questions"] == []
+
+
+def test_next_comes_what_is_new_then_skipped_then_unsure(tmp_path: Path) -> None:
+    image_questions(tmp_path, 4)
+    asked = client(tmp_path)
+    post(asked, ("r1/1", "unsure"))
+    told = post(asked, ("r1/2", "skip"))
+    assert asked_next(told) == ["r1/3", "r1/4", "r1/2", "r1/1"]
+    told = post(asked, ("r1/3", "blue"))
+    assert asked_next(told) == ["r1/4", "r1/2", "r1/1"]
+    told = post(asked, ("r1/4", "skip"))
+    assert asked_next(told) == ["r1/2", "r1/4", "r1/1"]
+    assert told["counts"] == {"all": 4, "settled": 1, "disputed": 0, "mine": 2, "seconds": 6.0}
+
+
+def test_two_people_are_shown_different_questions_while_there_are_some(tmp_path: Path) -> None:
+    image_questions(tmp_path, 14)
+    asked = client(tmp_path)
+    first, second = asked_next(state(asked, "ada")), asked_next(state(asked, "bob"))
+    assert len(first) == len(second) == 6
+    assert not set(first) & set(second)
+    assert asked_next(state(asked, "eve")) == ["r1/13", "r1/14", *first[:4]]  # others' last
+    assert asked_next(state(asked, "ada")) == first
+
+
+def test_what_needs_two_people_goes_to_two_and_not_to_one_twice(tmp_path: Path) -> None:
+    image_questions(tmp_path, 2, rule="agree", people=2)
+    asked = client(tmp_path)
+    assert asked_next(post(asked, ("r1/1", "red"))) == ["r1/2"]
+    assert asked_next(state(asked, "bob")) == ["r1/1", "r1/2"]
+
+
+def test_a_dispute_is_shown_to_whom_it_concerns_until_they_agree(tmp_path: Path) -> None:
+    image_questions(tmp_path, 1, rule="agree", people=2)
+    asked = client(tmp_path)
+    post(asked, ("r1/1", "red"), who="ada")
+    told = post(asked, ("r1/1", "blue"), who="bob")
+    assert told["counts"]["disputed"] == 1
+    assert asked_next(told) == []  # bob spoke last: it is ada's turn
+    (seen,) = state(asked, "ada")["next"]
+    assert seen["votes"] == [{"who": "ada", "word": "red"}, {"who": "bob", "word": "blue"}]
+    assert seen["mine"] == "red"
+    assert asked_next(state(asked, "eve")) == ["r1/1"]
+    assert post(asked, ("r1/1", "blue"), who="ada")["state"] == "complete"
+
+
+def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2)
+    asked = client(tmp_path)
+    assert asked_next(post(asked, ("r1/1", "green"))) == ["r1/2"]
+    assert asked_next(post(asked, ("r1/1", ""))) == ["r1/1", "r1/2"]
+    post(asked, ("r1/1", "red"))
+    assert desk.standing("r1/1").word == "red"
+
+
+def test_after_a_reload_what_was_said_at_once_is_undone_at_once(tmp_path: Path) -> None:
+    image_questions(tmp_path, 4)
+    asked = client(tmp_path)
+    for act, numbers in (("x", [1]), ("y", [2, 3])):
+        answers = [{"question": f"r1/{n}", "word": "red", "ref": f"{act}.{n}"} for n in numbers]
+        asked.post("/api/answers", json={"who": "ada", "answers": answers})
+    again = client(tmp_path)  # another process would read the same book
+    recent = again.get("/api/recent?who=ada").json()["recent"]
+    assert [[one["number"] for one in group] for group in recent] == [[1], [2, 3]]
+    assert again.get("/api/recent?who=bob").json()["recent"] == []
+    assert asked_next(state(again)) == ["r1/4"]
+    assert again.get("/api/question/1/2?who=ada").json()["mine"] == "red"
+
+
+def test_what_is_sent_twice_is_put_down_once_and_answered_alike(tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2)
+    asked = client(tmp_path)
+    sent = {"who": "ada", "answers": [{"question": "r1/1", "word": "cow", "ref": "z.0"}]}
+    replies = [asked.post("/api/answers", json=sent).json()["refused"] for _ in range(2)]
+    assert replies == [{"z.0": "no class"}] * 2
+    assert len(desk.answers()) == 1
+
+
+def test_what_a_full_disk_refused_is_not_called_saved_and_may_come_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = image_questions(tmp_path, 2)
+    asked = client(tmp_path)
+    sent = {"who": "ada", "answers": [{"question": "r1/1", "word": "red", "ref": "z.0"}]}
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Book, "append", full)
+        reply = asked.post("/api/answers", json=sent)
+    assert reply.status_code == 500
+    assert "No space left" in reply.text
+    assert desk.answers() == []
+    told = asked.post("/api/answers", json=sent).json()
+    assert told["refused"] == {}
+    assert desk.standing("r1/1").word == "red"
+
+
+def test_answers_that_make_no_sense_are_on_record(tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 1)
+    asked = client(tmp_path)
+    sent = [
+        "red",
+        {"question": "r1/1", "word": 3, "ref": "m.0"},
+        {"question": "x", "word": "red", "ref": "f.0"},
+    ]
+    told = asked.post("/api/answers", json={"who": "ada", "answers": sent}).json()
+    assert told["refused"] == {"m.0": "malformed", "f.0": "foreign"}
+    assert [answer.refused for answer in desk.answers()] == ["malformed", "malformed", "foreign"]
+
+
+def test_one_name_for_all_is_not_the_browsers_to_choose(tmp_path: Path) -> None:
+    desk = image_questions(tmp_path)
+    asked = client(tmp_path, who="Ada L.")
+    assert state(asked, "")["who"] == "Ada L."
+    post(asked, ("r1/1", "red"), who="mallory")
+    assert [answer.who for answer in desk.answers()] == ["Ada L."]
+
+
+def test_the_grid_has_what_waits_of_one_guess(tmp_path: Path) -> None:
+    image_questions(tmp_path, 6)  # guesses: red green red red green red
+    asked = client(tmp_path)
+    told = asked.get("/api/grid?who=ada&guess=green").json()
+    assert told["guesses"] == [["red", 4], ["green", 2]]
+    assert [one["number"] for one in told["questions"]] == [2, 5]
+    post(asked, ("r1/2", "green"))
+    told = asked.get("/api/grid?who=ada&guess=unicorn").json()
+    assert told["guess"] == "red"
+    assert told["guesses"] == [["red", 4], ["green", 1]]
+
+
+def test_keys_leave_the_commands_alone() -> None:
+    names = [f"class {n}" for n in range(29)]
+    letters = views.keys(names[:28])
+    assert None not in letters
+    assert len(set(letters)) == 28
+    assert not set(letters) & set("0ugasnox")
+    assert views.keys(names) == [None] * 29
+
+
+def test_a_class_that_is_named_like_a_key_has_this_key(tmp_path: Path) -> None:
+    assert views.keys([*"0123456789"]) == [*"0123456789"]
+    assert views.keys(["A", "a", "B"]) == ["1", "2", "b"]
+    assert views.keys(["B", "b"]) == ["1", "2"]
+    assert views.keys(["1", "two", "3"]) == ["1", "2", "3"]

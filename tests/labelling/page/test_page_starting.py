@@ -1,0 +1,120 @@
+"""Starting the page: its port, its token, and what is printed."""
+
+import re
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
+
+import pytest
+from page_desks import image_questions
+
+from ducats.cli import main
+from ducats.errors import UserError
+from ducats.labelling.page import app as module
+from ducats.labelling.page import serving
+
+
+def test_a_run_has_its_own_port_each_time_unless_it_is_taken(tmp_path: Path) -> None:
+    with serving.listen("127.0.0.1", 0, tmp_path) as first:
+        port = first.getsockname()[1]
+        with serving.listen("127.0.0.1", 0, tmp_path) as second:
+            assert second.getsockname()[1] != port
+        with pytest.raises(UserError, match=f"--port {port}"):
+            serving.listen("127.0.0.1", port, tmp_path)
+    with serving.listen("127.0.0.1", 0, tmp_path) as third:
+        assert third.getsockname()[1] == port
+        assert serving.address(third, "127.0.0.1", "T") == f"http://127.0.0.1:{port}/?token=T"
+
+
+def test_a_host_that_is_not_ours_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--host"):
+        serving.listen("no.such.host.invalid", 0, tmp_path)
+
+
+def test_a_kept_token_is_for_its_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "token"
+    made = serving.token_from(path)
+    assert serving.token_from(path) == made
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.chmod(0o644)
+    with pytest.raises(UserError, match="chmod 600"):
+        serving.token_from(path)
+    path.chmod(0o600)
+    path.write_text("short")
+    with pytest.raises(UserError, match="at least 16"):
+        serving.token_from(path)
+    assert serving.token_from(None) != serving.token_from(None)
+
+
+def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no run folder"):
+        serving.check_run(tmp_path)
+    (tmp_path / "config.yaml").touch()
+    serving.check_run(tmp_path)
+
+
+def test_the_command_prints_the_address_and_warns_of_other_hosts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    image_questions(tmp_path)
+    served: list[dict[str, Any]] = []
+
+    def serve(run: Path, listening: socket.socket, **options: Any) -> None:
+        listening.close()
+        served.append(options)
+
+    monkeypatch.setattr(serving, "serve", serve)
+    for host, warns in (("127.0.0.1", False), ("0.0.0.0", True)):
+        with pytest.raises(SystemExit) as ended:
+            main(["label", str(tmp_path), "--host", host, "--who", "Ada", "--blind", "--no-open"])
+        assert not ended.value.code
+        printed = capsys.readouterr().out
+        assert ("nothing is encrypted" in printed.replace("\n", " ")) == warns
+        assert printed.count(served[-1]["token"]) == 1
+        assert served[-1]["opened"] is None
+        assert (served[-1]["who"], served[-1]["blind"]) == ("Ada", True)
+
+
+def test_without_the_extra_the_command_says_what_to_install(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    with pytest.raises(SystemExit) as ended:
+        main(["label", str(tmp_path)])
+    assert ended.value.code == 2
+    assert "pip install 'ducats[label]'" in capsys.readouterr().err
+
+
+def test_the_servers_log_has_no_token_and_its_help_needs_no_server(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    command = [sys.executable, "-m", "ducats", "label", str(tmp_path), "--no-open"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
+        try:
+            assert server.stdout is not None
+            found = re.search(r"http://\S+token=(\S+)", server.stdout.readline())
+            assert found is not None
+            with urlopen(found.group()) as reply:
+                assert reply.status == 200
+            with pytest.raises(HTTPError, match="403"):
+                urlopen(found.group() + "x")
+        finally:
+            server.terminate()
+        rest, errors = server.communicate()
+    assert found.group(1) not in rest + errors
+    code = (
+        "import sys\nfrom ducats.cli import main\n"
+        "try: main(['label', '--help'])\nexcept SystemExit: pass\n"
+        "assert not {'torch', 'starlette', 'uvicorn'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
+
+
+def test_all_files_of_the_page_are_known() -> None:
+    html = (module.STATIC / "index.html").read_text()
+    assert "style=" not in html  # what the headers forbid would be silently left out
+    assert "<script>" not in html
+    assert "http" not in html.replace("http-equiv", "")

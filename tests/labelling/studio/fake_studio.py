@@ -1,0 +1,221 @@
+"""A small stand-in for Label Studio's REST interface that misbehaves as it is told."""
+
+import base64
+import json
+import re
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+FAULTS = (
+    *("hang up", "500 before", "429", "503"),  # nothing was done
+    *("500 after", "torn after", "slow after", "hang up after", "no JSON after"),  # it was done
+)
+LEGACY = "0123456789abcdef"
+PERSONAL = ".".join(
+    base64.urlsafe_b64encode(part).decode()
+    for part in (b'{"alg":"HS256"}', b'{"token_type":"refresh"}', b"s")
+)
+
+
+class Fake:
+    """The server's memory. ``faults`` are used up, one a request; None: no fault. Imports have their own."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.lock = threading.Lock()
+        self.forget()
+
+    def forget(self) -> None:
+        """A new server at the same place."""
+        self.faults: deque[str | None] = deque()
+        self.import_faults: deque[str | None] = deque()
+        self.projects: dict[int, dict[str, Any]] = {}
+        self.tasks: dict[int, dict[str, Any]] = {}
+        self.tabs: list[dict[str, Any]] = []
+        self.hooks: dict[int, dict[str, Any]] = {}
+        self.requests: list[tuple[str, str]] = []
+        self.seen: list[str] = []  # what came in the header Authorization
+        self.access: set[str] = set()
+        self.refreshed = 0
+        self.numbers = 0
+
+    def number(self) -> int:
+        self.numbers += 1
+        return self.numbers
+
+    def expire(self) -> None:
+        self.access.clear()
+
+    def annotate(self, task: int, result: Any, *, who: int = 1, seconds: float = 2.0, **more: Any) -> int:
+        number = self.number()
+        own = {"id": number, "result": result, "completed_by": who, "lead_time": seconds}
+        own.update({"was_cancelled": False, "updated_at": now(), **more})
+        self.tasks[task]["annotations"].append(own)
+        self.tasks[task]["updated_at"] = now()
+        return number
+
+    # -- calls ----------------------------------------------------------------------------------------
+
+    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+        if method == "GET" and path == "/api/users/":
+            return 200, [{"id": n, "email": f"p{n}@example.org", "username": ""} for n in (1, 2, 3)]
+        if path == "/api/projects/":
+            if method == "POST":
+                number = self.number()
+                self.projects[number] = {"id": number, "model_version": "", **body}
+                return 201, self.projects[number]
+            wanted = query.get("title", "")
+            found = [one for one in self.projects.values() if wanted in one["title"]]
+            return 200, {"results": found, "next": None}
+        if match := re.fullmatch(r"/api/projects/(\d+)/", path):
+            project = self.projects.get(int(match[1]))
+            if project is None:
+                return 404, {"detail": "No Project matches"}
+            project.update(body or {})
+            return 200, project
+        if match := re.fullmatch(r"/api/projects/(\d+)/import", path):
+            numbers = []
+            for task in body:
+                number = self.number()
+                own = {"id": number, "project": int(match[1]), "annotations": [], "updated_at": now()}
+                self.tasks[number] = {**task, **own}
+                numbers.append(number)
+            return 201, {"task_count": len(body), "task_ids": numbers}
+        if path == "/api/tasks/":
+            return self._list(query)
+        if match := re.fullmatch(r"/api/tasks/(\d+)/", path):
+            gone = self.tasks.pop(int(match[1]), None)
+            return (204, None) if gone else (404, {"detail": "No Task matches"})
+        if path == "/api/dm/views/":
+            if method == "POST":
+                self.tabs.append(body)
+            return 200, [tab for tab in self.tabs if str(tab["project"]) == query.get("project")]
+        if path == "/api/webhooks/":
+            if method == "POST":
+                number = self.number()
+                self.hooks[number] = {"id": number, **body}
+                return 201, self.hooks[number]
+            return 200, list(self.hooks.values())
+        if match := re.fullmatch(r"/api/webhooks/(\d+)/", path):
+            return (204, None) if self.hooks.pop(int(match[1]), None) else (404, {"detail": "none"})
+        return 404, {"detail": f"no such call: {method} {path}"}
+
+    def _list(self, query: dict[str, str]) -> tuple[int, Any]:
+        found = [task for task in self.tasks.values() if str(task["project"]) == query["project"]]
+        for one in json.loads(query["query"])["filters"]["items"]:
+            if one["filter"] == "filter:tasks:data.round":
+                found = [task for task in found if task["data"].get("round") == one["value"]]
+            else:
+                found = [task for task in found if task["updated_at"] > one["value"]]
+        page, size = int(query["page"]), int(query["page_size"])
+        fields = query["include"].split(",")
+        shown = [kept(task, fields) for task in found[(page - 1) * size : page * size]]
+        if page > 1 and not shown:
+            return 404, {"detail": "Invalid page."}
+        return 200, {"tasks": shown, "total": len(found)}
+
+
+def kept(task: dict[str, Any], fields: list[str]) -> dict[str, Any]:
+    """What is asked for, of a task and of the annotations in it alike."""
+    found = {field: value for field, value in task.items() if field in fields}
+    found["annotations"] = [
+        {field: value for field, value in one.items() if field in fields} for one in task["annotations"]
+    ]
+    return found
+
+
+def now() -> str:
+    """As the server writes it."""
+    return datetime.now(UTC).isoformat().replace("+00:00", "Z")
+
+
+@contextmanager
+def served(slow: float = 0.4) -> Iterator[Fake]:
+    """A fake on a free port of this machine; a slow answer takes so many seconds."""
+    fake = Fake()
+
+    class Handler(BaseHTTPRequestHandler):
+        def _go(self) -> None:
+            parts = urlsplit(self.path)
+            query = {name: values[0] for name, values in parse_qs(parts.query).items()}
+            raw = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+            body = json.loads(raw) if raw else None
+            with fake.lock:
+                faults = fake.import_faults if parts.path.endswith("/import") else fake.faults
+                fault = faults.popleft() if faults else None
+                fake.requests.append((str(self.command), parts.path))
+                fake.seen.append(self.headers.get("Authorization", ""))
+                if fault == "hang up":
+                    self.close_connection = True
+                    return
+                if fault in ("429", "503", "500 before"):
+                    self._say(int(fault[:3]), {"detail": "busy"}, {"Retry-After": "0"})
+                    return
+                status, told = self._authorised(parts.path, query, body)
+            if fault == "slow after":
+                time.sleep(slow)
+            if fault == "hang up after":
+                self.close_connection = True
+                return
+            if fault == "500 after":
+                status, told = 500, {"detail": "it was done, but who knows"}
+            self._say(status, told, torn=fault == "torn after", spoilt=fault == "no JSON after")
+
+        def _authorised(self, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+            if path == "/api/token/refresh/":
+                if body != {"refresh": PERSONAL}:
+                    return 401, {"detail": "Token is invalid"}
+                fake.refreshed += 1
+                fake.access.add(f"access-{fake.refreshed}")
+                return 200, {"access": f"access-{fake.refreshed}"}
+            allowed = {f"Token {LEGACY}", *(f"Bearer {token}" for token in fake.access)}
+            if self.headers.get("Authorization") not in allowed:
+                return 401, {"detail": "Given token not valid"}
+            return fake.answer(str(self.command), path, query, body)
+
+        def _say(
+            self,
+            status: int,
+            told: Any,
+            headers: dict[str, str] | None = None,
+            *,
+            torn: bool = False,
+            spoilt: bool = False,
+        ) -> None:
+            text = b"" if told is None else json.dumps(told).encode()
+            if spoilt:
+                text = b"<html>" + text
+            try:
+                self.send_response(status)
+                for name, value in (headers or {}).items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(text) + (10 if torn else 0)))
+                self.end_headers()
+                self.wfile.write(text[: len(text) // 2] if torn else text)
+            except OSError:
+                pass  # whoever asked has gone
+            if torn:
+                self.close_connection = True
+
+        do_GET = do_POST = do_PATCH = do_DELETE = _go  # noqa: N815 - the library's names
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    fake.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread.start()
+    try:
+        yield fake
+    finally:
+        server.shutdown()
+        server.server_close()
+        thread.join()

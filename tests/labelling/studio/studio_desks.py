@@ -1,0 +1,91 @@
+"""Small desks: questions about images, pixels and areas, as a run lays them out."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ducats.answers import Desk, Place, Question, Sheet, Terms
+from ducats.answers.question import runs_of
+
+CLASSES = ("cat", "dog", 'a & b <"c">')
+
+
+def picture(path: Path, height: int, width: int, seed: int) -> str:
+    """A picture of squares; its path."""
+    rng = np.random.default_rng(seed)
+    rows, columns = -(-height // 8), -(-width // 8)
+    squares = rng.integers(0, 256, (rows, columns, 3), dtype=np.uint8)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(squares.repeat(8, 0).repeat(8, 1)[:height, :width]).save(path)
+    return str(path)
+
+
+def image_desk(
+    folder: Path,
+    count: int = 4,
+    *,
+    number: int = 1,
+    rule: str = "first",
+    people: int = 1,
+    classes: Sequence[str] = CLASSES,
+) -> Desk:
+    """Questions about whole images, keys ``cam/R-0.png`` and so on for round R."""
+    home = folder / f"round-{number:02d}"
+    questions: list[Question] = []
+    for place in range(count):
+        key = f"cam/{number}-{place}.png"
+        thumbnail = f"thumbnails/{place + 1:04d}.png"
+        picture(home / thumbnail, 24, 32, 10 * number + place)
+        file = picture(folder.parent / "media" / "pool" / key, 48, 64, 10 * number + place)
+        questions.append(
+            Question(
+                place + 1,
+                key,
+                key,
+                thumbnail,
+                file,
+                guess=classes[place % len(classes)],
+                probability=0.5 + place / 100,
+                u_dis=0.1 * place,
+                u_data=0.2,
+            )
+        )
+    Sheet.write(home, Terms(number, tuple(classes), rule=rule, people=people), questions)
+    return Desk(folder)
+
+
+def pixel_desk(
+    folder: Path, asked: Sequence[Sequence[tuple[int, int]]], *, height: int = 40, width: int = 60
+) -> Desk:
+    """Questions about single pixels (y, x) of images ``street-0`` and so on."""
+    areas = [[[pixel] for pixel in pixels] for pixels in asked]
+    return area_desk(folder, areas, "pixel", height=height, width=width)
+
+
+def area_desk(
+    folder: Path,
+    asked: Sequence[Sequence[Sequence[tuple[int, int]]]],
+    unit: str,
+    *,
+    height: int = 40,
+    width: int = 60,
+) -> Desk:
+    """Questions about some pixels each, of images ``street-0`` and so on, in a grid of this size."""
+    home = folder / "round-01"
+    questions: list[Question] = []
+    for image, areas in enumerate(asked):
+        key = f"street-{image}"
+        overlay = f"overlays/{key}.png"
+        picture(home / overlay, height, width, image)
+        file = picture(folder.parent / "media" / "pool" / f"{key}.png", 2 * height, 3 * width, image)
+        for area in areas:
+            y, x = area[len(area) // 2]
+            runs = runs_of([row * width + column for row, column in area])
+            place = Place(y, x, height, width, runs)
+            number = len(questions) + 1
+            guess = CLASSES[number % len(CLASSES)]
+            questions.append(Question(number, f"{key}#{y},{x}", key, overlay, file, place, guess, 0.75))
+    Sheet.write(home, Terms(1, CLASSES, unit=unit), questions)
+    return Desk(folder)

@@ -1,0 +1,132 @@
+"""A real Label Studio server on loopback, with its own database, started and stopped by tests."""
+
+import http.cookiejar
+import json
+import os
+import secrets
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.parse
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from ducats.labelling.studio import Client, Token
+
+ROOT = Path(__file__).parents[3]
+FIRST_START = 240.0  # seconds at most; a minute is usual
+
+
+def installed() -> Path | None:
+    """The program, if it is there."""
+    path = Path(os.environ.get("DUCATS_LABEL_STUDIO", ROOT / ".label-studio" / "bin" / "label-studio"))
+    return path if path.is_file() else None
+
+
+class Server:
+    """A server with two people, anna (who owns it) and bob.
+
+    Args:
+        program: ``label-studio``.
+        home: for its database; ``media`` in it is the document root.
+    """
+
+    def __init__(self, program: Path, home: Path) -> None:
+        self.program, self.home = program, home
+        self.media = home / "media"
+        self.media.mkdir(parents=True)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            self.port = int(free.getsockname()[1])
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._password = secrets.token_urlsafe(16)
+        self._process: subprocess.Popen[bytes] | None = None
+        self.start()
+        self.tokens = {"anna": self._token("anna@example.org", "/user/login/")}
+        invitation = self.client("anna").get("/api/invite")["invite_url"]
+        self.tokens["bob"] = self._token("bob@example.org", invitation)
+
+    def start(self) -> None:
+        """Start it and wait until it answers."""
+        own = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        for name in ("HOST", "DEBUG", "PORT"):
+            own.pop(name, None)  # it would take them for its own
+        own.update(
+            LABEL_STUDIO_BASE_DATA_DIR=str(self.home / "data"),
+            LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED="true",
+            LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=str(self.media),
+            LABEL_STUDIO_COLLECT_ANALYTICS="false",
+            LABEL_STUDIO_LATEST_VERSION_CHECK="false",
+            LABEL_STUDIO_SENTRY_DSN="",
+            LABEL_STUDIO_FRONTEND_SENTRY_DSN="",
+            LABEL_STUDIO_SSRF_PROTECTION_ENABLED="false",  # its webhooks must reach loopback
+            LABEL_STUDIO_USERNAME="anna@example.org",
+            LABEL_STUDIO_PASSWORD=self._password,
+            PYTHONWARNINGS="ignore",
+        )
+        arguments = ["start", "--no-browser", "--internal-host", "127.0.0.1", "--port", str(self.port)]
+        with (self.home / "log.txt").open("ab") as log:
+            self._process = subprocess.Popen(
+                [str(self.program), *arguments],
+                env=own,
+                cwd=self.home,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+            )
+        until = time.monotonic() + FIRST_START
+        while time.monotonic() < until:
+            if self._process.poll() is not None:
+                break
+            try:
+                with urllib.request.urlopen(f"{self.url}/health", timeout=5):
+                    return
+            except (urllib.error.URLError, OSError):
+                time.sleep(0.25)
+        self.stop()
+        raise RuntimeError(f"no Label Studio: {(self.home / 'log.txt').read_text()[-2000:]}")
+
+    def stop(self) -> None:
+        """Kill it, as a crash would."""
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+            self._process = None
+
+    def client(self, who: str) -> Client:
+        """How one of them speaks with the server."""
+        return Client(self.url, Token(self.tokens[who]), patience=5.0)
+
+    def tasks(self, who: str, project: int) -> list[dict[str, Any]]:
+        """Tasks with all that is in them, as one of them sees them."""
+        found = self.client(who).get("/api/tasks/", project=project, fields="all", page_size=500)["tasks"]
+        return list(found)
+
+    def annotate(self, who: str, task: int, result: Any, seconds: float = 2.0, **more: Any) -> int:
+        """Submit an annotation, as the page does."""
+        body = {"result": result, "lead_time": seconds, **more}
+        return int(self.client(who).call("POST", f"/api/tasks/{task}/annotations/", body)["id"])
+
+    def _token(self, address: str, page: str) -> str:
+        """Log in or sign up as a browser does, and make a personal access token."""
+        jar = http.cookiejar.CookieJar()
+        opener = urllib.request.build_opener(
+            urllib.request.HTTPCookieProcessor(jar), urllib.request.ProxyHandler({})
+        )
+
+        def post(path: str, body: bytes, **headers: str) -> bytes:
+            headers["Referer"] = self.url + path
+            headers["X-CSRFToken"] = next(str(one.value) for one in jar if one.name == "csrftoken")
+            request = urllib.request.Request(self.url + path, data=body, headers=headers)
+            with opener.open(request, timeout=60) as response:
+                return bytes(response.read())
+
+        with opener.open(self.url + page, timeout=60) as response:
+            response.read()
+        crumb = next(str(one.value) for one in jar if one.name == "csrftoken")
+        form = {"email": address, "password": self._password, "csrfmiddlewaretoken": crumb}
+        post(page, urllib.parse.urlencode(form).encode())
+        made = json.loads(post("/api/token/", b"{}", **{"Content-Type": "application/json"}))
+        return str(made["token"])

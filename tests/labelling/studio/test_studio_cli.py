@@ -1,0 +1,97 @@
+"""What a user types for Label Studio, and what comes back."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_studio import LEGACY, served
+from studio_desks import image_desk
+
+from ducats.cli import main
+
+
+def ducats(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+def choice(text: str) -> list[dict[str, Any]]:
+    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
+
+
+def test_push_and_pull_with_a_token_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    run, file = tmp_path / "lab", tmp_path / "token"
+    image_desk(run / "questions", 3)
+    file.write_text(LEGACY)
+    file.chmod(0o600)
+    with served() as fake:
+        assert ducats("push", run, "--url", fake.url + "/", "--token-file", file) == 0
+        out = capsys.readouterr().out
+        assert f"round 1: 3 new tasks, 0 there already, in {fake.url}/projects/1" in out
+        assert next(iter(fake.projects.values()))["title"] == "ducats: lab"
+        first, second, third = fake.tasks
+        fake.annotate(first, choice("cat"))
+        fake.annotate(second, choice("cow"))
+        assert ducats("pull", run, "--token-file", file) == 0
+        said = "1 answer taken; 1 on record that do not count (1 no class); round 1 waits for 2 of 3"
+        assert said in capsys.readouterr().out
+        fake.annotate(second, choice("dog"), who=2)
+        fake.annotate(third, choice("dog"))
+        assert ducats("pull", run, "--token-file", file) == 0
+        assert "2 answers taken; round 1 is complete" in capsys.readouterr().out
+        assert ducats("push", run, "--url", fake.url, "--token-file", file) == 0
+        assert "0 new tasks, 3 there already" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("push", "{}", "--url", "http://127.0.0.1:9"),
+            "Label Studio wants a token: set LABEL_STUDIO_API_KEY",
+        ),
+        (("push", "{}/none", "--url", "http://127.0.0.1:9"), "no questions that can be answered one by one"),
+        (("pull", "{}"), "was not pushed to Label Studio"),
+        (("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "0"), "--every 0 has to be more than 0"),
+        (("pull", "{}", "--url", "http://127.0.0.1:9", "--webhook", "a:1"), "only makes sense with --watch"),
+        (("push", "{}", "--url", "127.0.0.1", "--token-file", "{}/token"), "--url '127.0.0.1' is no address"),
+        (
+            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--patience", "0"),
+            "does not answer (Connection refused)",
+        ),
+        (
+            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--pictures", "x"),
+            "--pictures 'x' has to be inline, local-files",
+        ),
+    ],
+)
+def test_what_a_user_can_get_wrong_is_one_sentence(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    words: str,
+) -> None:
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    image_desk(tmp_path / "questions", 1)
+    (tmp_path / "token").write_text(LEGACY)
+    (tmp_path / "token").chmod(0o600)
+    assert ducats(*(argument.format(tmp_path) for argument in arguments)) == 2
+    error = capsys.readouterr().err
+    assert words in error
+    assert LEGACY not in error
+
+
+def test_neither_torch_nor_a_server_is_needed_to_speak_with_label_studio(tmp_path: Path) -> None:
+    code = (
+        "import sys\nimport ducats.labelling.studio.watch\n"
+        "heavy = {'torch', 'starlette', 'uvicorn', 'label_studio_sdk', 'requests'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,0 +1,283 @@
+"""The client against a server that misbehaves: nothing asked twice, nothing lost, nothing betrayed."""
+
+import random
+import socket
+import threading
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_studio import FAULTS, LEGACY, PERSONAL, Fake, served
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from studio_desks import CLASSES, image_desk
+
+from ducats.errors import UserError
+from ducats.labelling.studio import Client, State, Studio, Token, find_token, pull, push
+from ducats.labelling.studio.client import Away, Refused, Unclear, clean_url
+from ducats.labelling.studio.watch import HEADER, hook, watch
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Fake]:
+    with served(slow=0.2) as fake:
+        yield fake
+
+
+@pytest.fixture
+def fake(shared: Fake) -> Fake:
+    shared.forget()
+    return shared
+
+
+def studio(fake: Fake, token: str = LEGACY, **options: Any) -> Studio:
+    options = {"timeout": 0.12, "sleep": lambda _: None, **options}
+    return Studio(Client(fake.url, Token(token), **options))
+
+
+def choice(text: str) -> list[dict[str, Any]]:
+    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_question_is_repeated_until_it_is_answered(fake: Fake, fault: str) -> None:
+    fake.faults.extend([fault, fault, None])
+    assert studio(fake).users()[2] == "p2@example.org"
+    assert len(fake.requests) == 3
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_must_not_happen_twice_is_sent_again_only_if_it_surely_did_not_happen(
+    fake: Fake, fault: str
+) -> None:
+    fake.faults.append(fault)
+    make = {"title": "one", "description": "", "label_config": "<View/>"}
+    if fault in ("429", "503"):
+        studio(fake).make_project(make)
+        assert len(fake.projects) == 1
+    else:
+        with pytest.raises(Unclear):
+            studio(fake).make_project(make)
+        assert len(fake.requests) == 1
+
+
+def test_ashared_that_is_not_there_is_waited_for_and_named(tmp_path: Path) -> None:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    pauses: list[float] = []
+    said: list[str] = []
+    client = Client(
+        f"http://127.0.0.1:{port}", Token(LEGACY), patience=2.0, say=said.append, sleep=pauses.append
+    )
+    with pytest.raises(Away, match=r"does not answer \(Connection refused\).*the same command goes on"):
+        client.call("POST", "/api/projects/", {}, once=True)  # refused: it never got there, so it is repeated
+    assert len(said) == 1
+    assert pauses == sorted(pauses)
+    assert len(pauses) >= 2
+    # The same pauses each time: the jitter is drawn from a fixed generator.
+    again: list[float] = []
+    with pytest.raises(Away):
+        Client(f"http://127.0.0.1:{port}", Token(LEGACY), patience=2.0, sleep=again.append).get("/x")
+    assert again == pauses
+
+
+def test_a_personal_token_is_exchanged_and_renewed(fake: Fake) -> None:
+    server = studio(fake, PERSONAL)
+    server.users()
+    server.users()
+    assert fake.refreshed == 1
+    fake.expire()
+    server.users()
+    assert fake.refreshed == 2
+    assert fake.seen.count("Bearer access-1") == 3
+    assert fake.seen.count("Bearer access-2") == 1
+    assert not any(PERSONAL in seen for seen in fake.seen)
+
+
+def test_a_wrong_token_is_one_sentence_without_the_token(fake: Fake) -> None:
+    for secret in ("wrong-secret", PERSONAL[:-1] + "A"):
+        with pytest.raises(Refused) as caught:
+            studio(fake, secret).users()
+        assert caught.value.status == 401
+        assert "make a new token" in str(caught.value)
+        assert secret not in str(caught.value)
+        assert secret not in repr(Token(secret))
+
+
+def test_only_theshareds_reason_is_told(fake: Fake) -> None:
+    with pytest.raises(Refused, match=r"^Label Studio refused GET /api/nothing: HTTP 404, no such call"):
+        studio(fake).client.get("/api/nothing")
+
+
+def test_token_from_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
+    with pytest.raises(UserError, match="wants a token: set LABEL_STUDIO_API_KEY"):
+        find_token(None)
+    file = tmp_path / "token"
+    file.write_text("abc\n")
+    file.chmod(0o640)
+    with pytest.raises(UserError, match=r"can be read by others \(mode 640\): chmod 600"):
+        find_token(file)
+    file.chmod(0o600)
+    assert find_token(file).reveal() == "abc"
+    file.write_text("two words\n")
+    with pytest.raises(UserError, match="one token and nothing else") as caught:
+        find_token(file)
+    assert "words" not in str(caught.value)
+    with pytest.raises(UserError, match="cannot be read"):
+        find_token(tmp_path / "none")
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", "xyz")
+    assert find_token(None).reveal() == "xyz"
+    assert not find_token(None).personal
+    assert Token(PERSONAL).personal
+
+
+@pytest.mark.parametrize(
+    "url", ["127.0.0.1:80", "ftp://a", "http://", "http://u:p@a", "http://a/?b", "http://a:x", "http://a#b"]
+)
+def test_an_address_that_is_none_or_holds_a_password(url: str) -> None:
+    with pytest.raises(UserError, match="--url"):
+        clean_url(url)
+
+
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(faults=st.lists(st.sampled_from([None, None, *FAULTS]), max_size=25), seed=st.integers(0, 99))
+def test_any_faults_leave_each_question_asked_once_and_each_answer_taken_once(
+    shared: Fake, tmp_path_factory: pytest.TempPathFactory, faults: list[str | None], seed: int
+) -> None:
+    shared.forget()
+    folder = tmp_path_factory.mktemp("any")
+    desk = image_desk(folder / "questions", 5)
+    server = studio(shared)
+    rng = random.Random(seed)
+    shared.faults.extend(faults)
+    shared.import_faults.extend(rng.choices([None, *FAULTS], k=seed % 4))
+    while True:  # the same command until it comes through
+        try:
+            push(desk, server, "ducats: any")
+            break
+        except Away:
+            continue
+    shared.faults.clear()
+    assert len(shared.tasks) == 5
+    assert push(desk, server, "ducats: any").new == 0
+    assert len(shared.projects) == 1
+    assert len(shared.tabs) == 1
+    keys = [task["data"]["key"] for task in shared.tasks.values()]
+    assert sorted(keys) == sorted(desk.sheet(1).by_id)
+    words = {}
+    for number, task in shared.tasks.items():
+        words[task["data"]["key"]] = rng.choice(CLASSES)
+        shared.annotate(number, choice(words[task["data"]["key"]]), who=rng.choice([1, 2]))
+    shared.faults.extend(rng.choices([None, *FAULTS], k=len(faults)))
+    for _ in range(3):
+        pull(desk, server)
+    assert {answer.question: answer.word for answer in desk.answers()} == words
+    assert len(desk.answers()) == 5
+    assert {question: one.word for question, one in desk.standings(1).items()} == words
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_an_import_that_breaks_off_asks_nothing_twice(fake: Fake, tmp_path: Path, fault: str) -> None:
+    desk = image_desk(tmp_path / "questions", 3)
+    fake.import_faults.extend([fault, fault])
+    assert push(desk, studio(fake), "ducats: broken").new == 3
+    assert [task["data"]["key"] for task in fake.tasks.values()] == list(desk.sheet(1).by_id)
+    assert len(fake.requests) < 30
+
+
+def test_an_import_that_comes_through_late_is_there_once(fake: Fake, tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 3)
+    server = studio(fake)
+    push(desk, server, "ducats: late")
+    number = next(iter(fake.projects))
+    tasks = [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
+    server.add_tasks(number, tasks)  # what a broken-off push sent arrives after all
+    assert len(fake.tasks) == 6
+    again = push(desk, server, "ducats: late")
+    assert (again.new, again.known) == (0, 3)
+    assert len(fake.tasks) == 3
+
+
+def test_more_tasks_than_a_page_holds(fake: Fake, tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 230)
+    server = studio(fake, timeout=5.0)
+    assert push(desk, server, "ducats: many").new == 230
+    assert push(desk, server, "ducats: many").known == 230
+    imports = [path for _, path in fake.requests if path.endswith("/import")]
+    assert len(imports) == 3  # 100 at most
+    for number in list(fake.tasks):
+        fake.annotate(number, choice("dog"))
+    assert len(pull(desk, server).received) == 230
+    assert desk.take(1) is not None
+
+
+def test_only_what_changed_is_read_again(fake: Fake, tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 4)
+    server = studio(fake)
+    push(desk, server, "ducats: changed")
+    for task in fake.tasks.values():
+        task["updated_at"] = "2020-01-01T00:00:00.000000Z"
+    first = next(iter(fake.tasks))
+    fake.annotate(first, choice("cat"))
+    assert [answer.word for answer in pull(desk, server).received] == ["cat"]
+    state = State.read(desk.folder)
+    assert state.since == fake.tasks[first]["updated_at"]
+    other = list(fake.tasks)[1]
+    fake.annotate(other, choice("dog"))
+    fake.tasks[other]["updated_at"] = "2020-01-01T00:00:00.000000Z"  # the server says it did not change
+    assert pull(desk, server).received == []
+    (desk.folder / "label-studio.json").unlink()  # then everything is read
+    assert [answer.word for answer in pull(desk, server).received] == ["dog"]
+    assert len(State.read(desk.folder).tasks["1"]) == 4
+
+
+def test_nothing_of_the_token_is_written_down(fake: Fake, tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 2)
+    server = studio(fake, PERSONAL)
+    push(desk, server, "ducats: secret")
+    fake.annotate(next(iter(fake.tasks)), choice("cat"))
+    pull(desk, server)
+    written = b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
+    for secret in (PERSONAL, *fake.access):
+        assert secret.encode() not in written
+
+
+def test_watching_ends_when_the_round_is_taken_and_a_call_wakes_it(fake: Fake, tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 1)
+    server = studio(fake)
+    push(desk, server, "ducats: watch")
+    number = next(iter(fake.projects))
+    called = threading.Event()
+    said: list[str] = []
+    with hook(server, number, "127.0.0.1:0", called, said.append):
+        registered = next(iter(fake.hooks.values()))
+
+        def call(secret: str) -> int:
+            request = urllib.request.Request(registered["url"], data=b"{}", headers={HEADER: secret})
+            try:
+                with urllib.request.urlopen(request, timeout=5) as response:
+                    return int(response.status)
+            except urllib.error.HTTPError as error:
+                return error.code
+
+        assert call("guessed") == 403
+        assert not called.is_set()
+        pulls: list[int] = []
+
+        def told(pulled: Any) -> None:
+            pulls.append(len(pulled.received))
+            if len(pulls) == 1:  # someone answers while we wait an hour for the next look
+                fake.annotate(next(iter(fake.tasks)), choice("cat"))
+                assert call(registered["headers"][HEADER]) == 204
+            else:
+                assert desk.take(1) is not None
+
+        watch(desk, server, number, every=3600, say=told, called=called)
+        assert pulls == [0, 1]
+    assert fake.hooks == {}
+    assert said == []

@@ -1,0 +1,168 @@
+"""What people do in Label Studio, and what the desk hears of it."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_studio import LEGACY, Fake, served
+from studio_desks import image_desk
+
+from ducats.answers import Desk
+from ducats.errors import UserError
+from ducats.labelling.studio import Client, Studio, Token, pull, push
+
+
+@pytest.fixture
+def pushed(tmp_path: Path) -> Any:
+    with served() as fake:
+        desk = image_desk(tmp_path / "questions", 2, people=2, rule="agree")
+        studio = Studio(Client(fake.url, Token(LEGACY), timeout=5.0))
+        push(desk, studio, "ducats: people")
+        yield fake, desk, studio
+
+
+def choice(text: str) -> list[dict[str, Any]]:
+    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
+
+
+def said(desk: Desk) -> list[tuple[str, str, str]]:
+    return [(answer.question[-5], answer.who[:2], answer.word) for answer in desk.answers()]
+
+
+def change(fake: Fake, task: int, place: int, when: str, **values: Any) -> None:
+    fake.tasks[task]["annotations"][place].update({"updated_at": when, **values})
+    fake.tasks[task]["updated_at"] = when
+
+
+LATER, LATEST = "2099-01-01T00:00:00.000000Z", "2099-01-01T00:00:01.000000Z"
+
+
+def test_two_people_change_their_minds_and_withdraw(pushed: tuple[Fake, Desk, Studio]) -> None:
+    fake, desk, studio = pushed
+    one, two = fake.tasks
+    fake.annotate(one, choice("cat"), who=1, seconds=3.0)
+    fake.annotate(one, choice("dog"), who=2, seconds=4.0)
+    fake.annotate(two, [], who=1, seconds=1.0, was_cancelled=True)
+    pull(desk, studio)
+    assert said(desk) == [("0", "p1", "cat"), ("0", "p2", "dog"), ("1", "p1", "skip")]
+    assert desk.standing("cam/1-0.png").state == "disputed"
+    change(fake, one, 1, LATER, result=choice("cat"), lead_time=6.5)  # the server counts on
+    pull(desk, studio)
+    pull(desk, studio)
+    assert said(desk)[3:] == [("0", "p2", "cat")]
+    assert desk.standing("cam/1-0.png").word == "cat"
+    assert desk.standing("cam/1-0.png").seconds == pytest.approx(3.0 + 6.5)
+    del fake.tasks[one]["annotations"][0]
+    fake.tasks[one]["updated_at"] = LATEST
+    pull(desk, studio)
+    pull(desk, studio)
+    assert said(desk)[4:] == [("0", "p1", "")]
+    assert desk.standing("cam/1-0.png").state == "open"
+    change(fake, one, 0, LATEST, was_cancelled=True)  # skipped after all: what was said is withdrawn
+    pull(desk, studio)
+    assert [vote.who for vote in desk.standing("cam/1-0.png").votes] == []
+    refs = [answer.ref for answer in desk.answers()]
+    assert len(set(refs)) == len(refs)
+
+
+def test_of_one_persons_annotations_the_newest_counts_and_the_other_stands_when_it_goes(
+    pushed: tuple[Fake, Desk, Studio],
+) -> None:
+    fake, desk, studio = pushed
+    one = next(iter(fake.tasks))
+    fake.annotate(one, choice("cat"))
+    fake.annotate(one, choice("dog"))
+    pull(desk, studio)
+    assert said(desk) == [("0", "p1", "dog")]
+    del fake.tasks[one]["annotations"][1]
+    fake.tasks[one]["updated_at"] = LATER
+    pull(desk, studio)
+    assert said(desk)[1:] == [("0", "p1", "cat")]
+
+
+def test_what_does_not_count_is_on_record_once(pushed: tuple[Fake, Desk, Studio]) -> None:
+    fake, desk, studio = pushed
+    one, _ = fake.tasks
+    project, marks = next(iter(fake.projects)), fake.tasks[one]["meta"]
+    fake.annotate(one, choice("unicorn"))
+    [foreign] = studio.add_tasks(project, [{"data": {"image": "x"}}])
+    fake.annotate(foreign, choice("cat"))
+    [stranger] = studio.add_tasks(project, [{"data": {}, "meta": {**marks, "run": "another"}}])
+    fake.annotate(stranger, choice("cat"))
+    [unasked] = studio.add_tasks(project, [{"data": {}, "meta": {**marks, "key": "not asked"}}])
+    fake.annotate(unasked, {"not": "a list"})
+    pulled = pull(desk, studio)
+    assert pulled.refused == {"no class": 1, "foreign": 2}  # another run's tasks are not ours to judge
+    (desk.folder / "label-studio.json").unlink()
+    assert pull(desk, studio).received == []
+    assert len(desk.answers()) == 3
+
+
+def test_an_answer_given_on_our_page_since_is_not_withdrawn(pushed: tuple[Fake, Desk, Studio]) -> None:
+    fake, desk, studio = pushed
+    one = next(iter(fake.tasks))
+    fake.annotate(one, choice("cat"))
+    pull(desk, studio)
+    desk.receive([{"question": "cam/1-0.png", "word": "dog", "who": "p1@example.org"}], via="page")
+    fake.tasks[one]["annotations"].clear()
+    fake.tasks[one]["updated_at"] = LATER
+    assert pull(desk, studio).received == []
+    assert [vote.word for vote in desk.standing("cam/1-0.png").votes] == ["dog"]
+
+
+def test_late_answers_are_on_record_as_late(pushed: tuple[Fake, Desk, Studio]) -> None:
+    fake, desk, studio = pushed
+    one, two = fake.tasks
+    for task in (one, two):
+        for who in (1, 2):
+            fake.annotate(task, choice("cat"), who=who)
+    pull(desk, studio)
+    assert desk.take(1) is not None
+    fake.annotate(one, choice("dog"), who=3)
+    assert pull(desk, studio).refused == {"late": 1}
+
+
+def test_a_new_round_goes_to_the_same_project_and_what_is_settled_is_not_asked(
+    pushed: tuple[Fake, Desk, Studio],
+) -> None:
+    fake, desk, studio = pushed
+    for task in list(fake.tasks):
+        for who in (1, 2):
+            fake.annotate(task, choice("cat"), who=who)
+    pull(desk, studio)
+    desk.take(1)
+    with pytest.raises(UserError, match="no round that can be answered"):
+        push(desk, studio, "ducats: people")
+    desk = image_desk(desk.folder, 3, number=2)
+    desk.receive([{"question": "cam/2-1.png", "word": "cat", "who": "anna"}], via="page")
+    found = push(desk, studio, "ducats: people")
+    assert (found.round, found.new, found.answered) == (2, 2, 1)
+    assert len(fake.projects) == 1
+    assert [task["data"]["key"] for task in fake.tasks.values()][2:] == ["cam/2-0.png", "cam/2-2.png"]
+    assert [tab["data"]["title"] for tab in fake.tabs] == ["Round 1", "Round 2"]
+    assert next(iter(fake.projects.values()))["model_version"] == "ducats-round-2"
+
+
+def test_runs_in_folders_of_one_name_get_projects_of_their_own(
+    pushed: tuple[Fake, Desk, Studio], tmp_path: Path
+) -> None:
+    fake, desk, studio = pushed
+    other = image_desk(tmp_path / "other" / "questions", 3)
+    assert push(other, studio, "ducats: people").new == 3
+    assert len(fake.projects) == 2
+    (desk.folder / "label-studio.json").unlink()
+    assert push(desk, studio, "ducats: people").known == 2
+    assert len(fake.projects) == 2
+    with pytest.raises(UserError, match="has no project 999"):
+        push(desk, studio, "x", project="999")
+    (desk.folder / "label-studio.json").unlink()
+    assert pull(desk, studio).received == []  # found by its description
+
+
+def test_pull_without_a_project(tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 1)
+    with (
+        served() as fake,
+        pytest.raises(UserError, match="has no project of this run: `ducats push` it first"),
+    ):
+        pull(desk, Studio(Client(fake.url, Token(LEGACY))))

@@ -1,0 +1,121 @@
+"""Masks in Label Studio's format, against a decoder that reads bit by bit."""
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+from numpy.typing import NDArray
+
+from ducats.labelling.studio.rle import decode, encode
+
+
+def values_of(rle: Sequence[int]) -> list[int]:
+    """All values of a stream, read as the format says it, a bit at a time."""
+    bits = "".join(f"{byte:08b}" for byte in rle)
+    place = 0
+
+    def number(size: int) -> int:
+        nonlocal place
+        place += size
+        return int(bits[place - size : place], 2)
+
+    total, word = number(32), number(5) + 1
+    kinds = [number(4) + 1 for _ in range(4)]
+    values: list[int] = []
+    while len(values) < total:
+        repeated = number(1)
+        count = number(kinds[number(2)]) + 1
+        values += [number(word)] * count if repeated else [number(word) for _ in range(count)]
+    return values
+
+
+def stream(values: Sequence[int], seed: int, kinds: Sequence[int] = (3, 4, 8, 16)) -> list[int]:
+    """Values in blocks of random lengths and kinds, literal or repeated: what another encoder might write."""
+    rng = random.Random(seed)
+    bits = f"{len(values):032b}{7:05b}" + "".join(f"{kind - 1:04b}" for kind in kinds)
+    at = 0
+    while at < len(values):
+        kind = rng.randrange(4)
+        most = min(1 << kinds[kind], len(values) - at)
+        same = next((n for n in range(1, most) if values[at + n] != values[at]), most)
+        if rng.random() < 0.5:
+            count = rng.randint(1, same)
+            bits += f"1{kind:02b}{count - 1:0{kinds[kind]}b}{values[at]:08b}"
+        else:
+            count = rng.randint(1, min(most, 40))
+            literal = "".join(f"{value:08b}" for value in values[at : at + count])
+            bits += f"0{kind:02b}{count - 1:0{kinds[kind]}b}{literal}"
+        at += count
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
+
+
+@given(arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=24)))
+def test_what_is_encoded_is_what_anyone_decodes(mask: NDArray[np.bool_]) -> None:
+    rle = encode(mask)
+    assert all(type(byte) is int and 0 <= byte < 256 for byte in rle)
+    wanted = np.where(mask, 255, 0)[..., None].repeat(4, axis=-1)  # red, green, blue, alpha
+    assert values_of(rle) == wanted.ravel().tolist()
+    assert np.array_equal(decode(rle, *mask.shape), mask)
+
+
+def test_runs_longer_than_a_count_holds() -> None:
+    mask = np.zeros((300, 200), dtype=np.bool_)
+    mask[100:290] = True  # 4 x 38 000 values; a count ends at 65 536
+    rle = encode(mask)
+    assert np.array_equal(decode(rle, 300, 200), mask)
+    assert len(rle) < 60
+    assert np.array_equal(np.array(values_of(rle)).reshape(300, 200, 4)[..., 3] == 255, mask)
+
+
+@given(
+    arrays(np.uint8, st.tuples(st.integers(1, 9), st.integers(1, 9), st.just(4))),
+    st.integers(0, 2**32),
+    st.lists(st.integers(1, 16), min_size=4, max_size=4),
+)
+def test_other_peoples_streams(pixels: NDArray[np.uint8], seed: int, kinds: list[int]) -> None:
+    rle = stream(pixels.ravel().tolist(), seed, kinds)
+    assert values_of(rle) == pixels.ravel().tolist()
+    # What is drawn in a browser has soft edges: alpha above 127 is inside.
+    assert np.array_equal(decode(rle, *pixels.shape[:2]), pixels[..., 3] > 127)
+
+
+def test_by_hand() -> None:
+    # Two pixels, 8 values: the head, then 4 zeros, then 4 times 255.
+    bits = f"{8:032b}" + "00111" + "0010" + "0011" + "0111" + "1111"
+    bits += "1" + "00" + "011" + "00000000" + "1" + "00" + "011" + "11111111"
+    bits += "0" * (-len(bits) % 8)
+    rle = [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
+    assert encode(np.array([[False, True]])) == rle
+    assert decode(rle, 1, 2).tolist() == [[False, True]]
+
+
+@given(st.lists(st.integers(0, 255), max_size=40))
+def test_what_is_no_mask_is_a_value_error(rle: list[int]) -> None:
+    with pytest.raises(ValueError):
+        decode(rle, 50, 3)
+
+
+def test_torn_too_large_and_of_another_kind() -> None:
+    rle = encode(np.eye(9, dtype=np.bool_))
+    for end in range(len(rle) - 1):
+        with pytest.raises(ValueError):
+            decode(rle[:end], 9, 9)
+    with pytest.raises(ValueError, match="324 values, not"):
+        decode(encode(np.eye(8, dtype=np.bool_)), 9, 9)
+    with pytest.raises(ValueError, match="list of bytes"):
+        decode([300], 9, 9)
+    with pytest.raises(ValueError, match="more values than it says"):
+        decode(stream_claiming(4, [0] * 8), 1, 1)
+
+
+def stream_claiming(total: int, values: Sequence[int]) -> list[int]:
+    """A stream that says it has fewer values than its one block holds."""
+    bits = f"{total:032b}" + "00111" + "0010" + "0011" + "0111" + "1111"
+    bits += f"000{len(values) - 1:03b}" + "".join(f"{value:08b}" for value in values)
+    bits += "0" * (-len(bits) % 8)
+    return [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]

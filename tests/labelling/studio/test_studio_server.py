@@ -1,0 +1,258 @@
+"""The whole loop with a real Label Studio: asked, pushed, answered there, pulled, trained on."""
+
+import itertools
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from studio_desks import CLASSES, area_desk
+from studio_server import Server, installed
+
+import tiny_streets
+from ducats.answers import Desk
+from ducats.cli import main
+from ducats.data import toy
+from ducats.labelling.studio import State, Studio, pull, push
+
+pytestmark = pytest.mark.skipif(
+    installed() is None,
+    reason="LABEL STUDIO IS NOT TESTED: no .label-studio/bin/label-studio; `make label-studio` installs it, "
+    "or name one with DUCATS_LABEL_STUDIO",
+)
+
+SMALL = (
+    *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
+    *("--set", "data.knobs.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
+    *("--set", "oracle={name: people, knobs: {rule: agree}}"),
+    *(
+        "--set",
+        "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+    ),
+    *("--epochs", "3", "--rounds", "2", "--budget", "6", "--device", "cpu"),
+)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    program = installed()
+    assert program is not None
+    made = Server(program, tmp_path_factory.mktemp("label-studio"))
+    try:
+        yield made
+    finally:
+        made.stop()
+
+
+@pytest.fixture(autouse=True)
+def token(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LABEL_STUDIO_API_KEY", server.tokens["anna"])
+
+
+def ducats(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(argument) for argument in arguments])
+    return int(caught.value.code or 0)
+
+
+def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < end, "it never came"
+        time.sleep(0.05)
+
+
+def choice(text: str) -> list[dict[str, Any]]:
+    return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
+
+
+def test_images_from_the_first_question_to_the_last_label_with_the_server_down_half_way(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shift = toy(per_class=6, pool=20, test=12)
+    assert shift.truth is not None
+    names = [shift.classes[label] for label in shift.truth[:].tolist()]
+    for place, image in enumerate(shift.pool.pixels[:]):
+        path = tmp_path / "target" / f"{place:03d}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    for place, (image, label) in enumerate(
+        zip(shift.source.images.pixels[:], shift.source.labels[:].tolist(), strict=True)
+    ):
+        path = tmp_path / "source" / shift.classes[label] / f"{place}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
+    run = tmp_path / "my run"
+    command = (
+        *("run", "--source", tmp_path / "source", "--target", tmp_path / "target", *SMALL, "--out", run),
+    )
+    right = {f"{place:03d}.png": name for place, name in enumerate(names)}
+
+    assert ducats(*command) == 3
+    assert ducats("push", run, "--url", server.url) == 0
+    assert "round 1: 3 new tasks, 0 there already" in capsys.readouterr().out
+    assert ducats("push", run, "--url", server.url) == 0
+    assert "round 1: 0 new tasks, 3 there already" in capsys.readouterr().out
+    state = State.read(run / "questions")
+    project = server.client("bob").get(f"/api/projects/{state.project}/")
+    assert project["title"] == "ducats: my run"
+    assert (project["task_number"], project["total_predictions_number"]) == (3, 3)
+    assert project["maximum_annotations"] == 2
+    assert project["model_version"] == "ducats-round-1"
+
+    with (tmp_path / "watch.txt").open("w") as file:
+        watching = subprocess.Popen(
+            [
+                sys.executable,
+                "-m",
+                "ducats",
+                "pull",
+                run,
+                "--watch",
+                "--every",
+                "1",
+                "--webhook",
+                "127.0.0.1:0",
+            ],
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            stdout=file,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        said = (tmp_path / "watch.txt").read_text
+        until(lambda: "round 1 waits for 3 of 3" in said())
+        keys = list(state.tasks["1"])
+        for key in keys:
+            server.annotate("anna", state.tasks["1"][key], choice(right[key]), 3.0)
+        server.annotate("bob", state.tasks["1"][keys[0]], choice("none of these"), 5.0)
+        until(lambda: "1 disputed" in said())
+        server.stop()
+        until(lambda: "does not answer" in said())
+        server.start()
+        until(lambda: "Label Studio is back" in said())
+        for key in keys[1:]:
+            server.annotate("bob", state.tasks["1"][key], choice(right[key]))
+        until(lambda: "round 1 waits for 1 of 3, 1 disputed" in said())
+        for task in server.tasks("anna", state.project):
+            for annotation in task["annotations"] if task["data"]["key"] == keys[0] else ():
+                if annotation["lead_time"] == 3.0:  # anna is convinced
+                    body = {"result": choice("none of these"), "lead_time": 4.0}
+                    server.client("anna").call("PATCH", f"/api/annotations/{annotation['id']}/", body)
+        until(lambda: "round 1 is complete" in said())
+        assert said().count("does not answer") == 1
+        capsys.readouterr()
+        assert ducats(*command) == 3  # the next round
+        assert watching.wait(30) == 0
+    finally:
+        watching.kill()
+        watching.wait()
+    assert server.client("anna").get("/api/webhooks/", project=state.project) == []
+    taken = Desk(run / "questions").taken(1)
+    assert taken is not None
+    assert taken.words == {keys[0]: "void", keys[1]: right[keys[1]], keys[2]: right[keys[2]]}
+    assert taken.seconds == {keys[0]: 9.0, keys[1]: 5.0, keys[2]: 5.0}
+
+    assert ducats("push", run, "--url", server.url, "--blind") == 0
+    second = State.read(run / "questions")
+    assert second.project == state.project
+    for key, number in second.tasks["2"].items():
+        for who in ("anna", "bob"):
+            server.annotate(who, number, choice(right[key]))
+    assert ducats("pull", run) == 0
+    assert "6 answers taken; round 2 is complete" in capsys.readouterr().out
+    assert ducats("pull", run) == 0
+    assert "0 answers taken" in capsys.readouterr().out
+    assert ducats(*command) == 0
+    capsys.readouterr()
+    assert ducats("labels", run) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 6
+    for line in lines:
+        _, key, label = line.split(",")
+        assert label == ("void" if key == keys[0] else right[key])
+    people = {answer.who for answer in Desk(run / "questions").answers()}
+    assert people == {"anna@example.org", "bob@example.org"}
+    written = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file())
+    assert server.tokens["anna"].encode() not in written
+
+
+def test_pixels_from_the_first_question_to_the_last_label(
+    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, run = tiny_streets.tree(tmp_path / "data"), tmp_path / "streets"
+    for path in (root / "target" / "labels").iterdir():
+        path.unlink()
+    command = ("run", *tiny_streets.folders(root, test=False), "--budget", "4/image", "--out", run)
+    rights: dict[str, str] = {}
+    for number in (1, 2):
+        assert ducats(*command) == 3, capsys.readouterr().err
+        assert ducats("push", run, "--url", server.url) == 0
+        desk = Desk(run / "questions")
+        questions = desk.sheet(number).by_id
+        state = State.read(desk.folder)
+        assert len(state.tasks[str(number)]) == 4
+        for task in server.tasks("bob", state.project):
+            if task["data"]["round"] != number:
+                continue
+            result = task["predictions"][0]["result"]
+            assert [region["value"]["keypointlabels"] for region in result] == [
+                [questions[question].guess] for question in task["data"]["questions"]
+            ]
+            for place, (question, region) in enumerate(zip(task["data"]["questions"], result, strict=True)):
+                rights[question] = ("road", "car", "sky")[(place + number) % 3]
+                region["value"]["keypointlabels"] = [rights[question]]
+            server.annotate("bob", task["id"], result, 8.0)
+        assert ducats("pull", run) == 0
+        assert "8 answers taken" in capsys.readouterr().out
+    assert ducats(*command) == 0
+    capsys.readouterr()
+    assert ducats("labels", run) == 0
+    _, *lines = capsys.readouterr().out.splitlines()
+    bought = {f"{key}#{y},{x}": label for _, key, y, x, label in (line.split(",") for line in lines)}
+    assert bought == rights
+    assert len(bought) == 16
+
+
+def test_areas_with_pictures_that_the_server_reads_itself(server: Server, tmp_path: Path) -> None:
+    folder = server.media / "lab" / "run" / "questions"
+    squares = [
+        [list(itertools.product(range(y, y + 3), range(x, x + 3))) for y, x in corners]
+        for corners in (((0, 0), (10, 20), (37, 57)), ((5, 5),))
+    ]
+    desk = area_desk(folder, squares, "region")
+    studio = Studio(server.client("anna"))
+    for _ in range(2):
+        done = push(desk, studio, "ducats: areas", pictures="local-files", document_root=server.media)
+    assert (done.new, done.known) == (0, 2)
+    project = State.read(folder).project
+    first, second = server.tasks("bob", project)
+    assert first["data"]["image"] == "/data/local-files/?d=lab/run/media/pool/street-0.png"
+    # The server lets people of the project see it, byte for byte.
+    access = server.client("bob").call("POST", "/api/token/refresh/", {"refresh": server.tokens["bob"]})
+    request = urllib.request.Request(
+        server.url + first["data"]["image"], headers={"Authorization": f"Bearer {access['access']}"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        assert response.read() == (folder.parent / "media" / "pool" / "street-0.png").read_bytes()
+    server.annotate("bob", first["id"], first["predictions"][0]["result"][:2], 4.0)
+    server.annotate("bob", second["id"], [], was_cancelled=True)
+    pulled = pull(desk, studio)
+    one, two, three, four = desk.sheet(1).questions
+    assert {answer.question: answer.word for answer in pulled.received} == {
+        one.id: one.guess,
+        two.id: two.guess,
+        four.id: "skip",
+    }
+    assert desk.standing(three.id).state == "open"
+    region = first["predictions"][0]["result"][2]
+    region["value"]["brushlabels"] = [CLASSES[2]]
+    server.annotate("bob", first["id"], [*first["predictions"][0]["result"][:2], region], 1.0)
+    assert [answer.word for answer in pull(desk, studio).received] == [CLASSES[2]]
+    assert np.isclose(sum(one.seconds for one in desk.standings(1).values()), 4.0 + 1.0 + 2.0)

@@ -1,0 +1,265 @@
+"""Questions as Label Studio's tasks, and annotations as answers."""
+
+import base64
+import io
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from PIL import Image
+from studio_desks import CLASSES, area_desk, image_desk, pixel_desk
+
+from ducats.answers import Desk, Terms
+from ducats.errors import UserError
+from ducats.labelling.studio import layout, rle
+from ducats.labelling.studio.reading import read
+from ducats.labelling.studio.shown import chosen, served_folder
+from ducats.labelling.studio.tasks import by_image, mark, stretched, tasks
+
+
+def made(desk: Desk, *, blind: bool = False, most_side: int = 1024) -> list[dict[str, Any]]:
+    sheet = desk.sheet(1)
+    show = chosen("inline", None, most_side)
+    return list(tasks(sheet, list(by_image(sheet).values()), mark(desk), show, blind=blind))
+
+
+def shown(task: dict[str, Any]) -> Image.Image:
+    head, _, text = task["data"]["image"].partition(",")
+    assert head in ("data:image/png;base64", "data:image/jpeg;base64")
+    return Image.open(io.BytesIO(base64.b64decode(text)))
+
+
+def square(y: int, x: int, side: int = 3) -> list[tuple[int, int]]:
+    return list(itertools.product(range(y, y + side), range(x, x + side)))
+
+
+def test_the_config_has_a_button_for_each_class_and_two_more() -> None:
+    view = ElementTree.fromstring(layout.config(Terms(1, CLASSES)))
+    buttons = view.findall("Choices/Choice")
+    assert [one.get("value") for one in buttons] == [*CLASSES, "none of these", "unsure"]
+    assert [one.get("hotkey") for one in buttons] == ["1", "2", "3", "v", "u"]
+    image, choices = view.find("Image"), view.find("Choices")
+    assert image is not None
+    assert choices is not None
+    assert image.get("value") == "$image"
+    assert choices.get("toName") == image.get("name")
+
+
+@pytest.mark.parametrize(("unit", "tag"), [("pixel", "KeyPointLabels"), ("region", "BrushLabels")])
+def test_the_config_of_pixels_also_has_a_label_for_what_is_open(unit: str, tag: str) -> None:
+    names = tuple(f"class {number}" for number in range(40))
+    view = ElementTree.fromstring(layout.config(Terms(1, names, unit=unit)))
+    labels = view.findall(f"{tag}/Label")
+    assert [one.get("value") for one in labels] == [*names, "none of these", "unsure", "?"]
+    keys = [key for one in labels if (key := one.get("hotkey"))]
+    assert len(keys) == len(set(keys)) == 24 + 2  # more classes than keys: the others are clicked
+    assert all(str(one.get("background")).startswith("#") for one in labels)
+
+
+def test_classes_that_are_named_like_our_buttons() -> None:
+    assert layout.words(["?", "none of these", "none of these *"]) == {
+        "?": "?",
+        "none of these": "none of these",
+        "none of these *": "none of these *",
+        "none of these * *": "void",
+        "unsure": "unsure",
+        "? *": None,
+    }
+    assert layout.text_for(None, ["?"]) == "? *"
+    assert layout.text_for("?", ["?"]) == "?"
+
+
+def test_images_carry_key_guess_and_score(tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions")
+    first, second, *_ = found = made(desk)
+    assert [task["data"]["key"] for task in found] == list(desk.sheet(1).by_id)
+    assert second["meta"] == {"run": mark(desk), "round": 1, "key": "cam/1-1.png"}
+    assert second["data"]["questions"] == ["cam/1-1.png"]
+    assert (second["data"]["round"], second["data"]["number"]) == (1, 2)
+    assert (second["data"]["u_dis"], second["data"]["u_data"]) == (0.1, 0.2)
+    prediction = {
+        "id": "q2",
+        "from_name": "class",
+        "to_name": "image",
+        "type": "choices",
+        "value": {"choices": ["dog"]},
+    }
+    assert second["predictions"] == [
+        {"model_version": "ducats-round-1", "score": 0.51, "result": [prediction]}
+    ]
+    file = Image.open(desk.sheet(1).questions[0].file)
+    assert np.array_equal(np.asarray(shown(first)), np.asarray(file))
+    assert shown(made(desk, most_side=32)[0]).size == (32, 24)
+
+
+def test_blind_says_nothing_of_what_the_model_thinks(tmp_path: Path) -> None:
+    open_task = made(image_desk(tmp_path / "a" / "questions"), blind=True)[0]
+    assert "predictions" not in open_task
+    assert not {"guess", "probability", "u_dis", "u_data", "score"} & open_task["data"].keys()
+    pixels = made(pixel_desk(tmp_path / "b" / "questions", [[(0, 0), (5, 7)]]), blind=True)[0]
+    regions = pixels["predictions"][0]["result"]
+    assert [region["value"]["keypointlabels"] for region in regions] == [["?"], ["?"]]
+    assert "score" not in pixels["predictions"][0]
+
+
+def test_a_missing_file_is_shown_as_it_was_laid_out_and_large_ones_are_jpeg(tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 2)
+    one, two = desk.sheet(1).questions
+    Path(one.file).unlink()
+    noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
+    Image.fromarray(noise).save(two.file)
+    small, large = made(desk)
+    assert shown(small).size == (32, 24)
+    assert large["data"]["image"].startswith("data:image/jpeg")
+    (desk.sheet(1).folder / one.picture).unlink()
+    with pytest.raises(UserError, match=r"picture of 'cam/1-0.png' cannot be read: restore"):
+        made(desk)
+
+
+def test_points_in_percent_by_hand(tmp_path: Path) -> None:
+    task = made(pixel_desk(tmp_path / "questions", [[(0, 0), (39, 59)]]))[0]
+    first, last = (region["value"] for region in task["predictions"][0]["result"])
+    assert (first["x"], first["y"]) == pytest.approx((0.5 / 60 * 100, 0.5 / 40 * 100))
+    assert (last["x"], last["y"]) == pytest.approx((59.5 / 60 * 100, 39.5 / 40 * 100))
+    assert last["keypointlabels"] == [CLASSES[2]]
+    assert task["data"]["questions"] == ["street-0#0,0", "street-0#39,59"]
+
+
+def test_points_are_read_from_where_they_are(tmp_path: Path) -> None:
+    asked = list(itertools.product(range(0, 40, 3), range(0, 60, 3)))
+    desk = pixel_desk(tmp_path / "questions", [asked])
+    sheet = desk.sheet(1)
+    regions = made(desk)[0]["predictions"][0]["result"]
+    said = read(regions, sheet.questions, sheet.terms)
+    assert said.words == {question.id: question.guess for question in sheet.questions}
+    assert (said.stray, said.spoilt) == (0, 0)
+
+    def point(x: float, y: float, text: str) -> dict[str, Any]:
+        return {"type": "keypointlabels", "value": {"x": x, "y": y, "keypointlabels": [text]}}
+
+    def at(column: float, row: float, text: str) -> dict[str, Any]:
+        return point((column + 0.5) / 60 * 100, (row + 0.5) / 40 * 100, text)
+
+    said = read(
+        [
+            at(3.45, 0.45, "dog"),  # within its pixel
+            at(7, 7, "dog"),  # on a pixel that nobody asked for
+            at(0, 0, "cat"),
+            at(0, 0, "none of these"),  # put over it
+            at(6, 6, "?"),  # still open
+            at(9, 9, "unsure"),
+            at(12, 12, "unicorn"),
+            {"type": "keypointlabels", "value": {"keypointlabels": ["dog"]}},  # nowhere
+            {"type": "choices", "value": {"choices": ["dog"]}},  # of another kind
+            {"type": "keypointlabels", "value": None},
+        ],
+        sheet.questions,
+        sheet.terms,
+    )
+    assert said.words == {
+        "street-0#0,3": "dog",
+        "street-0#0,0": "void",
+        "street-0#9,9": "unsure",
+        "street-0#12,12": "unicorn",
+    }
+    assert (said.stray, said.spoilt) == (1, 2)
+
+
+def test_areas_go_out_and_come_back(tmp_path: Path) -> None:
+    desk = area_desk(tmp_path / "questions", [[square(0, 0), square(10, 20)], [square(5, 5)]], "region")
+    sheet = desk.sheet(1)
+    first, second = made(desk)
+    assert shown(first).size == (60, 40)  # the grid's: a mask fits to the pixel
+    region = first["predictions"][0]["result"][1]
+    mask = rle.decode(region["value"]["rle"], region["original_height"], region["original_width"])
+    wanted = np.zeros((40, 60), dtype=np.bool_)
+    wanted[10:13, 20:23] = True
+    assert np.array_equal(mask, wanted)
+    said = read(first["predictions"][0]["result"], sheet.questions[:2], sheet.terms)
+    assert said.words == {question.id: question.guess for question in sheet.questions[:2]}
+    said = read(second["predictions"][0]["result"], sheet.questions[2:], sheet.terms)
+    assert said.words == {sheet.questions[2].id: sheet.questions[2].guess}
+
+
+def test_an_areas_word_is_the_one_that_covers_most_of_it(tmp_path: Path) -> None:
+    desk = area_desk(
+        tmp_path / "questions", [[square(0, 0, 4), square(20, 20, 4), square(30, 30, 4)]], "superpixel"
+    )
+    sheet = desk.sheet(1)
+
+    def stroke(text: str, rows: slice, columns: slice, size: tuple[int, int] = (40, 60)) -> dict[str, Any]:
+        mask = np.zeros(size, dtype=np.bool_)
+        mask[rows, columns] = True
+        value = {"format": "rle", "rle": rle.encode(mask), "brushlabels": [text]}
+        return {"type": "brushlabels", "original_height": size[0], "original_width": size[1], "value": value}
+
+    spoilt = {"type": "brushlabels", "value": {"rle": [1, 2], "brushlabels": ["cat"]}}
+    drawn = [
+        stroke("cat", slice(0, 3), slice(0, 4)),  # 12 of 16
+        stroke("dog", slice(2, 4), slice(0, 4)),  # 8
+        stroke("?", slice(0, 40), slice(0, 60)),  # open: covers nothing
+        stroke("dog", slice(40, 48), slice(60, 72), (80, 180)),  # in the file's own size: all of the second
+        stroke("cat", slice(20, 24), slice(20, 24)),  # all of it, too, and later
+        spoilt,
+    ]
+    said = read(drawn, sheet.questions, sheet.terms)
+    first, second, third = (question.id for question in sheet.questions)
+    assert said.words == {first: "cat", second: "cat"}
+    assert third not in said.words
+    assert said.spoilt == 1
+    drawn[3], drawn[4] = drawn[4], drawn[3]
+    assert read(drawn, sheet.questions, sheet.terms).words[second] == "dog"
+
+
+def test_masks_in_another_size() -> None:
+    mask = np.array([[True, False], [False, True]])
+    large = stretched(mask, 4, 6)
+    assert np.array_equal(large, np.kron(mask, np.ones((2, 3))) > 0)
+    assert np.array_equal(stretched(large, 2, 2), mask)
+
+
+def test_a_prediction_that_does_not_fit_is_a_defect_of_ours(tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 1)
+    xml = layout.config(desk.sheet(1).terms)
+    good = made(desk)[0]
+    layout.check(good, xml)
+    for field, value in (("from_name", "choice"), ("to_name", "img"), ("type", "labels")):
+        bad = json.loads(json.dumps(good))
+        bad["predictions"][0]["result"][0][field] = value
+        with pytest.raises(ValueError, match="a prediction"):
+            layout.check(bad, xml)
+    bad = json.loads(json.dumps(good))
+    bad["predictions"][0]["result"][0]["value"]["choices"] = ["cow"]
+    with pytest.raises(ValueError, match="no button"):
+        layout.check(bad, xml)
+
+
+def test_pictures_that_the_server_or_the_browser_finds(tmp_path: Path) -> None:
+    desk = image_desk(tmp_path / "questions", 2)
+    sheet = desk.sheet(1)
+    local = chosen("local-files", tmp_path, 1024)(sheet, sheet.questions[0])
+    assert local == ("/data/local-files/?d=media/pool/cam/1-0.png", 48, 64)
+    assert served_folder(sheet, tmp_path) == str((tmp_path / "media" / "pool" / "cam").resolve())
+    with pytest.raises(UserError, match=r"not .* itself: start it with"):
+        served_folder(sheet, tmp_path / "media" / "pool" / "cam")
+    with pytest.raises(UserError, match="is not below --document-root"):
+        chosen("local-files", tmp_path / "else", 1024)(sheet, sheet.questions[0])
+    web = chosen("https://example.org/pool/", None, 1024)(sheet, sheet.questions[0])
+    assert web.address == "https://example.org/pool/cam/1-0.png"
+    for pictures, root in (("local-files", None), ("inline", tmp_path), ("file:///etc", None)):
+        with pytest.raises(UserError, match="--pictures"):
+            chosen(pictures, root, 1024)
+    with pytest.raises(UserError, match="--most-side 0"):
+        chosen("inline", None, 0)
+
+
+def test_the_mark_stays_when_the_run_is_moved(tmp_path: Path) -> None:
+    one, other = image_desk(tmp_path / "a" / "questions"), image_desk(tmp_path / "b" / "questions", 3)
+    before = mark(one)
+    assert mark(other) != before
+    (tmp_path / "a").rename(tmp_path / "c")
+    assert mark(Desk(tmp_path / "c" / "questions")) == before

@@ -1,0 +1,125 @@
+"""The report's part on people: numbers by hand, hostile names, pictures that are gone."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+from PIL import Image
+
+from ducats.answers import Desk, Place, Question, Sheet, Terms
+from ducats.report import find_runs, report
+from ducats.report.people import people
+
+CLASSES = ("cat", "dog")
+
+
+def asked(folder: Path, questions: list[Question], **terms: Any) -> Desk:
+    """A run that asks people, under way."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump({"method": "duc", "seed": 0}))
+    record = {"kind": "epoch", "epoch": 1, "losses": {"source/nll": 1.0}}
+    (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
+    desk = Desk(folder / "questions")
+    for question in questions:
+        path = desk.home(1) / question.picture
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (256, 128), (200, 60 * question.number % 256, 40)).save(path)
+    Sheet.write(desk.home(1), Terms(1, CLASSES, **terms), questions)
+    return desk
+
+
+def images(count: int) -> list[Question]:
+    keys = [f"img/{i}.png" for i in range(count)]
+    return [Question(n, key, key, f"thumbnails/{n:04d}.png") for n, key in enumerate(keys, start=1)]
+
+
+def say(desk: Desk, image: int, who: str, word: str, seconds: float | None = None) -> str | None:
+    answer = {"question": f"img/{image}.png", "word": word, "who": who, "seconds": seconds}
+    return desk.receive([answer], via="test")[0].refused
+
+
+def two_people(folder: Path) -> Desk:
+    desk = asked(folder, images(5), rule="majority", people=2, new_classes=True)
+    for image in range(5):
+        say(desk, image, "anna", "void" if image == 3 else "cat", 2.0 + image)  # 2, 3, 4, 5, 6
+    for image, word in enumerate(["cat", "dog", "cat", "void"]):
+        say(desk, image, "bob", word, 30.0)
+    say(desk, 1, "eve", "dog")
+    say(desk, 4, "bob", "unsure")
+    say(desk, 4, "eve", "horse")
+    say(desk, 4, "bob", "horse", 30.0)
+    assert desk.take(1) is not None
+    say(desk, 0, "eve", "dog")  # late
+    return desk
+
+
+def test_numbers_by_hand(tmp_path: Path) -> None:
+    two_people(tmp_path / "run")
+    (found,) = people(find_runs([tmp_path / "run"]))
+    anna, bob, eve = found.persons
+    assert (anna.who, anna.answers, anna.void, anna.median_seconds, anna.seconds) == ("anna", 5, 1, 4.0, 20.0)
+    assert (anna.compared, anna.agreed) == (5, 3)  # alone with cat in 1 and 4
+    assert (bob.answers, bob.median_seconds, bob.compared, bob.agreed) == (5, 30.0, 5, 5)
+    assert (eve.answers, eve.median_seconds, eve.compared, eve.agreed) == (2, None, 2, 2)
+    assert found.seconds == 170.0
+    assert (found.several, found.alike, found.share, found.late) == (5, 3, "60%", 1)
+    assert [(row.key, row.said, row.accepted) for row in found.shown] == [
+        ("img/1.png", "anna: cat, bob: dog, eve: dog", "dog"),
+        ("img/4.png", "anna: cat, bob: horse, eve: horse", "horse, no class: void"),
+    ]
+    assert [(row.key, row.accepted) for row in found.shown_voids] == [
+        ("img/3.png", "void"),
+        ("img/4.png", "horse, no class: void"),
+    ]
+    assert found.voids == 2
+
+
+def test_the_page_says_it_and_holds_its_pictures(tmp_path: Path) -> None:
+    two_people(tmp_path / "run")
+    page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
+    text = " ".join(page.split())
+    for words in (
+        "3 people, 2.8 minutes in all.",
+        "5 questions had several answers; in 60% of them all said the same.",
+        "2 labels are void: no class applies.",
+        "1 answer came after the round had ended and changed nothing.",
+        "anna: cat, bob: dog, eve: dog",
+    ):
+        assert words in text
+    assert page.count('<img src="data:image/png;base64,') == 4
+    again = report([tmp_path / "run"], tmp_path / "other").page
+    assert again.read_text(encoding="utf-8") == page
+
+
+def test_a_run_without_answers_says_nothing_of_people(tmp_path: Path) -> None:
+    asked(tmp_path / "run", images(2))
+    assert people(find_runs([tmp_path / "run"])) == []
+    page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "<h2>People</h2>" not in page
+
+
+def test_names_are_shown_and_never_obeyed_and_lost_pictures_are_left_out(tmp_path: Path) -> None:
+    desk = asked(tmp_path / "run", images(2), rule="agree", people=2, new_classes=True)
+    say(desk, 0, "<script>alert(1)</script>", "<img src=x onerror=alert(2)>")
+    say(desk, 0, "bob", "cat")
+    (desk.home(1) / "thumbnails" / "0001.png").write_bytes(b"gone")
+    page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
+    assert "<script>alert" not in page
+    assert "<img" not in page
+    assert "&lt;script&gt;alert(1)&lt;/script&gt;: &lt;img src=x" in page
+    assert "none yet" in page
+
+
+def test_of_pixels_what_lies_around_them_is_shown(tmp_path: Path) -> None:
+    place = Place(0, 255, 128, 256, ((255, 1),))
+    desk = asked(
+        tmp_path / "run",
+        [Question(1, "im#0,255", "im", "overlays/im.png", place=place)],
+        unit="pixel",
+    )
+    desk.receive([{"question": "im#0,255", "word": "void", "who": "anna"}], via="test")
+    (found,) = people(find_runs([tmp_path / "run"]))
+    (row,) = found.shown_voids
+    assert (row.key, row.said) == ("im#0,255", "anna: void")
+    assert row.picture.startswith("data:image/png;base64,")

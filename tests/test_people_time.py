@@ -1,0 +1,285 @@
+"""A budget of people's time: how many questions it comes to, and what a run does when it is spent."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from conftest import Runner, quick
+from ducats.answers import Desk
+from ducats.assemble import assemble
+from ducats.budget import PeopleTime, time_of
+from ducats.cli import main
+from ducats.data import toy
+from ducats.doctor import examine
+from ducats.domain import UNLABELLED
+from ducats.engine.processes import make_fabric
+from ducats.errors import AwaitingLabels, UserError
+from ducats.ledger import Request
+from ducats.oracles import Oracle, Truth
+from ducats.parts import check
+from ducats.run import run
+from ducats.rundir import RunDir
+
+# ---- by hand
+
+
+@pytest.mark.parametrize(
+    ("budget", "seconds"), [("30min", 1800), ("1.5h", 5400), (" 2 min ", 120), ("0.5h", 1800)]
+)
+def test_times(budget: str, seconds: float) -> None:
+    assert time_of(budget) == PeopleTime(seconds, 5.0)
+
+
+@pytest.mark.parametrize("budget", [65, "65", "5%", "40/image", "30", "30m", "min", "-3min", "30 s"])
+def test_what_is_no_time(budget: int | str) -> None:
+    assert time_of(budget) is None
+
+
+@pytest.mark.parametrize(
+    ("known", "answers", "timed", "rounds", "questions"),
+    [
+        (None, 0, 0, 5, 12),  # 300 s at 5 s, in 5 rounds
+        (None, 12, 0, 4, 12),  # nobody's are known: 12 at 5 s are 60 of them
+        (36.0, 12, 12, 4, 22),  # 3 s each: 264 s left, 66 in a round
+        (240.0, 12, 12, 4, 1),  # 20 s each: 60 s left are 15 in a round, and one is asked at the least
+        (240.0, 12, 12, 1, 3),
+        (36.0, 15, 12, 1, 83),  # 12 known at 3 s, 3 not known at 5 s: 249 s left at 3 s
+        (281.0, 14, 14, 1, 0),  # 19 s are less than one answer takes
+        (300.0, 15, 15, 3, 0),
+        (310.0, 15, 15, 3, 0),  # overdrawn
+    ],
+)
+def test_questions_that_time_allows(
+    known: float | None, answers: int, timed: int, rounds: int, questions: int
+) -> None:
+    assert PeopleTime(300).questions(known, answers, timed, rounds) == questions
+
+
+def test_the_last_bits_do_not_cost_a_question() -> None:
+    assert PeopleTime(0.3, answer=0.1).questions(None, 0, 0, 1) == 3
+    assert PeopleTime(0.3, answer=0.1).questions(None, 2, 0, 1) == 1
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (("ask.budget=30min", "ask.growth=2"), "ask.growth=2 does not go with ask.budget=30min"),
+        (("ask.budget=1min", "ask.seconds=61"), "less than one answer takes"),
+        (("ask.budget=30 sec",), r"nor a time \(30min, 1.5h\)"),
+    ],
+)
+def test_times_that_cannot_be(tmp_path: Path, settings: Sequence[str], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        assemble(quick(*settings), RunDir(tmp_path))
+
+
+def test_a_plan_has_one_kind_of_budget(tmp_path: Path) -> None:
+    parts, plan = assemble(quick("ask.budget=1min"), RunDir(tmp_path))
+    assert plan.time == PeopleTime(60, 5.0)
+    with pytest.raises(UserError, match="drop one of them"):
+        check(parts, replace(plan, budget=(1, 1)))
+
+
+def test_runs_from_before_keep_their_names() -> None:
+    plain, other = quick(), quick("ask.seconds=7")
+    assert "seconds" not in plain.identity()["ask"]
+    assert other.identity()["ask"]["seconds"] == 7
+    assert plain.digest() != other.digest()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (
+            ("ask.budget=1min",),
+            "labels are asked for until 1 min of people are spent, in 2 rounds",
+        ),
+        (("ask.budget=1min",), "about 6 in the first, at 5 s each (ask.seconds)"),
+        (("ask.budget=1h",), "enough for about 720 labels, but the pool has 80 images"),
+        (("ask.budget=1min", "oracle.name=people"), "asks no more when 1 min of people are spent"),
+    ],
+)
+def test_the_doctor_says_what_a_time_comes_to(settings: Sequence[str], words: str) -> None:
+    said = " ".join(finding.what for finding in examine(quick(*settings)))
+    assert words in said
+
+
+# ---- runs that the truth answers
+
+
+def answers_at(seconds: float, home: RunDir) -> list[float]:
+    """What the answers of each round cost in all."""
+    ledger = home.bought()
+    return [(ledger.units(n + 1) - ledger.units(n)) * seconds for n in range(ledger.rounds)]
+
+
+def test_a_simulation_spends_what_the_time_allows_and_no_more(run_quickly: Runner) -> None:
+    home = run_quickly("ask.budget=1.1min")  # 66 s: 6.6 and, of what is left, 7.2 answers of 5 s
+    assert [r["labels"] for r in home.stages()] == [0, 6, 13]
+    assert sum(answers_at(5.0, home)) == 65
+    assert home.bought().seconds() is None
+    assert "people_seconds" not in home.stages()[-1]
+
+
+def test_when_the_time_is_spent_the_run_goes_on_without_labels(
+    run_quickly: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = run_quickly("ask={budget: 1.1min, seconds: 50, after: [1, 2, 3]}")
+    assert [r["labels"] for r in home.stages()] == [0, 1, 1, 1]
+    assert (home.bought().rounds, home.finished) == (3, True)
+    asked = [home.request(number) for number in (1, 2, 3)]
+    assert [len(request) for request in asked if request is not None] == [1, 0, 0]
+    # Whatever reads the ledger takes rounds without labels as they are.
+    out = ("--out", str(tmp_path / "report"))
+    for command in (["labels", "run"], ["report", "run", *out], ["table", "run"]):
+        with pytest.raises(SystemExit) as end:
+            main([part if part != "run" else str(home.folder) for part in command])
+        assert end.value.code == 0, capsys.readouterr().err
+        capsys.readouterr()
+
+
+def test_more_time_than_the_pool_has_images(run_quickly: Runner) -> None:
+    home = run_quickly("ask.budget=1h")
+    assert [r["labels"] for r in home.stages()] == [0, 80, 80]
+    assert home.finished
+
+
+@pytest.mark.parametrize("query", ["duc", "random", "badge"])
+def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
+    home = run_quickly("ask={budget: 1min, seconds: 40, after: [1, 2]}", f"query={{name: {query}}}")
+    assert [r["labels"] for r in home.stages()] == [0, 1, 1]
+
+
+# ---- pixels
+
+
+def test_time_is_dealt_over_the_images_in_units(run_pixels: Runner) -> None:
+    home = run_pixels("ask={budget: 1min, after: [1, 2]}", "task.unit=region")
+    asked = [home.request(number) for number in (1, 2)]
+    units = []
+    for request in asked:
+        assert request is not None
+        units.append([sum(len(b.unit) for b in request.blocks() if b.image == i) for i in range(5)])
+        assert all(1 <= size <= 9 for block in request.blocks() for size in block.unit.tolist())
+    assert units == [[2, 1, 1, 1, 1], [1, 2, 1, 1, 1]]  # 12 answers of 5 s, in turn
+    assert (home.bought().units(), answers_at(5.0, home)) == (12, [30.0, 30.0])
+
+
+def test_time_for_single_pixels(run_pixels: Runner) -> None:
+    home = run_pixels("ask={budget: 1min, seconds: 10, after: [1, 2]}")
+    assert [r["labels"] for r in home.stages()] == [0, 3, 6]
+    assert home.bought().counts().tolist() == [2, 1, 1, 1, 1]
+
+
+def test_time_for_whole_images(run_pixels: Runner) -> None:
+    home = run_pixels("ask={budget: 1min, seconds: 20, after: [1, 2]}", "task.unit=image")
+    assert [home.bought().units(n) for n in (1, 2)] == [1, 3]
+    assert int((home.bought().counts() > 0).sum()) == 3
+
+
+def test_pixels_when_the_time_is_spent(
+    run_pixels: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    home = run_pixels("ask={budget: 1min, seconds: 40, after: [1, 2]}")
+    assert [r["labels"] for r in home.stages()] == [0, 1, 1]
+    with pytest.raises(SystemExit) as end:
+        main(["picks", str(home.folder), "--out", str(tmp_path / "picks.png")])
+    assert end.value.code == 0, capsys.readouterr().err
+
+
+# ---- people's own seconds
+
+
+class Timed:
+    """Answers truly, takes its time, and leaves at some point."""
+
+    def __init__(self, seconds: float, leaves_after: int | None = None) -> None:
+        self.truth, self.seconds, self.left = Truth(toy().truth), seconds, leaves_after
+
+    def __call__(self, request: Request) -> Tensor:
+        labels = self.truth(request)
+        labels[self.left :] = UNLABELLED if self.left is not None else labels[self.left :]
+        return labels
+
+    def seconds_of(self, request: Request) -> Tensor:
+        """The one at which it left took a second."""
+        taken = torch.full((request.units,), self.seconds)
+        if self.left is not None:
+            taken[self.left :] = 0.0
+            taken[self.left] = 1.0
+        return taken
+
+
+def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunDir:
+    config = quick(*settings)
+    parts, plan = assemble(config, RunDir(folder))
+    fabric = make_fabric("cpu")
+    fabric.launch()
+    return run(replace(parts, oracle=oracle), plan, folder, fabric=fabric)
+
+
+def test_later_rounds_go_by_the_pace_of_the_first(tmp_path: Path) -> None:
+    home = with_oracle(tmp_path / "run", Timed(4.0), "ask.budget=1min")
+    # 6 at 5 s are planned and take 24 s; the 36 s that are left are 9 at 4 s.
+    assert [r["labels"] for r in home.stages()] == [0, 6, 15]
+    assert [r.get("people_seconds") for r in home.stages()] == [None, 24.0, 60.0]
+    assert home.bought().seconds() == 60.0
+
+
+def test_what_was_not_answered_is_not_bought(tmp_path: Path) -> None:
+    home = with_oracle(tmp_path / "run", Timed(19.0, leaves_after=3), "ask.budget=1min")
+    first = home.request(1)
+    assert first is not None
+    assert len(first) == 6
+    assert [entry.key for entry in home.bought().entries()] == [toy().pool.keys[i] for i in first.image[:3]]
+    # 57 s for answers and 1 s for none: the 2 s that are left are less than one answer takes.
+    assert home.bought().seconds() == 58.0
+    assert [r["labels"] for r in home.stages()] == [0, 3, 3]
+    assert home.stages()[-1]["people_seconds"] == 58.0
+
+
+def test_with_a_count_every_question_needs_an_answer(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"the oracle answered {UNLABELLED} in round 1"):
+        with_oracle(tmp_path / "run", Timed(1.0, leaves_after=3))
+    assert not (tmp_path / "run" / "labels").exists()
+
+
+# ---- people at a desk
+
+
+def test_people_are_not_troubled_when_their_time_is_spent(run_quickly: Runner, tmp_path: Path) -> None:
+    settings = ("oracle.name=people", "ask.budget=1min")
+    with pytest.raises(AwaitingLabels, match="round 1 waits for 6 labels"):
+        run_quickly(*settings)
+    desk = Desk(tmp_path / "run" / "questions")
+    sheet = desk.current()
+    assert sheet is not None
+    assert sheet.terms.seconds == 60.0
+    for question, seconds in zip(sheet.questions, (20.0, 25.0, 16.0), strict=False):
+        desk.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], via="test")
+    home = run_quickly(*settings)
+    assert [r["labels"] for r in home.stages()] == [0, 3, 3]
+    assert (home.bought().seconds(), home.stages()[-1]["people_seconds"]) == (61.0, 61.0)
+    assert desk.rounds() == [1]
+
+
+def test_regions_that_were_answered_in_time_are_bought_whole(run_pixels: Runner, tmp_path: Path) -> None:
+    settings = ("oracle.name=people", "task.unit=region", "ask={budget: 1min, after: [1, 2]}")
+    with pytest.raises(AwaitingLabels):
+        run_pixels(*settings)
+    desk = Desk(tmp_path / "run" / "questions")
+    sheet = desk.current()
+    assert sheet is not None
+    assert len(sheet.questions) == 6
+    for question in sheet.questions[1:4]:
+        desk.receive([{"question": question.id, "word": "road", "seconds": 20.0}], via="test")
+    home = run_pixels(*settings)
+    ledger = home.bought()
+    assert (ledger.rounds, ledger.units(), ledger.seconds()) == (2, 3, 60.0)
+    places = [question.place for question in sheet.questions[1:4]]
+    assert len(ledger) == sum(length for place in places if place for _, length in place.runs)
+    assert home.finished
