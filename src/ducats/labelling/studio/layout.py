@@ -14,13 +14,13 @@ PICTURE, CONTROL = (
 KEYS = "1234567890qwertasdfgzxcb"  # for classes, as far as they go
 GREY, WHITE = "#888888", "#ffffff"
 
-Tools = {"image": "Choices", "pixel": "KeyPointLabels"}  # all other units are areas
+TAGS = {"image": "Choices", "pixel": "KeyPointLabels"}  # all other units are areas
 VALUES = {"Choices": "choices", "KeyPointLabels": "keypointlabels", "BrushLabels": "brushlabels"}
 
 
 def tool(terms: Terms) -> str:
     """The tag with which a round's questions are answered."""
-    return Tools.get(terms.unit, "BrushLabels")
+    return TAGS.get(terms.unit, "BrushLabels")
 
 
 def words(classes: Sequence[str]) -> dict[str, str | None]:
