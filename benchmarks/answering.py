@@ -91,7 +91,9 @@ def lay_out(run: Path, count: int) -> None:
 
 
 def at(share: float, sorted_values: list[float]) -> float:
-    """A quantile, in milliseconds."""
+    """A quantile, in milliseconds; 0 of nothing."""
+    if not sorted_values:
+        return 0.0
     return round(1000 * sorted_values[min(int(share * len(sorted_values)), len(sorted_values) - 1)], 2)
 
 

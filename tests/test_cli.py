@@ -228,7 +228,7 @@ BAD = [
     ((*FOLDERS, "--set", "data.knobs.size=big"), ["a size is a whole number of pixels", "not 'big'"]),
     ((*FOLDERS, "--set", "train.schedule.knobs.gain=high"), ["schedule 'inverse_decay' cannot work"]),
     ((*FOLDERS, "--set", "views.source.ratio=[0, 1]"), ["views.source.ratio", "must rise from above 0"]),
-    ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no knobs"]),
+    ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no knob 'speed'", "rule, people"]),
     ((*FOLDERS, "--set", "train.multipliers={trunk: 0.1}"), ["names ['trunk']", "backbone"]),
     (("--sauce", "x"), ["Did you mean --source?"]),
     ((*OFFICE31, "--root", "{}"), ["needs --task", "its tasks are A-W, A-D"]),

@@ -20,7 +20,7 @@ from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import Request
 from ducats.oracles import Oracle, Truth
-from ducats.parts import check
+from ducats.parts import check, describe
 from ducats.run import run
 from ducats.rundir import RunDir
 
@@ -89,6 +89,14 @@ def test_runs_from_before_keep_their_names() -> None:
     assert "seconds" not in plain.identity()["ask"]
     assert other.identity()["ask"]["seconds"] == 7
     assert plain.digest() != other.digest()
+
+
+def test_plans_from_before_keep_what_they_are(tmp_path: Path) -> None:
+    parts, plan = assemble(quick(), RunDir(tmp_path))
+    assert not {"time", "together"} & set(describe(parts, plan)["plan"])
+    timed = replace(plan, budget=(), time=PeopleTime(60.0), together="target")
+    told = describe(parts, timed)["plan"]
+    assert (told["time"], told["together"]) == ({"seconds": 60.0, "answer": 5.0}, "target")
 
 
 @pytest.mark.parametrize(

@@ -305,7 +305,7 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
     evidence = parts.model.evidence if isinstance(parts.model, Evidential) else "exp"
     network = parts.model.network if isinstance(parts.model, Evidential) else parts.model
     return {
-        "plan": {name: plain(getattr(plan, name)) for name in plan.__dataclass_fields__},
+        "plan": _plan(plan),
         "query": plain(query),
         "objective": plain(parts.training),
         "views": plain(asdict(parts.views)),
@@ -316,6 +316,15 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
             "parameters": plain({n: p.shape for n, p in network.named_parameters()}),
         },
     }
+
+
+# Fields of a plan that came later, with the value that means what was before: runs from then stay valid.
+LATER: Mapping[str, Any] = {"time": None, "together": "apart"}
+
+
+def _plan(plan: Plan) -> dict[str, Any]:
+    known = {name: plain(getattr(plan, name)) for name in plan.__dataclass_fields__}
+    return {name: value for name, value in known.items() if name not in LATER or value != LATER[name]}
 
 
 def plain(value: Any) -> Any:

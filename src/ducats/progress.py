@@ -26,3 +26,19 @@ Listener = Callable[[Event], None]
 
 def silence(_event: Event) -> None:
     """Listen to nothing."""
+
+
+def together(*listeners: Listener) -> Listener:
+    """Several who listen as one, each told in turn.
+
+    >>> heard = []
+    >>> together(heard.append, heard.append)(Event("done", 0, 0, 1, 1, 6, 6, 0, dict))
+    >>> [event.phase for event in heard]
+    ['done', 'done']
+    """
+
+    def tell(event: Event) -> None:
+        for listen in listeners:
+            listen(event)
+
+    return tell

@@ -72,6 +72,24 @@ def test_tables_say_it(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture
         assert words in said
 
 
+def test_nothing_that_came_is_obeyed(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk.receive([{"question": "d", "word": "cat", "refused": "[/x]"}], via="test")
+    assert ducats("answers", tmp_path) == 0
+    assert "[/x]" in capsys.readouterr().out
+
+
+def test_what_label_pngs_answer_is_not_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    desk = lay(tmp_path / "questions", rule="agree", people=2)
+    for who, word in (("anna", "cat"), ("bob", "dog")):
+        say(desk, "a", word, who)
+        say(desk, "c", "cow", who)
+    assert desk.take(1, elsewhere=["a", "b", "c"]) is not None
+    (tally,) = rounds(Desk(desk.folder))
+    assert (tally.settled, tally.elsewhere, tally.open, tally.disputed) == (1, 2, 0, 0)
+    assert ducats("answers", tmp_path) == 0
+    assert "a (anna: cat, bob: dog), label by PNG" in capsys.readouterr().out
+
+
 def test_the_book_as_csv_has_every_answer(
     desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

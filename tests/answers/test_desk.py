@@ -2,6 +2,7 @@
 
 import json
 import multiprocessing
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,6 +133,12 @@ def test_a_torn_line_is_no_answer_and_harms_no_other(tmp_path: Path) -> None:
     say(other, "b", "dog")
     assert [one.question for one in desk.answers()] == ["a", "b"]
     assert [one.question for one in Desk(tmp_path).answers()] == ["a", "b"]
+
+
+def test_a_copy_of_a_round_is_no_round(tmp_path: Path) -> None:
+    desk = lay(tmp_path)
+    shutil.copytree(desk.home(1), tmp_path / "round-01 copy")
+    assert desk.rounds() == [1]
 
 
 def test_spoilt_files_are_named(tmp_path: Path) -> None:

@@ -106,3 +106,28 @@ def test_names_of_files_name_people(tmp_path: Path) -> None:
     for name, who in (("answers.csv", "files"), ("answers-anna.csv", "anna"), ("answers_bob b.csv", "bob b")):
         (tmp_path / name).write_text("key,label,annotator\na,cat,\nb,cat,eve\n")
         assert [line.who for line in read(tmp_path / name)] == [who, "eve"]
+
+
+def test_seconds_are_of_the_line_however_often_it_is_changed(tmp_path: Path) -> None:
+    desk = lay(tmp_path)
+    put(desk, "key,label,seconds\na,cat,5\n")
+    put(desk, "key,label,seconds\na,dog,5\n")  # a slip mended: it took no 5 seconds more
+    assert (desk.standing("a").word, desk.standing("a").seconds) == ("dog", 5.0)
+    for _ in range(2):
+        put(desk, "key,label,seconds\na,dog,6.5\nb,horse,4\n")
+    put(desk, "key,label,seconds\na,dog,2\nb,cow,4\n")  # what was counted once stays so
+    assert [desk.standing(key).seconds for key in "ab"] == [6.5, 4.0]
+    assert heard(desk) == [f"files:{said}" for said in ("a=cat", "a=dog", "a=dog", "b=horse", "b=cow")]
+    say(desk, "c", "cat")
+    assert desk.take(1) is not None
+    for _ in range(2):
+        put(desk, "key,label,seconds\na,cow,9\nb,cow,4\n")
+    assert [(one.word, one.refused) for one in desk.answers()[6:]] == [("cow", "late")]
+
+
+@pytest.mark.parametrize("line", [f"a,{'x' * 600}", f"{'x' * 600},cat", f"a,cat,{'x' * 600}"])
+def test_what_is_too_long_is_on_record_once(tmp_path: Path, line: str) -> None:
+    desk = lay(tmp_path)
+    for _ in range(3):
+        put(desk, f"key,label,annotator\n{line}\n")
+    assert len(desk.answers()) == 1

@@ -236,6 +236,13 @@ def test_label_pngs_fill_what_no_word_settled(desk: Desk, tmp_path: Path) -> Non
     assert regions(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
 
 
+def test_units_of_another_request_are_refused(desk: Desk, tmp_path: Path) -> None:
+    say(desk, IDS[0], "sky")
+    other = Request(1, REGIONS.image, torch.tensor([0, 6, 1, 23, 3, 4]), REGIONS.unit)
+    with pytest.raises(UserError, match="are not those of the run's request"):
+        regions(tmp_path)(other)
+
+
 def test_a_png_that_contradicts_a_person_is_named(desk: Desk, tmp_path: Path) -> None:
     say(desk, IDS[0], "sky")
     found = np.full((4, 6), 1, np.uint8)

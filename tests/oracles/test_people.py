@@ -257,6 +257,33 @@ def test_waiting_says_what_is_open_what_is_disputed_and_the_ways_on(tmp_path: Pa
         assert way in said
 
 
+def test_the_last_answer_comes_while_it_is_said_what_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    desk = desk_of(tmp_path)
+    take = Desk.take
+
+    def slowly(self: Desk, number: int) -> Any:
+        found = take(self, number)
+        for image in (1, 3, 4) if found is None else ():
+            say(desk, image, "dog", "anna")
+        return found
+
+    monkeypatch.setattr(Desk, "take", slowly)
+    assert oracle(tmp_path)(ASKED).tolist() == [1, 1, 1]
+
+
+def test_questions_of_another_request_are_refused(tmp_path: Path) -> None:
+    desk = desk_of(tmp_path)
+    for image in (1, 3, 4):
+        say(desk, image, "dog", "anna")
+    other = Request(2, torch.tensor([4, 1, 2]), torch.zeros(3, dtype=torch.long))
+    with pytest.raises(UserError, match="round-02 are not those of the run's request: put back"):
+        oracle(tmp_path)(other)
+    assert desk.taken(2) is None
+    assert oracle(tmp_path)(ASKED).tolist() == [1, 1, 1]
+
+
 def test_what_people_had_no_time_for_is_unlabelled(tmp_path: Path) -> None:
     desk = desk_of(tmp_path, seconds=lambda _: 5.0)
     say(desk, 1, "dog", "anna", seconds=5.0)

@@ -47,10 +47,11 @@ def kind_of(word: str, classes: Sequence[str]) -> tuple[Kind, str]:
     >>> kind_of("Cat", ["cat", "dog"]), kind_of(" void", ["cat"]), kind_of("cow", ["cat"])
     (('class', 'cat'), ('void', 'void'), ('new', 'cow'))
     """
+    for said in (word, word.strip()):
+        if said in classes:
+            return "class", said
     word = word.strip()
-    if word in classes:
-        return "class", word
-    alike = [name for name in classes if name.casefold() == word.casefold()]
+    alike = [name for name in classes if name.strip().casefold() == word.casefold()]
     if len(alike) == 1:
         return "class", alike[0]
     special: Mapping[str, Kind] = {

@@ -26,6 +26,7 @@ class Taken:
     kinds: Mapping[str, str]
     seconds: Mapping[str, float]  # of people, for each question
     because: str  # settled: all are, here or in label PNGs; seconds: people's time is spent
+    elsewhere: Collection[str] = ()  # questions that label PNGs answer, and no word
 
 
 class Desk:
@@ -53,9 +54,8 @@ class Desk:
 
     def rounds(self) -> list[int]:
         """Rounds that were laid out, oldest first."""
-        return sorted(
-            int(path.parent.name.removeprefix("round-")) for path in self.folder.glob("round-*/terms.json")
-        )
+        names = (path.parent.name.removeprefix("round-") for path in self.folder.glob("round-*/terms.json"))
+        return sorted(int(name) for name in names if name.isdecimal())  # others are somebody's copies
 
     def home(self, number: int) -> Path:
         """A round's folder."""
@@ -206,12 +206,14 @@ class Desk:
             if left and (terms.seconds is None or spent < terms.seconds):
                 return None
             words = {question: str(one.word) for question, one in settled.items()}
-            value = {
+            value: dict[str, Any] = {
                 "because": "seconds" if left else "settled",
                 "words": words,
                 "kinds": {question: kind_of(word, terms.classes)[0] for question, word in words.items()},
                 "seconds": {question: round(one.seconds, 3) for question, one in found.items()},
             }
+            if others := [question for question in found if question not in words and question in elsewhere]:
+                value["elsewhere"] = others
             write_text_atomically(self.home(number) / "taken.json", json.dumps(value, ensure_ascii=False))
         return self.taken(number)
 

@@ -26,6 +26,7 @@ class RoundTally:
     alike: int  # of these, those of which all said the same
     refused: Mapping[str, int]  # answers that do not count, by reason
     taken: str  # because of what the run took the labels; empty if it did not yet
+    elsewhere: int = 0  # that label PNGs answer, and no word: neither open nor disputed
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Dispute:
     question: Question
     votes: tuple[Vote, ...]
     accepted: str | None  # the label's word; None if there is none
+    elsewhere: bool = False  # label PNGs say what it is
 
 
 def rounds(desk: Desk) -> list[RoundTally]:
@@ -62,7 +64,8 @@ def rounds(desk: Desk) -> list[RoundTally]:
     for number in desk.rounds():
         standings, taken = desk.standings(number), desk.taken(number)
         classes = set(desk.sheet(number).terms.classes)
-        states = Counter(one.state for one in standings.values())
+        elsewhere = taken.elsewhere if taken is not None else ()
+        states = Counter(one.state for question, one in standings.items() if question not in elsewhere)
         words = [one.word for one in standings.values() if one.word is not None]
         others = [word for word in words if word not in classes]
         several = [one for one in standings.values() if len(one.votes) > 1]
@@ -79,6 +82,7 @@ def rounds(desk: Desk) -> list[RoundTally]:
                 alike=sum(not one.contradicting for one in several),
                 refused=dict(sorted(refused.get(number, Counter()).items())),
                 taken=taken.because if taken is not None else "",
+                elsewhere=len(elsewhere),
             )
         )
     return found
@@ -120,9 +124,10 @@ def disputes(desk: Desk) -> list[Dispute]:
     """Questions of which people said different things, in the order of asking."""
     found = []
     for number in desk.rounds():
-        standings = desk.standings(number)
+        standings, taken = desk.standings(number), desk.taken(number)
+        elsewhere = taken.elsewhere if taken is not None else ()
         for question in desk.sheet(number).questions:
             one = standings[question.id]
             if one.contradicting:
-                found.append(Dispute(number, question, one.votes, one.word))
+                found.append(Dispute(number, question, one.votes, one.word, question.id in elsewhere))
     return found

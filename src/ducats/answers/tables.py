@@ -4,13 +4,14 @@ import csv
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from ducats.answers.answer import Answer, kind_of
+from ducats.answers.answer import LONGEST, Answer, kind_of
 from ducats.answers.desk import MOST_SECONDS, Desk
 from ducats.answers.question import Sheet
 from ducats.errors import UserError
 
 NOBODY = "files"  # who answers in answers.csv, if it does not say
 SHOWN = 20  # classes that a message names
+SPARE = 0.001  # seconds that rounding may leave
 
 
 class Line(NamedTuple):
@@ -26,7 +27,8 @@ class Line(NamedTuple):
 def bring(desk: Desk, number: int) -> list[str]:
     """Put down what is new in a round's files, once; return what is wrong with them, a sentence each.
 
-    A line that was changed is a new answer; one that was removed is still on record.
+    A line that was changed is a new answer; one that was removed is still on record. Seconds are the line's
+    in all, and are not counted again when it is changed.
     """
     sheet = desk.sheet(number)
     wrong: list[str] = []
@@ -44,17 +46,22 @@ def _bring(desk: Desk, sheet: Sheet, path: Path, lines: list[Line]) -> list[str]
     via = f"{sheet.folder.name}/{path.name}"
     heard: dict[tuple[str, str], Answer] = {}  # the newest of each person and question
     unfit: set[tuple[str, str, str]] = set()
+    counted: dict[tuple[str, str], float] = {}  # seconds
     for answer in desk.answers():
         if answer.via == via and answer.refused in OURS:
             unfit.add((answer.who, answer.question, answer.word))
         elif answer.via == via:
-            heard[answer.who, answer.question] = answer
+            place = answer.who, answer.question
+            heard[place] = answer
+            if answer.refused is None:
+                counted[place] = counted.get(place, 0.0) + (answer.seconds or 0.0)
     given: list[dict[str, Any]] = []
     wrong: list[str] = []
     first: dict[tuple[str, str], Line] = {}
     for line in lines:
-        where, place = f"{path} line {line.number}", (line.who, line.question)
         asked = line.question in sheet.by_id
+        line = line if asked else line._replace(question=line.question[:LONGEST])  # as the desk keeps it
+        where, place = f"{path} line {line.number}", (line.who, line.question)
         if not asked:
             wrong.append(f"{where}: {line.question!r} was not asked in this round; remove the line")
         elif not line.word:
@@ -74,9 +81,11 @@ def _bring(desk: Desk, sheet: Sheet, path: Path, lines: list[Line]) -> list[str]
             wrong.append(f"{where}: {seconds!r} is no number of seconds; write one, or leave it empty")
             raw["refused"] = "malformed"
         else:
-            raw["seconds"] = seconds
+            more = None if seconds is None else round(max(0.0, seconds - counted.get(place, 0.0)), 3)
+            raw["seconds"] = more
             old = heard.get(place)
-            if old is not None and (old.word, old.seconds) == (word, seconds):
+            known = more is None or more <= SPARE or (old is not None and old.refused and more == old.seconds)
+            if old is not None and old.word == word and known:
                 first[place] = line
                 continue
         first.setdefault(place, line)
@@ -128,8 +137,9 @@ def _line(number: int, cells: dict[str, str], default: str, of_pixels: bool) -> 
         question = cells.get("key", "")
         if of_pixels:
             question += f"#{cells.get('y', '').strip()},{cells.get('x', '').strip()}"
-    who = cells.get("annotator", "").strip() or default
-    return Line(number, question, cells.get("label", "").strip(), who, cells.get("seconds", "").strip())
+    who = (cells.get("annotator", "").strip() or default)[:LONGEST].strip()
+    word = cells.get("label", "").strip()[:LONGEST].strip()
+    return Line(number, question, word, who, cells.get("seconds", "").strip())
 
 
 def _seconds(text: str) -> float | str | None:

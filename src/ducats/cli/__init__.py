@@ -10,7 +10,18 @@ from collections.abc import Sequence
 
 from cyclopts import CycloptsError
 
-from ducats.cli import answering, asking, labelling, studio, sweeping, trained, training, tuning
+from ducats.cli import (
+    answering,
+    asking,
+    deploying,
+    labelling,
+    studio,
+    sweeping,
+    trained,
+    training,
+    tuning,
+    watching,
+)
 from ducats.cli.base import app, console
 from ducats.cli.leaving import leave_at_once, leave_together, let_the_first_process_leave, say, stop_writing
 from ducats.errors import AwaitingLabels, UserError
@@ -20,6 +31,7 @@ __all__ = [
     "app",
     "asking",
     "console",
+    "deploying",
     "labelling",
     "main",
     "studio",
@@ -27,6 +39,7 @@ __all__ = [
     "trained",
     "training",
     "tuning",
+    "watching",
 ]
 
 

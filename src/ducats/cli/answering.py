@@ -48,9 +48,9 @@ def _print_book(desk: Desk) -> None:
 
 
 def _print_rounds(desk: Desk) -> None:
-    table = Table("round", "asked", "settled", "void", "open", "disputed", "refused", "taken")
+    table = Table("round", "asked", "settled", "void", "PNG", "open", "disputed", "refused", "taken")
     for one in summary.rounds(desk):
-        numbers = (one.round, one.asked, one.settled, one.void, one.open, one.disputed)
+        numbers = (one.round, one.asked, one.settled, one.void, one.elsewhere, one.open, one.disputed)
         taken = {"": "not yet", "settled": "yes", "seconds": "yes, time was spent"}[one.taken]
         table.add_row(*map(str, numbers), _counts(one.refused), taken)
     console.print(table)
@@ -82,7 +82,8 @@ def _print_disputes(desk: Desk) -> None:
     console.print(f"{len(found)} question{'' if len(found) == 1 else 's'} with different answers:")
     for one in found[:SHOWN]:
         said = ", ".join(f"{vote.who or 'somebody'}: {vote.word}" for vote in one.votes)
-        label = "no label yet" if one.accepted is None else f"label {one.accepted}"
+        none = "label by PNG" if one.elsewhere else "no label yet"
+        label = none if one.accepted is None else f"label {one.accepted}"
         console.print(
             f"  round {one.round}, {one.question.id} ({said}), {label}",
             highlight=False,
@@ -99,4 +100,4 @@ def _counts(counts: Mapping[str, int]) -> str:
     >>> _counts({"late": 2, "foreign": 1}), _counts({})
     ('2 late, 1 foreign', '–')
     """
-    return ", ".join(f"{count} {reason}" for reason, count in counts.items()) or "–"
+    return escape(", ".join(f"{count} {reason}" for reason, count in counts.items())) or "–"

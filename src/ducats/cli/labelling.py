@@ -52,7 +52,5 @@ def label(
         )
     console.print(f"answer at {url}", highlight=False, markup=False, soft_wrap=True)
     console.print("Ctrl-C ends the page", style="dim")
-    serving.serve(
-        run, listening, host=host, token=token, who=who, blind=blind, opened=url if browser else None
-    )
+    serving.serve(run, listening, host=host, token=token, who=who, blind=blind, opened=browser)
     return 0

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from ducats.answers import Desk
     from ducats.labelling.studio import Pulled, Studio
 
+LONGEST_PAUSE = 24 * 3600.0  # seconds
+
 
 @app.command
 def push(
@@ -96,8 +98,8 @@ def pull(
     state = State.read(desk.folder)
     if url is None and not state.url:
         raise UserError(f"{run} was not pushed to Label Studio: `ducats push {run} --url URL` first")
-    if every <= 0:
-        raise UserError(f"--every {every:g} has to be more than 0 seconds")
+    if not 0 < every <= LONGEST_PAUSE:
+        raise UserError(f"--every {every:g} has to be more than 0 seconds, and a day at most")
     if webhook is not None and not watch:
         raise UserError("--webhook only makes sense with --watch: give both")
     studio = _studio(url or state.url, token_file, float("inf") if watch else patience)
@@ -109,7 +111,6 @@ def pull(
 
 
 def _watch(desk: "Desk", studio: "Studio", project: int | None, every: float, webhook: str | None) -> None:
-    from ducats.labelling.studio import State
     from ducats.labelling.studio import pull as pull_answers
     from ducats.labelling.studio.watch import hook
     from ducats.labelling.studio.watch import watch as watch_answers
@@ -127,10 +128,10 @@ def _watch(desk: "Desk", studio: "Studio", project: int | None, every: float, we
     if webhook is None:
         watch_answers(desk, studio, project, every=every, say=say, called=called)
         return
-    say(pull_answers(desk, studio, project))  # and know the project
-    number = State.read(desk.folder).project
-    with hook(studio, number, webhook, called, _print):
-        watch_answers(desk, studio, number, every=every, say=say, called=called)
+    pulled = pull_answers(desk, studio, project)  # and know the project
+    say(pulled)
+    with hook(studio, pulled.project, webhook, called, _print):
+        watch_answers(desk, studio, pulled.project, every=every, say=say, called=called)
 
 
 def _sentence(desk: "Desk", pulled: "Pulled") -> str:
@@ -180,8 +181,12 @@ def _desk(run: Path) -> "Desk":
 
 def _studio(url: str, token_file: Path | None, patience: float) -> "Studio":
     from ducats.labelling.studio import Client, Studio, find_token
+    from ducats.labelling.studio.client import is_loopback
 
-    return Studio(Client(url, find_token(token_file), patience=patience, say=_print))
+    client = Client(url, find_token(token_file), patience=patience, say=_print)
+    if client.url.startswith("http:") and not is_loopback(client.url):
+        _print(f"{client.url} is not encrypted: who is on the way can read the token; https:// is safe")
+    return Studio(client)
 
 
 def _print(sentence: str) -> None:

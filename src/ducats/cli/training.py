@@ -1,8 +1,10 @@
 """Commands that train: one run, and the demo."""
 
+import math
 import os
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,6 +15,7 @@ from ducats.cli.base import app, console
 from ducats.cli.leaving import rank
 from ducats.errors import AwaitingLabels, UserError
 from ducats.options import Settings, folder_of, task_of
+from ducats.progress import together
 
 if TYPE_CHECKING:
     from ducats.parts import Parts, Plan
@@ -42,7 +45,7 @@ def run(
             are there. Ctrl-C ends the waiting, and the same command goes on.
         poll: Seconds between two looks, with --wait.
     """
-    if poll <= 0:
+    if not 0 < poll < math.inf:
         raise UserError(f"--poll {poll:g} is no time between two looks: give some seconds, as --poll 5")
     config = settings.load()
     import torch
@@ -52,6 +55,8 @@ def run(
     from ducats.doctor.known import incomplete
     from ducats.doctor.task import misfits
     from ducats.engine.processes import make_fabric
+    from ducats.engine.streams import steps_in_epoch
+    from ducats.loggers import Logs, find
     from ducats.run import run as run_parts
     from ducats.rundir import RunDir
 
@@ -62,6 +67,7 @@ def run(
     home = RunDir(folder)
     check_names(config, begun=home.begun)
     engine = config.engine
+    loggers = find(engine.loggers)
     fabric = make_fabric(
         engine.device, engine.processes, engine.precision, deterministic=engine.deterministic
     )
@@ -71,7 +77,7 @@ def run(
     finished = home.finished
     if fabric.is_global_zero and not finished:
         for lack in incomplete(config):
-            console.print(f"warning: {lack}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+            warn(console, lack)
     parts, plan = assemble(config, home)
     if fabric.is_global_zero:
         console.print(
@@ -82,7 +88,17 @@ def run(
             highlight=False,
             soft_wrap=True,
         )
-    with Show() as show:
+    steps = plan.steps_per_epoch or steps_in_epoch(len(parts.source), len(parts.pool), plan.batch_size)
+    with (
+        Show() as show,
+        Logs(
+            loggers if fabric.is_global_zero else {},
+            folder,
+            settings=config.identity(),
+            steps=steps,
+            warn=partial(warn, show.console),
+        ) as logs,
+    ):
         run_parts(
             parts,
             plan,
@@ -90,7 +106,7 @@ def run(
             fabric=fabric,
             identity=config.identity(),
             speed=make_speed(config),
-            listen=show,
+            listen=together(show, logs),
             wait=waiting(show.console, poll) if wait else None,
         )
     if fabric.is_global_zero:
@@ -107,6 +123,11 @@ def run(
             spent += f", {seconds / 60:.1f} minutes of people"
         console.print(f"{spent}; model in {folder}/model.safetensors{note}", soft_wrap=True)
     return 0
+
+
+def warn(to: Console, sentence: str) -> None:
+    """Say what is amiss though the run goes on."""
+    to.print(f"warning: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def asked(parts: "Parts", plan: "Plan") -> str:

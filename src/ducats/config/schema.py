@@ -274,6 +274,11 @@ class Engine(Strict):
         description="the same bits each time also on a GPU, where that is slower; a CPU gives them anyway",
     )
     scoring_batch: int = Field(256, ge=1, description="images in a batch when scoring and measuring")
+    loggers: tuple[str, ...] = Field(
+        (),
+        description="who is told losses and metrics as they come: tensorboard, trackio, wandb, or your own, "
+        "`package.module:function`; they are in the run's metrics.jsonl in any case",
+    )
 
 
 class Config(Strict):

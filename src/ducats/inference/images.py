@@ -4,9 +4,10 @@ import csv
 import io
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
-import torch
 from lightning_fabric import Fabric
+from torch import Tensor
 
 from ducats import dirichlet
 from ducats.assemble import make_views, with_aspect
@@ -14,7 +15,18 @@ from ducats.data.folders import image_folder
 from ducats.domain import Images
 from ducats.engine.score import table
 from ducats.files import write_text_atomically
+from ducats.inference.rule import Rule, load_rule
 from ducats.inference.trained import Trained
+
+COLUMNS = ("probability", "entropy", "u_data", "u_dis")
+
+
+class Said(NamedTuple):
+    """What the model says about each of some images: ``(N,)`` each, and ``(N, C)`` probabilities."""
+
+    label: Tensor
+    numbers: dict[str, Tensor]  # by the names in COLUMNS
+    every_class: Tensor
 
 
 def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_class: bool = False) -> int:
@@ -24,24 +36,29 @@ def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_
         trained: the model.
         fabric: device and processes.
         folder: images, in any sub-folders or none.
-        out: the CSV to write: key, label, probability, entropy, u_data, u_dis.
+        out: the CSV to write: key, label, probability, entropy, u_data, u_dis; and triage, accept or review,
+            where `ducats triage` found a rule.
         every_class: also a column with the probability of each class.
     """
+    rule = load_rule(trained.home.folder)
     images = image_folder(folder, size=trained.size, channels=trained.channels)
     images = with_aspect(images, make_views(trained.config).test)
+    said = say(trained, fabric, images)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(
-        ["key", "label", "probability", "entropy", "u_data", "u_dis"]
+        ["key", "label", *COLUMNS]
+        + (["triage"] if rule is not None else [])
         + [f"p({name})" for name in (trained.classes if every_class else ())]
     )
-    writer.writerows(_lines(trained, fabric, images, every_class))
+    writer.writerows(_lines(said, images.keys, trained.classes, rule, every_class))
     write_text_atomically(out, text.getvalue())
     return len(images)
 
 
-def _lines(trained: Trained, fabric: Fabric, images: Images, every_class: bool) -> Iterator[list[object]]:
-    rows = table(
+def say(trained: Trained, fabric: Fabric, images: Images) -> Said:
+    """What the model says about images, on the CPU."""
+    z = table(
         fabric.setup(trained.model),
         images,
         ("z",),
@@ -49,12 +66,22 @@ def _lines(trained: Trained, fabric: Fabric, images: Images, every_class: bool) 
         batch_size=trained.config.engine.scoring_batch,
         seed=trained.config.seed,
         fabric=fabric,
-    )
-    probability = dirichlet.expected_probability(rows.z)
+    ).z
+    probability = dirichlet.expected_probability(z)
     confidence, label = probability.max(dim=1)
-    both = dirichlet.uncertainties(rows.z)
-    numbers = torch.stack([confidence, dirichlet.entropy(rows.z), both.data, both.distribution], dim=1)
-    if every_class:
-        numbers = torch.cat([numbers, probability], dim=1)
-    for key, winner, values in zip(images.keys, label.tolist(), numbers.tolist(), strict=True):
-        yield [key, trained.classes[winner], *(f"{value:.6g}" for value in values)]
+    both = dirichlet.uncertainties(z)
+    values = (confidence, dirichlet.entropy(z), both.data, both.distribution)
+    return Said(label, dict(zip(COLUMNS, values, strict=True)), probability)
+
+
+def _lines(
+    said: Said, keys: tuple[str, ...], classes: tuple[str, ...], rule: Rule | None, every_class: bool
+) -> Iterator[list[str]]:
+    numbers = zip(*(said.numbers[name].tolist() for name in COLUMNS), strict=True)
+    for place, (key, winner, values) in enumerate(zip(keys, said.label.tolist(), numbers, strict=True)):
+        line = [key, classes[winner], *(f"{value:.6g}" for value in values)]
+        if rule is not None:
+            line.append("accept" if rule.accepts(values[COLUMNS.index(rule.by)]) else "review")
+        if every_class:
+            line += [f"{value:.6g}" for value in said.every_class[place].tolist()]
+        yield line

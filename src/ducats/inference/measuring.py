@@ -61,7 +61,7 @@ def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Mea
         return _measure_maps(trained, fabric, folder)
     view, only, on = make_views(trained.config).test, None, f"the folder {folder}"
     if folder is None:
-        test, on = _own_test(trained)
+        test, on = own_test(trained)
         if on == "unlabelled":
             only = (trained.home.bought().targets() == UNLABELLED).nonzero().squeeze(1)
     else:
@@ -77,7 +77,7 @@ def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Mea
 def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Measured:
     task, bought, on = make_task(trained.config), None, f"the folder {folder}"
     if folder is None:
-        test, on = _own_test(trained)
+        test, on = own_test(trained)
         if on == "unlabelled":
             bought = TargetMaps(trained.home.bought(), None, void=test.images.void).at
     else:
@@ -116,7 +116,7 @@ def _labelled_maps(trained: Trained, folder: Path) -> Domain:
 CLASS_LIST = ("classes", "root", "merge", "keep", "coded")  # knobs that say what label files mean
 
 
-def _own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
+def own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
     """The images that the run was measured on."""
     config = trained.config
     shift, measured_on = examine(load_data(config), config.evaluation.images, config.evaluation.share)

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from ducats import files
 from ducats.answers import Desk, Sheet, Terms
+from ducats.answers.answer import kind_of
 from ducats.answers.question import MOST
 from ducats.answers.rules import ruling
 from ducats.answers.tables import bring
@@ -57,10 +58,17 @@ class People:
     ) -> None:
         self._desk = Desk(Path(folder))
         self._pool, self._classes, self._sizes = pool, list(classes), sizes
+        for name in classes:
+            if kind_of(name, ())[0] != "new":
+                raise UserError(
+                    f"people cannot be asked about a class called {name!r}: they would say it and mean "
+                    "something else (no class, not sure, not now); rename it"
+                )
         self._ruling = ruling(rule=rule, people=people, unsure=unsure, new_classes=new_classes)
         self._unit = unit or ("image" if sizes is None else "pixel")
         self._notes, self._query, self._why, self._seconds = notes, query, why, seconds
         self._names = None if sizes is None else masks.file_names(pool.keys)
+        self._checked: set[int] = set()  # rounds whose questions are those of the request
 
     def __call__(self, request: Request) -> Tensor:
         """Return the labels, or ask and raise ``AwaitingLabels``.
@@ -93,6 +101,7 @@ class People:
         folder = self._desk.home(request.round)
         tabled, laid = (folder / "questions.csv").exists(), (folder / "terms.json").exists()
         if tabled and (laid or not self._one_by_one(request)):
+            self._check(request, laid=laid)
             return
         if self._sizes is None:
             questions = laying.of_images(request, self._pool, self._thoughts(request))
@@ -123,6 +132,24 @@ class People:
         )
         Sheet.write(folder, terms, questions)
 
+    def _check(self, request: Request, *, laid: bool) -> None:
+        """Refuse a round whose questions are not those of the request, as when it was chosen anew."""
+        if not laid or request.round in self._checked:
+            return
+        nothing: list[dict[str, Any]] = [{}] * request.units
+        if self._sizes is None:
+            asked = laying.of_images(request, self._pool, nothing)
+        else:
+            assert self._names is not None
+            asked = laying.of_pixels(request, self._pool, self._sizes, self._names, nothing)
+        sheet = self._desk.sheet(request.round)
+        if [(one.id, one.place) for one in asked] != [(one.id, one.place) for one in sheet.questions]:
+            raise UserError(
+                f"the questions in {sheet.folder} are not those of the run's request: put back the request's "
+                "file, or remove the folder to have them made anew"
+            )
+        self._checked.add(request.round)
+
     def _thoughts(self, request: Request) -> list[dict[str, Any]]:
         notes = self._notes(request.round) if self._notes is not None else None
         return laying.thoughts(notes, self._classes, request.units)
@@ -139,9 +166,9 @@ class People:
     # -- labels ---------------------------------------------------------------------------------------
 
     def _images(self, request: Request) -> Tensor:
-        taken = self._desk.take(request.round)
-        if taken is None:
-            raise AwaitingLabels(waiting.for_images(self._desk, request.round))
+        while (taken := self._desk.take(request.round)) is None:
+            if what := waiting.for_images(self._desk, request.round):
+                raise AwaitingLabels(what)  # else the last answer came in between
         ids = [question.id for question in self._desk.sheet(request.round).questions]
         return torch.tensor([self._label(taken.words.get(question)) for question in ids], dtype=torch.long)
 

@@ -6,9 +6,11 @@ NAMED = 5  # people of a dispute
 
 
 def for_images(desk: Desk, number: int) -> str:
-    """A round of images that waits, in a sentence."""
+    """A round of images that waits, in a sentence; empty if all is settled."""
     folder, standings = desk.home(number), desk.standings(number)
     left = [question for question, one in standings.items() if one.state != "settled"]
+    if not left:
+        return ""
     files = sorted(folder.glob("answers*.csv"))
     on = ways(
         desk,

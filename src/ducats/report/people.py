@@ -90,7 +90,7 @@ def _voids(desk: Desk) -> list[Dispute]:
 def _row(desk: Desk, one: Dispute) -> Row:
     said = ", ".join(f"{vote.who or 'somebody'}: {vote.word}" for vote in one.votes)
     picture = _picture(desk.home(one.round) / one.question.picture, one.question)
-    label = one.accepted or "none yet"
+    label = one.accepted or ("by PNG" if one.elsewhere else "none yet")
     if one.accepted not in (None, VOID_WORD, *desk.sheet(one.round).terms.classes):
         label += ", no class: void"
     return Row(one.round, one.question.id, said, label, picture)

@@ -4,10 +4,12 @@ import json
 from pathlib import Path
 
 import pytest
-from page_client import TOKEN, client
+from page_client import HOME, TOKEN, client
 from page_desks import image_questions
 from PIL import Image
+from starlette.testclient import TestClient
 
+from ducats.labelling.page.app import Page, make_app
 from ducats.labelling.page.guard import HEADERS
 
 
@@ -30,6 +32,16 @@ def test_the_token_is_taken_at_the_door_only(tmp_path: Path) -> None:
     cookie = asked.get(f"/?token={TOKEN}").headers["set-cookie"]
     assert {"HttpOnly", "SameSite=Strict"} <= set(cookie.split("; "))
     assert asked.get("/api/state?who=ada").status_code == 200
+
+
+def test_the_address_that_a_browser_is_started_with_lets_in_once(tmp_path: Path) -> None:
+    image_questions(tmp_path)
+    app = make_app(Page(tmp_path), token=TOKEN, host="127.0.0.1", once="seen-by-others")
+    first, second = (TestClient(app, base_url=HOME) for _ in range(2))
+    assert first.get("/?token=seen-by-others").status_code == 200
+    assert first.get("/api/state?who=ada").status_code == 200  # by its cookie
+    assert second.get("/?token=seen-by-others").status_code == 403
+    assert second.get(f"/?token={TOKEN}").status_code == 200
 
 
 def test_every_reply_forbids_frames_and_foreign_scripts(tmp_path: Path) -> None:

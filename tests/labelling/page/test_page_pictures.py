@@ -68,6 +68,10 @@ def test_the_whole_image_has_a_frame_where_the_crop_is(tmp_path: Path) -> None:
     whole = shown(client(tmp_path), "/picture/context/1/5?zoom=2")
     assert whole.size == (800, 400)
     assert near(whole.getpixel((5, 5)), COLOURS["red"])
+    white = np.argwhere((np.asarray(whole, np.int16) > 230).all(2))  # the frame: nothing else is
+    # 8 cells high and 4/3 as wide, in the lower right corner: 32 x 42.7 image pixels, 3.125 times enlarged.
+    found = [*white.min(0)[::-1], *white.max(0)[::-1]]
+    assert all(abs(a - b) <= 3 for a, b in zip(found, (667, 300, 799, 399), strict=True))
     assert shown(client(tmp_path), "/picture/tile/1/5").size == (224, 224)
 
 
@@ -82,12 +86,3 @@ def test_picks_of_one_segment_are_told_and_lit_together(tmp_path: Path) -> None:
     assert all_three > alone > 0
     told = post(asked, ("street.png#16,31", "green"))["next"]
     assert told[0]["together"] == ["street.png#17,33"]
-
-
-def test_whole_images_whose_pixels_are_asked_are_not_for_keys(tmp_path: Path) -> None:
-    desk = pixel_questions(tmp_path)
-    terms = desk.home(1) / "terms.json"
-    terms.write_text(terms.read_text().replace('"unit": "pixel"', '"unit": "image"'))
-    told = state(client(tmp_path))
-    assert told["terms"]["maps"] is True
-    assert told["next"] == []

@@ -1,14 +1,22 @@
 """What the server behind the page tells and takes."""
 
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
-from page_client import asked_next, client, post, state
+import torch
+from page_client import asked_next, client, post, shown, state
 from page_desks import image_questions
+from PIL import Image
 
 from ducats.answers import Book
+from ducats.domain import Images
+from ducats.errors import AwaitingLabels
 from ducats.labelling.page import views
+from ducats.ledger import Request
+from ducats.oracles import People
 
 
 def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) -> None:
@@ -27,6 +35,33 @@ def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) ->
     )
     (tmp_path / "model.safetensors").touch()
     assert state(asked)["state"] == "finished"
+
+
+def test_a_round_that_only_label_pngs_answer_is_told_as_such(tmp_path: Path) -> None:
+    pool = Images(("a", "b"), torch.zeros(2, 3, 4, 6, dtype=torch.uint8))
+    oracle = People(tmp_path / "questions", pool, ["red", "blue"], torch.tensor([[4, 6]] * 2), unit="image")
+    asked = client(tmp_path)
+    with pytest.raises(AwaitingLabels):
+        oracle(Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24])))
+    assert state(asked)["state"] == "maps"
+    assert state(asked)["next"] == []
+
+
+def test_a_run_that_was_begun_anew_is_another(tmp_path: Path) -> None:
+    image_questions(tmp_path, 2)
+    asked = client(tmp_path)
+    before = post(asked, ("r1/1", "red"), ("r1/2", "red"))
+    assert before["state"] == "complete"
+    assert asked.get("/picture/whole/1/1").status_code == 200
+    shutil.rmtree(tmp_path / "questions")
+    assert state(asked)["state"] == "empty"
+    desk = image_questions(tmp_path, 3)
+    Image.new("RGB", (7, 7)).save(desk.sheet(1).questions[0].file)
+    told = post(asked, ("r1/1", "green"))
+    assert told["stamp"] != before["stamp"]
+    assert asked_next(told) == ["r1/2", "r1/3"]
+    assert told["counts"] == {"all": 3, "settled": 1, "disputed": 0, "mine": 1, "seconds": 1.5}
+    assert shown(asked, "/picture/whole/1/1").size == (7, 7)
 
 
 def test_a_round_whose_minutes_are_spent_is_complete(tmp_path: Path) -> None:
@@ -161,9 +196,18 @@ def test_answers_that_make_no_sense_are_on_record(tmp_path: Path) -> None:
     assert [answer.refused for answer in desk.answers()] == ["malformed", "malformed", "foreign"]
 
 
+def test_halves_of_characters_are_no_defect_of_the_server(tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 1)
+    sent = {"who": "ada \ud83d", "answers": [{"question": "r1/1\ud83d", "word": "red", "ref": "\ud83d.0"}]}
+    body = json.dumps(sent)  # as a browser writes them
+    reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
+    assert reply.json()["refused"] == {"?.0": "foreign"}
+    assert [(one.who, one.question) for one in desk.answers()] == [("ada ?", "r1/1?")]
+
+
 def test_one_name_for_all_is_not_the_browsers_to_choose(tmp_path: Path) -> None:
     desk = image_questions(tmp_path)
-    asked = client(tmp_path, who="Ada L.")
+    asked = client(tmp_path, who=" Ada L. ")
     assert state(asked, "")["who"] == "Ada L."
     post(asked, ("r1/1", "red"), who="mallory")
     assert [answer.who for answer in desk.answers()] == ["Ada L."]

@@ -31,8 +31,15 @@ def test_a_run_has_its_own_port_each_time_unless_it_is_taken(tmp_path: Path) -> 
 
 
 def test_a_host_that_is_not_ours_is_one_sentence(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--host"):
-        serving.listen("no.such.host.invalid", 0, tmp_path)
+    for host in ("no.such.host.invalid", "203.0.113.9"):  # the second is nobody's
+        with pytest.raises(UserError, match=f"--host {host} .*name an address of this machine"):
+            serving.listen(host, 0, tmp_path)
+
+
+@pytest.mark.parametrize("port", [-1, 65536, 99999])
+def test_a_port_that_is_none_is_refused(tmp_path: Path, port: int) -> None:
+    with pytest.raises(UserError, match=f"--port {port} is no port"):
+        serving.listen("127.0.0.1", port, tmp_path)
 
 
 def test_a_kept_token_is_for_its_owner_alone(tmp_path: Path) -> None:
@@ -44,9 +51,12 @@ def test_a_kept_token_is_for_its_owner_alone(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="chmod 600"):
         serving.token_from(path)
     path.chmod(0o600)
-    path.write_text("short")
-    with pytest.raises(UserError, match="at least 16"):
-        serving.token_from(path)
+    for content in (b"short", b"\xff" * 40):
+        path.write_bytes(content)
+        with pytest.raises(UserError, match="at least 16"):
+            serving.token_from(path)
+    with pytest.raises(UserError, match="no file"):
+        serving.token_from(tmp_path)
     assert serving.token_from(None) != serving.token_from(None)
 
 
@@ -75,7 +85,7 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
         printed = capsys.readouterr().out
         assert ("nothing is encrypted" in printed.replace("\n", " ")) == warns
         assert printed.count(served[-1]["token"]) == 1
-        assert served[-1]["opened"] is None
+        assert served[-1]["opened"] is False
         assert (served[-1]["who"], served[-1]["blind"]) == ("Ada", True)
 
 

@@ -58,6 +58,8 @@ class Fake:
         own = {"id": number, "result": result, "completed_by": who, "lead_time": seconds}
         own.update({"was_cancelled": False, "updated_at": now(), **more})
         self.tasks[task]["annotations"].append(own)
+        done = sum(not one["was_cancelled"] for one in self.tasks[task]["annotations"])
+        self.tasks[task]["is_labeled"] = done >= self.tasks[task]["overlap"]
         self.tasks[task]["updated_at"] = now()
         return number
 
@@ -69,7 +71,7 @@ class Fake:
         if path == "/api/projects/":
             if method == "POST":
                 number = self.number()
-                self.projects[number] = {"id": number, "model_version": "", **body}
+                self.projects[number] = {"id": number, "model_version": "", "created_at": now(), **body}
                 return 201, self.projects[number]
             wanted = query.get("title", "")
             found = [one for one in self.projects.values() if wanted in one["title"]]
@@ -78,19 +80,30 @@ class Fake:
             project = self.projects.get(int(match[1]))
             if project is None:
                 return 404, {"detail": "No Project matches"}
-            project.update(body or {})
+            body = body or {}
+            given = {
+                one["model_version"] for task in self.tasks.values() for one in task.get("predictions", ())
+            }
+            if body.get("model_version", "") not in {"", *given}:
+                return 400, {"detail": "Model version doesn't exist"}
+            project.update(body)
             return 200, project
         if match := re.fullmatch(r"/api/projects/(\d+)/import", path):
             numbers = []
             for task in body:
                 number = self.number()
                 own = {"id": number, "project": int(match[1]), "annotations": [], "updated_at": now()}
+                people = self.projects[int(match[1])].get("maximum_annotations", 1)
+                own.update({"overlap": people, "is_labeled": False})
                 self.tasks[number] = {**task, **own}
                 numbers.append(number)
             return 201, {"task_count": len(body), "task_ids": numbers}
         if path == "/api/tasks/":
             return self._list(query)
         if match := re.fullmatch(r"/api/tasks/(\d+)/", path):
+            if method == "PATCH":
+                self.tasks[int(match[1])].update({**body, "updated_at": now()})
+                return 200, self.tasks[int(match[1])]
             gone = self.tasks.pop(int(match[1]), None)
             return (204, None) if gone else (404, {"detail": "No Task matches"})
         if path == "/api/dm/views/":
@@ -112,7 +125,10 @@ class Fake:
         for one in json.loads(query["query"])["filters"]["items"]:
             if one["filter"] == "filter:tasks:data.round":
                 found = [task for task in found if task["data"].get("round") == one["value"]]
+            elif one["filter"] == "filter:tasks:id":
+                found = [task for task in found if task["id"] > one["value"]]
             else:
+                datetime.strptime(one["value"], "%Y-%m-%dT%H:%M:%S.%fZ")  # it fails on others
                 found = [task for task in found if task["updated_at"] > one["value"]]
         page, size = int(query["page"]), int(query["page_size"])
         fields = query["include"].split(",")

@@ -59,6 +59,10 @@ def test_push_and_pull_with_a_token_file(
         (("push", "{}/none", "--url", "http://127.0.0.1:9"), "no questions that can be answered one by one"),
         (("pull", "{}"), "was not pushed to Label Studio"),
         (("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "0"), "--every 0 has to be more than 0"),
+        (
+            ("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "nan"),
+            "--every nan has to be more than 0",
+        ),
         (("pull", "{}", "--url", "http://127.0.0.1:9", "--webhook", "a:1"), "only makes sense with --watch"),
         (("push", "{}", "--url", "127.0.0.1", "--token-file", "{}/token"), "--url '127.0.0.1' is no address"),
         (

@@ -108,6 +108,17 @@ def test_a_wrong_token_is_one_sentence_without_the_token(fake: Fake) -> None:
         assert secret not in repr(Token(secret))
 
 
+def test_a_server_that_echoes_the_token_or_writes_to_the_terminal(
+    fake: Fake, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = {"detail": f"we got {LEGACY} \x1b[31m\r\n from you"}
+    monkeypatch.setattr(fake, "answer", lambda *_: (400, told))
+    with pytest.raises(Refused, match=r"we got …") as caught:
+        studio(fake).users()
+    assert LEGACY not in str(caught.value)
+    assert str(caught.value).isprintable()
+
+
 def test_only_theshareds_reason_is_told(fake: Fake) -> None:
     with pytest.raises(Refused, match=r"^Label Studio refused GET /api/nothing: HTTP 404, no such call"):
         studio(fake).client.get("/api/nothing")
@@ -137,11 +148,26 @@ def test_token_from_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 @pytest.mark.parametrize(
-    "url", ["127.0.0.1:80", "ftp://a", "http://", "http://u:p@a", "http://a/?b", "http://a:x", "http://a#b"]
+    "url",
+    [
+        *(
+            "127.0.0.1:80",
+            "ftp://a",
+            "http://",
+            "http://a/?b",
+            "http://a:x",
+            "http://a#b",
+            "http://a/?",
+            "http://a#",
+        ),
+        *("http://u:secret@a", "u:secret@a:80", "ftp://u:secret@a", "http://u:secret@a:x", "http://@a"),
+        *("http://a..b", "http://a b", "http://a\n", "http://a/ü", f"http://{'a' * 70}.org"),
+    ],
 )
 def test_an_address_that_is_none_or_holds_a_password(url: str) -> None:
-    with pytest.raises(UserError, match="--url"):
+    with pytest.raises(UserError, match="--url") as caught:
         clean_url(url)
+    assert "secret" not in str(caught.value)
 
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -225,8 +251,7 @@ def test_only_what_changed_is_read_again(fake: Fake, tmp_path: Path) -> None:
     first = next(iter(fake.tasks))
     fake.annotate(first, choice("cat"))
     assert [answer.word for answer in pull(desk, server).received] == ["cat"]
-    state = State.read(desk.folder)
-    assert state.since == fake.tasks[first]["updated_at"]
+    assert "2020" < State.read(desk.folder).since <= fake.tasks[first]["updated_at"]
     other = list(fake.tasks)[1]
     fake.annotate(other, choice("dog"))
     fake.tasks[other]["updated_at"] = "2020-01-01T00:00:00.000000Z"  # the server says it did not change

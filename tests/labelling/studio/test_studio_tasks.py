@@ -1,6 +1,7 @@
 """Questions as Label Studio's tasks, and annotations as answers."""
 
 import base64
+import hashlib
 import io
 import itertools
 import json
@@ -77,7 +78,8 @@ def test_images_carry_key_guess_and_score(tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions")
     first, second, *_ = found = made(desk)
     assert [task["data"]["key"] for task in found] == list(desk.sheet(1).by_id)
-    assert second["meta"] == {"run": mark(desk), "round": 1, "key": "cam/1-1.png"}
+    asks = hashlib.sha256(b"cam/1-1.png").hexdigest()[:16]
+    assert second["meta"] == {"run": mark(desk), "round": 1, "key": "cam/1-1.png", "asks": asks}
     assert second["data"]["questions"] == ["cam/1-1.png"]
     assert (second["data"]["round"], second["data"]["number"]) == (1, 2)
     assert (second["data"]["u_dis"], second["data"]["u_data"]) == (0.1, 0.2)
@@ -156,6 +158,8 @@ def test_points_are_read_from_where_they_are(tmp_path: Path) -> None:
             {"type": "keypointlabels", "value": {"keypointlabels": ["dog"]}},  # nowhere
             {"type": "choices", "value": {"choices": ["dog"]}},  # of another kind
             {"type": "keypointlabels", "value": None},
+            point(10**400, 0, "dog"),  # beyond all numbers
+            point(float("nan"), 0, "dog"),
         ],
         sheet.questions,
         sheet.terms,
@@ -166,7 +170,7 @@ def test_points_are_read_from_where_they_are(tmp_path: Path) -> None:
         "street-0#9,9": "unsure",
         "street-0#12,12": "unicorn",
     }
-    assert (said.stray, said.spoilt) == (1, 2)
+    assert (said.stray, said.spoilt) == (2, 3)
 
 
 def test_areas_go_out_and_come_back(tmp_path: Path) -> None:
@@ -198,6 +202,11 @@ def test_an_areas_word_is_the_one_that_covers_most_of_it(tmp_path: Path) -> None
         return {"type": "brushlabels", "original_height": size[0], "original_width": size[1], "value": value}
 
     spoilt = {"type": "brushlabels", "value": {"rle": [1, 2], "brushlabels": ["cat"]}}
+    hostile = [
+        {"type": "brushlabels", "original_height": height, "original_width": 5, "value": value}
+        for height, values in ((0, [0, 0, 0, 0, 57, 27, 248]), (float("inf"), [0]), (8, 10**18))
+        for value in [{"rle": values, "brushlabels": ["cat"]}]
+    ]
     drawn = [
         stroke("cat", slice(0, 3), slice(0, 4)),  # 12 of 16
         stroke("dog", slice(2, 4), slice(0, 4)),  # 8
@@ -205,12 +214,13 @@ def test_an_areas_word_is_the_one_that_covers_most_of_it(tmp_path: Path) -> None
         stroke("dog", slice(40, 48), slice(60, 72), (80, 180)),  # in the file's own size: all of the second
         stroke("cat", slice(20, 24), slice(20, 24)),  # all of it, too, and later
         spoilt,
+        *hostile,
     ]
     said = read(drawn, sheet.questions, sheet.terms)
     first, second, third = (question.id for question in sheet.questions)
     assert said.words == {first: "cat", second: "cat"}
     assert third not in said.words
-    assert said.spoilt == 1
+    assert said.spoilt == 4
     drawn[3], drawn[4] = drawn[4], drawn[3]
     assert read(drawn, sheet.questions, sheet.terms).words[second] == "dog"
 

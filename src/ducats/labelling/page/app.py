@@ -14,6 +14,7 @@ from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, R
 from starlette.routing import Route
 
 from ducats.answers import Desk
+from ducats.answers.answer import clean
 from ducats.errors import UserError
 from ducats.labelling.page import views
 from ducats.labelling.page.guard import Guard
@@ -45,15 +46,23 @@ class Page:
     def __init__(self, run: Path, *, who: str = "", blind: bool = False) -> None:
         self.run = run
         self.desk = Desk(run / "questions")
-        self.who = who
+        self.who = who.strip()
         self.blind = blind
         self.pictures = Pictures()
         self.name = sha256(str(run.resolve()).encode()).hexdigest()[:12]
-        self._rounds: dict[str, Progress] = {}
+        self._rounds: dict[int, tuple[str, Progress]] = {}  # with their stamps
         self._own = threading.Lock()
+
+    def look(self) -> None:
+        """Forget everything if the run was begun anew in the same folder."""
+        with self._own:
+            rounds = set(self.desk.rounds())
+            if any(n not in rounds or self.stamp(n) != stamp for n, (stamp, _) in self._rounds.items()):
+                self.desk, self.pictures, self._rounds = Desk(self.desk.folder), Pictures(), {}
 
     def progress(self) -> Progress | None:
         """The round that waits for answers, if one does."""
+        self.look()
         with self._own:  # a long sheet is read once, not by each thread
             sheet = self.desk.current()
         return None if sheet is None else self.round(sheet.terms.round)
@@ -61,10 +70,9 @@ class Page:
     def round(self, number: int) -> Progress:
         """A round, as far as it is now."""
         with self._own:
-            stamp = self.stamp(number)
-            if stamp not in self._rounds:
-                self._rounds[stamp] = Progress(self.desk, self.desk.sheet(number))
-            progress = self._rounds[stamp]
+            if number not in self._rounds:
+                self._rounds[number] = self.stamp(number), Progress(self.desk, self.desk.sheet(number))
+            progress = self._rounds[number][1]
         progress.refresh()
         return progress
 
@@ -79,7 +87,7 @@ class Page:
             return self.who
         if not isinstance(given, str) or len(given.strip()) > NAME:
             raise Refused(f"`who` is a name of at most {NAME} letters")
-        return given.strip()
+        return clean(given.strip())
 
     def state(self, who: str) -> dict[str, Any]:
         """Everything that the page shows beside pictures."""
@@ -87,9 +95,11 @@ class Page:
         progress = self.progress()
         if progress is None:
             rounds = self.desk.rounds()
+            last = rounds[-1] if rounds else 0
+            maps = (self.desk.home(last + 1) / "masks").is_dir()  # laid out, but not one by one
             done = (self.run / "model.safetensors").exists()
-            told["state"] = "finished" if done else "taken" if rounds else "empty"
-            told["round"] = rounds[-1] if rounds else 0
+            told["state"] = "finished" if done else "maps" if maps else "taken" if rounds else "empty"
+            told["round"] = last
             return told
         counts = progress.counts(who)
         bound = progress.sheet.terms.seconds
@@ -102,7 +112,7 @@ class Page:
             "terms": views.terms(progress.sheet),
             "counts": counts,
         }
-        if who and not complete and not told["terms"]["maps"]:
+        if who and not complete:
             told["next"] = views.questions(progress, progress.next(who, AHEAD), who, blind=self.blind)
         return told
 
@@ -116,6 +126,7 @@ class Page:
         """Put answers down; they are on disk when this returns."""
         if not who:
             raise Refused("an answer needs a name in `who`")
+        self.look()
         given = [{**one, "who": who} if isinstance(one, dict) else one for one in answers]
         self.desk.receive(given, via="page")
         refused = {}
@@ -126,8 +137,9 @@ class Page:
                 and isinstance(one.get("question"), str)
             ):
                 # Looked up, not taken from what was put down: a reply may have been lost on its way.
-                found = (a for a in self.desk.answers(one["question"]) if a.ref == one["ref"])
-                refused[one["ref"]] = next((a.refused for a in found), "malformed")
+                ref = clean(one["ref"])
+                found = (a for a in self.desk.answers(clean(one["question"])) if a.ref == ref)
+                refused[ref] = next((a.refused for a in found), "malformed")
         return {"saved": len(given), "refused": {ref: why for ref, why in refused.items() if why}}
 
     def grid(self, who: str, guess: str) -> dict[str, Any]:
@@ -163,8 +175,8 @@ async def _answers(request: Request, page: Page) -> dict[str, Any]:
     return await run_in_threadpool(act)
 
 
-def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats") -> Guard:
-    """The page as an ASGI app, guarded."""
+def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats", once: str = "") -> Guard:
+    """The page as an ASGI app, guarded; see ``Guard``."""
 
     def told(make: Callable[[Request, str], dict[str, Any]]) -> Callable[[Request], Response]:
         def endpoint(request: Request) -> Response:  # not async: Starlette runs it in a thread
@@ -224,7 +236,7 @@ def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats") -> Gu
         Route("/picture/{view}/{round:int}/{number:int}", picture),
     ]
     app = Starlette(routes=routes, exception_handlers={UserError: broken, OSError: broken})
-    return Guard(app, token, host, cookie)
+    return Guard(app, token, host, cookie, once)
 
 
 def _asked(page: Page, request: Request) -> tuple[Progress, int]:

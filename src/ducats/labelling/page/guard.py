@@ -3,7 +3,6 @@
 import ipaddress
 import secrets
 import socket
-from collections.abc import Iterable
 from urllib.parse import urlsplit
 
 from starlette.datastructures import MutableHeaders
@@ -38,11 +37,13 @@ class Guard:
         token: without it nothing is answered.
         host: where the server listens.
         cookie: its name; browsers send cookies to all ports of a host, so servers need different ones.
+        once: another token that opens the page, one time; none if it is empty.
     """
 
-    def __init__(self, app: ASGIApp, token: str, host: str, cookie: str) -> None:
+    def __init__(self, app: ASGIApp, token: str, host: str, cookie: str, once: str = "") -> None:
         self._app = app
         self._token = token
+        self._once = once
         self._cookie = cookie
         self._loopback = is_loopback(host)
         self._names = {host.lower(), "localhost"}
@@ -101,11 +102,14 @@ class Guard:
             return False
 
     def _is_known(self, request: Request, opening: bool) -> bool:
-        given: Iterable[str | None] = (
-            request.cookies.get(self._cookie),
-            request.query_params.get("token") if opening else None,
-        )
-        return any(secrets.compare_digest((one or "").encode(), self._token.encode()) for one in given)
+        at_the_door = request.query_params.get("token", "") if opening else ""
+        given = (request.cookies.get(self._cookie, ""), at_the_door)
+        if any(_same(one, self._token) for one in given):
+            return True
+        if self._once and _same(at_the_door, self._once):
+            self._once = ""
+            return True
+        return False
 
     def _with_headers(self, send: Send, *, set_cookie: bool = False) -> Send:
         async def sending(message: Message) -> None:
@@ -120,6 +124,10 @@ class Guard:
             await send(message)
 
         return sending
+
+
+def _same(given: str, wanted: str) -> bool:
+    return secrets.compare_digest(given.encode(), wanted.encode())
 
 
 def _bounded(receive: Receive) -> Receive:

@@ -1,5 +1,6 @@
 """Starting the page: its address, its token, and the browser."""
 
+import errno
 import ipaddress
 import os
 import secrets
@@ -56,6 +57,8 @@ def listen(host: str, port: int, run: Path) -> socket.socket:
             server again; or any that is free if another has it.
         run: the run's folder.
     """
+    if not 0 <= port < 1 << 16:
+        raise UserError(f"--port {port} is no port: leave it out, or name one from 1024 to 65535")
     own = PORTS[int(sha256(str(run.resolve()).encode()).hexdigest(), 16) % len(PORTS)]
     for choice in [port] if port else [own, 0]:
         try:
@@ -63,10 +66,8 @@ def listen(host: str, port: int, run: Path) -> socket.socket:
                 host, choice, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
             listening = socket.socket(family, kind, protocol)
-        except (OSError, UnicodeError, OverflowError) as error:
-            raise UserError(
-                f"--host {host} cannot be used ({error}): name an address of this machine"
-            ) from None
+        except (OSError, UnicodeError) as error:
+            raise _not_ours(host, error) from None
         try:
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listening.bind(address)
@@ -75,7 +76,13 @@ def listen(host: str, port: int, run: Path) -> socket.socket:
         except OSError as error:
             listening.close()
             why = error
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise _not_ours(host, error) from None
     raise UserError(f"--port {port} of {host} cannot be used ({why}): leave it out, or name another")
+
+
+def _not_ours(host: str, error: Exception) -> UserError:
+    return UserError(f"--host {host} cannot be used ({error}): name an address of this machine")
 
 
 def token_from(path: Path | None) -> str:
@@ -85,9 +92,11 @@ def token_from(path: Path | None) -> str:
     try:
         file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
+        if not path.is_file():
+            raise UserError(f"--token-file {path} is no file: name one, or a new one") from None
         if os.name == "posix" and path.stat().st_mode & 0o077:
             raise UserError(f"--token-file {path} can be read by others: `chmod 600 {path}`") from None
-        token = path.read_text(encoding="utf-8").strip()
+        token = path.read_text(encoding="utf-8", errors="replace").strip()
         if len(token) < SHORTEST or not all(
             sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token
         ):
@@ -117,7 +126,7 @@ def serve(
     token: str,
     who: str = "",
     blind: bool = False,
-    opened: str | None = None,
+    opened: bool = False,
 ) -> None:
     """Serve the page until the process is told to stop.
 
@@ -128,16 +137,18 @@ def serve(
         token: without it nothing is answered.
         who: everybody's name; each browser asks for one if it is empty.
         blind: do not tell what the model thinks.
-        opened: an address to open in a browser.
+        opened: whether to open it in a browser.
     """
     import uvicorn
 
     from ducats.labelling.page.app import Page, make_app
 
     cookie = f"ducats-{listening.getsockname()[1]}"
-    app = make_app(Page(run, who=who, blind=blind), token=token, host=host, cookie=cookie)
-    if opened is not None:
-        _in_background(lambda: webbrowser.open(opened))
+    # Who else works on this machine sees with which address a browser was started: it lets in one time only.
+    once = secrets.token_urlsafe(24) if opened else ""
+    app = make_app(Page(run, who=who, blind=blind), token=token, host=host, cookie=cookie, once=once)
+    if opened:
+        _in_background(lambda: webbrowser.open(address(listening, host, once)))
     # No access log: it would have the token.
     config = uvicorn.Config(
         app,

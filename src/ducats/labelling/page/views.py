@@ -35,16 +35,11 @@ def terms(sheet: Sheet) -> dict[str, Any]:
     return {
         "round": stated.round,
         "unit": stated.unit,
-        "rule": stated.rule,
-        "people": stated.people,
-        "unsure": stated.unsure,
         "newClasses": stated.new_classes,
         "query": stated.query,
         "why": stated.why,
         "seconds": stated.seconds,
         "voidKey": "x" if "0" in taken else "0",
-        # Whole images whose every pixel needs a class: no key can say this.
-        "maps": stated.unit == "image" and any(one.place is not None for one in sheet.questions[:1]),
         "classes": [
             {"name": name, "key": key, "colour": "#{:02x}{:02x}{:02x}".format(*colour)}
             for name, key, colour in zip(names, taken, palette(names), strict=True)
@@ -61,7 +56,6 @@ def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> d
     told: dict[str, Any] = {
         "id": asked.id,
         "number": asked.number,
-        "key": asked.key,
         "mine": "unsure" if unsure else mine,
         "gone": is_gone(asked),
         "pixels": None if asked.place is None else sum(length for _, length in asked.place.runs),
@@ -76,8 +70,6 @@ def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> d
             "probability": asked.probability,
             "foreign": asked.u_dis_above,
             "ambiguous": asked.u_data_above,
-            "uDis": asked.u_dis,
-            "uData": asked.u_data,
         }
     return told
 

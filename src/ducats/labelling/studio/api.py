@@ -8,7 +8,7 @@ from ducats.labelling.studio.client import Client, Refused
 
 PAGE = 100  # tasks a page
 # Of a task, and of the annotations in it; its data may hold a whole picture.
-LIGHT = "id,meta,updated_at,annotations,completed_by,result,was_cancelled,lead_time"
+LIGHT = "id,meta,updated_at,is_labeled,annotations,completed_by,result,was_cancelled,lead_time"
 Filter = Mapping[str, Any]
 
 
@@ -17,6 +17,16 @@ def round_is(number: int) -> Filter:
     return {
         "filter": "filter:tasks:data.round",
         "operator": "equal",
+        "type": "Number",
+        "value": number,
+    }
+
+
+def numbered_after(number: int) -> Filter:
+    """Tasks that were made after another."""
+    return {
+        "filter": "filter:tasks:id",
+        "operator": "greater",
         "type": "Number",
         "value": number,
     }
@@ -85,25 +95,18 @@ class Studio:
     # -- tasks ----------------------------------------------------------------------------------------
 
     def tasks(self, project: int, *filters: Filter) -> Iterator[dict[str, Any]]:
-        """Tasks with their marks and annotations, oldest first, page by page."""
-        asked = {"project": project, "fields": "all", "include": LIGHT, "page_size": PAGE}
-        query = json.dumps({"filters": {"conjunction": "and", "items": list(filters)}})
-        seen: set[int] = set()
-        page = 1
+        """Tasks with their marks and annotations, oldest first, some at a time."""
+        asked = {"project": project, "fields": "all", "include": LIGHT, "page": 1, "page_size": PAGE}
+        last = 0
         while True:
-            try:
-                found = self.client.get("/api/tasks/", **asked, page=page, query=query)
-            except Refused as refused:
-                if refused.status == 404 and page > 1:
-                    return  # tasks were removed meanwhile: the page is beyond the end
-                raise
-            for task in found["tasks"]:
-                if task["id"] not in seen:  # one that changed meanwhile moves others to the next page
-                    seen.add(task["id"])
-                    yield task
-            if page * PAGE >= found["total"]:
+            # Not by page: a task that is removed meanwhile would move another past us.
+            items = [*filters, numbered_after(last)]
+            query = {"filters": {"conjunction": "and", "items": items}, "ordering": ["tasks:id"]}
+            found = self.client.get("/api/tasks/", **asked, query=json.dumps(query))
+            yield from found["tasks"]
+            if len(found["tasks"]) >= found["total"] or not found["tasks"]:
                 return
-            page += 1
+            last = found["tasks"][-1]["id"]
 
     def add_tasks(self, project: int, tasks: Sequence[Mapping[str, Any]]) -> list[int]:
         """Import tasks, once; their ids in order."""
@@ -115,6 +118,14 @@ class Studio:
         """Remove a task and all that hangs on it."""
         try:
             self.client.call("DELETE", f"/api/tasks/{number}/")
+        except Refused as refused:
+            if refused.status != 404:
+                raise
+
+    def ask_another(self, number: int, people: int) -> None:
+        """Have a task that counts as done answered by so many people."""
+        try:
+            self.client.call("PATCH", f"/api/tasks/{number}/", {"overlap": people, "is_labeled": False})
         except Refused as refused:
             if refused.status != 404:
                 raise

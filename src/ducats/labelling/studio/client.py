@@ -1,6 +1,7 @@
 """A thin HTTP client for Label Studio: JSON, tokens that expire, servers that are away for a while."""
 
 import http.client
+import ipaddress
 import json
 import random
 import time
@@ -15,7 +16,6 @@ from ducats.labelling.studio.token import Token
 
 FRESH = 240.0  # seconds; an access token holds for 300
 LONGEST_PAUSE = 30.0
-LOOPBACK = {"localhost", "127.0.0.1", "::1"}
 T = TypeVar("T")
 
 
@@ -77,10 +77,11 @@ class Client:
         self._timeout = timeout
         self._say = say
         self._sleep = sleep
+        self._told = False  # that it is away
         self._access: tuple[str, float] | None = None  # and when it came
         self._jitter = random.Random(0)
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
-        if urllib.parse.urlsplit(self.url).hostname in LOOPBACK:
+        if is_loopback(self.url):
             handlers.append(urllib.request.ProxyHandler({}))
         self._opener = urllib.request.build_opener(*handlers)
 
@@ -107,7 +108,7 @@ class Client:
             once: never twice: raise ``Unclear`` where the server may have acted though it did not say so.
         """
         address = self.url + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
-        began, tries, told, renewed = time.monotonic(), 0, False, False
+        began, tries, renewed = time.monotonic(), 0, False
         while True:
             try:
                 answer = self._authorised(method, address, body)
@@ -121,9 +122,9 @@ class Client:
                         f"Label Studio at {self.url} does not answer ({lost}): start it or mend --url; what "
                         "was done stays, and the same command goes on"
                     ) from None
-                if tries == 1 and not told:
+                if tries == 1 and not self._told:
                     self._say(f"Label Studio at {self.url} does not answer ({lost}): waiting for it")
-                    told = True
+                    self._told = True
                 self._sleep(pause)
                 tries += 1
             except urllib.error.HTTPError as error:
@@ -134,8 +135,9 @@ class Client:
                 with error:
                     self._refuse(error, method, path)
             else:
-                if told:
+                if self._told:
                     self._say("Label Studio is back")
+                    self._told = False
                 return answer
 
     def _pause(self, tries: int) -> float:
@@ -196,7 +198,9 @@ class Client:
         code = error.code
         if 300 <= code < 400:
             where = error.headers.get("Location", "elsewhere")
-            raise Refused(f"{self.url} sends us to {where}: give the address itself as --url", code) from None
+            raise Refused(
+                f"{self.url} sends us to {self._harmless(where)}: give the address itself as --url", code
+            ) from None
         try:
             told = json.loads(error.read())
         except (ValueError, OSError, http.client.HTTPException):
@@ -204,11 +208,18 @@ class Client:
         reasons = []
         if isinstance(told, Mapping):
             reasons = [str(told[name]) for name in ("detail", "validation_errors") if told.get(name)]
-        reason = "; ".join(reasons)[:500] or "no reason given"
+        reason = self._harmless("; ".join(reasons)) or "no reason given"
         remedy = ""
         if code == 401:
             remedy = " (make a new token in Label Studio under Account & Settings)"
         raise Refused(f"Label Studio refused {method} {path}: HTTP {code}, {reason}{remedy}", code) from None
+
+    def _harmless(self, told: str) -> str:
+        """What a server says, without our token, and without what a terminal would obey."""
+        secrets = [self._token.reveal(), *([self._access[0]] if self._access else [])]
+        for secret in secrets:
+            told = told.replace(secret, "…")
+        return "".join(letter if letter.isprintable() else " " for letter in told)[:500]
 
 
 def until_clear(look_and_act: Callable[[], T], tries: int = 6) -> T:
@@ -230,16 +241,26 @@ def clean_url(url: str) -> str:
     >>> clean_url("http://127.0.0.1:8080/")
     'http://127.0.0.1:8080'
     """
+    if any(mark in url for mark in "@?#"):
+        raise UserError("--url has to be an address alone: no user, password, ? or # in it")
     try:
         parts = urllib.parse.urlsplit(url)
         fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        (parts.hostname or "").encode("idna")
     except ValueError:
         fine = False
-    if not fine:
+    if not fine or not parts.path.isascii() or any(not mark.isprintable() or mark == " " for mark in url):
         raise UserError(f"--url {url!r} is no address: write it like http://127.0.0.1:8080")
-    if parts.username is not None or parts.query or parts.fragment:
-        raise UserError("--url has to be an address alone: no user, password, ? or # in it")
     return url.rstrip("/")
+
+
+def is_loopback(url: str) -> bool:
+    """Whether a server is on this machine, where no proxy leads."""
+    host = urllib.parse.urlsplit(url).hostname or ""
+    try:
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _brief(why: object) -> str:

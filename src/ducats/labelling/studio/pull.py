@@ -1,21 +1,23 @@
 """Answers from Label Studio: what changed there since, brought to the desk once."""
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ducats.answers import Answer, Desk, Question
-from ducats.answers.answer import SKIP_WORD, UNDO_WORD
+from ducats.answers.answer import LONGEST, SKIP_WORD, UNDO_WORD
 from ducats.errors import UserError
 from ducats.labelling.studio.api import Studio, changed_after
 from ducats.labelling.studio.reading import Said, read
 from ducats.labelling.studio.state import State, held
-from ducats.labelling.studio.tasks import by_image, mark
+from ducats.labelling.studio.tasks import by_image, mark, marks_on, of_these
 
 VIA = "label-studio"
-OVERLAP = timedelta(seconds=10)  # a task is stamped a moment before others can see it
+OVERLAP = timedelta(seconds=60)  # a task is stamped before others can see it; long before, on a busy server
+LONG_AGO = "2000-01-01T00:00:00Z"
 UNREADABLE = "unreadable"
 
 
@@ -23,6 +25,7 @@ UNREADABLE = "unreadable"
 class Pulled:
     """What a pull came to."""
 
+    project: int
     received: list[Answer] = field(default_factory=list)
     stray: int = 0  # points that were moved off their pixels
 
@@ -44,28 +47,45 @@ def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
         state = State.read(desk.folder)
         number = project or (state.project if state.url == studio.client.url else 0)
         number = number or _look(desk, studio)
-        state = state.at(studio.client.url, number)
-        pulled = Pulled()
+        found = studio.project(number)
+        if found is None:
+            raise UserError(
+                f"{studio.client.url} has no project {number}: `ducats push` makes one, or name --project"
+            )
+        made = str(found["created_at"])
+        state = state.at(studio.client.url, number, made)
+        # By the moment, too: a new server at the old one's address counts projects, tasks, all from 1 again.
+        place = f"{VIA}:{number}-{''.join(filter(str.isdecimal, made))}"
+        pulled = Pulled(number)
         rounds = desk.rounds()
         name, users = mark(desk), studio.users()
-        newest = state.since
+        since = newest = _moment(state.since or LONG_AGO)
         groups: dict[int, dict[str, list[Question]]] = {}
-        earlier = _earlier(desk, number)
-        for task in studio.tasks(number, *([changed_after(_before(state.since))] if state.since else [])):
-            newest = max(newest, str(task["updated_at"]))
-            marks = task.get("meta") or {}
-            if marks.get("run") not in (None, name):
+        earlier = _earlier(desk, place)
+        began = time.monotonic()
+        for task in studio.tasks(number, changed_after(_text(since - OVERLAP))):
+            newest = max(newest, _moment(task["updated_at"]))
+            own = marks_on(task)
+            if own.get("run") not in (None, name):
                 continue  # another run's
-            questions = _questions(desk, rounds, groups, marks)
+            questions = _questions(desk, rounds, groups, name, own)
             if questions:
-                state.tasks.setdefault(str(marks["round"]), {})[marks["key"]] = int(task["id"])
+                state.tasks.setdefault(str(own["round"]), {})[own["key"]] = int(task["id"])
             heard = earlier.get(int(task["id"]), [])
-            given, stray = answers_of(desk, number, task, questions, heard, users)
+            given, stray = answers_of(desk, place, task, questions, heard, users)
             pulled.stray += stray
             if given:
                 pulled.received += desk.receive(given, via=VIA)
-        state.since = newest  # last: all that it stands for is on disk
-        state.write(desk.folder)
+            if questions and task.get("is_labeled") and _needs_another(desk, questions, own["round"]):
+                # Done, says the server, as somebody answered; but unsure, or against others.
+                studio.ask_another(
+                    int(task["id"]), 1 + sum(not a["was_cancelled"] for a in task["annotations"])
+                )
+        # What changed while we read may lie behind us: until we began, and no longer, all is on disk.
+        reading = timedelta(seconds=time.monotonic() - began)
+        state.since = _text(max(since, newest - reading))
+        if state.tasks:  # else nothing of ours is there: a push must not go there because of a wrong number
+            state.write(desk.folder)
     return pulled
 
 
@@ -79,35 +99,53 @@ def _look(desk: Desk, studio: Studio) -> int:
     )
 
 
-def _before(moment: str) -> str:
-    return (datetime.fromisoformat(moment) - OVERLAP).isoformat().replace("+00:00", "Z")
+def _moment(text: str) -> datetime:
+    found = datetime.fromisoformat(text)
+    return found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+
+
+def _text(moment: datetime) -> str:
+    """As the server wants it: it fails where there are no microseconds."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _questions(
-    desk: Desk, rounds: Sequence[int], groups: dict[int, dict[str, list[Question]]], marks: Mapping[str, Any]
+    desk: Desk,
+    rounds: Sequence[int],
+    groups: dict[int, dict[str, list[Question]]],
+    name: str,
+    own: Mapping[str, Any],
 ) -> list[Question]:
-    """What a task asks; nothing if it is none of ours."""
-    number, key = marks.get("round"), marks.get("key")
-    if "run" not in marks or not isinstance(number, int) or number not in rounds:
+    """What a task asks, by its marks; nothing if it is none of ours."""
+    number, key = own.get("round"), own.get("key")
+    if not isinstance(number, int) or number not in rounds or not isinstance(key, str):
         return []
     if number not in groups:
         groups[number] = by_image(desk.sheet(number))
-    return groups[number].get(str(key), [])
+    questions = groups[number].get(key, [])
+    return questions if questions and of_these(own, number, questions, name) else []
 
 
-def _earlier(desk: Desk, project: int) -> dict[int, list[Answer]]:
+def _needs_another(desk: Desk, questions: Sequence[Question], number: int) -> bool:
+    """Whether one more person's answer could settle what a task asks."""
+    if desk.rounds()[-1] != number or desk.taken(number) is not None:
+        return False
+    could = {"open", "disputed"} if desk.sheet(number).terms.rule == "majority" else {"open"}
+    return any(desk.standing(question.id).state in could for question in questions)
+
+
+def _earlier(desk: Desk, place: str) -> dict[int, list[Answer]]:
     """What was received from each task of a project."""
     found: dict[int, list[Answer]] = {}
-    head = f"{VIA}:{project}:"
     for answer in desk.answers():
-        if answer.ref is not None and answer.ref.startswith(head):
+        if answer.ref is not None and answer.ref.startswith(f"{place}:"):
             found.setdefault(int(answer.ref.split(":")[2]), []).append(answer)
     return found
 
 
 def answers_of(
     desk: Desk,
-    project: int,
+    place: str,
     task: Mapping[str, Any],
     questions: Sequence[Question],
     heard: Sequence[Answer],
@@ -118,7 +156,7 @@ def answers_of(
     A person's newest annotation counts. What it says otherwise than before is new; what it no longer says, or
     what hung on an annotation that was removed, is withdrawn.
     """
-    head = f"{VIA}:{project}:{task['id']}"
+    head = f"{place}:{task['id']}"
     last = {(answer.who, answer.question): answer for answer in heard}
     given: list[dict[str, Any]] = []
     stray = 0
@@ -126,18 +164,25 @@ def answers_of(
     for annotation in _newest(task["annotations"]):
         who = _who(annotation, users)
         present.add(who)
-        ref = f"{head}:{annotation['id']}:{annotation['updated_at']}"
+        version = f"{head}:{annotation['id']}:{annotation['updated_at']}"
         said = _said(desk, annotation, questions, task)
         stray += said.stray
         fresh: list[dict[str, Any]] = []
         for question in [*dict.fromkeys([*said.words, *(q for w, q in last if w == who)])]:
-            word = said.words.get(question, UNDO_WORD)
+            word = said.words.get(question, UNDO_WORD)[:LONGEST]
             before = last.get((who, question))
             if word == (before.word if before is not None else UNDO_WORD):
                 continue
+            if before is not None and str(before.ref).startswith(version):
+                continue  # heard, if in another spelling
             if word == SKIP_WORD and before is not None and before.word != UNDO_WORD:
                 word = UNDO_WORD  # a skip alone would leave what was said before
-            fresh.append({"question": question, "word": word, "who": who, "ref": f"{ref}:{question}"})
+            if word == UNDO_WORD and before is not None and not _stands(desk, before):
+                continue
+            # It counts again when the person's newer annotation was removed.
+            again = sum(one.question == question and str(one.ref).startswith(version) for one in heard)
+            ref = f"{version}+{again}:{question}" if again else f"{version}:{question}"
+            fresh.append({"question": question, "word": word, "who": who, "ref": ref})
         spent = _seconds(annotation, heard, f"{head}:{annotation['id']}:")
         for one in fresh:
             one["seconds"] = None if spent is None else round(spent / len(fresh), 3)
@@ -152,7 +197,7 @@ def answers_of(
 def _newest(annotations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Each person's newest annotation, oldest of them first."""
     by_person: dict[Any, Mapping[str, Any]] = {}
-    for annotation in sorted(annotations, key=lambda one: (str(one["updated_at"]), int(one["id"]))):
+    for annotation in sorted(annotations, key=lambda one: (_moment(one["updated_at"]), int(one["id"]))):
         by_person.pop(annotation["completed_by"], None)
         by_person[annotation["completed_by"]] = annotation
     yield from by_person.values()
@@ -160,8 +205,6 @@ def _newest(annotations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, A
 
 def _who(annotation: Mapping[str, Any], users: Mapping[int, str]) -> str:
     person = annotation["completed_by"]
-    if isinstance(person, Mapping):
-        return str(person.get("email") or f"user {person.get('id')}")
     return users.get(person, f"user {person}")
 
 
@@ -198,6 +241,6 @@ def _seconds(annotation: Mapping[str, Any], heard: Iterable[Answer], head: str) 
 
 
 def _stands(desk: Desk, answer: Answer) -> bool:
-    """Whether nothing came from this person since, by another way."""
+    """Whether nothing came from this person since, by another way or from another task."""
     own = [one for one in desk.answers(answer.question) if one.who == answer.who]
-    return not own or own[-1].via == VIA
+    return not own or own[-1].ref == answer.ref

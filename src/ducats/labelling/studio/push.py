@@ -10,11 +10,12 @@ from ducats.answers import Desk, Question, Sheet
 from ducats.errors import UserError
 from ducats.labelling.studio import layout, shown
 from ducats.labelling.studio.api import Studio, round_is
-from ducats.labelling.studio.client import Unclear, until_clear
+from ducats.labelling.studio.client import Refused, Unclear, until_clear
 from ducats.labelling.studio.state import State, held
-from ducats.labelling.studio.tasks import by_image, mark, prelabelled, tasks, version
+from ducats.labelling.studio.tasks import by_image, mark, marks_on, of_these, prelabelled, tasks, version
 
 BATCH_TASKS, BATCH_BYTES = 100, 8_000_000  # of one import
+LONGEST_TITLE = 50  # that the server takes
 
 
 @dataclass(frozen=True)
@@ -51,18 +52,13 @@ def push(
         blind: whether to keep the model's guesses to ourselves.
         most_side: of inline pictures.
     """
-    sheet = desk.current()
-    if sheet is None:
-        raise UserError(
-            f"{desk.folder} holds no round that can be answered one by one now: go on with `ducats run`"
-        )
     show = shown.chosen(pictures, document_root, most_side)
     with held(desk.folder):
+        sheet = _asked(desk)
         state = State.read(desk.folder)
         number = until_clear(lambda: _project(desk, studio, state, sheet, title, project))
-        state = state.at(studio.client.url, number)
+        state = state.at(studio.client.url, number, _settle(studio, number, sheet))
         state.write(desk.folder)
-        _settle(studio, number, sheet)
         until_clear(
             lambda: studio.make_tab(number, f"Round {sheet.terms.round}", round_is(sheet.terms.round))
         )
@@ -70,7 +66,7 @@ def push(
             folder = shown.served_folder(sheet, document_root)
             until_clear(lambda: studio.serve_folder(number, folder))
         name, groups = mark(desk), by_image(sheet)
-        known = _there(studio, number, sheet.terms.round, name)
+        known = _there(studio, number, sheet.terms.round, name, groups)
         before = len(known)
         standings = desk.standings(sheet.terms.round)
         waiting = {
@@ -85,9 +81,9 @@ def push(
         broken: list[Unclear] = []
         until_clear(lambda: _add(studio, number, sheet.terms.round, name, waiting, known, make, broken))
         if broken:  # one that seemed lost may have come through since
-            known = _there(studio, number, sheet.terms.round, name)
+            known = _there(studio, number, sheet.terms.round, name, groups)
         if known and prelabelled(sheet, blind=blind):
-            studio.set_project(number, {"model_version": version(sheet.terms.round)})
+            _show_guesses(studio, number, version(sheet.terms.round))
         state.tasks[str(sheet.terms.round)] = dict(known)
         state.write(desk.folder)
     return Pushed(
@@ -97,6 +93,16 @@ def push(
         known=before,
         answered=len(groups.keys() - known.keys()),
     )
+
+
+def _asked(desk: Desk) -> Sheet:
+    """The round that waits."""
+    sheet = desk.current()
+    if sheet is None:
+        raise UserError(
+            f"{desk.folder} holds no round that can be answered one by one now: go on with `ducats run`"
+        )
+    return sheet
 
 
 def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str, wanted: str | None) -> int:
@@ -112,8 +118,11 @@ def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str,
         if titled := studio.projects(wanted):
             return int(titled[0]["id"])
         title = wanted
-    elif state.project and state.url == studio.client.url and studio.project(state.project) is not None:
-        return state.project
+    elif state.project and state.url == studio.client.url:
+        found = studio.project(state.project)
+        if found is not None and found["created_at"] == state.made:
+            return state.project
+    title = title[:LONGEST_TITLE].strip()
     description = f"Questions of a ducats run ({mark(desk)})"
     # Two runs may lie in folders of one name: the description says whose project it is.
     for one in studio.projects(title):
@@ -130,8 +139,8 @@ def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str,
     return int(made["id"])
 
 
-def _settle(studio: Studio, number: int, sheet: Sheet) -> None:
-    """Give a project the settings that this round needs, where it has others."""
+def _settle(studio: Studio, number: int, sheet: Sheet) -> str:
+    """Give a project the settings that this round needs, where it has others; when it was made."""
     now = studio.project(number)
     if now is None:
         raise UserError(f"project {number} is gone from {studio.client.url}: push again")
@@ -143,20 +152,34 @@ def _settle(studio: Studio, number: int, sheet: Sheet) -> None:
     other = {field: value for field, value in wanted.items() if now.get(field) != value}
     if other:
         studio.set_project(number, other)
+    return str(now["created_at"])
 
 
-def _there(studio: Studio, project: int, number: int, name: str) -> dict[str, int]:
+def _show_guesses(studio: Studio, number: int, model: str) -> None:
+    """Have the page begin with a round's guesses, if any are there."""
+    try:
+        studio.set_project(number, {"model_version": model})
+    except Refused as refused:
+        if refused.status != 400:  # no task has one: all were pushed blind before
+            raise
+
+
+def _there(
+    studio: Studio, project: int, number: int, name: str, groups: Mapping[str, Sequence[Question]]
+) -> dict[str, int]:
     """Tasks of a round by image. What a broken-off import put there twice is there once afterwards."""
-    found: dict[str, int] = {}
+    found: dict[str, list[tuple[int, bool]]] = {}  # and whether someone answered
     for task in studio.tasks(project, round_is(number)):
-        marks = task.get("meta") or {}
-        if marks.get("run") != name:
-            continue
-        if marks["key"] in found and not task["annotations"]:
-            studio.remove_task(task["id"])
-        else:
-            found.setdefault(marks["key"], int(task["id"]))
-    return found
+        own = marks_on(task)
+        key = own.get("key")
+        if isinstance(key, str) and key in groups and of_these(own, number, groups[key], name):
+            found.setdefault(key, []).append((int(task["id"]), bool(task["annotations"])))
+    for copies in found.values():
+        copies.sort(key=lambda copy: not copy[1])  # one that is answered stays, else the oldest
+        for copy, answered in copies[1:]:
+            if not answered:
+                studio.remove_task(copy)
+    return {key: copies[0][0] for key, copies in found.items()}
 
 
 def _add(
@@ -176,7 +199,7 @@ def _add(
             ids = studio.add_tasks(project, batch)
         except Unclear as unclear:
             broken.append(unclear)
-            known.update(_there(studio, project, number, name))
+            known.update(_there(studio, project, number, name, waiting))
             raise
         if len(ids) != len(batch):
             raise UserError(

@@ -59,7 +59,7 @@ def _points(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequen
             assert place is not None
             x = float(region["value"]["x"]) / 100 * place.width - 0.5
             y = float(region["value"]["y"]) / 100 * place.height - 0.5
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, OverflowError):
             spoilt += 1
             continue
         away = np.abs(asked - (y, x)).max(axis=1)
@@ -82,7 +82,7 @@ def _areas(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequenc
             drawn = rle.decode(
                 region["value"]["rle"], int(region["original_height"]), int(region["original_width"])
             )
-        except (TypeError, KeyError, ValueError):
+        except (TypeError, KeyError, ValueError, OverflowError):
             spoilt += 1
             continue
         drawn = stretched(drawn, place.height, place.width)

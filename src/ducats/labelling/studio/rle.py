@@ -38,6 +38,8 @@ def decode(rle: Sequence[int], height: int, width: int) -> NDArray[np.bool_]:
     stream = _Stream(rle)
     total, word = stream.take(32), stream.take(5) + 1
     kinds = [stream.take(4) + 1 for _ in COUNT_BITS]
+    if height < 1 or width < 1:
+        raise ValueError(f"no mask is {height} x {width}")
     if total != height * width * CHANNELS:
         raise ValueError(f"a mask of {height} x {width} has {height * width * CHANNELS} values, not {total}")
     if word != 8 or total > MOST:
@@ -79,6 +81,8 @@ class _Stream:
     """Reads bits from the front; a ValueError where there are none left."""
 
     def __init__(self, values: Sequence[int]) -> None:
+        if not isinstance(values, list | tuple):
+            raise ValueError("a mask is a list of bytes")
         try:
             raw = np.frombuffer(bytes(values), dtype=np.uint8)
         except (TypeError, ValueError) as error:

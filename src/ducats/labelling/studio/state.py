@@ -4,6 +4,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from datetime import datetime
 from pathlib import Path
 
 from ducats.answers import Book
@@ -18,14 +19,17 @@ class State:
 
     url: str = ""
     project: int = 0
-    since: str = ""  # the newest change that was read
+    made: str = ""  # when the project was: a new server counts from 1 again
+    since: str = ""  # all that changed before was read
     tasks: dict[str, dict[str, int]] = field(default_factory=dict)  # by round and image
 
     @classmethod
     def read(cls, folder: Path) -> "State":
         """What is known; nothing if the file is missing or spoilt: the server knows."""
         try:
-            return cls(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+            found = cls(**json.loads((folder / FILE).read_text(encoding="utf-8")))
+            datetime.fromisoformat(found.since or "2000-01-01")
+            return found
         except (OSError, ValueError, TypeError):
             return cls()
 
@@ -33,9 +37,10 @@ class State:
         """Remember it."""
         write_text_atomically(folder / FILE, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n")
 
-    def at(self, url: str, project: int) -> "State":
+    def at(self, url: str, project: int, made: str) -> "State":
         """The same state if it is of this project, else a new one."""
-        return self if (self.url, self.project) == (url, project) else State(url, project)
+        same = (self.url, self.project, self.made) == (url, project, made)
+        return self if same else State(url, project, made)
 
 
 @contextmanager

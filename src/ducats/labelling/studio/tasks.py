@@ -1,7 +1,7 @@
 """A round's questions as tasks: one for an image, with all that is asked of it."""
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,30 @@ def by_image(sheet: Sheet) -> dict[str, list[Question]]:
     return groups
 
 
+def marks(number: int, questions: Sequence[Question], name: str) -> dict[str, Any]:
+    """By these we know a task again. Its data cannot be listed without the picture in it.
+
+    Args:
+        number: the round's.
+        questions: of the task.
+        name: the run's ``mark``.
+    """
+    # A copy of the run has its name, and may ask for other pixels of the same image later.
+    asked = hashlib.sha256("\n".join(question.id for question in questions).encode("utf-8"))
+    return {"run": name, "round": number, "key": questions[0].key, "asks": asked.hexdigest()[:16]}
+
+
+def marks_on(task: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A task's marks; none if it has anything else in their place."""
+    found = task.get("meta")
+    return found if isinstance(found, Mapping) else {}
+
+
+def of_these(own: Mapping[str, Any], number: int, questions: Sequence[Question], name: str) -> bool:
+    """Whether a task with these marks asks these questions; arguments as for ``marks``."""
+    return all(own.get(field) == value for field, value in marks(number, questions, name).items())
+
+
 def tasks(
     sheet: Sheet, groups: Sequence[Sequence[Question]], name: str, show: Show, *, blind: bool
 ) -> Iterator[dict[str, Any]]:
@@ -41,10 +65,10 @@ def tasks(
     xml = layout.config(sheet.terms)
     for questions in groups:
         shown = show(sheet, questions[0])
-        first = questions[0]
-        # By these we know it again. Data cannot be listed without the picture in it.
-        marks = {"run": name, "round": sheet.terms.round, "key": first.key}
-        task: dict[str, Any] = {"data": _data(sheet, questions, shown, blind=blind), "meta": marks}
+        task: dict[str, Any] = {
+            "data": _data(sheet, questions, shown, blind=blind),
+            "meta": marks(sheet.terms.round, questions, name),
+        }
         if predictions := _predictions(sheet, questions, shown, blind=blind):
             task["predictions"] = predictions
         layout.check(task, xml)

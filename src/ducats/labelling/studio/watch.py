@@ -15,6 +15,7 @@ from ducats.labelling.studio.client import Away, Refused, until_clear
 from ducats.labelling.studio.pull import Pulled, pull
 
 HEADER = "X-Ducats-Secret"
+LONGEST_WAIT = 60.0  # seconds for a server that is away; then a look whether the round was taken without it
 
 
 def watch(
@@ -37,9 +38,14 @@ def watch(
         called: set when there may be something new.
     """
     sheet = desk.current()
+    studio.client.patience = min(studio.client.patience, LONGEST_WAIT)
     while True:
         called.clear()
-        say(pull(desk, studio, project))
+        try:
+            say(pull(desk, studio, project))
+        except Away:  # the client said so
+            if sheet is None:
+                raise
         if sheet is None or desk.taken(sheet.terms.round) is not None:
             return
         called.wait(every)
@@ -64,7 +70,7 @@ def hook(
         listener = ThreadingHTTPServer((host, port), _handler(secret, called))
     except OSError as error:
         raise UserError(
-            f"--webhook {address} cannot be listened on ({error.strerror or error}): choose another port"
+            f"--webhook {address} cannot be listened on ({error.strerror or error}): give another HOST:PORT"
         ) from None
     thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()

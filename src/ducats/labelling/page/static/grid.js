@@ -3,11 +3,12 @@ import { $, load, make } from "./dom.js";
 import { address, saying } from "./show.js";
 
 export class Grid {
-  // answer(ids, word) puts answers down; idle() waits until they are on disk.
-  constructor(net, answer, idle) {
+  // answer(ids, word) puts answers down; idle() waits until they are on disk; told(question) is shown each.
+  constructor(net, answer, idle, told) {
     this.net = net;
     this.answer = answer;
     this.idle = idle;
+    this.told = told;
     this.tiles = new Map(); // question's id -> its button
     $("accept").addEventListener("click", () => this.accept());
     $("turn").addEventListener("click", () => {
@@ -21,6 +22,7 @@ export class Grid {
     this.who = who;
     const [found] = await this.net.get("/api/grid", { who, guess });
     this.guess = found.guess;
+    found.questions.forEach(this.told);
     $("guesses").replaceChildren(
       ...found.guesses.map(([name, count]) => {
         const pressed = String(name === found.guess);

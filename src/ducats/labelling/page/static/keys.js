@@ -1,6 +1,6 @@
 // What each key and button does.
 import { $ } from "./dom.js";
-import { filter } from "./show.js";
+import { begins, filter } from "./show.js";
 
 export function listen(page) {
   const { accept, answer, closer, toggle, undo } = page;
@@ -20,10 +20,12 @@ export function listen(page) {
   };
 
   function act(event, acts) {
-    const name = page.className(event.key.toLowerCase());
-    if (name === undefined && !(event.key in acts)) return;
+    const low = event.key.toLowerCase();
+    const name = page.className(low);
+    const does = acts[event.key] ?? acts[low]; // capital letters, too
+    if (name === undefined && !does) return;
     event.preventDefault();
-    if (name === undefined) acts[event.key]();
+    if (name === undefined) does();
     else answer(name);
   }
 
@@ -33,8 +35,8 @@ export function listen(page) {
     if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || $("ask-name").open) return;
     if (target.matches?.("input")) {
       if (key === "Escape") target.blur();
-      // An empty search field leaves keys that are no letters to the page.
-      const free = target.id === "wanted" && !target.value && !/^[a-z/]$/i.test(key);
+      // An empty search field leaves keys to the page that are no letters, and begin no class's name.
+      const free = target.id === "wanted" && !target.value && !/^[a-z/]$/i.test(key) && !begins(key);
       if (free && key in does) act(event, does);
     } else if (page.inGrid()) {
       if (key !== "Enter" || target.matches?.(".tile") || target.tagName !== "BUTTON") act(event, inGrid);
@@ -51,6 +53,7 @@ export function listen(page) {
   click("together", () => toggle("together"));
   click("undo", undo);
   click("many-undo", undo);
+  click("last-undo", undo);
   click("grid-button", () => (page.inGrid() ? page.leaveGrid() : page.openGrid()));
   click("back", page.leaveGrid);
   click("who-button", page.rename);

@@ -36,7 +36,11 @@ export class Outbox {
     this.memory = answers;
     try {
       localStorage.setItem(this.name, JSON.stringify(answers));
-    } catch { /* as above */ }
+    } catch {
+      try {
+        localStorage.removeItem(this.name); // it is full: what is there is old, and the memory has it all
+      } catch { /* as above */ }
+    }
   }
 
   // One call is one act of the person: it is undone as one.

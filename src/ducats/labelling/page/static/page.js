@@ -11,12 +11,12 @@ import * as show from "./show.js";
 const AHEAD = 5, OFTEN = 2000, SELDOM = 10000; // pictures; milliseconds
 const net = new Net(), clock = new Clock();
 const outbox = new Outbox(net, saved, came);
-const grid = new Grid(net, put, () => outbox.idle());
+const grid = new Grid(net, put, () => outbox.idle(), (one) => seen.set(one.id, one));
 let info = null; // what the server told last
 let who = remembered("ducats.who");
 let current = null; // the question in sight, and the next ones
 let queue = [];
-let past = []; // what can be undone: {ids, number of the first}
+let past = []; // what can be undone: {ids, number of the first, word if this page knows it}
 let answered = new Map(); // question -> up to which reply it may still be told as open
 const seen = new Map(); // question -> what the server told of it
 const pictures = new Map(); // address -> picture, loaded ahead
@@ -54,12 +54,12 @@ async function poll() {
 
 function came(told, serial, sent) {
   for (const answer of sent) if (!outbox.pending().has(answer.question)) answered.set(answer.question, net.serial);
-  const refused = new Set(Object.values(told.refused));
+  const waiting = outbox.pending();
+  apply(told, serial, new Set(sent.map((answer) => answer.question).filter((id) => !waiting.has(id))));
+  const refused = new Set(Object.values(told.refused)); // said last: a round that has ended takes its notices along
   if (refused.has("late")) notice("Too late: the run had closed this round already. It is on record and does not count.");
   else if (refused.has("no class")) notice("That is no class of this run, so it does not count: the question comes again.");
   else if (refused.size) notice(`An answer does not count: ${[...refused].join(", ")}.`);
-  const waiting = outbox.pending();
-  apply(told, serial, new Set(sent.map((answer) => answer.question).filter((id) => !waiting.has(id))));
 }
 
 // known: questions of which this reply surely tells the newest.
@@ -138,7 +138,7 @@ function forward() {
   current = queue.shift() ?? null;
   if (current) return look();
   const idle = outbox.all().length ? "saving" : "others";
-  const state = info.terms?.maps ? "maps" : info.state === "asking" ? idle : info.state;
+  const state = info.state === "asking" ? idle : info.state;
   say(state, info.round);
   clearTimeout(polling);
   polling = setTimeout(poll, OFTEN);
@@ -210,9 +210,10 @@ async function redraw() {
 
 function put(ids, word) {
   outbox.put(who, ids, word, clock.take());
-  past.push({ ids, number: seen.get(ids[0])?.number });
+  past.push({ ids, word, number: seen.get(ids[0])?.number });
   for (const id of ids) answered.set(id, Infinity);
   queue = queue.filter((one) => !answered.has(one.id));
+  if (ids.includes(current?.id)) current = null; // also behind a grid
   if (mode === "grid") clock.start();
 }
 
@@ -239,11 +240,11 @@ async function undo() {
       return notice(`Not undone: ${error.message}.`);
     }
   }
-  outbox.put(who, last.ids, "", null);
+  if (last.word !== "skip") outbox.put(who, last.ids, "", null); // a skip has said nothing
   for (const id of last.ids) answered.delete(id);
   if (mode === "grid") return grid.reopen();
   if (current) queue.unshift(current);
-  current = { ...question, mine: null, votes: undefined };
+  current = last.word === "skip" ? question : { ...question, mine: null, votes: undefined };
   seen.set(current.id, current);
   look();
 }

@@ -42,11 +42,15 @@ export function classes(info, take) {
     }),
   );
   $("void-key").textContent = info.terms.voidKey;
+  $("void-key").hidden = searched && begins(info.terms.voidKey);
   const why = $("why");
   const said = [info.terms.query && `Chosen by ${info.terms.query}.`, info.terms.why].filter(Boolean).join(" ");
   why.hidden = !said;
   why.querySelector("p").textContent = said;
 }
+
+// Whether a class's name begins so.
+export const begins = (text) => [...$("classes").children].some((one) => one.dataset.name.startsWith(text));
 
 // Keeps the buttons that fit what was typed; the first of them is what Enter takes.
 export function filter(text) {
@@ -99,7 +103,9 @@ export function panel(info, question) {
   $("again").textContent = `You said: ${saying(question.mine)}.`;
   const gone = question.gone ? " · the image's own file is gone: this is what was kept of it" : "";
   const size = question.pixels > 1 ? ` · ${question.pixels} pixels` : "";
-  $("caption").textContent = `${question.number}: ${question.id}${size}${gone}`;
+  // Blind: a name may tell, as folders that are called after classes do.
+  const name = "guess" in question ? `: ${question.id}` : "";
+  $("caption").textContent = `${question.number}${name}${size}${gone}`;
 }
 
 // Where it is in the whole image, as long as the whole image is not in sight itself.

@@ -1,0 +1,181 @@
+"""What a reader must know of an exported model: where it comes from, how good it is, how to call it."""
+
+import json
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ducats.inference.preprocess import Preprocess
+from ducats.inference.rule import Rule
+from ducats.inference.trained import Trained
+from ducats.models import BLANK
+from ducats.records import MEASURED_ON
+
+METRICS = {
+    "accuracy": "accuracy (share of labels that are right)",
+    "mean_iou": "mean IoU over classes",
+    "mean_class_accuracy": "mean accuracy over classes",
+    "nll": "negative log-likelihood (nats)",
+    "ece": "expected calibration error (0 is calibrated)",
+    "brier": "Brier score",
+    "aurc": "area under the risk-coverage curve",
+}
+SHOWN_CLASSES = 50
+
+
+def card(
+    trained: Trained, preprocess: Preprocess, *, onnx: str | None, batch: int | None, rule: Rule | None
+) -> str:
+    """The text of MODEL_CARD.md.
+
+    Args:
+        trained: the model.
+        preprocess: how it is shown an image.
+        onnx: what the check of the ONNX graph said; None where there is no graph.
+        batch: how many images the graph takes at a time; None for any number.
+        rule: which predictions may go unseen, if that was found.
+    """
+    return "\n".join(
+        [
+            f"# {trained.home.folder.resolve().name}",
+            "",
+            *_what(trained),
+            "",
+            "## Trained on",
+            "",
+            *_trained_on(trained),
+            "",
+            "## Measured",
+            "",
+            *_measured(trained),
+            "",
+            "## Triage",
+            "",
+            *_triage(rule),
+            "",
+            *(
+                ["## Call it with ONNX Runtime", "", *_call(trained, preprocess, onnx, batch), ""]
+                if onnx
+                else []
+            ),
+            "## Load the weights in Python",
+            "",
+            *_load(trained),
+            "",
+        ]
+    )
+
+
+def _what(trained: Trained) -> Iterator[str]:
+    names = trained.classes[:SHOWN_CLASSES]
+    more = f" and {len(trained.classes) - len(names)} more" if len(trained.classes) > len(names) else ""
+    kind = "a class for each pixel" if trained.of_pixels else "a class for each image"
+    yield f"{len(trained.classes)} classes, {kind}: {', '.join(names)}{more}. `classes.txt` lists them."
+    yield ""
+    yield "It also says how sure it is, in nats. `u_dis` is what lack of evidence leaves open: high for"
+    yield "images unlike those it learnt from. `u_data` is what classes share: high for images that fit"
+    yield "several. Their sum is the entropy of `probability`."
+
+
+def _trained_on(trained: Trained) -> Iterator[str]:
+    config, data, ledger = trained.config, trained.home.data, trained.home.bought()
+    knobs = config.data.knobs
+    names = {
+        role: f" ({Path(str(knobs[role])).name})" if knobs.get(role) else "" for role in ("source", "target")
+    }
+    task = f", task {knobs['task']}" if knobs.get("task") else ""
+    yield f"- data: `{config.data.name}`{task}"
+    yield f"- source{names['source']}: {data['source']['images']} labelled images"
+    yield f"- target{names['target']}: {data['pool']['images']} images"
+    unit = "pixels" if trained.of_pixels else "images"
+    yield f"- labels bought: {ledger.spent()} {unit} of the target in {ledger.rounds} rounds"
+    yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
+    part = config.model
+    yield f"- model: `{part.name}` {json.dumps(dict(part.knobs))}, evidence `{part.evidence}`"
+    weights = trained.home.folder / "model.safetensors"
+    made = datetime.fromtimestamp(weights.stat().st_mtime, UTC)
+    yield f"- date: {made:%Y-%m-%d}, {config.train.epochs} epochs in `{config.engine.precision}`"
+    versions = _environment(trained.home.folder).get("versions", {})
+    if versions:
+        yield f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
+
+
+def _environment(folder: Path) -> Mapping[str, Any]:
+    path = folder / "environment.json"
+    return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
+
+
+def _measured(trained: Trained) -> Iterator[str]:
+    stages = trained.home.stages()
+    last = stages[-1] if stages else {}
+    names = [name for name in METRICS if trained.of_pixels or name != "mean_iou"]
+    found = {METRICS[name]: last[name] for name in names if isinstance(last.get(name), float)}
+    if not found:
+        yield "Not measured: the run had no labelled images that it did not train on."
+        return
+    pixels = f", {last['pixels']} pixels" if "pixels" in last else ""
+    yield f"On {MEASURED_ON[last['measured_on']]}: {last['images']} images{pixels}."
+    yield ""
+    yield "| measure | value |"
+    yield "|---|---|"
+    for words, value in found.items():
+        yield f"| {words} | {value:.4f} |"
+
+
+def _triage(rule: Rule | None) -> Iterator[str]:
+    if rule is None:
+        yield "No threshold was set: `ducats triage` finds one for a chosen risk."
+        return
+    yield f"{rule.in_words()[0].upper()}{rule.in_words()[1:]}."
+    yield f"Found on {rule.on}: {rule.wrong} of {rule.accepted} accepted were wrong, of {rule.images}."
+    for caution in rule.cautions:
+        yield f"Beware: {caution}."
+
+
+def _call(trained: Trained, preprocess: Preprocess, onnx: str | None, batch: int | None) -> Iterator[str]:
+    height, width = preprocess.size
+    many = "any number of" if batch is None else str(batch)
+    shape = f"{batch or 'N'}, {preprocess.channels}, {height}, {width}"
+    yield f"`model.onnx` takes {many} images as float32 ({shape}) in [0, 1], and normalises them itself;"
+    yield "`preprocess.json` says how a file becomes its input, also one with transparency or 16 bits."
+    yield f"Checked at export: {onnx}."
+    if trained.of_pixels:
+        yield "Maps have the input's size."
+    yield ""
+    yield "```python"
+    yield "from pathlib import Path"
+    yield "import numpy as np"
+    yield "import onnxruntime"
+    yield "from PIL import Image, ImageOps"
+    yield 'session = onnxruntime.InferenceSession("model.onnx", providers=["CPUExecutionProvider"])'
+    yield 'classes = Path("classes.txt").read_text(encoding="utf-8").splitlines()'
+    yield from preprocess.as_code()
+    if batch is not None and batch > 1:
+        yield f"images = np.repeat(images, {batch}, axis=0)"
+    yield 'probability, u_dis, u_data, label = session.run(None, {"images": images})'
+    if trained.of_pixels:
+        yield "print([classes[number] for number in np.unique(label[0])], u_dis[0].mean(), u_data[0].mean())"
+    else:
+        yield "print(classes[label[0]], probability[0].max(), u_dis[0], u_data[0])"
+    yield "```"
+
+
+def _load(trained: Trained) -> Iterator[str]:
+    part = trained.config.model
+    if ":" in part.name:
+        yield f"`model.safetensors` holds the weights of the network that `{part.name}` builds."
+        return
+    knobs = {"classes": len(trained.classes), "channels": trained.channels, **part.knobs}
+    given = ", ".join(f"{name}={value!r}" for name, value in knobs.items())
+    table = "BLANK" if part.name in BLANK else "MODELS"
+    yield "The network takes images in [0, 1] and normalises them itself; it says logits, from which"
+    yield f"the evidence function `{part.evidence}` makes log alpha."
+    yield ""
+    yield "```python"
+    yield "from safetensors.torch import load_file"
+    yield f"from ducats.models import {table}, Evidential"
+    yield f'network = {table}["{part.name}"]({given})'
+    yield 'network.load_state_dict(load_file("model.safetensors"))'
+    yield f'model = Evidential(network, "{part.evidence}").eval()'
+    yield "```"

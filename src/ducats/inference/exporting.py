@@ -1,0 +1,92 @@
+"""Everything that a program needs to use a finished model without this library, in one folder."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from ducats.assemble import make_task, make_views
+from ducats.data.views import look
+from ducats.engine.forward import luck_of
+from ducats.errors import UserError
+from ducats.files import write_atomically, write_text_atomically
+from ducats.inference.card import card
+from ducats.inference.onnx import OPSET, Difference, check_onnx, export_onnx, require_onnx
+from ducats.inference.plain import Graph
+from ducats.inference.preprocess import preprocess_of
+from ducats.inference.rule import load_rule
+from ducats.inference.trained import Trained
+from ducats.picks import images_of
+from ducats.randomness import fork
+
+COMPARED = 8  # images that the graph is checked on
+
+
+class Exported(NamedTuple):
+    """What was written, and how the ONNX graph was checked."""
+
+    folder: Path
+    difference: Difference | None  # None: no graph was asked for
+    checked_on: str
+
+
+def export(
+    trained: Trained, out: Path, *, onnx: bool = False, opset: int = OPSET, batch: int | None = None
+) -> Exported:
+    """Write weights, classes, preprocessing and a model card; and the ONNX graph, which is checked first.
+
+    Args:
+        trained: the model.
+        out: the folder to write to.
+        onnx: also ``model.onnx``.
+        opset: of ONNX's operators.
+        batch: how many images the graph takes at a time; None for any number.
+    """
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, and an export needs a folder: give another --out")
+    if batch is not None and batch < 1:
+        raise UserError(f"--batch {batch} is no number of images: give 1 or more, or leave it out")
+    preprocess, rule = preprocess_of(trained), load_rule(trained.home.folder)
+    difference, checked, where = None, None, ""
+    if onnx:
+        require_onnx()
+        images, where = _images(trained)
+        flip = trained.of_pixels and make_task(trained.config).flip
+        graph = Graph(trained.model.cpu(), preprocess.size, trained.channels, flip=flip)
+        draft = out / ".model.onnx.draft"
+        try:
+            export_onnx(graph, images, draft, opset=opset, batch=batch)
+            difference = check_onnx(trained.model, images, draft, batch=batch, flip=flip)
+            draft.replace(out / "model.onnx")
+        finally:
+            draft.unlink(missing_ok=True)
+        checked = f"{difference.in_words()}, on {where}"
+    weights = trained.home.folder / "model.safetensors"
+    with weights.open("rb") as source:
+        write_atomically(out / weights.name, lambda file: shutil.copyfileobj(source, file))
+    write_text_atomically(out / "preprocess.json", json.dumps(preprocess.as_json(), indent=1) + "\n")
+    write_text_atomically(out / "classes.txt", "".join(f"{name}\n" for name in trained.classes))
+    text = card(trained, preprocess, onnx=checked, batch=batch, rule=rule)
+    write_text_atomically(out / "MODEL_CARD.md", text)
+    return Exported(out, difference, where)
+
+
+def _images(trained: Trained) -> tuple[Tensor, str]:
+    """Some images of the pool as the model is shown them; noise where they cannot be read."""
+    view, keys = make_views(trained.config).test, list(trained.home.bought().keys[:COMPARED])
+    try:
+        found = images_of(trained.config, keys)
+        places = [place for place, key in enumerate(found.keys) if key in set(keys)]
+    except (UserError, OSError):
+        places = []
+    if not places:
+        size = view.sides(*trained.size)
+        generator = fork(0, "export")
+        noise = torch.rand(COMPARED, trained.channels, *size, generator=generator)
+        return noise, f"{COMPARED} images of noise, for the run's own cannot be read"
+    index = torch.tensor(places)
+    shown = look(found.pixels[index], view, luck_of(found, view, fork(0, "test"))[index])
+    return shown, f"{len(places)} images of the run's target"

@@ -1,0 +1,48 @@
+"""TensorBoard's event files, in the run's own folder."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+STAGE = "stage/"
+PLACES = ("stage", "epoch", "labels")  # of a stage: not worth a curve over labels
+
+
+class TensorBoard:
+    """Scalars over steps, and a stage's once more over labels: TensorBoard can choose no other axis.
+
+    Args:
+        folder: the run's; the files go to ``tensorboard`` in it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "tensorboard"
+
+    def start(self, name: str, settings: Mapping[str, Any]) -> None:
+        """Open a file; those of earlier starts stay beside it."""
+        from torch.utils.tensorboard import SummaryWriter
+
+        new = not self._folder.exists()
+        self._writer = SummaryWriter(str(self._folder))
+        if new:
+            text = yaml.safe_dump(dict(settings), sort_keys=False, allow_unicode=True)
+            self._writer.add_text(
+                "settings", "".join(f"    {line}\n" for line in [f"# {name}", *text.splitlines()])
+            )
+
+    def log(self, values: Mapping[str, float], step: int) -> None:
+        """Write scalars; they are on disk when this returns."""
+        for name, value in values.items():
+            self._writer.add_scalar(name, value, step)
+        labels = values.get(f"{STAGE}labels")
+        for name, value in values.items():
+            measure = name.removeprefix(STAGE)
+            if labels is not None and measure != name and measure not in PLACES:
+                self._writer.add_scalar(f"over_labels/{measure}", value, int(labels))
+        self._writer.flush()
+
+    def finish(self) -> None:
+        """Close the file."""
+        self._writer.close()

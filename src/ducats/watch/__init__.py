@@ -1,0 +1,8 @@
+"""Runs as they go, seen from outside: read from their folders alone, without torch."""
+
+from ducats.watch.folders import run_folders
+from ducats.watch.look import Watcher
+from ducats.watch.show import Picture, line
+from ducats.watch.state import Round, State
+
+__all__ = ["Picture", "Round", "State", "Watcher", "line", "run_folders"]

@@ -1,0 +1,289 @@
+"""What a user types to take a model elsewhere, and what the files that come out say."""
+
+import csv
+import json
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import tiny_streets
+from conftest import quick
+from ducats.assemble import make_views
+from ducats.cli import main
+from ducats.data import toy
+from ducats.data.decode import decode
+from ducats.data.views import look
+from ducats.engine.forward import luck_of
+from ducats.errors import UserError
+from ducats.inference import exporting, load_trained
+from ducats.inference.preprocess import preprocess_of
+from ducats.inference.rule import load_rule
+from ducats.inference.trained import Trained
+from ducats.models import Evidential
+from ducats.randomness import fork
+from ducats.rundir import RunDir
+
+SMALL = (
+    *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
+    *("--set", "data.knobs.size=10", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=8"),
+    *(
+        "--set",
+        "views={source: {crop: none, size: 8}, unlabelled: {crop: none, size: 8}, scoring: {crop: none}}",
+    ),
+    *("--set", "views.test={crop: center, size: 8}", "--epochs", "3", "--rounds", "2", "--budget", "6"),
+    *("--device", "cpu", "--set", "train.lr=0.05"),
+)
+
+
+def ducats(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Source, target and test folders, all with classes."""
+    root, shift = tmp_path_factory.mktemp("own"), toy(per_class=6, pool=60, test=60)
+    assert shift.truth is not None
+    assert shift.test is not None
+    parts = {
+        "source": (shift.source.images.pixels, shift.source.labels),
+        "target": (shift.pool.pixels, shift.truth),
+        "test": (shift.test.images.pixels, shift.test.labels),
+    }
+    for name, (pixels, labels) in parts.items():
+        for number, label in enumerate(labels[:].tolist()):
+            path = root / name / shift.classes[label] / f"{number:03d}.png"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels[number].permute(1, 2, 0).numpy()).resize((13, 11)).save(path)
+    return root
+
+
+@pytest.fixture(scope="module")
+def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("runs") / "run"
+    given = ("--source", root / "source", "--target", root / "target", "--truth", "--test", root / "test")
+    assert ducats("run", *given, *SMALL, "--out", out) == 0
+    return out
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def ran(code: str) -> dict[str, Any]:
+    names: dict[str, Any] = {}
+    exec(code, names)
+    return names
+
+
+def code_of(card: Path) -> list[str]:
+    return re.findall(r"```python\n(.*?)```", card.read_text(), re.DOTALL)
+
+
+def test_export_and_the_lines_of_its_card(
+    run: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "export"
+    assert ducats("export", run, "--onnx", "--out", out) == 0
+    said = capsys.readouterr().out
+    assert "largest differences to PyTorch: probability" in said
+    assert "0 of 8 labels, on 8 images of the run's target" in said
+    names = {"MODEL_CARD.md", "classes.txt", "model.onnx", "model.safetensors", "preprocess.json"}
+    assert {path.name for path in out.iterdir()} == names
+    assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
+    card = (out / "MODEL_CARD.md").read_text()
+    stage = RunDir(run).stages()[-1]
+    for words in (
+        "- source (source): 24 labelled images",
+        "- target (target): 60 images",
+        "- labels bought: 6 images of the target in 2 rounds",
+        "On held-out target images, never asked about: 60 images.",
+        f"| accuracy (share of labels that are right) | {stage['accuracy']:.4f} |",
+        f"| expected calibration error (0 is calibrated) | {stage['ece']:.4f} |",
+        "No threshold was set",
+    ):
+        assert words in card
+    steps = json.loads((out / "preprocess.json").read_text())["steps"]
+    assert [step["step"] for step in steps] == ["open", "convert", "resize", "crop", "divide"]
+
+    picture = root / "test" / "blob-1"
+    assert ducats("predict", run, picture, "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+    expected = rows(tmp_path / "p.csv")[0]
+    assert "triage" not in expected
+    (out / "image.png").write_bytes((picture / expected["key"]).read_bytes())
+    monkeypatch.chdir(out)
+    capsys.readouterr()
+    calling, loading = code_of(out / "MODEL_CARD.md")
+    assert len(calling.splitlines()) <= 12
+    found = ran(calling)
+    label, *numbers = capsys.readouterr().out.split()
+    assert label == expected["label"]
+    for value, name in zip(numbers, ("probability", "u_dis", "u_data"), strict=True):
+        assert float(value) == pytest.approx(float(expected[name]), rel=1e-4)
+    loaded = ran(loading)
+    with torch.inference_mode():
+        z = loaded["model"](torch.from_numpy(np.ascontiguousarray(found["images"]))).z
+    np.testing.assert_allclose(z.softmax(1).numpy(), found["probability"], rtol=1e-4, atol=1e-6)
+
+
+def test_weights_and_a_card_without_a_graph(run: Path, tmp_path: Path) -> None:
+    assert ducats("export", run, "--out", tmp_path / "e") == 0
+    assert not (tmp_path / "e/model.onnx").exists()
+    assert len(code_of(tmp_path / "e/MODEL_CARD.md")) == 1
+
+
+def test_noise_is_compared_where_the_data_is_gone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def gone(config: object, keys: object) -> None:
+        raise UserError("the target folder does not exist")
+
+    monkeypatch.setattr(exporting, "images_of", gone)
+    images, where = exporting._images(load_trained(run))
+    assert images.shape == (8, 3, 8, 8)
+    assert "noise" in where
+
+
+def test_triage_then_predict_then_the_card(
+    run: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+    before = rows(tmp_path / "p.csv")
+    wrong = [row["label"] != row["key"].split("/")[0] for row in before]
+    capsys.readouterr()
+    try:
+        assert ducats("triage", run, "--risk", "0.6", "--by", "probability", "--device", "cpu") == 0
+        said = capsys.readouterr().out
+        rule = json.loads((run / "triage.json").read_text())
+        assert "found on the run's held-out images" in said
+        assert rule["images"] == 60
+        accepted = [float(row["probability"]) >= rule["threshold"] - 1e-6 for row in before]
+        assert rule["accepted"] == sum(accepted)
+        assert rule["wrong"] == sum(w for w, a in zip(wrong, accepted, strict=True) if a)
+        assert f"accept {100 * sum(accepted) / 60:.3g} % of images" in said
+        assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+        decided = [row["triage"] for row in rows(tmp_path / "p.csv")]
+        assert decided == ["accept" if a else "review" for a in accepted]
+        assert ducats("export", run, "--out", tmp_path / "e") == 0
+        assert "are wrong with 90 % confidence" in (tmp_path / "e/MODEL_CARD.md").read_text()
+        # Another threshold, with images on both sides of it.
+        found, middle = load_rule(run), float(np.median([float(row["probability"]) for row in before]))
+        assert found is not None
+        replace(found, threshold=middle).save(run)
+        assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
+        for row in rows(tmp_path / "p.csv"):
+            assert row["triage"] == ("accept" if float(row["probability"]) >= middle else "review")
+        # The same labels as a folder give the same rule.
+        data = ("--data", root / "test", "--risk", "0.6", "--by", "probability", "--device", "cpu")
+        assert ducats("triage", run, *data) == 0
+        again = json.loads((run / "triage.json").read_text())
+        assert (again["threshold"], again["on"]) == (rule["threshold"], "the folder test")
+    finally:
+        (run / "triage.json").unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (
+            ("--risk", "0.001"),
+            ["below 0.1 % wrong", "within reach", "needs 2302 labelled images", "these are 60"],
+        ),
+        (("--risk", "1.5"), ["--risk 1.5 is no share"]),
+        (("--confidence", "0"), ["--confidence 0 is no share"]),
+        (("--bought",), ["no notes of what its model said"]),
+        (("--bought", "--data", "x"), ["give --data or --bought, not both"]),
+        (("--data", "/nowhere"), ["does not exist"]),
+    ],
+)
+def test_a_rule_that_cannot_be_found_is_one_sentence(
+    run: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: list[str]
+) -> None:
+    capsys.readouterr()
+    assert ducats("triage", run, *arguments, "--device", "cpu") == 2
+    said = capsys.readouterr().err
+    for word in words:
+        assert word in said
+    assert said.count("\n") == 1
+    assert not (run / "triage.json").exists()
+
+
+def test_bad_options_of_export_are_one_sentence(
+    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "file").write_text("")
+    for arguments, word in (
+        (("--batch", "0"), "--batch 0 is no number of images"),
+        (("--out", tmp_path / "file"), "is a file, and an export needs a folder"),
+        (("--onnx", "--opset", "9", "--out", tmp_path / "e"), "--opset 9 is older"),
+    ):
+        capsys.readouterr()
+        assert ducats("export", run, *arguments) == 2
+        assert word in capsys.readouterr().err
+    assert not (tmp_path / "e/model.onnx").exists()
+
+
+def test_label_maps_are_exported_and_not_triaged(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data, run, out = tiny_streets.tree(tmp_path / "data"), tmp_path / "run", tmp_path / "e"
+    command = ["run", *tiny_streets.folders(data), "--truth", "--budget", "30/image", "--out", run]
+    assert ducats(*command, "--set", "evaluation.flip=true") == 0
+    assert ducats("export", run, "--onnx", "--batch", "2", "--out", out) == 0
+    assert "on 4 images of the run's target" in capsys.readouterr().out
+    (out / "image.png").write_bytes((data / "test/images/200.png").read_bytes())
+    monkeypatch.chdir(out)
+    found = ran(code_of(out / "MODEL_CARD.md")[0])
+    assert found["label"].shape == (2, 12, 16)
+    assert found["probability"].shape == (2, 3, 12, 16)
+    trained = load_trained(run)
+    images = decode([("a", data / "test/images/200.png")], (12, 16)).pixels[:].float() / 255
+    np.testing.assert_allclose(found["images"][:1], images.numpy(), atol=1e-7)
+    with torch.inference_mode():
+        own, mirror = (trained.model.eval()(x).z for x in (images, images.flip(-1)))
+        size = {"size": (12, 16), "mode": "bilinear", "align_corners": True}
+        own, mirror = (torch.nn.functional.interpolate(z, **size).clamp(max=10) for z in (own, mirror))  # type: ignore[arg-type]
+        mean = (own.softmax(1) + mirror.softmax(1).flip(-1)) / 2
+    np.testing.assert_allclose(found["probability"][0], mean[0].numpy(), atol=1e-5)
+    assert ducats("triage", run, "--device", "cpu") == 2
+    assert "triage is for whole images" in capsys.readouterr().err
+
+
+def shown_by(setting: str, channels: int = 3) -> Trained:
+    model = Evidential(torch.nn.Flatten())
+    return Trained(model, quick(f"views.test={setting}"), ("a", "b"), (10, 12), channels, RunDir(Path("run")))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(
+    "view", ["{crop: none}", "{crop: center, size: [5, 8]}", "{crop: none, size: [5, 6]}"]
+)
+def test_the_lines_show_a_file_as_predict_does(
+    view: str, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    random = np.random.default_rng(0)
+    Image.fromarray(random.integers(0, 256, (17, 23, 3), np.uint8)).save(tmp_path / "image.png")
+    trained = shown_by(view, channels)
+    images = decode([("a", tmp_path / "image.png")], trained.size, channels=channels)
+    test = make_views(trained.config).test
+    expected = look(images.pixels[:], test, luck_of(images, test, fork(0, "test")))
+    monkeypatch.chdir(tmp_path)
+    code = ["import numpy as np", "from PIL import Image, ImageOps", *preprocess_of(trained).as_code()]
+    found = ran("\n".join(code))
+    assert found["images"].dtype == np.float32
+    np.testing.assert_allclose(found["images"], expected.numpy(), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "view", ["{crop: random, size: 5}", "{flip: 0.5}", "{resize: short_side, crop: center, size: 5}"]
+)
+def test_a_view_that_no_file_can_describe_is_refused(view: str) -> None:
+    with pytest.raises(UserError, match=r"views\.test of this run is left to chance"):
+        preprocess_of(shown_by(view))

@@ -1,0 +1,142 @@
+"""ONNX Runtime says what PyTorch says, and what exact arithmetic says."""
+
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnxruntime
+import pytest
+import torch
+from mpmath import mp
+from torch import Tensor, nn
+
+from ducats.errors import UserError
+from ducats.inference import onnx
+from ducats.inference.onnx import acceptable, check_onnx, compare, export_onnx
+from ducats.inference.plain import OUTPUTS, Graph
+from ducats.models import BLANK, Evidential
+from ducats.models.small import small_cnn
+from ducats.models.small_fcn import small_fcn
+
+mp.dps = 40
+
+
+def outputs(path: Path, images: Tensor) -> dict[str, Any]:
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    return dict(zip(OUTPUTS, session.run(list(OUTPUTS), {"images": images.numpy()}), strict=True))
+
+
+def seeded(*shape: int) -> Tensor:
+    return torch.rand(*shape, generator=torch.Generator().manual_seed(0))
+
+
+def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> None:
+    """Alpha from exp(-10), which is below 1, to 1e8: of one class alone, of some, of all."""
+    path, rows = tmp_path / "z.onnx", []
+    export_onnx(Graph(Evidential(nn.Flatten()), (1, 1), 4), seeded(2, 4, 1, 1), path)
+    for top in np.linspace(-10, np.log(1e8), 12):
+        for gap in (0, 0.5, 3, 8):
+            rows.append([top, top - gap, top - gap / 2, top - 2 * gap])
+    z = torch.tensor(rows, dtype=torch.float32)
+    found = outputs(path, z[:, :, None, None])
+    for place, row in enumerate(z.tolist()):
+        alpha = [mp.exp(value) for value in row]
+        whole = mp.fsum(alpha)
+        p = [a / whole for a in alpha]
+        data = mp.fsum(q * (mp.digamma(whole + 1) - mp.digamma(a + 1)) for q, a in zip(p, alpha, strict=True))
+        distribution = -mp.fsum(q * mp.log(q) for q in p) - data
+        for name, exact in (("u_dis", distribution), ("u_data", data)):
+            error = abs(mp.mpf(float(found[name][place])) - exact)
+            assert error < 2e-6, (name, row)
+            assert error < 5e-6 * exact, (name, row)
+
+
+def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
+    torch.manual_seed(0)
+    tiny = BLANK["timm"](classes=5, channels=3, backbone="test_resnet", bottleneck=8)
+    return {
+        "small_cnn": (
+            small_cnn(classes=5, channels=1, width=4, features=16),
+            "exp_clamped",
+            seeded(3, 1, 9, 9),
+        ),
+        "timm": (tiny, "exp_plus_one", seeded(3, 3, 32, 32)),
+        "small_fcn": (small_fcn(classes=4, channels=3, width=8), "exp_at_most_10", seeded(3, 3, 12, 15)),
+    }
+
+
+@pytest.mark.parametrize("name", ["small_cnn", "timm", "small_fcn"])
+def test_the_runtime_agrees_with_pytorch_for_any_number_of_images(name: str, tmp_path: Path) -> None:
+    network, evidence, images = networks()[name]
+    model = Evidential(network, evidence).eval()
+    flip = name == "small_fcn"
+    graph = Graph(model, (images.shape[-2], images.shape[-1]), images.shape[1], flip=flip)
+    export_onnx(graph, images, tmp_path / "m.onnx")
+    difference = check_onnx(model, images, tmp_path / "m.onnx", flip=flip)
+    assert difference.compared == (images[:, 0].numel() if flip else 3)
+    assert difference.labels == 0
+    assert max(difference[:3]) < 1e-4
+    one, all_ = outputs(tmp_path / "m.onnx", images[1:2]), outputs(tmp_path / "m.onnx", images)
+    shape = (12, 15) if name == "small_fcn" else ()
+    assert one["u_dis"].shape == (1, *shape)
+    assert one["probability"].shape == (1, len(all_["probability"][0]), *shape)
+    np.testing.assert_allclose(one["u_dis"][0], all_["u_dis"][1], rtol=1e-4)
+    np.testing.assert_allclose(all_["probability"].sum(1), 1, rtol=1e-5)
+
+
+def test_a_batch_of_fixed_size_and_a_model_that_says_something_else(tmp_path: Path) -> None:
+    network, evidence, images = networks()["small_cnn"]
+    model, path = Evidential(network, evidence), tmp_path / "m.onnx"
+    export_onnx(Graph(model, (9, 9), 1), images, path, opset=20, batch=2)
+    session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+    assert session.get_inputs()[0].shape == [2, 1, 9, 9]
+    assert check_onnx(model, images, path, batch=2).compared == 4  # the third image, and the first once more
+    with torch.no_grad():
+        for weight in network.parameters():
+            weight.mul_(1.05)
+    with pytest.raises(UserError, match="does not say what the model says"):
+        check_onnx(model, images, path, batch=2)
+
+
+def test_what_is_rounding_and_what_is_not() -> None:
+    ours = {
+        "probability": np.array([[0.5, 0.5], [0.9, 0.1]]),
+        "u_dis": np.array([0.1, 1e-9]),
+        "u_data": np.array([0.2, 0.3]),
+        "label": np.array([0, 0]),
+    }
+    tie = {**ours, "label": np.array([1, 0])}
+    assert compare(ours, tie)[3:] == (1, 2)
+    assert acceptable(compare(ours, tie), ours, tie)
+    other = {**ours, "label": np.array([0, 1])}
+    assert not acceptable(compare(ours, other), ours, other)
+    tiny = {**ours, "u_dis": np.array([0.1, 2e-9])}  # far below anything that is decided by
+    assert acceptable(compare(ours, tiny), ours, tiny)
+    for name, value in (("probability", 1e-3), ("u_dis", 1e-3), ("u_data", np.nan)):
+        wrong = {**ours, name: ours[name] + value}
+        assert not acceptable(compare(ours, wrong), ours, wrong)
+
+
+def test_the_extra_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else find_spec(name))
+    with pytest.raises(
+        UserError, match=r"needs onnxscript, not installed here: pip install 'ducats\[export\]'"
+    ):
+        onnx.require_onnx()
+
+
+def test_an_opset_that_nobody_writes(tmp_path: Path) -> None:
+    graph = Graph(Evidential(nn.Flatten()), (1, 1), 4)
+    with pytest.raises(UserError, match="--opset 17 is older"):
+        export_onnx(graph, seeded(1, 4, 1, 1), tmp_path / "m.onnx", opset=17)
+
+
+def test_a_model_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+    class Odd(nn.Module):
+        def forward(self, images: Tensor) -> Tensor:
+            return images.flatten(1) * (2.0 if float(images.sum()) > 1 else 1.0)
+
+    with pytest.raises(UserError, match="cannot be written as ONNX"):
+        export_onnx(Graph(Evidential(Odd()), (1, 1), 4), seeded(1, 4, 1, 1), tmp_path / "m.onnx")
+    assert not (tmp_path / "m.onnx").exists()

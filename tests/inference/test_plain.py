@@ -1,0 +1,89 @@
+"""The series that stand for what ONNX has no operator for."""
+
+import numpy as np
+import pytest
+import torch
+from mpmath import mp
+from torch import Tensor, nn
+
+from ducats import _special, dirichlet
+from ducats.grid import dense
+from ducats.inference.plain import Graph, log1p
+from ducats.models import Evidential
+from ducats.models.frozen import FrozenNorm, freeze_norms
+from ducats.models.small_fcn import small_fcn
+
+mp.dps = 40
+
+
+def test_log1p_is_exact_to_rounding() -> None:
+    x = torch.cat([torch.logspace(-30, 30, 400), torch.linspace(0.4, 0.6, 200), torch.tensor([0.5])])
+    for value, found in zip(x.tolist(), log1p(x).tolist(), strict=True):
+        exact = mp.log1p(mp.mpf(value))
+        assert abs(found - exact) <= 2e-7 * exact
+    assert log1p(torch.tensor([0.0])).item() == 0
+
+
+def test_digamma_by_recurrence_and_series() -> None:
+    """psi(1 + x) = ln(x + w) - s(x), as the uncertainties use it: x from 0, so psi from 1 to beyond 1e8."""
+    scheme = _special._SCHEMES[torch.float32]
+    x = torch.cat([torch.zeros(1), torch.logspace(-8, 8, 300), torch.linspace(0, 12, 121)])
+    found = (x + scheme.shift).log() - _special._shifted(x, scheme).s
+    errors = [
+        abs(mp.mpf(psi) - mp.digamma(1 + mp.mpf(value)))
+        for value, psi in zip(x.tolist(), found.tolist(), strict=True)
+    ]
+    assert max(errors) < 2e-6
+
+
+def pixels() -> Evidential:
+    torch.manual_seed(0)
+    return Evidential(small_fcn(classes=3, channels=3, width=8), "exp_at_most_10").eval()
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_maps_are_those_of_the_library(flip: bool) -> None:
+    model, images = pixels(), torch.rand(2, 3, 11, 14, generator=torch.Generator().manual_seed(1))
+    graph = Graph(model, (11, 14), 3, flip=flip)
+
+    def says(images: Tensor) -> list[Tensor]:
+        z = dense(model(images))
+        both = dirichlet.uncertainties(z)
+        return [dirichlet.expected_probability(z), both.distribution, both.data]
+
+    with torch.inference_mode():
+        found, expected = graph(images), says(images)
+        if flip:
+            expected = [(a + b.flip(-1)) / 2 for a, b in zip(expected, says(images.flip(-1)), strict=True)]
+    for a, b in zip(found, [*expected, expected[0].argmax(1)], strict=True):
+        assert a.shape == b.shape
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
+
+
+def test_frozen_norms_are_folded_and_the_model_is_left_as_it_was() -> None:
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    norm = network[1]
+    assert isinstance(norm, nn.BatchNorm2d)
+    for numbers in (norm.weight, norm.bias, norm.running_mean, norm.running_var):
+        assert numbers is not None
+        nn.init.uniform_(numbers, 0.5, 2)
+    images = torch.rand(2, 3, 8, 8)
+    before = Evidential(network).eval()(images).z
+    assert freeze_norms(network) == 1
+    model = Evidential(network)
+    graph = Graph(model, (8, 8), 3)
+    assert not [module for module in graph.modules() if isinstance(module, FrozenNorm)]
+    assert [module for module in model.modules() if isinstance(module, FrozenNorm)]
+    torch.testing.assert_close(graph.model(images).z, before)
+
+
+def test_images_are_those_of_the_library() -> None:
+    model = Evidential(nn.Flatten(), "softplus_plus_one")
+    images = torch.rand(4, 5, 1, 1, generator=torch.Generator().manual_seed(1))
+    probability, u_dis, u_data, label = Graph(model, (1, 1), 5)(images)
+    z = model(images).z
+    torch.testing.assert_close(probability, z.softmax(1))
+    torch.testing.assert_close(u_dis, dirichlet.distribution_uncertainty(z))
+    torch.testing.assert_close(u_data, dirichlet.data_uncertainty(z))
+    assert label.tolist() == images.flatten(1).argmax(1).tolist()

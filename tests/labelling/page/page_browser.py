@@ -1,0 +1,135 @@
+"""A real browser, the page's server as a user starts it, and what a person sees and does there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from selenium import webdriver
+from selenium.webdriver.chrome.service import Service
+from selenium.webdriver.common.action_chains import ActionChains
+from selenium.webdriver.common.by import By
+from selenium.webdriver.support.ui import WebDriverWait
+
+from ducats.answers import Desk
+
+CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+needs_a_browser = pytest.mark.skipif(
+    CHROMIUM is None or DRIVER is None,
+    reason="NO BROWSER, so the page itself is not tested: apt-get install chromium chromium-driver",
+)
+PATIENCE = 20
+
+
+@pytest.fixture(scope="module")
+def chromium() -> Iterator[webdriver.Chrome]:
+    options = webdriver.ChromeOptions()
+    options.binary_location = str(CHROMIUM)
+    for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
+        options.add_argument(argument)
+    options.add_argument("--window-size=1280,860")
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium: webdriver.Chrome) -> webdriver.Chrome:
+    """With nothing open: the page of the test before would ask its server, which is no more."""
+    chromium.get("about:blank")
+    complaints(chromium)
+    return chromium
+
+
+@pytest.fixture
+def keep(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str], None]:
+    """Keeps a screenshot as an artefact."""
+    folder = Path(os.environ.get("DUCATS_ARTEFACTS", tmp_path))
+    folder.mkdir(parents=True, exist_ok=True)
+
+    def shoot(name: str) -> None:
+        assert browser.save_screenshot(str(folder / f"{name}.png"))
+
+    return shoot
+
+
+class Server:
+    """`ducats label`, as a user starts it."""
+
+    def __init__(self, run: Path, *options: str) -> None:
+        command = [sys.executable, "-m", "ducats", "label", str(run), "--no-open", *options]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        assert self.process.stdout is not None
+        found = re.search(r"http://\S+", self.process.stdout.readline())
+        assert found, "no address was printed"
+        self.url = found.group()
+
+    def kill(self) -> None:
+        """As the system does when memory runs out: no time to tidy up."""
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+@contextmanager
+def serving(run: Path, *options: str) -> Iterator[Server]:
+    server = Server(run, *options)
+    try:
+        yield server
+    finally:
+        server.kill()
+
+
+def until(browser: webdriver.Chrome, what: Callable[[], Any]) -> Any:
+    return WebDriverWait(browser, PATIENCE, poll_frequency=0.02).until(lambda _: what())
+
+
+def shown(browser: webdriver.Chrome) -> str:
+    """The question whose picture is in sight; empty if none is."""
+    return str(browser.execute_script("return document.body.dataset.shown ?? ''"))
+
+
+def state(browser: webdriver.Chrome) -> str:
+    return str(browser.execute_script("return document.body.dataset.state ?? ''"))
+
+
+def text(browser: webdriver.Chrome, name: str) -> str:
+    return browser.find_element(By.ID, name).text
+
+
+def press(browser: webdriver.Chrome, key: str) -> None:
+    ActionChains(browser).send_keys(key).perform()
+
+
+def answer(browser: webdriver.Chrome, key: str) -> None:
+    """Press a key once the picture is there, and wait until another one is, or none."""
+    before = until(browser, lambda: shown(browser))
+    press(browser, key)
+    until(browser, lambda: shown(browser) != before)
+
+
+def open_page(browser: webdriver.Chrome, server: Server) -> None:
+    browser.get(server.url)
+    until(browser, lambda: shown(browser))
+    assert "token" not in browser.current_url
+
+
+def is_saved(browser: webdriver.Chrome) -> bool:
+    return text(browser, "saved").startswith("saved")
+
+
+def complaints(browser: webdriver.Chrome) -> list[str]:
+    """What the browser refused to do, or failed at."""
+    return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+def words(desk: Desk, number: int = 1) -> list[str | None]:
+    return [standing.word for standing in desk.standings(number).values()]

@@ -1,0 +1,180 @@
+"""What happens to a page that is open for hours: nothing is hidden, lost or asked twice."""
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import page_browser
+from page_browser import (
+    answer,
+    is_saved,
+    needs_a_browser,
+    open_page,
+    press,
+    serving,
+    shown,
+    state,
+    text,
+    until,
+    words,
+)
+from page_desks import image_questions
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+from ducats.answers import Desk
+
+pytestmark = needs_a_browser
+chromium, browser = page_browser.chromium, page_browser.browser
+
+
+def rewritten(desk: Desk, **changed: object) -> None:
+    """Other terms for the round that is laid out."""
+    path = desk.home(1) / "terms.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
+
+
+def test_who_is_too_late_is_told_so(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2)
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        desk.receive([{"question": f"r1/{n}", "word": "red", "who": "Bob"} for n in (1, 2)], via="page")
+        assert desk.take(1) is not None
+        press(browser, "1")
+        until(browser, lambda: state(browser) == "taken")
+        until(browser, lambda: "Too late" in text(browser, "notice"))
+        assert [one.refused for one in desk.answers()] == [None, None, "late"]
+
+
+def test_what_was_said_in_a_grid_is_undone_wherever_it_stood(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    desk = image_questions(tmp_path, 12)
+    path = desk.home(1) / "questions.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    for line in lines:
+        line["guess"] = "red" if line["number"] < 10 else "blue"
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        press(browser, "g")
+        other = until(
+            browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#guesses button[aria-pressed=false]")
+        )
+        other[0].click()
+        until(browser, lambda: "the 3 marked ones are blue" in text(browser, "accept"))
+        press(browser, Keys.ENTER)
+        until(browser, lambda: words(desk)[9:] == ["blue"] * 3)
+        press(browser, "u")
+        until(browser, lambda: words(desk) == [None] * 12)
+
+
+def test_what_was_said_in_a_grid_is_not_asked_again_one_by_one(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    image_questions(tmp_path, 9)
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        assert shown(browser) == "r1/1"
+        press(browser, "g")
+        until(browser, lambda: "the 6 marked ones are red" in text(browser, "accept"))
+        press(browser, "1")  # the first, which is in sight behind the grid
+        until(browser, lambda: is_saved(browser) and "1 of 9 done" in text(browser, "counts"))
+        browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")  # looks again at once
+        loaded = "return performance.getEntriesByType('resource').map((one) => one.name)"
+        until(browser, lambda: str(browser.execute_script(loaded)).count("/api/state") >= 2)
+        until(browser, lambda: browser.execute_async_script("setTimeout(arguments[0], 300, true)"))
+        press(browser, Keys.ESCAPE)
+        until(browser, lambda: state(browser) == "asking")
+        assert until(browser, lambda: shown(browser)) != "r1/1"
+
+
+def test_a_class_that_begins_with_a_digit_can_be_searched(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2)
+    rewritten(desk, classes=[f"{n:03d}.bird" for n in range(1, 60)])
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        assert not browser.find_element(By.ID, "void-key").is_displayed()
+        answer(browser, "017" + Keys.ENTER)
+        browser.find_element(By.CSS_SELECTOR, "[data-word=void]").click()
+        until(browser, lambda: state(browser) == "complete")
+    assert words(desk) == ["017.bird", "void"]
+
+
+def test_a_skip_that_is_undone_takes_no_answer_back(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2, rule="agree", people=2)
+    for who, word in (("Ada", "red"), ("Bob", "blue")):
+        desk.receive([{"question": "r1/1", "word": word, "who": who}], via="page")
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        answer(browser, "2")  # r1/2, which she has not seen
+        assert until(browser, lambda: shown(browser)) == "r1/1"
+        press(browser, "s")
+        until(browser, lambda: is_saved(browser) and desk.answers()[-1].kind == "skip")
+        press(browser, "u")
+        until(browser, lambda: shown(browser) == "r1/1")
+        until(browser, lambda: is_saved(browser))
+        assert [vote.word for vote in desk.standing("r1/1").votes] == ["red", "blue"]
+        assert "Ada says red, Bob says blue" in text(browser, "votes")
+        answer(browser, "3")
+        until(browser, lambda: desk.standing("r1/1").word == "blue")
+
+
+def test_capital_letters_are_keys_too(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    image_questions(tmp_path, 2)
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        answer(browser, "1")
+        until(browser, lambda: shown(browser) == "r1/2")
+        press(browser, "U")
+        until(browser, lambda: shown(browser) == "r1/1")
+
+
+def test_answers_outlive_a_storage_that_is_full(browser: webdriver.Chrome, tmp_path: Path) -> None:
+    desk = image_questions(tmp_path, 2)
+    with serving(tmp_path, "--who", "Ada") as server:
+        open_page(browser, server)
+        answer(browser, "1")
+        until(browser, lambda: is_saved(browser))
+        full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
+        browser.execute_script(full)
+        answer(browser, "2")
+        until(browser, lambda: words(desk) == ["red", "green"])
+
+
+@contextmanager
+def elsewhere(link: str) -> Iterator[str]:
+    """A page of another site that leads to an address."""
+
+    class Site(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(f'<a id="link" href="{link}">answer here</a>'.encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Site) as site:
+        threading.Thread(target=site.serve_forever, daemon=True).start()
+        try:
+            yield f"http://localhost:{site.server_address[1]}/"
+        finally:
+            site.shutdown()
+
+
+def test_a_link_in_a_message_leads_here_and_survives_a_reload(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
+    image_questions(tmp_path, 2)
+    with serving(tmp_path, "--who", "Ada") as server, elsewhere(server.url) as site:
+        browser.get(site)
+        browser.find_element(By.ID, "link").click()
+        until(browser, lambda: shown(browser) == "r1/1")
+        browser.refresh()
+        until(browser, lambda: shown(browser) == "r1/1")
