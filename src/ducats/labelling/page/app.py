@@ -127,7 +127,8 @@ class Page:
         if not who:
             raise Refused("an answer needs a name in `who`")
         self.look()
-        given = [{**one, "who": who} if isinstance(one, dict) else one for one in answers]
+        # What is refused is not for a page to say.
+        given = [{**one, "who": who, "refused": None} if isinstance(one, dict) else one for one in answers]
         self.desk.receive(given, via="page")
         refused = {}
         for one in given:
