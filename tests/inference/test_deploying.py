@@ -189,6 +189,19 @@ def test_triage_then_predict_then_the_card(
         (run / "triage.json").unlink(missing_ok=True)
 
 
+def test_bought_images_do_not_count_where_the_target_is_measured(
+    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ("--source", root / "source", "--target", root / "target", "--truth", *SMALL)
+    assert ducats("run", *given, "--out", tmp_path / "run") == 0
+    capsys.readouterr()
+    assert ducats("triage", tmp_path / "run", "--risk", "0.9", "--device", "cpu") == 0
+    said = capsys.readouterr().out
+    assert "found on the run's target images without those bought: " in said
+    assert "beware: images that the run bought are not among them" in said
+    assert json.loads((tmp_path / "run/triage.json").read_text())["images"] == 60 - 6
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [

@@ -11,6 +11,7 @@ from ducats.grid import dense
 from ducats.inference.plain import Graph, log1p
 from ducats.models import Evidential
 from ducats.models.frozen import FrozenNorm, freeze_norms
+from ducats.models.small import small_cnn
 from ducats.models.small_fcn import small_fcn
 
 mp.dps = 40
@@ -76,6 +77,14 @@ def test_frozen_norms_are_folded_and_the_model_is_left_as_it_was() -> None:
     assert not [module for module in graph.modules() if isinstance(module, FrozenNorm)]
     assert [module for module in model.modules() if isinstance(module, FrozenNorm)]
     torch.testing.assert_close(graph.model(images).z, before)
+
+
+def test_a_model_in_training_mode_keeps_its_statistics() -> None:
+    model = Evidential(small_cnn(classes=3, channels=1, width=4, features=8))
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    graph = Graph(model, (9, 9), 1)
+    for state in (model.state_dict(), graph.model.state_dict()):
+        assert all(torch.equal(tensor, before[name]) for name, tensor in state.items())
 
 
 def test_images_are_those_of_the_library() -> None:

@@ -48,7 +48,8 @@ def predict(
     Args:
         run: The run's folder.
         images: A folder of images, in any sub-folders or none.
-        out: The CSV to write (key, label, probability, entropy, u_data, u_dis), by default predictions.csv.
+        out: The CSV to write (key, label, probability, entropy, u_data, u_dis; after `ducats triage` also
+            triage: accept or review), by default predictions.csv.
             Of segmentation, the folder for labels/, classes.txt and predictions.csv (means over each image's
             pixels, and the share of each class), by default predictions.
         every_class: Also write the probability of each class; not of segmentation.

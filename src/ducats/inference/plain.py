@@ -2,7 +2,7 @@
 
 ONNX has neither digamma nor log1p. The uncertainties need no digamma, see ``ducats._special``: they are made
 of its recurrence and its asymptotic series. What they do need is ``log1p``, which exporters write as
-``log(1 + x)``: for an alpha of 1e8 that is 0, and so would U_dis be. Here it is a series, too.
+``log(1 + x)``: for an alpha of 1e8, U_dis would be three times too high. Here it is a series, too.
 """
 
 from copy import deepcopy
@@ -84,7 +84,7 @@ class Graph(nn.Module):
         self.model, self.flip = _folded(model), flip
         self.eval()
         with torch.no_grad():
-            one = model(torch.zeros(2, channels, *size))
+            one = self.model(torch.zeros(2, channels, *size))
         self.of_pixels = one.size is not None
         if self.of_pixels:
             # Made here: while a graph is recorded nothing has a value, and `weights` keeps what it makes.

@@ -6,6 +6,7 @@ import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -117,6 +118,29 @@ def test_a_server_that_echoes_the_token_or_writes_to_the_terminal(
         studio(fake).users()
     assert LEGACY not in str(caught.value)
     assert str(caught.value).isprintable()
+
+
+def test_the_token_follows_no_redirect(fake: Fake) -> None:
+    class Elsewhere(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.send_response(307)
+            self.send_header("Location", f"{fake.url}/api/token/refresh/")
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 - the library's name
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Elsewhere) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+        for token in (LEGACY, PERSONAL):
+            client = Client(f"http://127.0.0.1:{server.server_address[1]}", Token(token), timeout=5.0)
+            with pytest.raises(Refused, match=r"sends us to .*: give the address itself as --url"):
+                client.get("/api/users/")
+        server.shutdown()
+    assert fake.requests == []
 
 
 def test_only_theshareds_reason_is_told(fake: Fake) -> None:
