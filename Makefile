@@ -42,7 +42,7 @@ $(VENV)/.ready: pyproject.toml constraints.txt
 browser:
 	@command -v chromium >/dev/null && command -v chromedriver >/dev/null || { \
 		sudo=$$(command -v sudo || true); \
-		$$sudo apt-get update -qq && DEBIAN_FRONTEND=noninteractive $$sudo apt-get install -y -qq \
+		$$sudo apt-get update -qq && $$sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq \
 			--no-install-recommends chromium chromium-driver fonts-dejavu-core; }
 
 label-studio: .label-studio/.ready

@@ -126,11 +126,11 @@ def _rule(seen: Seen, folder: Path, by: By, risk: float, confidence: float) -> R
     found, count = find(uncertainty, seen.wrong, risk, confidence), len(seen.value)
     if found is None:
         needed, best = fewest(risk, confidence), lowest_risk(uncertainty, seen.wrong, confidence)
-        lowest = "no risk is" if best is None else f"the lowest that is, is --risk {best:g}"
+        lowest = "no risk is within reach" if best is None else f"the lowest within reach is --risk {best:g}"
         why = f"; so low a risk needs {needed} labelled images or more, and these are {count}"
         raise UserError(
             f"no threshold on {by} keeps the accepted below {100 * risk:.3g} % wrong with "
-            f"{100 * confidence:.3g} % confidence, on {seen.on}: {lowest} within reach"
+            f"{100 * confidence:.3g} % confidence, on {seen.on}: {lowest}"
             f"{why if count < needed else ''}"
         )
     return Rule(
