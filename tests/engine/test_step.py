@@ -429,7 +429,7 @@ def same_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def losses_of(
-    fabric: Fabric, images_on: Where, *, graphs: bool, clip: float | None = None
+    fabric: Fabric, images_on: Where, *, graphs: bool, clip: float | None = None, together: str = "apart"
 ) -> tuple[list[float], Step]:
     """Fifty steps with images on the device or not, from a graph or not."""
     # Sides that pooling halves twice: the adaptive kind has no deterministic gradient.
@@ -438,7 +438,7 @@ def losses_of(
     source, pool = resident.settle([shift.source.images, shift.pool], fabric.device, images_on)
     bare = make_model().to(memory_format=torch.channels_last)
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, HOW, fused=True))
-    step = Step(model, stepper, duc, fabric, graphs=graphs, clip=clip)
+    step = Step(model, stepper, duc, fabric, graphs=graphs, clip=clip, together=together)
     model.train()
     streams = Streams(replace(shift.source, images=source), pool, views, BATCH, STEPS, seed=0)
     losses = [
@@ -467,3 +467,14 @@ def test_recorded_steps_equal_plain_ones_on_a_gpu(images_on: Where, clip: float 
     recorded, step = losses_of(fabric, images_on, graphs=True, clip=clip)
     assert recorded == pytest.approx(plain, rel=1e-5)
     assert len(step._recorded) == 1
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.usefixtures("same_bits")
+def test_streams_that_pass_together_are_recorded_alike_on_a_gpu() -> None:
+    fabric = make_fabric("cuda", precision="32-true", deterministic=True)
+    plain, _ = losses_of(fabric, "device", graphs=False, together="target")
+    recorded, _ = losses_of(fabric, "device", graphs=True, together="target")
+    apart, _ = losses_of(fabric, "device", graphs=True)
+    assert recorded == pytest.approx(plain, rel=1e-5)
+    assert recorded != pytest.approx(apart, rel=1e-3)
