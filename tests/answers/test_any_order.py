@@ -48,7 +48,7 @@ class Office(RuleBasedStateMachine):
         self.desks = [Desk(self.folder), Desk(self.folder)]
         self.record: list[tuple[str, str, str, int, str | None]] = []
         self.seconds: list[float] = []
-        self.refs: set[str] = set()
+        self.refs: dict[str, set[tuple[str, str]]] = {}
         self.taken: dict[int, tuple[bytes, dict[str, str]]] = {}
 
     @rule(
@@ -73,10 +73,14 @@ class Office(RuleBasedStateMachine):
         given = {"question": question, "word": word, "who": who, "seconds": seconds, "ref": ref}
         put, before = self.desks[at].receive([given] * times, via="test"), len(self.record)
         for _ in range(times):
-            if ref is not None and ref in self.refs:
-                continue
-            self.refs |= {ref} if ref is not None else set()
-            self.record.append((question, who, *self._fate(question, word)))
+            said, number, refused = self._fate(question, word)
+            if ref is not None:
+                known = self.refs.setdefault(ref, set())
+                if (question, said) in known:
+                    continue
+                refused = refused or ("doubled" if known else None)
+                known.add((question, said))
+            self.record.append((question, who, said, number, refused))
             self.seconds.append(seconds or 0.0)
         assert [one.refused for one in put] == [one[-1] for one in self.record[before:]]
 

@@ -69,9 +69,19 @@ def test_a_new_class_is_refused_unless_the_terms_allow_it(tmp_path: Path) -> Non
 def test_a_name_in_another_system_is_taken_once(tmp_path: Path) -> None:
     desk, other = lay(tmp_path), Desk(tmp_path)
     assert say(desk, "a", "cat", ref="7") is None
-    again = {"question": "a", "word": "dog", "ref": "7"}
+    again = {"question": "a", "word": "Cat", "ref": "7"}
     assert other.receive([again, again], via="test") == []
     assert [one.word for one in desk.answers()] == ["cat"]
+
+
+def test_something_else_under_a_known_name_is_kept_once_and_does_not_count(tmp_path: Path) -> None:
+    desk, other = lay(tmp_path), Desk(tmp_path)
+    say(desk, "a", "cat", ref="7")
+    changed = {"question": "a", "word": "dog", "ref": "7"}
+    assert [one.refused for one in other.receive([changed, changed], via="test")] == ["doubled"]
+    assert desk.receive([changed], via="test") == []
+    assert [one.word for one in desk.answers()] == ["cat", "dog"]
+    assert desk.standing("a").word == "cat"
 
 
 def test_a_round_waits_until_all_is_settled_and_then_never_changes(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import json
 import threading
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ class Desk:
         self._round_of: dict[str, int] = {}
         self._entered: set[int] = set()  # rounds that are in it
         self._heard: dict[tuple[int, str], list[Answer]] = {}  # by round and question
-        self._refs: set[str] = set()
+        self._refs: dict[str, set[tuple[str, str]]] = {}  # what was said under a name: question and word
         self._standings: dict[tuple[int, str], Standing] = {}
         self._seen = 0
         self._own = threading.RLock()
@@ -86,8 +86,9 @@ class Desk:
 
         Args:
             given: ``question`` and ``word``, and ``who``, ``seconds``, ``ref`` where they are known. One
-                whose ``ref`` is in the book already is not put down again. ``refused`` says why an answer
-                cannot count, where who brings it knows that already.
+                whose ``ref`` is in the book already is not put down again; if it says something else
+                under that name, it is, and does not count. ``refused`` says why an answer cannot count, where
+                who brings it knows that already.
             via: how they came.
 
         Returns:
@@ -99,15 +100,19 @@ class Desk:
             when = datetime.now(UTC).isoformat(timespec="milliseconds")
             answers: list[Answer] = []
             again = False
-            refs: set[str] = set()  # known once they are on disk: what a full disk refused may come again
+            # Known once they are on disk: what a full disk refused may come again.
+            refs: dict[str, set[tuple[str, str]]] = {}
             for raw in given:
-                ref = raw.get("ref") if isinstance(raw, Mapping) else None
-                if isinstance(ref, str) and (clean(ref) in self._refs or clean(ref) in refs):
-                    again = True
-                    continue
-                answers.append(self._examined(raw, when, via))
-                if isinstance(ref, str):
-                    refs.add(clean(ref))
+                answer = self._examined(raw, when, via)
+                if (ref := answer.ref) is not None:
+                    said = self._refs.get(ref, set()) | refs.get(ref, set())
+                    if (answer.question, answer.word) in said:
+                        again = True
+                        continue
+                    if said:
+                        answer = replace(answer, refused=answer.refused or "doubled")
+                    refs.setdefault(ref, set()).add((answer.question, answer.word))
+                answers.append(answer)
             self.book.append(answers)
             if again and not answers:
                 self.book.flush()
@@ -147,7 +152,7 @@ class Desk:
         answers = self.book.answers()
         for answer in answers[self._seen :]:
             if answer.ref is not None:
-                self._refs.add(answer.ref)
+                self._refs.setdefault(answer.ref, set()).add((answer.question, answer.word))
             if answer.question:
                 place = (answer.round, answer.question)
                 self._heard.setdefault(place, []).append(answer)

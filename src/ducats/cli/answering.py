@@ -27,6 +27,11 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
         as_csv: Print every answer that was received instead, those that do not count, too.
     """
     desk = Desk(run / "questions")
+    if not desk.rounds() and any(desk.folder.glob("round-*/masks")):
+        raise UserError(
+            f"the questions in {desk.folder} are answered by label PNGs alone, and those are no answers in "
+            f"words: `ducats labels {run}` prints what was bought"
+        )
     if not desk.rounds():
         raise UserError(
             f"{run} has no questions to people: give the folder of a run that waits for answers, or did"
