@@ -5,7 +5,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +13,7 @@ import pytest
 
 from conftest import QUICK, Runner
 from ducats.answers import Desk
-from ducats.cli import main
+from ducats.cli import main, training
 from ducats.errors import AwaitingLabels, UserError
 from ducats.run import story
 from ducats.rundir import RunDir
@@ -139,10 +138,7 @@ def test_a_run_that_begins_leaves_alone_what_a_tool_is_writing(run_quickly: Runn
     assert [draft.exists() for draft in (alive, dead, elsewhere)] == [True, False, False]
 
 
-def helpful(folder: Path, seconds: float, until: threading.Event) -> None:
-    """Answer whatever comes up, in a thread of its own."""
-    while not until.wait(0.05):
-        answer_all(folder, seconds)
+AWAITED = "with a look every 0.1 s"  # what the command says once in a round
 
 
 def waiting_run(folder: Path, *arguments: str) -> list[str]:
@@ -150,57 +146,59 @@ def waiting_run(folder: Path, *arguments: str) -> list[str]:
     return ["run", "--method", "duc", *SETTINGS, *more, *arguments]
 
 
-def test_the_command_waits_while_people_answer(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    until = threading.Event()
-    thread = threading.Thread(target=helpful, args=(tmp_path / "run", 6.0, until), daemon=True)
-    thread.start()
-    try:
-        with pytest.raises(SystemExit) as end:
-            main(waiting_run(tmp_path / "run"))
-    finally:
-        until.set()
-        thread.join()
+def test_the_command_waits_while_people_answer(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+
+    def people(_: float) -> None:
+        """They answer while the run sleeps, and not at its first look."""
+        looks.append(len(looks))
+        if len(looks) % 3 == 0:
+            answer_all(tmp_path / "run", 6.0)
+
+    monkeypatch.setattr(training, "time", SimpleNamespace(sleep=people))
+    with pytest.raises(SystemExit) as end:
+        main(waiting_run(tmp_path / "run"))
     out, err = capfd.readouterr()
     assert end.value.code == 0, err
     assert "2 min of people in 2 rounds, about 12 labels each at 5 s" in out
-    assert err.count("with a look every 0.1 s") == 2  # once in a round
+    assert err.count(AWAITED) == 2  # once in a round
+    assert len(looks) == 6
     # 12 at 6 s are 72 s; the 48 s that are left are 8 more.
     assert "20 labels spent, 2.0 minutes of people" in out
     assert [r["labels"] for r in RunDir(tmp_path / "run").stages()] == [0, 12, 20]
 
 
-def test_two_processes_wait_together(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ducats", *waiting_run(tmp_path / "run", "--processes", "2")]
+def started(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
+    command = [sys.executable, "-m", "ducats", *waiting_run(tmp_path / "run", *arguments)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    both = subprocess.Popen(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-    )
-    until = threading.Event()
-    thread = threading.Thread(target=helpful, args=(tmp_path / "run", 6.0, until), daemon=True)
-    thread.start()
-    try:
-        out, err = both.communicate(timeout=240)
-    finally:
-        until.set()
-        both.kill()
+    with (tmp_path / "out").open("w") as out:
+        return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.PIPE, text=True)
+
+
+def test_two_processes_wait_together(tmp_path: Path) -> None:
+    with started(tmp_path, "--processes", "2") as both:
+        assert both.stderr is not None
+        said = []
+        for line in both.stderr:
+            said.append(line)
+            if AWAITED in line:
+                answer_all(tmp_path / "run", 6.0)
+    err = "".join(said)
     assert both.returncode == 0, err[-3000:]
-    assert err.count("with a look every 0.1 s") == 2
-    assert "20 labels spent, 2.0 minutes of people" in out
+    assert err.count(AWAITED) == 2
+    assert "20 labels spent, 2.0 minutes of people" in (tmp_path / "out").read_text()
 
 
 def test_ctrl_c_ends_the_waiting_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "ducats", *waiting_run(tmp_path / "run")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    one = subprocess.Popen(command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
-    deadline = time.monotonic() + 120
-    while not (tmp_path / "run/questions/round-01/terms.json").exists() and time.monotonic() < deadline:
-        assert one.poll() is None, "the run ended before it could wait"
-        time.sleep(0.05)
-    time.sleep(0.5)
-    one.send_signal(signal.SIGINT)
-    _, err = one.communicate(timeout=60)
+    with started(tmp_path) as one:
+        assert one.stderr is not None
+        assert any(AWAITED in line for line in one.stderr)
+        one.send_signal(signal.SIGINT)
+        err = one.stderr.read()
     assert one.returncode == 130
-    assert b"the same command goes on" in err
+    assert "the same command goes on" in err
     with pytest.raises(SystemExit) as end:
         main([part for part in waiting_run(tmp_path / "run") if part != "--wait"])
     assert end.value.code == 3  # the folder is free, and its questions are as they were
