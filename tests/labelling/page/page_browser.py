@@ -24,7 +24,7 @@ needs_a_browser = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
     reason="NO BROWSER, so the page itself is not tested: apt-get install chromium chromium-driver",
 )
-PATIENCE = 20
+PATIENCE = 60
 
 
 @pytest.fixture(scope="module")
