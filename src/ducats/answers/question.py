@@ -10,7 +10,6 @@ from typing import Any, Literal
 from ducats.errors import UserError
 from ducats.files import write_atomically, write_text_atomically
 
-RULE_NAMES = ("first", "newest", "majority", "agree")
 MOST = 100_000  # questions of a round that are written one by one; beyond, label PNGs answer
 
 

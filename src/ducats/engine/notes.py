@@ -1,6 +1,7 @@
 """What the model thinks of what it asks: for the people who answer, to see beside the question."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import fields
 
 import numpy as np
 import torch
@@ -20,7 +21,7 @@ from ducats.ledger.columns import Array
 from ducats.ledger.notes import TYPES
 from ducats.randomness import fork
 
-COLUMNS = ("guess", "probability", "u_dis", "u_data", "u_dis_above", "u_data_above", "segment")
+COLUMNS = tuple(column.name for column in fields(Notes))  # rows below are in this order
 
 
 @torch.inference_mode()

@@ -14,32 +14,22 @@ Filter = Mapping[str, Any]
 
 def round_is(number: int) -> Filter:
     """Tasks of a round."""
-    return {
-        "filter": "filter:tasks:data.round",
-        "operator": "equal",
-        "type": "Number",
-        "value": number,
-    }
+    return _filter("data.round", "equal", "Number", number)
 
 
 def numbered_after(number: int) -> Filter:
     """Tasks that were made after another."""
-    return {
-        "filter": "filter:tasks:id",
-        "operator": "greater",
-        "type": "Number",
-        "value": number,
-    }
+    return _filter("id", "greater", "Number", number)
 
 
 def changed_after(moment: str) -> Filter:
     """Tasks that changed since: answered, changed, skipped, or an answer taken away."""
-    return {
-        "filter": "filter:tasks:updated_at",
-        "operator": "greater",
-        "type": "Datetime",
-        "value": moment,
-    }
+    return _filter("updated_at", "greater", "Datetime", moment)
+
+
+def _filter(column: str, operator: str, kind: str, value: int | str) -> Filter:
+    """A condition as the data manager has it."""
+    return {"filter": f"filter:tasks:{column}", "operator": operator, "type": kind, "value": value}
 
 
 class Studio:
