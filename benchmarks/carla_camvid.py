@@ -70,7 +70,7 @@ def table() -> list[Row]:
     rows += [Row("random", "40/image"), Row("duc", "40/image"), Row("duc", "40/image", light=True)]
     rows += [Row(method, None) for method in ("mrkld", "seg-uncertainty", "tpld", "proda")]
     rows += [Row(method) for method in ("eada-seg", "aada-seg", "mada")]
-    rows += [Row(method, "40/image") for method in ("duc-random", "spread")]
+    rows += [Row(method, "40/image") for method in ("duc-random", "spread", "ducats-seg")]
     return rows
 
 

@@ -200,6 +200,13 @@ def target_together(batch: Batch) -> Sequence[Tensor]:
     return group if len({images.shape[1:] for images in group}) == 1 else ()
 
 
+def few_together(batch: Batch) -> Sequence[Tensor]:
+    """The target's images while those with a label are fewer than half of those without."""
+    group = target_together(batch)
+    # Of half a batch and more, the statistics are sound, and images with labels are best by themselves.
+    return group if any(2 * len(images) < len(group[0]) for images in group[1:]) else ()
+
+
 def none_together(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - one of several
     """Each stream by itself, as published."""
     return ()
@@ -208,6 +215,7 @@ def none_together(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - one of se
 TOGETHER: Mapping[str, Callable[[Batch], Sequence[Tensor]]] = {
     "apart": none_together,
     "target": target_together,
+    "few": few_together,
 }
 
 

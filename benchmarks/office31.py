@@ -1,0 +1,128 @@
+"""The tables of Office-31: the runs of its sweeps, several at a time, images decoded once in each worker.
+
+    python benchmarks/office31.py --root DIR --weights FILE --jobs 4 --out office31.jsonl
+
+The runs are those of ``ducats sweep office31`` and ``office31-ablation``: W -> A with three seeds, A -> W with one,
+the ablation on W -> A; the important ones first. Every result is a line of the output, and what is there already
+is not run again. FILE has ImageNet weights of a ResNet-50 whose blocks shrink their input first.
+"""
+
+import argparse
+import json
+import multiprocessing
+import shutil
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats.assemble import assemble, load_data, make_speed
+from ducats.config import Config
+from ducats.domain import Shift
+from ducats.engine.processes import make_fabric
+from ducats.run import run
+from ducats.rundir import RunDir
+from ducats.sweep import Cell, Wanted, cells_of, read_sweep
+
+# Sweep, task, seeds.
+TABLES = (
+    ("office31", "W-A", (0,)),
+    ("office31-ablation", "W-A", (0,)),
+    ("office31", "W-A", (1, 2)),
+    ("office31", "A-W", (0,)),
+)
+
+_data: dict[str, Shift] = {}
+
+
+def wanted(options: argparse.Namespace) -> list[tuple[str, Cell]]:
+    """All runs by name, none twice."""
+    settings = (
+        *(f"model.knobs.weights={options.weights}", "model.knobs.strides=first"),
+        *("engine.precision=bf16-mixed", "evaluation.every=null"),
+        *(f"train.epochs={options.epochs}", f"train.steps_per_epoch={options.steps}"),
+        *options.set,
+    )
+    found: dict[str, Cell] = {}
+    for sweep, task, seeds in TABLES:
+        if options.tables and sweep not in options.tables:
+            continue
+        said = Wanted(root=options.root, settings=settings, seeds=seeds, tasks=[task])
+        for cell in cells_of(read_sweep(sweep), said, options.device):
+            found.setdefault(f"{task} {cell.method} {cell.config.seed}", cell)
+    named = options.only or list(found)
+    return [(name, cell) for name, cell in found.items() if name in named and cell.method not in options.skip]
+
+
+def one(name: str, config: Config, device: str, folder: Path, keep: bool) -> dict[str, Any]:
+    """Do one run in this process."""
+    torch.set_num_threads(1)
+    started = time.perf_counter()
+    task = name.split()[0]
+    if task not in _data:
+        _data[task] = load_data(config)
+    home = RunDir(folder / name.replace(" ", "-"))
+    parts, plan = assemble(config, home, _data[task])
+    fabric = make_fabric(device, precision=config.engine.precision)
+    identity, speed = config.identity(), make_speed(config)
+    run(parts, plan, home.folder, fabric=fabric, identity=identity, speed=speed)
+    stages = home.stages()
+    result = {
+        "run": name,
+        "labels": len(home.bought()),
+        "accuracy": [round(100 * stage["accuracy"], 2) for stage in stages],
+        "ece": [round(100 * stage["ece"], 2) for stage in stages],
+        "seconds": round(time.perf_counter() - started, 1),
+    }
+    if not keep:
+        shutil.rmtree(home.folder)
+    torch.cuda.empty_cache()
+    return result
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run what is missing."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("--root", type=Path, required=True)
+    parser.add_argument("--weights", required=True)
+    parser.add_argument("--runs", type=Path, default=Path("runs/office31"), help="where the run folders go")
+    parser.add_argument("--keep", action="store_true", help="the run folders, with a model of 94 MB each")
+    parser.add_argument("--tables", nargs="*", help="only these sweeps")
+    parser.add_argument("--only", nargs="*", help="only these runs, as --list prints them")
+    parser.add_argument("--skip", nargs="*", default=[], help="these methods")
+    parser.add_argument("--set", nargs="*", default=[], help="key=value on top, for all")
+    parser.add_argument("--epochs", type=int, default=20)
+    parser.add_argument("--steps", type=int, default=25, help="in an epoch; 25 are a pass over Webcam")
+    parser.add_argument("--device", default="cuda")
+    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--out", type=Path, default=Path("office31.jsonl"))
+    options = parser.parse_args(arguments)
+    lines = options.out.read_text().splitlines() if options.out.exists() else []
+    done = {json.loads(line)["run"] for line in lines}
+    rows = [(name, cell) for name, cell in wanted(options) if name not in done]
+    if options.list:
+        print(*(name for name, _ in rows), sep="\n")
+        return
+    with ProcessPoolExecutor(options.jobs, multiprocessing.get_context("spawn")) as pool:
+        todo = {
+            pool.submit(one, name, cell.config, options.device, options.runs, options.keep): name
+            for name, cell in rows
+        }
+        for future in as_completed(todo):
+            try:
+                result = future.result()
+            except Exception as error:  # one run must not take the others along
+                print(todo[future], "failed:", error, flush=True)
+                continue
+            with options.out.open("a") as file:
+                file.write(json.dumps(result) + "\n")
+            print(result["run"], result["accuracy"], result["seconds"], "s", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,41 @@
+"""Bought images pass with the unlabelled ones while they are few."""
+
+from dataclasses import replace
+
+import torch
+
+from ducats.engine.step import TOGETHER
+from ducats.objectives import Batch, Labelled
+
+
+def batch(bought: int, certain: int | None = None) -> Batch:
+    def some(count: int) -> Labelled:
+        return Labelled(torch.zeros(count, 1, 2, 2), torch.zeros(count, dtype=torch.long))
+
+    return Batch(
+        source=some(8),
+        labelled=some(bought),
+        unlabelled=torch.zeros(8, 1, 2, 2),
+        certain=None if certain is None else some(certain),
+    )
+
+
+def sizes(given: Batch) -> list[int]:
+    return [len(images) for images in TOGETHER["few"](given)]
+
+
+def test_less_than_half_a_batch_passes_with_the_unlabelled() -> None:
+    assert sizes(batch(3)) == [8, 3]
+
+
+def test_half_a_batch_passes_by_itself() -> None:
+    assert sizes(batch(4)) == []
+
+
+def test_one_small_set_is_enough() -> None:
+    assert sizes(batch(8, certain=1)) == [8, 8, 1]
+
+
+def test_without_bought_images_there_is_nothing_to_join() -> None:
+    given = replace(batch(1), labelled=None)
+    assert sizes(given) == []
