@@ -23,13 +23,14 @@ from ducats.assemble import assemble
 from ducats.engine.processes import make_fabric
 from ducats.ledger import Request, RequestWriter
 from ducats.progress import Event
-from ducats.run import run
+from ducats.run import looking, run
 from ducats.rundir import RunDir
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 MOMENTS = ("before", "inside", "after")
-WRITES = 24
+WRITES = 31
+SHOWN = 2  # pictures of a round: a write for each
 SETTINGS = (
     "query={name: spread}",
     "views.scoring={crop: random, pad: 1}",
@@ -45,6 +46,7 @@ def die() -> None:
 
 
 def go(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels: bool = False) -> None:
+    looking.PICTURES = looking.MAP_PICTURES = SHOWN
     config = quick_pixels(*PIXELS) if pixels else quick(*SETTINGS)
     parts, plan = assemble(config, RunDir(folder))
     fabric = make_fabric("cpu")
@@ -94,7 +96,7 @@ def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[by
 
 
 def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
-    for module in (files, rundir, oracles.people):
+    for module in (files, rundir, oracles.people, looking):
         module.write_atomically = write  # type: ignore[attr-defined]
     go(folder, pixels=pixels)
 
@@ -102,13 +104,15 @@ def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
 def outcome(folder: Path) -> dict[str, Any]:
     """Everything that a run leaves, but for the time it took."""
     home = RunDir(folder)
-    names = [p for pattern in ("round-*.npz", "epoch-*.csv") for p in folder.rglob(pattern)]
+    patterns = ("round-*.npz", "end.npz", "epoch-*.csv", "snapshots/pictures/*")
+    names = [p for pattern in patterns for p in folder.rglob(pattern)]
     kept = {p.relative_to(folder).as_posix(): p.read_bytes() for p in names}
-    lines = [{k: v for k, v in r.items() if k != "seconds"} for r in records.read(home.metrics)]
+    spent = ("seconds", "memory")
+    lines = [{k: v for k, v in r.items() if k not in spent} for r in records.read(home.metrics)]
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     momentum = [s["momentum_buffer"].tolist() for s in checkpoint["optimiser"]["state"].values()]
     return {
-        "labels, requests and confusion": kept,
+        "labels, requests, snapshots and confusion": kept,
         "metrics": json.dumps(lines),
         "model": (folder / "model.safetensors").read_bytes(),
         "momentum": momentum,
@@ -150,8 +154,9 @@ def writes(tmp_path_factory: pytest.TempPathFactory) -> int:
 
 def test_every_kind_of_file_is_among_the_kill_points(writes: int) -> None:
     # config, data, environment, pool, the first weights; per epoch a record and a checkpoint;
-    # per stage a confusion matrix and a record; per round a request and labels; the model.
-    assert writes == WRITES == 5 + 4 * 2 + 3 * 2 + 2 * 2 + 1
+    # per stage a confusion matrix and a record; per round a request, pictures, a snapshot and labels; the
+    # last snapshot and the model.
+    assert writes == WRITES == 5 + 4 * 2 + 3 * 2 + 2 * (3 + SHOWN) + 2
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -208,13 +213,16 @@ def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, Any]) -> 
 
 # ---- pixels
 
-# Writes are numbered as those of images are: 8 a confusion matrix, 9 a stage's record, 10 the first request,
-# 11 its labels, 13 a checkpoint, 16 and 17 the second request and its labels, 24 the model.
-AT = [(8, "after"), (10, "before"), (10, "inside"), (10, "after"), (11, "inside"), (11, "after")]
+# Writes: 8 a confusion matrix, 9 a stage's record, 10 the first request, 11 and 12 pictures, 13 a snapshot,
+# 14 its labels, 16 a checkpoint, 19 to 21 the second request, its snapshot (the pictures are there) and its
+# labels, 28 the last snapshot, 29 the model.
+AT = [(8, "after"), (10, "before"), (10, "inside"), (10, "after"), (12, "inside"), (13, "inside")]
+AT += [(13, "after"), (14, "inside"), (14, "after")]
 
 
 @pytest.mark.parametrize(
-    ("number", "moment"), [*AT, (13, "before"), (16, "after"), (17, "before"), (24, "inside")]
+    ("number", "moment"),
+    [*AT, (16, "before"), (19, "after"), (20, "after"), (21, "before"), (28, "inside"), (29, "inside")],
 )
 def test_buying_pixels_is_killed_at_a_write(
     tmp_path: Path, undisturbed_pixels: dict[str, Any], number: int, moment: str
@@ -223,7 +231,7 @@ def test_buying_pixels_is_killed_at_a_write(
     write = killed_at_write(number, moment)
     assert in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
     found = sorted(p.name for p in (folder / "labels").glob("*")) if (folder / "labels").exists() else []
-    wanted = 0 if number < 11 or (number, moment) == (11, "inside") else 1 if number < 18 else 2
+    wanted = 0 if number < 14 or (number, moment) == (14, "inside") else 1 if number < 22 else 2
     assert [name for name in found if name.startswith("round")] == ["round-01.npz", "round-02.npz"][:wanted]
     assert in_child(lambda: go(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
@@ -257,7 +265,7 @@ def test_pixels_that_were_bought_after_an_epoch_are_not_seen_when_it_is_repeated
     tmp_path: Path, undisturbed_pixels: dict[str, Any]
 ) -> None:
     folder = tmp_path / "run"
-    write = killed_at_write(WRITES, "before")
+    write = killed_at_write(WRITES - SHOWN, "before")  # the same images are shown in both rounds
     assert in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
     assert RunDir(folder).bought().rounds == 2
     (folder / "checkpoint.pt").unlink()
@@ -281,8 +289,9 @@ class Noting:
 
 
 def go_noting(folder: Path, write: Any = None) -> None:
+    looking.PICTURES = looking.MAP_PICTURES = SHOWN
     if write is not None:
-        for module in (files, rundir):
+        for module in (files, rundir, looking):
             module.write_atomically = write  # type: ignore[attr-defined]
     config = quick_pixels(*PIXELS)
     parts, plan = assemble(config, RunDir(folder))
@@ -298,9 +307,9 @@ def undisturbed_notes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     return outcome(folder)
 
 
-# Notes come between a request and its labels: writes 10, 11, 12 of the first question.
+# Notes come between a request and its snapshot: writes 10, 11 and 14 of the first question.
 @pytest.mark.parametrize(
-    ("number", "moment"), [(10, "after"), (11, "inside"), (11, "after"), (12, "before"), (18, "inside")]
+    ("number", "moment"), [(10, "after"), (11, "inside"), (11, "after"), (14, "before"), (21, "inside")]
 )
 def test_killed_between_a_request_and_its_notes(
     tmp_path: Path, undisturbed_notes: dict[str, Any], number: int, moment: str
@@ -312,5 +321,5 @@ def test_killed_between_a_request_and_its_notes(
     assert noted == {(10, "after"): [], (11, "inside"): []}.get((number, moment), [1])
     assert in_child(lambda: go_noting(folder)) == 0
     assert outcome(folder) == undisturbed_notes
-    kept = undisturbed_notes["labels, requests and confusion"]
+    kept = undisturbed_notes["labels, requests, snapshots and confusion"]
     assert {"requests/round-01-notes.npz", "requests/round-02-notes.npz"} <= kept.keys()

@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 import ducats.room as room_module
-from ducats.room import free_disk_gb, free_memory_gb
+from ducats.room import free_disk_gb, free_memory_gb, most_memory
 
 GB = 2**30
 
@@ -13,6 +13,16 @@ def test_what_this_machine_has_left(tmp_path: Path) -> None:
     assert free_disk_gb(tmp_path / "not/there") > 0
     free = free_memory_gb()
     assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB
+
+
+def test_the_most_memory_of_this_process() -> None:
+    most = most_memory()  # Python alone takes some megabytes
+    assert most is None or 2**22 < most <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_most_memory_is_read_from_the_system(system: Path) -> None:
+    (system / "proc/self/status").write_text("Name:\tpython\nVmPeak:\t 99 kB\nVmHWM:\t    3 kB\n")
+    assert most_memory() == 3072
 
 
 @pytest.fixture

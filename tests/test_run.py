@@ -25,7 +25,7 @@ from ducats.queries import QUERIES
 from ducats.run import run
 from ducats.rundir import RunDir
 
-UNTIMED = {"seconds"}
+UNTIMED = {"seconds", "memory"}
 
 
 def outcome(home: RunDir) -> dict[str, Any]:

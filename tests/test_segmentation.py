@@ -46,7 +46,7 @@ def outcome(home: RunDir) -> dict[str, Any]:
     """All that must be the same when a run is the same."""
     lines = records.read(home.metrics)
     return {
-        "records": [{k: v for k, v in r.items() if k != "seconds"} for r in lines],
+        "records": [{k: v for k, v in r.items() if k not in ("seconds", "memory")} for r in lines],
         "ledger": list(home.bought().entries()),
         "model": {name: tensor.tolist() for name, tensor in home.model().items()},
     }
@@ -108,7 +108,7 @@ def check_ledger(home: RunDir, truth: Any, void: Any, *, original: bool = False)
 FIELDS = {
     *("kind", "stage", "epoch", "labels", "clicks", "measured_on", "images", "pixels", "resolution"),
     *("headline", "mean_iou", "class_iou", "accuracy", "class_accuracy", "mean_class_accuracy"),
-    *("ece", "ece_10", "classwise_ece", "nll", "brier", "aurc", "reliability", "seconds"),
+    *("ece", "ece_10", "classwise_ece", "nll", "brier", "aurc", "reliability", "memory", "seconds"),
 }
 
 
@@ -117,7 +117,7 @@ def check_stages(home: RunDir, pixels: int, images: int = 3) -> None:
     assert [(r["stage"], r["epoch"]) for r in home.stages()] == [(0, 1), (1, 2), (2, 4)]
     assert (home.stages()[0]["labels"], home.stages()[0]["clicks"]) == (0, 0)
     for record in home.stages():
-        assert record.keys() == FIELDS
+        assert record.keys() == FIELDS | ({"tempered"} if record["stage"] else set())
         assert (record["images"], record["pixels"], record["headline"]) == (images, pixels, "mean_iou")
         counts, classes = confusion(home, record["epoch"])
         assert counts.sum() == pixels

@@ -214,16 +214,20 @@ def test_the_pace_is_seen_or_read() -> None:
     assert pace.seconds([stage], 3, begun=100.0) == 5.0  # the median of 4 and 6
     pace.see(4, 10_000.0, asks=(3,))  # people were waited for
     assert pace.seconds([stage], 4, begun=100.0) == 5.0
+    timed = [{"kind": "epoch", "epoch": n, "seconds": s} for n, s in ((1, 9.0), (2, 1.0), (3, 2.0))]
+    assert pace.seconds([stage, *timed], 4, begun=100.0) == 2.0  # each epoch's own seconds tell most
+    assert pace.seconds([stage, {"kind": "epoch", "epoch": 1}], 4, begun=100.0) == 5.0  # an older run's
 
 
 def test_what_is_left_counts_down(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         run_quickly(listen=stop_after(3))
     folder = tmp_path / "run"
-    last = RunDir(folder).stages()[-1]
+    each = [line["seconds"] for line in RunDir(folder).lines("epoch")]
     state = Watcher().look(folder)
-    assert last["epoch"] == 2
-    assert state.left == pytest.approx(last["seconds"] / 2)  # one epoch, as long as the first two
+    assert len(each) == 3
+    assert state.left == pytest.approx(sorted(each)[1])  # one epoch, as long as the first three
+    assert state.seconds == RunDir(folder).stages()[-1]["seconds"]  # of the whole run, not of an epoch
     newest = max((folder / name).stat().st_mtime for name in ("metrics.jsonl", "checkpoint.pt"))
     assert Watcher().look(folder, now=newest + 90).silent == pytest.approx(90)
 

@@ -68,19 +68,22 @@ class Plan:
     batch_size: int = 32  # of each stream
     steps_per_epoch: int | None = None
     labelled_batches: str = "even"  # or "short_last", as published
-    together: str = "apart"  # or "target": bought and unlabelled images as one batch
+    together: str = "apart"  # or "target", "few": bought and unlabelled images as one batch
     source_sampling: str = "shuffled"  # or "rare_classes"
     optimisation: Optimisation = field(default_factory=Optimisation)
     schedule: Schedule = inverse_decay
     source_weight: Mapping[int, float] = field(default_factory=lambda: {0: 1.0})  # by its first epoch
     measure_every: int | None = None  # epochs; besides each question and the end
     scoring_batch: int = 256
+    snapshot: int = 3000  # samples of the pool that each snapshot shows; 0: none are kept
     seed: int = 0
 
 
 def check(parts: Parts, plan: Plan) -> None:
     """Refuse what cannot be, before anything is written or trained."""
     check_budget(parts, plan)
+    if plan.snapshot < 0:
+        raise UserError(f"snapshot must be a number of samples, or 0 for no snapshots, not {plan.snapshot}")
     if plan.ask_after and not list(plan.ask_after) == sorted({*plan.ask_after}):
         raise UserError(f"ask_after must rise from question to question, not {list(plan.ask_after)}")
     if plan.ask_after and not 0 <= plan.ask_after[0] <= plan.ask_after[-1] < plan.epochs:
@@ -322,8 +325,12 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
 LATER: Mapping[str, Any] = {"time": None, "together": "apart"}
 
 
+BESIDES = ("snapshot",)  # fields that change nothing of what a run trains, asks and measures
+
+
 def _plan(plan: Plan) -> dict[str, Any]:
-    known = {name: plain(getattr(plan, name)) for name in plan.__dataclass_fields__}
+    names = [name for name in plan.__dataclass_fields__ if name not in BESIDES]
+    known = {name: plain(getattr(plan, name)) for name in names}
     return {name: value for name, value in known.items() if name not in LATER or value != LATER[name]}
 
 

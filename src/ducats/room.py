@@ -2,9 +2,15 @@
 
 import os
 import shutil
+import sys
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
+
+try:
+    import resource
+except ImportError:  # no such thing on Windows
+    resource = None  # type: ignore[assignment]
 
 _PROC = Path("/proc")
 _GROUPS = Path("/sys/fs/cgroup")
@@ -21,6 +27,18 @@ def free_memory_gb() -> float | None:
     """Gigabytes that this process may still take; None if the system does not say."""
     free = [found for found in (_system(), *_groups()) if found is not None]
     return max(0.0, min(free)) if free else None
+
+
+def most_memory() -> int | None:
+    """The most bytes that this process ever held; None if the system does not say."""
+    with suppress(OSError, ValueError, IndexError):
+        for line in (_PROC / "self/status").read_text(encoding="utf-8").splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
+    if resource is None:
+        return None
+    # Where a process was started by another, this may be that one's: so it comes second.
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _system() -> float | None:

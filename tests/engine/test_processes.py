@@ -114,7 +114,9 @@ def finish(folder: Path) -> RunDir:
 
 
 def outcome(home: RunDir) -> tuple[object, ...]:
-    lines = [{k: v for k, v in r.items() if k != "seconds"} for r in records.read(home.metrics)]
+    lines = [
+        {k: v for k, v in r.items() if k not in ("seconds", "memory")} for r in records.read(home.metrics)
+    ]
     return lines, list(home.bought().entries()), {k: v.tolist() for k, v in home.model().items()}
 
 

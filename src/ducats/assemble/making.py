@@ -210,6 +210,7 @@ def make_plan(config: settings.Config, shift: Shift) -> Plan:
         source_weight=train.source_weight,
         measure_every=config.evaluation.every,
         scoring_batch=config.engine.scoring_batch,
+        snapshot=config.engine.snapshot,
         seed=config.seed,
     )
 

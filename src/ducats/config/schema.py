@@ -125,11 +125,11 @@ class Train(Strict):
         description="even: bought images in batches of nearly one size; "
         "short_last: published, the last batch of a pass may be one image, doubled",
     )
-    together: Literal["apart", "target"] = Field(
+    together: Literal["apart", "target", "few"] = Field(
         "apart",
         description="apart: published, bought and unlabelled target images pass through the network one "
         "after the other; target: as one batch, so that few bought images do not set its batch statistics; "
-        "of images, not of pixels",
+        "few: so while a batch of bought images has less than half of a batch; of images, not of pixels",
     )
     source_sampling: Literal["shuffled", "rare_classes"] = Field(
         "shuffled",
@@ -274,6 +274,13 @@ class Engine(Strict):
         description="the same bits each time also on a GPU, where that is slower; a CPU gives them anyway",
     )
     scoring_batch: int = Field(256, ge=1, description="images in a batch when scoring and measuring")
+    snapshot: int = Field(
+        3000,
+        ge=0,
+        description="samples of the pool whose uncertainties are kept at each question and at the end, for "
+        "reports and figures, with a third as many of the source and what was picked; 0 keeps none, and no "
+        "pictures",
+    )
     loggers: tuple[str, ...] = Field(
         (),
         description="who is told losses and metrics as they come: tensorboard, trackio, wandb, or your own, "

@@ -22,6 +22,18 @@ from ducats.rows import Output
 TOGETHER = 2**24  # probabilities: more would not be quicker, and stand in memory several times
 
 
+class Tempered:
+    """The same predictions at another temperature, counted in the same pass.
+
+    Args:
+        temperature: what log alpha is divided by.
+    """
+
+    def __init__(self, temperature: float) -> None:
+        self.temperature = temperature
+        self.tally: Tally | None = None  # once they were counted
+
+
 @torch.inference_mode()
 def evaluate(
     model: nn.Module,
@@ -31,6 +43,7 @@ def evaluate(
     batch_size: int,
     fabric: Fabric,
     only: Tensor | None = None,
+    tempered: Tempered | None = None,
 ) -> Tally:
     """Tally a test set, over all processes; bounded memory.
 
@@ -41,8 +54,9 @@ def evaluate(
         batch_size: images in a batch.
         fabric: device and processes.
         only: indices of the images that count; all by default.
+        tempered: is given a tally of its own.
     """
-    tally = Tally.empty(len(test.classes))
+    tally, beside = (Tally.empty(len(test.classes)) for _ in range(2))
     counted = torch.arange(len(test)) if only is None else only
     luck = luck_of(test.images, view, fork(0, "test"))
     batches = share_of(counted.split(batch_size), fabric)
@@ -51,9 +65,14 @@ def evaluate(
         for index, columns in outputs(
             model, test.images, batches, view=view, luck=luck, needs=("z",), fabric=fabric
         ):
-            tally.update(columns["z"].double().log_softmax(1), test.labels[index])
+            z = columns["z"].double()
+            tally.update(z.log_softmax(1), test.labels[index])
+            if tempered is not None:
+                beside.update((z / tempered.temperature).log_softmax(1), test.labels[index])
 
     together(fabric, look)
+    if tempered is not None:
+        tempered.tally = _of_all(beside, fabric)
     return _of_all(tally, fabric)
 
 
@@ -68,6 +87,7 @@ def evaluate_maps(
     resolution: Resolution = "original",
     flip: bool = False,
     bought: Callable[[int], Tensor] | None = None,
+    tempered: Tempered | None = None,
 ) -> Tally:
     """Tally the pixels of a test set, over all processes; a few maps at a time.
 
@@ -80,8 +100,9 @@ def evaluate_maps(
         resolution: whether maps are compared as the network sees the images, or in the labels' own size.
         flip: average the probabilities with those of the mirror image.
         bought: an image's map of what was bought, whose pixels then do not count; by default all count.
+        tempered: is given a tally of its own.
     """
-    tally = Tally.empty(len(test.classes), _where_to_count(fabric.device))
+    tally, beside = (Tally.empty(len(test.classes), _where_to_count(fabric.device)) for _ in range(2))
     luck = luck_of(test.images, view, fork(0, "test"))
     batches = share_of(torch.arange(len(test)).split(batch_size), fabric)
 
@@ -94,10 +115,17 @@ def evaluate_maps(
             for places in _alike(maps, len(test.classes)):
                 labels = torch.stack([maps[place] for place in places])
                 size = (labels.shape[-2], labels.shape[-1])
-                log_p = log_probability(output, places, size, len(index) if flip else None)
-                tally.update(log_p, labels.to(log_p.device))
+                mirror = len(index) if flip else None
+                log_p = log_probability(output, places, size, mirror)
+                labels = labels.to(log_p.device)
+                tally.update(log_p, labels)
+                if tempered is not None:
+                    del log_p  # there may be room for one such map
+                    beside.update(log_probability(output, places, size, mirror, tempered.temperature), labels)
 
     together(fabric, look)
+    if tempered is not None:
+        tempered.tally = _of_all(beside, fabric)
     return _of_all(tally, fabric)
 
 
@@ -148,7 +176,11 @@ def _alike(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:
 
 
 def log_probability(
-    output: Output, places: Sequence[int], size: tuple[int, int], mirror: int | None = None
+    output: Output,
+    places: Sequence[int],
+    size: tuple[int, int],
+    mirror: int | None = None,
+    temperature: float = 1.0,
 ) -> Tensor:
     """Log of the expected probabilities of some images' pixels, ``(N, C, H, W)``.
 
@@ -157,11 +189,13 @@ def log_probability(
         places: of the images in it.
         size: height and width.
         mirror: so many places after an image lies its mirror image, and both are averaged; None: neither.
+        temperature: what log alpha is divided by, of each before they are averaged.
     """
-    log_p = dense(output._replace(z=output.z[list(places)]), size).log_softmax(1)
+    z = dense(output._replace(z=output.z[list(places)]), size)
+    log_p = (z if temperature == 1 else z / temperature).log_softmax(1)
     if mirror is None:
         return log_p
-    beside = log_probability(output, [place + mirror for place in places], size).flip(-1)
+    beside = log_probability(output, [place + mirror for place in places], size, None, temperature).flip(-1)
     return torch.logaddexp(log_p, beside) - math.log(2)
 
 

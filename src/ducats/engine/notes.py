@@ -8,6 +8,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
+from ducats.columns import Array
 from ducats.data.views import View
 from ducats.dirichlet import expected_probability, uncertainties
 from ducats.domain import Images
@@ -17,7 +18,6 @@ from ducats.engine.score import table
 from ducats.engine.task import Task
 from ducats.grid import dense
 from ducats.ledger import Notes, Request, middles
-from ducats.ledger.columns import Array
 from ducats.ledger.notes import TYPES
 from ducats.randomness import fork
 

@@ -11,6 +11,7 @@ from lightning_fabric import Fabric
 from lightning_fabric.strategies.ddp import DDPStrategy
 from torch import Tensor, nn
 
+from ducats import room
 from ducats.errors import AwaitingLabels, UserError
 
 T = TypeVar("T")
@@ -120,6 +121,13 @@ def agree_on_buffers(model: nn.Module, fabric: Fabric) -> None:
     for buffer in model.buffers():
         if buffer.is_floating_point():
             buffer.copy_(add_up(buffer, fabric) / fabric.world_size)
+
+
+def most_memory(fabric: Fabric) -> int | None:
+    """The most bytes that any process ever held: on its GPU, or else in all; None if the system tells not."""
+    cuda = fabric.device.type == "cuda"
+    mine = torch.cuda.max_memory_allocated(fabric.device) if cuda else room.most_memory()
+    return None if mine is None else int(gather(torch.tensor([mine]), fabric).max())
 
 
 def together(fabric: Fabric, act: Callable[[], T]) -> T:

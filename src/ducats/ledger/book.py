@@ -9,12 +9,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ducats import columns
+from ducats.addresses import LONG, Addresses, before, chunks
+from ducats.columns import Array
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
-from ducats.ledger import columns
-from ducats.ledger.addresses import LONG, Addresses, before, chunks
 from ducats.ledger.clicks import pieces
-from ducats.ledger.columns import Array
 from ducats.ledger.request import Request
 
 Resolution = Literal["network", "original"]

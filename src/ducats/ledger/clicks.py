@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ducats.ledger.columns import Array
+from ducats.columns import Array
 
 
 def pieces(position: Array, label: Array, unit: Array, width: Array) -> Array:

@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
+from ducats.columns import Array
 from ducats.domain import UNLABELLED, VOID, Maps, original_map
 from ducats.ledger.book import Ledger, Resolution
-from ducats.ledger.columns import Array
 
 Fill = Literal["cell", "nearest"]
 

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from ducats.ledger.addresses import before
-from ducats.ledger.columns import Array
+from ducats.addresses import before
+from ducats.columns import Array
 
 
 def middles(position: Array, unit: Array, width: int) -> Array:

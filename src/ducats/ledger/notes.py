@@ -6,9 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ducats import columns
+from ducats.columns import Array
 from ducats.errors import UserError
-from ducats.ledger import columns
-from ducats.ledger.columns import Array
 
 
 @dataclass(frozen=True)

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ducats import columns
+from ducats.addresses import LONG, POSITIONS, Addresses, check_whole_numbers
+from ducats.columns import Array
 from ducats.errors import UserError
-from ducats.ledger import columns
-from ducats.ledger.addresses import LONG, POSITIONS, Addresses, check_whole_numbers
-from ducats.ledger.columns import Array
 
 IN_MEMORY = 1 << 22  # bytes of a request that is being written
 

@@ -21,6 +21,6 @@ def picture(pool: Images, image: int) -> Image.Image:
                 f"{pool.files[image]} cannot be read as a picture ({error}): put back the file that was "
                 "there when the run began"
             ) from error
-    pixels = pool.pixels[image]
+    pixels = pool.pixels[image].cpu()
     stored = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()
     return Image.fromarray(stored).convert("RGB")

@@ -14,9 +14,9 @@ from ducats.dirichlet import compiled
 from ducats.domain import UNLABELLED, Labels
 from ducats.engine import resident
 from ducats.engine.beside import Panorama, accompany
-from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
+from ducats.engine.evaluate import Tempered, at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
-from ducats.engine.processes import autocast_of, follow_the_first, on_chief
+from ducats.engine.processes import autocast_of, follow_the_first, most_memory, on_chief
 from ducats.engine.speed import Speed
 from ducats.engine.step import Step
 from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
@@ -31,6 +31,7 @@ from ducats.progress import Event, Listener
 from ducats.randomness import global_seed
 from ducats.run.asking import Asking
 from ducats.run.buying import buy
+from ducats.run.looking import calibration, fitted, keep_snapshot
 from ducats.rundir import RunDir
 
 # Told the round and what is open, or wrong with an answer; returns when it is time to look again.
@@ -139,6 +140,7 @@ class Story:
             self._fit()
             self.seconds += time.monotonic() - started
             self._save()
+        keep_snapshot(self.asking, 0, self.epoch, self.answered)
         on_chief(self.fabric, lambda: self.home.save_model(self.bare.network.state_dict()))
         self._say("done")
 
@@ -180,6 +182,7 @@ class Story:
         return self._targets[1], bought if self.parts.task.whole_images else None
 
     def _fit(self) -> None:
+        began = time.monotonic()
         targets, bought = self._known()
         anything = on_chief(self.fabric, lambda: self.ledger.spent(self.answered) > 0)
         with (
@@ -203,7 +206,8 @@ class Story:
                 on_step=lambda step, means: self._say("train", step, means),
             )
         self.epoch += 1
-        record = {"kind": "epoch", "epoch": self.epoch, "losses": losses}
+        seconds = round(time.monotonic() - began, 3)
+        record = {"kind": "epoch", "epoch": self.epoch, "losses": losses, "seconds": seconds}
         on_chief(self.fabric, lambda: self.home.record(record))
 
     def _measure(self, started: float, kind: str) -> None:
@@ -219,11 +223,17 @@ class Story:
         if people is not None:
             record["people_seconds"] = round(people, 3)
         if self.parts.test is not None:
-            tally, counted = self._tally()
+            known = on_chief(self.fabric, lambda: fitted(self.home, self.stage))
+            tempered = None if known is None else Tempered(known.temperature)
+            tally, counted = self._tally(tempered)
             record |= {"measured_on": self.parts.measured_on, **counted}
             if tally.total:  # nothing is left to measure once the whole target was bought
                 record |= self._numbers(tally)
                 on_chief(self.fabric, lambda: self._keep_confusion(tally))
+                if known is not None and tempered is not None and tempered.tally is not None:
+                    record["tempered"] = {**known._asdict(), **calibration(tempered.tally)}
+        memory = most_memory(self.fabric)
+        record |= {} if memory is None else {"memory": memory}
         record["seconds"] = round(self.seconds + time.monotonic() - started, 3)
         on_chief(self.fabric, lambda: self.home.record(record))
         if "accuracy" in record:
@@ -231,7 +241,7 @@ class Story:
             names = dict.fromkeys((first, "accuracy", "ece", "nll", "aurc"))
             self._say("measure", values={name: record[name] for name in names})
 
-    def _tally(self) -> tuple[Tally, dict[str, Any]]:
+    def _tally(self, tempered: Tempered | None) -> tuple[Tally, dict[str, Any]]:
         """Count the test set, and say how much of it was counted."""
         parts, test = self.parts, self.parts.test
         assert test is not None
@@ -239,6 +249,7 @@ class Story:
             "view": parts.views.test,
             "batch_size": self.plan.scoring_batch,
             "fabric": self.fabric,
+            "tempered": tempered,
         }
         if not parts.source.of_pixels:
             tally = evaluate(self.model, test, only=self._measured(), **how)
@@ -280,6 +291,7 @@ class Story:
         if on_chief(self.fabric, lambda: self.home.request(number)) is None:
             self.asking.choose(number)
         self.asking.note(number)
+        keep_snapshot(self.asking, number, self.epoch, number - 1)
         awaited = False
         while True:
             try:

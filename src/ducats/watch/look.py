@@ -45,6 +45,7 @@ class Watcher:
         lines = _lines(folder / "metrics.jsonl", wrong)
         stages = tuple(line for line in lines if line["kind"] == "stage")
         epochs = [line for line in lines if line["kind"] == "epoch"]
+        measured = [line for line in lines if line["kind"] in ("stage", "check")]
         epoch = max((int(line["epoch"]) for line in [*epochs, *stages]), default=0)
         phase = _phase(folder, epoch, plan, {int(one["epoch"]) for one in stages})
         people, seconds = None, max((one.get("people_seconds", 0.0) for one in stages), default=0.0)
@@ -73,7 +74,7 @@ class Watcher:
             bought=_rounds(folder / "labels"),
             stages=stages,
             losses=tuple(_losses(line) for line in epochs),
-            seconds=max((float(line["seconds"]) for line in lines if "seconds" in line), default=None),
+            seconds=max((float(line["seconds"]) for line in measured), default=None),
             people_seconds=seconds or None,
             round=people,
             left=left,

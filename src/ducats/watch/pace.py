@@ -35,13 +35,16 @@ class Pace:
         self._last = (epoch, when)
 
     def seconds(self, lines: Sequence[Record], epoch: int, begun: float | None) -> float | None:
-        """Seconds of an epoch: as seen, or else as recorded, or else since it began; None if nothing tells.
+        """Seconds of an epoch: as recorded, or else as seen, or else of all; None if nothing tells.
 
         Args:
             lines: what the run recorded.
             epoch: epochs that are done.
             begun: when it began. Good until the first question: later, pauses would count.
         """
+        each = [float(line["seconds"]) for line in lines if line["kind"] == "epoch" and "seconds" in line]
+        if each:
+            return median(each[-RECENT:])
         if self._seen:
             return median(self._seen)
         measured = [line for line in lines if line["kind"] in ("stage", "check") and line["epoch"] > 0]

@@ -6,7 +6,7 @@ from functools import cached_property
 
 import numpy as np
 
-from ducats.ledger.columns import Array, Columns
+from ducats.columns import Array, Columns
 
 LONG = ("position", "unit")  # columns that are mapped; the runs themselves are few, and in memory
 POSITIONS = 2**32  # a position is stored as uint32

@@ -1,0 +1,111 @@
+"""A temperature, held against a general optimiser; and what is counted at it."""
+
+import math
+
+import pytest
+import torch
+from scipy.optimize import minimize_scalar
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats.data import toy
+from ducats.data.streets import streets
+from ducats.data.views import View
+from ducats.domain import VOID
+from ducats.engine.evaluate import Tempered, evaluate, evaluate_maps
+from ducats.engine.processes import make_fabric
+from ducats.engine.tempering import BOUNDS, temperature
+from ducats.metrics import compute, count
+from ducats.models import Evidential, small_cnn, small_fcn
+from ducats.randomness import global_seed
+
+
+def drawn(count: int, classes: int, sharpness: float, seed: int) -> tuple[Tensor, Tensor]:
+    """Logits, and labels drawn from them as if they were so many times sharper."""
+    generator = torch.Generator().manual_seed(seed)
+    z = 2 * torch.randn(count, classes, generator=generator)
+    return z, torch.multinomial((sharpness * z).softmax(1), 1, generator=generator).squeeze(1)
+
+
+@pytest.mark.parametrize(("sharpness", "seed"), [(0.3, 0), (1.0, 1), (2.5, 2), (0.1, 3)])
+def test_the_temperature_is_the_likeliest_one(sharpness: float, seed: int) -> None:
+    z, labels = drawn(400, 5, sharpness, seed)
+
+    def nll(log_t: float) -> float:
+        return float(F.cross_entropy(z.double() / math.exp(log_t), labels))
+
+    wanted = minimize_scalar(nll, bounds=(-3, 3), method="bounded", options={"xatol": 1e-9})
+    found = temperature(z, labels)
+    assert found is not None
+    assert math.log(found) == pytest.approx(wanted.x, abs=1e-6)
+    assert found == pytest.approx(1 / sharpness, rel=0.35)  # it is what the labels were drawn with
+
+
+def test_labels_that_any_certainty_would_fit_end_at_the_bounds() -> None:
+    z = torch.eye(4).repeat(2, 1)
+    right, wrong = torch.arange(4).repeat(2), (torch.arange(4) + 1).repeat(2) % 4
+    assert temperature(z, right) == pytest.approx(BOUNDS[0])
+    assert temperature(z, wrong) == pytest.approx(BOUNDS[1])
+
+
+def test_too_few_labels_give_no_temperature() -> None:
+    z, labels = drawn(9, 3, 1.0, 0)
+    labels = torch.tensor([0, 1, 0, 1, 2, 0, 1, 2, 2])
+    assert temperature(z, labels) is not None
+    assert temperature(z[:4], labels[:4]) is None  # four labels
+    assert temperature(z, labels.masked_fill(torch.arange(9) > 3, VOID)) is None
+    assert temperature(z, torch.zeros_like(labels)) is None  # one class
+    void = torch.cat([labels, torch.tensor([VOID])])
+    assert temperature(torch.cat([z, 99 * z[:1]]), void) == temperature(z, labels)
+
+
+def test_images_are_counted_at_both_temperatures_in_one_pass() -> None:
+    test = toy(pool=5).test
+    assert test is not None
+    with global_seed(0, "model"):
+        model = Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+    cold = Tempered(0.25)
+    how = {"view": View(), "batch_size": 7, "fabric": make_fabric("cpu")}
+    tally = evaluate(model, test, tempered=cold, **how)  # type: ignore[arg-type]
+    plain = evaluate(model, test, **how)  # type: ignore[arg-type]
+    assert compute(tally) == compute(plain)
+    with torch.no_grad():
+        z = model(test.images.pixels[:].float() / 255).z.double()
+    wanted = compute(count((z / 0.25).log_softmax(1), test.labels[:]))
+    assert cold.tally is not None
+    assert compute(cold.tally) == pytest.approx(wanted, rel=1e-6)
+    assert compute(cold.tally)["nll"] != pytest.approx(compute(tally)["nll"], rel=1e-3)
+
+
+@pytest.mark.parametrize("flip", [False, True])
+def test_maps_are_tempered_before_they_are_averaged(flip: bool) -> None:
+    test = streets(source=1, pool=1, test=3, height=16, width=32).test
+    assert test is not None
+    with global_seed(0, "model"):
+        model = Evidential(small_fcn(classes=len(test.classes), channels=3, width=8))
+    warm = Tempered(3.0)
+    evaluate_maps(
+        model,
+        test,
+        view=View(),
+        batch_size=2,
+        fabric=make_fabric("cpu"),
+        resolution="network",
+        flip=flip,
+        tempered=warm,
+    )
+    pixels = test.images.pixels[:].float() / 255
+    model.eval()
+
+    def probability(images: Tensor) -> Tensor:
+        with torch.no_grad():
+            z = F.interpolate(model(images).z, (16, 32), mode="bilinear", align_corners=True)
+        return (z.double() / 3).softmax(1)
+
+    p = probability(pixels)
+    p = (p + probability(pixels.flip(-1)).flip(-1)) / 2 if flip else p
+    assert warm.tally is not None
+    found, wanted = compute(warm.tally), compute(count(p.log(), test.labels[:].long()))
+    assert {name: found[name] for name in ("nll", "brier", "ece")} == pytest.approx(
+        {name: wanted[name] for name in ("nll", "brier", "ece")}, rel=1e-4
+    )

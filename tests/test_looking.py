@@ -1,0 +1,309 @@
+"""What runs leave to be looked at, and that leaving it changes nothing."""
+
+import math
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from scipy.optimize import minimize_scalar
+from scipy.special import logsumexp
+from torch import Tensor, nn
+
+import ducats
+from conftest import Runner, quick, quick_pixels
+from ducats import records, snapshots
+from ducats.assemble import assemble
+from ducats.data import toy
+from ducats.data.streets import streets
+from ducats.domain import UNLABELLED, VOID, Images
+from ducats.engine.processes import make_fabric
+from ducats.errors import UserError
+from ducats.ledger import Request
+from ducats.parts import describe
+from ducats.run import looking, run
+from ducats.run.looking import fitted, keep_pictures
+from ducats.rundir import RunDir
+
+
+def same_bits(one: RunDir, two: RunDir) -> None:
+    """The same labels and the same weights, momentum included."""
+    assert list(one.bought().entries()) == list(two.bought().entries())
+    for name in ("model.safetensors", "requests/round-01.npz", "requests/round-02.npz"):
+        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
+    kept = [torch.load(home.folder / "checkpoint.pt", weights_only=True)["optimiser"] for home in (one, two)]
+    states = [[s["momentum_buffer"] for s in state["state"].values()] for state in kept]
+    assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
+
+
+@pytest.mark.parametrize("method", ["duc", "random", "coreset"])
+def test_snapshots_of_images_change_no_bit(run_quickly: Runner, method: str) -> None:
+    views = "views.scoring={crop: random, pad: 1}"
+    without, with_ = (
+        run_quickly(views, f"engine.snapshot={most}", method=method, folder=str(most)) for most in (0, 3000)
+    )
+    same_bits(without, with_)
+    assert not (without.folder / "snapshots").exists()
+    assert [one.round for one in snapshots.read(with_.folder)] == [1, 2, 0]
+
+
+@pytest.mark.parametrize("settings", [(), ("task.unit=region", "query={name: random}"), ("task.unit=image",)])
+def test_snapshots_of_pixels_change_no_bit(run_pixels: Runner, settings: tuple[str, ...]) -> None:
+    budget = ("ask={budget: 2, rounds: null, after: [1, 2]}",) if "task.unit=image" in settings else ()
+    without, with_ = (
+        run_pixels(*settings, *budget, f"engine.snapshot={most}", folder=str(most)) for most in (0, 300)
+    )
+    same_bits(without, with_)
+    assert [one.round for one in snapshots.read(with_.folder)] == [1, 2, 0]
+
+
+class Restless(nn.Module):
+    """Draws at random and keeps batch statistics, also when it does not train; counts its training."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(3)
+        self.head = nn.Linear(3, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        torch.rand(1)
+        logits: Tensor = self.head(self.norm(images).mean((2, 3)))
+        return logits
+
+
+def test_a_model_that_draws_at_random_is_left_as_it_was(tmp_path: Path) -> None:
+    shift, homes, draws = toy(), list[RunDir](), list[float]()
+    truth = shift.truth
+    assert truth is not None
+    torch.manual_seed(3)
+    model = Restless()
+    for most in (0, 50):
+        torch.manual_seed(5)
+        parts = ducats.Parts(
+            model,
+            shift.source,
+            shift.pool,
+            ducats.oracles.Truth(truth),
+            query=ducats.queries.QUERIES["random"],
+        )
+        plan = ducats.Plan(
+            epochs=2, ask_after=(0, 1), budget=(3, 3), batch_size=8, steps_per_epoch=2, snapshot=most
+        )
+        fabric = make_fabric("cpu")
+        homes.append(run(parts, plan, tmp_path / str(most), fabric=fabric))
+        draws.append(float(torch.rand(1)))
+    assert draws[0] == draws[1]
+    same_bits(*homes)
+    assert len(snapshots.read(homes[1].folder)) == 3
+    # A folder is the same run's whatever it leaves to be looked at.
+    assert describe(parts, plan) == describe(parts, replace(plan, snapshot=0))
+    with pytest.raises(UserError, match="snapshot must be a number of samples"):
+        run(parts, replace(plan, snapshot=-1), tmp_path / "no")
+
+
+def test_how_much_is_looked_at_is_not_who_a_run_is() -> None:
+    assert quick("engine.snapshot=7").digest() == quick().digest()
+    assert quick_pixels("engine.snapshot=0").identity() == quick_pixels().identity()
+
+
+def test_what_a_run_of_images_leaves(run_quickly: Runner) -> None:
+    home = run_quickly("engine.snapshot=60")
+    first, second, end = snapshots.read(home.folder)
+    assert [(one.round, one.epoch) for one in (first, second, end)] == [(1, 1), (2, 2), (0, 4)]
+    ledger, shift = home.bought(), toy()
+    for one, known in ((first, 0), (second, 1), (end, 2)):
+        assert (one.pool, one.source) == (len(shift.pool), len(shift.source))
+        assert (one.sampled[one.target].sum(), one.sampled[~one.target].sum()) == (60, 20)
+        targets = ledger.targets(known)
+        np.testing.assert_array_equal(one.label[one.target], targets[one.image[one.target].tolist()])
+        np.testing.assert_array_equal(one.known, one.target & (one.label != UNLABELLED))
+        np.testing.assert_array_equal(
+            one.image[one.target & one.sampled], first.image[first.target & first.sampled]
+        )
+        np.testing.assert_array_equal(
+            one.label[~one.target], shift.source.labels[one.image[~one.target].tolist()]
+        )
+    for one in (first, second):
+        picks = snapshots.picks(home.folder, one.round)
+        assert picks is not None
+        assert sorted(one.image[one.picked].tolist()) == sorted(picks.image.tolist())
+        assert one.z.shape == (10, 4)
+    assert not end.picked.any()
+    kept = {i for i in range(len(shift.pool)) if snapshots.picture(home.folder, i) is not None}
+    assert kept == {*ledger.targets().ge(0).nonzero().flatten().tolist()}
+    assert snapshots.keys(home.folder) == list(shift.pool.keys)
+    assert snapshots.sizes(home.folder) is None
+
+
+def test_what_a_run_of_pixels_leaves(run_pixels: Runner) -> None:
+    home = run_pixels("engine.snapshot=200", "task.unit=region")
+    first, second, end = snapshots.read(home.folder)
+    pool = streets(source=6, pool=5, test=3, height=16, width=32).pool
+    assert pool.void is not None
+    assert first.pool == int((pool.void[:] == 0).sum()) < 5 * 16 * 32
+    assert sorted(set(first.image[first.target].tolist())) == [0, 1, 2, 3, 4]
+    maps = {number: home.bought() for number in (0, 1, 2)}
+    for one, rounds in ((first, 0), (second, 1), (end, 2)):
+        assert one.sampled[one.target].sum() == 200
+        for image in range(5):
+            bought = maps[rounds].of(image, rounds)
+            known = dict(zip(bought.position.tolist(), bought.label.tolist(), strict=True))
+            rows = one.target & (one.image == image)
+            wanted = [known.get(at, UNLABELLED) for at in one.position[rows].tolist()]
+            assert one.label[rows].tolist() == wanted
+    assert second.known.sum() > 0
+    for one in (first, second):
+        picks = snapshots.picks(home.folder, one.round)
+        assert picks is not None
+        asked = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
+        rows = zip(one.image[one.picked].tolist(), one.position[one.picked].tolist(), strict=True)
+        assert sorted(rows) == asked  # few enough for all of them
+    found = snapshots.sizes(home.folder)
+    assert found is not None
+    assert found.tolist() == [[16, 32]] * 5
+    assert sum(snapshots.picture(home.folder, image) is not None for image in range(5)) == 5
+
+
+def test_images_that_are_bought_whole_are_pictured(
+    run_pixels: Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "POOL_MAPS", 2)
+    monkeypatch.setattr(looking, "MAP_PICTURES", 1)
+    home = run_pixels("task.unit=image", "ask={budget: 4, rounds: null, after: [1, 2]}")
+    bought = [set(home.bought().counts(n).nonzero().flatten().tolist()) for n in (1, 2)]
+    kept = {image for image in range(5) if snapshots.picture(home.folder, image) is not None}
+    assert len(kept) == 2  # one of each round
+    assert len(kept & bought[0]) == 1
+    assert kept <= bought[1]
+    for one in snapshots.read(home.folder):
+        assert len(set(one.image[one.target].tolist())) <= 2
+
+
+def reference(z: np.ndarray, labels: np.ndarray) -> float:
+    def nll(log_t: float) -> float:
+        scaled = z / math.exp(log_t)
+        return float((logsumexp(scaled, 1) - scaled[np.arange(len(z)), labels]).mean())
+
+    bounds = (math.log(0.05), math.log(20))
+    return math.exp(minimize_scalar(nll, bounds=bounds, method="bounded", options={"xatol": 1e-10}).x)
+
+
+@pytest.mark.parametrize("pixels", [False, True])
+def test_stages_tell_the_same_model_tempered(run_quickly: Runner, run_pixels: Runner, pixels: bool) -> None:
+    home = (run_pixels if pixels else run_quickly)(method="random")  # which buys several classes at once
+    stages, shots = home.stages(), snapshots.read(home.folder)
+    assert ["tempered" in stage for stage in stages] == [False, True, True]
+    truth = {(e.round, e.key, e.position): e.label for e in home.bought().entries()}
+    keys = snapshots.keys(home.folder)
+    z, labels = np.zeros((0, shots[0].z.shape[1])), list[int]()
+    for shot, stage in zip(shots, stages[1:], strict=False):
+        z = np.concatenate([z, shot.z.astype(np.float64)])
+        rows = zip(shot.image[shot.z_of].tolist(), shot.position[shot.z_of].tolist(), strict=True)
+        labels += [truth[shot.round, keys[image], position] for image, position in rows]
+        told = stage["tempered"]
+        assert told["labels"] == len(labels)
+        assert told["temperature"] == pytest.approx(reference(z, np.array(labels)), rel=1e-4)
+        assert sum(told["reliability"]["count"]) == sum(stage["reliability"]["count"])
+        assert told.keys() == {"temperature", "labels", "ece", "nll", "brier", "reliability"}
+        warmer, before = told["temperature"] > 1, np.nanmean(_confidence(stage))
+        assert (np.nanmean(_confidence(told)) < before) == warmer
+
+
+def _confidence(told: dict[str, Any]) -> list[float]:
+    """Of each position counted."""
+    bins = told["reliability"]
+    return [c for n, c in zip(bins["count"], bins["confidence"], strict=True) if n for _ in range(n)]
+
+
+def test_void_and_what_was_never_answered_tell_no_temperature(run_quickly: Runner) -> None:
+    home = run_quickly(method="random")
+    whole = fitted(home, 2)
+    assert whole is not None
+    assert whole.labels == 20
+    assert fitted(home, 0) is None
+    path = home.folder / "labels" / "round-02.npz"
+    first = snapshots.picks(home.folder, 2)
+    assert first is not None
+    path.unlink()
+    one = fitted(home, 2)
+    assert one is not None
+    assert one.labels == 10
+    ledger = home.bought()
+    fewer = torch.from_numpy(first.image[:4].copy()), torch.zeros(4, dtype=torch.long)
+    ledger.append(Request(2, *fewer), torch.tensor([VOID, *first.label[1:4].tolist()]))
+    some = fitted(home, 2)
+    assert some is not None
+    assert some.labels == 13
+    snapshots.path_of(home.folder, 1).unlink()
+    assert fitted(home, 2) is None  # three labels are too few
+
+
+def test_records_have_seconds_and_memory(run_quickly: Runner) -> None:
+    home = run_quickly("engine.snapshot=0")
+    lines = records.read(home.metrics)
+    epochs = [line for line in lines if line["kind"] == "epoch"]
+    assert [line["epoch"] for line in epochs] == [1, 2, 3, 4]
+    assert all(line["seconds"] >= 0 for line in epochs)
+    assert sum(line["seconds"] for line in epochs) <= home.stages()[-1]["seconds"] + 0.01
+    assert all(stage["memory"] > 2**22 for stage in home.stages())
+    assert not any("tempered" in stage for stage in home.stages())  # it would need snapshots
+
+
+def test_a_snapshot_that_was_lost_is_not_made_of_a_later_model(tmp_path: Path) -> None:
+    """Once a round was answered, the model that asked is gone."""
+    config = quick()
+    parts, plan = assemble(config, RunDir(tmp_path / "run"))
+    fabric = make_fabric("cpu")
+    stopped = replace(plan, epochs=plan.epochs)
+    home = run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
+    snapshots.path_of(home.folder, 1).unlink()
+    (home.folder / "model.safetensors").unlink()
+    run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
+    assert home.finished
+    assert [one.round for one in snapshots.read(home.folder)] == [2, 0]
+
+
+def test_pictures_are_small_and_whole(tmp_path: Path) -> None:
+    home = RunDir(tmp_path)
+    generator = torch.Generator().manual_seed(0)
+
+    def drawn(channels: int, tall: int, wide: int) -> Images:
+        pixels = torch.randint(256, (2, channels, tall, wide), generator=generator, dtype=torch.uint8)
+        return Images(("a", "b"), pixels)
+
+    keep_pictures(home, drawn(1, 20, 30), [0])
+    path = snapshots.picture(tmp_path, 0)
+    assert path is not None
+    assert path.suffix == ".png"
+    with Image.open(path) as shown:
+        assert shown.size == (30, 20)
+    before = path.read_bytes()
+    keep_pictures(home, drawn(1, 20, 30), [0])
+    assert path.read_bytes() == before  # one that is there is left
+    keep_pictures(home, drawn(3, 400, 200), [1])
+    path = snapshots.picture(tmp_path, 1)
+    assert path is not None
+    assert path.suffix == ".jpg"
+    with Image.open(path) as shown:
+        assert (shown.size, shown.format) == ((80, 160), "JPEG")
+    assert path.stat().st_size < 20_000
+    # What cannot be shown, or is gone, is left out.
+    keep_pictures(RunDir(tmp_path / "other"), drawn(2, 20, 30), [0])
+    gone = replace(drawn(3, 20, 30), files=(tmp_path / "gone.png",) * 2)
+    keep_pictures(RunDir(tmp_path / "other"), gone, [0])
+    assert snapshots.picture(tmp_path / "other", 0) is None
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("make", [quick, quick_pixels])
+def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:
+    config = make("engine.device=cuda", "engine.precision=32-true")
+    parts, plan = assemble(config, RunDir(tmp_path / "run"))
+    fabric = make_fabric("cuda")
+    home = run(parts, plan, tmp_path / "run", fabric=fabric, identity=config.identity())
+    assert [one.round for one in snapshots.read(home.folder)] == [1, 2, 0]
+    assert list((home.folder / "snapshots" / "pictures").iterdir())
+    assert all(stage["memory"] > 0 for stage in home.stages())

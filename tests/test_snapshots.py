@@ -1,0 +1,155 @@
+"""Snapshots on disk: what was written is read, and what is broken is said."""
+
+import json
+import subprocess
+import sys
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ducats import snapshots
+from ducats.errors import UserError
+from ducats.ledger import Ledger, Request
+from ducats.snapshots import Snapshot
+
+
+def small(number: int, rows: int = 3) -> Snapshot:
+    """A snapshot of some rows, numbers that come back as they are in the types that are stored."""
+    ramp = np.arange(rows)
+    flags = dict.fromkeys(("target", "sampled", "picked", "known"), ramp % 2 == 0)
+    whole = dict.fromkeys(("image", "position", "label", "guess"), ramp)
+    names = ("probability", "entropy", "u_dis", "u_data", "log_u_dis", "log_alpha0")
+    return Snapshot(
+        round=number,
+        epoch=7,
+        pool=rows,
+        source=0,
+        **flags,
+        **whole,
+        **dict.fromkeys(names, ramp / 4),
+        top=np.stack([ramp, ramp + 1], 1),
+        log_alpha=np.stack([ramp + 0.5, ramp], 1),
+        features_of=np.array([0, 2]),
+        features=np.array([[1.5], [-1.5]]),
+        explained=np.array([1.0]),
+        z_of=np.array([2]),
+        z=np.array([[0.25, 2.0, -1.0]]),
+    )
+
+
+def test_what_was_written_is_read_in_the_order_of_time(tmp_path: Path) -> None:
+    assert snapshots.read(tmp_path) == []
+    for number in (0, 100, 2, 11, 1):
+        snapshots.write(tmp_path, small(number, 3 + number))
+    found = snapshots.read(tmp_path)
+    assert [one.round for one in found] == [1, 2, 11, 100, 0]
+    for one in found:
+        for field in fields(Snapshot):
+            np.testing.assert_array_equal(
+                getattr(one, field.name), getattr(small(one.round, len(one)), field.name)
+            )
+    assert (found[0].epoch, found[0].pool, len(found[0])) == (7, 4, 4)
+    kinds = {
+        name: getattr(found[0], name).dtype for name in ("target", "image", "guess", "u_dis", "features", "z")
+    }
+    assert [str(kind) for kind in kinds.values()] == [
+        "bool",
+        "int32",
+        "int16",
+        "float32",
+        "float16",
+        "float32",
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"label": np.arange(2)},
+        {"top": np.zeros((4, 2))},
+        {"features_of": np.array([0])},
+        {"z_of": np.array([3])},
+        {"explained": np.array([0.5, 0.5])},
+    ],
+)
+def test_columns_that_do_not_belong_together_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+    snapshots.write(tmp_path, replace(small(1), **wrong))
+    with pytest.raises(UserError, match=r"round-01.npz cannot be read .*: remove it"):
+        snapshots.read(tmp_path)
+
+
+def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+    snapshots.write(tmp_path, small(1))
+    snapshots.write(tmp_path, small(0))
+    path = snapshots.path_of(tmp_path, 0)
+    whole = path.read_bytes()
+    for broken in (b"", whole[:200], whole[:-50], whole.replace(b"u_dis", b"U_dis")):
+        path.write_bytes(broken)
+        with pytest.raises(UserError, match=r"end.npz cannot be read .*: remove it"):
+            snapshots.read(tmp_path)
+
+
+def test_picks_are_what_the_ledger_holds(tmp_path: Path) -> None:
+    assert snapshots.picks(tmp_path, 1) is None
+    ledger = Ledger(tmp_path / "labels", ["a", "b", "c"], [[2, 3]] * 3)
+    # All of the third image at once, then a unit of two pixels and one of one, then another of the third.
+    image = torch.tensor([2, 2, 2, 2, 2, 2, 0, 0, 0])
+    position = torch.tensor([0, 1, 2, 3, 4, 5, 4, 1, 0])
+    labels = torch.tensor([0, 1, 2, 3, 4, -2, 1, 1, 0])
+    ledger.append(Request(1, image, position, torch.tensor([6, 2, 1])), labels)
+    ledger.append(Request(2, torch.tensor([1]), torch.tensor([3])), torch.tensor([200]))
+    first, second = snapshots.picks(tmp_path, 1), snapshots.picks(tmp_path, 2)
+    assert first is not None
+    assert second is not None
+    assert first.image.tolist() == image.tolist()
+    assert first.position.tolist() == position.tolist()
+    assert first.label.tolist() == labels.tolist()
+    assert (second.image.tolist(), second.position.tolist(), second.label.tolist()) == ([1], [3], [200])
+    assert snapshots.picks(tmp_path, 3) is None
+    (tmp_path / "labels" / "round-02.npz").write_bytes(b"no file of ours")
+    with pytest.raises(UserError, match=r"round-02.npz cannot be read .*: restore it"):
+        snapshots.picks(tmp_path, 2)
+
+
+def test_names_and_sizes_of_the_pool(tmp_path: Path) -> None:
+    assert snapshots.keys(tmp_path) == []
+    assert snapshots.sizes(tmp_path) is None
+    path = tmp_path / "pool.json"
+    path.write_text(json.dumps(["a", "ü"]))
+    assert snapshots.keys(tmp_path) == ["a", "ü"]
+    assert snapshots.sizes(tmp_path) is None
+    for shape in ({"size": [2, 3]}, {"sizes": [[2, 3], [2, 3]]}):
+        path.write_text(json.dumps({"resolution": "network", **shape, "keys": ["a", "b"]}))
+        assert snapshots.keys(tmp_path) == ["a", "b"]
+        found = snapshots.sizes(tmp_path)
+        assert found is not None
+        assert found.tolist() == [[2, 3], [2, 3]]
+    for broken in ("[", "3", "{}"):
+        path.write_text(broken)
+        with pytest.raises(UserError, match=r"pool.json was spoilt .*: restore it"):
+            snapshots.keys(tmp_path)
+
+
+def test_pictures_are_found_by_their_place_in_the_pool(tmp_path: Path) -> None:
+    for image, kind in ((3, "png"), (1234567, "jpg")):
+        path = snapshots.picture_path(tmp_path, image, kind)  # type: ignore[arg-type]
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+    found = [snapshots.picture(tmp_path, image) for image in (3, 1234567, 4)]
+    assert [path and path.name for path in found] == ["000003.png", "1234567.jpg", None]
+
+
+def test_snapshots_are_read_without_torch(tmp_path: Path) -> None:
+    snapshots.write(tmp_path, small(1))
+    code = (
+        "import sys; from pathlib import Path; from ducats import snapshots;"
+        "print(len(snapshots.read(Path(sys.argv[1]))), 'torch' in sys.modules)"
+    )
+    said = subprocess.run(
+        [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+    )
+    assert said.stdout.split() == ["1", "False"]
