@@ -1,0 +1,150 @@
+"""Figure 3b: is a confidence of 80% right in 80%? Before the first labels, at the end, with a temperature."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.patches import Patch
+
+from ducats.errors import UserError
+from ducats.figures.drawing import Asked, Drawing
+from ducats.figures.numbers import Spread, number, reliability
+from ducats.figures.runs import Runs
+from ducats.figures.style import COLOURS, INK, Look, looks, short
+
+BARS = {"first stage": (0.4, ""), "last stage": (1.0, ""), "last, with a temperature": (0.8, "//")}
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One moment of a method, its seeds pooled.
+
+    Args:
+        title: which moment.
+        records: one per seed, with ``ece`` and ``reliability``.
+    """
+
+    title: str
+    records: tuple[Mapping[str, Any], ...]
+
+    @property
+    def ece(self) -> Spread | None:
+        """Calibration error over seeds, a share."""
+        known = [value for record in self.records if (value := number(record, "ece")) is not None]
+        return Spread.of(known) if known else None
+
+    @property
+    def count(self) -> int:
+        """Predictions that were measured, of all seeds."""
+        return sum(b.count for b in reliability(self.records))
+
+
+def moments(runs: Runs) -> list[Panel]:
+    """First stage, last stage, and the last with a temperature, of the seeds of one method."""
+    measured = [run for run in runs if any("reliability" in stage for stage in run.stages)]
+    chosen = [run for run in measured if run.finished] or measured
+    stages = [[stage for stage in run.stages if "reliability" in stage] for run in chosen]
+    if not stages:
+        return []
+    found = [Panel(_spent([run[0] for run in stages]), tuple(run[0] for run in stages))]
+    if any(len(run) > 1 for run in stages):
+        last = [run[-1] for run in stages]
+        found.append(Panel(_spent(last), tuple(last)))
+        tempered = [stage["tempered"] for stage in last if "reliability" in (stage.get("tempered") or {})]
+        if tempered:
+            found.append(Panel("softmax with a temperature", tuple(tempered)))
+    return found
+
+
+def calibration(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure is asked alike
+    """A row per method: reliability before and after; below, the errors of all of them side by side."""
+    methods = list(dict.fromkeys(run.method for run in runs))
+    rows = {name: found for name in methods if (found := moments([r for r in runs if r.method == name]))}
+    if not rows:
+        raise UserError(
+            "no run was measured on a test set, so calibration is not known: set evaluation.images"
+        )
+    look = looks(list(rows))
+    most = max(len(found) for found in rows.values())
+    bars = len(rows) > 1
+    # One panel for each method: beside each other, not below.
+    lines, columns = (len(rows), most) if most > 1 else (1, len(rows))
+
+    def draw(figure: Figure) -> None:
+        grid = figure.add_gridspec(lines + bars, columns)
+        for line, (name, found) in enumerate(rows.items()):
+            for place, panel in enumerate(found):
+                axes = figure.add_subplot(grid[line, place] if most > 1 else grid[0, line])
+                _reliability(axes, panel, look[name])
+                if place == 0:
+                    axes.set_ylabel(f"{name}\naccuracy, %")
+        if bars:
+            _bars(figure.add_subplot(grid[lines, :]), rows, look)
+
+    said = "; ".join(
+        f"{name}, {p.title}: ECE {_percent(p.ece)}" for name, found in rows.items() for p in found
+    )
+    title = "Calibration: accuracy against confidence"
+    size = (2.75 * columns + 0.3, 2.6 * lines + (2.2 if bars else 0))
+    return Drawing(draw, size, title, f"{title}. {said}.")
+
+
+def _reliability(axes: Axes, panel: Panel, look: Look) -> None:
+    bins = reliability(panel.records)
+    total = sum(b.count for b in bins)
+    upper = max(len(record["reliability"]["upper"]) for record in panel.records)
+    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
+    x, y = [100 * b.confidence for b in bins], [100 * b.accuracy for b in bins]
+    shares = [b.count / total for b in bins]
+    axes.bar(x, [100 * share for share in shares], width=70 / upper, color=INK, alpha=0.13, linewidth=0)
+    axes.vlines(x, y, x, color=look.colour, alpha=0.6, linewidth=1.2)
+    # A bin of three predictions says little, so its point is small.
+    sizes = [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares]
+    axes.scatter(x, y, s=sizes, color=look.colour, marker=look.marker, linewidths=0, zorder=3, clip_on=False)
+    axes.set(xlim=(0, 102), ylim=(0, 104), xlabel="confidence, %")
+    axes.set_title(f"{panel.title}\nECE {_percent(panel.ece)}, n={short(total)}", fontsize=9)
+    axes.set_xticks([0, 50, 100])
+
+
+def _bars(axes: Axes, rows: Mapping[str, Sequence[Panel]], look: Mapping[str, Look]) -> None:
+    """Errors of each method: first stage, last stage, with a temperature."""
+    most = max(len(panels) for panels in rows.values())
+    for line, (name, panels) in enumerate(rows.items()):
+        for place, (panel, (alpha, hatch)) in enumerate(zip(panels, BARS.values(), strict=False)):
+            error = panel.ece
+            if error is None:
+                continue
+            at, colour = line + 0.27 * (place - (most - 1) / 2), look[name].colour
+            axes.bar(at, 100 * error.mean, 0.25, color=colour, alpha=alpha, hatch=hatch, edgecolor="white")
+            axes.text(at, 100 * error.mean, f"{100 * error.mean:.1f}", ha="center", va="bottom", fontsize=8)
+            if error.deviation is not None:
+                axes.errorbar(at, 100 * error.mean, 100 * error.deviation, color=INK, elinewidth=1, capsize=2)
+    axes.set(ylabel="ECE, %", xlim=(-0.6, len(rows) - 0.4))
+    axes.set_xticks(range(len(rows)), list(rows))
+    axes.grid(visible=False, axis="x")
+    if most > 1:
+        patches = [
+            Patch(facecolor=COLOURS[-1], alpha=alpha, hatch=hatch, edgecolor="white", label=name)
+            for name, (alpha, hatch) in list(BARS.items())[:most]
+        ]
+        axes.legend(
+            handles=patches, frameon=False, fontsize=8, ncols=3, loc="lower center", bbox_to_anchor=(0.5, 1.0)
+        )
+
+
+def _spent(stages: Sequence[Mapping[str, Any]]) -> str:
+    labels = Spread.of([float(stage["labels"]) for stage in stages]).mean
+    return "before any label" if labels == 0 else f"{short(labels)} labels"
+
+
+def _percent(value: Spread | None) -> str:
+    if value is None:
+        return "–"
+    return (
+        f"{100 * value.mean:.1f}"
+        + ("" if value.deviation is None else f" ± {100 * value.deviation:.1f}")
+        + "%"
+    )

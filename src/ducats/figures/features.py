@@ -1,0 +1,73 @@
+"""Where the picks of each question lie among pool and source, in the two strongest principal components."""
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ducats.errors import UserError
+from ducats.figures.drawing import Asked, Drawing, panels
+from ducats.figures.points import PICKED, SOURCE, TARGET, marked, ringed, scatter
+from ducats.figures.runs import Runs, only, questions_of
+from ducats.snapshots import Snapshot
+
+LOOKS = {  # of a row: marker and colour
+    "source": ("s", SOURCE),
+    "target": ("o", TARGET),
+    "bought before": ("o", "none"),
+    "picked": ("D", PICKED),
+}
+
+
+def features(runs: Runs, asked: Asked) -> Drawing:
+    """A panel per question; components are the question's own, so that axes change from panel to panel."""
+    run = only(runs, "features")
+    questions = questions_of(run, asked.round)
+    if any(found.features.shape[1] < 2 for found in questions):
+        raise UserError(f"{run.folder} kept no features: its model tells none, so there is no space to draw")
+    columns = min(3, len(questions))
+
+    def draw(figure: Figure) -> None:
+        for axes, found in zip(panels(figure, len(questions), columns), questions, strict=True):
+            _panel(axes, found)
+        handles = [
+            Line2D(
+                [],
+                [],
+                linestyle="",
+                marker=marker,
+                markersize=5,
+                markerfacecolor=colour,
+                markeredgecolor=PICKED if colour == "none" else "none",
+                label=name,
+            )
+            for name, (marker, colour) in LOOKS.items()
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
+
+    title = "Where the picks lie among pool and source"
+    told = "; ".join(
+        f"round {found.round}: {int(found.picked[found.features_of].sum()):,} of {int(found.picked.sum()):,} "
+        f"picks shown, the two components explain {found.explained[:2].sum():.0%}"
+        for found in questions
+    )
+    size = (max(2.7 * columns + 0.2, 4.2), 2.7 * -(-len(questions) // columns) + 0.5)
+    return Drawing(draw, size, title, f"{title}. {told}.")
+
+
+def _panel(axes: Axes, found: Snapshot) -> None:
+    rows = found.features_of
+    x, y = (found.features[:, place].astype(np.float32) for place in (0, 1))
+    target, picked, known = found.target[rows], found.picked[rows], found.known[rows]
+    scatter(axes, x[~target], y[~target], SOURCE, "s", 6)
+    plain = target & ~picked & ~known
+    scatter(axes, x[plain], y[plain], TARGET, "o", 6)
+    ringed(axes, x[known], y[known], 18)
+    marked(axes, x[picked], y[picked], marker="D", size=22)
+    shown, asked = int(picked.sum()), int(found.picked.sum())
+    picks = f"{asked:,} picked" if shown == asked else f"{shown:,} of {asked:,} picks"
+    counts = f"{int((~target).sum()):,} source, {int(target.sum()):,} target"
+    axes.set_title(f"round {found.round}: {picks}\n{counts}", fontsize=9)
+    axes.set_xlabel(f"component 1 ({found.explained[0]:.0%} of variance)", fontsize=9)
+    axes.set_ylabel(f"component 2 ({found.explained[1]:.0%})", fontsize=9)
+    axes.tick_params(labelsize=8)

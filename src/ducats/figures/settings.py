@@ -1,0 +1,106 @@
+"""Settings by their dotted keys, and runs that differ in one of them only."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from ducats.errors import UserError
+from ducats.figures.numbers import number
+from ducats.figures.runs import RunLike, Runs, of_pixels
+
+# What a knob is where nobody gave it: by its key, and the names of the parts that have it.
+USUAL: Mapping[str, tuple[tuple[str, ...], float]] = {
+    "query.knobs.kappa": (("duc", "spread", "euq"), 10.0),
+    "objective.knobs.beta": (("duc",), 1.0),
+    "objective.knobs.lambda_": (("duc",), 0.05),
+}
+LAMBDA_OF_PIXELS = 0.01
+
+
+@dataclass(frozen=True)
+class Line:
+    """Runs that differ in nothing but what is drawn, and their seeds.
+
+    Args:
+        label: in what they differ from the other lines; empty if there is one.
+        runs: measured ones.
+    """
+
+    label: str
+    runs: tuple[RunLike, ...]
+
+
+def setting(run: RunLike, key: str) -> Any:
+    """The value of a dotted key; of a knob that was not given the usual one; None if there is none."""
+    value: Any = run.config
+    for part in key.split("."):
+        value = value.get(part) if isinstance(value, Mapping) else None
+    if value is None and key in USUAL:
+        names, usual = USUAL[key]
+        if setting(run, f"{key.partition('.')[0]}.name") in names:
+            return LAMBDA_OF_PIXELS if key.endswith("lambda_") and of_pixels(run) else usual
+    return value
+
+
+def lines(runs: Runs, drawn: Sequence[str], figure: str) -> list[Line]:
+    """Measured runs, apart by every setting that is not drawn.
+
+    Args:
+        runs: some that were not measured are left out; those under way too, if any is finished.
+        drawn: dotted keys, or beginnings of them.
+        figure: its name, for the error if no run is left.
+    """
+    measured = [run for run in runs if score(run) is not None]
+    chosen = [run for run in measured if run.finished] or measured
+    if not chosen:
+        raise UserError(
+            f"no run was measured on a test set, so `ducats figure {figure}` has nothing to draw: "
+            "set evaluation.images"
+        )
+    groups: dict[str, list[RunLike]] = {}
+    rests: dict[str, dict[str, str]] = {}
+    for run in chosen:
+        others = rest(run, drawn)
+        key = json.dumps(others, sort_keys=True)
+        groups.setdefault(key, []).append(run)
+        rests[key] = others
+    differing = [
+        name
+        for name in dict.fromkeys(name for others in rests.values() for name in others)
+        if len({others.get(name) for others in rests.values()}) > 1
+    ]
+    return [Line(_label(rests[key], differing), tuple(group)) for key, group in groups.items()]
+
+
+def score(run: RunLike) -> float | None:
+    """What the run is ranked by, at its last stage."""
+    return number(run.stages[-1], run.kind.headline) if run.stages else None
+
+
+def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Every setting by its dotted key, as text."""
+    found: dict[str, str] = {}
+    for key, value in config.items():
+        if isinstance(value, Mapping):
+            found |= flat(value, f"{prefix}{key}.")
+        else:
+            found[f"{prefix}{key}"] = value if isinstance(value, str) else json.dumps(value, default=str)
+    return found
+
+
+def rest(run: RunLike, drawn: Sequence[str]) -> dict[str, str]:
+    """Every setting that is not drawn, nor name nor seed, by its dotted key; usual knobs filled in."""
+    found = flat(run.config)
+    found |= {key: json.dumps(float(value)) for key in USUAL if (value := setting(run, key)) is not None}
+    left_out = ("method", "seed", *drawn)
+    return {key: value for key, value in found.items() if not key.startswith(tuple(left_out))}
+
+
+def _label(others: Mapping[str, str], differing: Sequence[str]) -> str:
+    told = [
+        f"{key.rpartition('.')[2] if 'knobs' in key else key} {others[key]}"
+        for key in differing
+        if key in others
+    ]
+    return ", ".join(told[:3]) + (" …" if len(told) > 3 else "")

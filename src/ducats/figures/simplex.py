@@ -1,0 +1,172 @@
+"""Figure 1b: the Dirichlet density of some samples over their three likeliest classes."""
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib import colormaps
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ducats import snapshots
+from ducats.errors import UserError
+from ducats.figures.drawing import Asked, Drawing
+from ducats.figures.pictures import show
+from ducats.figures.points import Array
+from ducats.figures.runs import RunLike, Runs, class_name, first_or, of_pixels, only, tail, when
+from ducats.figures.style import INK
+from ducats.snapshots import Snapshot
+
+CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
+SIDE = 240  # pixels along the triangle's base
+DEPTH = 7.0  # nats below the highest density that are still coloured: a factor of about 1000
+NEARLY = 0.02  # entropies that differ by no more, of the largest there can be, count as equal
+
+
+def log_density(alpha: Array, rho: Array) -> Array:
+    """Log density of ``Dir(alpha)`` at points of the simplex.
+
+    Args:
+        alpha: ``(K,)``, positive.
+        rho: ``(..., K)``, positive, each with the sum 1.
+    """
+    from scipy.special import gammaln
+
+    alpha = np.asarray(alpha, np.float64)
+    found: Array = ((alpha - 1) * np.log(rho)).sum(-1) + gammaln(alpha.sum()) - gammaln(alpha).sum()
+    return found
+
+
+def on_a_grid(alpha: Array, side: int = SIDE) -> Array:
+    """Log density below its highest, ``(height, side)`` from the bottom up; NaN outside of the triangle."""
+    height = int(side * CORNERS[2, 1])
+    x, y = np.meshgrid((np.arange(side) + 0.5) / side, (np.arange(height) + 0.5) / side)
+    third = y / CORNERS[2, 1]
+    second = x - third / 2
+    rho = np.stack([1 - second - third, second, third], -1)
+    inside = (rho > 0).all(-1)
+    found = np.full(x.shape, np.nan)
+    found[inside] = log_density(alpha, rho[inside])
+    found -= np.nanmax(found)
+    return found
+
+
+def telling(found: Snapshot, pictured: Array) -> list[int]:
+    """Rows that show what entropy cannot: a sure one, and two of like entropy for different reasons.
+
+    Args:
+        found: of which only unlabelled target samples are looked at.
+        pictured: bool, which rows have a picture; they are preferred if they tell nearly as much.
+    """
+    rows = np.flatnonzero(found.target & ~found.known)
+    if len(rows) < 3:
+        raise UserError("there are fewer than three unlabelled samples to choose from: name some by --image")
+    near = NEARLY * max(float(found.entropy[rows].max()), 1e-6)
+    sure = int(rows[np.argmin(found.entropy[rows])])
+    rest = rows[rows != sure]
+    pair, gap = _pair(found, rest, near)
+    with_picture = rest[pictured[rest]]
+    if len(with_picture) > 1:
+        other, also = _pair(found, with_picture, near)
+        if also >= gap / 2:
+            pair = other
+    return [sure, *sorted(pair, key=lambda row: -float(found.u_dis[row]))]
+
+
+def _pair(found: Snapshot, rows: Array, near: float) -> tuple[tuple[int, int], float]:
+    """Two rows of nearly one entropy that differ most in U_dis; where no two are near, the two nearest."""
+    rows = rows[np.argsort(found.entropy[rows], kind="stable")]
+    entropy, u_dis = found.entropy[rows], found.u_dis[rows]
+    nearest = int(np.argmin(np.diff(entropy)))
+    best, gap = (nearest, nearest + 1), 0.0
+    last = np.searchsorted(entropy, entropy + near, "right")
+    for start, stop in enumerate(last.tolist()):
+        if stop - start > 1:
+            gaps = np.abs(u_dis[start:stop] - u_dis[start])
+            far = int(gaps.argmax())
+            if gaps[far] > gap:
+                best, gap = (start, start + far), float(gaps[far])
+    return (int(rows[best[0]]), int(rows[best[1]])), gap
+
+
+def named(run: RunLike, found: Snapshot, keys: Sequence[str]) -> list[int]:
+    """The rows of some images of the pool; of an image's pixels the one of the highest entropy."""
+    places = {key: place for place, key in enumerate(snapshots.keys(run.folder))}
+    rows = []
+    for key in keys:
+        if key not in places:
+            some = next(iter(places), "none")
+            raise UserError(f"--image {key}: the pool of {run.folder} has no such image; a key is {some!r}")
+        there = np.flatnonzero(found.target & (found.image == places[key]))
+        if not len(there):
+            raise UserError(
+                f"--image {key} is not in the snapshot, which holds a sample of the pool: name another"
+            )
+        rows.append(int(there[np.argmax(found.entropy[there])]))
+    return rows
+
+
+def simplex(runs: Runs, asked: Asked) -> Drawing:
+    """A triangle per sample: how sure the model is of its own probabilities."""
+    run = only(runs, "simplex")
+    found = first_or(run, asked.round)
+    if found.log_alpha.shape[1] < 3:
+        raise UserError(f"{run.folder} tells two classes apart: a simplex of three needs three classes")
+    keys = snapshots.keys(run.folder)
+    files = {int(i): snapshots.picture(run.folder, int(i)) for i in np.unique(found.image[found.target])}
+    pictured = np.array(
+        [t and files[int(i)] is not None for t, i in zip(found.target, found.image, strict=True)]
+    )
+    rows = named(run, found, asked.images) if asked.images else telling(found, pictured)
+    columns = min(len(rows), 4)
+    lines = -(-len(rows) // columns)
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(lines, columns, squeeze=False).ravel()
+        for axes in grid[len(rows) :]:
+            axes.set_visible(False)
+        for axes, row in zip(grid, rows, strict=False):
+            image = int(found.image[row])
+            _triangle(axes, found, row, run)
+            key = keys[image] if image < len(keys) else f"image {image}"
+            pixel = f", position {found.position[row]}" if of_pixels(run) else ""
+            axes.set_title(f"{tail(key)}{pixel}", fontsize=9)
+            axes.text(0.5, -0.18, _numbers(found, row), ha="center", va="top", fontsize=8)
+            if files.get(image) is not None:
+                show(axes.inset_axes((0.0, 0.62, 0.3, 0.36)), files[image])
+        figure.supxlabel(
+            "colour: density, down to 1/1000 of its highest; ring: expected probability", fontsize=8
+        )
+
+    told = "; ".join(_numbers(found, row).replace("\n", ", ") for row in rows)
+    title = "Dirichlet densities over the three likeliest classes"
+    size = (2.8 * columns, 3.1 * lines + 0.3)
+    return Drawing(
+        draw, size, title, f"{title}, {when(found)}. {told}. The ring is the expected probability."
+    )
+
+
+def _numbers(found: Snapshot, row: int) -> str:
+    held = min(float(np.exp(found.log_alpha[row] - found.log_alpha0[row]).sum()), 1.0)
+    return (
+        f"entropy {found.entropy[row]:.3g} nats =\n"
+        f"U_dis {found.u_dis[row]:.3g} + U_data {found.u_data[row]:.3g}\n"
+        f"three classes hold {100 * held:.3g}%, α₀ {np.exp(float(found.log_alpha0[row])):.3g}"
+    )
+
+
+def _triangle(axes: Axes, found: Snapshot, row: int, run: RunLike) -> None:
+    alpha = np.exp(found.log_alpha[row].astype(np.float64))
+    below = on_a_grid(alpha)
+    colours = colormaps["viridis"](np.clip(1 + below / DEPTH, 0, 1))
+    colours[..., 3] = np.where(np.isnan(below) | (below < -DEPTH), 0, 1)
+    axes.imshow(colours, extent=(0, 1, 0, CORNERS[2, 1]), origin="lower", interpolation="none")
+    outline = np.vstack([CORNERS, CORNERS[:1]])
+    axes.plot(outline[:, 0], outline[:, 1], color=INK, linewidth=1)
+    mean = (alpha / alpha.sum()) @ CORNERS
+    for colour, width in (("white", 3.0), ("black", 1.2)):  # to be seen on any ground
+        axes.plot(*mean, "o", mfc="none", mec=colour, markersize=7, markeredgewidth=width)
+    for corner, label, side in zip(CORNERS, found.top[row].tolist(), ("top", "top", "bottom"), strict=True):
+        y = corner[1] + (-0.03 if side == "top" else 0.03)
+        axes.text(corner[0], y, tail(class_name(run, label), 12), ha="center", va=side, fontsize=9)
+    axes.set(xlim=(-0.12, 1.12), ylim=(-0.55, 1.0), aspect="equal")
+    axes.axis("off")

@@ -1,0 +1,102 @@
+"""How figures look: colours, markers, axes; the same in a page, in a file, in light and in dark."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.axis import Axis
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+
+# Okabe and Ito's colours, which colour-blind readers tell apart, less yellow (unseen on white) and black
+# (unseen on black). Markers tell methods apart once more, and in print.
+COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a")
+MARKERS = (
+    ("o", "M9.8 6a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0-8.4 0z"),
+    ("s", "M10.2 2.2h7.6v7.6h-7.6z"),
+    ("^", "M14 1.4l5 9h-10z"),
+    ("D", "M14 1l5 5-5 5-5-5z"),
+    ("v", "M14 10.6l5-9h-10z"),
+    ("P", "M12.4 1.5h3.2v2.9h2.9v3.2h-2.9v2.9h-3.2v-2.9h-2.9v-3.2h2.9z"),
+)
+DASHES = ("solid", "dashed", "dotted", "dashdot")
+DASH_ARRAYS = dict(zip(DASHES, ("none", "5 2.5", "1.5 2", "6 2 1.5 2"), strict=True))
+INK = "#010203"  # a stand-in: becomes `currentColor`, so that lines and letters follow light and dark
+STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",
+    "svg.hashsalt": "ducats",
+    "text.parse_math": False,
+    "image.composite_image": False,
+    "font.size": 10,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.labelcolor": INK,
+    "axes.titlesize": 10,
+    "axes.titlecolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": True,
+    "axes.axisbelow": True,
+    "grid.color": INK,
+    "grid.alpha": 0.12,
+    "lines.linewidth": 1.8,
+}
+
+
+@dataclass(frozen=True)
+class Look:
+    """How a line is drawn, in every figure and in the legend.
+
+    Args:
+        colour: of line and marker.
+        marker: as matplotlib calls it.
+        shape: the same marker as a path in a box of 28 by 12.
+        dash: of the line.
+    """
+
+    colour: str
+    marker: str = ""
+    shape: str = ""
+    dash: str = "solid"
+
+    @property
+    def dash_array(self) -> str:
+        """The dash as SVG writes it."""
+        return DASH_ARRAYS[self.dash]
+
+
+def looks(names: Sequence[str]) -> dict[str, Look]:
+    """One look per method, by its place; 42 methods look different before one repeats."""
+    found = {}
+    for place, name in enumerate(names):
+        marker, shape = MARKERS[place % len(MARKERS)]
+        found[name] = Look(COLOURS[place % len(COLOURS)], marker, shape)
+    return found
+
+
+def short(count: float) -> str:
+    """A count in little room.
+
+    >>> short(655360), short(12)
+    ('655k', '12')
+    """
+    for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if count >= unit:
+            return f"{count / unit:.3g}{name}"
+    return f"{count:g}"
+
+
+def log_scale(axes: Axes, which: str = "y") -> None:
+    """A logarithmic axis whose numbers are written out: 0.01, 0.1, 1."""
+    axis: Axis
+    if which == "y":
+        axes.set_yscale("log")
+        axis = axes.yaxis
+    else:
+        axes.set_xscale("log")
+        axis = axes.xaxis
+    axis.set_major_locator(LogLocator(numticks=6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())

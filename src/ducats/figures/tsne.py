@@ -1,0 +1,102 @@
+"""t-SNE of source and target features at the end of a run: do the domains lie on each other?"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ducats.errors import UserError
+from ducats.figures.drawing import Asked, Drawing, panels
+from ducats.figures.points import PICKED, SOURCE, TARGET, Array, from_source, ringed, scatter
+from ducats.figures.runs import RunLike, Runs, snapshots_of, when
+
+MOST = 1500  # points that are laid out
+STEPS = 500  # the layout hardly moves after that
+NEIGHBOURS = 10
+
+
+@dataclass(frozen=True)
+class Laid:
+    """Samples in the plane.
+
+    Args:
+        title: whose they are.
+        place: ``(N, 2)``, without meaning but for who is near whom.
+        target: of the target, else of the source.
+        known: bought.
+        mixed: share of source among a target sample's nearest in feature space, and if domains lay alike.
+    """
+
+    title: str
+    place: Array
+    target: Array
+    known: Array
+    mixed: tuple[float, float] | None
+
+
+def lay(run: RunLike, most: int = MOST) -> Laid:
+    """Lay out a run's last snapshot; bought samples first, then as many others as there is room for."""
+    found = snapshots_of(run)[-1]
+    rows, features = found.features_of, found.features.astype(np.float32)
+    if len(rows) < 4:
+        raise UserError(
+            f"{run.folder} kept no features to lay out: its model tells none, or it was too small"
+        )
+    target, known = found.target[rows], found.known[rows]
+    # By turns, so that no domain is cut; bought ones first.
+    order = np.lexsort((np.random.default_rng(0).permutation(len(rows)), ~known))
+    some = np.sort(order[:most])
+    title = f"{run.method}, seed {run.seed}, {when(found)}"
+    mixed = from_source(features, target, NEIGHBOURS)
+    return Laid(title, _embedded(features[some]), target[some], known[some], mixed)
+
+
+def _embedded(features: Array) -> Array:
+    from sklearn.manifold import TSNE
+
+    perplexity = min(30.0, (len(features) - 1) / 3)
+    layout = TSNE(2, perplexity=perplexity, init="pca", learning_rate="auto", random_state=0, max_iter=STEPS)
+    found: Array = layout.fit_transform(features)
+    return found
+
+
+def tsne(runs: Runs, asked: Asked) -> Drawing:
+    """A panel per run, with the share of source among each target sample's neighbours."""
+    laid = [lay(run, asked.points or MOST) for run in runs]
+
+    def draw(figure: Figure) -> None:
+        for axes, one in zip(panels(figure, len(laid), 3), laid, strict=True):
+            for target, colour, marker in ((False, SOURCE, "s"), (True, TARGET, "o")):
+                some = one.target == target
+                scatter(axes, one.place[some, 0], one.place[some, 1], colour, marker, 7)
+            ringed(axes, one.place[one.known, 0], one.place[one.known, 1], 24)
+            axes.set_title(f"{one.title}\n{_counts(one)}\n{_mixture(one)}", fontsize=8)
+            axes.set(xticks=[], yticks=[], xlabel="t-SNE 1 (no unit)", ylabel="t-SNE 2 (no unit)")
+        looks = {
+            "source": ("s", SOURCE, SOURCE),
+            "target": ("o", TARGET, TARGET),
+            "bought": ("o", "none", PICKED),
+        }
+        handles = [
+            Line2D([], [], linestyle="", marker=mark, markerfacecolor=fill, markeredgecolor=edge, label=who)
+            for who, (mark, fill, edge) in looks.items()
+            if who != "bought" or any(one.known.any() for one in laid)
+        ]
+        figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
+
+    columns = min(len(laid), 3)
+    title = "t-SNE of source and target features"
+    said = "; ".join(f"{one.title}: {_counts(one)}, {_mixture(one)}" for one in laid)
+    size = (3.4 * columns, 3.5 * -(-len(laid) // columns) + 0.3)
+    return Drawing(draw, size, title, f"{title}. {said}.")
+
+
+def _counts(one: Laid) -> str:
+    return f"n={(~one.target).sum():,} source, {one.target.sum():,} target, {one.known.sum():,} bought"
+
+
+def _mixture(one: Laid) -> str:
+    if one.mixed is None:
+        return "one domain only"
+    return f"of {NEIGHBOURS} neighbours of target {one.mixed[0]:.0%} are source (mixed: {one.mixed[1]:.0%})"

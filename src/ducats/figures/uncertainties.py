@@ -1,0 +1,136 @@
+"""U_dis against U_data of the pool each time that the run asked, with the query's cut and its picks."""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from ducats import snapshots
+from ducats.figures.drawing import Asked, Drawing, panels
+from ducats.figures.points import PICKED, TARGET, marked, scatter
+from ducats.figures.runs import RunLike, Runs, many, of_pixels, only, questions_of
+from ducats.figures.settings import setting
+from ducats.figures.style import INK, log_scale
+from ducats.snapshots import Snapshot
+
+SMALLEST = 1e-12  # what is smaller is drawn there
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where the first round of a two-round query ends.
+
+    Args:
+        axis: the uncertainty that it is about.
+        value: the lowest that passed, in nats.
+        passed: how many passed.
+        candidates: how many there were.
+        exact: whether every candidate is known; else it is estimated from a sample.
+    """
+
+    axis: Literal["u_dis", "u_data"]
+    value: float
+    passed: int
+    candidates: int
+    exact: bool
+
+
+def cut(run: RunLike, found: Snapshot) -> Cut | None:
+    """The cut of a question; None where there is none: another query, pixels, or everything passed."""
+    if of_pixels(run) or setting(run, "query.name") != "duc":
+        return None  # of pixels, each image has its own
+    earlier = [snapshots.picks(run.folder, number) for number in range(1, found.round)]
+    known = sum(len(picks.image) for picks in earlier if picks is not None)
+    bought = snapshots.picks(run.folder, found.round)
+    budget = int(found.picked.sum()) if bought is None else len(bought.image)
+    candidates = found.pool - known
+    share = setting(run, "query.knobs.share")
+    wanted = float(setting(run, "query.knobs.kappa")) * (
+        budget if share is None else float(share) * found.pool
+    )
+    passed = max(math.ceil(wanted - 1e-9), budget)
+    if passed >= candidates or not passed:
+        return None
+    swapped = setting(run, "query.knobs.order") == "data_dis"
+    values = found.u_data if swapped else found.log_u_dis
+    open_ = found.target & ~found.known
+    whole = int(open_.sum()) == candidates
+    if whole:
+        value = np.sort(values[open_])[-passed]
+    else:
+        value = np.quantile(values[open_ & found.sampled], 1 - passed / candidates)
+    # With an epsilon the query ranks by something slightly else than what is drawn.
+    exact = whole and (swapped or setting(run, "query.knobs.epsilon") is None)
+    plain = float(value) if swapped else math.exp(float(value))
+    return Cut("u_data" if swapped else "u_dis", plain, passed, candidates, exact)
+
+
+def uncertainties(runs: Runs, asked: Asked) -> Drawing:
+    """A panel per question: candidates, those that were picked, and what the first round let pass."""
+    run = only(runs, "uncertainties")
+    questions = questions_of(run, asked.round)
+    cuts = [cut(run, found) for found in questions]
+    columns = min(3, len(questions))
+
+    def draw(figure: Figure) -> None:
+        grid = panels(figure, len(questions), columns, share=True)
+        for place, (axes, found, where) in enumerate(zip(grid, questions, cuts, strict=True)):
+            _panel(axes, found, where)
+            if place % columns == 0:
+                axes.set_ylabel("U_data, nats")
+            if place >= len(grid) - columns:
+                axes.set_xlabel("U_dis, nats")
+        handles = [
+            Line2D([], [], linestyle="", marker="o", color=TARGET, markersize=4, label="not bought yet"),
+            Line2D([], [], linestyle="", marker="D", color=PICKED, markersize=6, label="picked"),
+        ]
+        if any(cuts):
+            label = "passed the first round: beyond the line"
+            if not all(where.exact for where in cuts if where):
+                label += " (estimated)"
+            handles.append(Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=1.1, label=label))
+        note = "of pixels, each image has its own cut" if of_pixels(run) else None
+        figure.legend(
+            handles=handles,
+            loc="outside lower center",
+            ncols=3,
+            frameon=False,
+            fontsize=9,
+            title=note,
+            title_fontsize=9,
+        )
+
+    title = "Distribution uncertainty against data uncertainty"
+    told = "; ".join(_told(run, found, where) for found, where in zip(questions, cuts, strict=True))
+    size = (max(2.6 * columns + 0.3, 4.2), 2.5 * -(-len(questions) // columns) + 0.5)
+    return Drawing(draw, size, title, f"{title}. {told}.")
+
+
+def _panel(axes: Axes, found: Snapshot, where: Cut | None) -> None:
+    x = np.exp(found.log_u_dis.astype(np.float64)).clip(SMALLEST)
+    y = found.u_data.astype(np.float64).clip(SMALLEST)
+    plain = found.target & ~found.known & ~found.picked
+    scatter(axes, x[plain], y[plain], TARGET, size=6)
+    marked(axes, x[found.picked], y[found.picked], marker="D", size=20)
+    if where is not None:
+        line = axes.axvline if where.axis == "u_dis" else axes.axhline
+        line(where.value, color=INK, linestyle=(0, (4, 2)), linewidth=1.1)
+    log_scale(axes, "x")
+    log_scale(axes, "y")
+    passed = "" if where is None else f", {where.passed:,} passed"
+    count = int((plain | found.picked).sum())
+    axes.set_title(
+        f"round {found.round}: {int(found.picked.sum()):,} picked{passed}\nn={count:,}", fontsize=9
+    )
+
+
+def _told(run: RunLike, found: Snapshot, where: Cut | None) -> str:
+    text = f"round {found.round}: {int(found.picked.sum()):,} picked of {many(found.pool, run)}"
+    if where is None:
+        return text
+    least = f"{'' if where.exact else 'about '}{where.value:.3g} nats of {where.axis}"
+    return f"{text}, {where.passed:,} passed the first round with at least {least}"

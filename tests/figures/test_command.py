@@ -1,0 +1,58 @@
+"""The command `ducats figure`."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ducats.figures import NAMES
+from runs_on_paper import write_run
+from sweeps import ducats
+
+
+def test_without_a_name_all_figures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+    assert ducats("figure") == 0
+    first = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
+    assert [name for name in first if name in NAMES] == list(NAMES)
+
+
+def test_help_lists_them_too_and_imports_nothing_that_draws() -> None:
+    code = (
+        "import sys\nfrom ducats.cli import app\n"
+        "try:\n app(['figure', '--help'])\nexcept SystemExit: pass\n"
+        "sys.exit(bool({'torch', 'matplotlib', 'numpy', 'yaml'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert all(name in done.stdout for name in NAMES)
+
+
+def test_a_figure_is_written_where_it_is_wanted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run", rounds=2, pool=60, source=30)
+    monkeypatch.chdir(tmp_path)
+    assert ducats("figure", "histogram", "run") == 0
+    assert (tmp_path / "histogram.svg").read_bytes().startswith(b"<svg")
+    out = tmp_path / "new" / "picks.png"
+    assert ducats("figure", "gallery", folder, "--round", "2", "--out", out) == 0
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert "picks.png" in capsys.readouterr().out
+    assert ducats("figure", "simplex", folder, "--image", "target/0001", "target/0002", "--out", "a.pdf") == 0
+    assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_the_page_about_figures_names_them_all() -> None:
+    page = Path(__file__).parents[2] / "docs" / "figures.md"
+    assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(NAMES)
+
+
+def test_what_cannot_be_drawn_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = write_run(tmp_path / "run", rounds=1, snapshots=False)
+    assert ducats("figure", "tsne", folder, "--out", tmp_path / "a.svg") == 2
+    said = capsys.readouterr().err
+    assert "holds no snapshots" in said.replace("\n", " ")
+    assert "Traceback" not in said
+    assert not (tmp_path / "a.svg").exists()
+    assert ducats("figure", "nope", folder) == 2

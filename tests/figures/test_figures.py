@@ -1,0 +1,232 @@
+"""Every figure by its name: sound SVG, files, the same bytes, one sentence for what is missing."""
+
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from ducats import figures
+from ducats.errors import UserError
+from ducats.figures.table import FIGURES
+from ducats.report import Run, find_runs, read_run
+from ducats.rundir import RunDir
+from runs_on_paper import write_pixel_run, write_run
+
+HEAVIEST = 300_000  # bytes
+Folders = Callable[..., list[Run]]
+
+
+@pytest.fixture(scope="module")
+def paper(tmp_path_factory: pytest.TempPathFactory) -> Folders:
+    """Runs by the names of their folders; made once, never changed."""
+    root = tmp_path_factory.mktemp("runs")
+    write_run(root / "duc", pool=120, source=40, rounds=2)
+    write_run(root / "random", "random", pool=120, source=40, rounds=2)
+    write_run(root / "large", pool=5000, source=1500, sample=3000, rounds=2, per_round=400, pictures=False)
+    write_pixel_run(root / "pixels", rounds=2)
+    for kappa, accuracy in ((1, 0.7), (10, 0.8)):
+        settings = [f"query.knobs.kappa={kappa}"]
+        write_run(root / "kappa" / str(kappa), accuracies=[0.5, accuracy], rounds=1, settings=settings)
+    for beta in (0.1, 1.0):
+        settings = [f"objective.knobs.beta={beta}"]
+        write_run(root / "beta" / str(beta), accuracies=[0.5, 0.7 + beta / 10], rounds=1, settings=settings)
+    for budget in (5, 10):
+        write_run(root / "budget" / str(budget), rounds=1, per_round=budget, accuracies=[0.5, 0.6])
+    return lambda *names: find_runs([root / name for name in names])
+
+
+WANTED = {
+    "entropies": ("random", "duc"),
+    "simplex": ("duc",),
+    "u_dis": ("duc", "random"),
+    "calibration": ("duc", "random"),
+    "kappa": ("kappa",),
+    "beta_lambda": ("beta",),
+    "budget": ("budget",),
+    "histogram": ("duc",),
+    "gallery": ("duc",),
+    "pixels": ("pixels",),
+    "tsne": ("duc",),
+    "uncertainties": ("duc",),
+    "features": ("duc",),
+}
+
+
+def test_names_and_functions_are_the_same() -> None:
+    assert list(FIGURES) == list(figures.NAMES) == list(WANTED)
+    assert all({*entry.takes} <= {"round", "images"} for entry in figures.NAMES.values())
+
+
+@pytest.mark.parametrize("name", WANTED)
+def test_a_figure_is_a_sound_element_and_has_the_same_bytes_twice(name: str, paper: Folders) -> None:
+    runs = paper(*WANTED[name])
+    text = figures.draw(name, runs, prefix="one-")
+    assert text == figures.draw(name, paper(*WANTED[name]), prefix="one-")
+    element = ElementTree.fromstring(text)
+    ids = [each.get("id") for each in element.iter() if each.get("id")]
+    assert len(ids) == len(set(ids))
+    assert all(str(each).startswith(f"one-{name}-") for each in ids)
+    references = set(re.findall(r'(?:href="#|url\(#)([^")]*)', text))
+    assert references <= set(ids)
+    assert element.get("role") == "img"
+    assert element.get("aria-label")
+    assert element.findtext("desc")
+    assert "currentColor" in text
+    assert "#010203" not in text
+    assert "http" not in text
+    assert str(runs[0].folder.parent) not in text
+    assert len(text) < HEAVIEST
+
+
+@pytest.mark.parametrize("name", ["entropies", "uncertainties", "features"])
+def test_thousands_of_points_stay_light(name: str, paper: Folders) -> None:
+    assert len(figures.draw(name, paper("large"))) < HEAVIEST
+
+
+@pytest.mark.parametrize("name", ["entropies", "simplex", "u_dis", "calibration", "histogram"])
+def test_figures_of_a_run_about_pixels(name: str, paper: Folders) -> None:
+    ElementTree.fromstring(figures.draw(name, paper("pixels")))
+
+
+def test_one_question_of_several(paper: Folders) -> None:
+    one = figures.prepare("uncertainties", paper("duc"), round=2).description
+    assert "round 2:" in one
+    assert "round 1:" not in one
+
+
+def test_files_of_all_kinds(tmp_path: Path, paper: Folders) -> None:
+    for kind, start in (("svg", b"<svg xmlns="), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
+        for name in ("a", "b"):
+            figures.save("kappa", paper("kappa"), tmp_path / f"{name}.{kind}")
+        first = (tmp_path / f"a.{kind}").read_bytes()
+        assert first.startswith(start)
+        assert first == (tmp_path / f"b.{kind}").read_bytes()
+    alone = (tmp_path / "a.svg").read_text()
+    assert ElementTree.fromstring(alone).tag == "{http://www.w3.org/2000/svg}svg"
+    assert "prefers-color-scheme:dark" in alone
+
+
+def test_drawing_leaves_matplotlib_as_it_was(paper: Folders) -> None:
+    import matplotlib
+
+    with matplotlib.rc_context({"font.size": 17.0}):
+        text = figures.draw("kappa", paper("kappa"))
+        assert matplotlib.rcParams["font.size"] == 17.0
+    assert text == figures.draw("kappa", paper("kappa"))
+
+
+def test_a_class_of_any_name_stays_text(tmp_path: Path) -> None:
+    names = ("<script>", "$x_1$", "方法", 'a"b')
+    run = read_run(write_run(tmp_path / "run", classes=names, rounds=1, pool=60, source=30))
+    for name in ("histogram", "gallery", "entropies", "simplex"):
+        element = ElementTree.fromstring(figures.draw(name, [run]))
+        assert not any("script" in str(each.tag) for each in element.iter())
+
+
+def test_a_run_that_waits_for_answers_is_drawn(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", finished=False, rounds=2, pool=60, source=30)
+    (folder / "labels" / "round-02.npz").unlink()
+    for name in ("histogram", "uncertainties", "features", "u_dis"):
+        figures.prepare(name, [read_run(folder)])
+    assert "→ ?" in figures.draw("gallery", [read_run(folder)])
+    assert "10 answered" in figures.prepare("gallery", [read_run(folder)]).description
+
+
+# -- what is missing ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "folders", "options", "message"),
+    [
+        ("nope", ("duc",), {}, "there is no figure 'nope'"),
+        ("kappa", (), {}, "wants runs that differ in query.knobs.kappa"),
+        ("kappa", ("duc", "random"), {}, "do not differ in query.knobs.kappa"),
+        ("kappa", ("random",), {}, "no run here has query.knobs.kappa"),
+        ("kappa", ("kappa",), {"round": 1}, "takes no --round"),
+        ("histogram", ("duc",), {"images": ["a"]}, "takes no --image"),
+        ("beta_lambda", ("duc",), {}, "do not differ in objective.knobs.beta"),
+        ("beta_lambda", ("random",), {}, "no run here has objective.knobs.beta"),
+        ("budget", ("duc", "random"), {}, "do not differ in ask.budget"),
+        ("gallery", ("pixels",), {}, "bought pixels"),
+        ("gallery", ("duc", "random"), {}, "shows one run, not 2"),
+        ("gallery", ("duc",), {"round": 3}, "--round 3 has no snapshot"),
+        ("pixels", ("duc",), {}, "bought whole images"),
+        ("pixels", ("pixels",), {"images": ["nope"]}, "no picture of it"),
+        ("entropies", ("duc", "random", "large"), {}, "not 3"),
+        ("entropies", ("duc", "pixels"), {}, "share no samples"),
+        ("simplex", ("duc",), {"images": ["nope"]}, "has no such image"),
+    ],
+)
+def test_what_cannot_be_drawn_is_said(
+    name: str, folders: tuple[str, ...], options: dict[str, object], message: str, paper: Folders
+) -> None:
+    runs = paper(*folders) if folders else []
+    with pytest.raises(UserError, match=re.escape(message)):
+        figures.prepare(name, runs, **options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "name", ["entropies", "simplex", "u_dis", "gallery", "tsne", "uncertainties", "features"]
+)
+def test_a_run_without_snapshots_says_how_to_get_them(name: str, tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "old", before=True))
+    with pytest.raises(UserError, match=r"holds no snapshots.*engine.snapshot=0"):
+        figures.draw(name, [run])
+
+
+def test_figures_from_records_alone_need_no_snapshots(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "old", before=True))
+    assert "before any label" in figures.draw("calibration", [run])
+    assert "temperature" not in figures.prepare("calibration", [run]).description
+    figures.draw("histogram", [run])
+
+
+def test_a_run_about_pixels_without_pictures_says_what_else_there_is(tmp_path: Path) -> None:
+    run = read_run(write_pixel_run(tmp_path / "run", snapshots=False))
+    with pytest.raises(UserError, match="ducats picks"):
+        figures.draw("pixels", [run])
+
+
+def test_two_classes_have_no_triangle(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", classes=("a", "b"), pool=60, rounds=1))
+    with pytest.raises(UserError, match="needs three classes"):
+        figures.draw("simplex", [run])
+
+
+def test_a_file_must_say_what_it_is(tmp_path: Path, paper: Folders) -> None:
+    with pytest.raises(UserError, match="must end in"):
+        figures.save("kappa", paper("kappa"), tmp_path / "a.gif")
+
+
+def test_drawing_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", rounds=1, pool=60, source=30)
+    code = (
+        "import sys; from pathlib import Path; from ducats import figures; "
+        "assert 'matplotlib' not in sys.modules; from ducats.report import read_run; "
+        f"figures.draw('uncertainties', [read_run(Path({str(tmp_path / 'a')!r}))]); "
+        "sys.exit(bool({'torch', 'matplotlib.pyplot', 'sklearn'} & set(sys.modules)))"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+# -- runs that were made -----------------------------------------------------------------------------------
+
+
+OF_IMAGES = ("entropies", "u_dis", "calibration", "histogram", "gallery", "tsne", "uncertainties", "features")
+OF_PIXELS = ("entropies", "simplex", "calibration", "histogram", "pixels", "uncertainties", "features")
+
+
+def test_figures_of_a_run_that_was_made(run_quickly: Callable[..., RunDir]) -> None:
+    run = read_run(run_quickly().folder)
+    for name in OF_IMAGES:
+        ElementTree.fromstring(figures.draw(name, [run]))
+
+
+def test_figures_of_a_run_about_pixels_that_was_made(run_pixels: Callable[..., RunDir]) -> None:
+    run = read_run(run_pixels().folder)
+    for name in OF_PIXELS:
+        ElementTree.fromstring(figures.draw(name, [run]))

@@ -1,0 +1,123 @@
+"""Figures over many runs: which share a line, means and deviations by hand."""
+
+import inspect
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ducats import figures
+from ducats.figures import budget, calibration, kappa
+from ducats.figures.beta_lambda import cells
+from ducats.figures.settings import LAMBDA_OF_PIXELS, USUAL, lines, setting
+from ducats.objectives import duc
+from ducats.queries import QUERIES
+from ducats.report import Run, find_runs, read_run
+from runs_on_paper import write_pixel_run, write_run
+
+
+def test_usual_knobs_are_those_of_the_parts() -> None:
+    for key, (names, usual) in USUAL.items():
+        part, _, knob = key.split(".")
+        for name in names:
+            function = QUERIES[name].query if part == "query" else {"duc": duc}[name]
+            default = inspect.signature(function).parameters[knob].default
+            assert default == (None if knob == "lambda_" else usual)
+
+
+def test_lambda_is_another_for_pixels(tmp_path: Path) -> None:
+    run = read_run(write_pixel_run(tmp_path / "run", rounds=1, snapshots=False))
+    assert setting(run, "objective.knobs.lambda_") == LAMBDA_OF_PIXELS == 0.01
+    assert setting(run, "objective.knobs.nothing") is None
+
+
+def some_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
+    """Runs of one round by name: a setting and the final accuracy."""
+    for name, (given, accuracy) in scores.items():
+        seed = int(name[-1])
+        more = [given] if given else []
+        write_run(
+            root / name, "duc", seed, rounds=1, settings=more, accuracies=[0.5, accuracy], snapshots=False
+        )
+    return find_runs([root])
+
+
+def test_kappa_is_drawn_over_seeds_and_without_a_knob_it_is_ten(tmp_path: Path) -> None:
+    runs = some_runs(
+        tmp_path,
+        {
+            "a0": ("query.knobs.kappa=1", 0.7),
+            "b1": ("query.knobs.kappa=1", 0.8),
+            "c0": ("", 0.9),
+            "d0": ("query.knobs={kappa: 10, order: data_dis}", 0.6),
+        },
+    )
+    plain, swapped = sorted(kappa.curves(runs), key=lambda curve: -curve.count)
+    assert plain.points[1].mean == pytest.approx(75)
+    assert plain.points[1].deviation == pytest.approx(math.sqrt(50))
+    assert plain.points[10].mean == pytest.approx(90)
+    assert plain.points[10].deviation is None
+    assert list(swapped.points) == [10]
+    assert "order data_dis" in swapped.label
+
+
+def test_cells_of_the_map(tmp_path: Path) -> None:
+    runs = some_runs(
+        tmp_path,
+        {
+            "a0": ("objective.knobs.beta=0.1", 0.7),
+            "b1": ("objective.knobs.beta=0.1", 0.8),
+            "c0": ("objective.knobs={beta: 1.0, lambda_: 0.01}", 0.9),
+        },
+    )
+    line = lines(runs, ("objective.knobs.beta", "objective.knobs.lambda_"), "beta_lambda")[0]
+    assert cells(line) == {(0.1, 0.05): pytest.approx([70, 80]), (1.0, 0.01): pytest.approx([90])}
+    text = figures.draw("beta_lambda", runs)
+    assert all(word in text for word in ("75.0", "± 7.1", "n=2", "90.0", "n=1"))
+
+
+def test_budgets_make_a_line_and_runs_without_labels_begin_it(tmp_path: Path) -> None:
+    for place, (count, accuracy) in enumerate(((5, 0.6), (10, 0.7), (10, 0.8))):
+        name = f"duc-budget-{count}"
+        write_run(
+            tmp_path / str(place), seed=place, rounds=1, per_round=count, accuracies=[0, accuracy],
+            snapshots=False, name=name, pool=100,
+        )  # fmt: skip
+    write_run(tmp_path / "none", "d", rounds=1, per_round=0, accuracies=[0.5, 0.5], snapshots=False, pool=100)
+    config = (tmp_path / "none" / "config.yaml").read_text()
+    assert "name: duc" in config
+    (curve,) = budget.curves(find_runs([tmp_path]))
+    assert curve.label == "duc"
+    assert {x: point.mean for x, point in curve.points.items()} == pytest.approx({0: 50, 5: 60, 10: 75})
+    assert "share of the pool (100), %" in figures.draw("budget", find_runs([tmp_path]))
+
+
+def test_runs_under_way_do_not_count_beside_finished_ones(tmp_path: Path) -> None:
+    runs = some_runs(tmp_path / "runs", {"a0": ("query.knobs.kappa=1", 0.7), "b0": ("", 0.9)})
+    half = read_run(write_run(tmp_path / "half", seed=5, rounds=1, finished=False, snapshots=False))
+    (curve,) = kappa.curves([*runs, half])
+    assert curve.count == 2
+
+
+def test_calibration_pools_seeds_and_shows_the_temperature(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(
+            tmp_path / str(seed),
+            seed=seed,
+            snapshots=False,
+            accuracies=[0.5, 0.6, 0.7 + 0.1 * seed],
+            rounds=2,
+        )
+    runs = find_runs([tmp_path])
+    first, last, tempered = calibration.moments(runs)
+    errors = [run.stages[-1]["ece"] for run in runs]
+    assert last.ece is not None
+    assert last.ece.mean == pytest.approx(np.mean(errors))
+    assert last.ece.deviation == pytest.approx(np.std(errors, ddof=1))
+    assert first.count == 2000
+    assert tempered.ece is not None
+    assert tempered.ece.mean == pytest.approx(np.mean([run.stages[-1]["tempered"]["ece"] for run in runs]))
+    assert f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%" in figures.draw(
+        "calibration", runs
+    )

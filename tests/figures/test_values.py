@@ -1,0 +1,333 @@
+"""What figures show, against values by hand and other libraries."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import matplotlib
+import numpy as np
+import pytest
+from matplotlib.axes import Axes
+from matplotlib.collections import PathCollection
+from matplotlib.colors import to_rgba
+from matplotlib.figure import Figure
+from PIL import Image
+from scipy.stats import dirichlet
+from sklearn.metrics import roc_auc_score
+from sklearn.neighbors import NearestNeighbors
+
+from ducats import figures, snapshots
+from ducats.figures import gallery, histogram, pixels, simplex, tsne
+from ducats.figures.drawing import Drawing
+from ducats.figures.entropies import pairs
+from ducats.figures.points import PICKED, auroc, commonest, from_source
+from ducats.figures.style import STYLE
+from ducats.figures.u_dis import domains
+from ducats.figures.uncertainties import cut
+from ducats.report import Run, read_run
+from runs_on_paper import write_pixel_run, write_run
+from thoughts_on_paper import Moment, write_snapshot
+
+Array = np.ndarray[Any, Any]
+
+
+def painted(drawing: Drawing) -> Figure:
+    with matplotlib.rc_context(STYLE):
+        figure = Figure(figsize=drawing.size)
+        drawing.draw(figure)
+    return figure
+
+
+def drawn(axes: Axes) -> list[PathCollection]:
+    return [each for each in axes.collections if isinstance(each, PathCollection)]
+
+
+def points(found: PathCollection) -> int:
+    return len(np.asarray(found.get_offsets()))
+
+
+def marks(figure: Figure, colour: str) -> int:
+    """How many points of a colour are on all axes."""
+    found = [each for axes in figure.axes for each in drawn(axes)]
+    return sum((points(each) for each in found if _colour(each) == to_rgba(colour)[:3]), 0)
+
+
+def _colour(found: PathCollection) -> tuple[float, ...]:
+    colours = np.asarray(found.get_facecolor()).reshape(-1, 4)
+    return tuple(colours[0, :3].tolist()) if len(colours) else ()
+
+
+# -- densities ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("alpha", [(1.0, 1.0, 1.0), (0.3, 2.0, 7.0), (1e-3, 1e-3, 1e-3), (1e6, 2e6, 3e6)])
+def test_log_density_is_that_of_scipy(alpha: tuple[float, ...]) -> None:
+    points = np.array([[0.2, 0.3, 0.5], [0.01, 0.01, 0.98], [1 / 3, 1 / 3, 1 / 3]])
+    expected = [dirichlet(alpha).logpdf(point / point.sum()) for point in points]
+    assert simplex.log_density(np.array(alpha), points) == pytest.approx(expected, rel=1e-9)
+
+
+def test_a_part_of_a_dirichlet_is_a_dirichlet() -> None:
+    """Three of five classes, made to sum to one: the same three alphas, whatever the others are."""
+    draws = np.random.default_rng(0).dirichlet([2.0, 0.7, 5.0, 3.0, 0.2], 200_000)[:, :3]
+    shares = draws / draws.sum(1, keepdims=True)
+    alone = dirichlet([2.0, 0.7, 5.0])
+    assert shares.mean(0) == pytest.approx(alone.mean(), abs=3e-3)
+    assert shares.var(0) == pytest.approx(alone.var(), abs=3e-3)
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1.0, 30.0, 1e6])
+def test_the_triangle_always_shows_something(alpha: float) -> None:
+    below = simplex.on_a_grid(np.array([alpha, 2 * alpha, alpha]), 60)
+    inside = ~np.isnan(below)
+    assert inside.mean() == pytest.approx(0.5, abs=0.02)  # a triangle in its box
+    assert np.nanmax(below) == 0
+    assert np.isfinite(below[inside]).all()
+    assert ((below > -simplex.DEPTH) & inside).sum() >= 1
+
+
+def test_the_highest_density_is_where_it_should_be() -> None:
+    below = simplex.on_a_grid(np.array([9.0, 1.5, 1.5]), 100)  # mode 8/9 of the lower left corner
+    y, x = np.unravel_index(np.nanargmax(below), below.shape)
+    assert (x + 0.5) / 100 == pytest.approx(0.5 / 9 + 0.25 / 9, abs=0.01)
+    assert (y + 0.5) / 100 == pytest.approx(math.sqrt(3) / 2 * 0.5 / 9, abs=0.01)
+
+
+# -- a pool by hand ----------------------------------------------------------------------------------------
+
+
+def values(given: list[float]) -> Array:
+    return np.array(given, np.float32)
+
+
+def by_hand(folder: Path, u_dis: list[float], u_data: list[float], picked: list[int], pool: int) -> Run:
+    """A run whose only question is about these samples, the first ones of a pool of this size."""
+    write_run(folder, rounds=1, per_round=len(picked), pool=pool, settings=["query.knobs.kappa=2"])
+    n = len(u_dis)
+    flags = {name: np.zeros(n, bool) for name in ("known", "picked")}
+    flags["picked"][picked] = True
+    zeros = np.zeros(n)
+    moment = Moment(
+        1, 4, pool, 0, ~flags["known"], np.arange(n), zeros, ~flags["known"], flags["picked"], flags["known"],
+        zeros - 1, np.zeros((n, 3)), np.eye(n),
+    )  # fmt: skip
+    write_snapshot(folder, moment)
+    path = snapshots.path_of(folder, 1)
+    columns = dict(np.load(path))
+    columns |= {"u_dis": values(u_dis), "log_u_dis": np.log(values(u_dis)), "u_data": values(u_data)}
+    np.savez(path, **columns)
+    return read_run(folder)
+
+
+U_DIS, U_DATA = [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [0.9, 0.1, 0.6, 0.7, 0.8, 0.2]
+
+
+def test_the_cut_is_the_lowest_that_passes(tmp_path: Path) -> None:
+    run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
+    found = cut(run, snapshots.read(run.folder)[0])
+    assert found is not None
+    # kappa 2 times 2 labels: 0.5, 0.4, 0.3 and 0.2 pass; of them 0.8 and 0.7 would be highest in U_data.
+    assert (found.axis, found.passed, found.candidates, found.exact) == ("u_dis", 4, 6, True)
+    assert found.value == pytest.approx(0.2)
+
+
+def test_swapped_rounds_cut_the_other_axis(tmp_path: Path) -> None:
+    run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
+    run.config["query"]["knobs"]["order"] = "data_dis"
+    found = cut(run, snapshots.read(run.folder)[0])
+    assert found is not None
+    assert (found.axis, found.exact) == ("u_data", True)
+    assert found.value == pytest.approx(0.6)
+
+
+def test_a_share_of_the_pool_passes_where_the_query_says_so(tmp_path: Path) -> None:
+    run = by_hand(tmp_path / "run", U_DIS, U_DATA, [4], pool=6)
+    run.config["query"]["knobs"]["share"] = 0.25  # 2 * 0.25 * 6 = 3
+    found = cut(run, snapshots.read(run.folder)[0])
+    assert found is not None
+    assert found.passed == 3
+    assert found.value == pytest.approx(0.3)
+
+
+def test_of_a_sample_the_cut_is_an_estimate(tmp_path: Path) -> None:
+    run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=60)
+    found = cut(run, snapshots.read(run.folder)[0])
+    assert found is not None
+    assert (found.passed, found.candidates, found.exact) == (4, 60, False)
+    assert found.value == pytest.approx(math.exp(np.quantile(np.log(U_DIS), 1 - 4 / 60)), rel=1e-5)
+    run.config["query"]["knobs"]["epsilon"] = 1e-7  # ranks by something slightly else
+    assert "about" in figures.prepare("uncertainties", [run], round=1).description
+
+
+def test_no_cut_where_there_is_none(tmp_path: Path) -> None:
+    run = by_hand(tmp_path / "run", U_DIS, U_DATA, [0, 2, 4], pool=6)
+    found = snapshots.read(run.folder)[0]
+    assert cut(run, found) is None  # 2 * 3 candidates of 6: all pass
+    run.config["query"]["name"] = "entropy"
+    assert cut(run, found) is None
+    of_pixels = read_run(write_pixel_run(tmp_path / "pixels", rounds=1))
+    assert cut(of_pixels, snapshots.read(of_pixels.folder)[0]) is None
+
+
+def test_every_pick_is_marked_and_what_is_known_is_left_out(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", rounds=3, per_round=7, pool=60, source=30))
+    figure = painted(figures.prepare("uncertainties", [run]))
+    assert marks(figure, PICKED) == 21
+    shown = [sum((points(each) for each in drawn(axes)), 0) for axes in figure.axes]
+    assert shown == [60, 53, 46]
+    assert marks(painted(figures.prepare("features", [run])), PICKED) == 21
+    assert marks(painted(figures.prepare("features", [run], round=2)), PICKED) == 7
+
+
+def test_the_two_of_like_entropy_differ_most_in_u_dis(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    by_hand(folder, [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [1.9, 1.5, 1.7, 1.2, 1.6, 0.05], [1], pool=6)
+    path = snapshots.path_of(folder, 1)
+    entropy = values([2.0, 2.0, 2.0, 1.4, 2.0, 0.1])
+    np.savez(path, **(dict(np.load(path)) | {"entropy": entropy}))
+    found = snapshots.load(path)
+    assert simplex.telling(found, np.zeros(6, bool)) == [5, 1, 0]
+    assert simplex.telling(found, np.array([1, 0, 0, 0, 1, 0], bool)) == [
+        5,
+        4,
+        0,
+    ]  # nearly as much, with pictures
+
+
+# -- two domains -------------------------------------------------------------------------------------------
+
+
+def test_auroc_is_that_of_sklearn() -> None:
+    draw = np.random.default_rng(0)
+    low, high = draw.integers(0, 20, 50), draw.integers(5, 30, 70)  # with ties
+    truth = np.repeat([0, 1], [50, 70])
+    assert auroc(low, high) == pytest.approx(roc_auc_score(truth, np.concatenate([low, high])))
+    assert auroc(low[:0], high) is None
+
+
+def test_medians_and_auroc_of_both_ends(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", rounds=2, pool=60, source=30))
+    first, *_, last = snapshots.read(run.folder)
+    for shown, found in zip(domains(run), (first, last), strict=True):
+        assert np.median(shown.target) == np.median(found.log_u_dis[found.target])
+        assert np.median(shown.source) == np.median(found.log_u_dis[~found.target])
+        assert shown.auroc == pytest.approx(roc_auc_score(found.target, found.log_u_dis))
+    text = figures.draw("u_dis", [run])
+    assert f"target: n=60, median {np.median(first.log_u_dis[first.target]):.2f}" in text
+
+
+def test_the_share_of_source_among_neighbours_is_that_of_sklearn() -> None:
+    draw = np.random.default_rng(0)
+    features, target = draw.standard_normal((200, 5)), draw.random(200) < 0.6
+    near = NearestNeighbors(n_neighbors=11).fit(features).kneighbors(features[target], return_distance=False)
+    share, mixed = from_source(features, target) or (0, 0)
+    assert share == pytest.approx((~target[near[:, 1:]]).mean())
+    assert mixed == pytest.approx((~target).sum() / 199)
+    assert from_source(features, np.ones(200, bool)) is None
+
+
+def test_a_layout_has_at_most_so_many_points_and_bought_ones_first(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30))
+    laid = tsne.lay(run, 20)
+    assert laid.place.shape == (20, 2)
+    assert laid.known.sum() == 8
+    assert laid.mixed == from_source(*_of_last(run))  # of all, not of those that are laid out
+
+
+def _of_last(run: Run) -> tuple[Array, Array]:
+    found = snapshots.read(run.folder)[-1]
+    return found.features.astype(np.float32), found.target[found.features_of]
+
+
+def test_samples_of_two_runs_are_matched_by_address(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", rounds=1, pool=60, source=30, sample=40)
+    write_run(tmp_path / "b", "random", 1, rounds=1, pool=60, source=30, sample=20)
+    first, second = (snapshots.read(tmp_path / name)[0] for name in "ab")
+    found = pairs(first, second)
+    both = {
+        (bool(t), int(i))
+        for t, i, s in zip(second.target, second.image, second.sampled, strict=True)
+        if s and i in set(first.image[first.sampled & (first.target == t)])
+    }
+    assert len(found.point) == len(both) > 30
+    by_address = dict(zip(zip(first.target, first.image, strict=True), first.entropy, strict=True))
+    expected = sorted(float(by_address[address]) for address in both)
+    assert sorted(found.point.tolist()) == pytest.approx(expected)
+    assert found.group[~found.target].tolist() == sorted_labels(second, both)
+
+
+def sorted_labels(found: snapshots.Snapshot, both: set[tuple[bool, int]]) -> list[int]:
+    rows = [
+        row for row in range(len(found)) if not found.target[row] and (False, int(found.image[row])) in both
+    ]
+    return [int(found.label[row]) for row in sorted(rows, key=lambda row: int(found.image[row]))]
+
+
+def test_the_commonest_classes_come_first() -> None:
+    assert commonest(np.array([3, 1, 1, 2, 2, 5]), 3) == [1, 2, 3]
+
+
+# -- picks -------------------------------------------------------------------------------------------------
+
+
+def test_the_histogram_counts_the_ledger(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", rounds=3, pool=80, source=30))
+    found = histogram.count(run)
+    assert (found.rounds, found.counts.shape, found.counts.sum()) == ((1, 2, 3), (3, 10), 30)
+    labels = np.load(run.folder / "labels" / "round-02.npz")["label"]
+    assert found.counts[1].tolist() == np.bincount(labels, minlength=10).tolist()
+    end = snapshots.read(run.folder)[-1]
+    guesses = end.guess[end.target]
+    assert histogram.guesses(end, found.classes) == pytest.approx(np.bincount(guesses, minlength=10) / 80)
+
+
+def test_many_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run = read_run(write_run(tmp_path / "run", rounds=2, pool=80, source=30))
+    whole = histogram.count(run)
+    monkeypatch.setattr(histogram, "MOST", 4)
+    found = histogram.count(run)
+    assert len(found.classes) == 4
+    assert found.classes[-1] is None
+    assert found.counts.sum() == 20
+    most = sorted(whole.counts.sum(0).tolist(), reverse=True)[:3]
+    assert sorted(found.counts.sum(0)[:3].tolist(), reverse=True) == most
+    assert histogram.guesses(snapshots.read(run.folder)[0], found.classes).sum() == pytest.approx(1)
+
+
+def test_the_gallery_keeps_the_order_of_buying(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", rounds=1, per_round=12, pool=80, source=30))
+    found = snapshots.read(run.folder)[0]
+    bought = np.load(run.folder / "labels" / "round-01.npz")
+    keys = json.loads((run.folder / "pool.json").read_text())
+    picks = gallery.first_picks(run, found)
+    assert [pick.key for pick in picks] == [keys[image] for image in bought["image"][:10]]
+    assert [pick.label for pick in picks] == [str(label) for label in bought["label"][:10]]
+    row = int(np.flatnonzero(found.target & (found.image == bought["image"][3]))[0])
+    assert (picks[3].u_dis, picks[3].u_data) == (found.u_dis[row], found.u_data[row])
+    assert all(pick.picture is not None for pick in picks)
+
+
+def test_pixels_are_lit_where_they_were_bought(tmp_path: Path) -> None:
+    run = read_run(write_pixel_run(tmp_path / "run", rounds=2, per_image=3, size=(12, 20)))
+    one = pixels.shown(run, ["streets/002.png"])[0]
+    assert (one.size, [len(position) for position in one.position]) == ((12, 20), [3, 3])
+    bought = np.load(run.folder / "labels" / "round-02.npz")
+    second = bought["position"][6:9]
+    new = pixels.lit(one, 1)
+    lit = {(y, x) for y, x in zip(*np.nonzero((new[..., :3] == pixels.NEW).all(-1)), strict=True)}
+    assert lit == {divmod(int(position), 20) for position in second}
+    assert (new[..., 3] > 0).sum() == 6
+    assert (pixels.lit(one, 0)[..., 3] > 0).sum() == 3
+
+
+def test_a_wide_image_is_drawn_smaller(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    Image.new("RGB", (160, 80), "red").save(path)
+    position = (np.array([0, 999 * 2000 + 1999]),)
+    one = pixels.Shown("a", path, (1000, 2000), position, (np.array([0, -2]),))
+    picture = pixels.labelled(one, {0: (1, 2, 3), -2: pixels.NO_CLASS})
+    assert picture.shape == (110, 220, 4)
+    assert picture[0, 0].tolist() == [1, 2, 3, 255]
+    assert picture[-1, -1].tolist() == [*pixels.NO_CLASS, 255]
+    assert (picture[..., 3] > 0).sum() == 2

@@ -1,0 +1,335 @@
+"""Synthetic run folders, as real ones are but made of numbers: no training, no torch, some milliseconds each.
+
+``write_run`` makes one about images, ``write_pixel_run`` one about pixels. Numbers that a test asks for
+(accuracies, labels of a round) are in the records as they were given; the others fit to them.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import yaml
+
+from ducats import config
+from ducats.config.schema import ask_epochs
+from ducats.palette import palette
+from records_on_paper import rising, stage_record, write_records
+from thoughts_on_paper import (
+    Array,
+    Moment,
+    Samples,
+    features,
+    log_alpha,
+    samples,
+    thoughts,
+    write_picture,
+    write_scene,
+    write_snapshot,
+)
+
+DIGITS = tuple("0123456789")
+STREET = ("road", "building", "pole", "sky", "person", "car")
+VERSIONS = {"ducats": "0.1.0.dev0", "torch": "2.6.0", "numpy": "2.0.0"}
+
+
+def write_run(
+    folder: Path,
+    method: str = "duc",
+    seed: int = 0,
+    *,
+    accuracies: Sequence[float] | None = None,
+    rounds: int = 5,
+    per_round: int = 10,
+    pool: int = 300,
+    source: int = 120,
+    sample: int | None = None,
+    classes: Sequence[str] = DIGITS,
+    settings: Sequence[str] = (),
+    name: str | None = None,
+    finished: bool = True,
+    snapshots: bool = True,
+    pictures: bool = True,
+    before: bool = False,
+    people: float | None = None,
+    data: str = "synthetic",
+) -> Path:
+    """Write a run that bought whole images.
+
+    Args:
+        folder: made here.
+        method: a file of configs/methods or ablation; picks are random unless its query is in two rounds.
+        seed: of the run, and of what differs between seeds.
+        accuracies: of each stage, ``rounds + 1`` of them; by default they rise.
+        rounds: questions.
+        per_round: labels of each.
+        pool: images of the target.
+        source: images of the source.
+        sample: pool images in a snapshot; by default all.
+        classes: their names, at most 15.
+        settings: as of ``--set``: ``query.knobs.kappa=5``.
+        name: what tables call it, if not ``method``.
+        finished: else the last round has been asked and nothing came after.
+        snapshots: whether it left any.
+        pictures: whether it left pictures of the picks.
+        before: made before there were snapshots, tempered models, and memory in the records.
+        people: seconds that people took for a label.
+        data: names the test set; runs of other data cannot be compared.
+    """
+    settled = _settled(method, seed, rounds, rounds * per_round, ("data/digits",), settings)
+    after = ask_epochs(settled)
+    identity = settled.identity() | {"method": name or method}
+    _begin(folder, identity, _data(classes, (16,), source, pool, data))
+    (folder / "pool.json").write_text(json.dumps([f"target/{place:04d}" for place in range(pool)], indent=0))
+    pool_labels = np.random.default_rng(11).integers(0, len(classes), pool)
+    source_labels = np.random.default_rng(12).integers(0, len(classes), source)
+    of_pool = samples(pool_labels, len(classes), True, 1)
+    of_source = samples(source_labels, len(classes), False, 1)
+    shown = _some(pool, pool if sample is None else sample)
+    asked: list[Array] = []
+    stages = rounds + 1 if finished else rounds
+    for stage in range(stages):
+        picks = np.zeros(0, np.int64)
+        if stage < rounds:
+            picks = _picks(settled, of_pool, np.concatenate([*asked, picks]), per_round, stage / rounds, seed)
+        if snapshots and not before:
+            moment = _moment(
+                of_pool, of_source, shown, _some(source, source), asked, picks, len(classes), stage / rounds
+            )
+            moment.round = stage + 1 if stage < rounds else 0
+            moment.epoch = after[stage] if stage < rounds else settled.train.epochs
+            write_snapshot(folder, moment)
+            for image in picks.tolist() if pictures else ():
+                write_picture(folder, image, int(pool_labels[image]))
+        if stage < rounds:
+            columns = {"image": picks.astype(np.int32)}
+            seconds = None if people is None else np.full(per_round, people, np.float32)
+            _buy(folder, stage + 1, columns, pool_labels[picks], seconds)
+            asked.append(picks)
+    reached = rising(method, seed, rounds) if accuracies is None else accuracies
+    records = [
+        stage_record(
+            stage, [*after, settled.train.epochs][stage], per_round * stage, reached[stage], len(classes)
+        )
+        | ({} if people is None or not stage else {"people_seconds": people * per_round * stage})
+        | {"seconds": round(2.0 * (stage + 1) + 0.1 * seed, 3)}
+        for stage in range(stages)
+    ]
+    write_records(folder, settled, records, before=before, finished=finished)
+    return folder
+
+
+def write_pixel_run(
+    folder: Path,
+    method: str = "duc",
+    seed: int = 0,
+    *,
+    ious: Sequence[float] | None = None,
+    rounds: int = 3,
+    per_image: int = 8,
+    pool: int = 6,
+    size: tuple[int, int] = (24, 40),
+    classes: Sequence[str] = STREET,
+    settings: Sequence[str] = (),
+    name: str | None = None,
+    finished: bool = True,
+    snapshots: bool = True,
+    before: bool = False,
+    data: str = "synthetic",
+) -> Path:
+    """Write a run that bought pixels: ``per_image`` of each of the ``pool`` images in each round.
+
+    Arguments that are not named here are those of ``write_run``.
+
+    Args:
+        folder: made here.
+        method: of configs/methods.
+        seed: of the run.
+        ious: mIoU of each stage, ``rounds + 1`` of them.
+        rounds: questions.
+        per_image: pixels of each image and round.
+        pool: images of the target; half as many of the source.
+        size: height and width of all of them.
+        classes: their names, at most 15.
+        settings: as of ``--set``.
+        name: what tables call it, if not ``method``.
+        finished: else the last round has been asked and nothing came after.
+        snapshots: whether it left any.
+        before: made before there were snapshots.
+        data: names the test set.
+    """
+    settled = _settled(method, seed, rounds, f"{rounds * per_image}/image", ("data/streets",), settings)
+    after = ask_epochs(settled)
+    identity = settled.identity() | {"method": name or method}
+    _begin(folder, identity, _data(classes, size, pool // 2, pool, data))
+    keys = [f"streets/{place:03d}.png" for place in range(pool)]
+    known = {"resolution": "network", "size": list(size), "keys": keys}
+    (folder / "pool.json").write_text(json.dumps(known, indent=0))
+    area = size[0] * size[1]
+    maps = np.stack([_scene(place, size, len(classes)) for place in range(pool + pool // 2)])
+    of_pool = samples(maps[:pool].reshape(-1), len(classes), True, 2)
+    of_source = samples(maps[pool:].reshape(-1), len(classes), False, 2)
+    shown, of_source_shown = _some(pool * area, 100 * pool), _some(pool // 2 * area, 50 * pool)
+    if snapshots and not before:
+        for image in range(min(6, pool)):
+            write_scene(folder, image, maps[image], np.array(palette(classes), np.float64))
+    asked: list[Array] = []
+    stages = rounds + 1 if finished else rounds
+    for stage in range(stages):
+        picks = np.zeros(0, np.int64)
+        if stage < rounds:
+            taken = np.concatenate([*asked, picks])
+            for image in range(pool):
+                within = np.arange(image * area, (image + 1) * area)
+                old = np.flatnonzero(np.isin(within, taken))
+                picked = _picks(settled, of_pool[within], old, per_image, stage / rounds, seed)
+                picks = np.concatenate([picks, within[picked]])
+        if snapshots and not before:
+            moment = _moment(
+                of_pool, of_source, shown, of_source_shown, asked, picks, len(classes), stage / rounds
+            )
+            moment.image, moment.position = np.divmod(moment.image, area)
+            moment.round = stage + 1 if stage < rounds else 0
+            moment.epoch = after[stage] if stage < rounds else settled.train.epochs
+            write_snapshot(folder, moment)
+        if stage < rounds:
+            columns = {
+                "image": np.arange(pool, dtype=np.int32),
+                "count": np.full(pool, per_image, np.uint32),
+                "position": (picks % area).astype(np.uint32),
+            }
+            _buy(folder, stage + 1, columns, of_pool.label[picks], None)
+            asked.append(picks)
+    reached = [value - 0.2 for value in rising(method, seed, rounds)] if ious is None else ious
+    records = []
+    for stage in range(stages):
+        spent = per_image * pool * stage
+        record = stage_record(
+            stage, [*after, settled.train.epochs][stage], spent, min(1.0, reached[stage] + 0.2), len(classes)
+        )
+        per_class = [
+            round(reached[stage] + 0.01 * (k - (len(classes) - 1) / 2), 6) for k in range(len(classes))
+        ]
+        record |= {"clicks": spent, "pixels": 3 * area, "resolution": "original", "headline": "mean_iou"}
+        record |= {"mean_iou": reached[stage], "class_iou": per_class}
+        records.append(record | {"seconds": round(3.0 * (stage + 1) + 0.1 * seed, 3)})
+    write_records(folder, settled, records, before=before, finished=finished)
+    return folder
+
+
+def _settled(
+    method: str,
+    seed: int,
+    rounds: int,
+    budget: int | str,
+    more: Sequence[str],
+    settings: Sequence[str],
+) -> config.Config:
+    home = Path(config.__file__).parents[1] / "configs"
+    layer = next(
+        (f"{kind}/{method}" for kind in ("methods", "ablation") if (home / kind / f"{method}.yaml").exists()),
+        "methods/duc",
+    )
+    ask = f"ask={{budget: {budget}, rounds: {rounds}, after: null}}"
+    return config.load([*more, layer], [f"seed={seed}", "train.epochs=20", ask, *settings])
+
+
+def _data(classes: Sequence[str], size: tuple[int, ...], source: int, pool: int, name: str) -> dict[str, Any]:
+    sides: object = size[0] if len(size) == 1 else list(size)
+    counts = {"source": source, "pool": pool, "test": 1000}
+    about = {part: {"images": count, "keys": f"{name}-{part}"} for part, count in counts.items()}
+    return {"classes": list(classes), "channels": 1 if len(size) == 1 else 3, "size": sides, **about}
+
+
+def _begin(folder: Path, identity: Mapping[str, Any], data: Mapping[str, Any]) -> None:
+    folder.mkdir(parents=True)
+    plain = json.loads(json.dumps(identity))
+    (folder / "config.yaml").write_text(yaml.safe_dump(plain, sort_keys=False, allow_unicode=True))
+    (folder / "data.yaml").write_text(yaml.safe_dump(dict(data), sort_keys=False, allow_unicode=True))
+    environment = {
+        "python": "3.11.7",
+        "platform": "Linux",
+        "cores": 2,
+        "device": "x86_64",
+        "versions": VERSIONS,
+    }
+    (folder / "environment.json").write_text(json.dumps(environment, indent=1))
+
+
+def _some(total: int, wanted: int) -> Array:
+    """The same random samples for every run."""
+    found: Array = np.sort(np.random.default_rng(5).permutation(total)[:wanted])
+    return found
+
+
+def _picks(
+    settled: config.Config, pool: Samples, asked: Array, budget: int, adapted: float, seed: int
+) -> Array:
+    """What a query would take: in two rounds where that is its name, else at random."""
+    left = np.setdiff1d(np.arange(len(pool)), asked)
+    if settled.query.name != "duc":
+        found: Array = np.random.default_rng([seed, len(asked)]).permutation(left)[:budget]
+        return found
+    thought = thoughts(log_alpha(features(pool[left], adapted), 1 + int(pool.label.max())))
+    kappa = float(settled.query.knobs.get("kappa", 10))
+    passed = np.argsort(-thought["u_dis"], kind="stable")[: max(int(np.ceil(kappa * budget)), budget)]
+    best = passed[np.argsort(-thought["u_data"][passed], kind="stable")[:budget]]
+    return left[best]
+
+
+def _moment(
+    pool: Samples,
+    source: Samples,
+    shown: Array,
+    source_shown: Array,
+    asked: Sequence[Array],
+    picks: Array,
+    classes: int,
+    adapted: float,
+) -> Moment:
+    bought = np.concatenate([*asked, np.zeros(0, np.int64)])
+    rows = np.concatenate([shown, np.setdiff1d(picks, shown)])
+    known = np.isin(rows, bought)
+    label = np.concatenate([source.label[source_shown], np.where(known, pool.label[rows], -1)])
+    raw = np.concatenate([features(source[source_shown], adapted), features(pool[rows], adapted)])
+    first = np.zeros(len(source_shown), bool)
+    return Moment(
+        round=0,
+        epoch=0,
+        pool=len(pool),
+        source=len(source),
+        target=np.concatenate([first, np.ones(len(rows), bool)]),
+        image=np.concatenate([source_shown, rows]),
+        position=np.zeros(len(source_shown) + len(rows)),
+        sampled=np.concatenate([~first, np.isin(rows, shown)]),
+        picked=np.concatenate([first, np.isin(rows, picks)]),
+        known=np.concatenate([first, known]),
+        label=label,
+        z=log_alpha(raw, classes),
+        raw=raw,
+    )
+
+
+def _buy(
+    folder: Path, number: int, columns: Mapping[str, Array], label: Array, seconds: Array | None
+) -> None:
+    for part, more in (
+        ("requests", {"round": np.int64(number)}),
+        ("labels", {"label": label.astype(np.int8)}),
+    ):
+        path = folder / part / f"round-{number:02d}.npz"
+        path.parent.mkdir(exist_ok=True)
+        timed = {"seconds": seconds} if seconds is not None and part == "labels" else {}
+        np.savez(path, allow_pickle=False, **columns, **more, **timed)
+
+
+def _scene(number: int, size: tuple[int, int], classes: int) -> Array:
+    """A label map: bands from the top to the bottom, and some boxes on them."""
+    draw = np.random.default_rng([number, 31])
+    bands = np.sort(draw.integers(0, 3, 3)) % classes
+    found = np.repeat(bands, -(-size[0] // 3))[: size[0], None].repeat(size[1], 1)
+    for _ in range(4):
+        y, x = (int(draw.integers(0, side - 4)) for side in size)
+        found[y : y + draw.integers(3, 9), x : x + draw.integers(3, 9)] = draw.integers(0, classes)
+    return found

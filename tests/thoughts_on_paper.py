@@ -1,0 +1,171 @@
+"""What a model might think of samples: snapshots for synthetic run folders, without torch."""
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image, ImageDraw
+from scipy.special import digamma, logsumexp, softmax
+
+from ducats import snapshots
+
+Array = np.ndarray[Any, Any]
+WIDTH = 16  # of the features
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Where samples lie before any model looks at them."""
+
+    label: Array  # (N,) true class
+    other: Array  # (N,) the class that it is mixed with
+    mixed: Array  # (N,) how much, 0 … 0.5
+    noise: Array  # (N, WIDTH)
+    target: bool
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+    def __getitem__(self, index: Array) -> "Samples":
+        return Samples(
+            self.label[index], self.other[index], self.mixed[index], self.noise[index], self.target
+        )
+
+
+def samples(label: Array, classes: int, target: bool, seed: int) -> Samples:
+    """Some sharp, some between two classes; of the target every fiftieth repeats its neighbour."""
+    draw = np.random.default_rng([seed, int(target)])
+    other = (label + draw.integers(1, max(classes, 2), len(label))) % classes
+    mixed, noise = draw.beta(1, 4, len(label)) / 2, 0.12 * draw.standard_normal((len(label), WIDTH))
+    if target:
+        for place in range(49, len(label), 50):
+            if label[place] == label[place - 1]:
+                other[place], mixed[place] = other[place - 1], mixed[place - 1]
+                noise[place] = noise[place - 1]
+    return Samples(label, other, mixed, noise, target)
+
+
+def features(given: Samples, adapted: float) -> Array:
+    """``(N, WIDTH)``; how far the target lies off, and how faint it is, ends with adaptation.
+
+    Args:
+        given: source or target.
+        adapted: 0 before any adaptation, 1 when the domains lie on each other.
+    """
+    axes = np.linalg.qr(np.random.default_rng(7).standard_normal((WIDTH, WIDTH)))[0]
+    strength, shift = (0.45 + 0.5 * adapted, 0.8 * (1 - adapted)) if given.target else (1.0, 0.0)
+    share = given.mixed[:, None]
+    where = strength * ((1 - share) * axes[given.label] + share * axes[given.other])
+    found: Array = where + given.noise + shift * axes[-1]
+    return found
+
+
+def log_alpha(found: Array, classes: int) -> Array:
+    """``(N, C)`` of the features."""
+    axes = np.linalg.qr(np.random.default_rng(7).standard_normal((WIDTH, WIDTH)))[0]
+    z: Array = 6.0 * found @ axes[:classes].T - 0.5
+    return z
+
+
+def thoughts(z: Array) -> dict[str, Array]:
+    """The columns of a snapshot that follow from log alpha, by the paper's formulas in float64."""
+    z = z.astype(np.float64)
+    p, alpha = softmax(z, 1), np.exp(z)
+    alpha0 = alpha.sum(1, keepdims=True)
+    entropy = -(p * np.log(p)).sum(1)
+    u_data = (p * (digamma(alpha0 + 1) - digamma(alpha + 1))).sum(1)
+    u_dis = np.maximum(entropy - u_data, 1e-30)
+    many = min(3, z.shape[1])
+    top = np.argsort(-z, 1, kind="stable")[:, :many]
+    return {
+        "guess": z.argmax(1).astype(np.int16),
+        "probability": p.max(1).astype(np.float32),
+        "entropy": entropy.astype(np.float32),
+        "u_dis": u_dis.astype(np.float32),
+        "u_data": u_data.astype(np.float32),
+        "log_u_dis": np.log(u_dis).astype(np.float32),
+        "log_alpha0": logsumexp(z, axis=1).astype(np.float32),
+        "top": top.astype(np.int16),
+        "log_alpha": np.take_along_axis(z, top, 1).astype(np.float32),
+    }
+
+
+def principal(found: Array, most: int = 50) -> tuple[Array, Array]:
+    """Principal components of the rows, strongest first, and the share of the variance of each."""
+    centred = found - found.mean(0)
+    u, s, _ = np.linalg.svd(centred, full_matrices=False)
+    many = min(most, len(s))
+    return (u * s)[:, :many].astype(np.float16), (s**2 / (s**2).sum())[:many].astype(np.float32)
+
+
+@dataclass
+class Moment:
+    """What a snapshot is made of, apart from what the model thinks."""
+
+    round: int
+    epoch: int
+    pool: int
+    source: int
+    target: Array  # these and the following have a row per sample
+    image: Array
+    position: Array
+    sampled: Array
+    picked: Array
+    known: Array
+    label: Array
+    z: Array
+    raw: Array = field(repr=False)  # features
+    with_features: int = 2300
+
+
+def write_snapshot(folder: Path, moment: Moment) -> None:
+    """Write one file of ``folder/snapshots`` as a run leaves it."""
+    rows = np.arange(len(moment.target))
+    order = np.lexsort((np.random.default_rng(3).permutation(rows), ~(moment.picked | moment.known)))
+    features_of = np.sort(order[: moment.with_features])  # bought ones first
+    components, explained = principal(moment.raw[features_of])
+    z_of = np.flatnonzero(moment.picked)
+    snapshots.write(
+        folder,
+        snapshots.Snapshot(
+            round=moment.round,
+            epoch=moment.epoch,
+            pool=moment.pool,
+            source=moment.source,
+            target=moment.target,
+            image=moment.image,
+            position=moment.position,
+            sampled=moment.sampled,
+            picked=moment.picked,
+            known=moment.known,
+            label=moment.label,
+            **thoughts(moment.z),
+            features_of=features_of,
+            features=components,
+            explained=explained,
+            z_of=z_of,
+            z=moment.z[z_of],
+        ),
+    )
+
+
+def write_picture(folder: Path, image: int, label: int, seed: int = 0) -> None:
+    """A small grey picture of a class's number, a little crooked."""
+    draw = np.random.default_rng([seed, image])
+    canvas = Image.new("L", (16, 16), 0)
+    ImageDraw.Draw(canvas).text(tuple(draw.integers(2, 5, 2).tolist()), str(label), 255)
+    noisy = np.asarray(canvas, np.float64) + draw.normal(0, 25, (16, 16))
+    _save(folder, image, Image.fromarray(noisy.clip(0, 255).astype(np.uint8)))
+
+
+def write_scene(folder: Path, image: int, map_: Array, colours: Array) -> None:
+    """A picture of a label map in its classes' colours, a little noisy."""
+    noisy = colours[map_] + np.random.default_rng(image).normal(0, 15, (*map_.shape, 3))
+    _save(folder, image, Image.fromarray(noisy.clip(0, 255).astype(np.uint8)))
+
+
+def _save(folder: Path, image: int, picture: Image.Image) -> None:
+    path = folder / "snapshots" / "pictures" / f"{image:06d}.png"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    picture.save(path)
