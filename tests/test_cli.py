@@ -152,7 +152,11 @@ def test_own_folders_with_people_from_the_first_question_to_predictions(
         assert float(row["u_data"]) + float(row["u_dis"]) == pytest.approx(float(row["entropy"]), rel=1e-4)
 
     assert ducats("report", out, "--out", tmp_path / "report") == 0
-    assert "<svg" in (tmp_path / "report" / "index.html").read_text()
+    page = (tmp_path / "report" / "report.html").read_text()
+    assert "<svg" in page
+    code = json.loads((out / "environment.json").read_text())["code"]
+    assert len(code) == 16
+    assert f"<dt>code</dt><dd>{code}</dd>" in page
     assert json.loads((tmp_path / "report" / "summary.json").read_text())[0]["labels"] == 6
 
 

@@ -98,10 +98,11 @@ def demo(
                 process.kill()  # a run may be killed at any moment; the next demo goes on with it
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    made = report([out / folder_name(method, seed) for method, seed in work], out, title=showing.title)
+    folders = [out / folder_name(method, seed) for method, seed in work]
+    made = report(folders, out, title=showing.title)
     console.print(table(by_method(made.runs), showing.columns))
     console.print(
-        f"{time.monotonic() - started:.0f} s in all; curves in {made.page}, numbers in {made.summary_json}",
+        f"{time.monotonic() - started:.0f} s in all; page in {made.page}, numbers in {made.summary_json}",
         highlight=False,
         soft_wrap=True,
     )

@@ -5,6 +5,7 @@ run may be killed at any moment, and the same command goes on.
 """
 
 import csv
+import hashlib
 import io
 import json
 import os
@@ -294,5 +295,14 @@ def _environment() -> dict[str, Any]:
         "platform": platform.platform(),
         "cores": os.cpu_count(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else platform.machine(),
+        "code": _code(),
         "versions": versions,
     }
+
+
+def _code() -> str:
+    """A digest of this package's source: a version alone does not say what an edited clone ran."""
+    home, found = Path(__file__).parent, hashlib.blake2b(digest_size=8)
+    for path in sorted(home.rglob("*.py")):
+        found.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes())
+    return found.hexdigest()

@@ -318,5 +318,5 @@ def test_broken_records_are_errors_that_name_the_line(
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     path.write_text("".join(json.dumps(line) + "\n" for line in [*lines[:-1], lines[-1] | broken]))
     with pytest.raises(UserError, match=message) as caught:
-        report([folder], tmp_path / "out")
+        read_run(folder)
     assert f"{path} line 3" in str(caught.value)

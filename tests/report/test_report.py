@@ -31,7 +31,7 @@ from ducats.report.curves import looks
 from ducats.report.provenance import cautions, environments, settings
 from ducats.report.tables import Spread, curve, reliability
 
-FILES = ("index.html", "table.md", "table.csv", "summary.json")
+FILES = ("report.html", "table.md", "table.csv", "summary.json")
 
 
 def stage(number: int, labels: int, accuracy: float | None, ece: float = 0.1) -> dict[str, Any]:
@@ -126,9 +126,31 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, name: str, text
     folder = write_run(tmp_path / "a")
     (folder / name).write_text(text)
     with pytest.raises(UserError, match=re.escape(message)) as caught:
-        report([folder], tmp_path / "out")
+        read_run(folder)
     assert str(folder / name) in str(caught.value)
-    assert not (tmp_path / "out").exists()
+
+
+def test_a_broken_run_does_not_hide_the_others(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "a")
+    broken = write_run(tmp_path / "runs" / "b", seed=1)
+    (broken / "metrics.jsonl").write_text("[1, 2]")
+    result = report([tmp_path / "runs"], tmp_path / "out")
+    assert [run.name for run in result.runs] == ["a"]
+    assert [one.name for one in result.broken] == ["b"]
+    text = result.page.read_text(encoding="utf-8")
+    assert "<code>b</code>: metrics.jsonl line 1 is no JSON record" in text
+    assert "1 run folder could not be read" in text
+    assert str(tmp_path) not in text
+
+
+def test_a_single_broken_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a")
+    (folder / "config.yaml").write_text("method: [")
+    result = report([folder], tmp_path / "out")
+    text = result.page.read_text(encoding="utf-8")
+    assert (result.runs, result.summary) == ((), ())
+    assert "No run could be read." in text
+    assert "config.yaml cannot be read" in text
 
 
 def test_metrics_that_are_not_text_are_an_error(tmp_path: Path) -> None:
@@ -362,7 +384,9 @@ def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
 def test_the_page_shows_table_figures_and_runs(tmp_path: Path) -> None:
     _, text = written(tmp_path, {"duc": [0.7, 0.8], "random": [0.6]})
     assert "75.00 ± 7.07" in text
-    assert text.count('role="img"') == 2 + 2 + 2
+    overview, chapters = text.split("Run by run</h2>")
+    assert overview.count('role="img"') == 2 + 2 + 2
+    assert chapters.count('<details class="chapter"') == 3
     assert "<code>random-0</code>" in text
     assert "prefers-color-scheme: dark" in text
 

@@ -97,7 +97,7 @@ def table(
         against: Methods that the others are compared with, by default random and duc.
     """
     from ducats.files import write_text_atomically
-    from ducats.table import FORMATS, format_of, make_tables
+    from ducats.report.across import FORMATS, format_of, make_tables
 
     if not runs:
         raise UserError("name at least one folder of runs, e.g. `ducats table runs/digits`")

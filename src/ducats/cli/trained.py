@@ -78,21 +78,28 @@ def predict(
 
 
 @app.command
-def report(*runs: Path, out: Path = Path("report")) -> int:
-    """Make one offline page of one or many runs: table, curves, calibration.
+def report(*runs: Path, out: Path = Path("report.html")) -> int:
+    """Make one offline page of one or many runs: was it worth it, curves, calibration, picks and why.
+
+    A run that cannot be read is named in the page; if no run can, the exit code is 1.
 
     Args:
         runs: Run folders, or folders that hold them.
-        out: Where to put index.html, table.md, table.csv and summary.json.
+        out: The page to write; or a folder, for report.html with table.md, table.csv, summary.json and,
+            of segmentation, classes.csv.
     """
+    from ducats.report import SUFFIXES, report_page
     from ducats.report import report as write_report
 
     if not runs:
         raise UserError("name at least one run folder, e.g. `ducats report runs`")
-    for caution in write_report(list(runs), out).cautions:
+    one_page = out.suffix.lower() in SUFFIXES and not out.is_dir()
+    told = report_page(list(runs), out) if one_page else write_report(list(runs), out)
+    spoilt = [f"{one.folder} cannot be read: {one.reason}" for one in told.broken]
+    for caution in (*spoilt, *told.cautions):
         console.print(f"beware: {caution}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"report in {out}/index.html", soft_wrap=True)
-    return 0
+    console.print(f"report in {told.page}", soft_wrap=True)
+    return 0 if told.runs else 1
 
 
 @app.command

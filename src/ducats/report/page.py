@@ -5,22 +5,33 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
-from markupsafe import Markup
 
 from ducats.files import write_text_atomically
-from ducats.report import curves, provenance
-from ducats.report.classes import class_table, percent
-from ducats.report.kinds import IMAGES, Measure
-from ducats.report.people import people
-from ducats.report.read import Run, number
-from ducats.report.tables import MethodRow, Spread, by_kind, by_method, counted, methods, paper, shown
-from ducats.report.words import headline
+from ducats.report import provenance
+from ducats.report.allowance import GALLERY, LIMIT, inlined, inlined_size, shown_of_each, weight
+from ducats.report.chapter import FULL, chapter, chosen
+from ducats.report.chapter.alike import ALIKE, NEAR
+from ducats.report.chapter.pictured import width
+from ducats.report.classes import percent
+from ducats.report.comparison import comparison
+from ducats.report.contents import contents
+from ducats.report.overview import overview
+from ducats.report.read import Broken, Run
+from ducats.report.tables import by_kind, methods
+from ducats.report.words import Headline
 
 TITLE = "ducats report"
 
 
-def write_page(runs: Sequence[Run], out: Path, title: str = TITLE) -> Path:
-    """Write the page over the runs to the file ``out``; the same runs give the same bytes."""
+def write_page(runs: Sequence[Run], out: Path, title: str = TITLE, broken: Sequence[Broken] = ()) -> Path:
+    """Write the page over the runs to the file ``out``; the same runs give the same bytes.
+
+    Args:
+        runs: that the page is about.
+        out: the file.
+        title: stands above the page.
+        broken: folders that could not be read; they are named with the reason.
+    """
     environment = Environment(
         loader=PackageLoader("ducats.report"),
         autoescape=True,
@@ -28,91 +39,70 @@ def write_page(runs: Sequence[Run], out: Path, title: str = TITLE) -> Path:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text = environment.get_template("page.html").render(title=title, parts=_parts(runs), percent=percent)
+    environment.filters |= {"tiny": tiny, "width": width}
+    parts, spent = _parts(runs, broken)
+    rounds = [round for part in parts for one in part["chapters"] for round in one.why.rounds]
+    galleries = [[pick.picture for pick in round.picks] for round in rounds]
+    pairs = [pick.picture for round in rounds for first, second, _ in round.pairs for pick in (first, second)]
+    text = environment.get_template("page.html").render(
+        title=title,
+        parts=parts,
+        broken=broken,
+        percent=percent,
+        inlined=inlined,
+        shown=shown_of_each(galleries, LIMIT - spent - inlined_size(pairs)),
+        most=GALLERY[0],
+        alike=ALIKE,
+        near=NEAR,
+    )
     write_text_atomically(out, text)
     return out
 
 
-def _parts(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """What the page says about each kind of run; what was measured differently is never in one table."""
-    parts = [_content(group) for group in by_kind(runs)]
-    if len(parts) > 1:
-        parts[0]["cautions"] = provenance.cautions(runs)
-        for part in parts[1:]:
-            part["cautions"] = []
-    return parts
+def tiny(value: float) -> str:
+    """An uncertainty in little room: three digits, whatever their place.
+
+    >>> tiny(0.25), tiny(0.00001234)
+    ('0.25', '1.2e-05')
+    """
+    return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"
 
 
-def _content(runs: Sequence[Run]) -> dict[str, Any]:
-    rows = by_method(runs)
-    kind = runs[0].kind
-    measures = shown(rows)
-    score = kind.measure(kind.headline)
-    clicked = any(measure.key == "clicks" for measure in measures)
-    names = methods(runs)
-    measured = [row.method for row in rows]
-    calibrated = [
-        name for name in measured if any("reliability" in r.stages[-1] for r in counted(runs, name))
-    ]
-    trained = [name for name in names if any(run.epochs for run in runs if run.method == name)]
-    return {
-        "kind": kind,
-        "of_pixels": kind != IMAGES,
-        "score": score,
-        "headline": headline(rows, kind),
-        "cautions": provenance.cautions(runs),
-        "measured_on": provenance.measured_on(runs),
-        "measures": measures,
-        "table": [(row, _cells(row, rows, measures)) for row in rows],
-        "class_table": class_table(runs),
-        "looks": curves.looks(names),
-        "measured": measured,
-        "scores": Markup(curves.over_labels(runs, kind.headline, kind.score)),
-        "over_clicks": Markup(curves.over_labels(runs, kind.headline, kind.score, "clicks"))
-        if clicked
-        else "",
-        "calibration": Markup(curves.over_labels(runs, "ece", "calibration error")),
-        "reliability": {name: Markup(curves.reliability_diagram(runs, name)) for name in calibrated},
-        "losses": {name: Markup(curves.loss_curves(runs, name)) for name in trained},
-        "terms": curves.term_looks(runs),
-        "people": people(runs),
-        "methods": names,
-        "runs": _run_rows(runs),
-        "settings": provenance.settings(runs),
-        "environments": provenance.environments(runs),
-    }
+def _parts(runs: Sequence[Run], broken: Sequence[Broken]) -> tuple[list[dict[str, Any]], int]:
+    """What the page says about each kind of run, kinds apart, and the bytes that its figures take."""
+    parts = [_about(group, broken) for group in by_kind(runs)]
+    if len(parts) > 1 and not any(part["compared"] and part["compared"]["several"] for part in parts):
+        parts[0]["cautions"].insert(0, provenance.cautions(runs)[0])  # that there are several kinds
+    spent = sum(map(weight, parts))
+    for part in parts:
+        spent = _add_chapters(part, spent)
+        part["contents"] = contents(part)
+    return parts, spent
 
 
-def _cells(row: MethodRow, rows: Sequence[MethodRow], measures: Sequence[Measure]) -> list[tuple[str, bool]]:
-    return [(paper(row.values[m.key], m), _is_best(row, rows, m)) for m in measures]
+def _about(runs: Sequence[Run], broken: Sequence[Broken]) -> dict[str, Any]:
+    """What is said about runs of one kind together."""
+    compared = comparison(runs, broken, key=runs[0].kind.prefix) if len(runs) > 1 else None
+    if not compared or not compared["several"]:
+        return overview(runs) | {"compared": compared}
+    first = {"headline": Headline(compared["headline"]), "looks": compared["looks"]}
+    return overview(runs, mixed=True) | {"compared": compared} | first
 
 
-def _is_best(row: MethodRow, rows: Sequence[MethodRow], measure: Measure) -> bool:
-    values = [value.mean for other in rows if (value := other.values[measure.key]) is not None]
-    mine = row.values[measure.key]
-    if mine is None or len(values) < 2 or not measure.better:
-        return False
-    return measure.better * mine.mean == max(measure.better * value for value in values)
-
-
-def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
-    order = {method: place for place, method in enumerate(methods(runs))}
-    rows = []
-    for run in sorted(runs, key=lambda run: (order[run.method], run.seed)):
-        last = run.stages[-1] if run.stages else {}
-        score, ece, seconds = (number(last, key) for key in (run.kind.headline, "ece", "seconds"))
-        labels = number(last, "labels")
-        rows.append(
-            {
-                "folder": run.name,
-                "method": run.method,
-                "seed": str(run.seed),
-                "state": "finished" if run.finished else "under way",
-                "stages": str(len(run.stages)),
-                "labels": paper(None if labels is None else Spread(labels, None), run.kind.measure("labels")),
-                "score": "–" if score is None else f"{100 * score:.2f}",
-                "ece": "–" if ece is None else f"{100 * ece:.2f}",
-                "seconds": "–" if seconds is None else f"{seconds:.1f}",
-            }
-        )
-    return rows
+def _add_chapters(part: dict[str, Any], spent: int) -> int:
+    """Put in chapters while there is room; the first always has."""
+    every: Sequence[Run] = part["every"]
+    wanted = chosen(every)
+    for place, run in enumerate(wanted, start=1):
+        short = place > 1 and len(every) > FULL
+        made = chapter(run, every, f"{part['key']}run-{place}-", part["looks"], short=short)
+        heavy = weight(made.figures)
+        if part["chapters"] and spent + heavy > LIMIT:
+            break
+        part["chapters"].append(made)
+        spent += heavy
+    part["without_chapter"] = len(every) - len(part["chapters"])
+    part["more_methods"] = len(part["chapters"]) < len(methods(every))
+    if part["alone"]:
+        part["headline"] = Headline(part["chapters"][0].worth.sentence, part["chapters"][0].worth.remarks)
+    return spent

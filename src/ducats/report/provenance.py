@@ -29,8 +29,8 @@ class Environment:
 def settings(runs: Sequence[Run]) -> list[Setting]:
     """Settings in which the methods differ, each as its first run has them."""
     first = [next(run for run in runs if run.method == method) for method in methods(runs)]
-    flats = [_flat(run) for run in first]
-    return [Setting(key, tuple(flat.get(key, "–") for flat in flats)) for key in _differing(flats)]
+    flats = [flat(run) for run in first]
+    return [Setting(key, tuple(one.get(key, "–") for one in flats)) for key in _differing(flats)]
 
 
 def environments(runs: Sequence[Run]) -> list[Environment]:
@@ -135,7 +135,7 @@ def _under_way(group: Sequence[Run], method: str) -> str:
 
 
 def _mixed_settings(group: Sequence[Run], method: str) -> str:
-    keys = _differing([_flat(run) for run in group])
+    keys = _differing([flat(run) for run in group])
     if not keys:
         return ""
     more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
@@ -153,7 +153,8 @@ def _repeated_seeds(group: Sequence[Run], method: str, several: str) -> str:
     return f"{method} has several runs of one seed ({again}): {several}."
 
 
-def _flat(run: Run) -> dict[str, str]:
+def flat(run: Run) -> dict[str, str]:
+    """Every setting but method and seed, by its dotted key."""
     return _flatten({key: value for key, value in run.config.items() if key not in ("method", "seed")})
 
 

@@ -8,22 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ducats.figures.numbers import Bin as Bin
+from ducats.figures.numbers import Spread as Spread
+from ducats.figures.numbers import number
+from ducats.figures.numbers import reliability as reliability
 from ducats.report.kinds import IMAGES, KINDS, Kind, Measure
-from ducats.report.read import Run, number
-
-
-@dataclass(frozen=True)
-class Spread:
-    """A mean over seeds and its sample standard deviation; one seed has no deviation."""
-
-    mean: float
-    deviation: float | None
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> "Spread":
-        """Mean and sample standard deviation (dividing by ``n - 1``) of at least one value."""
-        deviation = statistics.stdev(values) if len(values) > 1 else None
-        return cls(statistics.fmean(values), deviation)
+from ducats.report.read import Run
 
 
 @dataclass(frozen=True)
@@ -71,15 +61,6 @@ class Point:
 
     labels: float
     value: Spread
-
-
-@dataclass(frozen=True)
-class Bin:
-    """Predictions of like confidence: how sure they were, how often right, and how many."""
-
-    confidence: float
-    accuracy: float
-    count: int
 
 
 def by_kind(runs: Sequence[Run]) -> list[list[Run]]:
@@ -190,20 +171,6 @@ def curve(runs: Sequence[Run], method: str, key: str, over: str = "labels") -> l
             labels, values = zip(*pairs, strict=True)
             points.append(Point(statistics.fmean(labels), Spread.of(values)))
     return points
-
-
-def reliability(stages: Sequence[Mapping[str, Any]]) -> list[Bin]:
-    """Pool the reliability bins of stages of several seeds, weighing each prediction alike; no empty bins."""
-    sums: dict[float, list[float]] = {}
-    for table in (stage["reliability"] for stage in stages if "reliability" in stage):
-        for upper, count, confidence, accuracy in zip(
-            table["upper"], table["count"], table["confidence"], table["accuracy"], strict=True
-        ):
-            if count and confidence is not None and accuracy is not None:
-                total = sums.setdefault(upper, [0.0, 0.0, 0])
-                for place, amount in enumerate((confidence * count, accuracy * count, count)):
-                    total[place] += amount
-    return [Bin(c / n, a / n, int(n)) for _, (c, a, n) in sorted(sums.items())]
 
 
 def paper(value: Spread | None, measure: Measure) -> str:

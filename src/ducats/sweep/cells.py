@@ -12,8 +12,8 @@ from ducats.data import DATASETS, require_options
 from ducats.doctor.task import misfits
 from ducats.errors import UserError
 from ducats.options import Settings, folder_of
+from ducats.report.across import column_of
 from ducats.sweep.plan import Method, Sweep, Task, variants
-from ducats.table import column_of
 
 METHOD = ("method", "query", "query.name", "objective", "objective.name")  # settings that make a method
 

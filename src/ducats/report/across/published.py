@@ -9,7 +9,8 @@ from typing import Any
 
 import yaml
 
-from ducats.report import Run, Spread
+from ducats.report.read import Run
+from ducats.report.tables import Spread
 
 
 @dataclass(frozen=True)
@@ -38,6 +39,10 @@ class Published:
             return Spread(fmean(self.tasks[task].mean for task in tasks), None)
         return None
 
+    def says(self, tasks: Sequence[str]) -> bool:
+        """Whether there is a number for one of these tasks, or their average."""
+        return any(task in self.tasks for task in tasks) or self.average_over(tasks) is not None
+
     def unlike(self, run: Run) -> list[str]:
         """Settings in which a run differs from what was published."""
         return [key for key, values in self.where.items() if _setting(run.config, key) not in values]
@@ -46,7 +51,9 @@ class Published:
 @cache
 def published() -> Mapping[tuple[str, str, str], Published]:
     """Everything that is known, by data set, measure and method."""
-    blocks = yaml.safe_load((resources.files("ducats") / "table" / "published.yaml").read_text("utf-8"))
+    blocks = yaml.safe_load(
+        (resources.files("ducats.report") / "across" / "published.yaml").read_text("utf-8")
+    )
     found: dict[tuple[str, str, str], Published] = {}
     for block in blocks:
         for method, text in block["methods"].items():

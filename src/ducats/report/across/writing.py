@@ -4,15 +4,14 @@ import csv as comma_separated
 import io
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 
 from ducats.errors import UserError
-from ducats.report import Spread
-from ducats.report.kinds import Measure
-from ducats.report.tables import in_a_cell, paper
-from ducats.table.making import Row, Table
-from ducats.table.paired import Paired
+from ducats.report.across.lines import compared, heads, numbers
+from ducats.report.across.making import Table
+from ducats.report.across.paired import Paired
+from ducats.report.tables import Spread, in_a_cell
 
 Cells = list[list[str]]
 HOW = (
@@ -94,30 +93,41 @@ class Style:
         bold: with a place for the text.
         arrow: between source and target.
         dagger: marks what is not quite comparable.
-        below: the sign for less than.
+        signs: what signs in numbers are written as.
         escape: makes any text harmless.
     """
 
     bold: str
     arrow: str
     dagger: str
-    below: str
+    signs: Mapping[str, str]
     escape: Callable[[str], str]
 
     def task(self, name: str) -> str:
         """A task as a column's title."""
         return self.escape(name).replace("-", self.arrow)
 
+    def number(self, text: str, best: bool = False) -> str:
+        """A number in its cell."""
+        for sign, written in self.signs.items():
+            text = text.replace(sign, written)
+        return self.bold.format(text) if best else text
+
+
+SIGNS = {"±": r"$\pm$", "–": "--", "<": "$<$"}
+
 
 def _tex(text: str) -> str:
     """Text that LaTeX takes as text."""
     named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     plain = re.sub(r"[\\~^&%$#_{}]", lambda found: named.get(found[0], f"\\{found[0]}"), text)
-    return plain.replace("±", r"$\pm$").replace("–", "--").replace("→", r"$\to$").replace("λ", r"$\lambda$")
+    for sign, written in {**SIGNS, "→": r"$\to$", "λ": r"$\lambda$"}.items():
+        plain = plain.replace(sign, written)
+    return plain
 
 
-MARKDOWN = Style("**{}**", "→", "†", "<", in_a_cell)
-LATEX = Style(r"\textbf{{{}}}", r"$\to$", r"$^\dagger$", "$<$", _tex)
+MARKDOWN = Style("**{}**", "→", "†", {}, in_a_cell)
+LATEX = Style(r"\textbf{{{}}}", r"$\to$", r"$^\dagger$", SIGNS, _tex)
 
 
 def _parts(table: Table, style: Style) -> list[Cells]:
@@ -126,79 +136,21 @@ def _parts(table: Table, style: Style) -> list[Cells]:
 
 
 def _numbers(table: Table, style: Style) -> Cells:
-    several, many = len(table.tasks) > 1, len(table.measures) > 1
-    titles = {m.key: style.escape(m.title.removesuffix(" %")) for m in table.measures}
-    heads = []
-    for task, key in table.columns:
-        named = style.task(task) if task else titles[key]
-        heads.append(f"{named}, {titles[key]}" if task and many else named)
-    averages = [f"Average{f', {titles[m.key]}' if many else ''}" for m in table.measures] if several else []
-    labels = table.kind.measure("labels").title
-    lines = [["Method", *heads, *averages, "Seeds", style.escape(labels), "Seconds"]]
-    firsts = {
-        column: table.best({r.method: r.values[column] for r in table.rows if column in r.values})
-        for column in table.columns
-    }
-    tops = {
-        m.key: table.best({r.method: r.average[m.key] for r in table.rows if m.key in r.average})
-        for m in table.measures
-    }
-    shown = {measure.key: replace(measure, digits=1) for measure in table.measures}
-    for row in table.rows:
-        cells = [_bold(row.values.get(c), shown[c[1]], row.method in firsts[c], style) for c in table.columns]
-        if several:
-            cells += [
-                _bold(row.average.get(key), m, row.method in tops[key], style) for key, m in shown.items()
-            ]
-        spent = [str(len(row.seeds)), f"{row.labels:,.0f}", f"{row.seconds:,.0f}"]
-        lines.append([style.escape(row.method), *cells, *spent])
-        lines += _published(row, table, shown, several, style)
+    titles = [
+        ", ".join(filter(None, (style.task(head.task), style.escape(head.title)))) for head in heads(table)
+    ]
+    lines = [["Method", *titles]]
+    for line in numbers(table):
+        cells = [style.number(cell, place in line.best) for place, cell in enumerate(line.cells)]
+        below = f"published{style.dagger if line.unlike else ''}"
+        lines.append([below if line.published else style.escape(line.method), *cells])
     return lines
-
-
-def _published(row: Row, table: Table, shown: Mapping[str, Measure], several: bool, style: Style) -> Cells:
-    """The line below a method's own: what others say of the same."""
-    if not row.published:
-        return []
-    tasks = [
-        row.published[key].tasks.get(task) if key in row.published else None for task, key in table.columns
-    ]
-    cells = [
-        style.escape(paper(value, shown[key])) for value, (_, key) in zip(tasks, table.columns, strict=True)
-    ]
-    if several:
-        for key, measure in shown.items():
-            known = row.published.get(key)
-            average = known.average_over(table.tasks) if known else None
-            cells.append(style.escape(paper(average, measure)))
-    return [[f"published{style.dagger if row.unlike else ''}", *cells, "", "", ""]]
 
 
 def _differences(table: Table, style: Style) -> Cells:
-    if not any(row.against for row in table.rows):
-        return []
-    heads = [head for other in table.others for head in (f"minus {style.escape(other)}", "p", "pairs")]
-    lines = [["Method", *heads]]
-    for row in table.rows:
-        cells = []
-        for other in table.others:
-            test = row.against.get(other)
-            cells += ["", "", ""] if other == row.method else _words(test, style)
-        lines.append([style.escape(row.method), *cells])
-    return lines
-
-
-def _words(test: Paired | None, style: Style) -> list[str]:
-    dash = style.escape("–")
-    if test is None:
-        return [dash, dash, dash]
-    p = dash if test.p is None else f"{style.below} 0.001" if test.p < 0.001 else f"{test.p:.3f}"
-    return [f"{100 * test.difference:+.1f}", p, str(test.pairs)]
-
-
-def _bold(value: Spread | None, measure: Measure, best: bool, style: Style) -> str:
-    text = style.escape(paper(value, measure))
-    return style.bold.format(text) if best else text
+    titles = [title for other in table.others for title in (f"minus {style.escape(other)}", "p", "pairs")]
+    found = [[style.escape(line.method), *map(style.number, line.cells)] for line in compared(table)]
+    return [["Method", *titles], *found]
 
 
 def _grid(cells: Cells) -> str:

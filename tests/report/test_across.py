@@ -15,7 +15,7 @@ from scipy import stats
 
 from ducats.cli import main
 from ducats.errors import UserError
-from ducats.table import csv, format_of, latex, make_tables, markdown, paired, published
+from ducats.report.across import csv, format_of, latex, make_tables, markdown, paired, published
 
 OFFICE: Mapping[str, Any] = {
     "ask": {"budget": "5%"},
@@ -382,5 +382,5 @@ def test_the_command_prints_or_writes(runs: Path, tmp_path: Path, capsys: pytest
 
 
 def test_tables_need_no_torch() -> None:
-    code = "import sys, ducats.table\nassert 'torch' not in sys.modules"
+    code = "import sys, ducats.report.across\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from ducats.report import Run, Spread, find_runs
+from ducats.report.across.choosing import ONE_SEED, choose, column_of, task_of
+from ducats.report.across.paired import Paired, paired
+from ducats.report.across.published import Published, published
 from ducats.report.kinds import Kind, Measure
 from ducats.report.provenance import cautions, measured_on
-from ducats.report.read import number
+from ducats.report.read import Run, find_runs, number
+from ducats.report.tables import Spread
 from ducats.report.tables import methods as methods_of
-from ducats.table.choosing import choose, column_of, task_of
-from ducats.table.paired import Paired, paired
-from ducats.table.published import Published, published
 
 CEILING = "fully-supervised"  # what can be had at most: never the best of the methods
 FIRST = (  # in the order of the paper's tables
@@ -22,6 +22,7 @@ FIRST = (  # in the order of the paper's tables
     *("clue", "eada", "aada-seg", "mada", "eada-seg"),
 )
 Column = tuple[str, str]  # a task and a measure's key
+Place = tuple[str, int]  # a task and a seed
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Row:
         seeds: all seeds that it was run with.
         labels: spent by a run, the mean over its runs.
         seconds: of a run, the mean over its runs.
+        memory: the most bytes that a run took, the mean over its runs; none where a run does not say it.
+        scores: by task and seed, what ranks; several runs of one seed are one number.
         published: by measure, what others say of the same.
         unlike: settings in which our runs differ from the published ones.
         against: by another method's name, how it compares on the same tasks and seeds.
@@ -46,6 +49,8 @@ class Row:
     seeds: tuple[int, ...]
     labels: float
     seconds: float
+    memory: float | None
+    scores: Mapping[Place, float]
     published: Mapping[str, Published]
     unlike: tuple[str, ...]
     against: Mapping[str, Paired | None]
@@ -61,6 +66,7 @@ class Table:
         measures: what is measured; the first ranks.
         tasks: its columns; one empty name where the data has no tasks.
         rows: its methods: those of the paper's tables in their order, then the others, then what is the most.
+        runs: that are in it.
         others: the methods that rows are compared with.
         notes: what a reader should know.
     """
@@ -70,6 +76,7 @@ class Table:
     measures: tuple[Measure, ...]
     tasks: tuple[str, ...]
     rows: tuple[Row, ...]
+    runs: tuple[Run, ...]
     others: tuple[str, ...]
     notes: tuple[str, ...]
 
@@ -95,11 +102,22 @@ def make_tables(paths: Sequence[Path], others: Sequence[str] = ("random", "duc")
         paths: run folders, or folders that hold them.
         others: methods that all are compared with, where they were run.
     """
+    return tables_of(find_runs(paths), others, paths)
+
+
+def tables_of(runs: Sequence[Run], others: Sequence[str], named: Sequence[Path] = ()) -> list[Table]:
+    """A table for each data set among the runs.
+
+    Args:
+        runs: all that may count.
+        others: methods that all are compared with, where they were run.
+        named: folders that were asked for by name: trials of a search count only there.
+    """
     groups: dict[tuple[str, str], list[Run]] = {}
-    for run in find_runs(paths):
+    for run in runs:
         groups.setdefault((column_of(run.config)[0], run.kind.headline), []).append(run)
-    named = {path.resolve() for path in paths}
-    return [_table(data, runs, others, named) for (data, _), runs in groups.items()]
+    folders = {path.resolve() for path in named}
+    return [_table(data, group, others, folders) for (data, _), group in groups.items()]
 
 
 def _table(data: str, runs: Sequence[Run], others: Sequence[str], named: Collection[Path]) -> Table:
@@ -116,11 +134,10 @@ def _table(data: str, runs: Sequence[Run], others: Sequence[str], named: Collect
     rows = []
     for name in names:
         against = {other: paired(scores[name], scores[other]) for other in compared if other != name}
-        rows.append(
-            _row(data, name, [run for run in counted if run.method == name], tasks, measures, against)
-        )
+        of_method = [run for run in counted if run.method == name]
+        rows.append(_row(data, name, of_method, tasks, measures, scores[name], against))
     notes = _notes(counted, left_out, rows)
-    return Table(data, kind, measures, tasks, tuple(rows), compared, tuple(notes))
+    return Table(data, kind, measures, tasks, tuple(rows), tuple(counted), compared, tuple(notes))
 
 
 def _place(method: str) -> tuple[bool, int, list[tuple[int, str]]]:
@@ -136,6 +153,7 @@ def _row(
     runs: Sequence[Run],
     tasks: Sequence[str],
     measures: Sequence[Measure],
+    scores: Mapping[Place, float],
     against: Mapping[str, Paired | None],
 ) -> Row:
     values: dict[Column, Spread] = {}
@@ -143,11 +161,13 @@ def _row(
     for measure in measures:
         found = _by_seed(runs, method, measure.key)
         for task in tasks:
-            if scores := [score for (where, _), score in found.items() if where == task]:
-                values[task, measure.key] = Spread.of(scores)
+            if there := [score for (where, _), score in found.items() if where == task]:
+                values[task, measure.key] = Spread.of(there)
         if mean := _average(found, tasks):
             average[measure.key] = mean
-    known = {m.key: entry for m in measures if (entry := published().get((data, m.key, method)))}
+    entries = {m.key: entry for m in measures if (entry := published().get((data, m.key, method)))}
+    known = {key: entry for key, entry in entries.items() if entry.says(tasks)}
+    taken = [max((number(stage, "memory") or 0.0 for stage in run.stages), default=0.0) for run in runs]
     return Row(
         method=method,
         values=values,
@@ -155,15 +175,17 @@ def _row(
         seeds=tuple(sorted({run.seed for run in runs})),
         labels=fmean(run.stages[-1]["labels"] for run in runs),
         seconds=fmean(run.stages[-1]["seconds"] for run in runs),
+        memory=fmean(taken) if all(taken) else None,
+        scores=scores,
         published=known,
         unlike=tuple(dict.fromkeys(key for e in known.values() for run in runs for key in e.unlike(run))),
         against=against,
     )
 
 
-def _by_seed(runs: Sequence[Run], method: str, key: str) -> dict[tuple[str, int], float]:
+def _by_seed(runs: Sequence[Run], method: str, key: str) -> dict[Place, float]:
     """A method's last numbers by task and seed; several runs of one seed are one number, their mean."""
-    found: dict[tuple[str, int], list[float]] = {}
+    found: dict[Place, list[float]] = {}
     for run in runs:
         value = number(run.stages[-1], key)
         if run.method == method and value is not None:
@@ -171,7 +193,7 @@ def _by_seed(runs: Sequence[Run], method: str, key: str) -> dict[tuple[str, int]
     return {place: fmean(values) for place, values in found.items()}
 
 
-def _average(found: Mapping[tuple[str, int], float], tasks: Sequence[str]) -> Spread | None:
+def _average(found: Mapping[Place, float], tasks: Sequence[str]) -> Spread | None:
     """The mean over tasks, where every task has a run; its deviation over the seeds that did all of them."""
     each = [[score for (where, _), score in found.items() if where == task] for task in tasks]
     if not all(each):
@@ -188,11 +210,14 @@ def _notes(counted: Sequence[Run], left_out: Sequence[str], rows: Sequence[Row])
     notes = [measured_on(counted), *left_out]
     for task in dict.fromkeys(task_of(run) for run in counted):
         there = [run for run in counted if task_of(run) == task]
-        notes += cautions(there, several="their mean counts, as one seed")
+        notes += cautions(there, several=ONE_SEED)
     notes += dict.fromkeys(f"Published: {e.origin}." for row in rows for e in row.published.values())
+    unlike: dict[tuple[str, ...], list[str]] = {}
+    for row in rows:
+        if row.unlike:
+            unlike.setdefault(row.unlike, []).append(row.method)
     notes += [
-        f"Not as published (†) in our runs of {row.method}: {', '.join(row.unlike)}."
-        for row in rows
-        if row.unlike
+        f"Not as published (†) in our runs of {', '.join(names)}: {', '.join(settings)}."
+        for settings, names in unlike.items()
     ]
     return list(dict.fromkeys(note for note in notes if note))

@@ -5,9 +5,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.report import Run
+from ducats.report.provenance import cautions
+from ducats.report.read import Run
 
 FOLDERS = {"folders": ("source", "target"), "map_folders": ("source", "target"), "manifest": ("path",)}
+
+ONE_SEED = "their mean counts, as one seed"  # what becomes of several runs of one seed
 
 
 def column_of(config: Mapping[str, Any]) -> tuple[str, str]:
@@ -31,6 +34,15 @@ def column_of(config: Mapping[str, Any]) -> tuple[str, str]:
 def task_of(run: Run) -> str:
     """The column that a run belongs to."""
     return column_of(run.config)[1]
+
+
+def cautions_by_task(runs: Sequence[Run]) -> list[str]:
+    """What a reader should know before believing a mean, of each task by itself where there are several."""
+    columns = dict.fromkeys(column_of(run.config) for run in runs)
+    if len(columns) < 2:
+        return cautions(runs) if runs else []
+    apart = [[run for run in runs if column_of(run.config) == column] for column in columns]
+    return list(dict.fromkeys(caution for group in apart for caution in cautions(group, ONE_SEED)))
 
 
 def choose(runs: Sequence[Run], named: Collection[Path]) -> tuple[list[Run], list[str]]:

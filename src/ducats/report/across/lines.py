@@ -1,0 +1,124 @@
+"""What stands in a table's lines, as text: the same for every format, and for the page."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from ducats.report.across.making import Row, Table
+from ducats.report.across.paired import Paired
+from ducats.report.kinds import Measure
+from ducats.report.tables import Spread, paper
+
+
+@dataclass(frozen=True)
+class Head:
+    """A column's title.
+
+    Args:
+        task: its name; empty where the data has no tasks, or the column is about all of them.
+        title: what is measured, or what else the column says; empty where the task says enough.
+        of_task: whether the numbers below are of one task; else they are over all of them.
+    """
+
+    task: str
+    title: str
+    of_task: bool = False
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line of numbers.
+
+    Args:
+        method: whose.
+        cells: one for each column.
+        best: the cells that no other method's mean is above.
+        published: whether others say it, of the same method; else our runs do.
+        unlike: whether what others say is not quite comparable.
+    """
+
+    method: str
+    cells: tuple[str, ...]
+    best: frozenset[int] = frozenset()
+    published: bool = False
+    unlike: bool = False
+
+
+def heads(table: Table) -> list[Head]:
+    """The columns of the numbers: tasks, their average where there are several, and what was spent."""
+    many = len(table.measures) > 1
+    titles = {m.key: m.title.removesuffix(" %") for m in table.measures}
+    found = [Head(task, titles[key] if many or not task else "", True) for task, key in table.columns]
+    if len(table.tasks) > 1:
+        found += [Head("", f"Average, {title}" if many else "Average") for title in titles.values()]
+    return [*found, *(Head("", t) for t in ("Seeds", table.kind.measure("labels").title, "Seconds"))]
+
+
+def numbers(table: Table) -> list[Line]:
+    """A line for each method: its numbers and what was spent; below it what others say of it."""
+    firsts = [
+        table.best({r.method: r.values[column] for r in table.rows if column in r.values})
+        for column in table.columns
+    ]
+    if len(table.tasks) > 1:
+        firsts += [
+            table.best({r.method: r.average[m.key] for r in table.rows if m.key in r.average})
+            for m in table.measures
+        ]
+    lines = []
+    for row in table.rows:
+        cells = _cells(table, row.values, row.average)
+        spent = (str(len(row.seeds)), f"{row.labels:,.0f}", f"{row.seconds:,.0f}")
+        best = frozenset(place for place, names in enumerate(firsts) if row.method in names)
+        lines.append(Line(row.method, (*cells, *spent), best))
+        if row.published:
+            lines.append(_published(table, row))
+    return lines
+
+
+def compared(table: Table) -> list[Line]:
+    """A line for each method: against each of the others the difference, p, and how many pairs."""
+    if not any(row.against for row in table.rows):
+        return []
+    return [
+        Line(row.method, tuple(cell for other in table.others for cell in _test(row, other)))
+        for row in table.rows
+    ]
+
+
+def _published(table: Table, row: Row) -> Line:
+    values = {
+        (task, key): known.tasks[task]
+        for key, known in row.published.items()
+        for task in table.tasks
+        if task in known.tasks
+    }
+    averages = {key: known.average_over(table.tasks) for key, known in row.published.items()}
+    average = {key: value for key, value in averages.items() if value is not None}
+    cells = (*_cells(table, values, average), "", "", "")
+    return Line(row.method, cells, published=True, unlike=bool(row.unlike))
+
+
+def _cells(
+    table: Table, values: Mapping[tuple[str, str], Spread], average: Mapping[str, Spread]
+) -> list[str]:
+    shown: dict[str, Measure] = {measure.key: replace(measure, digits=1) for measure in table.measures}
+    cells = [paper(values.get(column), shown[column[1]]) for column in table.columns]
+    if len(table.tasks) > 1:
+        cells += [paper(average.get(key), measure) for key, measure in shown.items()]
+    return cells
+
+
+def _test(row: Row, other: str) -> tuple[str, str, str]:
+    if other == row.method:
+        return "", "", ""
+    test = row.against.get(other)
+    if test is None:
+        return "–", "–", "–"
+    return f"{100 * test.difference:+.1f}", chance(test), str(test.pairs)
+
+
+def chance(test: Paired) -> str:
+    """How p is printed."""
+    if test.p is None:
+        return "–"
+    return "< 0.001" if test.p < 0.001 else f"{test.p:.3f}"

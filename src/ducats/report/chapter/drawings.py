@@ -1,0 +1,114 @@
+"""Figures of a run's own chapter, as SVG text."""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ducats.figures.numbers import number, reliability
+from ducats.figures.paper import svg
+from ducats.figures.style import INK, Look, short
+from ducats.records import Record
+from ducats.report.chapter.by_class import ByClass
+from ducats.report.kinds import IMAGES, Kind
+from ducats.report.read import Run
+
+PANELS = 6  # reliability diagrams: more stages are shown by some, evenly spaced
+TEMPERED = "#d55e00"
+ACROSS = 3
+
+
+def dumbbells(found: ByClass, look: Look, prefix: str) -> str:
+    """Each class before and after: a hollow and a full point with a line between, the largest gain on top."""
+    rows = [row for row in found.shown if row.after is not None]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for place, row in enumerate(rows):
+            assert row.after is not None
+            if row.before is not None:
+                ends = [100 * row.before, 100 * row.after]
+                axes.plot(ends, [place, place], color=look.colour, alpha=0.5, linewidth=2.5)
+                axes.plot(ends[0], place, "o", color=look.colour, markerfacecolor="none", markersize=6)
+            axes.plot(100 * row.after, place, "o", color=look.colour, markersize=6)
+        axes.set(xlabel=f"{found.measure}, %", ylim=(len(rows) - 0.4, -0.6))
+        axes.set_yticks(range(len(rows)), [_cut(row.name) for row in rows])
+        axes.grid(axis="y", alpha=0.06)
+
+    size = (4.9, 0.9 + 0.24 * len(rows))
+    title = f"{found.measure} of each class, hollow: before the first labels, full: after the last"
+    return svg(draw, size, f"{prefix}classes", title)
+
+
+def reliabilities(stages: Sequence[Record], kind: Kind, look: Look, prefix: str) -> str:
+    """Accuracy against confidence at each stage, and of the tempered softmax where there is one."""
+    known = spaced([stage for stage in stages if "reliability" in stage], PANELS)
+    across = min(ACROSS, len(known))
+    down = math.ceil(len(known) / across)
+
+    def draw(figure: Figure) -> None:
+        grid = figure.subplots(down, across, sharex=True, sharey=True, squeeze=False)
+        places = [axes for row in grid for axes in row]
+        for axes, stage in zip(places, known, strict=False):
+            _panel(axes, stage, kind, look)
+        for axes in places[len(known) :]:
+            axes.set_visible(False)
+        for row in grid:
+            row[0].set_ylabel("accuracy, %")
+        for place, axes in enumerate(places[: len(known)]):
+            if place + across >= len(known):
+                axes.set_xlabel("confidence, %")
+                axes.tick_params(labelbottom=True)
+
+    title = f"Accuracy against confidence at {len(known)} stages"
+    return svg(draw, (2.3 * across + 0.4, 2.2 * down + 0.2), f"{prefix}reliability", title)
+
+
+def _panel(axes: Axes, stage: Mapping[str, Any], kind: Kind, look: Look) -> None:
+    axes.plot([0, 100], [0, 100], color=INK, linewidth=0.9, linestyle=(0, (4, 3)), alpha=0.7)
+    bins = reliability([stage])
+    total = sum(b.count for b in bins)
+    x, y = [100 * b.confidence for b in bins], [100 * b.accuracy for b in bins]
+    shares = [b.count / total for b in bins]
+    width = 70 / len(stage["reliability"]["upper"])
+    axes.bar(x, [100 * share for share in shares], width=width, color=INK, alpha=0.13, linewidth=0)
+    tempered = reliability([stage["tempered"]]) if "tempered" in stage else []
+    other = [[100 * getattr(b, part) for b in tempered] for part in ("confidence", "accuracy")]
+    axes.plot(*other, "s", color=TEMPERED, markerfacecolor="none", markersize=4, alpha=0.9)
+    axes.vlines(x, y, x, color=look.colour, alpha=0.6, linewidth=1.2)
+    # A bin of three predictions says little, so its point is small.
+    axes.scatter(x, y, [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares], look.colour, zorder=3)
+    labels = f"{stage['labels']:,}" if kind == IMAGES else short(stage["labels"])
+    error = number(stage, "ece")
+    axes.set(xlim=(0, 102), ylim=(0, 104))
+    axes.set_title(f"{labels} labels" + (f": {100 * error:.1f}%" if error is not None else ""), fontsize=9)
+    axes.set_xticks([0, 50, 100])
+
+
+def seconds_by_epoch(run: Run, look: Look, prefix: str) -> str:
+    """How long each epoch took; thin lines where labels arrived."""
+    timed = [(e["epoch"], value) for e in run.epochs if (value := number(e, "seconds")) is not None]
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.bar([e for e, _ in timed], [s for _, s in timed], color=look.colour, alpha=0.75, width=0.8)
+        for record in run.stages[:-1]:
+            axes.axvline(record["epoch"] + 0.5, color=INK, alpha=0.25, linewidth=0.7)
+        axes.set(xlabel="epoch", ylabel="seconds of training")
+        axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
+
+    return svg(draw, (4.3, 2.5), f"{prefix}seconds", f"Seconds of training of each of {len(timed)} epochs")
+
+
+def spaced(stages: Sequence[Record], most: int) -> list[Record]:
+    """At most so many, the first and the last among them, evenly spaced."""
+    if len(stages) <= most:
+        return list(stages)
+    return [stages[round(place * (len(stages) - 1) / (most - 1))] for place in range(most)]
+
+
+def _cut(name: str, most: int = 22) -> str:
+    return name if len(name) <= most else f"{name[: most - 1]}…"

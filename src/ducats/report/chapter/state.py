@@ -1,0 +1,75 @@
+"""How far a run is, and how it was made: what to do next, settings, digests, versions."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from ducats.report.provenance import environments
+from ducats.report.read import Run
+
+
+@dataclass(frozen=True)
+class Made:
+    """How a run was made: its settings as YAML, and what else tells it from others, by name."""
+
+    settings: str
+    facts: tuple[tuple[str, str], ...]
+    versions: tuple[tuple[str, str], ...]
+
+
+def state(run: Run) -> str:
+    """How far the run is, and how to go on if it is not finished."""
+    if run.finished:
+        return ""
+    waiting = _unanswered(run)
+    if waiting:
+        return (
+            f"This run waits for labels: round {waiting} was asked and is not answered. Answer with "
+            "`ducats label`, then give the `ducats run` command again."
+        )
+    done = max((int(record["epoch"]) for record in run.epochs), default=0)
+    train = run.config.get("train")
+    epochs = train.get("epochs") if isinstance(train, Mapping) else None
+    far = f"{done} of {epochs} epochs" if epochs else f"{done} epochs"
+    return f"This run is not finished: {far} are done. The same `ducats run` command goes on with it."
+
+
+def _unanswered(run: Run) -> int:
+    """The number of the round that people were asked and did not answer; 0 if there is none."""
+    if not (run.folder / "questions").is_dir():
+        return 0
+    asked, answered = (
+        {path.stem for path in (run.folder / part).glob("round-*.npz") if path.stem[6:].isdigit()}
+        for part in ("requests", "labels")
+    )
+    return int(min(asked - answered)[6:]) if asked - answered else 0
+
+
+def made(run: Run) -> Made:
+    """Settings, seed, digests of settings and data, versions and machine."""
+    plain = json.loads(json.dumps(run.config, default=str))
+    text = json.dumps(plain, sort_keys=True)
+    facts = [
+        ("method", run.method),
+        ("seed", str(run.seed)),
+        ("digest of the settings", hashlib.blake2b(text.encode(), digest_size=4).hexdigest()),
+    ]
+    facts += [
+        (f"{part}", _data(run.data[part]))
+        for part in ("source", "pool", "test")
+        if isinstance(run.data.get(part), Mapping)
+    ]
+    if run.classes:
+        facts.append(("classes", str(len(run.classes))))
+    settings = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    return Made(settings, tuple(facts), environments([run])[0].facts)
+
+
+def _data(about: Mapping[str, Any]) -> str:
+    images = about.get("images")
+    many = f"{images:,} images" if isinstance(images, int) else "images"
+    return f"{many}, digest {about.get('keys', 'not written down')}"

@@ -1,0 +1,157 @@
+"""Figures of a comparison as SVG text: learning curves of a task, ranks, and what a run takes."""
+
+from collections.abc import Mapping, Sequence
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator
+
+from ducats.figures.numbers import Spread
+from ducats.figures.paper import svg
+from ducats.figures.style import INK, Look, log_scale, short
+from ducats.report.across import CEILING, Table
+from ducats.report.comparison.ranks import Ranks
+from ducats.report.kinds import IMAGES
+from ducats.report.read import Run
+from ducats.report.tables import Point, curve, methods
+
+GIGABYTE = 1e9
+FAINT = Look("#8a8a8a")  # of methods that only show where the field lies
+DASHED = (0, (4, 3))
+LETTER = 6.5  # pixels that a letter of a name may take in a browser's own font
+Box = tuple[float, float, float, float]  # left, bottom, right, top
+
+
+def learning_curves(runs: Sequence[Run], look: Mapping[str, Look], key: str, title: str) -> str:
+    """What ranks, over the labels bought of one task: a line and a band for each method with a look.
+
+    Args:
+        runs: of one task and kind, finished.
+        look: of the methods that are told apart; the others are faint lines behind them.
+        key: what its ids begin with.
+        title: says what it is to those who do not see it.
+    """
+    kind = runs[0].kind
+    names = sorted(methods(runs), key=lambda name: name in look)
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        axes.set(xlabel=kind.axis, ylabel=f"{kind.score}, %")
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        if kind != IMAGES:
+            axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: short(value)))
+        for name in names:
+            _curve(axes, curve(runs, name, kind.headline), look.get(name), level=CEILING in name)
+
+    return svg(draw, (4.0, 2.9), key, title)
+
+
+def rank_dots(ranks: Ranks, look: Mapping[str, Look], key: str) -> str:
+    """The mean rank of each method, the middle half of its ranks, and its best and worst one."""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        for place, rank in enumerate(ranks.ranks):
+            shown = look[rank.method]
+            axes.hlines(place, *rank.ends, color=shown.colour, linewidth=1.0, alpha=0.6)
+            axes.hlines(place, *rank.middle, color=shown.colour, linewidth=4.5, alpha=0.45)
+            axes.plot(rank.mean, place, shown.marker, color=shown.colour, markersize=7)
+        if ranks.gap is not None:
+            first = ranks.ranks[0].mean
+            axes.axvspan(first, first + ranks.gap, color=INK, alpha=0.08, linewidth=0)
+        axes.set_yticks(range(len(ranks.ranks)), [f"{r.method}  {r.mean:.2f}" for r in ranks.ranks])
+        axes.set(xlim=(0.5, len(ranks.ranks) + 0.5), ylim=(len(ranks.ranks) - 0.4, -0.6))
+        axes.set_xlabel(f"rank, 1 is the best; n = {ranks.comparisons}")
+        axes.set_xticks(range(1, len(ranks.ranks) + 1, 1 + len(ranks.ranks) // 10))
+        axes.grid(visible=False, axis="y")
+
+    size = (6.4, 0.9 + 0.24 * len(ranks.ranks))
+    return svg(draw, size, key, "Mean rank of each method, and its spread")
+
+
+def score_against(table: Table, what: str, look: Mapping[str, Look], key: str) -> str:
+    """The average of what ranks against what a run takes, a point for each method; empty if none says it.
+
+    Args:
+        table: its rows.
+        what: ``seconds`` or ``memory``.
+        look: of the methods.
+        key: what its ids begin with.
+    """
+    scale, unit = (GIGABYTE, "peak memory, GB") if what == "memory" else (1.0, "seconds")
+    points = costs(table, what)
+    if len(points) < 2:
+        return ""
+
+    def draw(figure: Figure) -> None:
+        axes = figure.subplots()
+        spent = {method: cost / scale for method, (cost, _) in points.items()}
+        for method, (_, value) in points.items():
+            shown = look[method]
+            mean, deviation = 100 * value.mean, 100 * (value.deviation or 0.0)
+            axes.errorbar(
+                spent[method], mean, deviation, fmt=shown.marker, color=shown.colour, elinewidth=1.0
+            )
+        if max(spent.values()) > 10 * min(spent.values()):
+            log_scale(axes, "x")
+            axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        axes.set(xlabel=f"{unit} of a run, mean over runs", ylabel=f"{table.kind.score}, %")
+        axes.margins(0.1, 0.12)
+        _name_points(figure, axes, {m: (spent[m], 100 * v.mean) for m, (_, v) in points.items()})
+
+    return svg(draw, (5.4, 4.0), key, f"{table.kind.score} against {unit} of a run, a point per method")
+
+
+def costs(table: Table, what: str) -> dict[str, tuple[float, Spread]]:
+    """By method, what a run takes and the average that it reaches; of those of which both are known."""
+    found = {}
+    for row in table.rows:
+        cost = row.memory if what == "memory" else row.seconds
+        average = row.average.get(table.measures[0].key) if table.measures else None
+        if cost and average is not None:
+            found[row.method] = (cost, average)
+    return found
+
+
+def _curve(axes: Axes, points: Sequence[Point], look: Look | None, *, level: bool) -> None:
+    if not points:
+        return
+    x, y = [point.labels for point in points], [100 * point.value.mean for point in points]
+    shown, alpha, width = (FAINT, 0.35, 1.0) if look is None else (look, 1.0, 1.8)
+    if level or len(points) == 1:  # nothing was bought, or everything: a level to compare with
+        axes.axhline(y[-1], color=shown.colour, linewidth=1.1, linestyle=DASHED, alpha=min(alpha, 0.8))
+        return
+    axes.plot(x, y, color=shown.colour, marker=shown.marker, markersize=5, alpha=alpha, linewidth=width)
+    if look is not None and any(point.value.deviation for point in points):
+        deviations = [100 * (point.value.deviation or 0.0) for point in points]
+        low = [mean - deviation for mean, deviation in zip(y, deviations, strict=True)]
+        high = [mean + deviation for mean, deviation in zip(y, deviations, strict=True)]
+        axes.fill_between(x, low, high, color=look.colour, alpha=0.16, linewidth=0)
+
+
+def _name_points(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
+    """Write each name beside, above or below its point, where no other name or point is in the way."""
+    figure.draw_without_rendering()  # settles where the axes lie, and with them the points
+    spots = {name: tuple(axes.transData.transform(point)) for name, point in points.items()}
+    taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots.values()]
+    inside = axes.bbox.x0, figure.bbox.x1
+    for name, (x, y) in sorted(spots.items(), key=lambda spot: -spot[1][1]):
+        width, height = LETTER * len(name), 12.0
+        sides = [(left, y + up) for up in (0, 6, -6) for left in (x + 7, x - 7 - width)]
+        tries = [*sides, (x - width / 2, y + 13), (x - width / 2, y - 13)]
+        boxes = [(left, middle - height / 2, left + width, middle + height / 2) for left, middle in tries]
+        box = next(
+            (b for b in boxes if inside[0] <= b[0] and b[2] <= inside[1] and not _hits(b, taken)), None
+        )
+        if box is None:
+            continue  # a name further away might seem to be another point's; colour and marker tell it
+        taken.append(box)
+        left, middle = axes.transData.inverted().transform((box[0], (box[1] + box[3]) / 2))
+        axes.text(left, middle, name, fontsize=8, va="center", ha="left")
+
+
+def _hits(box: Box, others: Sequence[Box]) -> bool:
+    return any(
+        box[0] < other[2] and other[0] < box[2] and box[1] < other[3] and other[1] < box[3]
+        for other in others
+    )

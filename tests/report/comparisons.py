@@ -1,0 +1,94 @@
+"""Small sweeps on paper, and what a page's tables say."""
+
+from collections.abc import Sequence
+from html.parser import HTMLParser
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ducats.report.page import write_page
+from ducats.report.read import Broken, Run
+from runs_on_paper import write_run
+
+LAST = {  # by method and task, for seeds 0 and 1
+    "random": {"Ar-Cl": (0.52, 0.54), "Cl-Ar": (0.56, 0.57), "Pr-Rw": (0.70, 0.71)},
+    "entropy": {"Ar-Cl": (0.58, 0.57), "Cl-Ar": (0.60, 0.62), "Pr-Rw": (0.69, 0.74)},
+    "clue": {"Ar-Cl": (0.58, 0.60), "Cl-Ar": (0.66, 0.64), "Pr-Rw": (0.75, 0.77)},
+    "duc": {"Ar-Cl": (0.64, 0.66), "Cl-Ar": (0.72, 0.73), "Pr-Rw": (0.80, 0.79)},
+}
+
+
+def write_one(
+    root: Path,
+    method: str,
+    task: str,
+    seed: int,
+    last: float,
+    *,
+    data: str = "office_home",
+    folder: str = "",
+    **more: Any,
+) -> Path:
+    """A run without pictures and snapshots whose last accuracy is given."""
+    return write_run(
+        root / (folder or f"{data}-{task}-{method}-{seed}"),
+        method,
+        seed,
+        accuracies=[0.4, 0.45, last],
+        rounds=2,
+        settings=[f"data.name={data}", f"data.knobs={{task: {task}}}" if task else "data.knobs={}"],
+        data=f"{data}-{task}",
+        snapshots=False,
+        **more,
+    )
+
+
+def write_all(root: Path) -> Path:
+    """A sweep of every method, task and seed of ``LAST``."""
+    for method, tasks in LAST.items():
+        for task, values in tasks.items():
+            for seed, value in enumerate(values):
+                write_one(root, method, task, seed, value)
+    return root
+
+
+def write_bare(runs: Sequence[Run], out: Path, broken: Sequence[Broken] = ()) -> Path:
+    """A page without chapters, which are not what is tested here and take a second each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ducats.report.page.chosen", lambda runs: [])
+        return write_page(runs, out, broken=broken)
+
+
+class Tables(HTMLParser):
+    """The tables of a page by their class: lines of cells, a bold one with asterisks."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.found: dict[str, list[list[str]]] = {}
+        self.lines: list[list[str]] | None = None
+        self.cell: list[str] | None = None
+        self.feed(text)
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        if tag == "table":
+            self.lines = self.found.setdefault(str(dict(attrs).get("class")), [])
+        elif tag == "tr" and self.lines is not None:
+            self.lines.append([])
+        elif tag in ("td", "th"):
+            self.cell = []
+        elif tag == "strong" and self.cell is not None:
+            self.cell.append("*")
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "strong" and self.cell is not None:
+            self.cell.append("*")
+        elif tag in ("td", "th") and self.cell is not None and self.lines is not None:
+            self.lines[-1].append("".join(self.cell).strip())
+            self.cell = None
+        elif tag == "table":
+            self.lines = None
+
+    def handle_data(self, data: str) -> None:
+        if self.cell is not None:
+            self.cell.append(data)

@@ -1,0 +1,91 @@
+"""A page as a test reads it: its tables by name, its words, and what it refers to."""
+
+import csv
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from ducats.report import report_page
+
+
+class Page(HTMLParser):
+    """Tables by their ``data-table``, ids, links, pictures and the text that a reader sees."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tables: dict[str, list[list[str]]] = {}
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.pictures: list[str] = []
+        self.tags: list[str] = []
+        self.open: list[str] = []  # ids of details that are open
+        self._words: list[str] = []
+        self._table = ""
+        self._cell = False
+        self._hidden = False
+        self.feed(text)
+
+    @property
+    def words(self) -> str:
+        """All text, with single spaces."""
+        return " ".join(" ".join(self._words).split())
+
+    def table(self, name: str) -> list[dict[str, str]]:
+        """The rows of a table, by the titles of its columns."""
+        titles, *rows = self.tables[name]
+        return [dict(zip(titles, row, strict=True)) for row in rows]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        known = {key: value or "" for key, value in attrs}
+        self.tags.append(tag)
+        self.ids += [known["id"]] if "id" in known else []
+        self.links += [known[key] for key in ("href", "xlink:href") if key in known]
+        self.pictures += [known["src"]] if tag == "img" else []
+        if tag == "details" and "open" in known:
+            self.open.append(known.get("id", ""))
+        if tag == "table":
+            self._table = known.get("data-table", "")
+            self.tables.setdefault(self._table, [])
+        if tag == "tr":
+            self.tables.setdefault(self._table, []).append([])
+        if tag in ("td", "th"):
+            self.tables[self._table][-1].append("")
+            self._cell = True
+        self._hidden = tag == "style"
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag in ("td", "th"):
+            self._cell = False
+        if tag == "table":
+            self._table = ""
+        self._hidden = False
+
+    def handle_data(self, data: str) -> None:
+        if self._cell:
+            self.tables[self._table][-1][-1] += " ".join(data.split())
+        if not self._hidden:
+            self._words.append(data)
+
+
+def page_of(*folders: Path, out: Path) -> Page:
+    return Page(report_page(list(folders), out).page.read_text(encoding="utf-8"))
+
+
+def confusion(folder: Path, epoch: int, classes: int) -> list[list[int]]:
+    """Ten of each class, of which class 2 loses three to class 0."""
+    counts = [[10 if row == column else 0 for column in range(classes)] for row in range(classes)]
+    counts[2][2], counts[2][0] = 7, 3
+    path = folder / "confusion" / f"epoch-{epoch:03d}.csv"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerow(["label", *range(classes)])
+        csv.writer(file).writerows([row, *cells] for row, cells in enumerate(counts))
+    return counts
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without the figures of `ducats figure`, which take most of the time and are not looked at here."""
+    for name in ("of_rounds", "of_the_paper"):
+        monkeypatch.setattr(f"ducats.report.chapter.{name}", lambda *_: ())

@@ -1,0 +1,213 @@
+"""The page of many runs: tables equal to `ducats table`, curves, costs, and nothing that mixes tasks."""
+
+import csv as comma_separated
+import io
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+from comparisons import LAST, Tables, write_all, write_bare, write_one
+
+from ducats.cli import main
+from ducats.report import report
+from ducats.report.across import csv, make_tables, markdown
+from ducats.report.comparison import comparison
+from ducats.report.comparison.words import sentences
+from ducats.report.page import write_page
+from ducats.report.read import find_runs
+from runs_on_paper import write_pixel_run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_all(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture(scope="module")
+def page(runs: Path) -> Path:
+    return write_bare(find_runs([runs]), runs / "page.html")
+
+
+def printed(row: Mapping[str, str], what: str = "") -> str:
+    """A mean and its deviation of the CSV as a table prints them."""
+    mean, deviation = (row[what], row[f"{what}_deviation"]) if what else (row["mean"], row["deviation"])
+    if not mean:
+        return "–"
+    return f"{100 * float(mean):.1f}" + (f" ± {100 * float(deviation):.1f}" if deviation else "")
+
+
+def csv_of(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
+    with pytest.raises(SystemExit):
+        main(["table", str(runs), "--out", str(out)])
+    rows = comma_separated.DictReader(io.StringIO(out.read_text()))
+    return {(row["method"], row["task"]): row for row in rows}
+
+
+def test_numbers_in_the_page_are_those_of_the_table(page: Path, runs: Path, tmp_path: Path) -> None:
+    known = csv_of(runs, tmp_path / "table.csv")
+    head, *lines = Tables(page.read_text()).found["by-task"]
+    tasks = ["Ar-Cl", "Cl-Ar", "Pr-Rw", "average"]
+    assert head == ["Method", "Ar→Cl", "Cl→Ar", "Pr→Rw", "Average", "Seeds", "Labels", "Seconds"]
+    ours, theirs = lines[::2], lines[1::2]
+    assert [line[0] for line in ours] == list(LAST)
+    for line, published in zip(ours, theirs, strict=True):
+        rows = [known[line[0], task] for task in tasks]
+        assert [cell.strip("*") for cell in line[1:5]] == [printed(row) for row in rows]
+        spent = rows[0]
+        assert line[5:] == [spent["seeds"], f"{float(spent['labels']):.0f}", f"{float(spent['seconds']):.0f}"]
+        assert published == ["published†", *(printed(row, "published") for row in rows), "", "", ""]
+    assert [cell.startswith("*") for cell in ours[3][1:5]] == [True] * 4
+    assert not any("*" in cell for line in ours[:3] for cell in line)
+
+
+def test_differences_in_the_page_are_those_of_the_table(page: Path, runs: Path, tmp_path: Path) -> None:
+    known = csv_of(runs, tmp_path / "table.csv")
+    head, *lines = Tables(page.read_text()).found["paired"]
+    assert head == ["Method", "minus random", "p", "pairs", "minus duc", "p", "pairs"]
+    for method, *cells in lines:
+        row = known[method, "average"]
+        for place, other in enumerate(("random", "duc")):
+            difference, p, pairs = cells[3 * place : 3 * place + 3]
+            if method == other:
+                assert (difference, p, pairs) == ("", "", "")
+                continue
+            assert difference == f"{100 * float(row[f'minus_{other}']):+.1f}"
+            value = float(row[f"p_against_{other}"])
+            assert p == ("< 0.001" if value < 0.001 else f"{value:.3f}")
+            assert pairs == row[f"pairs_with_{other}"] == "6"
+
+
+def test_the_page_is_about_all_tasks_and_mixes_none(page: Path) -> None:
+    text = page.read_text()
+    (first,) = re.findall(r"<h1>(.*?)</h1>", text)
+    assert first.startswith(
+        "duc has the highest average accuracy over 3 tasks: 72.3% ± 0.5, 5.7 points above clue"
+    )
+    assert "different test sets" not in text
+    assert 'id="results"' not in text  # a mean over tasks and seeds at once
+    assert text.count('<figure data-of="') == 3
+    assert "Ar→Cl: 4 methods, 8 runs" in text
+    assert not re.search(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', text)
+    assert "<script" not in text
+
+
+def test_the_same_runs_give_the_same_page(page: Path, runs: Path, tmp_path: Path) -> None:
+    assert write_bare(find_runs([runs]), tmp_path / "again.html").read_bytes() == page.read_bytes()
+
+
+def test_the_whole_page_has_each_anchor_once(tmp_path: Path) -> None:
+    for method in ("duc", "random"):
+        for task in ("Ar-Cl", "Cl-Ar"):
+            write_one(tmp_path, method, task, 0, 0.6)
+    text = write_page(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+    assert "Run by run" in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+    assert "comparison" in set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
+
+
+def test_one_method_on_one_task_is_no_comparison(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_one(tmp_path, "duc", "", seed, 0.8, data="digits")
+    assert comparison(find_runs([tmp_path])) is None
+    assert 'id="comparison"' not in write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+
+
+def test_several_methods_of_one_task_need_pairs_or_published_numbers(tmp_path: Path) -> None:
+    write_one(tmp_path, "duc", "", 0, 0.8, data="digits")
+    write_one(tmp_path, "random", "", 0, 0.7, data="digits")
+    assert comparison(find_runs([tmp_path])) is None
+    write_one(tmp_path, "duc", "", 1, 0.82, data="digits")
+    write_one(tmp_path, "random", "", 1, 0.71, data="digits")
+    found = comparison(find_runs([tmp_path]))
+    assert found is not None
+    assert not found["several"]
+    (table,) = found["tables"]
+    assert [line.cells[:3] for line in table["compared"]] == [("", "", ""), ("+10.5", "0.030", "2")]
+    # What the page says without a comparison is not said twice.
+    assert (table["lines"], table["curves"]) == ([], [])
+    text = write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+    assert "by-task" not in Tables(text).found
+    assert 'id="results"' in text
+    assert "fieldset" not in text
+
+
+def test_one_task_of_a_benchmark_shows_what_was_published(tmp_path: Path) -> None:
+    for method in ("duc", "random"):
+        write_one(tmp_path, method, "Ar-Cl", 0, 0.6)
+    found = comparison(find_runs([tmp_path]))
+    assert found is not None
+    first, second, *_ = found["tables"][0]["lines"]
+    assert (first.method, first.cells[0], first.published) == ("random", "60.0", False)
+    assert (second.method, second.cells[0], second.published) == ("random", "52.5", True)
+
+
+def test_data_sets_and_kinds_have_tables_of_their_own(tmp_path: Path) -> None:
+    for task in ("Ar-Cl", "Cl-Ar"):
+        write_one(tmp_path, "duc", task, 0, 0.6)
+    write_one(tmp_path, "duc", "", 0, 0.9, data="digits")
+    for task in ("day-night", "day-fog"):
+        settings = [f"data.knobs={{task: {task}}}"]
+        write_pixel_run(tmp_path / task, ious=[0.3, 0.4, 0.5, 0.6], settings=settings, snapshots=False)
+    text = write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
+    heads = [line for line in Tables(text).found["by-task"] if line[0] == "Method"]
+    assert [line[1:-3] for line in heads] == [  # in the order of the folders' names
+        ["day→fog", "day→night", "Average"],
+        ["Accuracy"],
+        ["Ar→Cl", "Cl→Ar", "Average"],
+    ]
+    assert "1 method on 3 tasks of 2 data sets." in text
+    assert "duc has an average mIoU over 2 tasks: 60.0%." in text
+    assert "duc has a mean accuracy: 90.0%." in text
+    ids = re.findall(r'\bid="([^"]+)"', text)
+    assert len(ids) == len(set(ids))
+
+
+def test_runs_without_memory_have_no_figure_of_it(tmp_path: Path, runs: Path) -> None:
+    # The generator's runs take 300, 301 and 302 MB at their three stages.
+    assert [row.memory for row in make_tables([runs])[0].rows] == [302e6] * 4
+    found = comparison(find_runs([runs]))
+    assert found is not None
+    costs = found["tables"][0]["costs"]
+    assert {what: count for what, (count, _) in costs.items()} == {"seconds": 4, "memory": 4}
+    for method in ("duc", "random"):
+        for task in ("Ar-Cl", "Cl-Ar"):
+            write_one(tmp_path, method, task, 0, 0.6, before=method == "duc")
+    found = comparison(find_runs([tmp_path]))
+    assert found is not None
+    assert set(found["tables"][0]["costs"]) == {"seconds"}
+
+
+def test_figures_tell_apart_what_a_reader_can_follow(tmp_path: Path) -> None:
+    names = [f"method-{place}" for place in range(9)]
+    for place, name in enumerate([*names, "duc"]):
+        for task in ("Ar-Cl", "Cl-Ar"):
+            last = 0.5 + 0.01 * place
+            write_one(tmp_path, "random", task, 0, last, name=name, folder=f"{task}-{name}")
+    found = comparison(find_runs([tmp_path]))
+    assert found is not None
+    (table,) = found["tables"]
+    assert list(table["told"]) == ["duc", "method-8", "method-7", "method-6", "method-5", "method-4"]
+    assert len({look.colour for look in table["told"].values()}) == 6
+    assert table["faint"] == ["method-3", "method-2", "method-1", "method-0"]
+
+
+def test_a_table_with_holes_says_so(runs: Path, tmp_path: Path) -> None:
+    for task, value in (("Ar-Cl", 0.5), ("Cl-Ar", 0.6)):
+        write_one(tmp_path, "duc", task, 0, value)
+    write_one(tmp_path, "random", "Ar-Cl", 0, 0.4)
+    found = comparison(find_runs([tmp_path]))
+    assert found is not None
+    assert found["tables"][0]["notes"][0] == (
+        "1 of 4 pairs of method and task have no finished run: random on Cl→Ar."
+    )
+
+
+def test_a_folder_has_the_tables_by_task(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ducats.report.page.chosen", lambda runs: [])
+    told = report([runs], tmp_path / "out")
+    assert told.headline.sentence == sentences(make_tables([runs])[0])[0]
+    assert not any("different test sets" in caution for caution in told.cautions)
+    assert told.table_csv.read_text() == csv(make_tables([runs]))
+    assert told.table_markdown.read_text() == markdown(make_tables([runs]))

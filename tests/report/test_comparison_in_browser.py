@@ -1,0 +1,101 @@
+"""The comparison in a real browser: a filter by mouse and keys, without script; print has everything."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from comparisons import write_bare, write_one
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
+
+import browsers
+from browsers import needs_a_browser
+from ducats.report.read import find_runs
+
+pytestmark = needs_a_browser
+chromium = browsers.chromium
+METHODS = ("random", "entropy", "clue", "duc", "a-method-with-a-rather-long-name")
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("sweep")
+    for place, method in enumerate(METHODS):
+        for task in ("Ar-Cl", "Cl-Ar", "Pr-Rw"):
+            for seed in (0, 1):
+                last = 0.5 + 0.03 * place + 0.01 * seed
+                write_one(root, "duc", task, seed, last, name=method, folder=f"{task}-{method}-{seed}")
+    write_one(root, "duc", "Cl-Ar", 2, 0.6, finished=False)
+    return write_bare(find_runs([root]), root / "page.html")
+
+
+@pytest.fixture
+def browser(chromium: webdriver.Chrome, page: Path) -> Iterator[webdriver.Chrome]:
+    chromium.get(page.as_uri())
+    yield chromium
+    for command in ("Emulation.clearDeviceMetricsOverride", "Emulation.setEmulatedMedia"):
+        chromium.execute_cdp_cmd(command, {})
+
+
+def heads(browser: webdriver.Chrome) -> list[str]:
+    """The columns of the table that can be seen."""
+    found = browser.find_elements(By.CSS_SELECTOR, ".by-task thead th")
+    return [head.text for head in found if head.is_displayed()]
+
+
+def captions(browser: webdriver.Chrome) -> list[str]:
+    """The figures that can be seen."""
+    found = browser.find_elements(By.CSS_SELECTOR, ".comparison figcaption")
+    return [caption.text for caption in found if caption.is_displayed()]
+
+
+ALL = ["Method", "Ar→Cl", "Cl→Ar", "Pr→Rw", "Average", "Seeds", "Labels", "Seconds"]
+
+
+def test_choosing_a_task_leaves_what_is_about_it(browser: webdriver.Chrome) -> None:
+    assert heads(browser) == ALL
+    assert len(captions(browser)) == 6  # three tasks, ranks, seconds, memory
+    browser.find_element(By.CSS_SELECTOR, "label:has(#task-1)").click()
+    assert heads(browser) == ["Method", "Cl→Ar"]
+    assert captions(browser) == ["Cl→Ar: 5 methods, 10 runs"]
+    assert browser.find_element(By.CSS_SELECTOR, ".missing tbody tr").is_displayed()
+    browser.find_element(By.CSS_SELECTOR, "label:has(#task-2)").click()
+    assert captions(browser) == ["Pr→Rw: 5 methods, 10 runs"]
+    assert not browser.find_element(By.CSS_SELECTOR, ".missing tbody tr").is_displayed()
+    browser.find_element(By.CSS_SELECTOR, "label:has(#task-all)").click()
+    assert heads(browser) == ALL
+
+
+def test_the_filter_is_for_keys_too(browser: webdriver.Chrome) -> None:
+    first = browser.find_element(By.ID, "task-all")
+    first.send_keys(Keys.ARROW_RIGHT)
+    assert heads(browser) == ["Method", "Ar→Cl"]
+    browser.switch_to.active_element.send_keys(Keys.ARROW_LEFT)
+    assert heads(browser) == ALL
+
+
+def test_print_has_everything_whatever_was_chosen(browser: webdriver.Chrome) -> None:
+    browser.find_element(By.CSS_SELECTOR, "label:has(#task-1)").click()
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
+    assert heads(browser) == ALL
+    assert len(captions(browser)) == 6
+    assert not browser.find_element(By.CSS_SELECTOR, ".filter").is_displayed()
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_wide_tables_scroll_in_their_own_box(browser: webdriver.Chrome, width: int) -> None:
+    size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    wide: int = browser.execute_script("return document.documentElement.scrollWidth")
+    assert wide <= width
+    if width == 390:
+        box = browser.find_element(By.CSS_SELECTOR, ".comparison .scroll")
+        browser.execute_script("arguments[0].scrollLeft = 10000", box)
+        name = box.find_element(By.CSS_SELECTOR, "tbody th")
+        assert abs(name.rect["x"] - box.rect["x"]) < 3  # a method's name stays in sight
+
+
+def test_the_browser_has_nothing_to_complain_about(browser: webdriver.Chrome) -> None:
+    said = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]  # type: ignore[no-untyped-call]
+    assert said == []

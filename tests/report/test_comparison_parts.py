@@ -1,0 +1,162 @@
+"""Parts of a comparison: ranks by hand, words, and the runs that are missing."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+from comparisons import Tables, write_all, write_bare, write_one
+
+from ducats.report.across import make_tables
+from ducats.report.comparison.missing import missing_runs
+from ducats.report.comparison.ranks import critical_gap, places_of, rank_methods
+from ducats.report.comparison.words import about_ranks, sentences
+from ducats.report.read import find_runs, look
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_all(tmp_path_factory.mktemp("sweep"))
+
+
+def test_ranks_by_hand(runs: Path) -> None:
+    (table,) = make_tables([runs])
+    found = rank_methods(table)
+    assert found is not None
+    # Ar-Cl, seed 0: clue and entropy share the ranks 2 and 3. Pr-Rw, seed 0: random is before entropy.
+    by_hand: dict[str, list[float]] = {"duc": [1] * 6, "clue": [2.5, 2, 2, 2, 2, 2]}
+    by_hand["entropy"] = [2.5, 3, 3, 3, 4, 3]
+    by_hand["random"] = [4, 4, 4, 4, 3, 4]
+    assert [rank.method for rank in found.ranks] == list(by_hand)
+    for rank in found.ranks:
+        assert rank.mean == pytest.approx(sum(by_hand[rank.method]) / 6)
+        assert rank.ends == (min(by_hand[rank.method]), max(by_hand[rank.method]))
+    assert (found.comparisons, found.left_out) == (6, ())
+    assert found.gap is None  # six comparisons are too few
+    assert "Fewer than 10 are too few to say which distances are more than luck." in about_ranks(found)
+
+
+def test_equals_share_a_rank() -> None:
+    assert places_of({"a": 0.5, "b": 0.5, "c": 0.5}) == {"a": 2.0, "b": 2.0, "c": 2.0}
+    assert places_of({"a": 0.1, "b": 0.3, "c": 0.2}) == {"a": 3.0, "b": 1.0, "c": 2.0}
+
+
+@pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
+def test_the_critical_gap_is_that_of_the_printed_tables(methods: int, q: float) -> None:
+    """Two-tailed values at 5 % as books of statistics print them."""
+    expected = q * math.sqrt(methods * (methods + 1) / (6 * 12))
+    assert critical_gap(methods, 12) == pytest.approx(expected, rel=1e-3)
+
+
+def test_ranks_with_enough_comparisons_say_what_may_be_luck(tmp_path: Path) -> None:
+    # duc is always before a and b, which take turns: mean ranks 1, 2.5 and 2.5 over 12 comparisons.
+    for seed in range(12):
+        turn = 0.01 if seed % 2 else -0.01
+        for method, value in (("duc", 0.8), ("margin", 0.7 + turn), ("entropy", 0.7 - turn)):
+            write_one(tmp_path, method, "", seed, value, data="digits")
+    write_one(tmp_path, "coreset", "", 0, 0.9, data="digits")
+    (table,) = make_tables([tmp_path])
+    found = rank_methods(table)
+    assert found is not None
+    assert {rank.method: rank.mean for rank in found.ranks} == {"duc": 1, "margin": 2.5, "entropy": 2.5}
+    assert found.left_out == ("coreset",)
+    assert found.gap == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 12)), rel=1e-3)
+    assert "every other method is further than that from duc" in about_ranks(found)
+    assert "Left out for having fewer runs: coreset." in about_ranks(found)
+
+
+def test_two_methods_are_not_ranked(tmp_path: Path) -> None:
+    for method in ("duc", "random"):
+        for seed in (0, 1):
+            write_one(tmp_path, method, "", seed, 0.7, data="digits")
+    (table,) = make_tables([tmp_path])
+    assert rank_methods(table) is None
+    assert about_ranks(None).startswith("There is no ranking: it takes three methods")
+
+
+def test_sentences_name_the_best_and_where_ours_stands(runs: Path, tmp_path: Path) -> None:
+    (table,) = make_tables([runs])
+    said = sentences(table)
+    assert said[0] == (
+        "duc has the highest average accuracy over 3 tasks: 72.3% ± 0.5, 5.7 points above clue (p = 0.002, "
+        "6 pairs), 12.3 points above random (p < 0.001, 6 pairs)."
+    )
+    assert said[1:] == ["duc is first on 3 of 3 tasks."]
+    for seed, (ours, other) in enumerate(((0.70, 0.72), (0.71, 0.70), (0.69, 0.70))):
+        write_one(tmp_path, "duc", "", seed, ours, data="digits")
+        write_one(tmp_path, "entropy", "", seed, other, data="digits")
+    (table,) = make_tables([tmp_path])
+    first, last = sentences(table)
+    assert first.startswith(
+        "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above duc (p = 0."
+    )
+    assert "so it may be luck" in first
+    assert last.startswith("duc is number 2 of 2, 0.7 points below entropy (p = 0.")
+
+
+@pytest.fixture
+def half_done(tmp_path: Path) -> Path:
+    """A sweep of which two runs are done, one is under way, one is broken, and one failed at once."""
+    root = tmp_path / "sweep"
+    for seed in (0, 1):
+        write_one(root, "duc", "Ar-Cl", seed, 0.6)
+        write_one(root, "duc", "Cl-Ar", seed, 0.7)
+    write_one(root, "random", "Ar-Cl", 0, 0.5, finished=False)
+    broken = write_one(root, "random", "Cl-Ar", 0, 0.5)
+    (broken / "metrics.jsonl").write_text('{"kind": "stage"}\n')
+    (root / "configs").mkdir()
+    (root / "logs").mkdir()
+    config = {"method": "clue", "seed": 3, "data": {"name": "office_home", "knobs": {"task": "Ar-Cl"}}}
+    (root / "configs" / "office_home-clue-1234.yaml").write_text(json.dumps(config))
+    (root / "logs" / "office_home-clue-1234.txt").write_text(
+        "begin\nducats: /home/somebody/data/Art does not exist: see https://example.org/data or --root\n\n"
+    )
+    (root / "logs" / "office_home-Ar-Cl-random-0.txt").write_text("epoch 9 of 20\n")
+    return root
+
+
+def test_runs_that_are_not_in_the_tables_are_listed(half_done: Path) -> None:
+    found = look([half_done])
+    listed = {one.name: one for one in missing_runs(found.runs, found.broken)}
+    assert set(listed) == {
+        "office_home-Ar-Cl-random-0",
+        "office_home-Cl-Ar-random-0",
+        "office_home-clue-1234",
+    }
+    failed = listed["office_home-clue-1234"]
+    assert (failed.method, failed.task, failed.seed) == ("clue", "Ar-Cl", "3")
+    assert failed.lacks == "It began and left nothing."
+    # Where data lie is nobody's business who reads a page, and no page has an outside address.
+    assert failed.said == "ducats: Art does not exist: see … or --root"
+    under_way = listed["office_home-Ar-Cl-random-0"]
+    assert "not finished" in under_way.lacks
+    assert under_way.said == "epoch 9 of 20"
+    broken = listed["office_home-Cl-Ar-random-0"]
+    assert "has no number for 'stage'" in broken.lacks
+    assert (broken.method, broken.task, broken.seed) == ("random", "Cl-Ar", "0")
+
+
+def test_the_page_lists_them(half_done: Path) -> None:
+    found = look([half_done])
+    text = write_bare(found.runs, half_done / "page.html", broken=found.broken).read_text()
+    tables = Tables(text).found
+    assert [line[0] for line in tables["missing"]] == [
+        "Run",
+        "office_home-Ar-Cl-random-0",
+        "office_home-Cl-Ar-random-0",
+        "office_home-clue-1234",
+    ]
+    assert tables["missing"][3][1:4] == ["clue", "Ar→Cl", "3"]
+    assert [line[0] for line in tables["by-task"]] == ["Method", "duc", "published†"]
+    assert "https://" not in text
+    assert "/home/somebody" not in text
+
+
+def test_a_finished_run_without_a_test_set_is_listed(tmp_path: Path) -> None:
+    folder = write_one(tmp_path, "duc", "", 0, 0.8, data="digits")
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    for line in lines:
+        line.pop("accuracy", None)
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    (one,) = missing_runs(find_runs([tmp_path]), [])
+    assert one.lacks == "It is finished and has no result on a test set."

@@ -1,0 +1,142 @@
+"""The page of a run as a browser shows it: wide and narrow, light and dark, on the screen and on paper."""
+
+import base64
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+from selenium import webdriver
+
+from browsers import chromium as chromium
+from browsers import needs_a_browser
+from ducats.report import report_page
+from runs_on_paper import write_pixel_run, write_run
+
+pytestmark = needs_a_browser
+WIDE, NARROW = 1280, 390
+PAPER = 794  # A4
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """A run about images, one about pixels, and several runs together."""
+    root = tmp_path_factory.mktemp("pages")
+    images = write_run(root / "images", rounds=2, pool=120, source=40)
+    pixels = write_pixel_run(root / "pixels", rounds=2, pool=4)
+    names = [f"a-class-with-quite-a-long-name-{letter}" for letter in "abcdefg"]
+    other = write_run(root / "other", "random", rounds=2, classes=names, snapshots=False)
+    groups = {"images": [images], "pixels": [pixels], "several": [images, other]}
+    return {name: report_page(some, root / f"{name}.html").page for name, some in groups.items()}
+
+
+@pytest.fixture
+def browser(chromium: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
+    complaints(chromium)
+    yield chromium
+    command(chromium, "Emulation.setEmulatedMedia", media="", features=[])
+    command(chromium, "Emulation.clearDeviceMetricsOverride")
+
+
+def command(browser: webdriver.Chrome, name: str, **options: Any) -> Any:
+    return browser.execute_cdp_cmd(name, options)
+
+
+def show(browser: webdriver.Chrome, page: Path, width: int, scheme: str = "light", media: str = "") -> None:
+    """Open a page in a window so wide, in light or dark, on the screen or as printed."""
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    command(browser, "Emulation.setEmulatedMedia", media=media, features=features)
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == NARROW}
+    command(browser, "Emulation.setDeviceMetricsOverride", **size)
+    browser.get(page.as_uri())
+
+
+def complaints(browser: webdriver.Chrome) -> list[str]:
+    return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
+
+
+def asked(browser: webdriver.Chrome, script: str) -> Any:
+    return browser.execute_script(f"return {script}")
+
+
+OPEN_ALL = "document.querySelectorAll('details').forEach(d => { d.open = true })"
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("name", ["images", "pixels", "several"])
+def test_nothing_is_wider_than_the_window(
+    browser: webdriver.Chrome, pages: dict[str, Path], name: str, width: int
+) -> None:
+    show(browser, pages[name], width)
+    browser.execute_script(OPEN_ALL)
+    assert asked(browser, "document.documentElement.scrollWidth") <= width
+    assert asked(browser, "[...document.images].filter(i => !i.complete || !i.naturalWidth).length") == 0
+    figures = "[...document.querySelectorAll('figure svg[role=img]')]"
+    assert asked(browser, f"{figures}.every(s => s.clientWidth > 100)")
+    assert complaints(browser) == []
+
+
+def test_a_single_run_is_open_and_of_several_each_opens(
+    browser: webdriver.Chrome, pages: dict[str, Path]
+) -> None:
+    show(browser, pages["images"], WIDE)
+    assert asked(browser, "document.querySelector('details.chapter').open")
+    show(browser, pages["several"], WIDE)
+    first = "document.querySelector('details.chapter')"
+    assert not asked(browser, f"{first}.open")
+    asked(browser, f"{first}.querySelector('summary').click()")
+    assert asked(browser, f"{first}.open")
+    assert asked(browser, f"{first}.querySelector('section').offsetHeight") > 0
+
+
+def test_a_link_of_the_contents_leads_into_a_closed_chapter(
+    browser: webdriver.Chrome, pages: dict[str, Path]
+) -> None:
+    show(browser, pages["several"], WIDE)
+    asked(browser, "document.querySelector('nav a[href$=costs]').click()")
+    assert asked(browser, "document.querySelector('details.chapter').open")
+
+
+def test_dark_is_dark_and_its_ink_is_light(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    found = {}
+    for scheme in ("light", "dark"):
+        show(browser, pages["images"], WIDE, scheme)
+        style = "getComputedStyle(document.body)"
+        figure = "getComputedStyle(document.querySelector('figure svg'))"
+        ground, ink, lines = (
+            asked(browser, what) for what in (f"{style}.backgroundColor", f"{style}.color", f"{figure}.color")
+        )
+        assert lines == ink  # what a figure draws in `currentColor`
+        found[scheme] = (brightness(ground), brightness(ink))
+    assert found["light"][0] > 200 > 100 > found["light"][1]
+    assert found["dark"][0] < 60 < 200 < found["dark"][1]
+
+
+def brightness(colour: str) -> float:
+    """Of ``rgb(1, 2, 3)``, 0 … 255."""
+    numbers = [float(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
+    return sum(numbers) / 3
+
+
+def test_what_is_folded_away_is_printed(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+    height = "document.querySelector('details:has(> pre)').offsetHeight"
+    show(browser, pages["images"], WIDE)
+    assert asked(browser, height) < 60  # a line
+    show(browser, pages["images"], PAPER, media="print")
+    assert asked(browser, height) > 500
+    assert asked(browser, "document.documentElement.scrollWidth") <= PAPER
+    printed = base64.b64decode(command(browser, "Page.printToPDF")["data"])
+    assert printed.startswith(b"%PDF")
+
+
+@pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
+def test_a_screenshot_shows_something(
+    browser: webdriver.Chrome, pages: dict[str, Path], width: int, scheme: str
+) -> None:
+    show(browser, pages["images"], width, scheme)
+    with Image.open(io.BytesIO(browser.get_screenshot_as_png())) as shot:
+        colours = shot.convert("RGB").getcolors(1 << 24)
+    assert colours is not None
+    assert len(colours) > 50

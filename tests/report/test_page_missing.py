@@ -1,0 +1,118 @@
+"""Runs that lack something, and `ducats report` itself: a page is written and says what is missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+from read_pages import Page, confusion, page_of
+from read_pages import quick as quick
+
+from ducats.cli import main
+from runs_on_paper import write_run
+
+
+@pytest.mark.usefixtures("quick")
+def test_an_old_run_says_what_it_lacks(tmp_path: Path) -> None:
+    found = page_of(write_run(tmp_path / "old", before=True), out=tmp_path / "report.html")
+    assert "this run left no snapshots" in found.words
+    assert "the run was made before there was one, or bought too few labels" in found.words
+    assert "Not in the records, which are older: seconds of each epoch and memory." in found.words
+    assert "confusion/epoch-020.csv is missing" in found.words
+    assert "run-1-rounds" not in found.tables
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_half_finished_run_says_how_to_go_on(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "half", finished=False, rounds=2)
+    found = page_of(folder, out=tmp_path / "report.html")
+    assert "This run is not finished" in found.words
+    assert "The same `ducats run` command goes on with it." in found.words
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_waits_for_people_says_so(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "waiting", finished=False, rounds=2)
+    (folder / "labels" / "round-02.npz").unlink()
+    (folder / "questions").mkdir()
+    found = page_of(folder, out=tmp_path / "report.html")
+    assert "round 2 was asked and is not answered" in found.words
+    row = found.table("run-1-rounds")[1]
+    assert (row["Labels"], row["Guessed right"], row["Right %"]) == ("asked", "0", "–")
+    assert "– no label yet" in found.words
+
+
+def test_a_damaged_snapshot_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", rounds=2)
+    (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
+    found = page_of(folder, out=tmp_path / "report.html")
+    assert "Not shown: snapshots/round-01.npz cannot be read" in found.words
+    assert "remove it" in found.words
+    assert [row["Round"] for row in found.table("run-1-rounds")] == ["2"]
+    assert str(tmp_path) not in found.words
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_without_a_test_set_still_shows_its_picks(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", rounds=2)
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept_keys = ("kind", "stage", "epoch", "labels", "seconds", "losses")
+    bare = [{key: line[key] for key in kept_keys if key in line} for line in lines]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in bare))
+    found = page_of(folder, out=tmp_path / "report.html")
+    assert "No stage was measured on a test set" in found.words
+    assert "not measured on a test set, so what its labels brought is not known" in found.words
+    assert len(found.pictures) >= 20
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_that_has_just_begun_gives_a_page(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", snapshots=False, finished=False)
+    (folder / "metrics.jsonl").unlink()
+    found = page_of(folder, out=tmp_path / "report.html")
+    assert "No stage was measured yet" in found.words
+    assert "0 of 20 epochs are done" in found.words
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_damaged_confusion_costs_the_counts_only(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "a", rounds=1, snapshots=False)
+    confusion(folder, 20, 3)
+    found = page_of(folder, out=tmp_path / "report.html")
+    assert "confusion/epoch-020.csv cannot be read (it is about other classes)" in found.words
+    assert "Measured" not in found.table("run-1-classes")[0]
+    assert len(found.table("run-1-classes")) == 10
+
+
+# -- the command -----------------------------------------------------------------------------------------
+
+
+def ducats(*words: object) -> int:
+    with pytest.raises(SystemExit) as ended:
+        main([str(word) for word in words])
+    return int(ended.value.code or 0)
+
+
+def test_the_command_writes_one_page_or_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write_run(tmp_path / "run", rounds=1, snapshots=False)
+    monkeypatch.chdir(tmp_path)
+    assert ducats("report", folder) == 0
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["report.html", "run"]
+    assert "report in report.html" in capsys.readouterr().out
+    assert ducats("report", folder, "--out", "here") == 0
+    files = ["report.html", "summary.json", "table.csv", "table.md"]
+    assert sorted(path.name for path in (tmp_path / "here").iterdir()) == files
+    assert (tmp_path / "here" / "report.html").read_bytes() == (tmp_path / "report.html").read_bytes()
+
+
+def test_a_run_that_cannot_be_read_is_warned_about_and_alone_it_fails(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    good = write_run(tmp_path / "runs" / "good", rounds=1, snapshots=False)
+    bad = write_run(tmp_path / "runs" / "bad", seed=1, rounds=1, snapshots=False)
+    (bad / "metrics.jsonl").write_text("{")
+    assert ducats("report", good.parent, "--out", tmp_path / "both.html") == 0
+    assert "bad cannot be read: metrics.jsonl line 1" in " ".join(capsys.readouterr().out.split())
+    assert ducats("report", bad, "--out", tmp_path / "bad.html") == 1
+    assert "No run could be read." in Page((tmp_path / "bad.html").read_text(encoding="utf-8")).words

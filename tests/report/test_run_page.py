@@ -1,0 +1,295 @@
+"""A run's own chapter: every number is its record's, every picture is inside, what is missing is said."""
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from read_pages import Page, confusion, page_of
+
+from ducats import snapshots
+from ducats.report import report_page
+from ducats.report.allowance import GALLERY, inlined, shown_of_each, weight
+from ducats.report.chapter import chosen
+from ducats.report.chapter.alike import Pair, kept, neighbours, repeats
+from ducats.report.read import find_runs, read_run
+from ducats.snapshots import Picks
+from runs_on_paper import write_pixel_run, write_run
+
+MEGABYTE = 1_000_000
+
+
+def stages_of(folder: Path) -> list[dict[str, Any]]:
+    lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [line for line in lines if line["kind"] == "stage"]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = write_run(tmp_path_factory.mktemp("runs") / "duc-0", people=3.0, rounds=3, pool=150, source=50)
+    confusion(folder, 20, 10)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def text(run: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    out = tmp_path_factory.mktemp("page") / "report.html"
+    return report_page([run], out).page.read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def page(text: str) -> Page:
+    return Page(text)
+
+
+# -- numbers ---------------------------------------------------------------------------------------------
+
+
+def test_every_number_of_every_stage_is_the_record_s(run: Path, page: Page) -> None:
+    stages = stages_of(run)
+    rows = page.table("run-1-measured")
+    assert len(rows) == len(stages) == 4
+    for row, record in zip(rows, stages, strict=True):
+        assert row == {
+            "Stage": str(record["stage"]),
+            "Epoch": str(record["epoch"]),
+            "Accuracy %": f"{100 * record['accuracy']:.2f}",
+            "Labels": str(record["labels"]),
+            "Calibration error %": f"{100 * record['ece']:.2f}",
+            "Class mean %": f"{100 * record['mean_class_accuracy']:.2f}",
+            "NLL": f"{record['nll']:.3f}",
+            "Brier": f"{record['brier']:.3f}",
+            "AURC": f"{record['aurc']:.4f}",
+        }
+
+
+def test_calibration_and_the_tempered_softmax_are_the_records(run: Path, page: Page) -> None:
+    rows = page.table("run-1-calibration")
+    assert rows[0]["Temperature"] == rows[0]["Tempered: NLL"] == "–"
+    for row, record in zip(rows[1:], stages_of(run)[1:], strict=True):
+        tempered = record["tempered"]
+        assert row["Calibration error %"] == f"{100 * record['ece']:.2f}"
+        assert row["Temperature"] == f"{tempered['temperature']:.3f}"
+        assert row["Fitted on labels"] == str(tempered["labels"])
+        assert row["Tempered: Calibration error %"] == f"{100 * tempered['ece']:.2f}"
+        assert row["Tempered: NLL"] == f"{tempered['nll']:.3f}"
+        assert row["Tempered: Brier"] == f"{tempered['brier']:.3f}"
+    assert "not a fair sample of the target" in page.words
+
+
+def test_costs_are_the_records(run: Path, page: Page) -> None:
+    spent = 0.0
+    for row, record in zip(page.table("run-1-costs"), stages_of(run), strict=True):
+        assert row["Seconds so far"] == f"{record['seconds']:.1f}"
+        assert row["Seconds of this stage"] == f"{record['seconds'] - spent:.1f}"
+        assert row["Peak memory MB"] == f"{record['memory'] / MEGABYTE:,.0f}"
+        assert row["Minutes of people so far"] == (
+            f"{record['people_seconds'] / 60:.1f}" if "people_seconds" in record else "–"
+        )
+        spent = record["seconds"]
+
+
+def test_classes_come_with_counts_and_what_they_are_taken_for(run: Path, page: Page) -> None:
+    first, *_, last = stages_of(run)
+    rows = page.table("run-1-classes")
+    changes = [b - a for a, b in zip(first["class_accuracy"], last["class_accuracy"], strict=True)]
+    assert [row["Class"] for row in rows] == [str(k) for k in np.argsort(-np.array(changes), kind="stable")]
+    for row in rows:
+        place = int(row["Class"])
+        assert row["Accuracy before %"] == f"{100 * first['class_accuracy'][place]:.1f}"
+        assert row["Accuracy after %"] == f"{100 * last['class_accuracy'][place]:.1f}"
+        assert row["Change"] == f"{100 * changes[place]:+.1f}".replace("-", "−")
+        assert row["Measured"] == "10"
+        assert row["Most often taken for"] == ("0 (3)" if place == 2 else "–")
+
+
+def test_rounds_say_what_was_bought_and_how_much_was_guessed(run: Path, page: Page) -> None:
+    rows = page.table("run-1-rounds")
+    assert len(rows) == 3
+    for row, found in zip(rows, snapshots.read(run), strict=False):
+        picks = snapshots.picks(run, found.round)
+        assert picks is not None
+        labels = dict(zip(picks.image.tolist(), picks.label.tolist(), strict=True))
+        picked = np.flatnonzero(found.picked)
+        right = sum(labels[int(found.image[k])] == int(found.guess[k]) for k in picked)
+        assert row["Round"] == str(found.round)
+        assert row["After epoch"] == str(found.epoch)
+        assert row["Labels"] == "10"
+        assert row["Guessed right"] == str(right)
+        assert row["Right %"] == f"{10 * right}"
+
+
+def test_the_first_sentence_is_about_the_records(run: Path, page: Page) -> None:
+    first, *_, last = stages_of(run)
+    gain = 100 * (last["accuracy"] - first["accuracy"])
+    assert (
+        f"Accuracy rose from {100 * first['accuracy']:.1f}% to {100 * last['accuracy']:.1f}%: "
+        f"{gain:.1f} points for 30 labels (95%: "
+    ) in page.words
+    assert "Minutes of people 1.5" in page.words
+
+
+def test_a_run_about_pixels_has_its_numbers_too(tmp_path: Path) -> None:
+    folder = write_pixel_run(tmp_path / "streets", rounds=2, pool=4)
+    found = page_of(folder, out=tmp_path / "report.html")
+    for row, record in zip(found.table("pixels-run-1-measured"), stages_of(folder), strict=True):
+        assert row["mIoU %"] == f"{100 * record['mean_iou']:.2f}"
+        assert row["Labelled pixels"] == f"{record['labels']:,}"
+        assert row["Pixel accuracy %"] == f"{100 * record['accuracy']:.2f}"
+    last = stages_of(folder)[-1]["class_iou"]
+    names = read_run(folder).classes
+    for row in found.table("pixels-run-1-classes"):
+        assert row["IoU after %"] == f"{100 * last[names.index(row['Class'])]:.1f}"
+    sizes = snapshots.sizes(folder)
+    assert sizes is not None
+    for row in found.table("pixels-run-1-rounds"):
+        picks = snapshots.picks(folder, int(row["Round"]))
+        assert picks is not None
+        assert row["Labelled pixels"] == str(len(picks.image)) == "32"
+        assert row["Beside another %"] == f"{100 * near_by_hand(picks, 40):.0f}"
+    assert "Which pixels were bought" in found.words
+
+
+def near_by_hand(picks: Picks, width: int) -> float:
+    """Every pair of pixels, one by one."""
+    near = 0
+    places = [
+        (i, *divmod(p, width)) for i, p in zip(picks.image.tolist(), picks.position.tolist(), strict=True)
+    ]
+    for k, (image, y, x) in enumerate(places):
+        others = [one for j, one in enumerate(places) if j != k and one[0] == image]
+        near += any((y - v) ** 2 + (x - u) ** 2 <= 9 for _, v, u in others)
+    return near / len(places)
+
+
+# -- pictures, size, links -------------------------------------------------------------------------------
+
+
+def test_picks_have_pictures_guess_label_and_both_uncertainties(run: Path, page: Page) -> None:
+    found = snapshots.read(run)[0]
+    picks = snapshots.picks(run, 1)
+    assert picks is not None
+    names = snapshots.keys(run)
+    for image, label in zip(picks.image.tolist(), picks.label.tolist(), strict=True):
+        row = int(np.flatnonzero(found.picked & (found.image == image))[0])
+        mark = "✓ guessed right" if label == found.guess[row] else "✗ guessed wrong"
+        assert (
+            f"{mark} guess {found.guess[row]} ({100 * found.probability[row]:.0f}%) label {label} "
+            f"U_dis {found.u_dis[row]:.3g} U_data {found.u_data[row]:.3g} {names[image]}"
+        ) in page.words
+        picture = snapshots.picture(run, image)
+        assert inlined(picture) in page.pictures
+    assert all(address.startswith("data:image/png;base64,") for address in page.pictures)
+
+
+def test_a_page_needs_nothing_from_outside_and_no_script(run: Path, text: str) -> None:
+    found = Page(text)
+    assert not {"script", "link", "iframe"} & set(found.tags)
+    assert "http" not in text
+    assert "@import" not in text
+    assert str(run.parent) not in text
+    assert all(link.startswith(("#", "data:image/png;base64,")) for link in found.links)
+    assert len(found.ids) == len(set(found.ids))
+    assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)
+
+
+def test_contents_lead_to_every_section(page: Page) -> None:
+    sections = ("worth", "curve", "classes", "calibration", "why", "paper", "costs", "made")
+    assert [link for link in page.links if link in [f"#run-1-{name}" for name in sections]] == [
+        f"#run-1-{name}" for name in sections
+    ]
+    assert "run-1-top" in page.open
+
+
+def test_five_rounds_of_a_hundred_picks_with_large_pictures_stay_below_ten_megabytes(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "big", rounds=5, per_round=100, pool=900, pictures=False)
+    draw = np.random.default_rng(0)
+    home = folder / "snapshots" / "pictures"
+    home.mkdir()
+    for number in range(1, 6):
+        picks = snapshots.picks(folder, number)
+        assert picks is not None
+        for image in picks.image.tolist():
+            noise = draw.integers(0, 255, (160, 160, 3), np.uint8)  # nothing compresses worse
+            Image.fromarray(noise).save(home / f"{image:06d}.png")
+    path = report_page([folder], tmp_path / "report.html").page
+    assert path.stat().st_size < 10 * MEGABYTE
+    found = Page(path.read_text(encoding="utf-8"))
+    shown = max(many for many in GALLERY if 5 * many * 77_000 * 4 / 3 < 8 * MEGABYTE)
+    assert f"… and {100 - shown} more; pictures were left out to keep the page small." in found.words
+
+
+def test_fewer_pictures_of_each_round_where_there_is_less_room(tmp_path: Path) -> None:
+    path = tmp_path / "a.png"
+    path.write_bytes(bytes(300))  # 400 in base64, and 40 around it
+    galleries: list[list[Path | None]] = [[path] * 30, [path] * 30, [None] * 30]
+    assert shown_of_each(galleries, 24 * 2 * 440) == 24
+    assert shown_of_each(galleries, 24 * 2 * 440 - 1) == 16
+    assert shown_of_each(galleries, 2 * 440 * 2) == 2
+    assert shown_of_each(galleries, 100) == 0
+    assert weight({"a": "xy", "b": [("z", "ä"), 3]}) == 5
+
+
+def test_the_same_run_gives_the_same_bytes(run: Path, text: str, tmp_path: Path) -> None:
+    moved = shutil.copytree(run, tmp_path / "elsewhere" / run.name)
+    assert report_page([moved], tmp_path / "b.html").page.read_text(encoding="utf-8") == text
+
+
+# -- near-duplicates -------------------------------------------------------------------------------------
+
+
+def test_near_duplicates_are_pairs_of_picks_with_like_features(run: Path) -> None:
+    found = snapshots.read(run)[0]
+    rows = {int(row): place for place, row in enumerate(found.features_of)}
+    picked = [row for row in np.flatnonzero(found.picked).tolist() if row in rows]
+    expected = set()
+    for k, first in enumerate(picked):
+        for second in picked[k + 1 :]:
+            a, b = (found.features[rows[row]].astype(float) for row in (first, second))
+            if a @ b / np.sqrt((a @ a) * (b @ b)) >= 0.95:
+                expected.add((first, second))
+    answer = repeats(found)
+    assert answer is not None
+    assert {(pair.first, pair.second) for pair in answer.pairs} == expected
+    assert answer.picks == len(picked)
+
+
+def test_a_sample_is_shown_in_one_pair_only() -> None:
+    pairs = [Pair(1, 2, 0.99), Pair(2, 3, 0.98), Pair(4, 5, 0.97), Pair(6, 7, 0.96)]
+    assert kept(pairs, 2) == [pairs[0], pairs[2]]
+
+
+def test_pixels_side_by_side_are_counted() -> None:
+    picks = Picks(1, np.array([0, 0, 0, 1]), np.array([0, 3, 50, 3]), np.zeros(4))
+    assert (
+        neighbours(picks, np.array([[10, 10], [10, 10]])) == 0.5
+    )  # 0 and 3 of image 0; its 50 is 5 rows off
+
+
+# -- several runs ----------------------------------------------------------------------------------------
+
+
+def test_few_runs_have_a_chapter_each_and_many_one_of_each_method(tmp_path: Path) -> None:
+    for method in ("random", "duc"):
+        for seed in (1, 0):
+            write_run(tmp_path / f"{method}-{seed}", method, seed, snapshots=False, rounds=1)
+    runs = find_runs([tmp_path])
+    assert [run.name for run in chosen(runs[:2])] == ["duc-0", "duc-1"]
+    assert [run.name for run in chosen(runs)] == ["duc-0", "random-0"]
+    assert chosen(runs * 30) == []
+
+
+def test_a_random_run_beside_it_is_what_a_run_is_held_against(tmp_path: Path) -> None:
+    for seed in (0, 1):
+        write_run(tmp_path / f"duc-{seed}", "duc", seed, snapshots=False, rounds=1, accuracies=[0.5, 0.8])
+        last = 0.70 + 0.02 * seed
+        write_run(
+            tmp_path / f"random-{seed}", "random", seed, snapshots=False, rounds=1, accuracies=[0.5, last]
+        )
+    found = page_of(tmp_path, out=tmp_path / "report.html")
+    # Differences 0.10 and 0.08: mean 0.09, and 12.706 deviations of 0.01 on either side.
+    assert "It cannot be told apart from random: 9.0 points more (95%: −3.7 to 21.7" in found.words
+    assert "Gain over random per label, points +0.9 95%: −0.37 to +2.2" in found.words
