@@ -5,6 +5,7 @@
 #   make env     only the environment, .venv
 #   make browser        Chromium and its driver, for the tests of the page; by apt, if they are not there
 #   make label-studio   a Label Studio server for its tests, in an environment of its own (1 GiB)
+#   make clusters       Ray and submitit, for their tests (300 MiB)
 
 PYTHON ?= python3
 VENV := .venv
@@ -12,7 +13,7 @@ BIN := $(VENV)/bin
 # One thread a process: several test or demo processes would fight over the cores.
 export OMP_NUM_THREADS = 1
 
-.PHONY: demo test check env format clean browser label-studio
+.PHONY: demo test check env format clean browser label-studio clusters
 
 demo: env
 	$(BIN)/ducats demo
@@ -51,6 +52,9 @@ label-studio: .label-studio/.ready
 	$(PYTHON) -m venv .label-studio || { $(PYTHON) -m pip install virtualenv && $(PYTHON) -m virtualenv .label-studio; }
 	.label-studio/bin/python -m pip install --quiet --disable-pip-version-check 'label-studio>=1.23,<2'
 	@touch $@
+
+clusters: env
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,slurm]'
 
 clean:
 	rm -rf $(VENV) .label-studio runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -25,7 +25,7 @@ QUICKLY = tuple(part for setting in QUICK for part in ("--set", setting))
 COMMANDS = (
     *("run", "demo", "sweep", "table", "tune", "evaluate", "predict", "report", "labels", "picks"),
     *("config", "doctor", "queries", "methods", "label", "answers", "push", "pull"),
-    *("watch", "export", "triage"),
+    *("watch", "export", "triage", "score"),
 )
 SMALL = (
     *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),

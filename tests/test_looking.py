@@ -50,6 +50,16 @@ def test_snapshots_of_images_change_no_bit(run_quickly: Runner, method: str) -> 
     assert [one.round for one in snapshots.read(with_.folder)] == [1, 2, 0]
 
 
+def test_a_snapshot_shows_the_crops_that_the_query_saw(run_quickly: Runner) -> None:
+    """DUC's two rounds over a snapshot's own columns give the picks, also where the view has luck in it."""
+    home = run_quickly("views.scoring={crop: random, pad: 3}", "query.knobs.kappa=2")
+    for found in snapshots.read(home.folder)[:2]:
+        open_ = np.flatnonzero(found.target & ~found.known)
+        passed = open_[np.argsort(-found.log_u_dis[open_], kind="stable")[:20]]
+        best = passed[np.argsort(-found.u_data[passed], kind="stable")[:10]]
+        assert set(best) == set(np.flatnonzero(found.picked))
+
+
 @pytest.mark.parametrize("settings", [(), ("task.unit=region", "query={name: random}"), ("task.unit=image",)])
 def test_snapshots_of_pixels_change_no_bit(run_pixels: Runner, settings: tuple[str, ...]) -> None:
     budget = ("ask={budget: 2, rounds: null, after: [1, 2]}",) if "task.unit=image" in settings else ()

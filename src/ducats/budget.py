@@ -113,7 +113,7 @@ def split_budget(
     """
     if rounds == 0:
         return ()
-    amount, shared = _parse(budget)
+    amount, shared = parse_budget(budget)
     total = amount * pool / 100 if shared else amount
     parts = _in_rounds(total, rounds, rounding) if growth == 1 else _growing(total, rounds, growth)
     if sum(parts) > pool:
@@ -151,7 +151,7 @@ def split_pixels(
     if rounds == 0:
         return [()] * len(areas)
     each = re.fullmatch(r"\s*(\d+)\s*/\s*image\s*", str(budget))
-    amount, shared = (float(each[1]), False) if each else _parse(budget)
+    amount, shared = (float(each[1]), False) if each else parse_budget(budget)
     if shared or each:
         totals = [amount * area / 100 if shared else amount for area in areas]
         # What does not divide goes to other rounds from image to image: so rounds are even.
@@ -211,7 +211,12 @@ def _growing(total: float, rounds: int, growth: float) -> tuple[int, ...]:
     return tuple(end - start for start, end in itertools.pairwise(ends))
 
 
-def _parse(budget: int | str) -> tuple[float, bool]:
+def parse_budget(budget: int | str) -> tuple[float, bool]:
+    """A number, and whether it is a share of the pool in per cent rather than a count.
+
+    >>> parse_budget(65), parse_budget("0.5%")
+    ((65.0, False), (0.5, True))
+    """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(budget))
     if match is None:
         raise UserError(

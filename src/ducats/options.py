@@ -84,7 +84,16 @@ class Settings:
     epochs: Annotated[int | None, Parameter(help="Length of the training.")] = None
     seed: Annotated[int | None, Parameter(help="Fixes the run.")] = None
     device: Annotated[str | None, Parameter(help="auto, cpu, cuda or mps.")] = None
-    processes: Annotated[int | None, Parameter(help="Processes on this machine.")] = None
+    processes: Annotated[
+        int | None,
+        Parameter(
+            name=["--devices", "--processes"],
+            help="Processes on each machine, on GPUs one for each; torchrun and srun say it themselves.",
+        ),
+    ] = None
+    nodes: Annotated[
+        int | None, Parameter(help="Machines; the same command runs on each, started by torchrun or srun.")
+    ] = None
 
     def load(self) -> "Config":
         """Resolve everything into one config."""
@@ -106,7 +115,7 @@ class Settings:
             "oracle": _given(name=self.oracle),
             "ask": _given(budget=self.budget, rounds=self.rounds),
             "train": _given(epochs=self.epochs),
-            "engine": _given(device=self.device, processes=self.processes),
+            "engine": _given(device=self.device, processes=self.processes, nodes=self.nodes),
             **_given(seed=self.seed),
         }
         return {key: value for key, value in layer.items() if value != {}}

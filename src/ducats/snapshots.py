@@ -95,9 +95,24 @@ def read(folder: Path) -> list[Snapshot]:
     Raises:
         UserError: a file is damaged.
     """
+    return [load(path) for path in _paths(folder)]
+
+
+def read_sound(folder: Path) -> tuple[list[Snapshot], list[str]]:
+    """All snapshots of a run that can be read, in the order of time, and a sentence about each that cannot."""
+    sound, damaged = [], []
+    for path in _paths(folder):
+        try:
+            sound.append(load(path))
+        except UserError as error:
+            damaged.append(str(error))
+    return sound, damaged
+
+
+def _paths(folder: Path) -> list[Path]:
     rounds = sorted((folder / FOLDER).glob("round-*.npz"), key=lambda path: (len(path.name), path.name))
     end = path_of(folder, 0)
-    return [load(path) for path in [*rounds, *([end] if end.exists() else [])]]
+    return [*rounds, *([end] if end.exists() else [])]
 
 
 def load(path: Path) -> Snapshot:

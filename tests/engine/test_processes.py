@@ -2,62 +2,47 @@
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import Any
 
 import pick_in_processes
 import pytest
+import score_in_processes
 
 from conftest import QUICK, QUICK_PIXELS, Runner
 from ducats import records
 from ducats.rundir import RunDir
+from ranks import command, in_ranks, run_in_ranks
 
-SCRIPT = Path(__file__).with_name("score_in_processes.py")
-PIXELS = Path(__file__).with_name("pick_in_processes.py")
-ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1"}
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
-def score(processes: int, count: int, out: Path, script: Path = SCRIPT) -> dict[str, Any]:
-    command = [sys.executable, str(script), str(processes), str(count), str(out)]
-    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
-    found: dict[str, Any] = json.loads(out.read_text())
-    return found
+def both(script: Any, count: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What a script finds on one process and on two."""
+    outs = folder / "1.json", folder / "2.json"
+    for processes, out in enumerate(outs, start=1):
+        done = in_ranks(
+            lambda _, n=processes, to=out: script.main(n, count, to),  # type: ignore[misc]
+            folder / "said",
+            processes,
+        )
+        assert done.codes == [0] * processes, done.said
+    return json.loads(outs[0].read_text()), json.loads(outs[1].read_text())
 
 
 @pytest.mark.parametrize("count", [83, 5])  # uneven shares; and fewer batches than processes
 def test_two_processes_pick_just_what_one_picks(tmp_path: Path, count: int) -> None:
-    one, two = (score(n, count, tmp_path / f"{n}.json") for n in (1, 2))
+    one, two = both(score_in_processes, count, tmp_path)
     assert one == two
 
 
 @pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
 def test_two_processes_pick_just_the_pixels_that_one_picks(tmp_path: Path, count: int) -> None:
-    pick_in_processes.main(1, count, tmp_path / "1.json")
-    two = score(2, count, tmp_path / "2.json", PIXELS)
-    assert two == json.loads((tmp_path / "1.json").read_text())
+    one, two = both(pick_in_processes, count, tmp_path)
+    assert one == two
     assert ("picked a row twice" in two["broken"]) == (count > 2)
-
-
-def pixels_on_two_processes(folder: Path, *settings: str) -> RunDir:
-    done = subprocess.run(
-        [
-            *(sys.executable, "-m", "ducats", "run", "-c", "data/streets", "--method", "duc"),
-            *(part for setting in (*QUICK_PIXELS, *settings) for part in ("--set", setting)),
-            *("--processes", "2", "--out", str(folder)),
-        ],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return RunDir(folder)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +57,11 @@ def pixels_on_two_processes(folder: Path, *settings: str) -> RunDir:
 def test_a_pixel_run_buys_the_same_on_two_processes(
     run_pixels: Runner, tmp_path: Path, settings: tuple[str, ...], rounds: int
 ) -> None:
-    homes = [run_pixels(*settings), pixels_on_two_processes(tmp_path / "two", *settings)]
+    two = tmp_path / "two"
+    more = ("-c", "data/streets", "--devices", "2")
+    done = run_in_ranks(command((*QUICK_PIXELS, *settings), two, *more), tmp_path / "said")
+    assert done.codes == [0, 0], done.said
+    homes = [run_pixels(*settings), RunDir(two)]
     ledgers = [list(home.bought().entries()) for home in homes]
     assert ledgers[0] == ledgers[1]
     assert homes[0].bought().rounds == rounds
@@ -88,70 +77,11 @@ def test_a_pixel_run_buys_the_same_on_two_processes(
         assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same, untrained model
 
 
-def command(folder: Path) -> list[str]:
-    settings = [part for setting in QUICK for part in ("--set", setting)]
-    return [
-        sys.executable,
-        "-m",
-        "ducats",
-        "run",
-        "--method",
-        "duc",
-        *settings,
-        "--processes",
-        "2",
-        "--out",
-        str(folder),
-    ]
-
-
-def finish(folder: Path) -> RunDir:
-    done = subprocess.run(
-        command(folder), env=ENVIRONMENT, capture_output=True, text=True, timeout=240, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    return RunDir(folder)
-
-
-def outcome(home: RunDir) -> tuple[object, ...]:
-    lines = [
-        {k: v for k, v in r.items() if k not in ("seconds", "memory")} for r in records.read(home.metrics)
-    ]
-    return lines, list(home.bought().entries()), {k: v.tolist() for k, v in home.model().items()}
-
-
-def test_a_whole_run_on_two_processes_trains_buys_and_resumes(tmp_path: Path) -> None:
-    whole = finish(tmp_path / "whole")
-    assert len(whole.bought()) == 20
-    assert [r["labels"] for r in whole.stages()] == [0, 10, 20]
-    first, last = (r["losses"]["source/nll"] for r in (records.read(whole.metrics)[i] for i in (0, -2)))
-    assert last < first
-
-    # Kill both processes once the first labels are bought, wherever they are then.
-    folder = tmp_path / "killed"
-    both = subprocess.Popen(
-        command(folder),
-        env=ENVIRONMENT,
-        start_new_session=True,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-    )
-    deadline = time.monotonic() + 120
-    while not (folder / "labels" / "round-01.npz").exists() and time.monotonic() < deadline:
-        assert both.poll() is None, "the run ended before it could be killed"
-        time.sleep(0.01)
-    os.killpg(both.pid, signal.SIGKILL)
-    both.wait()
-    # Both are in one process group; give the system a moment to clear them away.
-    time.sleep(1.0)
-    assert not (folder / "model.safetensors").exists()
-    assert outcome(finish(folder)) == outcome(whole)
-
-
 def test_one_bad_input_is_one_message_not_two(tmp_path: Path) -> None:
+    bad = command((*QUICK, "query.knobs.kapa=3"), tmp_path / "run", "--processes", "2")
     done = subprocess.run(
-        [*command(tmp_path / "run"), "--set", "query.knobs.kapa=3"],
-        env=ENVIRONMENT,
+        [sys.executable, "-m", "ducats", *bad],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,
         text=True,
         timeout=240,
@@ -165,15 +95,8 @@ def test_what_learns_beside_the_model_may_be_idle_in_a_step(tmp_path: Path) -> N
     """When the whole pool was bought, a discriminator has no target image left to learn from."""
     out = tmp_path / "run"
     settings = ("query={name: aada}", "objective={name: adversarial, knobs: {hidden: 8}}", "ask.budget=80")
-    done = subprocess.run(
-        [*command(out), *(part for setting in settings for part in ("--set", setting))],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = run_in_ranks(command((*QUICK, *settings), out, "--devices", "2"), tmp_path / "said")
+    assert done.codes == [0, 0], done.said
     assert len(RunDir(out).bought()) == 80
 
 
@@ -188,13 +111,7 @@ def test_what_learns_beside_the_model_may_be_idle_in_a_step(tmp_path: Path) -> N
 def test_what_stops_one_process_stops_all_with_one_message(
     tmp_path: Path, setting: str, code: int, words: str
 ) -> None:
-    done = subprocess.run(
-        [*command(tmp_path / "run"), "--set", setting, "--set", "train.schedule.name=constant"],
-        env=ENVIRONMENT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == code, done.stderr[-3000:]
-    assert done.stderr.count(words) == 1
+    settings = (*QUICK, setting, "train.schedule.name=constant")
+    done = run_in_ranks(command(settings, tmp_path / "run", "--devices", "2"), tmp_path / "said")
+    assert done.codes == [code, code], done.said
+    assert "".join(done.said).count(words) == 1

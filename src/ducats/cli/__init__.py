@@ -1,7 +1,8 @@
 """The command `ducats`. Each subcommand parses, calls one function, prints what came out.
 
 Exit codes: 0 done, 1 a defect of ours, findings of the doctor or a sweep's run that failed, 2 bad input, 3
-waiting for people's answers. Torch is imported inside the subcommands, so that `--help` answers at once.
+waiting for people's answers, 75 another process of the run was lost, and the same command goes on. Torch is
+imported inside the subcommands, so that `--help` answers at once.
 There is a file for each group of commands: importing it is what adds them.
 """
 
@@ -14,7 +15,9 @@ from ducats.cli import (
     answering,
     asking,
     deploying,
+    drawing,
     labelling,
+    scoring,
     studio,
     sweeping,
     trained,
@@ -23,7 +26,15 @@ from ducats.cli import (
     watching,
 )
 from ducats.cli.base import app, console
-from ducats.cli.leaving import leave_at_once, leave_together, let_the_first_process_leave, say, stop_writing
+from ducats.cli.leaving import (
+    farewell,
+    leave_at_once,
+    leave_together,
+    let_the_first_process_leave,
+    other_end,
+    say,
+    stop_writing,
+)
 from ducats.errors import AwaitingLabels, UserError
 
 __all__ = [
@@ -32,8 +43,10 @@ __all__ = [
     "asking",
     "console",
     "deploying",
+    "drawing",
     "labelling",
     "main",
+    "scoring",
     "studio",
     "sweeping",
     "trained",
@@ -60,6 +73,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
         code = say(f"ducats: the system refused{where}: {error.strerror or error}", "red", 2)
+    except Exception as error:
+        code = other_end()  # what broke off with another process is no defect
+        if code is None:
+            farewell(1, f"{type(error).__name__}: {error}")
+            raise
+    farewell(int(code or 0))
     several = leave_together()
     if code:
         let_the_first_process_leave()

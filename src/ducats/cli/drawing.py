@@ -39,6 +39,8 @@ def figure(
     from ducats.report.read import find_runs
 
     path = out or Path(f"{name}.svg")
-    save(name, find_runs(runs) if runs else [], path, round=round, images=tuple(image or ()))
+    lacks = save(name, find_runs(runs) if runs else [], path, round=round, images=tuple(image or ()))
+    for sentence in lacks:
+        console.print(f"beware: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"figure in {path}", soft_wrap=True)
     return 0

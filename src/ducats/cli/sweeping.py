@@ -1,6 +1,5 @@
 """Commands over many runs: make them, and put them into a table."""
 
-import os
 import sys
 from pathlib import Path
 from typing import Annotated, Literal
@@ -26,6 +25,11 @@ def sweep(
     tasks: Names = None,
     devices: str = "auto",
     workers: int | None = None,
+    engine: str = "local",
+    address: str | None = None,
+    cpus: int | None = None,
+    timeout: str | None = None,
+    slurm: Names = None,
     out: Path | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -45,19 +49,16 @@ def sweep(
         tasks: Only these of the sweep's tasks.
         devices: cpu, mps, or GPUs as cuda:0,cuda:1; auto: every GPU, or the CPU where there is none.
         workers: Runs at a time; by default one for each GPU, on a CPU one for each core.
+        engine: Who computes: local, this machine; ray, a Ray cluster (ducats[ray]); slurm, one job for each
+            run (ducats[slurm]). With the last two, all nodes must share the folder of the runs.
+        address: Of the Ray cluster's head; by default RAY_ADDRESS, or the cluster of this machine.
+        cpus: Of each run on Ray, by default 1, or with a GPU its share; never more than half of a node.
+        timeout: Of the whole sweep on Ray, such as 12h; what is not done by then, the same command does.
+        slurm: What sbatch shall know, as key=value: time=4:00:00 partition=gpu gpus_per_node=1 mem=32GB ...
         out: The folder of the runs, by default runs/NAME.
         dry_run: List the runs and where they stand, and start none.
     """
-    from ducats.sweep import (
-        Wanted,
-        cells_of,
-        check,
-        listing,
-        make_slots,
-        read_sweep,
-        run_all,
-        usable_cores,
-    )
+    from ducats.sweep import Wanted, Where, cells_of, check, listing, opened, read_sweep, run_all
 
     plan = read_sweep(name)
     wanted = Wanted(
@@ -69,14 +70,15 @@ def sweep(
         methods=methods,
         tasks=tasks,
     )
-    slots = make_slots(devices, workers, usable_cores(), os.environ)
+    where = Where(engine, devices, workers, cpus, address, timeout, tuple(slurm or ()))
     folder = out or Path("runs") / Path(name).stem
-    cells = cells_of(plan, wanted, device=slots[0].kind)
-    check([cell for cell in cells if cell.state(folder) != "done"])
-    if dry_run:
-        sys.stdout.write(listing(cells, folder) + "\n")
-        return 0
-    return run_all(cells, folder, slots, console).code
+    with opened(where, folder, Path(name).stem) as found:
+        cells = cells_of(plan, wanted, device=found.kind)
+        check([cell for cell in cells if cell.state(folder) != "done"])
+        if dry_run:
+            sys.stdout.write(listing(cells, folder) + "\n")
+            return 0
+        return run_all(cells, folder, found.engine, console, seconds=found.seconds).code
 
 
 @app.command

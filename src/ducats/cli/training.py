@@ -12,7 +12,7 @@ from cyclopts import Parameter
 from rich.console import Console
 
 from ducats.cli.base import app, console
-from ducats.cli.leaving import rank
+from ducats.cli.leaving import launch, speaks
 from ducats.errors import AwaitingLabels, UserError
 from ducats.options import Settings, folder_of, task_of
 from ducats.progress import together
@@ -54,7 +54,9 @@ def run(
     from ducats.display import Show, stage_table
     from ducats.doctor.known import incomplete
     from ducats.doctor.task import misfits
+    from ducats.engine import hosts
     from ducats.engine.processes import make_fabric
+    from ducats.engine.processes import together as all_together
     from ducats.engine.streams import steps_in_epoch
     from ducats.loggers import Logs, find
     from ducats.run import run as run_parts
@@ -68,17 +70,23 @@ def run(
     check_names(config, begun=home.begun)
     engine = config.engine
     loggers = find(engine.loggers)
+    group = hosts.settle(engine.processes, engine.nodes)
     fabric = make_fabric(
-        engine.device, engine.processes, engine.precision, deterministic=engine.deterministic
+        engine.device,
+        group.processes,
+        engine.precision,
+        nodes=group.nodes,
+        strategy=engine.strategy,
+        deterministic=engine.deterministic,
     )
     if engine.threads:
         torch.set_num_threads(engine.threads)
-    fabric.launch()
+    launch(fabric)
     finished = home.finished
     if fabric.is_global_zero and not finished:
         for lack in incomplete(config):
             warn(console, lack)
-    parts, plan = assemble(config, home)
+    parts, plan = all_together(fabric, lambda: assemble(config, home))  # a host may lack what others have
     if fabric.is_global_zero:
         console.print(
             f"{config.method} on {' '.join(filter(None, (config.data.name, task_of(config))))}: "
@@ -156,7 +164,7 @@ def waiting(to: Console, poll: float) -> Callable[[int, AwaitingLabels | UserErr
     def wait(number: int, pause: AwaitingLabels | UserError) -> None:
         wrong = isinstance(pause, UserError)
         what = str(pause) if wrong else number  # how many are open changes with each answer
-        if rank() == 0 and what not in said:
+        if speaks() and what not in said:
             more = f"with --wait it goes on by itself, with a look every {poll:g} s; Ctrl-C ends the waiting"
             style = "red" if wrong else "yellow"
             to.print(f"{pause} ({more})", style=style, highlight=False, markup=False, soft_wrap=True)
@@ -180,7 +188,7 @@ def demo(
 
     Args:
         task: What the demo is about: images with a label each, or with a label for each pixel.
-        out: Where to put the runs, summary.json and index.html (by default runs/demo, or
+        out: Where to put the runs, summary.json and report.html (by default runs/demo, or
             runs/demo-segmentation); what is done already is not done again.
         seeds: By default 0 1 2.
         jobs: Runs at a time, one thread each; by default the number of cores.

@@ -243,7 +243,17 @@ class Engine(Strict):
     """
 
     device: str = Field("auto", description="auto, cpu, cuda, mps")
-    processes: int = Field(1, ge=1, description="processes on this machine")
+    processes: int | None = Field(
+        None, ge=1, description="processes on each machine; null: as many as torchrun or srun started, or one"
+    )
+    nodes: int | None = Field(
+        None, ge=1, description="machines; null: as many as torchrun or srun started it on, or one"
+    )
+    strategy: Literal["auto", "ddp", "fsdp"] = Field(
+        "auto",
+        description="what several processes share: ddp, gradients; fsdp, also weights and momentum, where a "
+        "network is too large for one device; auto: ddp",
+    )
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "64-true"] = Field(
         "auto", description="auto: bf16-mixed on a GPU that has bfloat16, else 32-true"
     )

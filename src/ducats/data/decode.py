@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from io import BytesIO
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from torch import Tensor
 from ducats.data.store import SPARE_GB, Failure, Files, Recipe, Room, allowance, attempts, each
 from ducats.domain import Images
 from ducats.errors import UserError
-from ducats.pictures import as_shown, shown_size
+from ducats.pictures import File, as_shown, shown_size
 
 Array = NDArray[np.uint8]
 Size = int | Sequence[int]  # the side of a square, or height and width
@@ -139,9 +140,15 @@ def recipe(size: Size, channels: int = 3) -> Recipe:
     )
 
 
-def _array(path: Path, height: int, width: int, channels: int) -> Array:
+def decode_bytes(data: bytes, size: Size, channels: int = 3) -> Array:
+    """One image of what is in its file, as ``decode`` reads it: uint8 (channels, height, width)."""
+    height, width = sides(size)
+    return _array(BytesIO(data), height, width, channels)
+
+
+def _array(file: File, height: int, width: int, channels: int) -> Array:
     """One image, squashed: uint8 (channels, height, width)."""
-    image = as_shown(path).convert(_MODES[channels])
+    image = as_shown(file).convert(_MODES[channels])
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels: Array = np.asarray(image).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1)
@@ -153,6 +160,7 @@ __all__ = [
     "allowance",
     "aspects",
     "decode",
+    "decode_bytes",
     "decode_each",
     "decode_into",
     "find_unreadable",

@@ -10,10 +10,7 @@ from torch import Tensor
 from ducats.data.decode import Size, decode, decode_each
 from ducats.domain import Domain, Images, Shift
 from ducats.errors import UserError
-
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}  # in any case
-)
+from ducats.pictures import SUFFIXES, is_image
 
 
 def folders(
@@ -126,21 +123,12 @@ def _walk(folder: Path) -> Iterator[Path]:
             for name in inner
             if not name.startswith(".") and Path(here, name).resolve() not in (above, *above.parents)
         ]
-        yield from (Path(here, name) for name in names if _is_image(name))
+        yield from (Path(here, name) for name in names if is_image(name))
 
 
 def _refuse(error: OSError) -> None:
     """A folder that may not be read would silently be an empty one."""
     raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); allow it or remove it")
-
-
-def _is_image(name: str) -> bool:
-    """Whether a file by this name is to be read.
-
-    >>> [_is_image(name) for name in ("a.JPG", ".a.jpg", "a.txt", "jpg")]
-    [True, False, False, False]
-    """
-    return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
 
 
 def existing_folder(role: str, folder: str | Path) -> Path:

@@ -29,6 +29,7 @@ from ducats.room import free_disk_gb, free_memory_gb
 
 Files = Sequence[tuple[str, Path]]  # keys, and where the files are
 Array = NDArray[Any]
+S = TypeVar("S")
 T = TypeVar("T")
 
 _BLOCK = 256  # files decoded before they are put in their place: bounds what waits in memory
@@ -154,7 +155,7 @@ def attempts(work: Callable[[Path], T], paths: Sequence[Path], block: int = _BLO
         # and nobody could tell from the warning which of a hundred thousand files is meant.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         for start in range(0, len(paths), block):
-            yield from threads.map(lambda path: _attempt(work, path), paths[start : start + block])
+            yield from threads.map(lambda path: attempt(work, path), paths[start : start + block])
 
 
 def complaint(failed: Sequence[tuple[Path, str]], count: int, what: str, remedy: str) -> str:
@@ -164,10 +165,10 @@ def complaint(failed: Sequence[tuple[Path, str]], count: int, what: str, remedy:
     return f"{len(failed)} of {count} {what} cannot be read: {named}{more}; {remedy}"
 
 
-def _attempt(work: Callable[[Path], T], path: Path) -> T | Failure:
-    """What ``work`` gives, or why it cannot."""
+def attempt(work: Callable[[S], T], file: S) -> T | Failure:
+    """What ``work`` makes of a file, or why it cannot."""
     try:
-        return work(path)
+        return work(file)
     except FileNotFoundError:
         return Failure("no such file")
     except IsADirectoryError:

@@ -50,7 +50,13 @@ def check_machine(config: Config) -> Iterator[Finding]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            fabric = make_fabric(engine.device, engine.processes, engine.precision)
+            fabric = make_fabric(
+                engine.device,
+                engine.processes or 1,
+                engine.precision,
+                nodes=engine.nodes or 1,
+                strategy=engine.strategy,
+            )
             device = fabric.device.type
         except UserError as error:
             yield Finding(

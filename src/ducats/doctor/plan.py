@@ -175,11 +175,13 @@ def _asked_time(config: Config, found: Survey, pool: int, time: PeopleTime) -> I
 
 def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
     """Whether batches can be filled and shared out."""
-    size, processes = config.train.batch_size, config.engine.processes
-    if size % processes or size < 2 * processes:
+    size, engine = config.train.batch_size, config.engine
+    world = (engine.processes or 1) * (engine.nodes or 1)
+    if size % world or size < 2 * world:
+        hosts = "" if engine.nodes is None else f" on each of engine.nodes={engine.nodes}"
         yield Finding(
             "error",
-            f"train.batch_size={size} must be a multiple of engine.processes={processes}, "
+            f"train.batch_size={size} must be a multiple of engine.processes={engine.processes or 1}{hosts}, "
             "two images for each; change one of the two",
         )
     for role in ("source", "target"):

@@ -1,31 +1,49 @@
 """Several processes, one answer: who does what, and how the shares are put together."""
 
+import inspect
 import logging
 import os
 import traceback
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from lightning_fabric import Fabric
+from lightning_fabric.plugins.environments.cluster_environment import ClusterEnvironment
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from lightning_fabric.plugins.environments.slurm import SLURMEnvironment
+from lightning_fabric.plugins.environments.torchelastic import TorchElasticEnvironment
 from lightning_fabric.strategies.ddp import DDPStrategy
+from lightning_fabric.strategies.strategy import Strategy
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from ducats import room
+from ducats.engine import hosts
+from ducats.engine.sharding import sharded
 from ducats.errors import AwaitingLabels, UserError
 
 T = TypeVar("T")
 
 
 def make_fabric(
-    device: str = "auto", processes: int = 1, precision: str = "auto", *, deterministic: bool = False
+    device: str = "auto",
+    processes: int = 1,
+    precision: str = "auto",
+    *,
+    nodes: int = 1,
+    strategy: str = "auto",
+    deterministic: bool = False,
 ) -> Fabric:
     """Set up device, precision and processes.
 
     Args:
         device: auto, cpu, cuda or mps.
-        processes: on this machine; on a GPU machine, one per device.
+        processes: on each machine; on a GPU machine, one per device.
         precision: as Fabric names it, e.g. ``32-true`` or ``bf16-mixed``; ``auto`` as ``settle_precision``.
+        nodes: machines.
+        strategy: ddp, where each process has all weights; fsdp, where they are spread; auto: ddp if there are
+            several.
         deterministic: only algorithms that give the same bits each time, also on a GPU; slower there.
     """
     logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # advice on matrix precision is not ours
@@ -35,11 +53,6 @@ def make_fabric(
     # Trying all kernels for each new shape takes seconds, and each question brings new shapes.
     torch.backends.cudnn.benchmark = False
     precision = settle_precision(precision, device)
-    if processes == 1:
-        strategy: str | DDPStrategy = "auto"
-    else:
-        # Several forwards come before one backward: buffers must not be overwritten in between.
-        strategy = DDPStrategy(broadcast_buffers=False)
     if device not in ("auto", "cpu", "cuda", "mps"):
         raise UserError(f"no device {device!r}; there are: auto, cpu, cuda, mps")
     if device == "cuda" and torch.cuda.device_count() < processes:
@@ -49,11 +62,49 @@ def make_fabric(
     if precision == "16-mixed" and (device == "cpu" or not torch.cuda.is_available()):
         raise UserError("engine.precision=16-mixed needs a GPU: use bf16-mixed or 32-true")
     try:
-        return Fabric(accelerator=device, devices=processes, strategy=strategy, precision=precision)  # type: ignore[arg-type]
+        return Fabric(
+            accelerator=device,
+            devices=processes,
+            num_nodes=nodes,
+            strategy=_strategy(strategy, processes * nodes, precision),
+            precision=precision,  # type: ignore[arg-type]
+            plugins=_environment(processes * nodes),
+        )
+    except UserError:
+        raise
     except Exception as error:
         raise UserError(
             f"cannot use engine.device={device!r} with {processes} process(es): {error}"
         ) from error
+
+
+def _strategy(name: str, world: int, precision: str) -> str | Strategy:
+    if name not in ("auto", "ddp", "fsdp"):
+        raise UserError(f"no strategy {name!r}; there are: auto, ddp, fsdp")
+    if name == "fsdp":
+        if precision not in ("32-true", "bf16-mixed"):
+            raise UserError(
+                f"engine.strategy=fsdp does not go with engine.precision={precision}: use 32-true, or "
+                "bf16-mixed"
+            )
+        return sharded(world)
+    if world == 1:
+        return "auto"
+    # Several forwards come before one backward: buffers must not be overwritten in between.
+    known = inspect.signature(DistributedDataParallel).parameters
+    without: dict[str, Any] = {next(name for name in SYNC if name in known): False}
+    return DDPStrategy(**without)
+
+
+SYNC = ("forward_sync_buffers", "broadcast_buffers")  # what DDP calls it: newer and older versions of torch
+
+
+def _environment(world: int) -> ClusterEnvironment:
+    """How processes know who they are; one alone is nobody's, also inside of a job of many."""
+    who = "own" if world == 1 else hosts.launcher()
+    if who == "torchrun":
+        return TorchElasticEnvironment()
+    return SLURMEnvironment() if who == "slurm" else LightningEnvironment()
 
 
 def settle_precision(precision: str, device: str) -> str:
@@ -93,9 +144,10 @@ def gather(mine: Tensor, fabric: Fabric) -> Tensor:
 
 def _all(mine: Tensor, fabric: Fabric) -> Tensor:
     """One tensor per process, stacked; sent from the device, where the processes meet, and back."""
-    everyone = fabric.all_gather(mine.to(fabric.device))
-    assert isinstance(everyone, Tensor)
-    return everyone.to(mine.device)
+    near = mine.to(fabric.device).contiguous()
+    everyone = [torch.empty_like(near) for _ in range(fabric.world_size)]
+    torch.distributed.all_gather(everyone, near)
+    return torch.stack(everyone).to(mine.device)
 
 
 def add_up(mine: Tensor, fabric: Fabric) -> Tensor:

@@ -160,6 +160,7 @@ def seen(
     classes: int,
     width: int,
     fabric: Fabric,
+    seed: int = 0,
     sizes: Tensor | None = None,
     twice: bool = False,
 ) -> Sight:
@@ -174,11 +175,12 @@ def seen(
         classes: of the data.
         width: of the features, 0 if the model tells none.
         fabric: device and processes.
+        seed: for a view with luck in it.
         sizes: ``(N, 2)``, height and width of the grid that positions count in; None of whole images.
         twice: how pixels are interpolated, see ``grid.dense``.
     """
     batches = share_of(sample.image.unique().split(batch_size), fabric)
-    luck = luck_of(images, view, fork(0, "snapshot", "luck"))
+    luck = luck_of(images, view, fork(seed, "scoring"))
     rows = [torch.zeros(0, dtype=torch.long)]
     z, features = [torch.zeros(0, classes)], [torch.zeros(0, width)]
 

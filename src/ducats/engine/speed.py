@@ -6,6 +6,7 @@ from lightning_fabric import Fabric
 
 from ducats.dirichlet import can_fuse
 from ducats.engine.resident import Where
+from ducats.engine.sharding import is_sharded
 from ducats.engine.step import can_record
 from ducats.errors import UserError
 
@@ -36,7 +37,11 @@ class Speed:
                 "engine.graphs=true needs one CUDA device and a precision of 32-true, 64-true or bf16-mixed: "
                 "leave it out, and steps are recorded where they can be"
             )
-        cuda = fabric.device.type == "cuda"
+        apart = is_sharded(fabric)
+        for name, asked in (("channels_last", self.channels_last), ("fused", self.fused)):
+            if apart and asked:
+                raise UserError(f"engine.{name}=true does not go with engine.strategy=fsdp: leave it out")
+        cuda = fabric.device.type == "cuda" and not apart
         fused = cuda if self.fused is None else self.fused
         graphs = (can_record(fabric) and fused and familiar) if self.graphs is None else self.graphs
         if graphs and not fused:

@@ -17,6 +17,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 from torch.optim import SGD
 
+from ducats.engine.sharding import is_sharded
 from ducats.errors import UserError
 from ducats.objectives import Batch, Companion, Labelled, Objective, Remembered
 
@@ -222,7 +223,8 @@ TOGETHER: Mapping[str, Callable[[Batch], Sequence[Tensor]]] = {
 def can_record(fabric: Fabric) -> bool:
     """Whether steps can be recorded here: one CUDA device, and a precision whose step asks it nothing."""
     scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
-    return fabric.device.type == "cuda" and fabric.world_size == 1 and not scaled
+    alone = fabric.world_size == 1 and not is_sharded(fabric)
+    return fabric.device.type == "cuda" and alone and not scaled
 
 
 FAMILIAR = ("ducats", "timm", "torch", "torchvision")

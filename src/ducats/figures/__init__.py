@@ -4,6 +4,7 @@ What draws is imported when something is drawn, so that `--help` can list the na
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,8 +50,12 @@ def prepare(
         raise UserError(f"`ducats figure {name}` wants {NAMES[name].wants}: name run folders")
     from ducats.figures.drawing import Asked
     from ducats.figures.table import FIGURES
+    from ducats.snapshots import read_sound
 
-    return FIGURES[name](runs, Asked(round, tuple(images), points))
+    made = FIGURES[name](runs, Asked(round, tuple(images), points))
+    if not NAMES[name].thoughts:
+        return made
+    return replace(made, lacks=tuple(sentence for run in runs for sentence in read_sound(run.folder)[1]))
 
 
 def draw(
@@ -85,8 +90,12 @@ def save(
     *,
     round: int | None = None,
     images: Sequence[str] = (),
-) -> None:
-    """Draw a figure into a file, whose ending says what it is: .svg, .png or .pdf."""
+) -> tuple[str, ...]:
+    """Draw a figure into a file, whose ending says what it is: .svg, .png or .pdf.
+
+    Returns:
+        A sentence about each damaged snapshot that it had to do without.
+    """
     from ducats.figures.paper import file
     from ducats.files import write_atomically
 
@@ -96,3 +105,4 @@ def save(
     made = prepare(name, runs, round=round, images=images)
     data = file(made.draw, made.size, kind, made.title, made.description)
     write_atomically(out, lambda target: target.write(data))
+    return made.lacks

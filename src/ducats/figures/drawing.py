@@ -32,12 +32,14 @@ class Drawing:
         size: width and height in inches.
         title: what it is.
         description: what it shows, in words, with its main numbers.
+        lacks: a sentence about each damaged snapshot that it had to do without.
     """
 
     draw: Draw
     size: tuple[float, float]
     title: str
     description: str
+    lacks: tuple[str, ...] = ()
 
 
 def panels(figure: Figure, count: int, columns: int, *, share: bool = False) -> list[Axes]:

@@ -12,7 +12,7 @@ from ducats import snapshots
 from ducats.errors import UserError
 from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.points import TARGET, Array
-from ducats.figures.runs import VOID, RunLike, Runs, class_name, only, tail, when
+from ducats.figures.runs import VOID, RunLike, Runs, class_name, only, plural, tail, when
 from ducats.figures.style import COLOURS
 from ducats.snapshots import Snapshot
 
@@ -66,26 +66,26 @@ def histogram(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figu
     """Stacked bars of the bought labels; beside them the model's guesses of the pool, first and last."""
     run = only(runs, "histogram")
     bought = count(run)
-    thoughts = snapshots.read(run.folder)
+    thoughts, _ = snapshots.read_sound(run.folder)
     ends = [thoughts[0], thoughts[-1]] if len(thoughts) > 1 else thoughts
     names = [
         "other classes" if label is None else tail(class_name(run, label), 16) for label in bought.classes
     ]
-    total = int(bought.counts.sum())
+    total, rounds = int(bought.counts.sum()), plural(len(bought.rounds), "round")
 
     def draw(figure: Figure) -> None:
         row = figure.subplots(1, 2 if ends else 1, squeeze=False, sharey=True)[0]
         _stacked(row[0], bought)
         row[0].set_yticks(range(len(names)), names)
-        row[0].set(xlabel=f"{run.kind.axis}, by class", title=f"n={total:,} in {len(bought.rounds)} rounds")
-        row[0].invert_yaxis()
+        row[0].set(xlabel=f"{run.kind.axis}, by class", title=f"n={total:,} in {rounds}")
+        row[0].set_ylim(len(names) - 0.4, -0.6)
         if ends:
             _shares(row[1], ends, bought.classes)
         figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
     most = int(bought.counts.sum(0).argmax())
     title = "Labels of the picks by class"
-    said = f"{total:,} in {len(bought.rounds)} rounds; most are {names[most]}, {bought.counts.sum(0)[most]:,}"
+    said = f"{total:,} in {rounds}; most are {names[most]}, {bought.counts.sum(0)[most]:,}"
     return Drawing(
         draw,
         (7.2 if ends else 4.2, 0.21 * len(names) + 1.3 + 0.2 * -(-(len(bought.rounds) + len(ends)) // 4)),

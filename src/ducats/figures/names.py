@@ -11,11 +11,13 @@ class Entry:
         line: what it shows.
         wants: which runs it is drawn from.
         takes: which options it reads: ``round``, ``images``.
+        thoughts: whether it shows snapshots, what a model thought.
     """
 
     line: str
     wants: str
     takes: tuple[str, ...] = ()
+    thoughts: bool = True
 
 
 NAMES: dict[str, Entry] = {
@@ -36,14 +38,20 @@ NAMES: dict[str, Entry] = {
     "calibration": Entry(
         "confidence against accuracy, and ECE, before and after; with a temperature beside (figure 3b)",
         "one run or more, seeds of a method pooled",
+        thoughts=False,
     ),
-    "kappa": Entry("accuracy over kappa (figure 4a)", "runs that differ in query.knobs.kappa"),
+    "kappa": Entry(
+        "accuracy over kappa (figure 4a)", "runs that differ in query.knobs.kappa", thoughts=False
+    ),
     "beta_lambda": Entry(
         "accuracy over the weights beta and lambda (figure 4b)",
         "runs that differ in objective.knobs.beta and objective.knobs.lambda_",
+        thoughts=False,
     ),
     "budget": Entry(
-        "accuracy over labels bought, a line for each method (appendix)", "runs that differ in ask.budget"
+        "accuracy over labels bought, a line for each method (appendix)",
+        "runs that differ in ask.budget",
+        thoughts=False,
     ),
     "histogram": Entry("labels of the picks by class and round, beside the model's guesses", "one run"),
     "gallery": Entry(
@@ -51,7 +59,9 @@ NAMES: dict[str, Entry] = {
         "one run about images",
         ("round",),
     ),
-    "pixels": Entry("picked pixels over images, round by round", "one run about pixels", ("images",)),
+    "pixels": Entry(
+        "picked pixels over images, round by round", "one run about pixels", ("images",), thoughts=False
+    ),
     "tsne": Entry(
         "t-SNE of source and target features at the end, with what was bought",
         "one run or more, a panel each: with and without L_Udis",

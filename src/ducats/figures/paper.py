@@ -100,5 +100,14 @@ def _painted(draw: Draw, size: tuple[float, float], kind: str) -> bytes:
             for axes in figure.axes:
                 axes.patch.set_alpha(0)
         buffer = io.BytesIO()
+        _lay_out(figure)
         figure.savefig(buffer, format=kind, dpi=DPI, metadata=NAMELESS[kind])
     return buffer.getvalue()
+
+
+def _lay_out(figure: Figure) -> None:
+    """Give everything its place once: savefig would draw the whole figure a second time for it."""
+    engine = figure.get_layout_engine()
+    assert engine is not None
+    engine.execute(figure)
+    figure.set_layout_engine(None)

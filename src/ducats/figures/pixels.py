@@ -1,6 +1,6 @@
 """Picked pixels over images, round by round, from the run folder alone."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,13 +14,15 @@ from ducats.errors import UserError
 from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.pictures import load, show
 from ducats.figures.points import Array
-from ducats.figures.runs import VOID, RunLike, Runs, class_name, of_pixels, only, tail
+from ducats.figures.runs import VOID, RunLike, Runs, class_name, of_pixels, only, plural, tail
 from ducats.palette import palette
 from ducats.snapshots import Picks
 
 SHOWN = 4  # images, if none are named
 WIDE = 220  # pixels of a drawn image
 NEW, EARLIER, NO_CLASS = (255, 210, 0), (76, 201, 240), (57, 255, 20)
+SPARSE = 0.01  # share of an image, below which bought pixels are drawn larger
+LETTER, HANDLE = 0.065, 0.5  # inches of a letter of the legend, and of what stands before a name
 DIMMED, PALE = 0.38, 0.3  # so that what is lit stands out, on dark and on light
 
 
@@ -95,9 +97,15 @@ def pixels(runs: Runs, asked: Asked) -> Drawing:
     occurring = np.unique(labels).tolist()
     colours = _colours(run, max(occurring, default=0))
     height = max(one.size[0] / one.size[1] for one in found)
+    columns = rounds + 1
+    wide = 1.75 * columns + 0.3
+    entries = [(NEW, "bought in this round"), (EARLIER, "bought before")]
+    entries += [(colours[label], tail(class_name(run, label), 20)) for label in occurring]
+    longest = max(len(name) for _, name in entries)
+    across = max(1, min(6, len(entries), int(wide / (LETTER * longest + HANDLE))))
 
     def draw(figure: Figure) -> None:
-        grid = figure.subplots(len(found), rounds + 1, squeeze=False)
+        grid = figure.subplots(len(found), columns, squeeze=False)
         for line, one in zip(grid, found, strict=True):
             picture = _drawn(one)
             for place, axes in enumerate(line[:rounds]):
@@ -114,17 +122,22 @@ def pixels(runs: Runs, asked: Asked) -> Drawing:
         for place, axes in enumerate(grid[0][:-1]):
             axes.set_title(f"round {place + 1}", fontsize=9)
         grid[0][-1].set_title("labels", fontsize=9)
-        entries = [(NEW, "bought in this round"), (EARLIER, "bought before")]
-        entries += [(colours[label], class_name(run, label)) for label in occurring]
         handles = [Patch(color=_hex(colour), label=name) for colour, name in entries]
+        note = "dots are larger than the pixels that they stand for" if any(map(reach, found)) else None
         figure.legend(
-            handles=handles, loc="outside lower center", ncols=min(6, len(handles)), frameon=False, fontsize=8
+            handles=handles,
+            loc="outside lower center",
+            ncols=across,
+            frameon=False,
+            fontsize=8,
+            title=note,
+            title_fontsize=8,
         )
 
     title = "Picked pixels over images"
-    said = f"{len(labels):,} pixels of {len(found)} images in {rounds} rounds"
-    columns = rounds + 1
-    size = (1.75 * columns + 0.3, (1.75 * height + 0.28) * len(found) + 0.9)
+    said = f"{plural(len(labels), 'pixel')} of {plural(len(found), 'image')} in {plural(rounds, 'round')}"
+    below = 0.55 + 0.17 * -(-len(entries) // across)  # the legend
+    size = (wide, (1.75 * height + 0.28) * len(found) + below)
     return Drawing(draw, size, title, f"{title}: {said}.")
 
 
@@ -140,8 +153,9 @@ def lit(one: Shown, place: int) -> Array:
     """A round's pixels and those of the rounds before it, ``(height, width, 4)``, clear elsewhere."""
     values = np.zeros((*_grid(one.size), 4), np.uint8)
     before = np.concatenate([one.position[0][:0], *one.position[:place]])
-    values[_cells(before, one.size, values.shape)] = (*EARLIER, 255)
-    values[_cells(one.position[place], one.size, values.shape)] = (*NEW, 255)
+    for position, colour in ((before, EARLIER), (one.position[place], NEW)):
+        for at in _around(_cells(position, one.size, values.shape), values.shape, reach(one)):
+            values[at] = (*colour, 255)
     return values
 
 
@@ -150,8 +164,23 @@ def labelled(one: Shown, colours: dict[int, tuple[int, int, int]]) -> Array:
     values = np.zeros((*_grid(one.size), 4), np.uint8)
     position, label = np.concatenate(one.position), np.concatenate(one.label)
     table = np.array([(*colours[value], 255) for value in label.tolist()], np.uint8).reshape(-1, 4)
-    values[_cells(position, one.size, values.shape)] = table
+    for at in _around(_cells(position, one.size, values.shape), values.shape, reach(one)):
+        values[at] = table
     return values
+
+
+def reach(one: Shown) -> int:
+    """How far a drawn pixel goes beyond itself: some where few were bought of a large image, to be seen."""
+    height, width = _grid(one.size)
+    bought = sum(map(len, one.position))
+    return round(0.01 * width) if bought < SPARSE * height * width else 0
+
+
+def _around(cells: tuple[Array, Array], grid: tuple[int, ...], far: int) -> Iterator[tuple[Array, Array]]:
+    """The cells and those no further away, place by place, all of them within the drawing."""
+    for down in range(-far, far + 1):
+        for right in range(-far, far + 1):
+            yield (cells[0] + down).clip(0, grid[0] - 1), (cells[1] + right).clip(0, grid[1] - 1)
 
 
 def _grid(size: tuple[int, int]) -> tuple[int, int]:

@@ -83,8 +83,10 @@ def only(runs: Runs, figure: str) -> RunLike:
 
 
 def snapshots_of(run: RunLike) -> list[Snapshot]:
-    """All snapshots of a run; at least one."""
-    found = snapshots.read(run.folder)
+    """All snapshots of a run that can be read; at least one."""
+    found, damaged = snapshots.read_sound(run.folder)
+    if damaged and not found:
+        raise UserError(damaged[0])
     if not found:
         raise UserError(
             f"{run.folder} holds no snapshots of what its model thought: it was made with engine.snapshot=0 "
@@ -139,7 +141,15 @@ def of_pixels(run: RunLike) -> bool:
 
 def many(count: int, run: RunLike) -> str:
     """A number of samples in words."""
-    what = "pixel" if of_pixels(run) else "image"
+    return plural(count, "pixel" if of_pixels(run) else "image")
+
+
+def plural(count: int, what: str) -> str:
+    """A number of things in words.
+
+    >>> plural(1, "round"), plural(1200, "pixel")
+    ('1 round', '1,200 pixels')
+    """
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 

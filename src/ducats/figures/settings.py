@@ -1,6 +1,7 @@
 """Settings by their dotted keys, and runs that differ in one of them only."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +17,7 @@ USUAL: Mapping[str, tuple[tuple[str, ...], float]] = {
     "objective.knobs.lambda_": (("duc",), 0.05),
 }
 LAMBDA_OF_PIXELS = 0.01
+WHOLE = re.compile(r"~?[/\\]|[A-Za-z]:[/\\]")  # how a path from the root begins
 
 
 @dataclass(frozen=True)
@@ -60,17 +62,19 @@ def lines(runs: Runs, drawn: Sequence[str], figure: str) -> list[Line]:
         )
     groups: dict[str, list[RunLike]] = {}
     rests: dict[str, dict[str, str]] = {}
+    told: dict[str, dict[str, str]] = {}
     for run in chosen:
         others = rest(run, drawn)
         key = json.dumps(others, sort_keys=True)
         groups.setdefault(key, []).append(run)
         rests[key] = others
+        told[key] = rest(run, drawn, without_folders(run.config))
     differing = [
         name
         for name in dict.fromkeys(name for others in rests.values() for name in others)
         if len({others.get(name) for others in rests.values()}) > 1
     ]
-    return [Line(_label(rests[key], differing), tuple(group)) for key, group in groups.items()]
+    return [Line(_label(told[key], differing), tuple(group)) for key, group in groups.items()]
 
 
 def score(run: RunLike) -> float | None:
@@ -89,9 +93,30 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     return found
 
 
-def rest(run: RunLike, drawn: Sequence[str]) -> dict[str, str]:
-    """Every setting that is not drawn, nor name nor seed, by its dotted key; usual knobs filled in."""
-    found = flat(run.config)
+def without_folders(value: Any) -> Any:
+    """A setting as it may be passed on: of a path from the root, its last part is enough.
+
+    >>> without_folders(["/home/ann/office31", "data/maps", 0.5])
+    ['office31', 'data/maps', 0.5]
+    """
+    if isinstance(value, Mapping):
+        return {key: without_folders(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [without_folders(each) for each in value]
+    if isinstance(value, str) and WHOLE.match(value):
+        return re.split(r"[/\\]", value.rstrip("/\\"))[-1] or "…"
+    return value
+
+
+def rest(run: RunLike, drawn: Sequence[str], config: Mapping[str, Any] | None = None) -> dict[str, str]:
+    """Every setting that is not drawn, nor name nor seed, by its dotted key; usual knobs filled in.
+
+    Args:
+        run: that it is about.
+        drawn: dotted keys, or beginnings of them.
+        config: its config as it may be told; by default as it is.
+    """
+    found = flat(run.config if config is None else config)
     found |= {key: json.dumps(float(value)) for key in USUAL if (value := setting(run, key)) is not None}
     left_out = ("method", "seed", *drawn)
     return {key: value for key, value in found.items() if not key.startswith(tuple(left_out))}

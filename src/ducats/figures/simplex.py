@@ -13,12 +13,13 @@ from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.pictures import show
 from ducats.figures.points import Array
 from ducats.figures.runs import RunLike, Runs, class_name, first_or, of_pixels, only, tail, when
-from ducats.figures.style import INK
+from ducats.figures.style import INK, short
 from ducats.snapshots import Snapshot
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 SIDE = 240  # pixels along the triangle's base
 DEPTH = 7.0  # nats below the highest density that are still coloured: a factor of about 1000
+SEEN = 30  # coloured pixels of a triangle, from which on they are seen; fewer get a dot
 NEARLY = 0.02  # entropies that differ by no more, of the largest there can be, count as equal
 
 
@@ -48,6 +49,11 @@ def on_a_grid(alpha: Array, side: int = SIDE) -> Array:
     found[inside] = log_density(alpha, rho[inside])
     found -= np.nanmax(found)
     return found
+
+
+def is_sharp(alpha: Array) -> bool:
+    """Whether the density is too sharp to be seen as a picture."""
+    return int((on_a_grid(alpha) >= -DEPTH).sum()) < SEEN
 
 
 def telling(found: Snapshot, pictured: Array) -> list[int]:
@@ -117,6 +123,7 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
         [t and files[int(i)] is not None for t, i in zip(found.target, found.image, strict=True)]
     )
     rows = named(run, found, asked.images) if asked.images else telling(found, pictured)
+    sizes = snapshots.sizes(run.folder) if of_pixels(run) else None
     columns = min(len(rows), 4)
     lines = -(-len(rows) // columns)
 
@@ -128,13 +135,15 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
             image = int(found.image[row])
             _triangle(axes, found, row, run)
             key = keys[image] if image < len(keys) else f"image {image}"
-            pixel = f", position {found.position[row]}" if of_pixels(run) else ""
-            axes.set_title(f"{tail(key)}{pixel}", fontsize=9)
+            axes.set_title(tail(key) + _pixel(found, row, sizes), fontsize=9)
             axes.text(0.5, -0.18, _numbers(found, row), ha="center", va="top", fontsize=8)
             if files.get(image) is not None:
                 show(axes.inset_axes((0.0, 0.62, 0.3, 0.36)), files[image])
+        sharp = any(is_sharp(np.exp(found.log_alpha[row].astype(np.float64))) for row in rows)
         figure.supxlabel(
-            "colour: density, down to 1/1000 of its highest; ring: expected probability", fontsize=8
+            "colour: density, down to 1/1000 of its highest; ring: expected probability"
+            + ("; dot: a density too sharp to draw" if sharp else ""),
+            fontsize=8,
         )
 
     told = "; ".join(_numbers(found, row).replace("\n", ", ") for row in rows)
@@ -145,24 +154,35 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
     )
 
 
+def _pixel(found: Snapshot, row: int, sizes: Array | None) -> str:
+    """Which pixel of its image a row is, in words; empty of whole images."""
+    if sizes is None:
+        return ""
+    y, x = divmod(int(found.position[row]), int(sizes[int(found.image[row])][1]))
+    return f", x {x}, y {y}"
+
+
 def _numbers(found: Snapshot, row: int) -> str:
     held = min(float(np.exp(found.log_alpha[row] - found.log_alpha0[row]).sum()), 1.0)
     return (
         f"entropy {found.entropy[row]:.3g} nats =\n"
         f"U_dis {found.u_dis[row]:.3g} + U_data {found.u_data[row]:.3g}\n"
-        f"three classes hold {100 * held:.3g}%, α₀ {np.exp(float(found.log_alpha0[row])):.3g}"
+        f"three classes hold {100 * held:.3g}%, α₀ {short(float(np.exp(found.log_alpha0[row].astype(np.float64))))}"
     )
 
 
 def _triangle(axes: Axes, found: Snapshot, row: int, run: RunLike) -> None:
     alpha = np.exp(found.log_alpha[row].astype(np.float64))
     below = on_a_grid(alpha)
-    colours = colormaps["viridis"](np.clip(1 + below / DEPTH, 0, 1))
+    viridis = colormaps["viridis"]
+    colours = viridis(np.clip(1 + below / DEPTH, 0, 1))
     colours[..., 3] = np.where(np.isnan(below) | (below < -DEPTH), 0, 1)
     axes.imshow(colours, extent=(0, 1, 0, CORNERS[2, 1]), origin="lower", interpolation="none")
     outline = np.vstack([CORNERS, CORNERS[:1]])
     axes.plot(outline[:, 0], outline[:, 1], color=INK, linewidth=1)
     mean = (alpha / alpha.sum()) @ CORNERS
+    if is_sharp(alpha):
+        axes.plot(*mean, "o", color=viridis(1.0), markersize=4)
     for colour, width in (("white", 3.0), ("black", 1.2)):  # to be seen on any ground
         axes.plot(*mean, "o", mfc="none", mec=colour, markersize=7, markeredgewidth=width)
     for corner, label, side in zip(CORNERS, found.top[row].tolist(), ("top", "top", "bottom"), strict=True):

@@ -1,12 +1,13 @@
 """How figures look: colours, markers, axes; the same in a page, in a file, in light and in dark."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
-from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
 # Okabe and Ito's colours, which colour-blind readers tell apart, less yellow (unseen on white) and black
 # (unseen on black). Markers tell methods apart once more, and in print.
@@ -21,6 +22,7 @@ MARKERS = (
 )
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 DASH_ARRAYS = dict(zip(DASHES, ("none", "5 2.5", "1.5 2", "6 2 1.5 2"), strict=True))
+RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 INK = "#010203"  # a stand-in: becomes `currentColor`, so that lines and letters follow light and dark
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -79,17 +81,33 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 def short(count: float) -> str:
     """A count in little room.
 
-    >>> short(655360), short(12)
-    ('655k', '12')
+    >>> short(655360), short(12), short(32.4751)
+    ('655k', '12', '32.5')
     """
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
         if count >= unit:
             return f"{count / unit:.3g}{name}"
-    return f"{count:g}"
+    return f"{count:.3g}"
 
 
-def log_scale(axes: Axes, which: str = "y") -> None:
-    """A logarithmic axis whose numbers are written out: 0.01, 0.1, 1."""
+def power(value: float) -> str:
+    """A power of ten in little room.
+
+    >>> power(0.0001), power(1), power(100)
+    ('10⁻⁴', '1', '10²')
+    """
+    exponent = round(math.log10(value))
+    return "1" if exponent == 0 else f"10{str(exponent).translate(RAISED)}"
+
+
+def log_scale(axes: Axes, which: str = "y", *, narrow: bool = False) -> None:
+    """A logarithmic axis whose numbers are written out: 0.01, 0.1, 1.
+
+    Args:
+        axes: whose.
+        which: ``x`` or ``y``.
+        narrow: there is room for few numbers only: powers of ten, and no small ticks between them.
+    """
     axis: Axis
     if which == "y":
         axes.set_yscale("log")
@@ -97,6 +115,8 @@ def log_scale(axes: Axes, which: str = "y") -> None:
     else:
         axes.set_xscale("log")
         axis = axes.xaxis
-    axis.set_major_locator(LogLocator(numticks=6))
-    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_major_locator(LogLocator(numticks=4 if narrow else 6))
+    axis.set_major_formatter(FuncFormatter(lambda value, _: power(value) if narrow else f"{value:g}"))
     axis.set_minor_formatter(NullFormatter())
+    if narrow:
+        axis.set_minor_locator(NullLocator())

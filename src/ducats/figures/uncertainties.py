@@ -93,7 +93,8 @@ def uncertainties(runs: Runs, asked: Asked) -> Drawing:
             if not all(where.exact for where in cuts if where):
                 label += " (estimated)"
             handles.append(Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=1.1, label=label))
-        note = "of pixels, each image has its own cut" if of_pixels(run) else None
+        apart = of_pixels(run) and setting(run, "query.name") == "duc"
+        note = "the first round cuts in each image by itself, so no line is drawn" if apart else None
         figure.legend(
             handles=handles,
             loc="outside lower center",
@@ -119,8 +120,8 @@ def _panel(axes: Axes, found: Snapshot, where: Cut | None) -> None:
     if where is not None:
         line = axes.axvline if where.axis == "u_dis" else axes.axhline
         line(where.value, color=INK, linestyle=(0, (4, 2)), linewidth=1.1)
-    log_scale(axes, "x")
-    log_scale(axes, "y")
+    log_scale(axes, "x", narrow=True)
+    log_scale(axes, "y", narrow=True)
     passed = "" if where is None else f", {where.passed:,} passed"
     count = int((plain | found.picked).sum())
     axes.set_title(

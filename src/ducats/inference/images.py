@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
@@ -67,6 +68,15 @@ def say(trained: Trained, fabric: Fabric, images: Images) -> Said:
         seed=trained.config.seed,
         fabric=fabric,
     ).z
+    # Batch by batch, as images are scored that stream by: formulas may round otherwise in other shapes.
+    parts = [said_of(some) for some in z.split(trained.config.engine.scoring_batch)]
+    numbers = {name: torch.cat([part.numbers[name] for part in parts]) for name in COLUMNS}
+    every_class = torch.cat([part.every_class for part in parts])
+    return Said(torch.cat([part.label for part in parts]), numbers, every_class)
+
+
+def said_of(z: Tensor) -> Said:
+    """What log alpha ``(N, C)`` says."""
     probability = dirichlet.expected_probability(z)
     confidence, label = probability.max(dim=1)
     both = dirichlet.uncertainties(z)

@@ -25,6 +25,7 @@ class Certainty(Companion):
     """
 
     own: Tensor
+    weightless = True
 
     def __init__(
         self,

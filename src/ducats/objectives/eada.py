@@ -23,6 +23,7 @@ class Level(Companion):
 
     delta: Tensor
     begun: Tensor
+    weightless = True
 
     def __init__(self, beside: Beside) -> None:  # noqa: ARG002 - the same for all
         super().__init__()

@@ -30,6 +30,7 @@ from ducats.queries import (
     tqs,
     waal,
 )
+from ducats.queries.among import needs_among
 from ducats.queries.ranked import entropy, least_confident, margin, u_data, u_dis, uniform
 from ducats.queries.two_round import two_round, two_round_needs
 from ducats.rows import Slate
@@ -83,18 +84,20 @@ QUERIES: Mapping[str, Strategy] = {
     "entropy": Strategy(entropy, needs=("entropy",)),
     "margin": Strategy(margin, needs=("margin",)),
     "least_confident": Strategy(least_confident, needs=("confidence",)),
-    "coreset": Strategy(coreset.coreset, needs=("features",), source_of=coreset.coreset_source),
-    "badge": Strategy(badge.badge, needs=("z", "features")),
+    "coreset": Strategy(
+        coreset.coreset, ("features",), needs_among("features"), source_of=coreset.coreset_source
+    ),
+    "badge": Strategy(badge.badge, ("z", "features"), needs_among("z", "features")),
     "waal": Strategy(waal.waal, needs=("z", "critic")),
     "aada": Strategy(aada.aada, needs=("domain", "entropy")),
     "dbal": Strategy(dbal.dbal, needs=("features", "margin"), source=("features",)),
     "tqs": Strategy(tqs.tqs, tqs.tqs_needs({}), tqs.tqs_needs),
-    "clue": Strategy(clue.clue, needs=("z", "features")),
+    "clue": Strategy(clue.clue, ("z", "features"), needs_among("z", "features")),
     "eada": Strategy(eada.eada, needs=("free_energy", "energy_gap")),
     "duc": Strategy(two_round, two_round_needs({}), two_round_needs),
     "euq": Strategy(euq.euq, euq.euq_needs({}), euq.euq_needs),
     "sdm": Strategy(sdm.sdm, needs=("z",), head=True),
-    "las": Strategy(las.las, needs=("z", "features")),
+    "las": Strategy(las.las, ("z", "features"), needs_among("z", "features")),
     "spread": Strategy(spread.spread, spread.spread_needs({}), spread.spread_needs),
     "u_dis": Strategy(u_dis, needs=("u_dis",)),
     "u_data": Strategy(u_data, needs=("u_data",)),

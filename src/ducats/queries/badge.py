@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from ducats.dirichlet import expected_probability
+from ducats.queries.among import Chosen, competing
 from ducats.queries.distances import (
     Free,
-    by_address,
     features_of,
     in_order,
     pieces,
@@ -25,12 +25,17 @@ from ducats.rows import Rows, Slate
 PATIENCE = 64
 
 
-def badge(slate: Slate) -> Tensor:
+def badge(slate: Slate, *, among: int | None = None, chosen: Chosen = "drawn") -> Tensor:
     """Rows whose gradients of the last layer are long and unlike each other, by k-means++ seeding (BADGE).
 
     The first is the longest gradient. Where no row differs from all picks any more, the rest is uniform.
+
+    Args:
+        slate: the candidates.
+        among: how many candidates compete; None: all.
+        chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
     """
-    order = by_address(slate.candidates)
+    order, _ = competing(slate, among, chosen)
     count = min(slate.budget, len(order))
     if count == 0:
         return order[:0]

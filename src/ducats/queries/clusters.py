@@ -46,7 +46,9 @@ def one_of_each(
     return torch.cat([picks, rest]).to(features.device)
 
 
-def check_feasible(query: str, rows: Rows, clusters: int, *, gigabytes: float, number: int) -> None:
+def check_feasible(
+    query: str, rows: Rows, clusters: int, *, gigabytes: float, number: int, fewer: str
+) -> None:
     """Refuse what k-means cannot do, before the features are computed, which may be what does not fit.
 
     Args:
@@ -55,16 +57,18 @@ def check_feasible(query: str, rows: Rows, clusters: int, *, gigabytes: float, n
         clusters: how many there would be.
         gigabytes: of features, at most (2**30 bytes).
         number: bytes of a number.
+        fewer: how to have fewer rows clustered, for the message.
     """
     if clusters > CLUSTERS:
-        what = f"{clusters} clusters, and {CLUSTERS} are the most"
+        what, remedy = f"{clusters} clusters, and {CLUSTERS} are the most", REMEDY
     else:
         width = rows[torch.arange(1, device=rows.image.device)].features.flatten(1).shape[1]
         wanted = len(rows) * width * number / 2**30
         if wanted <= gigabytes:
             return
         what = f"{wanted:.1f} GB of features, and {gigabytes:g} GB are the most"
-    raise UserError(f"the query {query!r} would have to cluster {what}: {REMEDY}")
+        remedy = f"{fewer}, {REMEDY}"
+    raise UserError(f"the query {query!r} would have to cluster {what}: {remedy}")
 
 
 def _centres(features: Array, weights: Array, count: int, seed: int, exact: float) -> Array:

@@ -1,19 +1,36 @@
 """CoreSet (Sener and Savarese, ICLR 2018): no candidate far from a label, by greedy k-centre."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from ducats.errors import UserError
-from ducats.queries.distances import by_address, features_of, greedy, in_order, squared_to_nearest
+from ducats.queries.among import Chosen, competing
+from ducats.queries.distances import (
+    features_of,
+    greedy,
+    in_order,
+    pieces,
+    squared_to_nearest,
+)
+from ducats.randomness import draw_per_address
 from ducats.rows import Rows, Slate
 
 TOGETHER = 256  # rows of about the same age are brought up to date at once
+BLOCK = 512  # centres that rows of a shard are compared with, before those that are near to one are left out
+ROUNDED = 1e-5  # of the squared lengths: more than float32 errs by in a squared distance
 
 
-def coreset(slate: Slate, *, centres: Literal["labelled", "source_and_labelled"] = "labelled") -> Tensor:
+def coreset(
+    slate: Slate,
+    *,
+    centres: Literal["labelled", "source_and_labelled"] = "labelled",
+    shards: int = 1,
+    among: int | None = None,
+    chosen: Chosen = "drawn",
+) -> Tensor:
     """Always the candidate farthest from all that is labelled or picked, as the last layer sees it (CoreSet).
 
     Where nothing is labelled yet, the first pick is the candidate nearest to their mean.
@@ -21,24 +38,25 @@ def coreset(slate: Slate, *, centres: Literal["labelled", "source_and_labelled"]
     Args:
         slate: the candidates.
         centres: what counts as labelled: the bought rows, or the source's images, too.
+        shards: more than 1, and the features of one random part are looked at at a time: greedy in each part, then
+            greedy among all that these picked. The farthest candidate is then at most 4 times as far from a
+            label as it must be, instead of twice.
+        among: how many candidates compete; None: all.
+        chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
     """
-    known = _known(slate, centres)
-    order = by_address(slate.candidates)
+    if shards < 1:
+        raise ValueError(f"shards must be at least 1, not {shards}")
+    known = [features_of(group, "coreset") for group in _known(slate, centres)]
+    order, _ = competing(slate, among, chosen)
     count = min(slate.budget, len(order))
     if count == 0:
         return order[:0]
     rows = in_order(slate.candidates, order)
-    features = features_of(rows, "coreset")
-    bound = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=features.device)
-    for group in known:
-        some = features_of(group, "coreset").to(features.device)
-        bound = torch.minimum(bound, squared_to_nearest([features], [some]))
     first = None
-    if not known:
-        mean = features.mean(0, dtype=torch.float64)[None]
-        first = int(squared_to_nearest([features], [mean]).argmin())
-    covered = _Covered(features, bound, count)
-    return order[greedy(rows, count, bound, covered.refresh, covered.add, first)]
+    if shards > 1:
+        winners, first = _winners(rows, known, count, shards, slate.generator)
+        order, rows = order[winners], rows[winners]
+    return order[_farthest(rows, known, count, first=first)]
 
 
 def coreset_source(knobs: Mapping[str, Any]) -> tuple[str, ...]:
@@ -59,6 +77,83 @@ def _known(slate: Slate, centres: str) -> list[Rows]:
             )
         groups.append(slate.source)
     return [group for group in groups if len(group)]
+
+
+def _farthest(
+    rows: Rows,
+    known: Sequence[Tensor],
+    count: int,
+    *,
+    first: int | None = None,
+    enough: float = -torch.inf,
+) -> Tensor:
+    """Greedy k-centre: indices of the picks, in order.
+
+    Args:
+        rows: the candidates, by address.
+        known: features of what is labelled.
+        count: how many to pick.
+        first: the first pick; None: the farthest from what is labelled, or the middle.
+        enough: squared distance to a label or a pick, below which no row is picked any more.
+    """
+    features = features_of(rows, "coreset")
+    bound = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=features.device)
+    for some in known:
+        bound = torch.minimum(bound, squared_to_nearest([features], [some.to(features.device)]))
+    if first is None and not known:
+        mean = features.mean(0, dtype=torch.float64)[None]
+        first = int(squared_to_nearest([features], [mean]).argmin())
+    covered = _Covered(features, bound, count)
+    return greedy(rows, count, bound, covered.refresh, covered.add, first, enough)
+
+
+def _winners(
+    rows: Rows, known: Sequence[Tensor], count: int, shards: int, generator: torch.Generator
+) -> tuple[Tensor, int | None]:
+    """Rows that stand for all, by address: the greedy picks of each shard. And which is to be the first pick.
+
+    After ``count`` picks in the first shard, some row is at a distance ``r`` from all of them. However as many
+    picks are chosen, some row is at least ``r / 2`` away: two of these rows would share a pick. So in the
+    other shards, what is within ``r`` of a pick of the first is covered as well as greedy picks promise, and
+    is left out. Every row is then within twice the best radius of a winner.
+    """
+    luck = draw_per_address(generator, rows.image, rows.position)
+    parts = [part for part in _split((luck * shards).long(), shards) if len(part)]
+    lead = parts[0][_farthest(rows[parts[0]], known, min(count + 1, len(parts[0])))]
+    first, enough = (None if known else int(lead[0])), -torch.inf
+    centres = [features_of(rows[lead[:count]], "coreset"), *known]
+    if len(lead) > count:
+        last = features_of(rows[lead[count:]], "coreset")
+        enough = min(float(squared_to_nearest([last], [some.to(last.device)])) for some in centres)
+    won = [lead[:count]]
+    for part in parts[1:]:
+        left = part[_uncovered(features_of(rows[part], "coreset"), centres, enough)]
+        if len(left):
+            won.append(left[_farthest(rows[left], centres, min(count, len(left)), enough=enough)])
+    winners = torch.cat(won).sort().values
+    return winners, None if first is None else int((winners == first).nonzero())
+
+
+def _split(shard: Tensor, shards: int) -> Iterator[Tensor]:
+    """Indices of the rows of each shard, ascending."""
+    return (part for part in shard.argsort(stable=True).split(shard.bincount(minlength=shards).tolist()))
+
+
+def _uncovered(features: Tensor, centres: Sequence[Tensor], enough: float) -> Tensor:
+    """Indices of the rows that are farther than that, squared, from all centres; up to rounding, and then kept."""
+    blocks = [block for some in centres for block in some.float().flip(0).split(BLOCK)]
+    known = [(block.to(features.device), block.square().sum(1).to(features.device)) for block in blocks]
+    found = []
+    for piece in pieces(len(features), features.shape[1] + BLOCK):
+        part = features[piece].float()
+        left = torch.arange(piece.start, piece.stop, device=features.device)
+        length = (1 + ROUNDED) * part.square().sum(1)
+        for block, lengths in known:
+            near = torch.addmm((1 + ROUNDED) * lengths, part, block.T, alpha=-2).amin(1) + length <= enough
+            if bool(near.any()):
+                part, left, length = part[~near], left[~near], length[~near]
+        found.append(left)
+    return torch.cat(found)
 
 
 class _Covered:

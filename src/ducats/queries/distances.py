@@ -4,6 +4,7 @@ Everything starts from rows in the order of their addresses, so the order of the
 bit. No table has more than a piece of (rows x rows) at a time.
 """
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 
 import torch
@@ -19,9 +20,10 @@ TWINS = 1e-12  # squared distances below this share of the squared lengths are r
 GIGABYTES = 4.0  # (2**30 bytes) of features computed for pixels, at most
 
 
-def by_address(rows: Rows) -> Tensor:
-    """Indices of the rows in the order of their addresses, image by image."""
-    order = rows.position.argsort(stable=True)
+def by_address(rows: Rows, some: Tensor | None = None) -> Tensor:
+    """Indices of the rows, or some of them, in the order of their addresses, image by image."""
+    order = torch.arange(len(rows), device=rows.image.device) if some is None else some
+    order = order[rows.position[order].argsort(stable=True)]
     return order[rows.image[order].argsort(stable=True)]
 
 
@@ -44,10 +46,12 @@ def features_of(rows: Rows, query: str) -> Tensor:
         width = rows[torch.zeros(1, dtype=torch.long, device=rows.image.device)].features.flatten(1).shape[1]
         gigabytes = len(rows) * width * 4 / 2**30
         if gigabytes > GIGABYTES:
+            what, remedy = " of one image", "task.unit=superpixel or task.unit=image"
+            if rows.shape is None:
+                what, remedy = "", "query.knobs.among, how many of the candidates compete"
             raise UserError(
-                f"the query {query!r} would need {gigabytes:.1f} GB of features of one image, and "
-                f"{GIGABYTES:g} GB are the most: set task.unit=superpixel or task.unit=image, "
-                "or choose another query.name"
+                f"the query {query!r} would need {gigabytes:.1f} GB of features{what}, and "
+                f"{GIGABYTES:g} GB are the most: set {remedy}, or choose another query.name"
             )
     features = rows.features.flatten(1).contiguous()
     features = features if features.dtype == torch.float64 else features.float()
@@ -135,6 +139,7 @@ def greedy(
     refresh: Callable[[Tensor], Tensor],
     taken: Callable[[int], None],
     first: int | None = None,
+    enough: float = -math.inf,
 ) -> Tensor:
     """Pick rows one by one, each time the one of highest value then, the first of equals.
 
@@ -148,11 +153,14 @@ def greedy(
         refresh: indices to their values after the picks so far.
         taken: told of each pick.
         first: the first pick, if it is settled.
+        enough: where no value is above it any more, fewer are picked.
     """
     free, picks = Free(rows), list[int]()
     fresh = torch.zeros(len(bound), dtype=torch.bool, device=bound.device)
     while len(picks) < count:
         pick = _leader(bound, fresh, free.open, refresh) if first is None or picks else first
+        if float(bound[pick]) <= enough:
+            break
         picks.append(pick)
         taken(pick)
         free.take(pick)

@@ -4,12 +4,14 @@ A candidate is worth a label where its neighbours predict other classes than it 
 """
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from ducats import dirichlet
+from ducats.queries.among import Chosen, competing
 from ducats.queries.clusters import EXACT, check_feasible, one_of_each
 from ducats.queries.distances import by_address, features_of, in_order
 from ducats.randomness import draw_per_address
@@ -20,7 +22,16 @@ AT_ONCE = 2**24  # similarities per pass
 PAIRS = 5e9  # similarities in all: all pairs of 70 000 candidates
 
 
-def las(slate: Slate, *, K: int = 10, M: float = 10.0, pairs: float = PAIRS, exact: float = EXACT) -> Tensor:
+def las(
+    slate: Slate,
+    *,
+    K: int = 10,
+    M: float = 10.0,
+    pairs: float = PAIRS,
+    exact: float = EXACT,
+    among: int | None = None,
+    chosen: Chosen = "uncertain",
+) -> Tensor:
     """One from each cluster of those whose neighbours disagree with them (LAS).
 
     Args:
@@ -30,6 +41,9 @@ def las(slate: Slate, *, K: int = 10, M: float = 10.0, pairs: float = PAIRS, exa
         pairs: similarities to compute at most; if all pairs are more, neighbours are sought among as many
             candidates, drawn at random, as this leaves to each.
         exact: clustered candidates times budget, up to which k-means sees all at once; mini-batches beyond.
+        among: how many candidates compete; None: all. Neighbours are still sought among all, or a random part of
+            all: the fewer compete, the larger is the part that ``pairs`` allows.
+        chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
 
     Raises:
         UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
@@ -38,26 +52,37 @@ def las(slate: Slate, *, K: int = 10, M: float = 10.0, pairs: float = PAIRS, exa
         raise ValueError(f"K must be at least 1, not {K}: a candidate is judged by its neighbours")
     if M < 0:
         raise ValueError(f"M must be at least 0, not {M}: a cluster needs a sample")
-    order = by_address(slate.candidates)
-    if slate.budget == 0 or len(order) <= slate.budget:
-        return order[: slate.budget]
+    own, _ = competing(slate, among, chosen)
+    if slate.budget == 0 or len(own) <= slate.budget:
+        return own[: slate.budget]
+    others = _sought(slate.candidates, len(own), K, pairs, slate.generator)
+    order = by_address(slate.candidates, torch.cat([own, others]).unique())
     rows = in_order(slate.candidates, order)
-    check_feasible("las", rows, slate.budget, gigabytes=GIGABYTES, number=4)
+    check_feasible("las", rows, slate.budget, gigabytes=GIGABYTES, number=4, fewer="set query.knobs.among")
     features = F.normalize(features_of(rows, "las").float())
-    among = _sought(rows, K, pairs, slate.generator)
-    score = propagated(features, dirichlet.expected_probability(rows.z.float()), among, K)
-    kept = best(score, math.ceil((1 + M) * slate.budget - 1e-9), rows)
+    p = dirichlet.expected_probability(rows.z.float())
+    score = propagated(features, p, torch.isin(order, others).nonzero().squeeze(1), K)
+    mine = torch.isin(order, own).nonzero().squeeze(1)
+    places = replace(rows, columns={})[mine]
+    kept = mine[best(score[mine], math.ceil((1 + M) * slate.budget - 1e-9), places)]
     if len(kept) <= slate.budget:
         return order[kept]
     even = torch.ones(len(kept))
     return order[kept[one_of_each(features[kept], even, slate.budget, slate.generator, exact=exact)]]
 
 
-def _sought(rows: Rows, K: int, pairs: float, generator: torch.Generator) -> Tensor:
-    """Among which rows neighbours are sought: all, or as many at random as ``pairs`` allows."""
-    count = min(len(rows), max(K + 1, int(pairs // len(rows))))
+def _sought(rows: Rows, judged: int, K: int, pairs: float, generator: torch.Generator) -> Tensor:
+    """Among which rows neighbours are sought: all, or as many at random as ``pairs`` allows.
+
+    Their own neighbours count, too. So where not all rows compete, as many are compared as compete and are
+    sought among.
+    """
+    allowed = pairs / judged
+    if judged < len(rows):
+        allowed = (math.sqrt(judged**2 + 4 * pairs) - judged) / 2
+    count = min(len(rows), max(K + 1, int(allowed)))
     drawn = draw_per_address(generator, rows.image, rows.position)
-    return best(drawn, count, rows).sort().values
+    return best(drawn, count, rows)
 
 
 def propagated(features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ducats import dirichlet
 from ducats.errors import UserError
-from ducats.queries.clusters import check_feasible, one_of_each
+from ducats.queries.clusters import EXACT, check_feasible, one_of_each
 from ducats.rows import Rows, Slate, best
 
 Worth = Literal["entropy", "u_dis", "u_data", "margin"]
@@ -33,11 +33,12 @@ def spread(
     space: Space = "features",
     twins: float | None = None,
     away: bool = False,
+    exact: float = EXACT,
 ) -> Tensor:
     """One from each cluster of the kappa times budget most uncertain candidates.
 
     K-means with as many clusters as the budget, weighted by uncertainty; from each cluster the sample nearest
-    to its centre. Beyond some millions of samples times clusters in mini-batches, as `clue`.
+    to its centre.
 
     Args:
         slate: the candidates.
@@ -49,6 +50,7 @@ def spread(
         twins: of samples whose features have at least this cosine, one is clustered, the most uncertain; one
             that has a twin among those already bought, none. None: all.
         away: whether a sample weighs more the farther it is from the nearest one bought.
+        exact: clustered samples times budget, up to which k-means sees all at once; mini-batches beyond.
 
     Raises:
         UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
@@ -72,7 +74,7 @@ def spread(
     if len(first) <= slate.budget:
         return first
     rows = slate.candidates[first]
-    check_feasible("spread", rows, slate.budget, gigabytes=GIGABYTES, number=8)
+    check_feasible("spread", rows, slate.budget, gigabytes=GIGABYTES, number=8, fewer="lower query.knobs.kappa")
     if twins is not None:
         first = first[_single(rows, slate.labelled, twins, slate.budget)]
         rows = slate.candidates[first]
@@ -81,7 +83,8 @@ def spread(
     weight = _weights(rows, weights)
     if away and len(slate.labelled):
         weight = weight * _distance(rows, slate.labelled)
-    return first[one_of_each(_places(rows, space), weight, slate.budget, slate.generator)]
+    picks = one_of_each(_places(rows, space), weight, slate.budget, slate.generator, exact=exact)
+    return first[picks]
 
 
 def spread_needs(knobs: Mapping[str, Any]) -> tuple[str, ...]:

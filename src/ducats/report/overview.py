@@ -14,6 +14,7 @@ from ducats.report.kinds import IMAGES, Measure
 from ducats.report.people import People, people
 from ducats.report.read import Run, number
 from ducats.report.tables import MethodRow, Spread, by_method, counted, methods, paper, shown
+from ducats.report.tasks import columns_of, place_of
 from ducats.report.words import headline
 
 
@@ -110,6 +111,7 @@ def _is_best(row: MethodRow, rows: Sequence[MethodRow], measure: Measure) -> boo
 
 def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
     order = {method: place for place, method in enumerate(methods(runs))}
+    columns = columns_of(runs)
     rows = []
     for run in sorted(runs, key=lambda run: (order[run.method], run.seed)):
         last = run.stages[-1] if run.stages else {}
@@ -118,6 +120,7 @@ def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
         rows.append(
             {
                 "folder": run.name,
+                "task": place_of(run, columns),
                 "method": run.method,
                 "seed": str(run.seed),
                 "state": "finished" if run.finished else "under way",

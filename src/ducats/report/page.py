@@ -18,6 +18,7 @@ from ducats.report.contents import contents
 from ducats.report.overview import overview
 from ducats.report.read import Broken, Run
 from ducats.report.tables import by_kind, methods
+from ducats.report.tasks import arrow, columns_of, place_of
 from ducats.report.words import Headline
 
 TITLE = "ducats report"
@@ -39,7 +40,7 @@ def write_page(runs: Sequence[Run], out: Path, title: str = TITLE, broken: Seque
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"tiny": tiny, "width": width}
+    environment.filters |= {"arrow": arrow, "tiny": tiny, "width": width}
     parts, spent = _parts(runs, broken)
     rounds = [round for part in parts for one in part["chapters"] for round in one.why.rounds]
     galleries = [[pick.picture for pick in round.picks] for round in rounds]
@@ -62,10 +63,10 @@ def write_page(runs: Sequence[Run], out: Path, title: str = TITLE, broken: Seque
 def tiny(value: float) -> str:
     """An uncertainty in little room: three digits, whatever their place.
 
-    >>> tiny(0.25), tiny(0.00001234)
-    ('0.25', '1.2e-05')
+    >>> tiny(0.25), tiny(3), tiny(0.00001234)
+    ('0.250', '3.00', '1.2e-05')
     """
-    return f"{value:.3g}" if value >= 0.001 else f"{value:.1e}"
+    return f"{value:#.3g}" if value >= 0.001 else f"{value:.1e}"
 
 
 def _parts(runs: Sequence[Run], broken: Sequence[Broken]) -> tuple[list[dict[str, Any]], int]:
@@ -92,10 +93,11 @@ def _about(runs: Sequence[Run], broken: Sequence[Broken]) -> dict[str, Any]:
 def _add_chapters(part: dict[str, Any], spent: int) -> int:
     """Put in chapters while there is room; the first always has."""
     every: Sequence[Run] = part["every"]
-    wanted = chosen(every)
+    wanted, columns = chosen(every), columns_of(every)
     for place, run in enumerate(wanted, start=1):
         short = place > 1 and len(every) > FULL
-        made = chapter(run, every, f"{part['key']}run-{place}-", part["looks"], short=short)
+        key, task = f"{part['key']}run-{place}-", place_of(run, columns)
+        made = chapter(run, every, key, part["looks"], task=task, short=short)
         heavy = weight(made.figures)
         if part["chapters"] and spent + heavy > LIMIT:
             break

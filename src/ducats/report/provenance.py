@@ -5,9 +5,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ducats.figures.settings import without_folders
 from ducats.records import MEASURED_ON, pixels_in_words
 from ducats.report.read import Run
 from ducats.report.tables import by_kind, counted, methods
+from ducats.report.tasks import Column, column_of, columns_of
 
 
 @dataclass(frozen=True)
@@ -27,10 +29,27 @@ class Environment:
 
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
-    """Settings in which the methods differ, each as its first run has them."""
-    first = [next(run for run in runs if run.method == method) for method in methods(runs)]
-    flats = [flat(run) for run in first]
-    return [Setting(key, tuple(one.get(key, "–") for one in flats)) for key in _differing(flats)]
+    """Settings in which the methods differ, each as its first run has them; paths by their last part."""
+    first = _firsts(runs)
+    flats = [flat(run.config) for run in first]
+    # Of runs of several tasks, where the data lie is the task and no choice of the method.
+    left_out = ("data.",) if len(columns_of(first)) > 1 else ()
+    shown = [flat(without_folders(run.config)) for run in first]
+    return [
+        Setting(key, tuple(one.get(key, "–") for one in shown))
+        for key in _differing(flats)
+        if not key.startswith(left_out)
+    ]
+
+
+def _firsts(runs: Sequence[Run]) -> list[Run]:
+    """A run of each method, on the task that most of them have where a method has it."""
+    names = methods(runs)
+    tried: dict[Column, dict[str, Run]] = {}
+    for run in runs:
+        tried.setdefault(column_of(run.config), {}).setdefault(run.method, run)
+    shared = max(tried.values(), key=len, default={})
+    return [shared.get(name) or next(run for run in runs if run.method == name) for name in names]
 
 
 def environments(runs: Sequence[Run]) -> list[Environment]:
@@ -54,7 +73,7 @@ def measured_on(runs: Sequence[Run]) -> str:
     said = []
     pixels = pixels_in_words([run.result for run in runs if run.result is not None])
     for kind, counts in kinds.items():
-        count = str(min(counts)) if len(counts) == 1 else f"{min(counts)} to {max(counts)}"
+        count = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
         said.append(f"{count} {MEASURED_ON[kind]}")
     return f"Measured on {'; or on '.join(said)}{f': {pixels}' if pixels else ''}." if said else ""
 
@@ -135,7 +154,7 @@ def _under_way(group: Sequence[Run], method: str) -> str:
 
 
 def _mixed_settings(group: Sequence[Run], method: str) -> str:
-    keys = _differing([flat(run) for run in group])
+    keys = _differing([flat(run.config) for run in group])
     if not keys:
         return ""
     more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
@@ -153,9 +172,9 @@ def _repeated_seeds(group: Sequence[Run], method: str, several: str) -> str:
     return f"{method} has several runs of one seed ({again}): {several}."
 
 
-def flat(run: Run) -> dict[str, str]:
+def flat(config: Mapping[str, Any]) -> dict[str, str]:
     """Every setting but method and seed, by its dotted key."""
-    return _flatten({key: value for key, value in run.config.items() if key not in ("method", "seed")})
+    return _flatten({key: value for key, value in config.items() if key not in ("method", "seed")})
 
 
 def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:

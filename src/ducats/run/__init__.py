@@ -13,6 +13,7 @@ from ducats.engine.step import familiar
 from ducats.errors import UserError
 from ducats.parts import Parts, Plan, check, describe, describe_data
 from ducats.progress import Listener, silence
+from ducats.run.keeping import check_shared
 from ducats.run.story import Story, Wait
 from ducats.rundir import RunDir
 
@@ -60,6 +61,7 @@ def run(
     home = RunDir(Path(folder))
     identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
     on_chief(fabric, lambda: home.claim(identity, describe_data(parts)))
+    check_shared(home, fabric)
     if home.finished:
         home.release()
         return home

@@ -29,7 +29,7 @@ from ducats.files import write_atomically
 from ducats.ledger import Request
 from ducats.metrics import Tally, compute, reliability
 from ducats.oracles.picture import picture
-from ducats.randomness import global_seed
+from ducats.randomness import global_seed, seed_of
 from ducats.run.asking import Asking
 from ducats.rundir import RunDir
 
@@ -59,7 +59,7 @@ def keep_snapshot(asking: Asking, number: int, epoch: int, rounds: int) -> None:
     )
     # A user's own network may draw at random even when it does not train.
     with global_seed(0, "snapshot", number):
-        sights = _look(asking, pool, source)
+        sights = _look(asking, number, pool, source)
 
     def keep() -> None:
         keep_pictures(home, asking.parts.pool, pictured(asking, request, pool))
@@ -107,8 +107,11 @@ def of_source(most: int) -> int:
     return -(-most // 3)
 
 
-def _look(asking: Asking, pool: Sample, source: Sample) -> tuple[Sight, Sight]:
+def _look(asking: Asking, number: int, pool: Sample, source: Sample) -> tuple[Sight, Sight]:
     parts, training = asking.parts, asking.model.training
+    use = "query" if parts.source.of_pixels else "scoring"
+    # With luck in the view, the pool is seen as it was when the request was chosen.
+    seed = seed_of(asking.plan.seed, use, number) if number else 0
     how: dict[str, Any] = {
         "batch_size": asking.plan.scoring_batch,
         "classes": len(parts.source.classes),
@@ -126,7 +129,7 @@ def _look(asking: Asking, pool: Sample, source: Sample) -> tuple[Sight, Sight]:
         of_source = parts.views.source  # the network is known to take images of that size
     try:
         return (
-            seen(asking.model, parts.pool, pool, view=view, sizes=pool_sizes, **how),
+            seen(asking.model, parts.pool, pool, view=view, seed=seed, sizes=pool_sizes, **how),
             seen(asking.model, images, source, view=of_source, sizes=source_sizes, **how),
         )
     finally:

@@ -15,8 +15,9 @@ from ducats.domain import UNLABELLED, Labels
 from ducats.engine import resident
 from ducats.engine.beside import Panorama, accompany
 from ducats.engine.evaluate import Tempered, at_resolution, evaluate, evaluate_maps, pixel_numbers
-from ducats.engine.fit import fit_epoch, make_optimiser, settle_state
+from ducats.engine.fit import fit_epoch, make_optimiser
 from ducats.engine.processes import autocast_of, follow_the_first, most_memory, on_chief
+from ducats.engine.sharding import check_alone, whole
 from ducats.engine.speed import Speed
 from ducats.engine.step import Step
 from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
@@ -31,6 +32,7 @@ from ducats.progress import Event, Listener
 from ducats.randomness import global_seed
 from ducats.run.asking import Asking
 from ducats.run.buying import buy
+from ducats.run.keeping import Keeping
 from ducats.run.looking import calibration, fitted, keep_snapshot
 from ducats.rundir import RunDir
 
@@ -85,11 +87,13 @@ class Story:
         )
         if speed.channels_last:
             self.bare.to(memory_format=torch.channels_last)
-        self.fused = bool(speed.fused)
-        self.optimiser: SGD = make_optimiser(
-            self.bare.network, plan.optimisation, fused=self.fused, beside=self.bare.companions
+        check_alone(self.bare, fabric)
+        fused = bool(speed.fused)
+        self.model = fabric.setup_module(self.bare)
+        self.optimiser: SGD = make_optimiser(  # after the set-up, which may have made slices of the weights
+            self.bare.network, plan.optimisation, fused=fused, beside=self.bare.companions
         )
-        self.model, stepper = fabric.setup(self.bare, self.optimiser)
+        stepper: Any = fabric.setup_optimizers(self.optimiser)
         graphs, clip = bool(speed.graphs), plan.optimisation.clip
         objective, witnesses = parts.training.with_companion(self.beside.own), self.beside.witnesses
         self.step = Step(
@@ -105,7 +109,9 @@ class Story:
         )
         self.compiled = bool(speed.compiled)
         self.epoch, self.seconds = 0, 0.0
-        self._restore()  # after the set-up: state is loaded to where the weights now are
+        self.keeping = Keeping(home, fabric, self.bare, self.optimiser, fused)
+        if not home.finished:  # after the set-up: state is loaded to where the weights now are
+            self.epoch, self.seconds = self.keeping.restore()
         on_chief(fabric, self._open_ledger)
         self.asking = Asking(
             parts,
@@ -125,24 +131,33 @@ class Story:
         if self.home.finished:
             return
         if self.epoch == 0:
-            self._save()  # the first weights: a user's own may not come out the same another time
+            # The first weights: a user's own may not come out the same another time.
+            self.keeping.save(0, 0.0)
         while True:
             started = time.monotonic()
-            self._refresh()
-            if self.epoch == self.plan.epochs or self.epoch in self.plan.ask_after:
-                self._measure(started, "stage")
-            elif self.plan.measure_every and self.epoch and self.epoch % self.plan.measure_every == 0:
-                self._measure(started, "check")
-            if self.epoch in self.plan.ask_after:
-                started += self._ask()  # what people took is not the run's own time
+            with whole(self.bare):
+                started += self._look(started)
             if self.epoch == self.plan.epochs:
                 break
             self._fit()
             self.seconds += time.monotonic() - started
-            self._save()
-        keep_snapshot(self.asking, 0, self.epoch, self.answered)
-        on_chief(self.fabric, lambda: self.home.save_model(self.bare.network.state_dict()))
+            self.keeping.save(self.epoch, self.seconds)
+        self.keeping.save_model()
         self._say("done")
+
+    def _look(self, started: float) -> float:
+        """What is done with the model as it is; return the seconds that people took, not the run."""
+        waited = 0.0
+        self._refresh()
+        if self.epoch == self.plan.epochs or self.epoch in self.plan.ask_after:
+            self._measure(started, "stage")
+        elif self.plan.measure_every and self.epoch and self.epoch % self.plan.measure_every == 0:
+            self._measure(started, "check")
+        if self.epoch in self.plan.ask_after:
+            waited = self._ask()
+        if self.epoch == self.plan.epochs:
+            keep_snapshot(self.asking, 0, self.epoch, self.answered)
+        return waited
 
     @property
     def stage(self) -> int:
@@ -335,32 +350,6 @@ class Story:
         assert request is not None
         classes, partly = len(self.parts.source.classes), self.plan.time is not None
         buy(self.parts.oracle, request, self.ledger, classes, partly=partly)
-
-    def _save(self) -> None:
-        state = {
-            "epoch": self.epoch,
-            "seconds": self.seconds,
-            "network": self.bare.network.state_dict(),
-            "companions": self.bare.companions.state_dict(),
-            "optimiser": self.optimiser.state_dict(),
-            "precision": self.fabric.strategy.precision.state_dict(),  # the loss scale of float16
-        }
-        on_chief(self.fabric, lambda: self.home.save_checkpoint(state))
-
-    def _restore(self) -> None:
-        if self.home.finished:
-            return
-        state = self.home.checkpoint()
-        # Lines beyond the checkpoint belong to a training that is lost; it is repeated, and says them anew.
-        on_chief(self.fabric, lambda: self.home.forget_after(state["epoch"] if state else -1))
-        if state is None:
-            return
-        self.epoch, self.seconds = state["epoch"], state["seconds"]
-        self.bare.network.load_state_dict(state["network"])
-        self.bare.companions.load_state_dict(state.get("companions", {}))
-        self.optimiser.load_state_dict(state["optimiser"])
-        settle_state(self.optimiser, fused=self.fused)
-        self.fabric.strategy.precision.load_state_dict(state["precision"])
 
     def _say(self, phase: str, step: int | None = None, means: Any = None, values: Any = None) -> None:
         if not self.fabric.is_global_zero:

@@ -1,6 +1,7 @@
 """Methods x tasks x seeds from one file: a folder and a process for each run, safe to kill at any time."""
 
 from ducats.sweep.cells import Cell, Wanted, cells_of, check
+from ducats.sweep.opening import Where, opened
 from ducats.sweep.plan import Method, Sweep, Task, read_sweep, ready
 from ducats.sweep.show import listing
 from ducats.sweep.slots import Slot, make_slots, usable_cores
@@ -14,10 +15,12 @@ __all__ = [
     "Sweep",
     "Task",
     "Wanted",
+    "Where",
     "cells_of",
     "check",
     "listing",
     "make_slots",
+    "opened",
     "read_sweep",
     "ready",
     "run_all",

@@ -1,11 +1,12 @@
 """Tables over many runs: methods by tasks, published numbers beside ours, significance. Needs no torch."""
 
-from ducats.report.across.choosing import cautions_by_task, column_of
+from ducats.report.across.choosing import cautions_by_task
 from ducats.report.across.lines import Head, Line, chance, compared, heads, numbers
 from ducats.report.across.making import CEILING, Row, Table, make_tables, tables_of
 from ducats.report.across.paired import Paired, paired
 from ducats.report.across.published import Published, published
 from ducats.report.across.writing import FORMATS, HOW, csv, format_of, latex, markdown
+from ducats.report.tasks import column_of
 
 __all__ = [
     "CEILING",

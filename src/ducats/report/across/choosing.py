@@ -1,39 +1,14 @@
-"""Which runs a table counts, where each of them belongs, and what is said of the others."""
+"""Which runs a table counts, and what is said of the others."""
 
 import json
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import Any
 
 from ducats.report.provenance import cautions
 from ducats.report.read import Run
-
-FOLDERS = {"folders": ("source", "target"), "map_folders": ("source", "target"), "manifest": ("path",)}
+from ducats.report.tasks import column_of
 
 ONE_SEED = "their mean counts, as one seed"  # what becomes of several runs of one seed
-
-
-def column_of(config: Mapping[str, Any]) -> tuple[str, str]:
-    """The data set and the task of a run: its benchmark's task, or what its folders are called.
-
-    Args:
-        config: the run's; one of the Python API names neither.
-    """
-    data = config.get("data")
-    if not isinstance(data, Mapping):
-        return "", ""
-    name, knobs = str(data.get("name", "")).split(":")[-1], data.get("knobs")
-    if not isinstance(knobs, Mapping):
-        return name, ""
-    if isinstance(knobs.get("task"), str):
-        return name, knobs["task"]
-    ends = [knobs.get(end) for end in FOLDERS.get(name, ())]
-    return name, "-".join(Path(end).stem for end in ends if isinstance(end, str))
-
-
-def task_of(run: Run) -> str:
-    """The column that a run belongs to."""
-    return column_of(run.config)[1]
 
 
 def cautions_by_task(runs: Sequence[Run]) -> list[str]:

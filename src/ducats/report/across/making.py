@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from ducats.report.across.choosing import ONE_SEED, choose, column_of, task_of
+from ducats.report.across.choosing import ONE_SEED, choose
 from ducats.report.across.paired import Paired, paired
 from ducats.report.across.published import Published, published
 from ducats.report.kinds import Kind, Measure
@@ -14,6 +14,7 @@ from ducats.report.provenance import cautions, measured_on
 from ducats.report.read import Run, find_runs, number
 from ducats.report.tables import Spread
 from ducats.report.tables import methods as methods_of
+from ducats.report.tasks import column_of, task_of
 
 CEILING = "fully-supervised"  # what can be had at most: never the best of the methods
 FIRST = (  # in the order of the paper's tables

@@ -35,6 +35,7 @@ class Chapter:
         name: of the run's folder.
         method: its method.
         seed: its seed.
+        task: what tells its task from those of other runs on the page; empty if nothing has to.
         kind: images or pixels.
         state: how far it is, if it is not finished.
         worth: what came out, in words.
@@ -67,6 +68,7 @@ class Chapter:
     name: str
     method: str
     seed: int
+    task: str
     kind: Kind
     state: str
     worth: Worth
@@ -97,7 +99,7 @@ class Chapter:
     @property
     def title(self) -> str:
         """The run in a list."""
-        return f"{self.method}, seed {self.seed}"
+        return f"{self.method}{' on ' if self.task else ''}{self.task}, seed {self.seed}"
 
     @property
     def figures(self) -> list[str]:
@@ -130,7 +132,13 @@ def chosen(runs: Sequence[Run]) -> list[Run]:
 
 
 def chapter(
-    run: Run, others: Sequence[Run], key: str, look: Mapping[str, Look], *, short: bool = False
+    run: Run,
+    others: Sequence[Run],
+    key: str,
+    look: Mapping[str, Look],
+    *,
+    task: str = "",
+    short: bool = False,
 ) -> Chapter:
     """Make the chapter of a run.
 
@@ -139,6 +147,7 @@ def chapter(
         others: all runs of the page.
         key: what its ids begin with.
         look: of the page's methods.
+        task: what tells its task from those of the others.
         short: leave out the paper's figures.
     """
     mine = look[run.method]
@@ -155,6 +164,7 @@ def chapter(
         name=run.name,
         method=run.method,
         seed=run.seed,
+        task=task,
         kind=run.kind,
         state=state(run),
         worth=worth(run, others),

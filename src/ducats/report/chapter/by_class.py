@@ -10,6 +10,7 @@ from ducats.report.kinds import IMAGES
 from ducats.report.read import Run, number
 
 MOST = 15  # gained, and as many lost, before the rest is folded away
+FEW = 3  # so few are not worth folding away
 
 
 @dataclass(frozen=True)
@@ -79,7 +80,9 @@ def by_class(run: Run) -> ByClass | None:
         rows.append(ClassRow(name, before, after, sum(counts[place]), other, times))
     if first is not last:
         rows.sort(key=lambda row: (row.change is None, -(row.change or 0.0)))
-    shown, rest = (rows, []) if len(rows) <= 2 * MOST else ([*rows[:MOST], *rows[-MOST:]], rows[MOST:-MOST])
+    shown, rest = rows, list[ClassRow]()
+    if len(rows) > 2 * MOST + FEW:
+        shown, rest = [*rows[:MOST], *rows[-MOST:]], rows[MOST:-MOST]
     return ByClass(measure, first is not last, tuple(shown), tuple(rest), missing)
 
 

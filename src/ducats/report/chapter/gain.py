@@ -96,7 +96,7 @@ def against_random(run: Run, others: Sequence[Run]) -> list[Against]:
                 methods.setdefault(other.method, other)
     ours = {run.seed: run.result}
     for mate in others:
-        mates = mate.method == run.method and flat(mate) == flat(run)
+        mates = mate.method == run.method and flat(mate.config) == flat(run.config)
         if mates and same_data(run, mate) and (record := _at(mate, labels)) is not None:
             ours.setdefault(mate.seed, record)
     compared = [
@@ -161,4 +161,4 @@ def _at(run: Run, labels: int) -> Record | None:
 
 
 def _all_but_query(run: Run) -> dict[str, str]:
-    return {key: value for key, value in flat(run).items() if key.partition(".")[0] != "query"}
+    return {key: value for key, value in flat(run.config).items() if key.partition(".")[0] != "query"}

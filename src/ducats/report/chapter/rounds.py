@@ -83,17 +83,13 @@ class Why:
 def why(run: Run) -> Why:
     """Read what a run's snapshots and ledger say of its picks; what is not there, or damaged, is said."""
     missing: list[str] = []
-    found = []
     names: list[str] = []
     try:
         names = snapshots.keys(run.folder)
     except UserError as error:
         missing.append(_plain(error, run))
-    for path in _files(run.folder):
-        try:
-            found.append(snapshots.load(path))
-        except UserError as error:
-            missing.append(_plain(error, run))
+    found, damaged = snapshots.read_sound(run.folder)
+    missing += [_plain(sentence, run) for sentence in damaged]
     rounds = []
     for snapshot in found:
         if not snapshot.round:
@@ -109,12 +105,7 @@ def why(run: Run) -> Why:
     return Why(tuple(rounds), tuple(missing))
 
 
-def _files(folder: Path) -> list[Path]:
-    home = folder / snapshots.FOLDER
-    return sorted(home.glob("round-*.npz"), key=lambda path: (len(path.name), path.name))
-
-
-def _plain(error: UserError, run: Run) -> str:
+def _plain(error: UserError | str, run: Run) -> str:
     """An error without the path to the run, which is nobody's business."""
     return f"Not shown: {str(error).replace(f'{run.folder}{os.sep}', '')}."
 

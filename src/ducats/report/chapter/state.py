@@ -8,6 +8,7 @@ from typing import Any
 
 import yaml
 
+from ducats.figures.settings import without_folders
 from ducats.report.provenance import environments
 from ducats.report.read import Run
 
@@ -65,7 +66,7 @@ def made(run: Run) -> Made:
     ]
     if run.classes:
         facts.append(("classes", str(len(run.classes))))
-    settings = yaml.safe_dump(plain, sort_keys=False, allow_unicode=True, width=100)
+    settings = yaml.safe_dump(without_folders(plain), sort_keys=False, allow_unicode=True, width=100)
     return Made(settings, tuple(facts), environments([run])[0].facts)
 
 

@@ -8,13 +8,13 @@ from markupsafe import Markup
 
 from ducats.figures.style import COLOURS, Look, looks
 from ducats.report.across import HOW, Table, compared, heads, numbers, tables_of
-from ducats.report.across.choosing import task_of
 from ducats.report.comparison import figures
 from ducats.report.comparison.missing import Missing, holes, missing_runs
 from ducats.report.comparison.ranks import Ranks, rank_methods
 from ducats.report.comparison.words import about_ranks, sentences
 from ducats.report.read import Broken, Run
 from ducats.report.tables import by_method, methods
+from ducats.report.tasks import arrow, task_of
 from ducats.report.words import Headline, headline
 
 OTHERS = ("random", "duc")  # what every method is compared with, as `ducats table` does
@@ -89,7 +89,7 @@ def _headline(tables: Sequence[Table]) -> str:
 
 
 def _task_name(table: Table, task: str, several_sets: bool) -> str:
-    name = task.replace("-", "→") or table.data or "runs"
+    name = arrow(task) or table.data or "runs"
     return f"{table.data} {name}" if several_sets and task else name
 
 
@@ -147,7 +147,7 @@ def _by_task(
 
 def _curves(table: Table, task: str, place: int, told: Mapping[str, Look], key: str) -> dict[str, Any]:
     runs = [run for run in table.runs if task_of(run) == task]
-    name = task.replace("-", "→") or table.data
+    name = arrow(task) or table.data
     title = f"{table.kind.score} over {table.kind.axis} on {name}, a line per method"
     return {
         "of": place,

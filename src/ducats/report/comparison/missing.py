@@ -8,9 +8,10 @@ from typing import Any
 
 import yaml
 
-from ducats.report.across import Table, column_of
+from ducats.report.across import Table
 from ducats.report.chapter.state import state
 from ducats.report.read import Broken, Run
+from ducats.report.tasks import arrow, column_of
 
 LONGEST = 240  # letters of what a run said last
 TAIL = 4096  # bytes of a log that are looked at
@@ -69,7 +70,7 @@ def holes(table: Table) -> str:
     """Which methods lack a task that others have, in words; nothing if the table is full."""
     first = table.measures[0].key if table.measures else ""
     lacking = [
-        f"{row.method} on {task.replace('-', '→')}"
+        f"{row.method} on {arrow(task)}"
         for row in table.rows
         for task in table.tasks
         if (task, first) not in row.values

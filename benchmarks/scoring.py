@@ -1,0 +1,132 @@
+"""Throughput of `ducats score`: images a second from files on disk to picks, in one process and in several.
+
+    python benchmarks/scoring.py [--networks small resnet18 resnet50] [--processes 1 2] [--images 512]
+        [--batch 32] [--device auto] [--shards] [--out FILE]
+
+JPEGs of 500 x 375 are drawn into a temporary folder, and a run with random weights beside it. Small: a CNN on
+images of 32 x 32, mostly decoding; the others look at 224 x 224, cut out of 256 x 256. Three rates are told:
+of the whole scoring, with the start of its processes; of the parts alone, once their processes are up; and
+images per second of processor time, which other work on the machine does not disturb as much.
+"""
+
+import argparse
+import io
+import json
+import os
+import platform
+import subprocess
+import sys
+import tarfile
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from ducats import config
+from ducats.assemble import make_model
+from ducats.rundir import RunDir
+
+CLASSES = 65
+SHAPE = (500, 375)
+EACH = 64  # images of a shard
+
+
+def main() -> None:
+    """Measure, print, write JSON if asked."""
+    options = parse()
+    cells = []
+    with tempfile.TemporaryDirectory() as folder:
+        pool = draw(Path(folder), options.images, shards=options.shards)
+        for network in options.networks:
+            run = make_run(Path(folder) / network, network, options.batch)
+            for processes in options.processes:
+                out = Path(folder) / f"{network}-{processes}"
+                cells.append(measure(run, pool, out, network, processes, options.device))
+                print(json.dumps(cells[-1]), flush=True)
+    if options.out:
+        gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+        about = {"machine": platform.processor() or platform.machine(), "gpu": gpu, "cores": os.cpu_count()}
+        about |= {"torch": torch.__version__, "images": options.images, "batch": options.batch}
+        about |= {"device": options.device, "shards": options.shards}
+        options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
+
+
+def parse() -> argparse.Namespace:
+    """What to measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=["small", "resnet18", "resnet50"])
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--images", type=int, default=512)
+    parser.add_argument("--batch", type=int, default=32)
+    parser.add_argument("--device", default="auto")
+    parser.add_argument("--shards", action="store_true", help="tar files instead of a folder")
+    parser.add_argument("--out", type=Path, help="write JSON there")
+    return parser.parse_args()
+
+
+def draw(folder: Path, count: int, *, shards: bool) -> Path:
+    """So many JPEGs of smooth noise, in a folder or in tar files."""
+    pool = folder / "pool"
+    pool.mkdir()
+    random = np.random.default_rng(0)
+    for start in range(0, count, EACH):
+        members = {}
+        for number in range(start, min(start + EACH, count)):
+            coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), np.uint8)).resize(SHAPE)
+            fine = np.asarray(coarse, np.int16) + random.integers(-12, 13, (SHAPE[1], SHAPE[0], 1))
+            file = io.BytesIO()
+            Image.fromarray(fine.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
+            members[f"{number:07d}.jpg"] = file.getvalue()
+        if not shards:
+            for name, data in members.items():
+                (pool / name).write_bytes(data)
+            continue
+        with tarfile.open(pool / f"{start // EACH:05d}.tar", "w") as archive:
+            for name, data in members.items():
+                info = tarfile.TarInfo(name)
+                info.size = len(data)
+                archive.addfile(info, io.BytesIO(data))
+    return pool
+
+
+def make_run(folder: Path, network: str, batch: int) -> Path:
+    """A folder as a finished run leaves it, of a model that learnt nothing."""
+    settings = ["data.name=toy", f"engine.scoring_batch={batch}"]
+    if network == "small":
+        settings += ["model.name=small_cnn", "views.test={crop: none}"]
+    else:
+        settings += ["model.name=timm", f"model.knobs.backbone={network}", "model.knobs.pretrained=false"]
+        settings += ["views.test={crop: center, size: 224}"]
+    settled = config.load(["methods/duc"], settings)
+    home = RunDir(folder)
+    size = 32 if network == "small" else 256
+    home.claim(
+        settled.identity(), {"classes": [f"c{n}" for n in range(CLASSES)], "size": size, "channels": 3}
+    )
+    home.save_model(make_model(settled, CLASSES, 3).network.state_dict())
+    home.release()
+    return folder
+
+
+def measure(run: Path, pool: Path, out: Path, network: str, processes: int, device: str) -> dict[str, Any]:
+    """One command."""
+    command = [sys.executable, "-m", "ducats", "score", str(run), str(pool), "--budget", "1%"]
+    command += ["--device", device, "--processes", str(processes), "--out", str(out)]
+    subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+    told = json.loads((out / "score.json").read_text(encoding="utf-8"))
+    return {
+        "network": network,
+        "processes": processes,
+        "images": told["images"],
+        "images_per_second": told["images_per_second"],
+        "of_parts": sum(part["images"] / part["seconds"] for part in told["parts"]),
+        "per_cpu_second": told["images"] / sum(part["cpu_seconds"] for part in told["parts"]),
+        "peak_mb": [part["memory"] / 2**20 for part in told["parts"]],
+    }
+
+
+if __name__ == "__main__":
+    main()

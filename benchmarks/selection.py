@@ -1,0 +1,179 @@
+"""Selection of a stream: time and memory as the pool grows, from scores that are drawn as they are needed.
+
+    python benchmarks/selection.py [--scores 10000 ... 100000000] [--budget 1000] [--kappa 10]
+        [--processes 1 2] [--out FILE]
+
+Scores come in chunks, each drawn from its own number, so that they never stand in memory together and are the
+same in any number of processes. Each process keeps the kappa times budget highest of its chunks in one column
+(U_dis); what all kept is merged, and the second round (U_data) picks the budget. Each cell is measured in
+fresh processes: seconds of the whole, seconds in selection alone (the most of any process), and the peak of
+memory of each. Up to a million scores, the picks are compared with those of a sort of everything.
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ducats import columns, room
+from ducats.selection import Keeper, Scored, merge, two_rounds
+
+CHUNK = 2**17  # scores that are drawn at a time
+CHECKED = 1_000_000  # scores up to which everything is sorted, too
+
+
+def main() -> None:
+    """Measure every cell, print a table, write JSON if asked."""
+    options = parse()
+    if options.child:
+        rank, world, file = options.child
+        child(options.scores[0], options.budget[0], options.kappa, int(rank), int(world), Path(file))
+        return
+    cells = []
+    for budget in options.budget:
+        for scores in options.scores:
+            picks = {}
+            for processes in options.processes:
+                cell, picks[processes] = measure(scores, processes, budget, options.kappa)
+                cells.append(cell)
+                print(shown(cell), flush=True)
+            assert len(set(picks.values())) == 1, "the number of processes changed the picks"
+            if scores <= CHECKED:
+                assert by_sorting(scores, budget, options.kappa) in picks.values(), "not the best"
+    if options.out:
+        about = {
+            "machine": platform.processor() or platform.machine(),
+            "numpy": np.__version__,
+            "kappa": options.kappa,
+            "chunk": CHUNK,
+        }
+        options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
+
+
+def parse() -> argparse.Namespace:
+    """What to measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--scores", type=int, nargs="+", default=[10**power for power in range(4, 9)])
+    parser.add_argument("--budget", type=int, nargs="+", default=[1000])
+    parser.add_argument("--kappa", type=int, default=10)
+    parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
+    parser.add_argument("--out", type=Path, help="write JSON there")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)  # rank, world, where to leave the best
+    return parser.parse_args()
+
+
+def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """One cell, in processes of its own, and the picks."""
+    command = [sys.executable, __file__, "--scores", str(scores)]
+    command += ["--budget", str(budget), "--kappa", str(kappa)]
+    with tempfile.TemporaryDirectory() as folder:
+        files = [Path(folder) / f"{rank}.npz" for rank in range(processes)]
+        began = time.perf_counter()
+        children = [
+            subprocess.Popen(
+                [*command, "--child", str(rank), str(processes), str(file)],
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            for rank, file in enumerate(files)
+        ]
+        said = [json.loads(child.communicate()[0]) for child in children]
+        merging = time.perf_counter()
+        kept = merge([load(file) for file in files], "u_dis", kappa * budget)
+        picks = two_rounds(kept, "u_dis", "u_data", kappa * budget, min(budget, len(kept)))
+        end = time.perf_counter()
+    assert sum(one["scores"] for one in said) == scores
+    cell = {
+        "scores": scores,
+        "processes": processes,
+        "budget": budget,
+        "kept": len(kept),
+        "seconds": end - began,
+        "merging": end - merging,
+        "selecting": max(one["selecting"] for one in said),
+        "drawing": max(one["drawing"] for one in said),
+        "start_mb": max(one["start"] for one in said) / 2**20,
+        "peak_mb": [one["peak"] / 2**20 for one in said],
+    }
+    return cell, tuple(picks.key.tolist())
+
+
+def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Path) -> None:
+    """Let every chunk of this process pass by, leave the best, and say what it took."""
+    start, drawing, selecting, seen = room.most_memory(), 0.0, 0.0, 0
+    keeper = Keeper("u_dis", kappa * budget)
+    for number in range(rank, -(-scores // CHUNK), world):
+        began = time.perf_counter()
+        some = drawn(number, scores)
+        between = time.perf_counter()
+        keeper.add(some)
+        drawing, selecting = drawing + between - began, selecting + time.perf_counter() - between
+        seen += len(some)
+    began = time.perf_counter()
+    best = keeper.best()
+    selecting += time.perf_counter() - began
+    put = {"key": best.key.astype("S10"), "number": best.number, **best.columns}
+    columns.write(file, {name: (values, values.dtype) for name, values in put.items()})
+    print(
+        json.dumps(
+            {
+                "scores": seen,
+                "start": start,
+                "peak": room.most_memory(),
+                "drawing": drawing,
+                "selecting": selecting,
+            }
+        )
+    )
+
+
+def drawn(chunk: int, scores: int) -> Scored:
+    """Some rows of the pool: the same whoever draws them, with many equal scores among them."""
+    number = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, scores))
+    random = np.random.default_rng([0, chunk])
+    # Rounded to 1/65536: near the top of a hundred million there are thousands of ties.
+    u_dis = np.round(random.standard_exponential(len(number), np.float32) * 4096) / 65536
+    u_data = random.random(len(number), np.float32)
+    digits = np.empty((len(number), 10), np.uint8)
+    left = number.copy()
+    for place in range(9, -1, -1):
+        left, digits[:, place] = left // 10, left % 10 + ord("0")
+    return Scored(digits.view("S10").ravel(), number, {"u_dis": u_dis, "u_data": u_data})
+
+
+def by_sorting(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
+    """The picks, by sorting all there is."""
+    chunks = [drawn(number, scores) for number in range(-(-scores // CHUNK))]
+    key, first, second = (
+        np.concatenate(parts)
+        for parts in zip(*((c.key, c.columns["u_dis"], c.columns["u_data"]) for c in chunks), strict=True)
+    )
+    passed = np.lexsort((key, -first))[: kappa * budget]
+    return tuple(key[passed[np.lexsort((key[passed], -second[passed]))[:budget]]].tolist())
+
+
+def load(file: Path) -> Scored:
+    """What a process left."""
+    found = columns.read(file, ())
+    return Scored(found.pop("key"), found.pop("number"), found)
+
+
+def shown(cell: dict[str, Any]) -> str:
+    """A line of the table."""
+    peak = ", ".join(f"{one:.0f}" for one in cell["peak_mb"])
+    return (
+        f"{cell['scores']:>11,} scores, {cell['processes']} process(es), budget {cell['budget']:,}: "
+        f"{cell['seconds']:.1f} s, of which selecting {cell['selecting']:.2f} s, merging "
+        f"{cell['merging']:.2f} s; peak {peak} MB (at the start {cell['start_mb']:.0f} MB)"
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""A table of paths, CSV or Parquet, read some rows at a time."""
+
+import csv
+import io
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from functools import partial
+from typing import IO, Any, Literal
+
+from ducats.errors import UserError
+from ducats.pool.places import HERE, Place, place_of
+from ducats.pool.sample import Pool, Sample, shared_out, unreadable
+
+USED = ("key", "path", "domain", "split")  # columns that are read, as far as they are there
+ROWS = 4096  # of a Parquet file that are held at a time
+
+
+class Manifest(Pool):
+    """The images that a table lists, in its order.
+
+    The column ``path`` is absolute, a URL, or relative to the table's folder; ``key`` is the path where there
+    is none. Where there is a column ``domain`` only rows with ``target`` count, and where there is ``split``
+    only those with ``train`` or nothing: of a manifest that a run was made with, its pool. A path that leads
+    nowhere is a sample that cannot be read.
+
+    Args:
+        name: as it was given.
+        place: where the table is.
+        path: of the table.
+        kind: of the table.
+    """
+
+    def __init__(self, name: str, place: Place, path: str, kind: Literal["csv", "parquet"]) -> None:
+        self.name = name
+        self._place, self._path, self._kind = place, path, kind
+        self._folder = path.rsplit("/", 1)[0] if "/" in path else "."
+        if kind == "parquet":
+            with place.open(path) as file:
+                table = _parquet(name, file)
+                columns = list(table.schema_arrow.names)
+                if not {"domain", "split"} & set(columns):
+                    self.count = int(table.metadata.num_rows)
+        else:
+            with place.open(path) as file, _csv(name, file) as reader:
+                columns = list(reader.fieldnames or ())
+        if "path" not in columns:
+            raise UserError(f"the table {name} has no column 'path': name the one with the images' files so")
+
+    def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
+        """Every ``world``-th block of the rows."""
+        return shared_out(self._samples(), rank, world, size)
+
+    def counted(self) -> int:
+        """From the table itself, or by a walk over its rows."""
+        return sum(1 for _ in self._samples()) if self.count is None else self.count
+
+    def _samples(self) -> Iterator[Sample]:
+        number = 0
+        with self._place.open(self._path) as file:
+            rows = _csv_rows if self._kind == "csv" else _parquet_rows
+            for place, row in rows(self.name, file):
+                if row.get("domain", "target") == "target" and (row.get("split") or "train") == "train":
+                    yield self._sample(number, place, row)
+                    number += 1
+
+    def _sample(self, number: int, place: str, row: Mapping[str, str]) -> Sample:
+        path = row["path"]
+        if not path:
+            return Sample(row.get("key") or place, number, unreadable("the path is empty"))
+        return Sample(row.get("key") or path, number, partial(self._read, path))
+
+    def _read(self, path: str) -> bytes:
+        place, alone = self._place, "://" in path or path.startswith("/")
+        if "://" in path or place is HERE:
+            place, path = place_of(path)  # its ~ replaced
+        return place.read(path if alone or path.startswith("/") else f"{self._folder}/{path}")
+
+
+@contextmanager
+def _csv(name: str, file: IO[bytes]) -> Iterator["csv.DictReader[str]"]:
+    # utf-8-sig: spreadsheets put a mark in front that would become part of the first column's name.
+    with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
+        reader = csv.DictReader(text, restval="", strict=True)
+        try:
+            yield reader
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise UserError(
+                f"{name}, after line {reader.line_num}: {error}; correct the line, or save the table as UTF-8"
+            ) from None
+
+
+def _csv_rows(name: str, file: IO[bytes]) -> Iterator[tuple[str, dict[str, str]]]:
+    with _csv(name, file) as reader:
+        for row in reader:
+            used = {column: (row[column] or "").strip() for column in USED if column in row}
+            yield f"line {reader.line_num}", used
+
+
+def _parquet(name: str, file: IO[bytes]) -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise UserError(
+            f"reading {name} needs pyarrow; run pip install 'ducats[parquet]' or save the table as CSV"
+        ) from None
+    try:
+        return pyarrow.parquet.ParquetFile(file)
+    except (pyarrow.ArrowException, OSError) as error:
+        raise UserError(f"the table {name} is not readable as Parquet ({error}): write it again") from None
+
+
+def _parquet_rows(name: str, file: IO[bytes]) -> Iterator[tuple[str, dict[str, str]]]:
+    table = _parquet(name, file)
+    columns = [column for column in table.schema_arrow.names if column in USED]
+    number = 0
+    for batch in table.iter_batches(batch_size=ROWS, columns=columns):
+        for row in batch.to_pylist():
+            number += 1
+            # Nothing and not-a-number are what an empty cell of a CSV file is.
+            yield f"row {number}", {c: "" if v is None or v != v else str(v).strip() for c, v in row.items()}

@@ -1,0 +1,111 @@
+"""From what a user types to a pool."""
+
+import re
+from typing import Literal, get_args
+
+from ducats.errors import UserError
+from ducats.pictures import is_image
+from ducats.pool import shards
+from ducats.pool.folder import Folder
+from ducats.pool.manifest import Manifest
+from ducats.pool.places import Place, place_of
+from ducats.pool.sample import Pool
+from ducats.pool.shards import Shards
+
+Kind = Literal["auto", "folder", "parquet", "csv", "shards"]
+
+
+def open_pool(where: str, *, kind: Kind = "auto") -> Pool:
+    """Find a pool; nothing of it is read but the beginning of a table, or the names in one folder.
+
+    Args:
+        where: a folder; a ``.csv`` or ``.parquet`` table; a ``.tar``, a folder of them, or several as
+            ``shards-{000..099}.tar`` or ``shards-*.tar``. A path, or any URL that fsspec knows.
+        kind: what it is; ``auto`` tells by the name and, of a folder, by what is in it.
+
+    Raises:
+        UserError: There is no such thing.
+    """
+    if kind not in get_args(Kind):
+        raise UserError(f"--kind {kind} is no kind of pool; there are: {', '.join(get_args(Kind))}")
+    place, path = place_of(where)
+    try:
+        return _opened(where, place, path, kind)
+    except UserError:
+        raise
+    except Exception as error:  # whatever a store raises
+        raise UserError(f"the pool {where} cannot be read ({error or type(error).__name__})") from error
+
+
+def _opened(where: str, place: Place, path: str, kind: Kind) -> Pool:
+    if kind == "auto":
+        kind = _kind(where, place, path)
+    if kind == "shards":
+        return Shards(where, place, _shards(where, place, path))
+    if kind == "folder":
+        if not place.is_folder(path):
+            raise UserError(f"there is no folder {where}: give the folder of the images, or another --kind")
+        return Folder(where, place, path)
+    if not place.is_file(path):
+        raise UserError(f"there is no table {where}: check the path")
+    return Manifest(where, place, path, kind)  # type: ignore[arg-type]
+
+
+def _kind(where: str, place: Place, path: str) -> Kind:
+    lower = path.lower()
+    if lower.endswith(".csv"):
+        return "csv"
+    if lower.endswith(".parquet"):
+        return "parquet"
+    if lower.endswith(shards.SUFFIXES):
+        return "shards"
+    if not place.is_folder(path):
+        raise UserError(
+            f"there is no pool {where}: give a folder of images, a .csv or .parquet table, or .tar shards"
+        )
+    names = [entry.name for entry in place.entries(path) if not entry.folder]
+    tars, images = any(map(_is_tar, names)), any(map(is_image, names))
+    if tars and images:
+        raise UserError(f"{where} holds images and tar files: say which with --kind folder or --kind shards")
+    return "shards" if tars else "folder"
+
+
+def _shards(where: str, place: Place, path: str) -> list[tuple[str, str]]:
+    """Names in keys, and paths."""
+    if place.is_folder(path):
+        names = [entry.name for entry in place.entries(path) if not entry.folder and _is_tar(entry.name)]
+        found = [(name, f"{path.rstrip('/')}/{name}") for name in names]
+    else:
+        paths = [one for pattern in expanded(path) for one in _matching(where, place, pattern)]
+        short = [one.rsplit("/", 1)[-1] for one in paths]
+        found = list(zip(short if len(set(short)) == len(short) else paths, paths, strict=True))
+    if not found:
+        raise UserError(f"there are no tar files at {where}: check the path")
+    return found
+
+
+def _matching(where: str, place: Place, pattern: str) -> list[str]:
+    if "*" in pattern or "?" in pattern:
+        return place.matching(pattern)
+    if not place.is_file(pattern):
+        raise UserError(f"there is no shard {pattern} of {where}: check the path")
+    return [pattern]
+
+
+def expanded(pattern: str) -> list[str]:
+    """Each path that a range in braces stands for.
+
+    >>> expanded("s-{08..10}.tar")
+    ['s-08.tar', 's-09.tar', 's-10.tar']
+    """
+    match = re.search(r"\{(\d+)\.\.(\d+)\}", pattern)
+    if match is None:
+        return [pattern]
+    first, last = match.groups()
+    numbers = [str(number).zfill(len(first)) for number in range(int(first), int(last) + 1)]
+    before, after = pattern[: match.start()], pattern[match.end() :]
+    return [one for number in numbers for one in expanded(before + number + after)]
+
+
+def _is_tar(name: str) -> bool:
+    return name.lower().endswith(shards.SUFFIXES) and not name.startswith(".")

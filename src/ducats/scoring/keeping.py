@@ -1,0 +1,122 @@
+"""The files of one scoring: its settings, a file for each part that is done, and what came out.
+
+Every file is whole or not there, and a part whose file is there is not scored again: so a scoring may be
+killed at any moment, and the same command goes on.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ducats import columns
+from ducats.errors import UserError
+from ducats.files import write_text_atomically
+from ducats.rundir import differences
+from ducats.scoring.part import Result
+from ducats.selection import Scored
+
+try:
+    import fcntl
+except ImportError:  # no such thing on Windows: there, two commands on one folder are not noticed
+    fcntl = None  # type: ignore[assignment]
+
+Array = NDArray[Any]
+SETTINGS, PARTS = "settings.json", "parts"
+PICKS, UNREADABLE, SUMMARY = RESULTS = "picks.csv", "unreadable.csv", "score.json"
+
+
+def part_file(out: Path, rank: int, world: int) -> Path:
+    """Where a part is kept."""
+    return out / PARTS / f"part-{rank}-of-{world}.npz"
+
+
+@contextmanager
+def hold(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
+    """Begin a folder, or go on with it; keep other commands out, and refuse one that other settings made."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"{out} is a file, and what is scored needs a folder: give another --out")
+    out.mkdir(parents=True, exist_ok=True)
+    with (out / ".lock").open("a+") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise UserError(f"another process is scoring into {out}: wait for it, or stop it") from None
+        for draft in (*out.glob(".*.part"), *(out / PARTS).glob(".*.part")):  # a kill left it
+            draft.unlink(missing_ok=True)
+        path, now = out / SETTINGS, json.loads(json.dumps(settings))
+        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else now
+        changed = differences(before, now)
+        if changed and (out / PARTS).exists():
+            raise UserError(
+                f"{out} was made with other settings ({'; '.join(changed[:4])}): give another folder with "
+                "--out, or undo the change to go on with this one"
+            )
+        for name in RESULTS if changed else ():
+            (out / name).unlink(missing_ok=True)
+        write_text_atomically(path, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
+        yield
+
+
+def keep_part(path: Path, result: Result) -> None:
+    """Write a part down, whole or not at all."""
+    about = {
+        "seen": result.seen,
+        "excluded": result.excluded,
+        "seconds": result.seconds,
+        "cpu_seconds": result.cpu_seconds,
+        "memory": result.memory,
+        "unreadable": result.unreadable,
+    }
+    put: dict[str, Array] = {"about": _bytes(json.dumps(about))}
+    for name, some in (("kept", result.kept), ("known", result.known)):
+        keys = [key.encode("utf-8") for key in some.key]
+        put[f"{name}.keys"] = np.frombuffer(b"".join(keys), np.uint8)
+        put[f"{name}.lengths"] = np.array([len(key) for key in keys], np.int64)
+        put[f"{name}.number"] = some.number
+        put |= {f"{name}:{column}": values for column, values in some.columns.items()}
+    columns.write(path, {name: (values, values.dtype) for name, values in put.items()})
+
+
+def load_part(path: Path) -> Result | None:
+    """A part that was written down; None if it is not there, or damaged."""
+    try:
+        found = columns.read(path, ())
+        about = json.loads(found["about"].tobytes())
+        kept, known = _scored(found, "kept"), _scored(found, "known")
+        return Result(
+            kept,
+            known,
+            about["seen"],
+            about["excluded"],
+            [(key, why) for key, why in about["unreadable"]],
+            about["seconds"],
+            about["cpu_seconds"],
+            about["memory"],
+        )
+    except columns.UNREADABLE:
+        return None
+
+
+def _scored(found: Mapping[str, Array], name: str) -> Scored:
+    whole, keys, start = found[f"{name}.keys"].tobytes(), [], 0
+    for length in found[f"{name}.lengths"].tolist():
+        keys.append(whole[start : start + length].decode("utf-8"))
+        start += length
+    key = np.empty(len(keys), object)
+    key[:] = keys
+    values = {
+        column.removeprefix(f"{name}:"): array
+        for column, array in found.items()
+        if column.startswith(f"{name}:")
+    }
+    return Scored(key, found[f"{name}.number"], values)
+
+
+def _bytes(text: str) -> Array:
+    return np.frombuffer(text.encode("utf-8"), np.uint8)

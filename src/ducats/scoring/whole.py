@@ -1,0 +1,216 @@
+"""A whole pool: its parts are scored, merged, and the picks written down."""
+
+import csv
+import io
+import json
+import math
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from ducats.budget import parse_budget
+from ducats.errors import UserError
+from ducats.files import write_text_atomically
+from ducats.inference import Trained
+from ducats.inference.images import COLUMNS
+from ducats.inference.rule import fingerprint
+from ducats.lookup import bind, look_up
+from ducats.pool import Kind, Pool, open_pool
+from ducats.scoring.engines import DEFAULT_PARTS, ENGINES
+from ducats.scoring.job import Engine, Job, bought_keys
+from ducats.scoring.keeping import PICKS, SUMMARY, UNREADABLE, hold, load_part
+from ducats.scoring.local import cores
+from ducats.scoring.part import Result, Tell
+from ducats.scoring.plan import Plan, choose, make_plan, needs_the_pools_size
+from ducats.selection import Scored, joined, merge
+
+
+class Picks(NamedTuple):
+    """What came out."""
+
+    picks: Scored  # in order
+    seen: int  # samples in all
+    excluded: int
+    unreadable: int
+    seconds: float  # of this command's scoring
+    rate: float | None  # samples a second, of this command; None if all parts were there already
+    file: Path
+
+
+def score(
+    trained: Trained,
+    where: str,
+    *,
+    out: Path,
+    budget: int | str,
+    query: str = "duc",
+    kappa: float | None = None,
+    kind: Kind = "auto",
+    engine: str = "local",
+    knobs: Mapping[str, Any] | None = None,
+    processes: int | None = None,
+    parts: int | None = None,
+    exclude_bought: bool = False,
+    batch: int | None = None,
+    device: str = "auto",
+    tell: Tell | None = None,
+) -> Picks:
+    """Say which images of a pool are worth a label: ``picks.csv``, ``unreadable.csv`` and ``score.json``.
+
+    Killed at any moment, the same call goes on with the parts that are missing.
+
+    Args:
+        trained: the model.
+        where: the pool, see ``open_pool``.
+        out: the folder to write to.
+        budget: labels, or a share of the pool as ``"1%"``.
+        query: one of ``QUERIES``.
+        kappa: see ``make_plan``.
+        kind: of the pool.
+        engine: one of ``ENGINES``.
+        knobs: of the engine, by name; `ray` has ``address`` and ``timeout``.
+        processes: that work at once, by default one; on a cluster, as many as it has room for.
+        parts: that the pool is scored in, each kept when it is done; by default one for each process, on a
+            cluster 64.
+        exclude_bought: pass over what the run bought, by its keys.
+        batch: images at a time; by default the run's ``engine.scoring_batch``.
+        device: auto, cpu, cuda or mps.
+        tell: called from time to time with the number of samples so far; None: nobody wants to know.
+
+    Raises:
+        UserError: Something cannot be as it is asked for.
+        Unfinished: A process ended before its parts were done.
+    """
+    if trained.of_pixels:
+        raise UserError("scoring a pool is for whole images: `ducats predict --uncertainty` is for pixels")
+    batch = trained.config.engine.scoring_batch if batch is None else batch
+    processes = 1 if processes is None and engine not in DEFAULT_PARTS else processes
+    parts = DEFAULT_PARTS.get(engine, processes or 1) if parts is None else parts
+    for name, value in (("processes", processes), ("parts", parts), ("batch", batch)):
+        if value is not None and value < 1:
+            raise UserError(f"--{name} must be at least 1, not {value}")
+    work: Engine = bind("engine", engine, look_up("engine", ENGINES, engine), 2, knobs or {})
+    if exclude_bought:
+        bought_keys(trained.home)  # refused now if there is no ledger
+    if "://" not in where:  # other processes, and later commands, may be elsewhere
+        where = str(Path(where).expanduser().absolute())
+    pool = open_pool(where, kind=kind)
+    plan = _plan(trained, pool, budget, query, kappa)
+    settings = {
+        "model": fingerprint(trained.home.folder),
+        "pool": where,
+        "kind": kind,
+        "samples": pool.count,
+        "budget": str(budget),
+        "labels": plan.budget,
+        "query": query,
+        "kept": plan.keep,
+        "columns": [name for name in (plan.first, plan.second) if name],
+        "knobs": dict(plan.knobs),
+        "exclude_bought": exclude_bought,
+        "batch": batch,
+    }
+    threads = max(1, cores() // (processes or 1))
+    folder = str(trained.home.folder.absolute())
+    job = Job(folder, where, kind, plan, parts, batch, exclude_bought, device, threads, str(out.absolute()))
+    with hold(out, settings):
+        began, done = time.perf_counter(), [load_part(job.file(rank)) for rank in range(parts)]
+        missing = [rank for rank, result in enumerate(done) if result is None]
+        if missing:
+            job.file(0).parent.mkdir(parents=True, exist_ok=True)
+            work(job, missing, processes=processes, trained=trained, tell=tell)
+        seconds = time.perf_counter() - began
+        results = [result or _loaded(job, rank) for rank, result in enumerate(done)]
+        told = {"engine": engine, "processes": processes, **settings}
+        return _written(trained, plan, results, out, seconds, missing, told)
+
+
+def _plan(trained: Trained, pool: Pool, budget: int | str, query: str, kappa: float | None) -> Plan:
+    amount, share = parse_budget(budget)
+    size = pool.counted() if share or needs_the_pools_size(trained.config, query) else None
+    if size == 0:
+        raise UserError(f"the pool {pool.name} holds no image: check the path")
+    labels = math.floor(amount * (size or 0) / 100 + 0.5) if share else int(amount)
+    if labels == 0 or (share and amount > 100):
+        of = f" of a pool of {size}" if share else ""
+        raise UserError(f"--budget {budget} is {labels} labels{of}: give 1 label or more, 100 % at most")
+    return make_plan(trained.config, query, labels, kappa=kappa, pool=size)
+
+
+def _loaded(job: Job, rank: int) -> Result:
+    result = load_part(job.file(rank))
+    if result is None:
+        raise UserError(f"{job.file(rank)} cannot be read: remove it, and the same command scores it again")
+    return result
+
+
+def _written(
+    trained: Trained,
+    plan: Plan,
+    results: Sequence[Result],
+    out: Path,
+    seconds: float,
+    missing: Sequence[int],
+    told: dict[str, Any],
+) -> Picks:
+    """Merge, choose, and write all three files."""
+    seen, excluded = (sum(counts) for counts in zip(*((r.seen, r.excluded) for r in results), strict=True))
+    if seen == 0:
+        raise UserError(f"the pool {told['pool']} holds no image: check the path")
+    unreadable = sorted({key: why for result in results for key, why in result.unreadable}.items())
+    if len(unreadable) == seen:
+        key, why = unreadable[0]
+        raise UserError(f"none of the {seen} images of {told['pool']} can be read, {key} for one ({why})")
+    kept = merge([result.kept for result in results], "first", plan.keep)
+    if not len(kept):
+        raise UserError(
+            f"no image of {told['pool']} is left to pick, for the run bought all that can be read: leave "
+            "--exclude-bought out, or give another pool"
+        )
+    known = joined([result.known for result in results])
+    picks = choose(plan, kept, known, trained.config.seed)
+    _check_keys(picks)
+    scored = sum(results[rank].seen for rank in missing)
+    rate = scored / seconds if missing else None
+    counts = {
+        "images": seen,
+        "unreadable": len(unreadable),
+        "excluded": excluded,
+        "picked": len(picks),
+        "seconds": seconds,
+        "images_per_second": rate,
+        "parts": [
+            {"images": r.seen, "seconds": r.seconds, "cpu_seconds": r.cpu_seconds, "memory": r.memory}
+            for r in results
+        ],
+    }
+    _write_csv(out / UNREADABLE, ("key", "why"), unreadable)
+    path = out / SUMMARY
+    if missing or not path.exists():  # what a repeated command did not do again took no time
+        write_text_atomically(path, json.dumps(told | counts, indent=1, ensure_ascii=False) + "\n")
+    header = ("rank", "key", "guess", *COLUMNS)
+    _write_csv(out / PICKS, header, _lines(picks, trained.classes))
+    return Picks(picks, seen, excluded, len(unreadable), seconds, rate, out / PICKS)
+
+
+def _check_keys(picks: Scored) -> None:
+    keys = picks.key.tolist()
+    if len(set(keys)) < len(keys):
+        doubled = next(key for key in keys if keys.count(key) > 1)
+        raise UserError(f"two samples of the pool have the key {doubled!r}: give each a key of its own")
+
+
+def _lines(picks: Scored, classes: Sequence[str]) -> Iterable[list[str]]:
+    numbers = zip(*(picks.columns[name].tolist() for name in COLUMNS), strict=True)
+    guesses = picks.columns["guess"].tolist()
+    for rank, (key, guess, values) in enumerate(zip(picks.key, guesses, numbers, strict=True), start=1):
+        yield [str(rank), key, classes[guess], *(f"{value:.6g}" for value in values)]
+
+
+def _write_csv(path: Path, header: Sequence[str], lines: Iterable[Sequence[str]]) -> None:
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(header)
+    writer.writerows(lines)
+    write_text_atomically(path, text.getvalue())

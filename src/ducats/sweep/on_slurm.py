@@ -1,0 +1,115 @@
+"""Runs of a sweep as jobs of SLURM, which go on when whoever submitted them is gone."""
+
+import json
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from ducats.cluster.slurm import SlurmErrand
+from ducats.errors import UserError
+from ducats.files import write_text_atomically
+from ducats.sweep.engines import End, Running
+
+MOST = 1000  # jobs of one array: what SLURM allows unless it is told otherwise
+ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "PREEMPTED", "CONFIGURING", "SUSPENDED")
+BETWEEN = 60.0  # seconds between two questions about jobs that left no result
+SLOW = 20.0  # seconds that a result may take to be seen here, after its job ended there
+
+
+class OnSlurm:
+    """Runs as an array of jobs, one each; the same sweep, started again, watches the jobs that are alive.
+
+    Args:
+        executor: submitit's.
+        folder: of submitit's files, and of ours that says which job does which run.
+        most: runs that are submitted at a time, where the executor has no queue; None: all at once.
+    """
+
+    def __init__(self, executor: Any, folder: Path, most: int | None = None) -> None:
+        self._executor, self._book, self._most = executor, folder / "jobs.json", most
+        self._jobs: dict[str, Any] = {}
+        self._silent: dict[str, float] = {}  # since when a job is over that left no result
+        self._asked = 0.0  # when SLURM was asked about jobs
+
+    @property
+    def pace(self) -> float:
+        """A queue is asked seldom."""
+        return 5.0 if self._most is None else 0.2
+
+    def room(self) -> int:
+        """One array at a time, which SLURM itself starts bit by bit."""
+        if self._most is not None:
+            return self._most - len(self._jobs)
+        return 0 if self._jobs else MOST
+
+    def begin(self, runs: Sequence[Running]) -> list[str]:
+        """Watch the jobs that are alive, and submit the others."""
+        if not runs:
+            return []
+        before = self._known()
+        for run in runs:
+            job = self._alive(before.get(run.name))
+            if job is not None:
+                self._jobs[run.name] = job
+        fresh = [run for run in runs if run.name not in self._jobs]
+        if fresh:
+            columns = zip(*((run.command, run.log, run.lock) for run in fresh), strict=True)
+            try:
+                jobs = self._executor.map_array(SlurmErrand(), *columns)
+            except Exception as error:  # whatever sbatch says
+                why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
+                raise UserError(f"SLURM did not take the jobs ({why}): check --slurm") from error
+            self._jobs |= {run.name: job for run, job in zip(fresh, jobs, strict=True)}
+            known = before | {name: job.job_id for name, job in self._jobs.items()}
+            write_text_atomically(self._book, json.dumps(known, indent=1) + "\n")
+        return [f"job {self._jobs[run.name].job_id}" for run in runs]
+
+    def ended(self) -> list[End]:
+        """Those whose job left a result, or is over without one."""
+        found = []
+        ask = time.monotonic() > self._asked + BETWEEN  # one question answers for all jobs
+        self._asked = time.monotonic() if ask else self._asked
+        for place, (name, job) in enumerate(self._jobs.items()):
+            if not job.done(force_check=ask and place == 0):
+                self._silent.pop(name, None)
+                continue
+            if job.paths.result_pickle.exists():
+                found.append(self._end(name, job))
+            elif time.monotonic() - self._silent.setdefault(name, time.monotonic()) > SLOW:
+                words = f"its job {job.job_id} ended as {job.state}, see {job.paths.stderr}"
+                found.append(End(name, 1, words))
+        for end in found:
+            del self._jobs[end.name]
+        return found
+
+    def stop(self) -> str:
+        """Jobs of a queue go on; others are ended."""
+        if self._most is None:
+            numbers = " ".join(sorted({job.job_id.partition("_")[0] for job in self._jobs.values()}))
+            said = f"the jobs go on: the same command watches them again, and `scancel {numbers}` ends them"
+            return said if numbers else ""
+        for job in self._jobs.values():
+            job.cancel()
+        while not all(job.done() for job in self._jobs.values()):
+            time.sleep(0.05)
+        return ""
+
+    def _end(self, name: str, job: Any) -> End:
+        error = job.exception()
+        if error is None:
+            return End(name, int(job.result()))
+        return End(name, 1, f"its job {job.job_id} failed, see {job.paths.stderr}")
+
+    def _known(self) -> dict[str, str]:
+        return dict(json.loads(self._book.read_text())) if self._book.exists() else {}
+
+    def _alive(self, number: str | None) -> Any:
+        """The job of this number, if it waits or works; None if it does not."""
+        if number is None or self._most is not None:
+            return None
+        import submitit
+
+        job: Any = submitit.SlurmJob(self._executor.folder, number)
+        state = job.get_info().get("State", "").upper()
+        return job if state.startswith(ALIVE) else None

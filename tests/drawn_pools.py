@@ -1,0 +1,48 @@
+"""Small pools of drawn images."""
+
+import io
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from ducats.pool import Pool
+
+
+def picture(seed: int, size: tuple[int, int] = (10, 8), kind: str = "PNG") -> bytes:
+    """What is in a file of a drawn image, width and height as given."""
+    pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
+    file = io.BytesIO()
+    Image.fromarray(pixels).save(file, kind)
+    return file.getvalue()
+
+
+def write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def tar(path: Path, members: dict[str, bytes], mode: str = "w") -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
+        for name, data in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(data)
+            archive.addfile(info, io.BytesIO(data))
+
+
+def keys(pool: Pool, world: int = 1, size: int = 1) -> list[list[str]]:
+    """Keys of each part."""
+    return [[s.key for block in pool.blocks(rank, world, size) for s in block] for rank in range(world)]
+
+
+def failures(pool: Pool) -> dict[str, str]:
+    """Keys of what cannot be read, and why."""
+    found = {}
+    for sample in pool.parts(0, 1):
+        try:
+            sample.read()
+        except OSError as error:
+            found[sample.key] = str(error)
+    return found

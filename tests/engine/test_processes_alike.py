@@ -1,0 +1,174 @@
+"""The same labels are bought on any number of processes, if the network is not aware of its batch."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from conftest import QUICK
+from ducats import records
+from ducats.engine.processes import make_fabric
+from ducats.engine.sharding import gathered, is_sharded, whole
+from ducats.engine.speed import Speed
+from ducats.errors import UserError
+from ducats.models import Evidential
+from ducats.rundir import RunDir
+from plain_networks import plain
+from ranks import Before, Ranks, command, in_an_epoch, in_ranks, run_in_ranks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+# 80 images in batches of 32: three, which two processes cannot share alike. 12 labels are shared evenly.
+SETTINGS = (
+    *QUICK,
+    "model={name: 'plain_networks:plain', knobs: {}}",
+    "train.epochs=3",
+    "ask={after: [1, 2], budget: 24}",
+    "views.source={crop: random, pad: 1, flip: 0.5}",
+)
+FSDP = "engine.strategy=fsdp"
+
+
+def go(folder: Path, processes: int, *settings: str, before: Before = lambda _: None) -> Ranks:
+    run = command((*SETTINGS, *settings), folder, "--devices", str(processes))
+    return run_in_ranks(run, folder.parent / "said", processes, before=before)
+
+
+def done(folder: Path, processes: int, *settings: str) -> RunDir:
+    ranks = go(folder, processes, *settings)
+    assert ranks.codes == [0] * processes, ranks.said
+    return RunDir(folder)
+
+
+def same(one: RunDir, other: RunDir, precise: float) -> None:
+    """The same labels in the same order, and the same weights and losses but for rounding."""
+    assert list(one.bought().entries()) == list(other.bought().entries())
+    assert len(one.bought()) == 24
+    for number in (1, 2):
+        files = [(home.folder / "requests" / f"round-{number:02d}.npz").read_bytes() for home in (one, other)]
+        assert files[0] == files[1]
+    theirs = other.model()
+    for name, weight in one.model().items():
+        torch.testing.assert_close(weight, theirs[name], rtol=precise, atol=precise)
+    losses = [[r["losses"] for r in records.read(h.metrics) if r["kind"] == "epoch"] for h in (one, other)]
+    for mine, others in zip(*losses, strict=True):
+        assert mine == pytest.approx(others, rel=max(precise, 1e-6))
+
+
+@pytest.mark.parametrize(
+    ("settings", "precise"),
+    [
+        ((), 1e-5),
+        (("query={name: badge}",), 1e-5),  # with luck, and features
+        (("query={name: spread}", "engine.precision=64-true"), 1e-12),
+    ],
+)
+def test_a_run_buys_the_same_on_one_process_and_on_two(
+    tmp_path: Path, settings: tuple[str, ...], precise: float
+) -> None:
+    one, two = (done(tmp_path / str(count), count, *settings) for count in (1, 2))
+    same(one, two, precise)
+
+
+# ---- weights that are spread over the processes
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """With DDP, where each process has all weights."""
+    return done(tmp_path_factory.mktemp("ddp") / "run", 2)
+
+
+def test_each_process_has_its_slices_and_for_a_while_everything(tmp_path: Path) -> None:
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def network() -> Evidential:
+        torch.manual_seed(0)
+        return Evidential(plain(classes=4, channels=3))
+
+    count = sum(parameter.numel() for parameter in network().parameters())
+    expected = network()(images)
+
+    def look(rank: int) -> None:
+        fabric = make_fabric("cpu", 2, strategy="fsdp")
+        fabric.launch()
+        bare = network()
+        if rank == 1:
+            torch.nn.init.zeros_(bare.network.head.weight)  # type: ignore[union-attr,arg-type]
+        model = fabric.setup_module(bare)
+        assert all(isinstance(parameter, DTensor) for parameter in bare.parameters())
+        mine = sum(parameter.to_local().numel() for parameter in bare.parameters())  # type: ignore[attr-defined]
+        assert count / 3 < mine < 2 * count / 3
+        parts = [name for name, module in bare.network.named_modules() if isinstance(module, FSDPModule)]
+        assert parts == ["", "layers.0", "layers.0.0", "layers.1", "layers.1.0", "layers.3"]
+        with whole(bare):
+            assert not any(isinstance(parameter, DTensor) for parameter in bare.parameters())
+            for _ in range(2 - rank):  # nobody waits for the other
+                alone = model(images)
+        torch.testing.assert_close(alone.z, expected.z)  # as the first process had them
+        torch.testing.assert_close(alone.features, expected.features)
+        state = gathered(bare.network.state_dict(), fabric)
+        for name, weight in network().network.state_dict().items():
+            assert torch.equal(state[name], weight)
+        assert all(isinstance(parameter, DTensor) for parameter in bare.parameters())
+
+    looked = in_ranks(look, tmp_path / "said")
+    assert looked.codes == [0, 0], looked.said
+
+
+def test_spread_weights_learn_the_same(tmp_path: Path, undisturbed: RunDir) -> None:
+    home = done(tmp_path / "fsdp", 2, FSDP)
+    same(home, undisturbed, 1e-5)
+    kept, other = (one.checkpoint() for one in (home, undisturbed))
+    assert kept is not None
+    assert other is not None
+    assert type(kept["network"]) is type(other["network"])
+    for mine, theirs in zip(
+        kept["optimiser"]["state"].values(), other["optimiser"]["state"].values(), strict=True
+    ):
+        torch.testing.assert_close(mine["momentum_buffer"], theirs["momentum_buffer"], rtol=1e-4, atol=1e-5)
+
+
+def test_spread_weights_with_batch_statistics(tmp_path: Path) -> None:
+    settings = ("model={name: small_cnn, knobs: {width: 4, features: 16}}",)
+    one, two = done(tmp_path / "ddp", 2, *settings), done(tmp_path / "fsdp", 2, FSDP, *settings)
+    same(one, two, 1e-4)
+
+
+@pytest.mark.parametrize("strategies", [("fsdp", "ddp"), ("ddp", "fsdp")])
+def test_a_run_goes_on_with_another_strategy(
+    tmp_path: Path, undisturbed: RunDir, strategies: tuple[str, str]
+) -> None:
+    began, then = (f"engine.strategy={name}" for name in strategies)
+    assert go(tmp_path / "run", 2, began, before=in_an_epoch(0)).codes[0] < 0
+    same(done(tmp_path / "run", 2, then), undisturbed, 1e-5)
+
+
+def test_spread_weights_with_a_bound_on_gradients_and_a_query_that_reads_the_last_layer(
+    tmp_path: Path,
+) -> None:
+    settings = ("query={name: sdm}", "train.clip=0.5")
+    one, two = done(tmp_path / "1", 1, *settings), done(tmp_path / "2", 2, FSDP, *settings)
+    same(one, two, 1e-5)
+
+
+def test_what_stands_beside_a_network_is_not_spread(tmp_path: Path) -> None:
+    ended = go(tmp_path / "run", 2, FSDP, "query={name: aada}", "objective={name: adversarial}")
+    assert ended.codes == [2, 2]
+    assert "".join(ended.said).count("engine.strategy=fsdp is for networks alone") == 1
+
+
+def test_what_spread_weights_cannot_do_is_said_at_once() -> None:
+    with pytest.raises(UserError, match=r"does not go with engine\.precision=64-true: use 32-true, or bf16"):
+        make_fabric("cpu", 2, "64-true", strategy="fsdp")
+    with pytest.raises(UserError, match="no strategy 'zero'; there are: auto, ddp, fsdp"):
+        make_fabric("cpu", 2, strategy="zero")
+    fabric = make_fabric("cpu", strategy="fsdp")
+    assert is_sharded(fabric)
+    assert not is_sharded(make_fabric("cpu"))
+    for name in ("fused", "channels_last"):
+        with pytest.raises(UserError, match=f"engine.{name}=true does not go with engine.strategy=fsdp"):
+            Speed(**{name: True}).settle(fabric)  # type: ignore[arg-type]

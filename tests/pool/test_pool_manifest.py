@@ -1,0 +1,89 @@
+import csv
+from pathlib import Path
+
+import pytest
+
+from drawn_pools import failures, keys, write
+from ducats.errors import UserError
+from ducats.pool import Pool, open_pool
+
+Rows = list[dict[str, str | None]]
+
+
+def table(path: Path, rows: Rows, mark: str = "") -> Pool:
+    """A CSV or Parquet file with these rows, opened."""
+    if path.suffix == ".csv":
+        with path.open("w", encoding="utf-8", newline="") as file:
+            file.write(mark)
+            writer = csv.DictWriter(file, list(rows[0]))
+            writer.writeheader()
+            writer.writerows(rows)
+    else:
+        pyarrow = pytest.importorskip("pyarrow")
+        pytest.importorskip("pyarrow.parquet")
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), path, row_group_size=2)
+    return open_pool(str(path))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_paths_alone(tmp_path: Path, suffix: str) -> None:
+    write(tmp_path / "images" / "b.png", b"one")
+    write(tmp_path / "far" / "c.png", b"two")
+    pool = table(
+        tmp_path / f"pool.{suffix}",
+        [{"path": "images/b.png"}, {"path": str(tmp_path / "far/c.png")}, {"path": "images/b,ü.png"}],
+    )
+    assert keys(pool) == [["images/b.png", str(tmp_path / "far/c.png"), "images/b,ü.png"]]
+    one, two, _ = pool.parts(0, 1)
+    assert (one.read(), two.read()) == (b"one", b"two")
+    assert pool.count == (3 if suffix == "parquet" else None)
+    assert pool.counted() == 3
+    assert [s.number for s in pool.parts(1, 2)] == [1]
+    assert list(failures(pool)) == ["images/b,ü.png"]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+def test_of_a_runs_manifest_its_pool(tmp_path: Path, suffix: str) -> None:
+    rows: Rows = [
+        {"path": "s.png", "domain": "source", "label": "x", "key": "s", "split": None},
+        {"path": "t.png", "domain": "target", "label": None, "key": "t", "split": None},
+        {"path": "u.png", "domain": "target", "label": None, "key": None, "split": "train"},
+        {"path": "v.png", "domain": "target", "label": "x", "key": "v", "split": "test"},
+        {"path": None, "domain": "target", "label": "x", "key": None, "split": "train"},
+    ]
+    pool = table(tmp_path / f"pool.{suffix}", rows)
+    last = "line 6" if suffix == "csv" else "row 5"
+    assert keys(pool) == [["t", "u.png", last]]
+    assert (pool.count, pool.counted()) == (None, 3)
+    assert failures(pool)[last] == "the path is empty"
+
+
+def test_many_rows_of_parquet_come_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ducats.pool.manifest.ROWS", 3)
+    pool = table(tmp_path / "pool.parquet", [{"path": f"{n}.png"} for n in range(20)])
+    assert keys(pool, world=2, size=4) == [
+        [f"{n}.png" for n in range(20) if n // 4 % 2 == rank] for rank in range(2)
+    ]
+
+
+def test_a_spreadsheets_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+    assert keys(table(tmp_path / "pool.csv", [{"path": "a.png"}], mark="\ufeff")) == [["a.png"]]
+
+
+def test_what_is_wrong_with_a_table_is_one_sentence(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="has no column 'path'"):
+        table(tmp_path / "a.csv", [{"file": "a.png"}])
+    with pytest.raises(UserError, match="has no column 'path'"):
+        table(tmp_path / "a.parquet", [{"file": "a.png"}])
+    write(tmp_path / "b.parquet", b"no table")
+    with pytest.raises(UserError, match="not readable as Parquet"):
+        open_pool(str(tmp_path / "b.parquet"))
+    write(tmp_path / "c.csv", b"path\n" + b"a.png\n" * 5000 + b"\xff.png\n")
+    with pytest.raises(UserError, match=r"c\.csv, after line \d{4}: .*UTF-8"):
+        keys(open_pool(str(tmp_path / "c.csv")))
+    write(tmp_path / "d.csv", b"\xff,path\n")
+    with pytest.raises(UserError, match=r"d\.csv, after line 0: .*UTF-8"):
+        open_pool(str(tmp_path / "d.csv"))
+    write(tmp_path / "e.csv", b'path\n"a"b.png\n')
+    with pytest.raises(UserError, match=r"e\.csv, after line 1: "):
+        keys(open_pool(str(tmp_path / "e.csv")))

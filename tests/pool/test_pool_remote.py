@@ -1,0 +1,97 @@
+"""Pools behind a URL; fsspec's file system in memory stands for a store."""
+
+import io
+import subprocess
+import sys
+import tarfile
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from drawn_pools import failures, keys, picture
+from ducats.errors import UserError
+from ducats.pool import open_pool
+
+fsspec = pytest.importorskip("fsspec")
+
+
+@pytest.fixture
+def store() -> Iterator[Any]:
+    memory = fsspec.filesystem("memory")
+    yield memory
+    for path in list(memory.store):
+        memory.rm(path)
+
+
+def put(store: Any, files: dict[str, bytes]) -> None:
+    for path, data in files.items():
+        store.pipe_file(path, data)
+
+
+def test_a_folder(store: Any) -> None:
+    images = {"a-b.png": b"1", "a/b/1.png": b"2", "a.png": b"3", "a0.png": b"4", "é.png": b"5"}
+    put(store, {f"/pool/{key}": data for key, data in images.items()})
+    put(store, {"/pool/.hidden/x.png": b"", "/pool/notes.txt": b"", "/other/x.png": b""})
+    pool = open_pool("memory://pool")
+    assert keys(pool) == [["a-b.png", "a.png", "a/b/1.png", "a0.png", "é.png"]]
+    assert {s.key: s.read() for rank in range(2) for s in pool.parts(rank, 2)} == images
+    store.rm("/pool/a.png")
+    assert keys(pool, 2) == [["a-b.png", "a0.png"], ["a/b/1.png", "é.png"]]
+
+
+def test_shards(store: Any) -> None:
+    for shard in range(3):
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w") as archive:
+            for number in range(4):
+                info = tarfile.TarInfo(f"{number}.png")
+                info.size = len(picture(number))
+                archive.addfile(info, io.BytesIO(picture(number)))
+        put(store, {f"/shards/{shard}.tar": file.getvalue()})
+    everyone = [f"{shard}.tar/{number}.png" for shard in range(3) for number in range(4)]
+    for where in ("memory://shards", "memory://shards/{0..2}.tar", "memory://shards/*.tar"):
+        pool = open_pool(where)
+        assert keys(pool) == [everyone]
+        assert sorted(key for part in keys(pool, 5, 2) for key in part) == everyone
+    assert [s.read() for s in pool.parts(0, 3)] == [picture(n) for n in range(4)]
+
+
+def test_a_table_whose_paths_are_beside_it_or_anywhere(store: Any, tmp_path: Any) -> None:
+    (tmp_path / "here.png").write_bytes(b"here")
+    put(store, {"/data/images/x.png": b"x", "/far/y.png": b"y"})
+    put(store, {"/data/pool.csv": b"path\nimages/x.png\nmemory://far/y.png\n/far/y.png\nimages/z.png\n"})
+    pool = open_pool("memory://data/pool.csv")
+    *good, bad = pool.parts(0, 1)
+    assert [s.read() for s in good] == [b"x", b"y", b"y"]
+    with pytest.raises(FileNotFoundError):
+        bad.read()
+    (tmp_path / "pool.csv").write_text("path\nhere.png\nmemory://far/y.png\n", encoding="utf-8")
+    assert failures(open_pool(str(tmp_path / "pool.csv"))) == {}
+    parquet = pytest.importorskip("pyarrow.parquet")
+    import pyarrow
+
+    file = io.BytesIO()
+    parquet.write_table(pyarrow.table({"path": ["images/x.png"]}), file)
+    put(store, {"/data/pool.parquet": file.getvalue()})
+    assert [s.read() for s in open_pool("memory://data/pool.parquet").parts(0, 1)] == [b"x"]
+
+
+def test_what_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"there is no pool memory://nowhere"):
+        open_pool("memory://nowhere")
+    with pytest.raises(UserError, match="cannot be reached"):
+        open_pool("nonsense://nowhere")
+    monkeypatch.setitem(sys.modules, "fsspec", None)
+    with pytest.raises(UserError, match=r"needs fsspec; run pip install 'ducats\[stream\]'"):
+        open_pool("memory://nowhere")
+
+
+def test_a_path_needs_neither_torch_nor_fsspec(tmp_path: Any) -> None:
+    (tmp_path / "a.png").write_bytes(b"")
+    code = (
+        "import sys; from ducats.pool import open_pool; "
+        f"assert open_pool({str(tmp_path)!r}).counted() == 1; "
+        "sys.exit(any(name in sys.modules for name in ('torch', 'fsspec', 'pyarrow')))"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

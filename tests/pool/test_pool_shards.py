@@ -1,0 +1,137 @@
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from drawn_pools import failures, keys, tar, write
+from ducats.pool import open_pool
+from ducats.pool.shards import EACH
+
+
+def shards(folder: Path, count: int, each: int = 7, suffix: str = "tar", mode: str = "w") -> list[str]:
+    """So many shards; return the keys of all samples."""
+    found = []
+    for shard in range(count):
+        members = {}
+        for number in range(each + shard):  # not all as long
+            members[f"./{number:03d}.json"] = b"{}"
+            members[f"./{number:03d}.jpg"] = f"{shard}/{number}".encode()
+            members[f"./{number:03d}.seg.png"] = b"another image of the same sample"
+            found.append(f"{shard}.{suffix}/{number:03d}.jpg")
+        tar(folder / f"{shard}.{suffix}", members, mode)
+    return found
+
+
+@pytest.mark.parametrize("world", [1, 2, 3])
+@pytest.mark.parametrize("size", [1, 3, 100])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
+def test_every_sample_is_in_one_part_and_one_batch(tmp_path: Path, count: int, size: int, world: int) -> None:
+    everyone = shards(tmp_path, count)
+    pool = open_pool(str(tmp_path))
+    parts = keys(pool, world, size)
+    assert sorted(key for part in parts for key in part) == everyone
+    # The same batches on any number of parts, none of two shards, whole shards where there are enough.
+    batches = {tuple(s.key for s in block) for block in pool.blocks(0, 1, size)}
+    found = [tuple(s.key for s in block) for rank in range(world) for block in pool.blocks(rank, world, size)]
+    assert set(found) == batches
+    assert len(found) == len(batches)
+    assert all(len({key.split("/")[0] for key in batch}) == 1 for batch in batches)
+    if count >= world:
+        for rank, part in enumerate(parts):
+            assert part == [key for key in everyone if int(key[0]) % world == rank]
+    assert pool.counted() == len(everyone)
+
+
+def test_what_is_read_is_the_image(tmp_path: Path) -> None:
+    shards(tmp_path, 2)
+    samples = list(open_pool(str(tmp_path)).parts(0, 1))
+    assert [s.read().decode() for s in samples[5:9]] == ["0/5", "0/6", "1/0", "1/1"]
+    assert [s.number for s in samples[5:9]] == [5, 6, EACH, EACH + 1]
+    assert all(a.number < b.number for a, b in pairwise(samples))
+
+
+@pytest.mark.parametrize(("suffix", "mode"), [("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.xz", "w:xz")])
+def test_compressed(tmp_path: Path, suffix: str, mode: str) -> None:
+    everyone = shards(tmp_path, 2, suffix=suffix, mode=mode)
+    pool = open_pool(str(tmp_path))
+    assert failures(pool) == {}
+    assert sorted(key for part in keys(pool, 3, 2) for key in part) == everyone
+
+
+def test_one_several_by_range_and_by_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    everyone = shards(tmp_path, 3)
+    one = [key for key in everyone if key.startswith("1.tar")]
+    assert keys(open_pool(str(tmp_path / "1.tar"))) == [one]
+    for pattern in ("{0..2}.tar", "*.tar", "?.tar"):
+        assert keys(open_pool(str(tmp_path / pattern))) == [everyone]
+    monkeypatch.chdir(tmp_path)
+    assert keys(open_pool("1*.tar")) == keys(open_pool("1.tar")) == [one]
+
+
+def test_shards_of_one_name_in_two_folders_have_keys_of_their_own(tmp_path: Path) -> None:
+    for folder in ("0", "1"):
+        tar(tmp_path / folder / "x.tar", {"a.png": b""})
+    found = keys(open_pool(str(tmp_path / "{0..1}" / "x.tar")))[0]
+    assert found == [f"{tmp_path}/{folder}/x.tar/a.png" for folder in ("0", "1")]
+
+
+def test_stems_end_at_the_first_dot_of_the_file(tmp_path: Path) -> None:
+    names = ("v1.0/a.png", "v1.0/b.jpg", "v1.0/b.png", "a.png", ".hidden.png", "notes.txt", "c.left.png")
+    tar(tmp_path / "x.tar", dict.fromkeys(names, b""))
+    found = [key.removeprefix("x.tar/") for key in keys(open_pool(str(tmp_path / "x.tar")))[0]]
+    assert found == ["v1.0/a.png", "v1.0/b.jpg", "a.png", "c.left.png"]
+
+
+def cut(path: Path, length: int) -> None:
+    path.write_bytes(path.read_bytes()[:length])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "before", "why"),
+    [
+        (lambda path: write(path, b""), 0, "not a tar file"),
+        (lambda path: write(path, b"no tar" * 1000), 0, "not a tar file"),
+        (lambda path: cut(path, 2 * 1024), 2, "cut off"),  # between two members, as if it ended there
+        (lambda path: cut(path, 2 * 1024 + 512 + 10), 2, "cut off|unexpected end"),  # within an image
+        (lambda path: cut(path, 2 * 1024 + 100), 2, "cut off|unexpected end"),  # within a header
+        (
+            lambda path: path.write_bytes(path.read_bytes()[:2048] + b"\1" * 512 + path.read_bytes()[2560:]),
+            2,
+            "cut off, or a header in it is spoilt",
+        ),
+    ],
+)
+@pytest.mark.parametrize("world", [1, 3])
+def test_a_spoilt_shard_is_told_once_and_the_others_go_on(
+    tmp_path: Path, spoil: object, before: int, why: str, world: int
+) -> None:
+    for shard in range(2):  # a header and an image take 512 bytes each
+        tar(tmp_path / f"{shard}.tar", {f"{n}.png": b"x" * 300 for n in range(4)})
+    spoil(tmp_path / "0.tar")  # type: ignore[operator]
+    pool = open_pool(str(tmp_path))
+    expected = [f"0.tar/{n}.png" for n in range(before)] + ["0.tar"] + [f"1.tar/{n}.png" for n in range(4)]
+    assert sorted(key for part in keys(pool, world, 2) for key in part) == sorted(expected)
+    (found,) = failures(pool).items()
+    assert found[0] == "0.tar"
+    assert found[1].startswith(f"after {before} images: ")
+    with pytest.raises(OSError, match=why):
+        next(s for s in pool.parts(0, 1) if s.key == "0.tar").read()
+
+
+def test_a_shard_of_many_members_is_not_held(tmp_path: Path) -> None:
+    """The reader notes every member that it passes, unless it is told to forget."""
+    import tarfile
+
+    tar(tmp_path / "x.tar", {f"{n:04d}.png": b"" for n in range(500)})
+    most, genuine = 0, tarfile.TarFile.next
+
+    def watched(self: tarfile.TarFile) -> tarfile.TarInfo | None:
+        nonlocal most
+        found = genuine(self)
+        most = max(most, len(self.members))  # type: ignore[attr-defined]
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tarfile.TarFile, "next", watched)
+        assert open_pool(str(tmp_path / "x.tar")).counted() == 500
+    assert most <= 2

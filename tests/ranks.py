@@ -1,0 +1,206 @@
+"""Several processes of one run in a test: forked, so that each begins at once, with all that is imported."""
+
+import os
+import signal
+import socket
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats import records
+from ducats.cli import main
+from ducats.engine.step import Step
+from ducats.rundir import RunDir
+
+MOST = 180  # seconds after which a process that hangs ends
+Environment = Callable[[int, int, int], Mapping[str, str]]  # of a rank, given how many there are and a port
+
+Before = Callable[[int], object]  # something done in a process first, given its rank
+GONE = "ducats: process {} of this run is gone"
+
+
+def by_hand(rank: int, world: int, port: int) -> dict[str, str]:
+    """What whoever starts processes of one host by hand would set."""
+    return {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def hosts_by_hand(rank: int, world: int, port: int) -> dict[str, str]:
+    """The same for a host with one process."""
+    return {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+
+
+def torchrun(rank: int, world: int, port: int) -> dict[str, str]:
+    """What torchrun sets on hosts with one process each."""
+    return {
+        "TORCHELASTIC_RUN_ID": "none",
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "GROUP_RANK": str(rank),
+        "GROUP_WORLD_SIZE": str(world),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+    }
+
+
+def slurm(rank: int, world: int, port: int) -> dict[str, str]:
+    """What srun sets on hosts with one task each; they meet where the job's number says."""
+    return {
+        "SLURM_JOB_ID": f"77{port % 10000:04d}",
+        "SLURM_JOB_NAME": "sweep",
+        "SLURM_STEP_ID": "0",
+        "SLURM_NTASKS": str(world),
+        "SLURM_NTASKS_PER_NODE": "1",
+        "SLURM_NNODES": str(world),
+        "SLURM_NODELIST": "localhost",
+        "SLURM_PROCID": str(rank),
+        "SLURM_LOCALID": "0",
+        "SLURM_NODEID": str(rank),
+    }
+
+
+@dataclass
+class Ranks:
+    """What became of some processes."""
+
+    codes: list[int] = field(default_factory=list)  # exit codes, or minus the signal that ended one
+    said: list[str] = field(default_factory=list)  # what each wrote to stdout and stderr
+
+
+def free_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        return int(taken.getsockname()[1])
+
+
+def in_ranks(
+    act: Callable[[int], object], where: Path, world: int = 2, environment: Environment = by_hand
+) -> Ranks:
+    """Let each process act; wait for all.
+
+    Args:
+        act: given the rank; what it returns is the exit code, None is 0.
+        where: a folder for what they say.
+        world: how many.
+        environment: what each is told.
+    """
+    where.mkdir(parents=True, exist_ok=True)
+    port, children, logs = free_port(), [], [where / f"{rank}.txt" for rank in range(world)]
+    sys.stdout.flush()
+    sys.stderr.flush()
+    for rank in range(world):
+        child = os.fork()
+        if child == 0:
+            _be(rank, act, environment(rank, world, port), logs[rank])
+        children.append(child)
+    ranks = Ranks()
+    try:
+        for child in children:
+            _, status = os.waitpid(child, 0)
+            ranks.codes.append(os.waitstatus_to_exitcode(status))
+    finally:
+        for child in children[len(ranks.codes) :]:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGKILL)
+            os.waitpid(child, 0)
+    ranks.said = [log.read_text() for log in logs]
+    return ranks
+
+
+def _be(rank: int, act: Callable[[int], object], environment: Mapping[str, str], log: Path) -> None:
+    code: object = 1
+    try:
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+        for stream in (sys.stdout, sys.stderr):
+            stream.flush()
+        os.dup2(out, 1)
+        os.dup2(out, 2)
+        sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
+        os.environ.update(environment)
+        signal.alarm(MOST)
+        warnings.simplefilter("default")  # a test's own rules are not for the libraries of a whole command
+        # A fork loses torch's thread pool, and two threads that remake it at once fail.
+        torch.set_num_threads(1)
+        code = act(rank) or 0
+    except SystemExit as end:
+        code = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code if isinstance(code, int) else 1)
+
+
+def command(settings: Sequence[str], out: Path, *more: str) -> list[str]:
+    """``ducats run`` with settings."""
+    flat = [part for setting in settings for part in ("--set", setting)]
+    return ["run", "--method", "duc", *flat, "--out", str(out), *more]
+
+
+def run_in_ranks(
+    arguments: Sequence[str],
+    where: Path,
+    world: int = 2,
+    environment: Environment = by_hand,
+    before: Before = lambda _: None,
+) -> Ranks:
+    """Run a command in each of some processes.
+
+    Args:
+        arguments: of ``ducats``.
+        where: a folder for what they say.
+        world: how many.
+        environment: what each is told.
+        before: is called in each process first, with its rank.
+    """
+
+    def act(rank: int) -> None:
+        before(rank)
+        main(arguments)
+
+    return in_ranks(act, where, world, environment)
+
+
+def outcome(folder: Path) -> dict[str, Any]:
+    """Everything that a run leaves, but for time and memory."""
+    spent = ("seconds", "memory")
+    home = RunDir(folder)
+    return {
+        "labels": list(home.bought().entries()),
+        "lines": [{k: v for k, v in r.items() if k not in spent} for r in records.read(home.metrics)],
+        "model": (folder / "model.safetensors").read_bytes(),
+        "requests": [p.read_bytes() for p in sorted((folder / "requests").glob("*"))],
+        "drafts": [p.name for p in folder.rglob("*.part")],
+    }
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_an_epoch(victim: int) -> Before:
+    """Dies in the eighth step, in the middle of the second epoch."""
+
+    def before(rank: int) -> None:
+        genuine, calls = Step.__call__, 0
+
+        def call(self: Step, *arguments: Any) -> Any:
+            nonlocal calls
+            calls += 1
+            if calls == 8 and rank == victim:
+                die()
+            return genuine(self, *arguments)
+
+        Step.__call__ = call  # type: ignore[method-assign,assignment]
+
+    return before

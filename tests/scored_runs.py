@@ -1,0 +1,55 @@
+"""A run whose model scores, and pools for it."""
+
+from pathlib import Path
+
+import numpy as np
+
+from conftest import quick
+from drawn_pools import picture, tar, write
+from ducats.assemble import assemble
+from ducats.engine.processes import make_fabric
+from ducats.inference import Trained, load_trained
+from ducats.run import run
+from ducats.rundir import RunDir
+from ducats.selection import Scored
+
+SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
+
+
+def finished(folder: Path, *settings: str, method: str = "duc") -> Trained:
+    """The model of a run that takes a second, and scores 8 images at a time."""
+    config = quick("engine.scoring_batch=8", *settings, method=method)
+    home = RunDir(folder)
+    parts, plan = assemble(config, home)
+    fabric = make_fabric("cpu")
+    fabric.launch()
+    run(parts, plan, folder, fabric=fabric, identity=config.identity())
+    return load_trained(folder)
+
+
+def image_folder(folder: Path, count: int = 37) -> Path:
+    """So many images of several sizes, in folders."""
+    for number in range(count):
+        kind = "JPEG" if number % 3 else "PNG"
+        suffix = "jpg" if number % 3 else "png"
+        write(
+            folder / str(number % 4) / f"{number:03d}.{suffix}", picture(number, SIZES[number % 4], kind=kind)
+        )
+    return folder
+
+
+def shard_folder(folder: Path, shards: int, each: int = 11) -> Path:
+    """So many tar files with images."""
+    for shard in range(shards):
+        members = {f"{n:03d}.png": picture(shard * each + n, SIZES[n % 4]) for n in range(each)}
+        tar(folder / f"{shard}.tar", members)
+    return folder
+
+
+def assert_same(one: Scored, two: Scored) -> None:
+    """Bit by bit."""
+    assert one.key.tolist() == two.key.tolist()
+    assert one.columns.keys() == two.columns.keys()
+    np.testing.assert_array_equal(one.number, two.number)
+    for name, column in one.columns.items():
+        np.testing.assert_array_equal(column, two.columns[name], err_msg=name)

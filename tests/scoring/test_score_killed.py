@@ -1,0 +1,239 @@
+"""Scoring in several processes, and killed: the same command goes on, and ends with the same picks."""
+
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO
+
+import pytest
+import torch
+
+from drawn_pools import write
+from ducats import files
+from ducats.cli import main
+from ducats.errors import UserError
+from ducats.inference import Trained, load_trained
+from ducats.scoring import Job, Unfinished, local, make_plan, score, worker
+from scored_runs import finished, image_folder, shard_folder
+
+pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork")
+
+WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
+# A network that waits in front of a white image as long as there is a file of this name.
+HOLDING = """
+import time
+from pathlib import Path
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, classes, channels):
+        super().__init__()
+        self.head = nn.Linear(channels * 64, classes)
+
+    def forward(self, images):
+        while (images == 1).flatten(1).all(1).any() and Path("hold").exists():
+            time.sleep(0.01)
+        return self.head(images.flatten(1))
+"""
+
+
+@pytest.fixture
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with a run whose model can be held up, and a pool whose tenth image, in block 1, does so."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    write(tmp_path / "holding_net.py", HOLDING.encode())
+    finished(tmp_path / "run", "model.name=holding_net:Net", "model.knobs={}")
+    image_folder(tmp_path / "pool", 30)
+    write(tmp_path / "pool" / "0" / "zz-white.ppm", WHITE)
+    return tmp_path
+
+
+def picks(trained: Trained, home: Path, out: str, **how: object) -> bytes:
+    score(trained, str(home / "pool"), out=home / out, budget=4, device="cpu", **how)  # type: ignore[arg-type]
+    return (home / out / "picks.csv").read_bytes()
+
+
+def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+def children() -> set[int]:
+    found = set[int]()
+    for task in Path(f"/proc/{os.getpid()}/task").iterdir():
+        found |= {int(pid) for pid in (task / "children").read_text().split()}
+    return found
+
+
+def test_a_process_is_killed_and_the_same_command_goes_on(home: Path) -> None:
+    trained = load_trained(home / "run")
+    undisturbed = picks(trained, home, "undisturbed")
+    (home / "hold").touch()
+    failure, before = list[Exception](), children()
+
+    def command() -> None:
+        try:
+            picks(trained, home, "out", processes=2)
+        except Exception as error:
+            failure.append(error)
+
+    thread = threading.Thread(target=command)
+    thread.start()
+    done, held = (home / "out" / "parts" / f"part-{rank}-of-2.npz" for rank in (0, 1))
+    until(lambda: done.exists() and len(children() - before) == 1)
+    (worker,) = children() - before
+    os.kill(worker, signal.SIGKILL)
+    thread.join(60)
+    assert not thread.is_alive()
+    assert isinstance(failure[0], Unfinished)
+    assert "was ended by SIGKILL" in str(failure[0])
+    assert "the same command goes on" in str(failure[0])
+    assert children() == before
+    assert not held.exists()
+    assert not (home / "out" / "picks.csv").exists()
+    kept = done.stat().st_mtime_ns
+    (home / "hold").unlink()
+    assert picks(trained, home, "out", processes=2) == undisturbed
+    assert done.stat().st_mtime_ns == kept  # what one process had done is not done again
+
+
+def test_two_processes_pick_what_one_picks(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    pool = str(shard_folder(home / "shards", 3))
+    for processes in ("1", "2"):
+        options = ["--budget", "10%", "--query", "spread", "--processes", processes, "--device", "cpu"]
+        with pytest.raises(SystemExit) as left:
+            main(["score", "run", pool, *options, "--out", processes])
+        assert not left.value.code
+        assert "33 images looked at" in capsys.readouterr().out
+    one, two = ((home / name / "picks.csv").read_bytes() for name in ("1", "2"))
+    assert one == two
+    assert one.count(b"\n") == 1 + 3
+    told = json.loads((home / "2" / "score.json").read_text())
+    assert [part["images"] for part in told["parts"]] == [22, 11]
+    assert not list((home / "2").glob("*.log"))
+
+
+def job_of(home: Path) -> Job:
+    plan = make_plan(load_trained(home / "run").config, "duc", 1)
+    return Job(str(home / "run"), str(home / "pool"), "auto", plan, 1, 8, False, "cpu", 1, str(home / "out"))
+
+
+def test_a_process_ends_with_whoever_started_it(home: Path) -> None:
+    (home / "hold").touch()
+    process = subprocess.Popen(local.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(f"{job_of(home).to_json()}\n[0]\n")
+    process.stdin.flush()
+    assert json.loads(process.stdout.readline()) == {"seen": 8}  # it works, and is now held up
+    process.stdin.close()
+    assert process.wait(60) == 1
+    process.stdout.close()
+
+
+def test_a_process_says_what_is_wrong(
+    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker, "end_with_input", lambda: None)
+    text = f"{job_of(home).to_json()}\n[0]\n"
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert worker.main() == 0
+    said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert said == [{"seen": seen} for seen in (8, 16, 24, 31)]
+    (home / "run" / "model.safetensors").unlink()
+    monkeypatch.setattr(sys, "stdin", io.StringIO(text))
+    assert worker.main() == 2
+    assert "has no model yet" in json.loads(capsys.readouterr().out)["error"]
+
+
+@pytest.mark.parametrize(
+    ("code", "error", "sentence"),
+    [
+        ('print(\'{"error": "the pool is empty"}\'); exit(2)', UserError, "^the pool is empty$"),
+        ("exit(7)", Unfinished, r"process 1 ended with exit code 7 .*process-1\.log"),
+        ("1 / 0", Unfinished, r"process 1 ended with exit code 1 .*process-1\.log"),
+    ],
+)
+def test_when_one_fails_the_others_end_and_the_first_says_why(
+    home: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], sentence: str
+) -> None:
+    """The first of two that do nothing but fail, or sleep."""
+    script = f"import sys, time; job = input(); ranks = input(); time.sleep(60 * (ranks != '[0]')); {code}"
+    monkeypatch.setattr(local, "COMMAND", [sys.executable, "-c", script])
+    before = children()
+    with pytest.raises(error, match=sentence):
+        picks(load_trained(home / "run"), home, "out", processes=2)
+    assert children() == before
+    assert ("ZeroDivisionError" in (home / "out" / "process-1.log").read_text()) == (code == "1 / 0")
+
+
+# ---- killed at every write
+
+
+def in_child(act: Callable[[], object]) -> int:
+    """Do it in a forked process; return its exit status, or minus the signal that ended it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            torch.set_num_threads(1)
+            act()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
+
+
+def killed_at(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
+    """A ``write_atomically`` that dies at its n-th call: before it, in its middle, or after."""
+    genuine, calls = files.write_atomically, 0
+
+    def die() -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    def half(file: IO[bytes]) -> None:
+        file.write(b"half a file")
+        file.flush()
+        die()
+
+    def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
+        nonlocal calls
+        calls += 1
+        if calls == number and moment == "before":
+            die()
+        genuine(path, half if calls == number and moment == "inside" else put)
+        if calls == number:
+            die()
+
+    return write
+
+
+def test_killed_at_any_write(home: Path) -> None:
+    """Settings, three parts, unreadable.csv, score.json, picks.csv: seven writes."""
+    trained = load_trained(home / "run")
+    undisturbed = picks(trained, home, "undisturbed", parts=3)
+    names = {path.name for path in (home / "undisturbed").rglob("*")}
+    for number in range(1, 8):
+        for moment in ("before", "inside", "after"):
+            out = f"{number}-{moment}"
+
+            def act(write: object = killed_at(number, moment), out: str = out) -> None:
+                files.write_atomically = write  # type: ignore[assignment]
+                picks(trained, home, out, parts=3)
+
+            assert in_child(act) == -signal.SIGKILL
+            found = home / out / "picks.csv"
+            assert found.exists() == ((number, moment) == (7, "after"))
+            assert picks(trained, home, out, parts=3) == undisturbed
+            assert {path.name for path in (home / out).rglob("*")} == names

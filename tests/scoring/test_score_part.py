@@ -1,0 +1,236 @@
+"""One part of a pool, beside what predicting and asking say of the same images."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from drawn_pools import picture, write
+from ducats.assemble import make_views, with_aspect
+from ducats.data.folders import image_folder as read_folder
+from ducats.engine.processes import make_fabric
+from ducats.engine.score import choose as choose_of_table
+from ducats.engine.score import table
+from ducats.inference import Trained
+from ducats.inference.images import COLUMNS, say
+from ducats.pool import Pool, Sample, open_pool
+from ducats.queries import QUERIES as OF_TABLES
+from ducats.randomness import fork
+from ducats.scoring import QUERIES, Plan, Result, choose, make_plan, score_part
+from ducats.scoring import plan as planning
+from ducats.selection import merge
+from scored_runs import assert_same, finished, image_folder, shard_folder
+
+VIEWS = {
+    "none": "views.test={crop: none}",
+    "center": "views.test={crop: center, size: 6}",
+    "short_side": "views.test={resize: short_side, crop: center, size: 6}",
+    "flip": "views.test={crop: none, flip: 0.5}",
+}
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return finished(tmp_path_factory.mktemp("score") / "run")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"))
+
+
+def part(trained: Trained, pool: Pool, plan: Plan, rank: int = 0, world: int = 1, **more: object) -> Result:
+    fabric = make_fabric("cpu")
+    return score_part(trained, pool, rank, world, keep=plan, fabric=fabric, **more)  # type: ignore[arg-type]
+
+
+def with_view(trained: Trained, view: str) -> Trained:
+    """The same model, told to look at images in another way."""
+    from conftest import quick
+
+    config = quick("engine.scoring_batch=8", VIEWS[view])
+    return replace(trained, config=config)
+
+
+@pytest.mark.parametrize("view", ["none", "center", "short_side"])
+def test_an_image_gets_what_predict_gives_it_bit_by_bit(trained: Trained, folder: Path, view: str) -> None:
+    trained = with_view(trained, view)
+    images = read_folder(folder, size=trained.size, channels=trained.channels)
+    said = say(trained, make_fabric("cpu"), with_aspect(images, make_views(trained.config).test))
+    kept = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 100)).kept
+    assert len(kept) == len(images) == 37
+    order = np.argsort(kept.number)
+    assert kept.key[order].tolist() == list(images.keys)
+    for name in COLUMNS:
+        np.testing.assert_array_equal(kept.columns[name][order], said.numbers[name].numpy(), err_msg=name)
+    np.testing.assert_array_equal(kept.columns["guess"][order], said.label.numpy())
+    np.testing.assert_array_equal(kept.columns["first"], kept.columns["entropy"])
+
+
+@pytest.mark.parametrize("view", ["none", "flip"])
+@pytest.mark.parametrize("kind", ["folder", "shards"])
+@pytest.mark.parametrize("query", QUERIES)
+def test_any_number_of_parts_keeps_the_same(
+    trained: Trained, folder: Path, tmp_path: Path, query: str, kind: str, view: str
+) -> None:
+    trained = with_view(trained, view)
+    where = folder if kind == "folder" else shard_folder(tmp_path, 2)
+    plan = make_plan(trained.config, query, 3, kappa=None if query in planning.RANKED else 4)
+    whole = part(trained, open_pool(str(where)), plan)
+    picks = choose(plan, merge([whole.kept], "first", plan.keep), whole.known, trained.config.seed)
+    assert len(picks) == 3
+    for world in (2, 3):
+        parts = [part(trained, open_pool(str(where)), plan, rank, world) for rank in range(world)]
+        assert sum(one.seen for one in parts) == whole.seen
+        kept = merge([one.kept for one in parts[::-1]], "first", plan.keep)
+        assert_same(kept, merge([whole.kept], "first", plan.keep))
+        assert_same(choose(plan, kept, parts[0].known, trained.config.seed), picks)
+
+
+@pytest.mark.parametrize("query", [name for name in QUERIES if name != "random"])
+def test_picks_are_those_of_the_query_that_sees_all_at_once(
+    trained: Trained, folder: Path, query: str
+) -> None:
+    """DUC, `spread` and what is ranked are exact; the others if every image is a candidate."""
+    kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in planning.RANKED else None)
+    plan = make_plan(trained.config, query, 4, kappa=kappa)
+    kept = part(trained, open_pool(str(folder)), plan)
+    picks = choose(plan, kept.kept, kept.known, trained.config.seed)
+    images = read_folder(folder, size=trained.size, channels=trained.channels)
+    knobs = {"kappa": kappa} if query in ("duc", "spread") else {}
+    strategy = OF_TABLES[query].bound(knobs)
+    rows = table(
+        make_fabric("cpu").setup(trained.model),
+        images,
+        strategy.needs,
+        view=make_views(trained.config).test,
+        batch_size=8,
+        seed=0,
+        fabric=make_fabric("cpu"),
+    )
+    generator = fork(trained.config.seed, "score", query)
+    request = choose_of_table(strategy, rows, torch.full((37,), -1), 4, 1, generator)
+    assert picks.number.tolist() == request.image.tolist()
+
+
+def test_candidates_of_a_cluster_are_the_most_uncertain(trained: Trained, folder: Path) -> None:
+    plan = make_plan(trained.config, "coreset", 3, kappa=2)
+    kept = part(trained, open_pool(str(folder)), plan).kept
+    everyone = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 99)).kept
+    assert kept.key.tolist() == everyone.key[:6].tolist()
+    assert set(choose(plan, kept, kept[np.arange(0)], 0).key) < set(kept.key)
+
+
+def test_luck_depends_on_the_place_alone_and_spares_nobody(trained: Trained, folder: Path) -> None:
+    plan, chosen = make_plan(trained.config, "random", 5), np.zeros(37)
+    for seed in range(60):
+        number = torch.arange(37)
+        z = torch.zeros(37, 2)
+        luck = planning.scores(plan, z, number, seed)["first"]
+        assert torch.equal(luck[5:9], planning.scores(plan, z[5:9], number[5:9], seed)["first"])
+        chosen[luck.topk(5).indices.numpy()] += 1
+    assert chosen.sum() == 300
+    # Of 60 draws of 5 among 37, each is chosen 8.1 times on average, with a deviation of 2.6.
+    assert chosen.min() >= 1
+    assert chosen.max() <= 20
+
+
+def test_what_cannot_be_read_is_passed_over_and_told_once(trained: Trained, tmp_path: Path) -> None:
+    where = image_folder(tmp_path / "pool", 12)
+    bad = {"0/empty.png": b"", "1/text.jpg": b"no image", "2/cut.png": picture(1)[:60]}
+    for key, data in bad.items():
+        write(where / key, data)
+    (where / "3" / "gone.png").symlink_to(tmp_path / "nowhere")
+    plan, told = make_plan(trained.config, "entropy", 99), list[tuple[str, str]]()
+    for world in (1, 2, 3):
+        told.clear()
+        parts = [
+            part(
+                trained,
+                open_pool(str(where)),
+                plan,
+                rank,
+                world,
+                on_unreadable=lambda key, why: told.append((key, why)),
+            )
+            for rank in range(world)
+        ]
+        assert sorted(key for key, _ in told) == [*sorted(bad), "3/gone.png"]
+        assert sorted(told) == sorted(pair for one in parts for pair in one.unreadable)
+        assert sum(one.seen for one in parts) == 16
+        assert sorted(key for one in parts for key in one.kept.key) == sorted(
+            s.key for s in open_pool(str(where)).parts(0, 1) if s.key not in (*bad, "3/gone.png")
+        )
+    reasons = dict(told)
+    assert (reasons["0/empty.png"], reasons["1/text.jpg"]) == ("empty file", "not an image")
+    assert reasons["3/gone.png"] == "no such file"
+
+
+class Listed(Pool):
+    """Samples as they are given, in one part."""
+
+    name = "listed"
+
+    def __init__(self, samples: list[Sample]) -> None:
+        self.samples = samples
+
+    def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
+        yield from (self.samples[start : start + size] for start in range(0, len(self.samples), size))
+
+    def counted(self) -> int:
+        return len(self.samples)
+
+
+def test_a_batch_of_which_nothing_can_be_read(trained: Trained) -> None:
+    def broken() -> bytes:
+        raise OSError("the store is on strike")
+
+    samples = [Sample(f"{n}.png", n, broken) for n in range(8)]
+    samples += [Sample(f"{n}.png", n, lambda: picture(1)) for n in range(8, 10)]
+    result = part(trained, Listed(samples), make_plan(trained.config, "entropy", 99))
+    assert result.unreadable == [(f"{n}.png", "the store is on strike") for n in range(8)]
+    assert result.kept.key.tolist() == ["8.png", "9.png"]  # equal images: ties go to the lower key
+    nothing = part(trained, Listed(samples[:8]), make_plan(trained.config, "duc", 1))
+    assert (len(nothing.kept), nothing.seen) == (0, 8)
+
+
+def test_what_was_bought_is_no_candidate_but_known_to_queries_that_look(
+    trained: Trained, folder: Path
+) -> None:
+    everyone = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 99)).kept
+    bought = frozenset(everyone.key[:5])
+    plan = make_plan(trained.config, "entropy", 4)
+    left = part(trained, open_pool(str(folder)), plan, exclude=bought)
+    assert left.kept.key.tolist() == everyone.key[5:9].tolist()
+    assert (left.excluded, left.seen, len(left.known)) == (5, 37, 0)
+    plan = make_plan(trained.config, "coreset", 2, kappa=20)
+    looked = part(trained, open_pool(str(folder)), plan, exclude=bought)
+    assert set(looked.known.key) == bought
+    picks = choose(plan, looked.kept, looked.known, 0)
+    # By hand: the candidate farthest from all that was bought comes first.
+    own, known = looked.kept.columns["features"], looked.known.columns["features"]
+    distance = np.linalg.norm(own[:, None].astype(float) - known[None], axis=2).min(1)
+    assert picks.key[0] == looked.kept.key[distance.argmax()]
+
+
+def test_progress_is_told(trained: Trained, folder: Path) -> None:
+    told = list[int]()
+    part(trained, open_pool(str(folder)), make_plan(trained.config, "duc", 1), tell=told.append)
+    assert told == [8, 16, 24, 32, 37]
+
+
+def test_the_size_of_a_batch_is_a_choice(trained: Trained, folder: Path) -> None:
+    told = list[int]()
+    plan = make_plan(trained.config, "duc", 1)
+    part(trained, open_pool(str(folder)), plan, batch=20, tell=told.append)
+    assert told == [20, 37]
+
+
+def test_only_kappa_times_the_budget_is_kept(trained: Trained, folder: Path) -> None:
+    plan = make_plan(trained.config, "duc", 2)
+    assert plan.keep == 20
+    assert len(part(trained, open_pool(str(folder)), plan).kept) == math.ceil(10 * 2)

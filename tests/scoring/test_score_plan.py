@@ -1,0 +1,67 @@
+import pytest
+
+from conftest import quick
+from ducats.errors import UserError
+from ducats.scoring import Job, Plan, make_plan
+from ducats.scoring.plan import needs_the_pools_size
+
+
+@pytest.mark.parametrize(
+    ("settings", "query", "kappa", "expected"),
+    [
+        ((), "duc", None, (70, "u_dis", "u_data")),
+        ((), "duc", 2.5, (18, "u_dis", "u_data")),
+        (("query.knobs={kappa: 3, order: data_dis}",), "duc", None, (21, "u_data", "u_dis")),
+        (("query.knobs={kappa: 3, order: data_dis}",), "duc", 5.0, (35, "u_data", "u_dis")),
+        (("query.knobs={epsilon: 1.0e-7}",), "duc", None, (70, "published_u_dis@1e-07", "u_data")),
+        (("query.knobs={share: 0.01}",), "duc", None, (100, "u_dis", "u_data")),
+        (("query.knobs={share: 0.0001}",), "duc", None, (7, "u_dis", "u_data")),
+        (("query={name: spread, knobs: {kappa: 4, candidates: margin}}",), "duc", None,
+         (70, "u_dis", "u_data")),
+        (("query={name: spread, knobs: {kappa: 4, candidates: margin}}",), "spread", None,
+         (28, "-margin", None)),
+        ((), "spread", None, (70, "entropy", None)),
+        ((), "clue", 3.0, (21, "entropy", None)),
+        ((), "margin", None, (7, "-margin", None)),
+        ((), "least_confident", None, (7, "-confidence", None)),
+        ((), "random", None, (7, "luck", None)),
+    ],
+)  # fmt: skip
+def test_what_is_kept(
+    settings: tuple[str, ...], query: str, kappa: float | None, expected: tuple[int, str, str | None]
+) -> None:
+    plan = make_plan(quick(*settings), query, 7, kappa=kappa, pool=1000)
+    assert (plan.keep, plan.first, plan.second) == expected
+    assert plan.features == (query in ("spread", "clue"))
+
+
+def test_a_share_of_the_pool_needs_its_size() -> None:
+    shared, plain = quick("query.knobs={share: 0.01}"), quick()
+    assert needs_the_pools_size(shared, "duc")
+    assert not needs_the_pools_size(shared, "u_dis")
+    assert not needs_the_pools_size(plain, "duc")
+    with pytest.raises(ValueError, match="whose size is not known"):
+        make_plan(shared, "duc", 7)
+
+
+@pytest.mark.parametrize(
+    ("settings", "query", "kappa", "sentence"),
+    [
+        ((), "mada", None, "--query mada cannot be asked of a stream; there are: duc, u_dis"),
+        ((), "duc", 0.5, "--kappa must be at least 1, not 0.5"),
+        ((), "entropy", 3.0, "--kappa 3 does not go with --query entropy"),
+        (("query={name: coreset, knobs: {centres: source_and_labelled}}",), "coreset", None, "the source's"),
+    ],
+)
+def test_what_cannot_be_asked(
+    settings: tuple[str, ...], query: str, kappa: float | None, sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        make_plan(quick(*settings), query, 7, kappa=kappa)
+
+
+def test_a_job_goes_through_text_and_comes_back() -> None:
+    plan = Plan("spread", 3, 30, "entropy", knobs={"kappa": 10.0, "space": "directions"})
+    job = Job("run", "s3://pool", "shards", plan, 4, 256, True, "cpu", 2, "out/é")
+    assert Job.from_json(job.to_json()) == job
+    assert "\n" not in job.to_json()

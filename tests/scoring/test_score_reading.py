@@ -1,0 +1,82 @@
+import threading
+import warnings
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from ducats.pool import Sample
+from ducats.scoring import reading
+from ducats.scoring.reading import AHEAD, Picture, decoded
+
+
+def samples(count: int) -> list[Sample]:
+    return [Sample(str(number), number, lambda: b"") for number in range(count)]
+
+
+def picture(sample: Sample) -> Picture:
+    return np.full((1, 2, 2), sample.number % 256, np.uint8), 1.0
+
+
+def test_blocks_come_in_order_and_only_some_ahead() -> None:
+    begun, finished = 0, 0
+
+    def blocks() -> Iterator[list[Sample]]:
+        nonlocal begun
+        for sample in samples(100):
+            begun += 1
+            yield [sample, sample]
+
+    for number, block in enumerate(decoded(blocks(), picture, threads=3)):
+        finished += 1
+        assert block.number == [number, number]
+        assert block.pixels[:, 0, 0, 0].tolist() == [number, number]
+        # What is in hand, in the queue, and in the hand of who fills it.
+        assert begun - finished <= AHEAD + 2
+    assert finished == 100
+
+
+def test_a_listing_that_fails_is_told_after_what_came_before() -> None:
+    def blocks() -> Iterator[list[Sample]]:
+        yield samples(2)
+        raise RuntimeError("the table is torn")
+
+    stream = decoded(blocks(), picture, threads=1)
+    assert len(next(stream).key) == 2
+    with pytest.raises(RuntimeError, match="torn"):
+        next(stream)
+    assert "ducats-pool" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_leaving_early_ends_every_thread() -> None:
+    stream = decoded(([sample] for sample in samples(1000)), picture, threads=2)
+    next(stream)
+    assert "ducats-pool" in [thread.name for thread in threading.enumerate()]
+    before = {thread.name for thread in threading.enumerate()}
+    stream.close()
+    left = {thread.name for thread in threading.enumerate()}
+    assert before - left >= {"ducats-pool"}
+    assert not [name for name in left if name.startswith("ThreadPoolExecutor")]
+
+
+def test_warnings_of_odd_files_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+    def odd(sample: Sample) -> Picture:
+        warnings.warn_explicit("odd metadata", UserWarning, "Tiff.py", 1, module="PIL.TiffImagePlugin")
+        return picture(sample)
+
+    with warnings.catch_warnings(record=True) as heard:
+        warnings.simplefilter("always")
+        (block,) = decoded([samples(3)], odd, threads=1)
+    assert (len(block.key), heard) == (3, [])
+
+
+def test_the_shape_is_that_of_the_image_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    import io
+
+    from PIL import Image
+
+    exif, file = Image.Exif(), io.BytesIO()
+    exif[0x0112] = 6  # lies on its side
+    Image.new("RGB", (30, 20), "red").save(file, "JPEG", exif=exif)
+    pixels, aspect = reading.picture_of(Sample("x", 0, file.getvalue), (4, 5), 3)
+    assert (pixels.shape, aspect) == ((3, 4, 5), 20 / 30)

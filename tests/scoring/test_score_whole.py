@@ -1,0 +1,282 @@
+"""A whole pool: what is written, what is refused, and what goes on."""
+
+import csv
+import json
+import shutil
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from conftest import Runner
+from drawn_pools import picture, write
+from ducats.cli import main
+from ducats.engine.processes import make_fabric
+from ducats.errors import UserError
+from ducats.inference import Trained, load_trained, predict
+from ducats.scoring import ENGINES, Picks, Unfinished, score, score_part
+from ducats.scoring.keeping import load_part, part_file
+from scored_runs import finished, image_folder, shard_folder
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
+    return finished(tmp_path_factory.mktemp("score") / "run")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return image_folder(tmp_path_factory.mktemp("images"))
+
+
+def table(path: Path) -> list[dict[str, str]]:
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def picked(trained: Trained, where: Path | str, out: Path, **how: object) -> Picks:
+    return score(trained, str(where), out=out, device="cpu", **{"budget": 5, **how})  # type: ignore[arg-type]
+
+
+def test_picks_say_what_predict_says(trained: Trained, folder: Path, tmp_path: Path) -> None:
+    write(folder / "0" / "broken.png", b"")
+    try:
+        found = picked(trained, folder, tmp_path / "out")
+    finally:
+        (folder / "0" / "broken.png").unlink()
+    predict(trained, make_fabric("cpu"), folder, tmp_path / "predictions.csv")
+    said = {row["key"]: row for row in table(tmp_path / "predictions.csv")}
+    rows = table(tmp_path / "out" / "picks.csv")
+    assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"]
+    assert [row["key"] for row in rows] == found.picks.key.tolist()
+    assert list(rows[0]) == ["rank", "key", "guess", "probability", "entropy", "u_data", "u_dis"]
+    for row in rows:
+        assert [row["guess"], *list(row.values())[3:]] == list(said[row["key"]].values())[1:]
+    assert table(tmp_path / "out" / "unreadable.csv") == [{"key": "0/broken.png", "why": "empty file"}]
+    told = json.loads((tmp_path / "out" / "score.json").read_text())
+    counts = {name: told[name] for name in ("images", "unreadable", "excluded", "picked", "labels", "kept")}
+    assert counts == {"images": 38, "unreadable": 1, "excluded": 0, "picked": 5, "labels": 5, "kept": 50}
+    assert told["images_per_second"] == pytest.approx(38 / told["seconds"])
+    assert [one["images"] for one in told["parts"]] == [38]
+    assert (found.seen, found.unreadable, found.file) == (38, 1, tmp_path / "out" / "picks.csv")
+
+
+def test_the_same_picks_in_any_number_of_parts(trained: Trained, folder: Path, tmp_path: Path) -> None:
+    files = []
+    for parts in (1, 2, 5):
+        picked(trained, folder, tmp_path / str(parts), parts=parts)
+        files.append((tmp_path / str(parts) / "picks.csv").read_bytes())
+        names = sorted(path.name for path in (tmp_path / str(parts) / "parts").iterdir())
+        assert names == [f"part-{rank}-of-{parts}.npz" for rank in range(parts)]
+    assert files == [files[0]] * 3
+
+
+@pytest.mark.parametrize("shards", range(1, 6))
+def test_every_image_of_every_shard_is_looked_at_once(trained: Trained, tmp_path: Path, shards: int) -> None:
+    where = shard_folder(tmp_path / "pool", shards, each=5)
+    found = picked(trained, where, tmp_path / "out", parts=2, budget=99, query="entropy")
+    expected = [f"{shard}.tar/{number:03d}.png" for shard in range(shards) for number in range(5)]
+    assert sorted(found.picks.key) == expected
+    assert found.seen == 5 * shards
+
+
+@pytest.mark.parametrize("how", [{"budget": "20%"}, {"budget": "20%", "parts": 3}])
+def test_a_budget_may_be_a_share(
+    trained: Trained, folder: Path, tmp_path: Path, how: dict[str, object]
+) -> None:
+    assert len(picked(trained, folder, tmp_path, **how).picks) == 7  # of 37
+
+
+def test_a_table_of_paths_may_be_a_pool(trained: Trained, folder: Path, tmp_path: Path) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    lines = ["path,key", *(f"{path},{path.relative_to(folder)}" for path in paths)]
+    (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
+    picked(trained, tmp_path / "pool.csv", tmp_path / "table")
+    picked(trained, folder, tmp_path / "folder")
+    files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("table", "folder")]
+    assert files[0] == files[1]
+
+
+def test_a_pool_in_a_store(trained: Trained, folder: Path, tmp_path: Path) -> None:
+    fsspec = pytest.importorskip("fsspec")
+    store = fsspec.filesystem("memory")
+    store.put(str(folder), "/score-pool", recursive=True)
+    try:
+        picked(trained, "memory://score-pool", tmp_path / "there", parts=2)
+    finally:
+        store.rm("/score-pool", recursive=True)
+    picked(trained, folder, tmp_path / "here")
+    files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("there", "here")]
+    assert files[0] == files[1]
+
+
+def test_what_the_run_bought_is_passed_over(tmp_path: Path) -> None:
+    from PIL import Image
+
+    from ducats.data import toy
+
+    trained = finished(tmp_path / "run", "data.knobs={per_class: 8, pool: 30}")
+    pool = toy(per_class=8, pool=30).pool
+    bought = {entry.key for entry in trained.home.bought().entries()}
+    assert len(bought) == 20
+    for key, pixels in zip(pool.keys, pool.pixels, strict=True):  # type: ignore[call-overload]
+        path = tmp_path / "pool" / f"{key}.png"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(path)
+    # Keys of a table are the run's own.
+    lines = ["path,key", *(f"pool/{key}.png,{key}" for key in pool.keys)]
+    (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
+    found = picked(trained, tmp_path / "pool.csv", tmp_path / "out", exclude_bought=True, budget=99)
+    assert found.excluded == 20
+    assert set(found.picks.key) == set(pool.keys) - bought
+    everyone = picked(trained, tmp_path / "pool.csv", tmp_path / "all", budget=99)
+    assert set(everyone.picks.key) == set(pool.keys)
+    left = [line for line in lines if line == "path,key" or line.split(",")[1] in bought]
+    (tmp_path / "pool.csv").write_text("\n".join(left), encoding="utf-8")
+    with pytest.raises(UserError, match="the run bought all that can be read"):
+        picked(trained, tmp_path / "pool.csv", tmp_path / "none", exclude_bought=True)
+
+
+def test_what_is_done_is_not_done_again(
+    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picked(trained, folder, tmp_path, parts=3)
+    before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    ranks, genuine = [], score_part
+
+    def watched(trained: Trained, pool: object, rank: int, *rest: object, **more: object) -> object:
+        ranks.append(rank)
+        return genuine(trained, pool, rank, *rest, **more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("ducats.scoring.job.score_part", watched)
+    assert picked(trained, folder, tmp_path, parts=3).rate is None
+    assert ranks == []
+    assert before == {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    part_file(tmp_path, 0, 3).unlink()
+    spoilt = part_file(tmp_path, 2, 3)
+    spoilt.write_bytes(spoilt.read_bytes()[:-100])
+    assert load_part(spoilt) is None
+    found = picked(trained, folder, tmp_path, parts=3)
+    assert ranks == [0, 2]
+    assert (found.seen, found.rate is None) == (37, False)
+    assert (tmp_path / "picks.csv").read_bytes() == before["picks.csv"]
+
+
+def test_other_settings_are_refused_and_say_which(
+    trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    picked(trained, folder, tmp_path)
+    with pytest.raises(UserError, match=r"other settings .*query: 'duc' -> 'entropy'.*--out"):
+        picked(trained, folder, tmp_path, query="entropy")
+    with pytest.raises(UserError, match="labels: 5 -> 6"):
+        picked(trained, folder, tmp_path, budget=6)
+    picked(trained, folder, tmp_path, parts=2)  # the number of parts changes no pick
+    shutil.rmtree(tmp_path / "parts")
+
+    def ended(*_: object, **__: object) -> None:
+        raise Unfinished("ended")
+
+    monkeypatch.setitem(cast(dict[str, object], ENGINES), "ended", ended)
+    with pytest.raises(Unfinished):
+        picked(trained, folder, tmp_path, query="entropy", engine="ended")
+    assert not (tmp_path / "picks.csv").exists()  # it was the other query's
+    picked(trained, folder, tmp_path, query="entropy")  # nothing is there that could be mixed up
+
+
+def test_a_pool_that_grew_is_another_pool(trained: Trained, tmp_path: Path) -> None:
+    where = image_folder(tmp_path / "pool", 20)
+    picked(trained, where, tmp_path / "out", budget="10%")
+    for number in range(20):
+        write(where / f"new-{number}.png", picture(number))
+    with pytest.raises(UserError, match="labels: 2 -> 4"):
+        picked(trained, where, tmp_path / "out", budget="10%")
+
+
+def test_two_commands_do_not_share_a_folder(trained: Trained, folder: Path, tmp_path: Path) -> None:
+    fcntl = pytest.importorskip("fcntl")
+    with (tmp_path / ".lock").open("a+") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is scoring into"):
+            picked(trained, folder, tmp_path)
+
+
+def test_keys_that_two_images_share_are_refused(trained: Trained, folder: Path, tmp_path: Path) -> None:
+    paths = sorted(path for path in folder.rglob("*") if path.is_file())
+    (tmp_path / "pool.csv").write_text(
+        "\n".join(["path,key", *(f"{path},{place % 30}" for place, path in enumerate(paths))]), "utf-8"
+    )
+    with pytest.raises(UserError, match="have the key '"):
+        picked(trained, tmp_path / "pool.csv", tmp_path / "out", budget=37, query="entropy")
+
+
+@pytest.mark.parametrize(
+    ("how", "sentence"),
+    [
+        ({"budget": "many"}, "the budget 'many' is neither a count"),
+        ({"budget": 0}, "--budget 0 is 0 labels: give 1 label or more"),
+        ({"budget": "0.1%"}, "--budget 0.1% is 0 labels of a pool of 37"),
+        ({"budget": "101%"}, "--budget 101% is 37 labels of a pool of 37: .*100 % at most"),
+        ({"processes": 0}, "--processes must be at least 1, not 0"),
+        ({"parts": 0}, "--parts must be at least 1, not 0"),
+        ({"batch": 0}, "--batch must be at least 1, not 0"),
+        ({"engine": "steam"}, "no engine 'steam'; there are: local"),
+        ({"query": "las"}, "--query las cannot be asked of a stream"),
+        ({"kind": "zip"}, "--kind zip is no kind of pool"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence(
+    trained: Trained, folder: Path, tmp_path: Path, how: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(UserError, match=sentence):
+        picked(trained, folder, tmp_path / "out", **how)
+    assert not (tmp_path / "out").exists()
+
+
+def test_pools_without_an_image(trained: Trained, tmp_path: Path) -> None:
+    (tmp_path / "pool").mkdir()
+    for budget in (5, "5%"):
+        with pytest.raises(UserError, match="holds no image"):
+            picked(trained, tmp_path / "pool", tmp_path / f"out-{budget}", budget=budget)
+    write(tmp_path / "pool" / "x.png", b"no image")
+    with pytest.raises(UserError, match=r"none of the 1 images of .* can be read, x\.png for one"):
+        picked(trained, tmp_path / "pool", tmp_path / "out")
+    write(tmp_path / "file", b"")
+    with pytest.raises(UserError, match="is a file, and what is scored needs a folder"):
+        picked(trained, tmp_path / "pool", tmp_path / "file")
+
+
+def test_the_command_tells_what_happened(
+    trained: Trained,
+    folder: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    where = tmp_path / "pool"
+    shutil.copytree(folder, where)
+    write(where / "bad.png", b"")
+    command = ["score", str(trained.home.folder), str(where), "--budget", "3", "--device", "cpu"]
+    command += ["--exclude-bought", "--out", str(tmp_path / "out")]
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    said = capsys.readouterr().out
+    assert not left.value.code
+    assert f"beware: 1 cannot be read, see {tmp_path / 'out' / 'unreadable.csv'}" in said
+    assert "0 passed over, which the run bought" in said
+    assert "38 images looked at, " in said
+    assert f"3 picked: {tmp_path / 'out' / 'picks.csv'}" in said
+
+    def ended(*_: object, **__: object) -> None:
+        raise Unfinished("process 2 was ended")
+
+    monkeypatch.setattr("ducats.scoring.score", ended)
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    assert left.value.code == 1
+    assert "process 2 was ended" in capsys.readouterr().err
+
+
+def test_maps_are_not_scored(run_pixels: Runner, tmp_path: Path) -> None:
+    home = run_pixels()
+    with pytest.raises(UserError, match="scoring a pool is for whole images"):
+        picked(load_trained(home.folder), tmp_path, tmp_path / "out")

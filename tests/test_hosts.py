@@ -1,0 +1,128 @@
+"""One run on several hosts: both are this machine here, with one process each."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+import ranks
+from conftest import QUICK
+from ducats.cli import main
+from ducats.engine.lifeline import LOST
+from ducats.rundir import RunDir
+from ranks import GONE, in_an_epoch, outcome
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+SETTINGS = (*QUICK, "train.epochs=3", "ask={after: [1], budget: 10}")
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """Two processes of one host."""
+    folder = tmp_path_factory.mktemp("one host") / "run"
+    done = ranks.run_in_ranks(ranks.command(SETTINGS, folder, "--devices", "2"), folder.parent / "said")
+    assert done.codes == [0, 0], done.said
+    return outcome(folder)
+
+
+@pytest.mark.parametrize(
+    ("environment", "options"),
+    [
+        (ranks.hosts_by_hand, ("--nodes", "2")),
+        (ranks.torchrun, ()),
+        (ranks.slurm, ()),
+    ],
+)
+def test_two_hosts_do_what_two_processes_do(
+    tmp_path: Path, undisturbed: dict[str, Any], environment: ranks.Environment, options: tuple[str, ...]
+) -> None:
+    folder = tmp_path / "run"
+    run = ranks.command(SETTINGS, folder, *options)
+    done = ranks.run_in_ranks(run, tmp_path / "said", environment=environment)
+    assert done.codes == [0, 0], done.said
+    assert outcome(folder) == undisturbed
+    assert "10 labels spent" in done.said[0]
+    assert "labels spent" not in done.said[1]
+
+
+def test_a_host_dies_and_the_same_command_goes_on(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    folder, said = tmp_path / "run", tmp_path / "said"
+    run = ranks.command(SETTINGS, folder)
+    killed = ranks.run_in_ranks(run, said, environment=ranks.slurm, before=in_an_epoch(1))
+    assert killed.codes == [LOST, -9]
+    assert killed.said[0].count(GONE.format(2)) == 1
+    done = ranks.run_in_ranks(run, said, environment=ranks.slurm)
+    assert done.codes == [0, 0], done.said
+    assert outcome(folder) == undisturbed
+
+
+def test_hosts_that_do_not_share_a_folder_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ducats.run.keeping.check_shared.__defaults__", (0.2,))
+
+    def act(rank: int) -> None:
+        main(ranks.command(SETTINGS, tmp_path / f"host {rank}", "--nodes", "2"))
+
+    done = ranks.in_ranks(act, tmp_path / "said", environment=ranks.hosts_by_hand)
+    assert done.codes == [2, 2]
+    assert done.said[0].count("process 2 of 2 does not see what the first one wrote to") == 1
+    assert "give an --out that all hosts share" in done.said[0]
+    assert not RunDir(tmp_path / "host 0").finished
+
+
+def test_what_one_host_lacks_is_said_by_the_first(tmp_path: Path) -> None:
+    target, source = tmp_path / "target", tmp_path / "source of host 1"
+    for number, folder in enumerate((target, source / "cat", source / "dog")):
+        folder.mkdir(parents=True)
+        Image.new("RGB", (8, 8), (40 * number, 0, 0)).save(folder / "image.png")
+
+    def act(rank: int) -> None:
+        mine = tmp_path / f"source of host {rank + 1}"
+        main(
+            [
+                *("run", "--source", str(mine), "--target", str(target), "--set", "model.name=small_cnn"),
+                *("--rounds", "0", "--nodes", "2", "--out", str(tmp_path / "run")),
+            ]
+        )
+
+    done = ranks.in_ranks(act, tmp_path / "said", environment=ranks.hosts_by_hand)
+    assert done.codes == [2, 2], done.said
+    assert done.said[0].count("source of host 2") == 1, done.said
+    assert "ducats: " not in done.said[1]
+
+
+def test_a_contradiction_is_one_sentence_of_each_host(tmp_path: Path) -> None:
+    run = ranks.command(SETTINGS, tmp_path / "run", "--devices", "4")
+    done = ranks.run_in_ranks(run, tmp_path / "said", environment=ranks.torchrun)
+    assert done.codes == [2, 2]
+    for said in done.said:
+        assert said.count("ducats: --devices 4 was asked for, but torchrun started 1 process(es)") == 1
+
+
+def test_torchrun_itself_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    folder, port = tmp_path / "run", ranks.free_port()
+    agents = [
+        subprocess.Popen(
+            [
+                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)),
+                *("--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)),
+                *("-m", "ducats", *ranks.command(SETTINGS, folder)),
+            ],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        for node in range(2)
+    ]
+    try:
+        said = [agent.communicate(timeout=240) for agent in agents]
+    finally:
+        for agent in agents:
+            agent.kill()
+    assert [agent.returncode for agent in agents] == [0, 0], said
+    assert outcome(folder) == undisturbed

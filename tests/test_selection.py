@@ -1,0 +1,162 @@
+"""What is kept of a stream, beside sorting all of it."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ducats import selection
+from ducats.errors import UserError
+from ducats.queries.two_round import two_round
+from ducats.rows import Rows, Slate, ask
+from ducats.selection import Keeper, Scored, joined, merge, two_rounds
+
+LEVELS = [0.0, -0.0, 0.25, 0.5, 1.0, -np.inf]  # few, so that most rows have equals
+
+
+def table(first: list[float], second: list[float] | None = None, keys: list[str] | None = None) -> Scored:
+    key = np.empty(len(first), object)
+    key[:] = keys if keys is not None else [f"{place:04d}" for place in range(len(first))]
+    columns = {"first": np.array(first, np.float32)}
+    if second is not None:
+        columns["second"] = np.array(second, np.float32)
+    return Scored(key, np.arange(len(first)), columns)
+
+
+def sorted_keys(some: Scored, column: str, k: int) -> list[str]:
+    """By brute force: all rows, by score and then by key."""
+    rows = zip((-some.columns[column]).tolist(), some.key.tolist(), strict=True)
+    return [key for _, key in sorted(rows)][:k]
+
+
+@st.composite
+def streams(draw: st.DrawFn) -> tuple[Scored, list[list[np.ndarray]], int]:
+    """A table of many equals, its rows in any order, shared out and cut into any chunks, and a k."""
+    count = draw(st.integers(0, 60))
+    values = draw(st.lists(st.sampled_from(LEVELS), min_size=count, max_size=count))
+    seconds = draw(st.lists(st.sampled_from(LEVELS), min_size=count, max_size=count))
+    keys = draw(st.lists(st.text("abé", max_size=6), min_size=count, max_size=count, unique=True))
+    order = np.array(draw(st.permutations(range(count))), int)
+    world = draw(st.integers(1, 4))
+    cuts = sorted(draw(st.lists(st.integers(0, count), max_size=6)))
+    shares = [[chunk[rank::world] for chunk in np.split(order, cuts)] for rank in range(world)]
+    return table(values, seconds, keys), shares, draw(st.integers(0, count + 3))
+
+
+@given(streams(), st.integers(0, 3))
+@settings(max_examples=200, deadline=None)
+def test_any_order_chunks_and_shares_give_the_best(
+    stream: tuple[Scored, list[list[np.ndarray]], int], slack: int
+) -> None:
+    some, shares, k = stream
+    kept = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "SLACK", slack)  # so small that rows are dropped all the time
+        for chunks in shares:
+            keeper = Keeper("first", k)
+            for chunk in chunks:
+                keeper.add(some[chunk])
+            kept.append(keeper.best())
+            mine = some[np.concatenate(chunks)]
+            assert kept[-1].key.tolist() == sorted_keys(mine, "first", k)
+        found = merge(kept[::-1], "first", k)
+    assert found.key.tolist() == sorted_keys(some, "first", k)
+    # Rows stay whole: each number still belongs to its key.
+    assert [some.key[number] for number in found.number] == found.key.tolist()
+
+
+@given(streams(), st.integers(1, 4))
+@settings(max_examples=100, deadline=None)
+def test_two_rounds_are_those_of_the_query(
+    stream: tuple[Scored, list[list[np.ndarray]], int], kappa: int
+) -> None:
+    some, shares, k = stream
+    some = Scored(np.array(sorted(some.key), object), some.number, some.columns)  # ties: address is key
+    k = min(k, len(some))
+    kept = []
+    for chunks in shares:
+        keeper = Keeper("first", kappa * k)
+        for chunk in chunks:
+            keeper.add(some[chunk])
+        kept.append(keeper.best())
+    found = two_rounds(merge(kept, "first", kappa * k), "first", "second", kappa * k, k)
+    columns = {"u_dis": torch.from_numpy(some.columns["first"])}
+    columns["u_data"] = torch.from_numpy(some.columns["second"])
+    rows = Rows(torch.from_numpy(some.number), torch.zeros(len(some), dtype=torch.long), columns)
+    slate = Slate(rows, rows[torch.zeros(0, dtype=torch.long)], k, torch.Generator())
+    expected = ask(lambda slate: two_round(slate, kappa=kappa), slate)
+    assert found.number.tolist() == expected.tolist()
+
+
+def test_by_hand() -> None:
+    some = table([1, 3, 2, 3, 0], [5, 1, 9, 1, 7])
+    assert merge([some], "first", 3).number.tolist() == [1, 3, 2]
+    assert two_rounds(some, "first", "second", 3, 2).number.tolist() == [2, 1]
+    assert two_rounds(some, "first", "second", 5, 2).number.tolist() == [2, 4]
+    with pytest.raises(ValueError, match="1 rows pass the first round, and 2 are wanted"):
+        two_rounds(some, "first", "second", 1, 2)
+
+
+@pytest.mark.parametrize("kind", ["S4", "U4", object])
+def test_keys_of_any_kind(kind: object) -> None:
+    some = table([1.0] * 50)
+    keys = some.key.astype(kind)  # type: ignore[call-overload]
+    found = merge([Scored(keys, some.number, some.columns)], "first", 7)
+    assert found.number.tolist() == list(range(7))
+
+
+def test_columns_of_several_numbers_stay_with_their_rows() -> None:
+    random = np.random.default_rng(0)
+    score, wide = random.random(30_000).astype(np.float32), random.random((30_000, 3)).astype(np.float32)
+    keeper = Keeper("first", 100)
+    for rows in np.split(np.arange(30_000), 30):
+        key = np.array([f"{row:05d}".encode() for row in rows])
+        keeper.add(Scored(key, rows, {"first": score[rows], "features": wide[rows]}))
+    found = keeper.best()
+    order = np.argsort(-score)[:100]
+    np.testing.assert_array_equal(found.number, order)
+    np.testing.assert_array_equal(found.columns["features"], wide[order])
+
+
+def test_memory_is_bounded_by_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rising scores are the worst stream: every chunk is better than all before."""
+    lengths = []
+    genuine = selection._highest
+
+    def watched(score: np.ndarray, key: np.ndarray, k: int) -> np.ndarray:
+        lengths.append(len(score))
+        return genuine(score, key, k)
+
+    monkeypatch.setattr(selection, "_highest", watched)
+    keeper, chunk = Keeper("first", 5000), 1000
+    for start in range(0, 200_000, chunk):
+        rows = np.arange(start, start + chunk)
+        keeper.add(Scored(rows.astype("S9"), rows, {"first": rows.astype(np.float64)}))
+    assert keeper.best().number.tolist() == list(range(199_999, 194_999, -1))
+    assert max(lengths) <= 2 * 5000 + chunk
+    assert len(lengths) < 200_000 / 5000 + 2  # and sorting is rare
+
+
+def test_what_is_no_number_is_refused() -> None:
+    some = table([0.0, np.nan, 1.0])
+    with pytest.raises(UserError, match="the first of 0001 is not a number"):
+        merge([some], "first", 1)
+
+
+def test_a_sample_that_was_scored_twice_is_refused() -> None:
+    some = table([0.5, 0.25])
+    with pytest.raises(UserError, match="0000 was scored twice"):
+        merge([some, some], "first", 2)
+
+
+def test_nothing_is_nothing() -> None:
+    assert len(merge([], "first", 3)) == len(joined([])) == len(merge([table([1.0])], "first", 0)) == 0
+    assert merge([joined([]), table([1.0])], "first", 3).key.tolist() == ["0000"]
+
+
+def test_tables_are_whole() -> None:
+    with pytest.raises(ValueError, match="columns of one table have"):
+        Scored(np.array(["a"]), np.zeros(1), {"first": np.zeros(2)})
+    with pytest.raises(ValueError, match="-1 rows cannot be kept"):
+        Keeper("first", -1)
