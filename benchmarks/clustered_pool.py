@@ -1,7 +1,7 @@
 """A drawn pool with the structure of real features: classes of several modes, near-twins, outliers, a shift.
 
-The model is a linear classifier fitted to a source that lacks some of each class's modes, so what it is unsure of
-is where the domains differ. Few directions carry the noise, as in what a trained network sees.
+The model is a linear classifier fitted to a source without some of each class's modes, so what it is unsure
+of is where the domains differ. Few directions carry the noise, as in what a trained network sees.
 """
 
 from dataclasses import dataclass
@@ -51,7 +51,8 @@ def drawn_pool(count: int, seed: int) -> Pool:
 
     def rows(label: Tensor, mode: Tensor, wide: Tensor) -> Tensor:
         noise = normal(len(label), DIRECTIONS) @ basis + 0.1 * normal(len(label), FEATURES)
-        return (modes[label, mode] + 0.4 * wide[:, None] * noise).relu_()
+        found: Tensor = (modes[label, mode] + 0.4 * wide[:, None] * noise).relu_()
+        return found
 
     rare = 1 / torch.arange(1.0, CLASSES + 1) ** 0.7  # the first class is 19 times as common as the last
     label = torch.multinomial(rare, count, replacement=True, generator=generator)
@@ -86,7 +87,8 @@ def fitted(features: Tensor, label: Tensor, weight: Tensor | None = None, ridge:
     heavy = (torch.ones(len(x)) if weight is None else weight).double()[:, None]
     gram = x.T @ (heavy * x)
     gram += ridge * gram.diagonal().mean() * torch.eye(len(gram), dtype=torch.float64)
-    return torch.linalg.solve(gram, x.T @ (heavy * y)).float()
+    weights: Tensor = torch.linalg.solve(gram, x.T @ (heavy * y)).float()
+    return weights
 
 
 def scores(weights: Tensor, features: Tensor) -> Tensor:

@@ -29,7 +29,8 @@ SETTINGS = (
     "model={name: small_cnn, knobs: {width: 8, features: 32}}",
     "train={epochs: 12, steps_per_epoch: 20, batch_size: 16, lr: 0.02}",
     "ask={after: [1, 3, 5, 7], budget: 40}",
-    "views={source: {crop: random, pad: 1}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
+    "views={source: {crop: random, pad: 1}, unlabelled: {crop: none}}",
+    "views={scoring: {crop: none}, test: {crop: none}}",
 )
 PATIENCE = 60.0  # seconds after which those that are left would be said to hang
 

@@ -2,9 +2,10 @@
 
     python benchmarks/office31.py --root DIR --weights FILE --jobs 4 --out office31.jsonl
 
-The runs are those of ``ducats sweep office31`` and ``office31-ablation``: W -> A with three seeds, A -> W with one,
-the ablation on W -> A; the important ones first. Every result is a line of the output, and what is there already
-is not run again. FILE has ImageNet weights of a ResNet-50 whose blocks shrink their input first.
+The runs are those of ``ducats sweep office31`` and ``office31-ablation``: W -> A with three seeds, A -> W
+with one, the ablation on W -> A; the important ones first. Every result is a line of the output, and what is
+there already is not run again. FILE has ImageNet weights of a ResNet-50 whose blocks shrink their input
+first.
 """
 
 import argparse

@@ -99,7 +99,7 @@ def read(folder: Path) -> list[Snapshot]:
 
 
 def read_sound(folder: Path) -> tuple[list[Snapshot], list[str]]:
-    """All snapshots of a run that can be read, in the order of time, and a sentence about each that cannot."""
+    """All snapshots of a run that can be read, in order of time, and a sentence about each that cannot."""
     sound, damaged = [], []
     for path in _paths(folder):
         try:

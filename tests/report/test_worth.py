@@ -193,7 +193,8 @@ def test_the_next_batch_in_words() -> None:
     said = next_batch(Outlook(13, 0.01, 0.004, 0.019, 5, 12), IMAGES)
     assert said == (
         "The next 13 labels would likely bring 0.4 to 1.9 points (best guess 1.0; guessed by a curve that "
-        "levels off, through 5 stages; the last 12 epochs, training without new labels, are left out)."
+        "levels off, through 5 stages; the step of the last 12 epochs is left out: it shows training more "
+        "than labels)."
     )
     assert "−0.3 to 1.9 points, so perhaps nothing" in next_batch(Outlook(13, 0.01, -0.003, 0.019, 5), IMAGES)
     assert next_batch(Outlook(why_not="no labels were bought"), IMAGES) == (

@@ -2,12 +2,14 @@
 
 import os
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from ducats.errors import UserError
 
+KNOCKING = 10.0  # seconds that a head may take to open the door
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -37,6 +39,7 @@ def connected(address: str) -> Iterator[None]:
         yield
         return
     try:
+        _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # ConnectionError, RuntimeError, ValueError: whatever went wrong on the way
         why = next(iter(str(error).splitlines()), "") or type(error).__name__
@@ -48,6 +51,15 @@ def connected(address: str) -> Iterator[None]:
         yield
     finally:
         ray.shutdown()
+
+
+def _knock(address: str) -> None:
+    """Raise at once where nobody listens: Ray itself would try for minutes."""
+    if address == "auto":
+        address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
+    if host and port.isdecimal() and "/" not in host:
+        socket.create_connection((host, int(port)), timeout=KNOCKING).close()
 
 
 def seconds_of(time: str) -> float:

@@ -164,10 +164,11 @@ def _pixel(found: Snapshot, row: int, sizes: Array | None) -> str:
 
 def _numbers(found: Snapshot, row: int) -> str:
     held = min(float(np.exp(found.log_alpha[row] - found.log_alpha0[row]).sum()), 1.0)
+    total = float(np.exp(found.log_alpha0[row].astype(np.float64)))
     return (
         f"entropy {found.entropy[row]:.3g} nats =\n"
         f"U_dis {found.u_dis[row]:.3g} + U_data {found.u_data[row]:.3g}\n"
-        f"three classes hold {100 * held:.3g}%, α₀ {short(float(np.exp(found.log_alpha0[row].astype(np.float64))))}"
+        f"three classes hold {100 * held:.3g}%, α₀ {short(total)}"
     )
 
 

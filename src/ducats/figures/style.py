@@ -81,11 +81,11 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 def short(count: float) -> str:
     """A count in little room.
 
-    >>> short(655360), short(12), short(32.4751)
-    ('655k', '12', '32.5')
+    >>> short(655360), short(12), short(32.4751), short(999.9)
+    ('655k', '12', '32.5', '1k')
     """
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= unit:
+        if count >= 0.9995 * unit:  # what would be rounded up to it
             return f"{count / unit:.3g}{name}"
     return f"{count:.3g}"
 

@@ -59,7 +59,9 @@ class Companion(nn.Module):
     """Base of what stands beside a model; all it offers may be left as it is."""
 
     tells: tuple[str, ...] = ()  # columns that it gives to queries, names from `criteria.TOLD`
-    weightless = False  # True: it has no weights and reads none of the model's, which may be spread over hosts
+    weightless = (
+        False  # True: it has no weights and reads none of the model's, which may be spread over hosts
+    )
 
     def losses(self, model: "Remembered", batch: Batch) -> Losses:  # noqa: ARG002 - for those who override it
         """A witness's own losses in a step: to be computed from ``model.aside(...)``."""

@@ -34,8 +34,8 @@ def competing(slate: Slate, among: int | None, chosen: Chosen) -> Competing:
     Args:
         slate: the candidates; where not all compete, with their entropy.
         among: how many; None: all.
-        chosen: ``drawn``, without replacement, with odds in proportion to their entropy; or ``uncertain``, those of
-            the highest. Either way the order of the pool has no say.
+        chosen: ``drawn``, without replacement, with odds in proportion to their entropy; or ``uncertain``,
+            those of the highest. Either way the order of the pool has no say.
     """
     if chosen not in get_args(Chosen):
         raise ValueError(f"chosen is one of {', '.join(get_args(Chosen))}, not {chosen!r}")
@@ -49,8 +49,8 @@ def competing(slate: Slate, among: int | None, chosen: Chosen) -> Competing:
     if chosen == "uncertain":
         kept = best(entropy, count, rows)
         return Competing(by_address(rows, kept), None)
-    # A row of weight w that draws u is kept where log(u) / w is high: the odds are then in proportion to w. Once
-    # the first that is not kept is known, the chance of each other one to pass it is known, too.
+    # A row of weight w that draws u is kept where log(u) / w is high: the odds are then in proportion to w.
+    # Once the first that is not kept is known, so is the chance of each other one to pass it.
     weight = entropy.clamp(min=0) + LEAST
     luck = draw_per_address(slate.generator, rows.image, rows.position).log().to(weight.device) / weight
     kept = best(luck, count + 1, rows)

@@ -32,15 +32,16 @@ def badge(slate: Slate, *, among: int | None = None, chosen: Chosen = "drawn") -
 
     Args:
         slate: the candidates.
-        among: how many candidates compete; None: all.
+        among: how many candidates compete; None: all. Each that is drawn counts for those it stands for.
         chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
     """
-    order, _ = competing(slate, among, chosen)
+    order, chance = competing(slate, among, chosen)
     count = min(slate.budget, len(order))
     if count == 0:
         return order[:0]
     rows = in_order(slate.candidates, order)
-    seeds = _Seeds(rows, (_residual(rows.z), features_of(rows, "badge")), count, slate.generator)
+    gradients = (_residual(rows.z), features_of(rows, "badge"))
+    seeds = _Seeds(rows, gradients, count, slate.generator, None if chance is None else 1 / chance)
     while len(seeds.picks) < count:
         seeds.add(seeds.draw() if seeds.picks else seeds.longest())
     return order[torch.tensor(seeds.picks, dtype=torch.long, device=order.device)]
@@ -68,13 +69,20 @@ class _Seeds:
         gradients: the two factors of each, ``(n, C)`` and ``(n, D)``.
         count: how many will be picked.
         generator: for the draws.
+        stands_for: how many candidates each stands for, and so counts for in a draw; None: one.
     """
 
     def __init__(
-        self, rows: Rows, gradients: tuple[Tensor, Tensor], count: int, generator: torch.Generator
+        self,
+        rows: Rows,
+        gradients: tuple[Tensor, Tensor],
+        count: int,
+        generator: torch.Generator,
+        stands_for: Tensor | None = None,
     ) -> None:
         self.picks = list[int]()
         self._gradients, self._generator, self._free = gradients, generator, Free(rows)
+        self._stands_for = stands_for
         self._picked = [factor.new_empty(count, factor.shape[1], dtype=torch.float64) for factor in gradients]
         self._lengths = self._picked[0].new_empty(count)  # squared, of the picked
         self._old = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=rows.image.device)
@@ -123,4 +131,7 @@ class _Seeds:
         self._old = self._new(slice(None))
         self._seen, self._in_vain = len(self.picks), 0
         # Summed on the CPU: on a GPU the order of the sum is open, and draws must be repeatable.
-        self._up_to = self._old.masked_fill(~self._free.open, 0.0).cpu().cumsum(0)
+        mass = self._old.masked_fill(~self._free.open, 0.0)
+        if self._stands_for is not None:
+            mass = mass * self._stands_for
+        self._up_to = mass.cpu().cumsum(0)

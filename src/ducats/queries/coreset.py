@@ -38,9 +38,9 @@ def coreset(
     Args:
         slate: the candidates.
         centres: what counts as labelled: the bought rows, or the source's images, too.
-        shards: more than 1, and the features of one random part are looked at at a time: greedy in each part, then
-            greedy among all that these picked. The farthest candidate is then at most 4 times as far from a
-            label as it must be, instead of twice.
+        shards: more than 1, and the features of one random part at a time are looked at: greedy in each part,
+            then greedy among all that these picked. The farthest candidate is then at most 4 times as far
+            from a label as it must be, instead of twice.
         among: how many candidates compete; None: all.
         chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
     """
@@ -112,10 +112,10 @@ def _winners(
 ) -> tuple[Tensor, int | None]:
     """Rows that stand for all, by address: the greedy picks of each shard. And which is to be the first pick.
 
-    After ``count`` picks in the first shard, some row is at a distance ``r`` from all of them. However as many
-    picks are chosen, some row is at least ``r / 2`` away: two of these rows would share a pick. So in the
-    other shards, what is within ``r`` of a pick of the first is covered as well as greedy picks promise, and
-    is left out. Every row is then within twice the best radius of a winner.
+    After ``count`` picks in the first shard, some row is at a distance ``r`` from all of them. Whichever
+    ``count`` rows are picked, one of these is at least ``r / 2`` away, as two of them share a pick. So in
+    the other shards, what is within ``r`` of a pick of the first is covered as well as greedy picks promise,
+    and is left out. Every row is then within twice the best radius of a winner.
     """
     luck = draw_per_address(generator, rows.image, rows.position)
     parts = [part for part in _split((luck * shards).long(), shards) if len(part)]
@@ -140,7 +140,7 @@ def _split(shard: Tensor, shards: int) -> Iterator[Tensor]:
 
 
 def _uncovered(features: Tensor, centres: Sequence[Tensor], enough: float) -> Tensor:
-    """Indices of the rows that are farther than that, squared, from all centres; up to rounding, and then kept."""
+    """Indices of the rows that are farther than ``enough``, squared, from all centres; in doubt, too."""
     blocks = [block for some in centres for block in some.float().flip(0).split(BLOCK)]
     known = [(block.to(features.device), block.square().sum(1).to(features.device)) for block in blocks]
     found = []

@@ -41,8 +41,8 @@ def las(
         pairs: similarities to compute at most; if all pairs are more, neighbours are sought among as many
             candidates, drawn at random, as this leaves to each.
         exact: clustered candidates times budget, up to which k-means sees all at once; mini-batches beyond.
-        among: how many candidates compete; None: all. Neighbours are still sought among all, or a random part of
-            all: the fewer compete, the larger is the part that ``pairs`` allows.
+        among: how many candidates compete; None: all. Neighbours are still sought among all, or a random
+            part of all: the fewer compete, the larger is the part that ``pairs`` allows.
         chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
 
     Raises:
@@ -80,7 +80,7 @@ def _sought(rows: Rows, judged: int, K: int, pairs: float, generator: torch.Gene
     allowed = pairs / judged
     if judged < len(rows):
         allowed = (math.sqrt(judged**2 + 4 * pairs) - judged) / 2
-    count = min(len(rows), max(K + 1, int(allowed)))
+    count = min(len(rows), max(K + 1, int(min(allowed, len(rows)))))
     drawn = draw_per_address(generator, rows.image, rows.position)
     return best(drawn, count, rows)
 

@@ -74,7 +74,9 @@ def spread(
     if len(first) <= slate.budget:
         return first
     rows = slate.candidates[first]
-    check_feasible("spread", rows, slate.budget, gigabytes=GIGABYTES, number=8, fewer="lower query.knobs.kappa")
+    check_feasible(
+        "spread", rows, slate.budget, gigabytes=GIGABYTES, number=8, fewer="lower query.knobs.kappa"
+    )
     if twins is not None:
         first = first[_single(rows, slate.labelled, twins, slate.budget)]
         rows = slate.candidates[first]

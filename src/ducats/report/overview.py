@@ -38,7 +38,10 @@ def overview(runs: Sequence[Run], mixed: bool = False) -> dict[str, Any]:
         "kind": kind,
         "of_pixels": kind != IMAGES,
         "headline": headline(rows, kind),
-        "cautions": [*([] if mixed else provenance.cautions(runs)), *spoilt],
+        "cautions": [
+            *([] if mixed or alone else provenance.cautions(runs)),
+            *spoilt,
+        ],  # a chapter says its own
         "looks": curves.looks(names),
         "people": answered,
         "class_table": None if alone or mixed else class_table(runs),

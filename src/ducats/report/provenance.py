@@ -150,7 +150,7 @@ def _under_way(group: Sequence[Run], method: str) -> str:
         return ""
     if counted(group, method)[0].finished:
         return f"Not finished, so not in the means of {method}: {', '.join(waiting)}."
-    return f"No run of {method} is finished: its row shows the last stage measured so far."
+    return f"No run of {method} is finished: its numbers are of the last stage measured so far."
 
 
 def _mixed_settings(group: Sequence[Run], method: str) -> str:

@@ -111,7 +111,7 @@ def next_batch(guess: Outlook, kind: Kind) -> str:
         return f"What the next labels would bring cannot be said: {guess.why_not}."
     how = f"a curve that levels off, through {guess.stages} stages"
     if guess.tail:
-        how += f"; the last {guess.tail} epochs, training without new labels, are left out"
+        how += f"; the step of the last {guess.tail} epochs is left out: it shows training more than labels"
     much = f"{signed(guess.low)} to {signed(guess.high)} points"
     what = f"The next {amount(guess.batch, kind)} would likely bring {much}"
     if guess.low < LEVEL:
@@ -189,7 +189,12 @@ def _per_label(name: str, difference: float, labels: int, band: Band | None, kin
 
 
 def _short(value: float) -> str:
-    return f"{value:+.2g}".replace("-", "−")
+    """Two digits that count, and a sign.
+
+    >>> _short(0.2), _short(-0.0421), _short(12.3)
+    ('+0.20', '−0.042', '+12')
+    """
+    return f"{value:+#.2g}".rstrip(".").replace("-", "−")
 
 
 def points(share: float) -> str:

@@ -1,0 +1,237 @@
+"""What approximations of queries cost: their picks against those of the exact query, on a drawn pool.
+
+    python benchmarks/queries_quality.py [--rows 100000] [--budget 0.01] [--seeds 0 1 2]
+        [--only NAME ...] [--out FILE]
+
+The pool has classes of several modes, near-twins and outliers (clustered_pool.py); a seed is a pool and a
+choice. Of each setting: what the query itself wants to be low or high, the share of the exact picks that are
+among them, classes among them, and how well a linear classifier does on the pool, fitted to source and picks.
+`random` says how bad it can be, `again` (the exact query with another seed) how much of it is luck.
+"""
+
+import argparse
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from clustered_pool import SOURCE, Pool, drawn_pool, fitted, scores
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats import dirichlet
+from ducats.criteria import margin
+from ducats.queries import QUERIES, badge
+from ducats.queries.distances import squared_to_nearest
+from ducats.queries.las import propagated
+from ducats.randomness import fork
+from ducats.rows import Rows, Slate
+
+# Knobs of each setting, the exact query first. "times": that many budgets compete; "neighbours": rows among
+# which LAS seeks them.
+SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
+    "coreset": {
+        "exact": {},
+        "4 shards": {"shards": 4},
+        "20 shards": {"shards": 20},
+        "10 b drawn": {"times": 10},
+        "30 b drawn": {"times": 30},
+        "10 b uncertain": {"times": 10, "chosen": "uncertain"},
+        "30 b uncertain": {"times": 30, "chosen": "uncertain"},
+    },
+    "badge": {
+        "exact": {},
+        "10 b drawn": {"times": 10},
+        "30 b drawn": {"times": 30},
+        "10 b uncertain": {"times": 10, "chosen": "uncertain"},
+        "30 b uncertain": {"times": 30, "chosen": "uncertain"},
+    },
+    "clue": {
+        "exact": {"exact": math.inf},
+        "mini-batches": {"exact": 0.0},
+        "10 b drawn": {"times": 10, "exact": math.inf},
+        "30 b drawn": {"times": 30, "exact": math.inf},
+        "30 b drawn, mini-batches": {"times": 30, "exact": 0.0},
+        "10 b uncertain": {"times": 10, "chosen": "uncertain", "exact": math.inf},
+        "30 b uncertain": {"times": 30, "chosen": "uncertain", "exact": math.inf},
+    },
+    "las": {
+        "exact": {"pairs": math.inf, "exact": math.inf},
+        "mini-batches": {"pairs": math.inf, "exact": 0.0},
+        "neighbours among 50 000": {"neighbours": 50_000},
+        "neighbours among 5000": {"neighbours": 5000},
+        "neighbours among 500": {"neighbours": 500},
+        "20 b drawn": {"times": 20, "chosen": "drawn", "pairs": math.inf},
+        "50 b drawn": {"times": 50, "chosen": "drawn", "pairs": math.inf},
+        "20 b uncertain": {"times": 20, "chosen": "uncertain", "pairs": math.inf},
+        "50 b uncertain": {"times": 50, "chosen": "uncertain", "pairs": math.inf},
+        "20 b uncertain, neighbours among 5000": {"times": 20, "chosen": "uncertain", "neighbours": 5000},
+    },
+    "spread": {"exact": {"exact": math.inf}, "mini-batches": {"exact": 0.0}},
+    "dbal": {
+        "exact": {"subset": 10**9},
+        "subset of 5000": {"subset": 5000},
+        "subset of 1000": {"subset": 1000},
+        "subset of 400": {"subset": 400},
+    },
+}
+AT_MOST = {"dbal": 20_000}  # rows; the exact one compares all pairs by Manhattan distance, again and again
+
+# What each query wants of its picks, in words.
+WANTS = {
+    "coreset": "distance of the farthest row to a pick",
+    "badge": "mean squared distance of gradients to the nearest pick's",
+    "clue": "mean squared distance to the nearest pick, weighted by entropy",
+    "las": "mean disagreement with the neighbours (Q, high is better)",
+    "spread": "mean squared distance to the nearest pick of those it clusters, weighted by entropy",
+    "dbal": "mean Manhattan distance to the nearest label, weighted by 1 - margin",
+}
+
+
+def main() -> None:
+    """Measure every setting, print tables, write JSON if asked."""
+    options = parse()
+    cells: list[dict[str, Any]] = []
+    for seed in options.seeds:
+        for name in options.only or SETTINGS:
+            rows = min(options.rows, AT_MOST.get(name, options.rows))
+            cells += measured(name, drawn_pool(rows, seed), math.ceil(options.budget * rows), seed)
+            if options.out:
+                about = {"torch": torch.__version__, "threads": torch.get_num_threads(), "wants": WANTS}
+                options.out.write_text(
+                    json.dumps({"about": about, "cells": cells}, indent=1), encoding="utf-8"
+                )
+    for name in options.only or SETTINGS:
+        print(f"\n{name}: {WANTS[name]}\n\n{table([cell for cell in cells if cell['query'] == name])}")
+
+
+def parse() -> argparse.Namespace:
+    """What to measure."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--rows", type=int, default=100_000)
+    parser.add_argument("--budget", type=float, default=0.01, help="share of the rows that is picked")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--only", nargs="+", choices=list(SETTINGS), help="these queries")
+    parser.add_argument("--out", type=Path, help="write JSON there, anew after each query")
+    return parser.parse_args()
+
+
+def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, Any]]:
+    """All settings of a query on one pool, random picks and the exact query's with another seed."""
+    want, exact, cells = wanted(name, pool, budget), torch.empty(0), []
+    settings = {**SETTINGS[name], "again": next(iter(SETTINGS[name].values())), "random": {}}
+    for setting, given in settings.items():
+        knobs = knobs_of(given, len(pool.z), budget)
+        strategy = QUERIES["random" if setting == "random" else name].bound(knobs)
+        rows = pool.rows(strategy.needs)
+        source = None
+        if strategy.source:
+            where = torch.arange(SOURCE)
+            source = Rows(where, torch.zeros_like(where), {"features": pool.source})
+        luck = fork(seed, "choice", "again" if setting == "again" else "")
+        start = time.perf_counter()
+        with torch.no_grad():
+            picks = strategy.query(Slate(rows, rows[torch.arange(0)], budget, luck, source))
+        seconds = time.perf_counter() - start
+        exact = picks if setting == "exact" else exact
+        cell = {
+            "query": name,
+            "setting": setting,
+            "knobs": {key: str(value) if value == math.inf else value for key, value in knobs.items()},
+            "seed": seed,
+            "rows": len(pool.z),
+            "budget": budget,
+            "own": want(picks),
+            "overlap": len(set(picks.tolist()) & set(exact.tolist())) / budget,
+            "classes": len(pool.label[picks].unique()),
+            "accuracy": accuracy(pool, picks),
+            "seconds": seconds,
+        }
+        print(f"{name}, {setting}, seed {seed}: {cell['own']:.4g}, {seconds:.1f} s", flush=True)
+        cells.append(cell)
+    return cells
+
+
+def knobs_of(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]:
+    """A setting's knobs, for a pool of this size."""
+    knobs = dict(given)
+    if "times" in knobs:
+        knobs["among"] = knobs.pop("times") * budget
+    if "neighbours" in knobs:
+        sought = knobs.pop("neighbours")
+        knobs["pairs"] = float(sought * (knobs["among"] + sought if "among" in knobs else rows))
+    return knobs
+
+
+def wanted(name: str, pool: Pool, budget: int) -> Callable[[Tensor], float]:
+    """What a query wants of its picks, as a function of these; low is good, but for LAS."""
+    features, entropy = pool.features, dirichlet.entropy(pool.z).double()
+    if name == "coreset":
+        return lambda picks: float(squared_to_nearest([features], [features[picks]]).max().sqrt())
+    if name == "badge":
+        both = [badge._residual(pool.z), features]
+        return lambda picks: float(squared_to_nearest(both, [some[picks] for some in both]).mean())
+    if name == "las":
+        everyone = torch.arange(len(features))
+        q = propagated(F.normalize(features), dirichlet.expected_probability(pool.z), everyone, 10)
+        return lambda picks: float(q[picks].mean())
+    if name == "dbal":
+        return _manhattan(pool)
+    some = entropy.topk(10 * budget).indices if name == "spread" else torch.arange(len(features))
+    weight = entropy[some] / entropy[some].sum()
+    return lambda picks: float((weight * squared_to_nearest([features[some]], [features[picks]])).sum())
+
+
+def _manhattan(pool: Pool) -> Callable[[Tensor], float]:
+    weight = 1 - margin(pool.z)
+
+    def nearest(centres: Tensor) -> Tensor:
+        parts = [torch.cdist(pool.features, some, p=1).amin(1) for some in centres.split(500)]
+        return torch.stack(parts).amin(0)
+
+    to_source = nearest(pool.source)
+    return lambda picks: float(
+        (weight * torch.minimum(to_source, nearest(pool.features[picks]))).sum() / weight.sum()
+    )
+
+
+def accuracy(pool: Pool, picks: Tensor) -> float:
+    """Of a linear classifier fitted to the source and the picks, which weigh as much; on the whole pool."""
+    features = torch.cat([pool.source, pool.features[picks]])
+    label = torch.cat([pool.source_label, pool.label[picks]])
+    weight = torch.cat([torch.ones(SOURCE), torch.full((len(picks),), SOURCE / len(picks))])
+    said = scores(fitted(features, label, weight), pool.features).argmax(1)
+    return float((said == pool.label).float().mean())
+
+
+def table(cells: Sequence[dict[str, Any]]) -> str:
+    """Settings down; means over seeds, and how far the way is from the exact query to random picks."""
+    heads = ["setting", "own", "toward random", "overlap", "classes", "accuracy", "seconds"]
+    lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
+    exact, random = (mean([c for c in cells if c["setting"] == name], "own") for name in ("exact", "random"))
+    for setting in dict.fromkeys(cell["setting"] for cell in cells):
+        some = [cell for cell in cells if cell["setting"] == setting]
+        own = torch.tensor([cell["own"] for cell in some])
+        spread = f" ± {own.std():.2g}" if len(some) > 1 else ""
+        texts = [
+            f"{own.mean():.4g}{spread}",
+            f"{100 * (mean(some, 'own') - exact) / (random - exact):.0f} %",
+            f"{100 * mean(some, 'overlap'):.0f} %",
+            f"{mean(some, 'classes'):.0f}",
+            f"{100 * mean(some, 'accuracy'):.1f} %",
+            f"{mean(some, 'seconds'):.3g}",
+        ]
+        lines.append(f"| {setting} | " + " | ".join(texts) + " |")
+    return "\n".join(lines)
+
+
+def mean(cells: Sequence[dict[str, Any]], key: str) -> float:
+    """Of some cells."""
+    return float(sum(cell[key] for cell in cells) / len(cells))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,181 @@
+"""Pre-selection: who competes where a pool is too large for all, and what queries make of it."""
+
+import math
+from collections import Counter
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.special import softmax
+from scipy.stats import chisquare, entropy
+from torch import Tensor
+
+from ducats.errors import UserError
+from ducats.queries import QUERIES, columns_of
+from ducats.queries.among import competing
+from ducats.queries.las import propagated
+from ducats.rows import Deferred, Rows, Slate
+
+PRESELECTING = ("badge", "clue", "coreset", "las")
+
+
+def seeded(seed: int) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def of_entropy(values: Tensor, budget: int = 1, seed: int = 0) -> Slate:
+    where = torch.arange(len(values))
+    rows = Rows(where * 3, torch.zeros_like(where), {"entropy": values})
+    return Slate(rows, rows[where[:0]], budget, seeded(seed))
+
+
+def pool(count: int = 120) -> tuple[Tensor, Tensor]:
+    return torch.randn(count, 4, generator=seeded(0)) * 2, torch.randn(count, 6, generator=seeded(1)).abs()
+
+
+def slate(name: str, budget: int, seed: int = 0, **knobs: Any) -> Slate:
+    z, features = pool()
+    where = torch.arange(len(z))
+    columns = columns_of(z, features, QUERIES[name].bound(knobs).needs)
+    rows = Rows(where, torch.zeros_like(where), columns)
+    return Slate(rows, rows[where[:0]], budget, seeded(seed))
+
+
+def ask(name: str, budget: int, seed: int = 0, **knobs: Any) -> list[int]:
+    picks: list[int] = QUERIES[name].query(slate(name, budget, seed, **knobs), **knobs).tolist()
+    return picks
+
+
+def test_all_compete_unless_told_otherwise() -> None:
+    values = torch.tensor([3.0, 1.0, 2.0])
+    for among in (None, 3, 4):
+        order, chance = competing(of_entropy(values), among, "drawn")
+        assert order.tolist() == [0, 1, 2]
+        assert chance is None
+    assert len(competing(of_entropy(values, budget=2), 1, "uncertain").order) == 2  # the budget at least
+
+
+def test_the_most_uncertain_by_address() -> None:
+    values = torch.tensor([0.1, 0.9, 0.5, 0.5, 0.7])
+    assert competing(of_entropy(values), 3, "uncertain").order.tolist() == [1, 2, 4]  # of equals, the first
+    mixed = torch.tensor([4, 2, 0, 3, 1])
+    given = of_entropy(values)
+    found = competing(Slate(given.candidates[mixed], given.labelled, 1, seeded(0)), 3, "uncertain").order
+    assert mixed[found].tolist() == [1, 2, 4]
+
+
+def test_odds_are_in_proportion_to_entropy() -> None:
+    values, runs = torch.tensor([0.2, 0.0, 1.0, 0.3, 0.5]), 2000
+    drawn = Counter(int(competing(of_entropy(values, seed=seed), 1, "drawn").order) for seed in range(runs))
+    assert drawn[1] == 0
+    often = [drawn[row] for row in (0, 2, 3, 4)]
+    assert chisquare(often, np.array([0.2, 1.0, 0.3, 0.5]) / 2 * runs).pvalue > 0.01
+
+
+def test_a_sum_over_those_drawn_is_without_bias() -> None:
+    values = torch.rand(40, generator=seeded(5)) ** 3
+    worth = values * torch.rand(40, generator=seeded(6))
+    found = []
+    for seed in range(1500):
+        order, chance = competing(of_entropy(values, seed=seed), 10, "drawn")
+        assert chance is not None
+        found.append(float((worth[order] / chance).sum()))
+    error = np.std(found) / math.sqrt(len(found))
+    assert abs(np.mean(found) - float(worth.sum())) < 3 * error
+    assert error < 0.02 * float(worth.sum())
+
+
+def test_sure_rows_are_drawn_evenly_where_all_are_sure() -> None:
+    found = [competing(of_entropy(torch.zeros(9), seed=seed), 4, "drawn").order.tolist() for seed in range(5)]
+    assert all(len(set(order)) == 4 for order in found)
+    assert len(set(map(tuple, found))) > 1
+
+
+@pytest.mark.parametrize("name", PRESELECTING)
+@pytest.mark.parametrize("chosen", ["drawn", "uncertain"])
+def test_only_those_that_compete_are_picked(name: str, chosen: Any) -> None:
+    knobs = {"among": 20, "chosen": chosen}
+    given = slate(name, 7, seed=3, **knobs)
+    compete = competing(given, 20, chosen).order
+    picks = ask(name, 7, seed=3, **knobs)
+    assert len(set(picks)) == 7
+    assert set(picks) <= set(compete.tolist())
+    assert ask(name, 7, seed=3, among=10**6) == ask(name, 7, seed=3)
+
+
+@pytest.mark.parametrize("name", ["badge", "clue", "coreset"])
+def test_features_of_no_other_rows_are_computed(name: str) -> None:
+    z, features = pool()
+    where, computed = torch.arange(len(z)), list[int]()
+
+    def some(position: Tensor) -> Tensor:
+        computed.append(len(position))
+        return features[position]
+
+    columns = columns_of(z, features, QUERIES[name].bound({"among": 20}).needs)
+    rows = Rows(where, torch.zeros_like(where), {**columns, "features": Deferred(some, where)})
+    picks = QUERIES[name].query(Slate(rows, rows[where[:0]], 7, seeded(0)), among=20)
+    assert picks.tolist() == ask(name, 7, among=20)
+    assert max(computed) <= 20
+
+
+def test_the_one_cluster_of_clue_is_the_mean_of_all_as_those_drawn_tell_it() -> None:
+    z, features = pool()
+    given = slate("clue", 1, seed=2, among=30)
+    order, chance = competing(given, 30, "drawn")
+    assert chance is not None
+    weights = entropy(softmax(z[order].double().numpy(), axis=1), axis=1) / chance.numpy()
+    mean = np.average(features[order].double().numpy(), axis=0, weights=weights)
+    nearest = ((features[order].double().numpy() - mean) ** 2).sum(1).argmin()
+    assert ask("clue", 1, seed=2, among=30) == [int(order[nearest])]
+
+
+def test_neighbours_of_those_that_compete_in_las_are_sought_among_all() -> None:
+    z, features = pool()
+    everyone = torch.arange(len(z))
+    score = propagated(torch.nn.functional.normalize(features), z.softmax(1), everyone, 10)
+    compete = competing(slate("las", 1, among=30), 30, "uncertain").order
+    expected = compete[score[compete].argsort(descending=True)][:5]
+    assert ask("las", 5, among=30, chosen="uncertain", M=0) == expected.tolist()
+
+
+@pytest.mark.parametrize(("pairs", "sought"), [(130 * 100.0, 100), (40 * 10.0, 11), (1e9, 120)])
+def test_las_compares_no_more_than_pairs_allow(
+    pairs: float, sought: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen = list[tuple[int, int]]()
+
+    def noted(features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
+        seen.append((len(features), len(among)))
+        return propagated(features, p, among, K)
+
+    monkeypatch.setattr("ducats.queries.las.propagated", noted)
+    ask("las", 5, among=30, pairs=pairs)
+    ((judged, among),) = seen
+    assert among == sought  # never less than K and one more
+    assert judged <= min(120, 30 + sought)
+
+
+@pytest.mark.parametrize("name", PRESELECTING)
+def test_what_is_needed_and_what_is_refused(name: str) -> None:
+    plain = QUERIES[name].needs
+    assert QUERIES[name].bound({}).needs == QUERIES[name].bound({"among": None}).needs == plain
+    assert QUERIES[name].bound({"among": 5}).needs == ("entropy", *plain)
+    with pytest.raises(ValueError, match="among must be at least 1, not 0"):
+        ask(name, 2, among=0)
+    with pytest.raises(ValueError, match="chosen is one of drawn, uncertain, not 'best'"):
+        ask(name, 2, among=9, chosen="best")
+
+
+@pytest.mark.parametrize("name", PRESELECTING)
+def test_too_many_features_are_refused_with_the_remedy(name: str) -> None:
+    where = torch.arange(50_000)
+
+    def wide(position: Tensor) -> Tensor:
+        return torch.zeros(1, 2**15).expand(len(position), -1)
+
+    columns: dict[str, Tensor | Deferred] = {"z": torch.zeros(50_000, 2), "features": Deferred(wide, where)}
+    rows = Rows(where, torch.zeros_like(where), columns)
+    with pytest.raises(UserError, match=r"6\.1 GB of features, and 4 GB are the most: set query.knobs.among"):
+        QUERIES[name].query(Slate(rows, rows[where[:0]], 3, seeded(0)))

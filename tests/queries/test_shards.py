@@ -1,0 +1,131 @@
+"""CoreSet in shards: less is looked at at once, and the radius is at most four times the best."""
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from scipy.spatial.distance import cdist
+from torch import Tensor
+
+from ducats.queries import coreset as module
+from ducats.queries.coreset import coreset
+from ducats.rows import Deferred, Rows, Slate
+
+
+def normal(*shape: int, seed: int) -> Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+
+
+def images(features: Tensor, start: int = 0) -> Rows:
+    where = torch.arange(start, start + len(features))
+    return Rows(where, torch.zeros_like(where), {"features": features})
+
+
+def ask(features: Tensor, budget: int, labelled: Tensor | None = None, seed: int = 0, **knobs: Any) -> Tensor:
+    bought = images(features[:0] if labelled is None else labelled, 1000)
+    return coreset(
+        Slate(images(features), bought, budget, torch.Generator().manual_seed(seed)),
+        **knobs,
+    )
+
+
+def radius(features: Tensor, centres: Tensor) -> float:
+    """Of the farthest row."""
+    return float(cdist(features.double(), centres.double()).min(1).max())
+
+
+def best_radius(features: Tensor, labelled: Tensor, budget: int) -> float:
+    """Of the best choice of so many rows, by trying all."""
+    distance = cdist(features.double(), features.double())
+    known = cdist(features.double(), labelled.double()).min(1) if len(labelled) else np.inf
+    choices = itertools.combinations(range(len(features)), budget)
+    return min(float(np.minimum(distance[list(some)].min(0), known).max()) for some in choices)
+
+
+@pytest.mark.parametrize("shards", [2, 3])
+@pytest.mark.parametrize("bought", [0, 2])
+@pytest.mark.parametrize("kind", ["cloud", "groups"])
+def test_within_four_times_the_best_radius(shards: int, bought: int, kind: str) -> None:
+    for seed in range(8):
+        labelled = normal(bought, 2, seed=seed + 90)
+        features = normal(24, 2, seed=seed)
+        if kind == "groups":
+            features = 0.02 * features + normal(6, 2, seed=seed + 30)[torch.arange(24) % 6]
+        known = [labelled] if bought else []
+        least = best_radius(features, labelled, 3)
+        won, _ = module._winners(images(features), known, 3, shards, torch.Generator().manual_seed(seed))
+        # The winners would do alone, and lie near to every row.
+        assert radius(features, torch.cat([features[won], labelled])) <= 2 * least + 1e-6
+        picks = ask(features, 3, labelled, seed, shards=shards)
+        assert len(picks.unique()) == 3
+        assert radius(features, torch.cat([features[picks], labelled])) <= 4 * least + 1e-6
+
+
+def test_rows_far_from_all_others_are_found_in_any_shard() -> None:
+    features = normal(400, 5, seed=0)
+    far = torch.arange(7, 400, 80)
+    features[far] = 100 * torch.eye(5)
+    picks = ask(features, 12, features[:1], shards=8)
+    assert set(far.tolist()) <= set(picks.tolist())
+
+
+def test_shards_no_larger_than_the_budget_change_nothing() -> None:
+    features, labelled = normal(60, 4, seed=1), normal(3, 4, seed=2)
+    for shards in (2, 9, 500):  # of which many are empty
+        assert torch.equal(
+            ask(features, 50, labelled, shards=shards),
+            ask(features, 50, labelled),
+        )
+
+
+@pytest.mark.parametrize("bought", [0, 5])
+def test_picks_follow_a_permuted_pool(bought: int) -> None:
+    rows, labelled = images(normal(200, 4, seed=3).relu()), images(normal(bought, 4, seed=4), 1000)
+    mixed = torch.randperm(200, generator=torch.Generator().manual_seed(1))
+    straight, permuted = (
+        coreset(Slate(some, labelled, 15, torch.Generator().manual_seed(7)), shards=4)
+        for some in (rows, rows[mixed])
+    )
+    assert torch.equal(mixed[permuted], straight)
+    other = coreset(Slate(rows, labelled, 15, torch.Generator().manual_seed(8)), shards=4)
+    assert not torch.equal(other, straight)
+
+
+def test_twins_are_bought_where_nothing_else_is_left() -> None:
+    features = torch.eye(3)[torch.arange(60) % 3]
+    picks = ask(features, 10, shards=3)
+    assert len(picks.unique()) == 10
+    assert {int(pick) % 3 for pick in picks[:3]} == {0, 1, 2}
+
+
+def test_no_more_than_a_shard_is_read_at_once() -> None:
+    features, computed = normal(2000, 4, seed=5), list[int]()
+
+    def some(position: Tensor) -> Tensor:
+        computed.append(len(position))
+        return features[position]
+
+    where = torch.arange(2000)
+    rows = Rows(where, torch.zeros_like(where), {"features": Deferred(some, where)})
+    given = Slate(rows, rows[where[:0]], 20, torch.Generator().manual_seed(0))
+    assert torch.equal(coreset(given, shards=10), ask(features, 20, shards=10))
+    assert max(computed) < 300
+    assert sum(computed) < 2 * 2000
+
+
+@pytest.mark.parametrize("block", [module.BLOCK, 3])
+def test_what_is_left_out_is_near_to_a_centre(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "BLOCK", block)
+    features, centres = normal(300, 6, seed=6) + 10, normal(20, 6, seed=7) + 10
+    squared = (cdist(features.double(), centres.double()) ** 2).min(1)
+    enough = float(np.median(squared))
+    left = module._uncovered(features, [centres[:5], centres[5:]], enough)
+    assert set((squared > enough).nonzero()[0]) <= set(left.tolist())
+    assert squared[left].min() > enough - 0.05  # rounding is weighed against lengths, and these are long
+
+
+def test_no_shards_are_refused() -> None:
+    with pytest.raises(ValueError, match="shards must be at least 1, not 0"):
+        ask(normal(5, 2, seed=0), 2, shards=0)

@@ -1,0 +1,28 @@
+"""A real Ray cluster of two nodes on this machine."""
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+
+
+@contextmanager
+def two_nodes() -> Iterator[Any]:
+    """A head and another node, 2 CPUs each: room for one piece of work on each; all end with this."""
+    pytest.importorskip("ray", reason="needs ducats[ray]")
+    import ray
+    from ray.cluster_utils import Cluster
+
+    size = {"num_cpus": 2, "object_store_memory": 80_000_000}
+    cluster = Cluster(initialize_head=True, head_node_args={**size, "include_dashboard": False})
+    try:
+        cluster.add_node(**size)
+        cluster.wait_for_nodes()
+        yield cluster
+    finally:
+        ray.shutdown()
+        cluster.shutdown()

@@ -1,0 +1,274 @@
+"""Scoring on a real Ray cluster of two nodes: the same picks, whatever is killed meanwhile."""
+
+import importlib
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from drawn_pools import write
+from ducats.cli import main
+from ducats.cluster import Crew, Lost, connected, joining
+from ducats.errors import UserError
+from ducats.inference import Trained, load_trained
+from ducats.scoring import Unfinished, on_ray, score
+from ray_clusters import two_nodes
+from scored_runs import finished, image_folder
+
+WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
+# A network that, in front of a white image and a file named hold, says which process on which node it is, and
+# waits.
+HELD = """
+import os, time
+from pathlib import Path
+import ray
+from torch import nn
+
+HERE = Path({home!r})
+
+class Net(nn.Module):
+    def __init__(self, classes, channels):
+        super().__init__()
+        self.head = nn.Linear(channels * 64, classes)
+
+    def forward(self, images):
+        white = (images == 1).flatten(1).all(1).any()
+        if white and (HERE / "hold").exists():
+            (HERE / "at" / str(os.getpid())).write_text(ray.get_runtime_context().get_node_id())
+            while (HERE / "hold").exists():
+                time.sleep(0.01)
+        return self.head(images.flatten(1))
+"""
+# Work that ends its process, but for one argument, and counts how often.
+DEADLY = """
+import os
+from pathlib import Path
+
+def count(folder, name):
+    with Path(folder, name).open("a") as file:
+        file.write("x")
+    if name != "harmless":
+        os._exit(1)
+    return name
+"""
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a run whose model can be held up, and a pool of four blocks, two with a white image."""
+    home = tmp_path_factory.mktemp("ray")
+    write(home / "modules" / "held_net.py", HELD.format(home=str(home)).encode())
+    write(home / "modules" / "deadly.py", DEADLY.encode())
+    (home / "at").mkdir()
+    image_folder(home / "pool", 30)
+    for folder in ("0", "3"):
+        write(home / "pool" / folder / "zz-white.ppm", WHITE)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(home / "modules")
+        patch.setenv("PYTHONPATH", str(home / "modules"))  # of the nodes, which start with our environment
+        patch.setenv("OMP_NUM_THREADS", "1")
+        pytest.importorskip("ray", reason="needs ducats[ray]")
+        finished(home / "run", "model.name=held_net:Net", "model.knobs={}")
+        score(load_trained(home / "run"), str(home / "pool"), out=home / "local", budget=4, device="cpu")
+        yield home
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path) -> Iterator[Any]:
+    import ray
+
+    with two_nodes() as cluster:
+        # Connected all the time: so workers that have imported torch serve one test after the other.
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        yield cluster
+
+
+def picks(home: Path, out: str, trained: Trained | None = None, **knobs: object) -> bytes:
+    trained = trained or load_trained(home / "run")
+    how: Any = {"budget": 4, "device": "cpu", "engine": "ray", "parts": 4, "knobs": knobs}
+    score(trained, str(home / "pool"), out=home / out, **how)
+    return (home / out / "picks.csv").read_bytes()
+
+
+def until(true: Callable[[], object], seconds: float = 90.0) -> None:
+    end = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < end, "waited in vain"
+        time.sleep(0.02)
+
+
+@contextmanager
+def held(home: Path, out: str) -> Iterator[dict[str, int]]:
+    """Score until two parts are done and two held up; yield which process has one, by node; then go on."""
+    found, failure = list[bytes](), list[BaseException]()
+
+    def command() -> None:
+        try:
+            found.append(picks(home, out))
+        except BaseException as error:
+            failure.append(error)
+
+    for mark in (home / "at").iterdir():
+        mark.unlink()
+    (home / "hold").touch()
+    thread = threading.Thread(target=command)
+    thread.start()
+    try:
+        until(lambda: failure or len(list((home / "at").iterdir())) == 2)
+        until(lambda: failure or len(list((home / out / "parts").glob("part-*"))) == 2)
+        yield {mark.read_text(): int(mark.name) for mark in (home / "at").iterdir()}
+    finally:
+        (home / "hold").unlink()
+        thread.join(120)
+    assert not failure
+    assert not thread.is_alive()
+    assert found == [(home / "local" / "picks.csv").read_bytes()]
+
+
+def test_the_same_picks_as_on_one_machine(
+    home: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ["--budget", "4", "--engine", "ray", "--address", cluster.address, "--device", "cpu"]
+    with pytest.raises(SystemExit) as left:
+        main(["score", str(home / "run"), str(home / "pool"), *options, "--out", str(home / "same")])
+    assert not left.value.code
+    assert "32 images looked at" in capsys.readouterr().out
+    assert (home / "same" / "picks.csv").read_bytes() == (home / "local" / "picks.csv").read_bytes()
+    assert len(list((home / "same" / "parts").iterdir())) == 64
+
+
+def test_both_nodes_work_and_keep_half_of_their_cpus(home: Path, cluster: Any) -> None:
+    import ray
+
+    with held(home, "halves") as workers:
+        assert workers.keys() == {node["NodeID"] for node in ray.nodes()}
+        assert (ray.cluster_resources()["CPU"], ray.available_resources()["CPU"]) == (4, 2)
+        crew = Crew(platform.node)  # somebody else's: there is room for it beside
+        assert crew.room() == 2
+        addresses = [crew.begin(number) for number in range(2)]
+        assert crew.room() == 0
+        ended = [*crew.wait(30.0), *crew.wait(30.0)]
+        assert sorted(ended) == [(0, platform.node(), None), (1, platform.node(), None)]
+        assert addresses == [node["NodeManagerAddress"] for node in ray.nodes()]
+    assert Crew(platform.node, most=1).room() == 1
+
+
+def test_a_worker_is_killed(home: Path, cluster: Any) -> None:
+    with held(home, "worker") as workers:
+        os.kill(min(workers.values()), signal.SIGKILL)
+
+
+def test_what_kills_every_worker_is_given_up(home: Path, cluster: Any, tmp_path: Path) -> None:
+    deadly = importlib.import_module("deadly")
+    crew = Crew(deadly.count)
+    for name in ("deadly", "harmless"):
+        crew.begin(name, str(tmp_path), name)
+    ended = dict[str, Any]()
+    until(lambda: ended.update({one.name: one for one in crew.wait(1.0)}) or len(ended) == 2)
+    assert ended["harmless"] == ("harmless", "harmless", None)
+    error = ended["deadly"].error
+    assert isinstance(error, Lost)
+    assert (tmp_path / "deadly").read_text() == "xxx"
+    assert crew.room() == 2
+    told = on_ray._told(3, SimpleNamespace(parts=4), error)  # type: ignore[arg-type]
+    assert isinstance(told, Unfinished)
+    assert str(told).startswith("part 3 of 4 was lost: its worker was killed, 3 times in a row (")
+    assert str(told).endswith("the same command goes on")
+
+
+def test_what_is_wrong_on_a_node_is_said_here(home: Path, cluster: Any, tmp_path: Path) -> None:
+    (tmp_path / "one.csv").write_text("path\nnowhere.png\n")
+    trained = load_trained(home / "run")
+    with pytest.raises(UserError, match="none of the 1 images"):
+        score(trained, str(tmp_path / "one.csv"), out=tmp_path / "o", budget=1, engine="ray", parts=1)
+    with pytest.raises(UserError, match="--device cuda: no node"):
+        score(trained, str(home / "pool"), out=tmp_path / "p", budget=1, engine="ray", device="cuda")
+
+
+def test_the_time_is_over_and_the_same_command_goes_on(
+    home: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["score", str(home / "run"), str(home / "pool"), "--budget", "4", "--device", "cpu"]
+    command += ["--engine", "ray", "--parts", "4", "--timeout", "5s", "--out", str(home / "late")]
+    (home / "hold").touch()
+    try:
+        with pytest.raises(SystemExit) as left:
+            main(command)
+    finally:
+        (home / "hold").unlink()
+    assert left.value.code == 1
+    said = capsys.readouterr().err
+    assert "--timeout 5s is over, with 2 of 4 parts to do" in " ".join(said.split())
+    kept = {path: path.stat().st_mtime_ns for path in (home / "late" / "parts").iterdir()}
+    assert len(kept) == 2
+    command[command.index("5s")] = "5min"
+    with pytest.raises(SystemExit) as left:
+        main(command)
+    assert not left.value.code
+    assert (home / "late" / "picks.csv").read_bytes() == (home / "local" / "picks.csv").read_bytes()
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept  # these were not done again
+
+
+def test_a_node_is_lost(home: Path, cluster: Any) -> None:
+    """The last test: the other node is gone from here on."""
+    (node,) = cluster.worker_nodes
+    with held(home, "node") as workers:
+        assert node.node_id in workers
+        cluster.remove_node(node, allow_graceful=False)
+        until(lambda: Crew(platform.node).room() == 1)
+
+
+# ---- without a cluster
+
+
+def test_only_what_is_needed_travels(home: Path) -> None:
+    run = home / "run"
+    names = {"config.yaml", "data.yaml", "model.safetensors"}
+    assert on_ray.packed(run, bought=False).keys() == names
+    more = on_ray.packed(run, bought=True)
+    assert more["model.safetensors"] == (run / "model.safetensors").read_bytes()
+    assert more.keys() - names >= {"pool.json"}
+    assert any(name.startswith("labels/") for name in more)
+
+
+def test_without_ray_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ray", None)
+    with pytest.raises(UserError, match=r"pip install 'ducats\[ray\]'"):
+        joining.import_ray()
+
+
+@pytest.mark.parametrize("time", ["", "soon", "0h", "-1h", "3 weeks"])
+def test_what_is_no_time(time: str) -> None:
+    with pytest.raises(UserError, match="is no time"):
+        joining.seconds_of(time)
+
+
+def test_nobody_listens(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("ray", reason="needs ducats[ray]")
+    import ray
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    with (
+        pytest.raises(UserError, match="no Ray cluster answers at --address localhost:1 "),
+        connected("localhost:1"),
+    ):
+        raise AssertionError
+    monkeypatch.setenv("RAY_ADDRESS", "localhost:1")
+    with pytest.raises(UserError, match="no Ray cluster answers at --address auto "), connected("auto"):
+        raise AssertionError
+
+
+def test_ray_has_options_of_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    with pytest.raises(SystemExit) as left:
+        main(["score", "run", "pool", "--budget", "1", "--out", str(tmp_path), "--timeout", "2h"])
+    assert left.value.code == 2
+    assert "--timeout goes with --engine ray" in capsys.readouterr().err
