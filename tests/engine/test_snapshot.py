@@ -70,7 +70,7 @@ def same_lie(found: Snapshot, features: Tensor) -> None:
 def outputs(model: Evidential, images: Images) -> tuple[Tensor, Tensor]:
     """What the model says, image by image, at the luck that snapshots have."""
     view = there.LUCKY
-    luck = luck_of(images, view, fork(0, "snapshot", "luck"))
+    luck = luck_of(images, view, fork(0, "scoring"))
     model.eval()
     with torch.no_grad():
         said = [model(look(images.pixels[i : i + 1], view, luck[i : i + 1])) for i in range(len(images))]

@@ -31,7 +31,7 @@ def test_help_lists_them_too_and_imports_nothing_that_draws() -> None:
 def test_a_figure_is_written_where_it_is_wanted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    folder = write_run(tmp_path / "run", rounds=2, pool=60, source=30)
+    folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
     monkeypatch.chdir(tmp_path)
     assert ducats("figure", "histogram", "run") == 0
     assert (tmp_path / "histogram.svg").read_bytes().startswith(b"<svg")

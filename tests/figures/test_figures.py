@@ -5,9 +5,11 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
+from matplotlib.figure import Figure
 
 from ducats import figures
 from ducats.errors import UserError
@@ -24,10 +26,12 @@ Folders = Callable[..., list[Run]]
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     """Runs by the names of their folders; made once, never changed."""
     root = tmp_path_factory.mktemp("runs")
-    write_run(root / "duc", pool=120, source=40, rounds=2)
-    write_run(root / "random", "random", pool=120, source=40, rounds=2)
+    small: Any = {"pool": 60, "source": 30, "rounds": 2, "per_round": 4}
+    write_run(root / "duc", **small)
+    write_run(root / "random", "random", **small)
+    write_run(root / "old", before=True, **small)
     write_run(root / "large", pool=5000, source=1500, sample=3000, rounds=2, per_round=400, pictures=False)
-    write_pixel_run(root / "pixels", rounds=2)
+    write_pixel_run(root / "pixels", rounds=2, pool=4)
     for kappa, accuracy in ((1, 0.7), (10, 0.8)):
         settings = [f"query.knobs.kappa={kappa}"]
         write_run(root / "kappa" / str(kappa), accuracies=[0.5, accuracy], rounds=1, settings=settings)
@@ -121,19 +125,19 @@ def test_drawing_leaves_matplotlib_as_it_was(paper: Folders) -> None:
 
 def test_a_class_of_any_name_stays_text(tmp_path: Path) -> None:
     names = ("<script>", "$x_1$", "方法", 'a"b')
-    run = read_run(write_run(tmp_path / "run", classes=names, rounds=1, pool=60, source=30))
+    run = read_run(write_run(tmp_path / "run", classes=names, rounds=1, per_round=4, pool=60, source=30))
     for name in ("histogram", "gallery", "entropies", "simplex"):
         element = ElementTree.fromstring(figures.draw(name, [run]))
         assert not any("script" in str(each.tag) for each in element.iter())
 
 
 def test_a_run_that_waits_for_answers_is_drawn(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "run", finished=False, rounds=2, pool=60, source=30)
+    folder = write_run(tmp_path / "run", finished=False, rounds=2, per_round=4, pool=60, source=30)
     (folder / "labels" / "round-02.npz").unlink()
     for name in ("histogram", "uncertainties", "features", "u_dis"):
         figures.prepare(name, [read_run(folder)])
     assert "→ ?" in figures.draw("gallery", [read_run(folder)])
-    assert "10 answered" in figures.prepare("gallery", [read_run(folder)]).description
+    assert "4 answered" in figures.prepare("gallery", [read_run(folder)]).description
 
 
 # -- what is missing ---------------------------------------------------------------------------------------
@@ -172,17 +176,31 @@ def test_what_cannot_be_drawn_is_said(
 @pytest.mark.parametrize(
     "name", ["entropies", "simplex", "u_dis", "gallery", "tsne", "uncertainties", "features"]
 )
-def test_a_run_without_snapshots_says_how_to_get_them(name: str, tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "old", before=True))
+def test_a_run_without_snapshots_says_how_to_get_them(name: str, paper: Folders) -> None:
     with pytest.raises(UserError, match=r"holds no snapshots.*engine.snapshot=0"):
-        figures.draw(name, [run])
+        figures.draw(name, paper("old"))
 
 
-def test_figures_from_records_alone_need_no_snapshots(tmp_path: Path) -> None:
-    run = read_run(write_run(tmp_path / "old", before=True))
-    assert "before any label" in figures.draw("calibration", [run])
-    assert "temperature" not in figures.prepare("calibration", [run]).description
-    figures.draw("histogram", [run])
+def test_figures_from_records_alone_need_no_snapshots(paper: Folders) -> None:
+    assert "before any label" in figures.draw("calibration", paper("old"))
+    assert "temperature" not in figures.prepare("calibration", paper("old")).description
+    figures.draw("histogram", paper("old"))
+
+
+def test_a_damaged_snapshot_is_named_and_the_others_are_drawn(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
+    (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
+    for name, entry in figures.NAMES.items():
+        if entry.wants.startswith("one run") and name not in ("pixels", "tsne"):
+            made = figures.prepare(name, [read_run(folder)])
+            assert ["round-01.npz cannot be read" in sentence for sentence in made.lacks] == (
+                [True] if entry.thoughts else []
+            )
+    assert "round 1:" not in figures.prepare("uncertainties", [read_run(folder)]).description
+    for path in (folder / "snapshots").glob("*.npz"):
+        path.write_bytes(b"nothing")
+    with pytest.raises(UserError, match=r"round-01.npz cannot be read .*: remove it"):
+        figures.prepare("u_dis", [read_run(folder)])
 
 
 def test_a_run_about_pixels_without_pictures_says_what_else_there_is(tmp_path: Path) -> None:
@@ -195,6 +213,11 @@ def test_two_classes_have_no_triangle(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", classes=("a", "b"), pool=60, rounds=1))
     with pytest.raises(UserError, match="needs three classes"):
         figures.draw("simplex", [run])
+
+
+def test_a_sweep_has_too_many_panels(paper: Folders) -> None:
+    with pytest.raises(UserError, match="at most 9, not 10: name fewer"):
+        figures.prepare("tsne", paper("duc") * 10)
 
 
 def test_a_file_must_say_what_it_is(tmp_path: Path, paper: Folders) -> None:
@@ -220,13 +243,20 @@ OF_IMAGES = ("entropies", "u_dis", "calibration", "histogram", "gallery", "tsne"
 OF_PIXELS = ("entropies", "simplex", "calibration", "histogram", "pixels", "uncertainties", "features")
 
 
+def put_down(name: str, run: Run) -> None:
+    """Everything is computed and put on a figure; what it is then laid out and saved like is tested above."""
+    figure = Figure()
+    figures.prepare(name, [run]).draw(figure)
+    assert figure.axes
+
+
 def test_figures_of_a_run_that_was_made(run_quickly: Callable[..., RunDir]) -> None:
     run = read_run(run_quickly().folder)
     for name in OF_IMAGES:
-        ElementTree.fromstring(figures.draw(name, [run]))
+        put_down(name, run)
 
 
 def test_figures_of_a_run_about_pixels_that_was_made(run_pixels: Callable[..., RunDir]) -> None:
     run = read_run(run_pixels().folder)
     for name in OF_PIXELS:
-        ElementTree.fromstring(figures.draw(name, [run]))
+        put_down(name, run)

@@ -2,6 +2,7 @@
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,22 @@ def test_the_triangle_always_shows_something(alpha: float) -> None:
     assert np.nanmax(below) == 0
     assert np.isfinite(below[inside]).all()
     assert ((below > -simplex.DEPTH) & inside).sum() >= 1
+
+
+def test_a_density_too_sharp_for_a_picture_gets_a_dot(tmp_path: Path) -> None:
+    wide, narrow, corner, middle = (2.0, 3.0, 4.0), (30.0, 40.0, 20.0), (2e4, 30.0, 1.0), (1e6, 2e6, 1e6)
+    found = [simplex.is_sharp(np.array(alpha)) for alpha in (wide, narrow, corner, middle)]
+    assert found == [False, False, True, True]
+    run = by_hand(tmp_path / "run", U_DIS, U_DATA, [4], pool=6)
+    path = snapshots.path_of(run.folder, 1)
+    columns = dict(np.load(path))
+    for alpha, dots in ((wide, 0), (middle, 3)):
+        logs = np.tile(np.log(alpha).astype(np.float32), (6, 1))
+        np.savez(path, **(columns | {"log_alpha": logs}))
+        figure = painted(figures.prepare("simplex", [run]))
+        marked = [line for axes in figure.axes for line in axes.lines if line.get_marker() == "o"]
+        assert sum(line.get_markerfacecolor() not in ("none", "None") for line in marked) == dots
+        assert ("dot:" in figure.get_supxlabel()) == (dots > 0)
 
 
 def test_the_highest_density_is_where_it_should_be() -> None:
@@ -282,6 +299,13 @@ def test_the_histogram_counts_the_ledger(tmp_path: Path) -> None:
     assert histogram.guesses(end, found.classes) == pytest.approx(np.bincount(guesses, minlength=10) / 80)
 
 
+def test_one_round_is_no_rounds(tmp_path: Path) -> None:
+    run = read_run(write_run(tmp_path / "run", rounds=1, pool=60, source=30))
+    assert figures.prepare("histogram", [run]).description.startswith(
+        "Labels of the picks by class: 10 in 1 round;"
+    )
+
+
 def test_many_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=2, pool=80, source=30))
     whole = histogram.count(run)
@@ -330,4 +354,7 @@ def test_a_wide_image_is_drawn_smaller(tmp_path: Path) -> None:
     assert picture.shape == (110, 220, 4)
     assert picture[0, 0].tolist() == [1, 2, 3, 255]
     assert picture[-1, -1].tolist() == [*pixels.NO_CLASS, 255]
-    assert (picture[..., 3] > 0).sum() == 2
+    # Two of two million would not be seen: each is drawn as five by five, of which a corner has nine.
+    assert pixels.reach(one) == 2
+    assert (picture[..., 3] > 0).sum() == 18
+    assert pixels.reach(replace(one, position=(np.arange(300),))) == 0

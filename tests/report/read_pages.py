@@ -84,8 +84,11 @@ def confusion(folder: Path, epoch: int, classes: int) -> list[list[int]]:
     return counts
 
 
+EMPTY = b'<svg viewBox="0 0 360 180"></svg>'
+
+
 @pytest.fixture
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without the figures of `ducats figure`, which take most of the time and are not looked at here."""
-    for name in ("of_rounds", "of_the_paper"):
-        monkeypatch.setattr(f"ducats.report.chapter.{name}", lambda *_: ())
+def blank(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures are computed and not painted, which takes most of a page's time; words are looked at here."""
+    monkeypatch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY)
+    monkeypatch.setattr("ducats.figures.tsne._embedded", lambda features: features[:, :2])

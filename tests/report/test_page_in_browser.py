@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from PIL import Image
+from read_pages import EMPTY, confusion
 from selenium import webdriver
 
 from browsers import chromium as chromium
@@ -24,12 +25,18 @@ PAPER = 794  # A4
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """A run about images, one about pixels, and several runs together."""
     root = tmp_path_factory.mktemp("pages")
-    images = write_run(root / "images", rounds=2, pool=120, source=40)
-    pixels = write_pixel_run(root / "pixels", rounds=2, pool=4)
-    names = [f"a-class-with-quite-a-long-name-{letter}" for letter in "abcdefg"]
+    images = write_run(root / "images", rounds=2, per_round=5, pool=60, source=30)
+    pixels = write_pixel_run(root / "pixels", rounds=1, pool=3)
+    names = [f"a_rather_long_name_{letter}" for letter in "abcdefg"]
     other = write_run(root / "other", "random", rounds=2, classes=names, snapshots=False)
-    groups = {"images": [images], "pixels": [pixels], "several": [images, other]}
-    return {name: report_page(some, root / f"{name}.html").page for name, some in groups.items()}
+    confusion(other, 20, len(names))
+    pages = {
+        name: report_page([run], root / f"{name}.html").page
+        for name, run in {"images": images, "pixels": pixels}.items()
+    }
+    with pytest.MonkeyPatch.context() as patch:  # its figures are those of the first page
+        patch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY)
+        return pages | {"several": report_page([images, other], root / "several.html").page}
 
 
 @pytest.fixture
@@ -76,6 +83,17 @@ def test_nothing_is_wider_than_the_window(
     figures = "[...document.querySelectorAll('figure svg[role=img]')]"
     assert asked(browser, f"{figures}.every(s => s.clientWidth > 100)")
     assert complaints(browser) == []
+
+
+@pytest.mark.parametrize("name", ["images", "pixels", "several"])
+def test_no_column_is_hidden_on_a_desktop(
+    browser: webdriver.Chrome, pages: dict[str, Path], name: str
+) -> None:
+    show(browser, pages[name], WIDE)
+    browser.execute_script(OPEN_ALL)
+    boxes = "[...document.querySelectorAll('.scroll')]"
+    assert asked(browser, f"{boxes}.length") > 4
+    assert asked(browser, f"{boxes}.filter(b => b.scrollWidth > b.clientWidth + 1).length") == 0
 
 
 def test_a_single_run_is_open_and_of_several_each_opens(

@@ -5,13 +5,14 @@ from pathlib import Path
 
 import pytest
 from read_pages import Page, confusion, page_of
-from read_pages import quick as quick
+from read_pages import blank as blank
 
 from ducats.cli import main
 from runs_on_paper import write_run
 
+pytestmark = pytest.mark.usefixtures("blank")
 
-@pytest.mark.usefixtures("quick")
+
 def test_an_old_run_says_what_it_lacks(tmp_path: Path) -> None:
     found = page_of(write_run(tmp_path / "old", before=True), out=tmp_path / "report.html")
     assert "this run left no snapshots" in found.words
@@ -21,15 +22,14 @@ def test_an_old_run_says_what_it_lacks(tmp_path: Path) -> None:
     assert "run-1-rounds" not in found.tables
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_half_finished_run_says_how_to_go_on(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "half", finished=False, rounds=2)
     found = page_of(folder, out=tmp_path / "report.html")
     assert "This run is not finished" in found.words
     assert "The same `ducats run` command goes on with it." in found.words
+    assert "Before you read on" not in found.words  # which would say the same once more
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_run_that_waits_for_people_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "waiting", finished=False, rounds=2)
     (folder / "labels" / "round-02.npz").unlink()
@@ -42,16 +42,16 @@ def test_a_run_that_waits_for_people_says_so(tmp_path: Path) -> None:
 
 
 def test_a_damaged_snapshot_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
-    folder = write_run(tmp_path / "a", rounds=2)
+    folder = write_run(tmp_path / "a", rounds=2, pool=60, source=30)
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
     found = page_of(folder, out=tmp_path / "report.html")
     assert "Not shown: snapshots/round-01.npz cannot be read" in found.words
     assert "remove it" in found.words
+    assert "Not drawn" not in found.words  # figures do with what can be read
     assert [row["Round"] for row in found.table("run-1-rounds")] == ["2"]
     assert str(tmp_path) not in found.words
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_run_without_a_test_set_still_shows_its_picks(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=2)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
@@ -64,7 +64,6 @@ def test_a_run_without_a_test_set_still_shows_its_picks(tmp_path: Path) -> None:
     assert len(found.pictures) >= 20
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_run_that_has_just_begun_gives_a_page(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", snapshots=False, finished=False)
     (folder / "metrics.jsonl").unlink()
@@ -73,7 +72,6 @@ def test_a_run_that_has_just_begun_gives_a_page(tmp_path: Path) -> None:
     assert "0 of 20 epochs are done" in found.words
 
 
-@pytest.mark.usefixtures("quick")
 def test_a_damaged_confusion_costs_the_counts_only(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=1, snapshots=False)
     confusion(folder, 20, 3)

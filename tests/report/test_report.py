@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import yaml
+from read_pages import blank as blank
 
 from ducats.errors import UserError
 from ducats.report import (
@@ -130,6 +131,7 @@ def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, name: str, text
     assert str(folder / name) in str(caught.value)
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_broken_run_does_not_hide_the_others(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a")
     broken = write_run(tmp_path / "runs" / "b", seed=1)
@@ -143,6 +145,7 @@ def test_a_broken_run_does_not_hide_the_others(tmp_path: Path) -> None:
     assert str(tmp_path) not in text
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_single_broken_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "config.yaml").write_text("method: [")
@@ -229,6 +232,7 @@ def test_reliability_pools_seeds_by_their_counts() -> None:
     assert (high.accuracy, high.count) == (0.25, 4)
 
 
+@pytest.mark.usefixtures("blank")
 def test_a_measure_that_diverged_is_missing_and_not_nan(tmp_path: Path) -> None:
     result = report([write_run(tmp_path / "a", ece=math.nan)], tmp_path / "out")
     assert json.loads(result.summary_json.read_text())[0]["ece"] is None
@@ -302,6 +306,55 @@ def test_settings_show_what_methods_do_not_share(tmp_path: Path) -> None:
     assert found == {"query.name": ("duc", "random"), "query.knobs.kappa": ("10", "–")}
 
 
+def of_folders(folder: Path, method: str, source: str, target: str, kappa: int = 10) -> Path:
+    data = {"name": "folders", "knobs": {"source": source, "target": target}}
+    return write_run(folder, method, config={"data": data, "query": {"knobs": {"kappa": kappa}}})
+
+
+def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -> None:
+    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "/home/ann/web")
+    of_folders(tmp_path / "b", "duc", "/home/ann/photos", "/home/ann/sketch")
+    of_folders(tmp_path / "c", "random", "/home/ann/photos", "/home/ann/sketch", kappa=1)
+    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    assert found == {"query.knobs.kappa": ("10", "1")}
+    of_folders(tmp_path / "d", "clue", "/home/ann/photos", "/home/ann/film")  # has no task with the others
+    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    assert found == {"query.knobs.kappa": ("10", "1", "10")}
+
+
+def test_of_a_folder_its_own_name_is_shown(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "duc", config={"model": {"knobs": {"weights": "/home/ann/one.npz"}}})
+    write_run(tmp_path / "b", "random", config={"model": {"knobs": {"weights": "/mnt/two.npz"}}})
+    (setting,) = settings(find_runs([tmp_path]))
+    assert setting.values == ("one.npz", "two.npz")
+    write_run(tmp_path / "c", "clue", config={"model": {"knobs": {"weights": "/mnt/other/one.npz"}}})
+    assert settings(find_runs([tmp_path]))[0].values == ("one.npz", "two.npz", "one.npz")
+
+
+@pytest.mark.usefixtures("blank")
+def test_a_page_that_is_passed_on_names_no_folder_of_the_machine(tmp_path: Path) -> None:
+    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "C:\\ann\\web")
+    of_folders(tmp_path / "b", "random", "/home/ann/photos", "~/ann/sketch")
+    for paths in ([tmp_path], [tmp_path / "a"]):
+        text = page_of(find_runs(paths), tmp_path / "page.html").read_text(encoding="utf-8")
+        assert "photos" in text
+        assert not any(folder in text for folder in ("/ann/", "home/ann", "ann\\\\web"))
+
+
+@pytest.mark.usefixtures("blank")
+def test_runs_of_several_tasks_name_theirs(tmp_path: Path) -> None:
+    of_folders(tmp_path / "a", "duc", "/x/photos", "/x/web-shop")
+    of_folders(tmp_path / "b", "random", "/x/photos", "/x/sketch")
+    text = page_of(find_runs([tmp_path]), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "duc on photos-web-shop, seed 0</h2>" in text
+    assert ">random on photos→sketch, seed 0</a>" in text  # in the contents
+    _, head, *lines = text[text.index('class="every-run"') :].split("<tr>")[:4]
+    assert "Task" in head
+    assert [re.findall(r"<td>(.*?)</td>", line)[1] for line in lines] == ["photos-web-shop", "photos→sketch"]
+    alone = page_of(find_runs([tmp_path / "a", tmp_path / "a"]), tmp_path / "page.html").read_text("utf-8")
+    assert ">duc, seed 0</h2>" in re.sub(r"<svg.*?</svg>\s*", "", alone, flags=re.S)
+
+
 def test_cautions_name_mixed_settings_repeated_seeds_and_other_data(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", "duc", 0, config={"train": {"lr": 0.1}, "objective": {"name": "duc"}})
     b = write_run(tmp_path / "b", "duc", 0, config={"train": {"lr": 0.2}, "objective": {"name": "duc"}})
@@ -355,25 +408,31 @@ def written(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[Repo
     return result, result.page.read_text(encoding="utf-8")
 
 
-def test_report_writes_its_four_files(tmp_path: Path) -> None:
-    result, _ = written(tmp_path, {"duc": [0.7, 0.8], "random": [0.6]})
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == sorted(FILES)
+@pytest.fixture(scope="module")
+def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
+    """The report of three runs, and its page."""
+    return written(tmp_path_factory.mktemp("three"), {"duc": [0.7, 0.8], "random": [0.6]})
+
+
+def test_report_writes_its_four_files(three: tuple[Report, str]) -> None:
+    result, _ = three
+    assert sorted(path.name for path in result.folder.iterdir()) == sorted(FILES)
     assert json.loads(result.summary_json.read_text()) == list(result.summary)
     assert [run.method for run in result.runs] == ["duc", "duc", "random"]
 
 
-def test_the_page_needs_nothing_from_outside(tmp_path: Path) -> None:
-    _, text = written(tmp_path, {"duc": [0.7, 0.8], "random": [0.6]})
+def test_the_page_needs_nothing_from_outside(three: tuple[Report, str]) -> None:
+    result, text = three
     tags = Tags(text)
     assert not {"script", "link", "iframe", "img"} & set(tags.names)
     assert all(link.startswith("#") for link in tags.links)
     assert "http" not in text
     assert "@import" not in text
-    assert str(tmp_path) not in text
+    assert str(result.folder.parent) not in text
 
 
-def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
-    _, text = written(tmp_path, {"duc": [0.7, 0.8], "random": [0.6], "spread": [0.9, 0.8]})
+def test_ids_are_unique_and_references_meet_them(three: tuple[Report, str]) -> None:
+    _, text = three
     tags = Tags(text)
     assert len(tags.ids) == len(set(tags.ids))
     references = {link[1:] for link in tags.links} | set(re.findall(r"url\(#([^)]*)\)", text))
@@ -381,8 +440,8 @@ def test_ids_are_unique_and_references_meet_them(tmp_path: Path) -> None:
     assert references <= set(tags.ids)
 
 
-def test_the_page_shows_table_figures_and_runs(tmp_path: Path) -> None:
-    _, text = written(tmp_path, {"duc": [0.7, 0.8], "random": [0.6]})
+def test_the_page_shows_table_figures_and_runs(three: tuple[Report, str]) -> None:
+    _, text = three
     assert "75.00 ± 7.07" in text
     overview, chapters = text.split("Run by run</h2>")
     assert overview.count('role="img"') == 2 + 2 + 2
@@ -391,29 +450,33 @@ def test_the_page_shows_table_figures_and_runs(tmp_path: Path) -> None:
     assert "prefers-color-scheme: dark" in text
 
 
-def test_a_second_report_has_the_same_bytes(tmp_path: Path) -> None:
-    result, _ = written(tmp_path, {"duc": [0.7, 0.8], "random": [0.6]})
-    again = report([tmp_path / "runs"], tmp_path / "elsewhere")
+def test_a_second_report_has_the_same_bytes(three: tuple[Report, str], tmp_path: Path) -> None:
+    result, _ = three
+    again = report([run.folder for run in result.runs], tmp_path / "elsewhere")
     for name in FILES:
         assert (result.folder / name).read_bytes() == (again.folder / name).read_bytes()
 
 
-@pytest.mark.parametrize(
-    "name", ["<script>alert(1)</script>", '" onload="x', "$x_1$ | 'a' & b", "方法", "_x"]
-)
-def test_a_hostile_name_stays_text(tmp_path: Path, name: str) -> None:
-    for method, root in ((name, "runs"), ("plain", "others")):
-        write_run(tmp_path / root / "a", method)
-        write_run(tmp_path / root / "b", method, 1, [0.4, 0.6])
-    result = report([tmp_path / "runs"], tmp_path / "out", title=name)
+HOSTILE = ("<script>alert(1)</script>", '" onload="x', "$x_1$ | 'a' & b", "方法", "_x")
+
+
+def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ducats.report.chapter.MOST", len(HOSTILE))  # a chapter of each
+    for place, name in enumerate(HOSTILE):
+        for method, root in ((name, "runs"), (f"plain-{place}", "others")):
+            write_run(tmp_path / root / str(place), method)
+    result = report([tmp_path / "runs"], tmp_path / "out", title=" ".join(HOSTILE))
     clean = report([tmp_path / "others"], tmp_path / "clean")
     tags, clean_tags = (Tags(r.page.read_text(encoding="utf-8")) for r in (result, clean))
     assert tags.names == clean_tags.names
+    assert tags.names.count("details") > len(HOSTILE)
     assert "script" not in tags.names
     assert "<script" not in result.table_markdown.read_text(encoding="utf-8")
-    assert json.loads(result.summary_json.read_text(encoding="utf-8"))[0]["method"] == name
+    told = json.loads(result.summary_json.read_text(encoding="utf-8"))
+    assert [row["method"] for row in told] == list(HOSTILE)
 
 
+@pytest.mark.usefixtures("blank")
 def test_runs_without_a_test_set_give_a_page_without_claims(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", accuracies=[None, None])
     begun = write_run(tmp_path / "runs" / "b", seed=1, accuracies=[], finished=False)
@@ -476,6 +539,7 @@ def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
     return folder
 
 
+@pytest.mark.usefixtures("blank")
 def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -> None:
     made = [measured(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
     sentence = "Measured on 60 to 61 target images without those bought so far."
@@ -485,6 +549,7 @@ def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -
     assert "different kinds of images" not in result.page.read_text()
 
 
+@pytest.mark.usefixtures("blank")
 def test_methods_that_left_different_images_are_not_quite_comparable(tmp_path: Path) -> None:
     one = measured(tmp_path / "a", "unlabelled", 60, method="duc")
     two = measured(tmp_path / "b", "unlabelled", 60, method="random")
@@ -494,6 +559,7 @@ def test_methods_that_left_different_images_are_not_quite_comparable(tmp_path: P
     assert "easy ones" not in report([one], tmp_path / "alone").page.read_text()
 
 
+@pytest.mark.usefixtures("blank")
 def test_runs_measured_on_different_images_are_not_comparable(tmp_path: Path) -> None:
     one = measured(tmp_path / "a", "target", 80, method="duc")
     two = measured(tmp_path / "b", "held_out", 20, method="random")

@@ -245,11 +245,13 @@ def test_facts_are_gain_per_label_with_bands_and_minutes_of_people() -> None:
     assert facts["Accuracy after"].value == "70.00%"
     assert facts["Labels"].value == "10"
     assert facts["Minutes of people"].value == "1.5"
-    assert facts["Gain per label, points"].value == "+2"
-    assert facts["Gain over random per label, points"].value == "+1"
+    assert facts["Gain per label, points"].value == "+2.0"
+    assert facts["Gain over random per label, points"].value == "+1.0"
     assert facts["Gain over random per label, points"].about.startswith("95%: +")
     streets = worth(run([0.4, 0.5], pixels=True, per_round=2000), []).facts
-    assert [fact.value for fact in streets if fact.name == "Gain per 1,000 labelled pixels, points"] == ["+5"]
+    assert [fact.value for fact in streets if fact.name == "Gain per 1,000 labelled pixels, points"] == [
+        "+5.0"
+    ]
 
 
 def test_measuring_on_what_was_bought_is_said() -> None:

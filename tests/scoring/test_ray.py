@@ -151,7 +151,11 @@ def test_both_nodes_work_and_keep_half_of_their_cpus(home: Path, cluster: Any) -
 
     with held(home, "halves") as workers:
         assert workers.keys() == {node["NodeID"] for node in ray.nodes()}
-        assert (ray.cluster_resources()["CPU"], ray.available_resources()["CPU"]) == (4, 2)
+        assert ray.cluster_resources()["CPU"] == 4
+        until = time.monotonic() + 20.0  # what is free is told a moment later
+        while ray.available_resources()["CPU"] != 2 and time.monotonic() < until:
+            time.sleep(0.1)
+        assert ray.available_resources()["CPU"] == 2
         crew = Crew(platform.node)  # somebody else's: there is room for it beside
         assert crew.room() == 2
         addresses = [crew.begin(number) for number in range(2)]

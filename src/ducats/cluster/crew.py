@@ -6,6 +6,7 @@ node always has room for what Ray itself, or somebody else, must do there.
 """
 
 import math
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 from ducats.cluster.joining import import_ray
 
 TRIES = 3  # of a piece that is lost each time: it may be what kills its worker
+AWAY = 120.0  # seconds in which Ray may still list a node that is gone
 
 
 class Lost(Exception):  # noqa: N818 - what happened, not what is wrong
@@ -67,6 +69,7 @@ class Crew:
         self._cpus, self._gpus, self._most = cpus, gpus, most
         self._running: dict[Any, _Piece] = {}
         self._lost: list[_Piece] = []
+        self._away: dict[str, float] = {}  # nodes that took a piece with them, and until when they get none
 
     def room(self) -> int:
         """How many more pieces can begin."""
@@ -106,6 +109,8 @@ class Crew:
         except errors.RayTaskError as error:
             return Ended(piece.name, None, error.cause if isinstance(error.cause, Exception) else error)
         except errors.RayError as error:
+            if isinstance(error, (errors.NodeDiedError, errors.TaskUnschedulableError)):
+                self._away[piece.node] = time.monotonic() + AWAY
             if piece.tries < TRIES:
                 self._lost.append(piece)
                 return None
@@ -136,7 +141,7 @@ class Crew:
         """Free places on each node that is there."""
         found = {}
         for node in self._ray.nodes():
-            if node["Alive"]:
+            if node["Alive"] and time.monotonic() >= self._away.get(node["NodeID"], 0.0):
                 count, place = places(node["Resources"], cpus=self._cpus, gpus=self._gpus)
                 taken = sum(piece.node == node["NodeID"] for piece in self._running.values())
                 if count:
@@ -167,7 +172,7 @@ def places(resources: Mapping[str, float], *, cpus: float | None, gpus: bool) ->
     >>> places({"CPU": 9}, cpus=2, gpus=False), places({"CPU": 1}, cpus=2, gpus=False)
     ((2, Place(cpus=2, gpus=0)), (1, Place(cpus=0.5, gpus=0)))
     >>> places({"CPU": 64, "GPU": 8}, cpus=None, gpus=True)
-    (8, Place(cpus=4.0, gpus=1))
+    (8, Place(cpus=4, gpus=1))
     """
     half = resources.get("CPU", 0.0) / 2
     if half == 0:

@@ -322,8 +322,8 @@ class Config(Strict):
             raise ValueError("ask.growth is for images: pixels are bought in equal rounds, ask.growth=1")
         if self.train.together != "apart" and self.task.name == "segmentation":
             raise ValueError(
-                "train.together is for images: of segmentation, what is bought and what is not lie in one "
-                "image already, train.together=apart"
+                "train.together is for images, not pixels: what is bought and what is not lie in one image "
+                "already; choose train.together=apart (methods/ducats-seg is methods/ducats without it)"
             )
         if self.ask.growth != 1 and self.ask.rounding == "ceil_per_round":
             raise ValueError("ask.growth needs ask.rounding=nearest_total: rounds that grow are not equal")

@@ -47,7 +47,7 @@ def prepare(
             those = ", ".join(other for other, entry in NAMES.items() if option in entry.takes)
             raise UserError(f"`ducats figure {name}` takes no --{option.removesuffix('s')}: {those} do")
     if not runs:
-        raise UserError(f"`ducats figure {name}` wants {NAMES[name].wants}: name run folders")
+        raise UserError(f"name run folders: `ducats figure {name}` wants {NAMES[name].wants}")
     from ducats.figures.drawing import Asked
     from ducats.figures.table import FIGURES
     from ducats.snapshots import read_sound

@@ -53,17 +53,22 @@ NAMES: dict[str, Entry] = {
         "runs that differ in ask.budget",
         thoughts=False,
     ),
-    "histogram": Entry("labels of the picks by class and round, beside the model's guesses", "one run"),
+    "histogram": Entry(
+        "labels of the picks by class and round, beside the model's guesses (figure 6)", "one run"
+    ),
     "gallery": Entry(
-        "the first ten picks of each round, with guess, label and both uncertainties",
+        "the first ten picks of each round, with guess, label and both uncertainties (figure 6)",
         "one run about images",
         ("round",),
     ),
     "pixels": Entry(
-        "picked pixels over images, round by round", "one run about pixels", ("images",), thoughts=False
+        "picked pixels over images, round by round (figure 7)",
+        "one run about pixels",
+        ("images",),
+        thoughts=False,
     ),
     "tsne": Entry(
-        "t-SNE of source and target features at the end, with what was bought",
+        "t-SNE of source and target features at the end, with what was bought (figure 8)",
         "one run or more, a panel each: with and without L_Udis",
     ),
     "uncertainties": Entry(

@@ -124,6 +124,8 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
     )
     rows = named(run, found, asked.images) if asked.images else telling(found, pictured)
     sizes = snapshots.sizes(run.folder) if of_pixels(run) else None
+    alphas = [np.exp(found.log_alpha[row].astype(np.float64)) for row in rows]
+    sharp = [is_sharp(alpha) for alpha in alphas]
     columns = min(len(rows), 4)
     lines = -(-len(rows) // columns)
 
@@ -131,18 +133,17 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
         grid = figure.subplots(lines, columns, squeeze=False).ravel()
         for axes in grid[len(rows) :]:
             axes.set_visible(False)
-        for axes, row in zip(grid, rows, strict=False):
+        for axes, row, alpha, dot in zip(grid, rows, alphas, sharp, strict=False):
             image = int(found.image[row])
-            _triangle(axes, found, row, run)
+            _triangle(axes, alpha, [class_name(run, label) for label in found.top[row].tolist()], dot=dot)
             key = keys[image] if image < len(keys) else f"image {image}"
             axes.set_title(tail(key) + _pixel(found, row, sizes), fontsize=9)
             axes.text(0.5, -0.18, _numbers(found, row), ha="center", va="top", fontsize=8)
             if files.get(image) is not None:
                 show(axes.inset_axes((0.0, 0.62, 0.3, 0.36)), files[image])
-        sharp = any(is_sharp(np.exp(found.log_alpha[row].astype(np.float64))) for row in rows)
         figure.supxlabel(
             "colour: density, down to 1/1000 of its highest; ring: expected probability"
-            + ("; dot: a density too sharp to draw" if sharp else ""),
+            + ("; dot: a density too sharp to draw" if any(sharp) else ""),
             fontsize=8,
         )
 
@@ -172,8 +173,7 @@ def _numbers(found: Snapshot, row: int) -> str:
     )
 
 
-def _triangle(axes: Axes, found: Snapshot, row: int, run: RunLike) -> None:
-    alpha = np.exp(found.log_alpha[row].astype(np.float64))
+def _triangle(axes: Axes, alpha: Array, names: Sequence[str], *, dot: bool) -> None:
     below = on_a_grid(alpha)
     viridis = colormaps["viridis"]
     colours = viridis(np.clip(1 + below / DEPTH, 0, 1))
@@ -182,12 +182,12 @@ def _triangle(axes: Axes, found: Snapshot, row: int, run: RunLike) -> None:
     outline = np.vstack([CORNERS, CORNERS[:1]])
     axes.plot(outline[:, 0], outline[:, 1], color=INK, linewidth=1)
     mean = (alpha / alpha.sum()) @ CORNERS
-    if is_sharp(alpha):
+    if dot:
         axes.plot(*mean, "o", color=viridis(1.0), markersize=4)
     for colour, width in (("white", 3.0), ("black", 1.2)):  # to be seen on any ground
         axes.plot(*mean, "o", mfc="none", mec=colour, markersize=7, markeredgewidth=width)
-    for corner, label, side in zip(CORNERS, found.top[row].tolist(), ("top", "top", "bottom"), strict=True):
+    for corner, name, side in zip(CORNERS, names, ("top", "top", "bottom"), strict=True):
         y = corner[1] + (-0.03 if side == "top" else 0.03)
-        axes.text(corner[0], y, tail(class_name(run, label), 12), ha="center", va=side, fontsize=9)
+        axes.text(corner[0], y, tail(name, 12), ha="center", va=side, fontsize=9)
     axes.set(xlim=(-0.12, 1.12), ylim=(-0.55, 1.0), aspect="equal")
     axes.axis("off")

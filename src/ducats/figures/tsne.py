@@ -12,6 +12,7 @@ from ducats.figures.points import PICKED, SOURCE, TARGET, Array, from_source, ri
 from ducats.figures.runs import RunLike, Runs, snapshots_of, when
 
 MOST = 1500  # points that are laid out
+PANELS = 9  # runs beside each other: each takes seconds
 STEPS = 500  # the layout hardly moves after that
 NEIGHBOURS = 10
 
@@ -63,6 +64,10 @@ def _embedded(features: Array) -> Array:
 
 def tsne(runs: Runs, asked: Asked) -> Drawing:
     """A panel per run, with the share of source among each target sample's neighbours."""
+    if len(runs) > PANELS:
+        raise UserError(
+            f"`ducats figure tsne` shows a panel for each run, at most {PANELS}, not {len(runs)}: name fewer"
+        )
     laid = [lay(run, asked.points or MOST) for run in runs]
 
     def draw(figure: Figure) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ducats.figures.settings import without_folders
 from ducats.report.read import Run
 
 Column = tuple[str, str]  # a data set and a task
@@ -25,7 +26,7 @@ def column_of(config: Mapping[str, Any]) -> Column:
     if isinstance(knobs.get("task"), str):
         return name, knobs["task"]
     ends = [knobs.get(end) for end in FOLDERS.get(name, ())]
-    return name, "-".join(Path(end).stem for end in ends if isinstance(end, str))
+    return name, "-".join(Path(without_folders(end)).stem for end in ends if isinstance(end, str))
 
 
 def task_of(run: Run) -> str:
