@@ -71,6 +71,7 @@ def table() -> list[Row]:
     rows += [Row(method, None) for method in ("mrkld", "seg-uncertainty", "tpld", "proda")]
     rows += [Row(method) for method in ("eada-seg", "aada-seg", "mada")]
     rows += [Row(method, "40/image") for method in ("duc-random", "spread", "ducats-seg")]
+    rows += [Row(method, "40/image", 1) for method in ("random", "duc", "duc-random", "ducats-seg")]
     return rows
 
 

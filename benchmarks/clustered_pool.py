@@ -1,7 +1,7 @@
 """A drawn pool with the structure of real features: classes of several modes, near-twins, outliers, a shift.
 
-The model is a linear classifier fitted to a source without some of each class's modes, so what it is unsure
-of is where the domains differ. Few directions carry the noise, as in what a trained network sees.
+The model is a linear classifier fitted to a source without some of each class's modes, so what it is
+unsure of is where the domains differ. Few directions carry the noise, as in what a trained network sees.
 """
 
 from dataclasses import dataclass

@@ -1,11 +1,16 @@
 """Scale of queries: seconds and memory of one round of picking, as the pool grows.
 
-    python benchmarks/queries.py --rows 10000 100000 1000000 [--only NAME ...] [--features 256] [--classes 65]
-        [--budget 0.01 --most 5000] [--limit 600] [--out FILE]
+    python benchmarks/queries.py --rows 10000 100000 1000000 [--only NAME[:KNOB=VALUE,...] ...]
+        [--features 256] [--classes 65] [--budget 0.01 --most 5000] [--limit 600] [--out FILE]
+    python benchmarks/queries.py --rows 10000000 --disk FOLDER [--memory 8] ...
 
 Rows are images: columns are drawn, and only those that a query reads. Each cell is a fresh process, so that
 its peak of memory is its own; the peak is counted above what the table itself holds. Prints a Markdown table
-with the growth between sizes, n to the power of; one over the limit of time is killed, and said to be.
+with the growth between sizes, n to the power of; one over the limit of time is killed, and said to be, and so
+is one over the limit of memory.
+
+With --disk, log alpha and features lie in a folder in half precision (640 MB for a million rows), are read
+when a query looks at them, and are removed in the end. Single numbers per row are in memory as ever.
 """
 
 import argparse
@@ -13,24 +18,27 @@ import json
 import math
 import platform
 import resource
+import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
+from stored_columns import store, stored
 from torch import Tensor
 
 from ducats.criteria import columns_of
 from ducats.errors import UserError
-from ducats.queries import QUERIES
+from ducats.queries import QUERIES, Strategy
 from ducats.randomness import fork
-from ducats.rows import Rows, Slate, ask
+from ducats.rows import Deferred, Rows, Slate, ask
 
 IMAGES = [name for name, strategy in QUERIES.items() if not strategy.of_pixels]
+WIDE = ("z", "features")  # columns that may lie on disk
 MEMBERS = 5  # of a committee
 SOURCE = 10_000  # images of the source, where a query reads them
 AT_ONCE = 1000  # rows that are drawn at a time, so that no peak of drawing hides one of picking
@@ -43,17 +51,21 @@ def main() -> None:
         child(options)
         return
     cells = []
-    for name in options.only or IMAGES:
-        for rows in options.rows:
+    for rows in options.rows:
+        if options.disk:
+            store(options.disk, rows, (pick(some, WIDE) for some in drawn_columns(WIDE, rows, 0, options)))
+        for name in options.only or IMAGES:
             cells.append({"query": name, "rows": rows, **measure(name, rows, options)})
             print(f"{name} of {rows}: {shown(cells[-1])}", file=sys.stderr, flush=True)
+    if options.disk:
+        shutil.rmtree(options.disk)
     print(table(cells, options.rows))
     if options.out:
         about = {
             "machine": platform.processor() or platform.machine(),
             "threads": torch.get_num_threads(),
             "torch": torch.__version__,
-            **{k: getattr(options, k) for k in ("features", "classes", "budget", "most", "limit")},
+            **{k: getattr(options, k) for k in ("features", "classes", "budget", "most", "limit", "memory")},
         }
         options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1), encoding="utf-8")
 
@@ -62,22 +74,49 @@ def parse() -> argparse.Namespace:
     """What to measure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--only", nargs="+", choices=IMAGES, help="these queries; else all that know images")
+    parser.add_argument("--only", nargs="+", type=known, help="these queries; else all that know images")
     parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--classes", type=int, default=65)
     parser.add_argument("--budget", type=float, default=0.01, help="share of the rows that is picked")
     parser.add_argument("--most", type=int, default=5000, help="picks")
     parser.add_argument("--limit", type=float, default=600.0, help="seconds of a cell")
+    parser.add_argument("--memory", type=float, default=8.0, help="gigabytes of a cell, above the table")
+    parser.add_argument("--disk", type=Path, help="a folder that is not there yet, for wide columns")
     parser.add_argument("--out", type=Path, help="write JSON there")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
-    return parser.parse_args()
+    options = parser.parse_args()
+    if options.disk and options.disk.exists() and not options.child:
+        parser.error(f"{options.disk} is there already")
+    return options
+
+
+def known(text: str) -> str:
+    """A query's name, knobs behind it."""
+    if text.partition(":")[0] not in IMAGES:
+        raise argparse.ArgumentTypeError(f"no query {text}; there are: {', '.join(IMAGES)}")
+    return text
+
+
+def strategy_of(text: str) -> Strategy:
+    """A query with its knobs: ``clue``, ``clue:among=1000000,chosen=drawn``."""
+    name, _, given = text.partition(":")
+    knobs = dict[str, Any]()
+    for one in given.split(",") if given else []:
+        key, _, value = one.partition("=")
+        try:
+            knobs[key] = json.loads(value)
+        except json.JSONDecodeError:
+            knobs[key] = value
+    return QUERIES[name].bound(knobs)
 
 
 def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]:
     """One cell, in a process of its own."""
     command = [sys.executable, __file__, "--child", "--only", name, "--rows", str(rows)]
-    for key in ("features", "classes", "budget", "most"):
+    for key in ("features", "classes", "budget", "most", "memory"):
         command += [f"--{key}", str(getattr(options, key))]
+    if options.disk:
+        command += ["--disk", str(options.disk)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         process.stdout.readline()  # the table is built, and the clock starts
@@ -100,22 +139,33 @@ def child(options: argparse.Namespace) -> None:
     slate = drawn(name, rows, budget, options)
     held = peak()
     print("built", flush=True)
-    start = time.perf_counter()
+    limit(options.memory)
+    start, worked = time.perf_counter(), time.process_time()
     try:
         with torch.no_grad():
-            ask(QUERIES[name].query, slate)
+            ask(strategy_of(name).query, slate)
     except UserError as error:
         print(json.dumps({"refused": str(error)}))
         return
-    seconds = time.perf_counter() - start
-    print(json.dumps({"budget": budget, "seconds": seconds, "mb": peak() - held, "table_mb": held}))
+    except (MemoryError, RuntimeError) as error:
+        if isinstance(error, RuntimeError) and "allocate" not in str(error):
+            raise
+        print(json.dumps({"over_memory": options.memory}))
+        return
+    seconds, cpu = time.perf_counter() - start, time.process_time() - worked
+    said = {"budget": budget, "seconds": seconds, "cpu": cpu, "mb": peak() - held, "table_mb": held}
+    print(json.dumps(said))
 
 
 def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Slate:
     """A slate of drawn rows, as many labelled ones as are to be picked, and a source if it is read."""
-    strategy = QUERIES[name]
+    strategy = strategy_of(name)
     candidates, labelled, source = (
-        Rows(torch.arange(count), torch.zeros(count, dtype=torch.long), columns(needs, count, part, options))
+        Rows(
+            torch.arange(count),
+            torch.zeros(count, dtype=torch.long),
+            columns(needs, count, part, options, options.disk if part == 0 else None),
+        )
         for part, (count, needs) in enumerate(
             ((rows, strategy.needs), (budget, strategy.needs), (SOURCE, strategy.source))
         )
@@ -131,9 +181,32 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Sla
     )
 
 
-def columns(needs: Sequence[str], count: int, part: int, options: argparse.Namespace) -> dict[str, Tensor]:
-    """Columns of rows that lie around one centre per class, with noise as wide as the centres are apart."""
-    filled: dict[str, Tensor] = {}
+def columns(
+    needs: Sequence[str], count: int, part: int, options: argparse.Namespace, disk: Path | None
+) -> dict[str, Tensor | Deferred]:
+    """Columns of drawn rows, wide ones from the disk if they are there."""
+    wide = {} if disk is None else pick(stored(disk), needs)
+    narrow = [name for name in needs if name not in wide]
+    filled = dict[str, Tensor]()
+    for start, some in enumerate(drawn_columns(narrow, count, part, options) if narrow else ()):
+        for key, column in some.items():
+            whole = filled.setdefault(key, column.new_empty(count, *column.shape[1:]))
+            whole[start * AT_ONCE : start * AT_ONCE + len(column)] = column
+    return {**filled, **wide}
+
+
+T = TypeVar("T")
+
+
+def pick(columns: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
+    """Those columns of some that are named."""
+    return {name: column for name, column in columns.items() if name in names}
+
+
+def drawn_columns(
+    needs: Sequence[str], count: int, part: int, options: argparse.Namespace
+) -> Iterator[dict[str, Tensor]]:
+    """Columns of some rows at a time: around one centre per class, with noise as wide as these are apart."""
     centres = torch.randn(options.classes, options.features, generator=fork(0, "centres"))
     for start in range(0, count, AT_ONCE):
         generator, some = fork(0, "rows", part, start), min(AT_ONCE, count - start)
@@ -148,10 +221,16 @@ def columns(needs: Sequence[str], count: int, part: int, options: argparse.Names
         if "committee" in needs:
             doubt = torch.randn(some, MEMBERS, options.classes, generator=generator)
             told["committee"] = doubt.add_(z[:, None]).softmax(2)
-        for key, column in columns_of(z, features, needs, told).items():
-            whole = filled.setdefault(key, column.new_empty(count, *column.shape[1:]))
-            whole[start : start + some] = column
-    return filled
+        yield columns_of(z, features, needs, told)
+
+
+def limit(gigabytes: float) -> None:
+    """Let this process ask for so much more memory and no more, where the system can tell how much it has."""
+    told = Path("/proc/self/statm")
+    if told.exists():
+        has = int(told.read_text(encoding="utf-8").split()[5]) * resource.getpagesize()
+        most = has + int(gigabytes * 2**30)
+        resource.setrlimit(resource.RLIMIT_DATA, (most, most))
 
 
 def peak() -> float:
@@ -164,6 +243,8 @@ def shown(cell: dict[str, Any]) -> str:
     """A cell, for a table."""
     if "over" in cell:
         return f"over {cell['over']:g} s"
+    if "over_memory" in cell:
+        return f"over {cell['over_memory']:g} GB"
     if "refused" in cell:
         return f"refused: {cell['refused']}"
     if "failed" in cell:

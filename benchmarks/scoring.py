@@ -1,7 +1,7 @@
 """Throughput of `ducats score`: images a second from files on disk to picks, in one process and in several.
 
     python benchmarks/scoring.py [--networks small resnet18 resnet50] [--processes 1 2] [--images 512]
-        [--batch 32] [--device auto] [--shards] [--out FILE]
+        [--batch 32] [--device auto] [--precision 32-true] [--shards] [--out FILE]
 
 JPEGs of 500 x 375 are drawn into a temporary folder, and a run with random weights beside it. Small: a CNN on
 images of 32 x 32, mostly decoding; the others look at 224 x 224, cut out of 256 x 256. Three rates are told:
@@ -32,6 +32,7 @@ from ducats.rundir import RunDir
 CLASSES = 65
 SHAPE = (500, 375)
 EACH = 64  # images of a shard
+DISTINCT = 512  # pictures; then they come again
 
 
 def main() -> None:
@@ -41,7 +42,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         pool = draw(Path(folder), options.images, shards=options.shards)
         for network in options.networks:
-            run = make_run(Path(folder) / network, network, options.batch)
+            run = make_run(Path(folder) / network, network, options.batch, options.precision)
             for processes in options.processes:
                 out = Path(folder) / f"{network}-{processes}"
                 cells.append(measure(run, pool, out, network, processes, options.device))
@@ -50,7 +51,7 @@ def main() -> None:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         about = {"machine": platform.processor() or platform.machine(), "gpu": gpu, "cores": os.cpu_count()}
         about |= {"torch": torch.__version__, "images": options.images, "batch": options.batch}
-        about |= {"device": options.device, "shards": options.shards}
+        about |= {"device": options.device, "precision": options.precision, "shards": options.shards}
         options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
 
 
@@ -62,6 +63,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--precision", default="32-true", help="the run's engine.precision")
     parser.add_argument("--shards", action="store_true", help="tar files instead of a folder")
     parser.add_argument("--out", type=Path, help="write JSON there")
     return parser.parse_args()
@@ -72,14 +74,16 @@ def draw(folder: Path, count: int, *, shards: bool) -> Path:
     pool = folder / "pool"
     pool.mkdir()
     random = np.random.default_rng(0)
+    pictures = list[bytes]()
+    for _ in range(min(count, DISTINCT)):
+        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), np.uint8)).resize(SHAPE)
+        fine = np.asarray(coarse, np.int16) + random.integers(-12, 13, (SHAPE[1], SHAPE[0], 1))
+        file = io.BytesIO()
+        Image.fromarray(fine.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
+        pictures.append(file.getvalue())
     for start in range(0, count, EACH):
-        members = {}
-        for number in range(start, min(start + EACH, count)):
-            coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), np.uint8)).resize(SHAPE)
-            fine = np.asarray(coarse, np.int16) + random.integers(-12, 13, (SHAPE[1], SHAPE[0], 1))
-            file = io.BytesIO()
-            Image.fromarray(fine.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
-            members[f"{number:07d}.jpg"] = file.getvalue()
+        stop = min(start + EACH, count)
+        members = {f"{number:07d}.jpg": pictures[number % len(pictures)] for number in range(start, stop)}
         if not shards:
             for name, data in members.items():
                 (pool / name).write_bytes(data)
@@ -92,9 +96,9 @@ def draw(folder: Path, count: int, *, shards: bool) -> Path:
     return pool
 
 
-def make_run(folder: Path, network: str, batch: int) -> Path:
+def make_run(folder: Path, network: str, batch: int, precision: str = "32-true") -> Path:
     """A folder as a finished run leaves it, of a model that learnt nothing."""
-    settings = ["data.name=toy", f"engine.scoring_batch={batch}"]
+    settings = ["data.name=toy", f"engine.scoring_batch={batch}", f"engine.precision={precision}"]
     if network == "small":
         settings += ["model.name=small_cnn", "views.test={crop: none}"]
     else:

@@ -8,9 +8,11 @@ from typing import Any
 
 import torch
 
+from ducats.criteria import WHOLE
 from ducats.data.streets import streets
 from ducats.data.views import View
 from ducats.domain import UNLABELLED
+from ducats.engine.beside import accompany
 from ducats.engine.evaluate import evaluate_maps
 from ducats.engine.pick import image_table, pick
 from ducats.engine.processes import make_fabric
@@ -19,12 +21,21 @@ from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
 from ducats.metrics import compute
 from ducats.models import Evidential, small_fcn
+from ducats.objectives import Training, softmax
 from ducats.queries import QUERIES, Strategy
 from ducats.randomness import fork, global_seed
 from ducats.rows import Slate
 from ducats.units import Unit
 
-UNITS = {"random": "pixel", "duc": "pixel", "ripu_points": "pixel", "ripu": "region", "margin": "region"}
+# Every query that chooses pixels of an image: those that need the source, whole maps or a committee choose
+# images.
+OF_PIXELS = [
+    name
+    for name, strategy in QUERIES.items()
+    if not strategy.source and not any(need in (*WHOLE, "committee") for need in strategy.needs)
+]
+OF_REGIONS = ("ripu", "margin", "least_confident", "las")  # each unit has some
+OF_IMAGES = ("random", "duc", "spread", "ripu")
 
 
 def broken(slate: Slate) -> torch.Tensor:
@@ -47,7 +58,10 @@ def main(processes: int, count: int, out: Path) -> None:
     fabric.launch()
     shift = streets(source=1, pool=count, test=count, height=16, width=32)
     with global_seed(0, "model"):
-        model = fabric.setup(Evidential(small_fcn(classes=len(shift.classes), channels=3, width=8)))
+        bare = Evidential(small_fcn(classes=len(shift.classes), channels=3, width=8))
+    model = fabric.setup(bare)
+    features = bare(torch.zeros(1, 3, 16, 32)).features
+    assert features is not None
     maps = torch.full((count, 16, 32), UNLABELLED, dtype=torch.int8)
     maps[:, 3:5] = 1
     how: dict[str, Any] = {
@@ -59,10 +73,28 @@ def main(processes: int, count: int, out: Path) -> None:
         "fabric": fabric,
     }
     found: dict[str, object] = {}
-    for name, unit in UNITS.items():
+    for name in OF_PIXELS:
+        strategy, unit = QUERIES[name], "region" if name in OF_REGIONS else "pixel"
         task = Task(unit=Unit(unit))  # type: ignore[arg-type]
+        beside = accompany(
+            bare,
+            Training(softmax),
+            strategy,
+            classes=len(shift.classes),
+            features=features.shape[1],
+            pool=count,
+            pixels=True,
+            seed=0,
+        )
         picks = pick(
-            model, shift.pool, QUERIES[name], task=task, budget=[20 + i for i in range(count)], **how
+            model,
+            shift.pool,
+            strategy,
+            task=task,
+            budget=[20 + i for i in range(count)],
+            tell=beside.tell,
+            head=beside.head() if strategy.head else None,
+            **how,
         )
         # Every unit of one pixel is as good as none said.
         found[name] = [
@@ -73,7 +105,7 @@ def main(processes: int, count: int, out: Path) -> None:
             ]
             for image, one in picks
         ]
-    for name in ("random", "duc", "spread", "ripu"):
+    for name in OF_IMAGES:
         rows = image_table(model, shift.pool, QUERIES[name], task=Task(unit=Unit("image")), **how)
         request = choose(QUERIES[name], rows, torch.full((count,), UNLABELLED), 2, 1, fork(0, "query"))
         found[f"{name} of images"] = request.image.tolist()

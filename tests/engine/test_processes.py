@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 import score_in_processes
 
 from conftest import QUICK, QUICK_PIXELS, Runner
-from ducats import records
+from ducats import display, records
 from ducats.rundir import RunDir
 from ranks import command, in_ranks, run_in_ranks
 
@@ -115,3 +116,21 @@ def test_what_stops_one_process_stops_all_with_one_message(
     done = run_in_ranks(command(settings, tmp_path / "run", "--devices", "2"), tmp_path / "said")
     assert done.codes == [code, code], done.said
     assert "".join(done.said).count(words) == 1
+
+
+def test_who_is_done_first_is_not_missed(tmp_path: Path) -> None:
+    def linger(rank: int) -> None:
+        genuine = display.stage_table
+
+        def table(*arguments: Any) -> Any:
+            time.sleep(1.0)
+            return genuine(*arguments)
+
+        setattr(display, "stage_table", table)  # noqa: B010 - a stand-in, as monkeypatch would set it
+
+    run = command(
+        (*QUICK, "train.epochs=1", "ask.rounds=0", "ask.after=null"), tmp_path / "run", "--devices", "2"
+    )
+    done = run_in_ranks(run, tmp_path / "said", before=linger)
+    assert done.codes == [0, 0], done.said
+    assert "0 labels spent" in done.said[0]

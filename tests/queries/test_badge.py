@@ -73,6 +73,26 @@ def test_draws_are_by_squared_distance(patience: int, monkeypatch: pytest.Monkey
     assert chisquare(often, np.array(expected) * runs).pvalue > 0.01
 
 
+@pytest.mark.parametrize("patience", [0, 10**9])
+def test_a_row_that_stands_for_several_is_drawn_as_often(
+    patience: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE", patience)
+    z, features = pool(3, 6)
+    squared = cdist(gradients(z, features), gradients(z, features)) ** 2
+    stands_for, runs, often = torch.tensor([1.0, 5.0, 2.0, 1.0, 9.0, 3.0]), 600, Counter[int]()
+    factors = (module._residual(z), features)
+    for seed in range(runs):
+        generator = torch.Generator().manual_seed(seed)
+        seeds = module._Seeds(slate(z, features, 3).candidates, factors, 3, generator, stands_for)
+        seeds.add(0)
+        seeds.add(3)
+        often[seeds.draw()] += 1
+    others = [1, 2, 4, 5]
+    expected = squared[:, [0, 3]].min(1)[others] * stands_for.numpy()[others]
+    assert chisquare([often[row] for row in others], expected / expected.sum() * runs).pvalue > 0.01
+
+
 def test_one_of_each_kind_and_then_any() -> None:
     z = torch.tensor([[1.0, 0.0], [0.3, 0.1], [0.0, 2.0]]).repeat(5, 1)
     features = torch.tensor([[0.1, 2.0], [3.0, 0.7], [0.9, 0.9]]).repeat(5, 1)

@@ -8,16 +8,16 @@ import sys
 from collections.abc import Mapping, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
-from typing import Any
+from xml.etree import ElementTree
 
 import pytest
-import yaml
 from read_pages import blank as blank
+from small_runs import runs_of, stage, write_run
 
 from ducats.errors import UserError
+from ducats.figures import draw
 from ducats.report import (
     Report,
-    Run,
     by_method,
     csv,
     find_runs,
@@ -29,53 +29,10 @@ from ducats.report import (
 )
 from ducats.report import write_page as page_of
 from ducats.report.curves import looks
-from ducats.report.provenance import cautions, environments, settings
+from ducats.report.provenance import cautions
 from ducats.report.tables import Spread, curve, reliability
 
 FILES = ("report.html", "table.md", "table.csv", "summary.json")
-
-
-def stage(number: int, labels: int, accuracy: float | None, ece: float = 0.1) -> dict[str, Any]:
-    record: dict[str, Any] = {"kind": "stage", "stage": number, "epoch": 2 * (number + 1), "labels": labels}
-    if accuracy is not None:
-        record |= {"accuracy": accuracy, "mean_class_accuracy": accuracy - 0.01, "ece": ece}
-        record |= {"nll": 0.5, "brier": 0.2, "aurc": 0.05, "class_accuracy": [accuracy, None]}
-        record["reliability"] = {
-            "upper": [0.5, 1.0],
-            "count": [0, 10],
-            "confidence": [None, 0.9],
-            "accuracy": [None, accuracy],
-        }
-    return record | {"seconds": 10.0 + number}
-
-
-def write_run(
-    folder: Path,
-    method: str = "duc",
-    seed: int = 0,
-    accuracies: Sequence[float | None] = (0.5, 0.7),
-    *,
-    ece: float = 0.1,
-    finished: bool = True,
-    config: Mapping[str, Any] | None = None,
-) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, **(config or {})}))
-    losses = [{"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e}} for e in range(1, 5)]
-    stages = [stage(place, 10 * place, accuracy, ece) for place, accuracy in enumerate(accuracies)]
-    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*losses, *stages]))
-    (folder / "environment.json").write_text(json.dumps({"python": "3.11.7", "versions": {"torch": "2.6.0"}}))
-    if finished:
-        (folder / "model.safetensors").touch()
-    return folder
-
-
-def runs_of(root: Path, accuracies: Mapping[str, Sequence[float]]) -> list[Run]:
-    """One run per accuracy at the last stage; its place is the seed."""
-    for method, values in accuracies.items():
-        for seed, accuracy in enumerate(values):
-            write_run(root / f"{method}-{seed}", method, seed, [0.4, accuracy])
-    return [run for method in accuracies for run in find_runs(sorted(root.glob(f"{method}-[0-9]*")))]
 
 
 # -- reading ---------------------------------------------------------------------------------------------
@@ -295,93 +252,6 @@ def test_without_any_test_result_nothing_is_claimed() -> None:
     assert "cannot be compared" in headline([]).sentence
 
 
-# -- where it came from ----------------------------------------------------------------------------------
-
-
-def test_settings_show_what_methods_do_not_share(tmp_path: Path) -> None:
-    shared = {"train": {"lr": 0.1, "epochs": 3}}
-    write_run(tmp_path / "a", "duc", config=shared | {"query": {"name": "duc", "knobs": {"kappa": 10}}})
-    write_run(tmp_path / "b", "random", config=shared | {"query": {"name": "random", "knobs": {}}})
-    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
-    assert found == {"query.name": ("duc", "random"), "query.knobs.kappa": ("10", "–")}
-
-
-def of_folders(folder: Path, method: str, source: str, target: str, kappa: int = 10) -> Path:
-    data = {"name": "folders", "knobs": {"source": source, "target": target}}
-    return write_run(folder, method, config={"data": data, "query": {"knobs": {"kappa": kappa}}})
-
-
-def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "/home/ann/web")
-    of_folders(tmp_path / "b", "duc", "/home/ann/photos", "/home/ann/sketch")
-    of_folders(tmp_path / "c", "random", "/home/ann/photos", "/home/ann/sketch", kappa=1)
-    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
-    assert found == {"query.knobs.kappa": ("10", "1")}
-    of_folders(tmp_path / "d", "clue", "/home/ann/photos", "/home/ann/film")  # has no task with the others
-    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
-    assert found == {"query.knobs.kappa": ("10", "1", "10")}
-
-
-def test_of_a_folder_its_own_name_is_shown(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", "duc", config={"model": {"knobs": {"weights": "/home/ann/one.npz"}}})
-    write_run(tmp_path / "b", "random", config={"model": {"knobs": {"weights": "/mnt/two.npz"}}})
-    (setting,) = settings(find_runs([tmp_path]))
-    assert setting.values == ("one.npz", "two.npz")
-    write_run(tmp_path / "c", "clue", config={"model": {"knobs": {"weights": "/mnt/other/one.npz"}}})
-    assert settings(find_runs([tmp_path]))[0].values == ("one.npz", "two.npz", "one.npz")
-
-
-@pytest.mark.usefixtures("blank")
-def test_a_page_that_is_passed_on_names_no_folder_of_the_machine(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "C:\\ann\\web")
-    of_folders(tmp_path / "b", "random", "/home/ann/photos", "~/ann/sketch")
-    for paths in ([tmp_path], [tmp_path / "a"]):
-        text = page_of(find_runs(paths), tmp_path / "page.html").read_text(encoding="utf-8")
-        assert "photos" in text
-        assert not any(folder in text for folder in ("/ann/", "home/ann", "ann\\\\web"))
-
-
-@pytest.mark.usefixtures("blank")
-def test_runs_of_several_tasks_name_theirs(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/x/photos", "/x/web-shop")
-    of_folders(tmp_path / "b", "random", "/x/photos", "/x/sketch")
-    text = page_of(find_runs([tmp_path]), tmp_path / "page.html").read_text(encoding="utf-8")
-    assert "duc on photos-web-shop, seed 0</h2>" in text
-    assert ">random on photos→sketch, seed 0</a>" in text  # in the contents
-    _, head, *lines = text[text.index('class="every-run"') :].split("<tr>")[:4]
-    assert "Task" in head
-    assert [re.findall(r"<td>(.*?)</td>", line)[1] for line in lines] == ["photos-web-shop", "photos→sketch"]
-    alone = page_of(find_runs([tmp_path / "a", tmp_path / "a"]), tmp_path / "page.html").read_text("utf-8")
-    assert ">duc, seed 0</h2>" in re.sub(r"<svg.*?</svg>\s*", "", alone, flags=re.S)
-
-
-def test_cautions_name_mixed_settings_repeated_seeds_and_other_data(tmp_path: Path) -> None:
-    a = write_run(tmp_path / "a", "duc", 0, config={"train": {"lr": 0.1}, "objective": {"name": "duc"}})
-    b = write_run(tmp_path / "b", "duc", 0, config={"train": {"lr": 0.2}, "objective": {"name": "duc"}})
-    c = write_run(tmp_path / "c", "random", 0, config={"objective": {"name": "softmax"}})
-    (a / "data.yaml").write_text("test: {images: 5}")
-    (b / "data.yaml").write_text("test: {images: 6}")
-    (c / "data.yaml").write_text("test: {images: 6}")
-    text = " ".join(cautions(find_runs([tmp_path])))
-    assert "train.lr" in text
-    assert "several runs of one seed (0)" in text
-    assert "2 different test sets" in text
-    assert "duc with duc; random with softmax" in text
-
-
-def test_clean_runs_need_no_caution(tmp_path: Path) -> None:
-    assert cautions(runs_of(tmp_path, {"duc": [0.7, 0.8], "random": [0.6, 0.7]})) == []
-
-
-def test_environments_are_told_apart(tmp_path: Path) -> None:
-    write_run(tmp_path / "a")
-    other = write_run(tmp_path / "b", seed=1)
-    (other / "environment.json").unlink()
-    first, second = environments(find_runs([tmp_path]))
-    assert first.facts == (("python", "3.11.7"), ("torch", "2.6.0"))
-    assert (second.facts, second.runs) == ((), ("b",))
-
-
 # -- the page --------------------------------------------------------------------------------------------
 
 
@@ -460,6 +330,16 @@ def test_a_second_report_has_the_same_bytes(three: tuple[Report, str], tmp_path:
 HOSTILE = ("<script>alert(1)</script>", '" onload="x', "$x_1$ | 'a' & b", "方法", "_x")
 
 
+def test_a_hostile_name_stays_text_in_a_figure(tmp_path: Path) -> None:
+    for place, name in enumerate(HOSTILE):
+        write_run(tmp_path / str(place), name)
+    element = ElementTree.fromstring(draw("calibration", find_runs([tmp_path])))
+    assert not {"script", "img", "image", "a"} & {str(each.tag) for each in element.iter()}
+    texts = " ".join(element.itertext())
+    assert all(name in texts for name in HOSTILE)
+
+
+@pytest.mark.usefixtures("blank")
 def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ducats.report.chapter.MOST", len(HOSTILE))  # a chapter of each
     for place, name in enumerate(HOSTILE):
@@ -524,48 +404,3 @@ def test_reporting_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
         "sys.exit(bool({'torch', 'matplotlib.pyplot'} & set(sys.modules)))"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
-
-
-# -- what was measured -------------------------------------------------------------------------------------
-
-
-def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
-    """A run whose stages say on which images they were measured."""
-    write_run(folder, **more)
-    path = folder / "metrics.jsonl"
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    said = {"measured_on": kind, "images": images}
-    path.write_text("".join(json.dumps(r | (said if r["kind"] == "stage" else {})) + "\n" for r in lines))
-    return folder
-
-
-@pytest.mark.usefixtures("blank")
-def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -> None:
-    made = [measured(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
-    sentence = "Measured on 60 to 61 target images without those bought so far."
-    result = report(made, tmp_path / "out")
-    assert sentence in result.table_markdown.read_text()
-    assert sentence in result.page.read_text()
-    assert "different kinds of images" not in result.page.read_text()
-
-
-@pytest.mark.usefixtures("blank")
-def test_methods_that_left_different_images_are_not_quite_comparable(tmp_path: Path) -> None:
-    one = measured(tmp_path / "a", "unlabelled", 60, method="duc")
-    two = measured(tmp_path / "b", "unlabelled", 60, method="random")
-    page = report([one, two], tmp_path / "out").page.read_text()
-    assert "is left with the easy ones" in page
-    assert ",unlabelled," in (tmp_path / "out" / "table.csv").read_text()
-    assert "easy ones" not in report([one], tmp_path / "alone").page.read_text()
-
-
-@pytest.mark.usefixtures("blank")
-def test_runs_measured_on_different_images_are_not_comparable(tmp_path: Path) -> None:
-    one = measured(tmp_path / "a", "target", 80, method="duc")
-    two = measured(tmp_path / "b", "held_out", 20, method="random")
-    result = report([one, two], tmp_path / "out")
-    assert "measured on different kinds of images" in result.page.read_text()
-    assert (
-        "Measured on 80 target images: all of them, bought ones included; or on 20 held-out target images, "
-        "never asked about."
-    ) in result.table_markdown.read_text()

@@ -59,7 +59,8 @@ __all__ = [
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one sentence, not a traceback."""
     try:
-        code = app(arguments, exit_on_error=False)
+        # What a command returns is its exit code; by itself cyclopts would leave with it, and not in order.
+        code = app(arguments, exit_on_error=False, result_action="return_value")
     except CycloptsError:
         code = 2  # said already
     except UserError as error:

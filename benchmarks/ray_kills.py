@@ -1,0 +1,135 @@
+"""Workers and nodes of a Ray cluster are killed while they score, again and again: are the picks the same?
+
+    python benchmarks/ray_kills.py [--times 5] [--images 384] [--json FILE]
+
+A real cluster of two nodes on this machine, 2 CPUs each. Each time, at a random moment after the first part
+is done, one worker gets SIGKILL, or the node that is not the head loses all its processes; afterwards it is
+replaced by a new one. The picks must be those of one process that nobody disturbed. Needs Linux, ducats[ray].
+"""
+
+import argparse
+import json
+import os
+import platform
+import random
+import signal
+import tempfile
+import threading
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from ducats.inference import Trained, load_trained
+from ducats.scoring import score
+from scoring import draw, make_run
+
+os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
+NODE = {"num_cpus": 2, "object_store_memory": 200_000_000}
+PARTS = 16
+
+
+@dataclass
+class Trial:
+    """What became of one scoring."""
+
+    killed: str  # a worker, a node, or nothing
+    parts_done: int  # by then
+    seconds: float  # from then on, or of the whole where nothing was killed
+    alike: bool
+    error: str
+
+
+def main() -> None:
+    """Kill, print, write JSON if asked."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--times", type=int, default=5, help="of each kind")
+    parser.add_argument("--images", type=int, default=384)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+
+    import ray
+    from ray.cluster_utils import Cluster
+
+    cluster = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    trials = list[Trial]()
+    try:
+        cluster.add_node(**NODE)
+        ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
+        with tempfile.TemporaryDirectory() as folder:
+            home = Path(folder)
+            pool = draw(home, options.images, shards=False)
+            trained = load_trained(make_run(home / "run", "resnet18", batch=8))
+            score(trained, str(pool), out=home / "one", budget=20, device="cpu")
+            for number, kind in enumerate(["nothing"] + ["worker", "node"] * options.times):
+                trials.append(trial(trained, pool, home, f"{number}", kind, cluster))
+                print(json.dumps(asdict(trials[-1])), flush=True)
+    finally:
+        ray.shutdown()
+        cluster.shutdown()
+    for kind in ("worker", "node"):
+        of = [each for each in trials if each.killed == kind]
+        print(f"{sum(each.alike for each in of)} of {len(of)} with a killed {kind}: the same picks")
+    if options.json:
+        about = {"cores": os.cpu_count(), "machine": platform.machine(), "ray": ray.__version__}
+        about |= {"images": options.images, "parts": PARTS}
+        found = {"about": about, "trials": [asdict(each) for each in trials]}
+        options.json.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+def trial(trained: Trained, pool: Path, home: Path, name: str, kind: str, cluster: Any) -> Trial:
+    """Score once, and kill something meanwhile."""
+    out, error = home / name, list[str]()
+
+    def work() -> None:
+        try:
+            score(trained, str(pool), out=out, budget=20, device="cpu", engine="ray", parts=PARTS)
+        except Exception as failure:
+            error.append(f"{type(failure).__name__}: {failure}")
+
+    began, thread = time.perf_counter(), threading.Thread(target=work)
+    thread.start()
+    while not done(out) and thread.is_alive():
+        time.sleep(0.02)
+    if kind != "nothing":
+        time.sleep(random.uniform(0, 4))
+        began = time.perf_counter()
+    count = done(out)
+    if kind == "worker":
+        victims = workers(cluster)
+        os.kill(random.choice(victims), signal.SIGKILL)
+    elif kind == "node":
+        cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+    thread.join()
+    seconds = time.perf_counter() - began
+    if kind == "node":
+        cluster.add_node(**NODE)
+        cluster.wait_for_nodes()
+    files = [folder / "picks.csv" for folder in (home / "one", out)]
+    alike = not error and files[0].read_bytes() == files[1].read_bytes()
+    return Trial(kind, count, round(seconds, 1), alike, "".join(error))
+
+
+def done(out: Path) -> int:
+    """Parts that are written down."""
+    return len(list((out / "parts").glob("part-*")))
+
+
+def workers(cluster: Any) -> list[int]:
+    """Processes of the cluster that are scoring now."""
+    raylets = {
+        process.process.pid for node in cluster.list_all_nodes() for process in node.all_processes["raylet"]
+    }
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            command, status = (folder / "cmdline").read_bytes(), (folder / "stat").read_text()
+        except OSError:
+            continue
+        if command.startswith(b"ray::score_one") and int(status.rpartition(")")[2].split()[1]) in raylets:
+            found.append(int(folder.name))
+    return found
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What a pool of a billion images costs: rates are measured, the rest is arithmetic on them.
+
+    python benchmarks/scale.py measure [--device auto] [--precision bf16-mixed] [--networks resnet50] --out F
+    python benchmarks/scale.py tell F [--images 1e9] [--gpus 8 64] [--cores 8 16 32] [--budget 100000]
+
+``measure``: images a second of one thread that reads JPEGs of 500 x 375 from memory and decodes them for a
+network that looks at 224 x 224; and of one process to which decoded blocks are handed: sending them to the
+device, the model, both uncertainties, and keeping the best. ``tell``: bytes, hours and seconds of a pool.
+"""
+
+import argparse
+import json
+import math
+import os
+import platform
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import numpy as np
+import torch
+
+from ducats.engine.processes import make_fabric
+from ducats.inference import load_trained, usable_precision
+from ducats.pool import Sample, open_pool
+from ducats.scoring import part, score_part
+from ducats.scoring.plan import make_plan
+from ducats.scoring.reading import Block, picture_of
+from scoring import draw, make_run
+
+SIZE = (256, 256)
+FIELDS = 7  # rank, key, guess and four numbers: what a kept row has, but for its key
+
+
+def main() -> None:
+    """Measure, or tell."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    commands = parser.add_subparsers(required=True)
+    first = commands.add_parser("measure")
+    first.add_argument("--device", default="auto")
+    first.add_argument("--precision", default="bf16-mixed")
+    first.add_argument("--networks", nargs="+", default=["resnet50"])
+    first.add_argument("--batch", type=int, default=256)
+    first.add_argument("--blocks", type=int, default=100)
+    first.add_argument("--out", type=Path, required=True)
+    first.set_defaults(do=measure)
+    second = commands.add_parser("tell")
+    second.add_argument("rates", type=Path)
+    second.add_argument("--images", type=float, default=1e9)
+    second.add_argument("--gpus", type=int, nargs="+", default=[8, 64])
+    second.add_argument("--cores", type=int, nargs="+", default=[8, 16, 32], help="for each GPU")
+    second.add_argument("--budget", type=int, default=100_000)
+    second.add_argument("--kappa", type=int, default=10)
+    second.set_defaults(do=tell)
+    options = parser.parse_args()
+    options.do(options)
+
+
+def measure(options: argparse.Namespace) -> None:
+    """Rates of this machine."""
+    gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
+    found: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "gpu": gpu}
+    found |= {"cores": os.cpu_count(), "torch": torch.__version__, "precision": options.precision}
+    found |= {"batch": options.batch, "blocks": options.blocks, "device": options.device}
+    with tempfile.TemporaryDirectory() as folder:
+        pool = draw(Path(folder), 256, shards=False)
+        samples = next(open_pool(str(pool)).blocks(0, 1, 256))
+        found |= decoding(samples)
+        found["networks"] = {}
+        for network in options.networks:
+            run = make_run(Path(folder) / network, network, options.batch, options.precision)
+            found["networks"][network] = modelling(run, samples, options)
+            print(network, found["networks"][network], flush=True)
+    options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
+
+
+def decoding(samples: list[Sample]) -> dict[str, float]:
+    """Of one thread, from files that are in the machine's memory."""
+    size = sum(len(sample.read()) for sample in samples) / len(samples)
+    began, seconds = time.thread_time(), math.inf
+    for _ in range(3):
+        began = time.thread_time()
+        for sample in samples:
+            picture_of(sample, SIZE, 3)
+        seconds = min(seconds, time.thread_time() - began)
+    return {"bytes_per_image": size, "decoded_per_core_second": len(samples) / seconds}
+
+
+def modelling(run: Path, samples: list[Sample], options: argparse.Namespace) -> dict[str, Any]:
+    """Of one process whose images are decoded already."""
+    trained = load_trained(run)
+    pictures = [picture_of(sample, SIZE, 3) for sample in samples]
+    number = [n % len(pictures) for n in range(options.batch)]
+    pixels = torch.from_numpy(np.stack([pictures[n][0] for n in number]))
+    aspect = torch.tensor([pictures[n][1] for n in number])
+
+    def handed(count: int) -> Iterator[Block]:
+        for block in range(count):
+            numbers = list(range(block * options.batch, (block + 1) * options.batch))
+            yield Block([f"{n:012d}.jpg" for n in numbers], numbers, pixels, aspect, [])
+
+    precision = usable_precision(trained, options.device)
+    fabric = make_fabric(options.device, precision=precision)
+    pool, plan = open_pool(str(Path(run).parent / "pool")), make_plan(trained.config, "duc", 1000)
+    best = math.inf
+    for count in (3, options.blocks, options.blocks):  # the first warms up
+        with mock.patch.object(part, "decoded", lambda *_, count=count: handed(count)):
+            result = score_part(trained, pool, 0, 1, keep=plan, fabric=fabric, batch=options.batch)
+        best = min(best, result.seconds) if count > 3 else best
+    return {"images_per_second": options.batch * options.blocks / best, "precision": precision}
+
+
+def tell(options: argparse.Namespace) -> None:
+    """What it costs."""
+    rates = json.loads(options.rates.read_text("utf-8"))
+    images, decoded = options.images, rates["decoded_per_core_second"]
+    size = rates["bytes_per_image"]
+    print(f"{images:.0e} images of {size / 1e3:.0f} kB: {images * size / 1e12:.0f} TB")
+    print(f"decoding: {images / decoded / 3600:.0f} core hours at {decoded:.0f} a second and core")
+    row = 4 * FIELDS + 8 + 50  # bytes of a kept row, with a key of 50 letters
+    kept = options.kappa * options.budget
+    for network, found in rates["networks"].items():
+        rate = found["images_per_second"]
+        print(f"{network}: {images / rate / 3600:.0f} GPU hours at {rate:.0f} a second")
+        print(f"  cores that keep one GPU busy: {rate / decoded:.0f}")
+        for gpus in options.gpus:
+            print(f"  {gpus} GPUs: {images / rate / gpus / 3600:.1f} h if the model is what takes the time")
+            for cores in options.cores:
+                each = min(rate, cores * decoded)
+                line = f"    with {cores} cores each: {images / each / gpus / 3600:.1f} h"
+                print(f"{line}, {each * size * 8 / 1e9:.2f} Gbit/s for each GPU, {each * gpus:.0f} images/s")
+            print(f"    to merge: {gpus * kept * row / 1e6:.0f} MB of {gpus} parts ({kept} rows each)")
+
+
+if __name__ == "__main__":
+    main()

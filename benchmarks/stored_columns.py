@@ -1,0 +1,58 @@
+"""Wide columns of a drawn table on disk, in half precision: a query reads those rows that it looks at."""
+
+import json
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import chain, pairwise
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ducats.rows import Deferred
+
+BLOCK = 2**16  # rows that are mapped into memory at a time
+
+
+def store(folder: Path, count: int, drawn: Iterator[dict[str, Tensor]]) -> None:
+    """Write columns that come some rows at a time, and how many rows and numbers a row there are."""
+    folder.mkdir(parents=True)
+    first = next(drawn)
+    with ExitStack() as stack:
+        files = {name: stack.enter_context((folder / name).open("wb")) for name in first}
+        for some in chain([first], drawn):
+            for name, column in some.items():
+                files[name].write(column.half().numpy().tobytes())
+    widths = {name: column.shape[1] for name, column in first.items()}
+    (folder / "about.json").write_text(json.dumps({"rows": count, "widths": widths}), encoding="utf-8")
+
+
+def stored(folder: Path) -> dict[str, Deferred]:
+    """The columns, of which nothing is read yet."""
+    about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
+    rows = about["rows"]
+    return {
+        name: Deferred(reader(folder / name, rows, width), torch.arange(rows))
+        for name, width in about["widths"].items()
+    }
+
+
+def reader(path: Path, count: int, width: int) -> Callable[[Tensor], Tensor]:
+    """Read rows by their numbers; never more than a block of the file is mapped, so little of it counts."""
+
+    def read(position: Tensor) -> Tensor:
+        found = torch.empty(len(position), width)
+        order = position.argsort(stable=True)
+        ascending = position[order]
+        edges = torch.searchsorted(ascending, torch.arange(0, count + BLOCK, BLOCK)).tolist()
+        for block, (start, stop) in enumerate(pairwise(edges)):
+            if start == stop:
+                continue
+            rows = min(BLOCK, count - block * BLOCK)
+            held = np.memmap(path, np.float16, "r", offset=block * BLOCK * width * 2, shape=(rows, width))
+            some = torch.from_numpy(held[(ascending[start:stop] - block * BLOCK).numpy()])
+            found[order[start:stop]] = some.float()
+        return found
+
+    return read

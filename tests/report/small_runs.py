@@ -1,0 +1,53 @@
+"""Run folders of a few records, by hand: what a report of numbers needs, and nothing else."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ducats.report import Run, find_runs
+
+
+def stage(number: int, labels: int, accuracy: float | None, ece: float = 0.1) -> dict[str, Any]:
+    record: dict[str, Any] = {"kind": "stage", "stage": number, "epoch": 2 * (number + 1), "labels": labels}
+    if accuracy is not None:
+        record |= {"accuracy": accuracy, "mean_class_accuracy": accuracy - 0.01, "ece": ece}
+        record |= {"nll": 0.5, "brier": 0.2, "aurc": 0.05, "class_accuracy": [accuracy, None]}
+        record["reliability"] = {
+            "upper": [0.5, 1.0],
+            "count": [0, 10],
+            "confidence": [None, 0.9],
+            "accuracy": [None, accuracy],
+        }
+    return record | {"seconds": 10.0 + number}
+
+
+def write_run(
+    folder: Path,
+    method: str = "duc",
+    seed: int = 0,
+    accuracies: Sequence[float | None] = (0.5, 0.7),
+    *,
+    ece: float = 0.1,
+    finished: bool = True,
+    config: Mapping[str, Any] | None = None,
+) -> Path:
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, **(config or {})}))
+    losses = [{"kind": "epoch", "epoch": e, "losses": {"source/nll": 1 / e}} for e in range(1, 5)]
+    stages = [stage(place, 10 * place, accuracy, ece) for place, accuracy in enumerate(accuracies)]
+    (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in [*losses, *stages]))
+    (folder / "environment.json").write_text(json.dumps({"python": "3.11.7", "versions": {"torch": "2.6.0"}}))
+    if finished:
+        (folder / "model.safetensors").touch()
+    return folder
+
+
+def runs_of(root: Path, accuracies: Mapping[str, Sequence[float]]) -> list[Run]:
+    """One run per accuracy at the last stage; its place is the seed."""
+    for method, values in accuracies.items():
+        for seed, accuracy in enumerate(values):
+            write_run(root / f"{method}-{seed}", method, seed, [0.4, accuracy])
+    return [run for method in accuracies for run in find_runs(sorted(root.glob(f"{method}-[0-9]*")))]

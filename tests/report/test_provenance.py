@@ -1,0 +1,145 @@
+"""How runs were made, in what they differ, which task is whose, and on what they were measured."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from read_pages import blank as blank
+from small_runs import runs_of, write_run
+
+from ducats.report import find_runs, report
+from ducats.report import write_page as page_of
+from ducats.report.provenance import cautions, environments, settings
+
+# -- where it came from ----------------------------------------------------------------------------------
+
+
+def test_settings_show_what_methods_do_not_share(tmp_path: Path) -> None:
+    shared = {"train": {"lr": 0.1, "epochs": 3}}
+    write_run(tmp_path / "a", "duc", config=shared | {"query": {"name": "duc", "knobs": {"kappa": 10}}})
+    write_run(tmp_path / "b", "random", config=shared | {"query": {"name": "random", "knobs": {}}})
+    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    assert found == {"query.name": ("duc", "random"), "query.knobs.kappa": ("10", "–")}
+
+
+def of_folders(folder: Path, method: str, source: str, target: str, kappa: int = 10) -> Path:
+    data = {"name": "folders", "knobs": {"source": source, "target": target}}
+    return write_run(folder, method, config={"data": data, "query": {"knobs": {"kappa": kappa}}})
+
+
+def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -> None:
+    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "/home/ann/web")
+    of_folders(tmp_path / "b", "duc", "/home/ann/photos", "/home/ann/sketch")
+    of_folders(tmp_path / "c", "random", "/home/ann/photos", "/home/ann/sketch", kappa=1)
+    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    assert found == {"query.knobs.kappa": ("10", "1")}
+    of_folders(tmp_path / "d", "clue", "/home/ann/photos", "/home/ann/film")  # has no task with the others
+    found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
+    assert found == {"query.knobs.kappa": ("10", "1", "10")}
+
+
+def test_of_a_folder_its_own_name_is_shown(tmp_path: Path) -> None:
+    write_run(tmp_path / "a", "duc", config={"model": {"knobs": {"weights": "/home/ann/one.npz"}}})
+    write_run(tmp_path / "b", "random", config={"model": {"knobs": {"weights": "/mnt/two.npz"}}})
+    (setting,) = settings(find_runs([tmp_path]))
+    assert setting.values == ("one.npz", "two.npz")
+    write_run(tmp_path / "c", "clue", config={"model": {"knobs": {"weights": "/mnt/other/one.npz"}}})
+    assert settings(find_runs([tmp_path]))[0].values == ("one.npz", "two.npz", "one.npz")
+
+
+@pytest.mark.usefixtures("blank")
+def test_a_page_that_is_passed_on_names_no_folder_of_the_machine(tmp_path: Path) -> None:
+    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "C:\\ann\\web")
+    of_folders(tmp_path / "b", "random", "/home/ann/photos", "~/ann/sketch")
+    for paths in ([tmp_path], [tmp_path / "a"]):
+        text = page_of(find_runs(paths), tmp_path / "page.html").read_text(encoding="utf-8")
+        assert "photos" in text
+        assert not any(folder in text for folder in ("/ann/", "home/ann", "ann\\\\web"))
+
+
+@pytest.mark.usefixtures("blank")
+def test_runs_of_several_tasks_name_theirs(tmp_path: Path) -> None:
+    of_folders(tmp_path / "a", "duc", "/x/photos", "/x/web-shop")
+    of_folders(tmp_path / "b", "random", "/x/photos", "/x/sketch")
+    text = page_of(find_runs([tmp_path]), tmp_path / "page.html").read_text(encoding="utf-8")
+    assert "duc on photos-web-shop, seed 0</h2>" in text
+    assert ">random on photos→sketch, seed 0</a>" in text  # in the contents
+    _, head, *lines = text[text.index('class="every-run"') :].split("<tr>")[:4]
+    assert "Task" in head
+    assert [re.findall(r"<td>(.*?)</td>", line)[1] for line in lines] == ["photos-web-shop", "photos→sketch"]
+    alone = page_of(find_runs([tmp_path / "a", tmp_path / "a"]), tmp_path / "page.html").read_text("utf-8")
+    assert ">duc, seed 0</h2>" in re.sub(r"<svg.*?</svg>\s*", "", alone, flags=re.S)
+
+
+def test_cautions_name_mixed_settings_repeated_seeds_and_other_data(tmp_path: Path) -> None:
+    a = write_run(tmp_path / "a", "duc", 0, config={"train": {"lr": 0.1}, "objective": {"name": "duc"}})
+    b = write_run(tmp_path / "b", "duc", 0, config={"train": {"lr": 0.2}, "objective": {"name": "duc"}})
+    c = write_run(tmp_path / "c", "random", 0, config={"objective": {"name": "softmax"}})
+    (a / "data.yaml").write_text("test: {images: 5}")
+    (b / "data.yaml").write_text("test: {images: 6}")
+    (c / "data.yaml").write_text("test: {images: 6}")
+    text = " ".join(cautions(find_runs([tmp_path])))
+    assert "train.lr" in text
+    assert "several runs of one seed (0)" in text
+    assert "2 different test sets" in text
+    assert "duc with duc; random with softmax" in text
+
+
+def test_clean_runs_need_no_caution(tmp_path: Path) -> None:
+    assert cautions(runs_of(tmp_path, {"duc": [0.7, 0.8], "random": [0.6, 0.7]})) == []
+
+
+def test_environments_are_told_apart(tmp_path: Path) -> None:
+    write_run(tmp_path / "a")
+    other = write_run(tmp_path / "b", seed=1)
+    (other / "environment.json").unlink()
+    first, second = environments(find_runs([tmp_path]))
+    assert first.facts == (("python", "3.11.7"), ("torch", "2.6.0"))
+    assert (second.facts, second.runs) == ((), ("b",))
+
+
+# -- what was measured -------------------------------------------------------------------------------------
+
+
+def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
+    """A run whose stages say on which images they were measured."""
+    write_run(folder, **more)
+    path = folder / "metrics.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    said = {"measured_on": kind, "images": images}
+    path.write_text("".join(json.dumps(r | (said if r["kind"] == "stage" else {})) + "\n" for r in lines))
+    return folder
+
+
+@pytest.mark.usefixtures("blank")
+def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -> None:
+    made = [measured(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
+    sentence = "Measured on 60 to 61 target images without those bought so far."
+    result = report(made, tmp_path / "out")
+    assert sentence in result.table_markdown.read_text()
+    assert sentence in result.page.read_text()
+    assert "different kinds of images" not in result.page.read_text()
+
+
+@pytest.mark.usefixtures("blank")
+def test_methods_that_left_different_images_are_not_quite_comparable(tmp_path: Path) -> None:
+    one = measured(tmp_path / "a", "unlabelled", 60, method="duc")
+    two = measured(tmp_path / "b", "unlabelled", 60, method="random")
+    page = report([one, two], tmp_path / "out").page.read_text()
+    assert "is left with the easy ones" in page
+    assert ",unlabelled," in (tmp_path / "out" / "table.csv").read_text()
+    assert "easy ones" not in report([one], tmp_path / "alone").page.read_text()
+
+
+@pytest.mark.usefixtures("blank")
+def test_runs_measured_on_different_images_are_not_comparable(tmp_path: Path) -> None:
+    one = measured(tmp_path / "a", "target", 80, method="duc")
+    two = measured(tmp_path / "b", "held_out", 20, method="random")
+    result = report([one, two], tmp_path / "out")
+    assert "measured on different kinds of images" in result.page.read_text()
+    assert (
+        "Measured on 80 target images: all of them, bought ones included; or on 20 held-out target images, "
+        "never asked about."
+    ) in result.table_markdown.read_text()

@@ -1,0 +1,368 @@
+"""Sweeps on other machines: a real Ray cluster of two nodes, submitit's local executor, SLURM on paper."""
+
+import fcntl
+import importlib.util
+import io
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+import slurm_on_paper
+from drawn_pools import write as put
+from ducats.cluster import slurm
+from ducats.cluster.crew import places
+from ducats.errors import UserError
+from ducats.sweep import Where, on_slurm, opened, run_all
+from ducats.sweep.engines import End, Running
+from ducats.sweep.on_slurm import OnSlurm
+from ray_clusters import two_nodes
+from sweeps import plan, write
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
+# A network that says which process has it, and which one started that, and waits as long as there is a file
+# called hold.
+WAITING = """
+import os, time
+from pathlib import Path
+from torch import nn
+
+HERE = Path({home!r})
+
+class Net(nn.Module):
+    def __init__(self, classes, channels):
+        super().__init__()
+        self.head = nn.Linear(channels * 64, classes)
+        self.parent = os.getppid()
+
+    def forward(self, images):
+        mark = HERE / "at" / str(os.getpid())
+        if not mark.exists():
+            mark.with_suffix(".part").write_text(str(self.parent))
+            mark.with_suffix(".part").rename(mark)
+        while (HERE / "hold").exists():
+            time.sleep(0.01)
+        return self.head(images.flatten(1))
+"""
+BROKEN = {"name": "broken", "config": "random", "settings": "data.knobs.pool=2"}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with a network of our own, known to all processes that start from here on."""
+    home = tmp_path_factory.mktemp("engines")
+    put(home / "modules" / "waiting_net.py", WAITING.format(home=str(home)).encode())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(home / "modules")
+        patch.setenv("PYTHONPATH", str(home / "modules"))
+        patch.setenv("OMP_NUM_THREADS", "1")
+        patch.setenv("PATH", f"{home / 'slurm'}{os.pathsep}{os.environ['PATH']}")
+        yield home
+
+
+@pytest.fixture(scope="module")
+def cluster(home: Path) -> Iterator[Any]:
+    with two_nodes() as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def held(home: Path) -> Iterator[Path]:
+    """A file; as long as it is there, runs wait before their first step."""
+    (home / "at").mkdir(exist_ok=True)
+    for mark in (home / "at").iterdir():
+        mark.unlink()
+    (home / "hold").touch()
+    yield home / "hold"
+    (home / "hold").unlink(missing_ok=True)
+
+
+def sweep_file(path: Path, *methods: object) -> Path:
+    held = [
+        {"name": name, "config": name, "settings": ["model.name=waiting_net:Net", "model.knobs={}"]}
+        for name in methods
+        if isinstance(name, str)
+    ]
+    return write(path, methods=[*(each for each in methods if not isinstance(each, str)), *held])
+
+
+def waiting(home: Path) -> dict[int, int]:
+    """Runs that waited: their processes, and those that started them."""
+    marks = [mark for mark in (home / "at").iterdir() if not mark.suffix]
+    return {int(mark.name): int(mark.read_text()) for mark in marks}
+
+
+def wait_for(happened: Callable[[], object], seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until, "waited in vain"
+        time.sleep(0.05)
+
+
+def is_free(path: Path) -> bool:
+    """Whether nobody holds a lock on a file any more."""
+    with path.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+    return True
+
+
+def gone(process: int) -> bool:
+    """Whether a process is no more, or a dead one that nobody asked about yet."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def start(log: Path, *arguments: object) -> "subprocess.Popen[bytes]":
+    with log.open("wb") as file:
+        command = [sys.executable, "-m", "ducats", *map(str, arguments)]
+        return subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT)
+
+
+def kill(process: "subprocess.Popen[bytes]") -> None:
+    process.kill()
+    process.wait()
+
+
+# ---- Ray
+
+
+@needs_proc
+def test_runs_on_ray_end_with_the_command_and_outlive_workers_and_nodes(
+    home: Path, cluster: Any, held: Path, tmp_path: Path
+) -> None:
+    file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random", "entropy"), tmp_path / "out"
+    command = ("sweep", file, "--engine", "ray", "--address", cluster.address, "--out", out)
+    first = start(tmp_path / "first", *command, "--methods", "random")
+    try:
+        wait_for(lambda: len(waiting(home)) == 1)
+    finally:
+        kill(first)
+    (run,) = out.glob("toy-random-*")
+    wait_for(lambda: is_free(run / ".lock"))
+
+    second = start(tmp_path / "second", *command)
+    try:
+        wait_for(lambda: len(waiting(home)) == 3)  # broken has failed, and each node holds a run
+        os.kill(next(parent for run, parent in waiting(home).items() if not gone(run)), signal.SIGKILL)
+        wait_for(lambda: len(waiting(home)) == 4)  # it is there again
+        (node,) = cluster.worker_nodes
+        cluster.remove_node(node, allow_graceful=False)
+        wait_for(lambda: sum(map(gone, waiting(home))) == 3)
+        held.unlink()
+        assert second.wait(120) == 1
+    finally:
+        kill(second)
+    said = (tmp_path / "second").read_text()
+    assert "3 runs: 2 done, 1 failed; the same command tries again" in said
+    assert "the pool holds 2 images: lower ask.budget (log: " in said
+    assert len(waiting(home)) == 5  # processes in all: one more for each loss
+    assert {path.parent.name.split("-")[1] for path in out.glob("*/model.safetensors")} == {
+        "random",
+        "entropy",
+    }
+
+
+def test_the_time_of_a_sweep_is_over(tmp_path: Path) -> None:
+    class Never:
+        pace, stopped = 0.01, False
+
+        def room(self) -> int:
+            return 1
+
+        def begin(self, runs: Sequence[Running]) -> list[str]:
+            return ["nowhere" for _ in runs]
+
+        def ended(self) -> list[End]:
+            return []
+
+        def stop(self) -> str:
+            self.stopped = True
+            return "they go on"
+
+    engine, text = Never(), io.StringIO()
+    cells = plan(tmp_path, methods=["random", "duc"])
+    outcome = run_all(cells, tmp_path / "out", engine, Console(file=text, width=200), seconds=0.05)
+    assert (sorted(outcome.left), outcome.code) == (sorted(cell.name for cell in cells), 1)
+    assert engine.stopped
+    assert (
+        "they go on\n2 runs: 0 done, 2 not done when the time was over; the same command goes on"
+        in text.getvalue()
+    )
+
+
+# ---- SLURM
+
+
+@needs_proc
+def test_jobs_go_on_without_the_command_and_come_back_after_a_signal(
+    home: Path, held: Path, tmp_path: Path
+) -> None:
+    pytest.importorskip("submitit", reason="needs ducats[slurm]")
+    book = slurm_on_paper.install(home / "slurm")
+    file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random"), tmp_path / "out"
+    settings = ("time=0:10:00", "partition=toy", "reservation=ours")
+    command = ("sweep", file, "--engine", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
+    first = start(tmp_path / "first", *command)
+    try:
+        wait_for(lambda: len(waiting(home)) == 1 and (book / "100_0.code").exists())
+    finally:
+        kill(first)
+    ((run, parent),) = waiting(home).items()
+    os.kill(parent, signal.SIGUSR2)  # as SLURM does before a time limit, or when others need the node
+    wait_for(lambda: len(waiting(home)) == 2)
+    assert gone(run)
+
+    second = start(tmp_path / "second", *command)
+    try:
+        wait_for(lambda: (book / "101.sbatch").exists())
+        held.unlink()
+        assert second.wait(120) == 1
+    finally:
+        kill(second)
+    said = (tmp_path / "second").read_text()
+    assert "2 runs: 1 done, 1 failed; the same command tries again" in said
+    assert "the pool holds 2 images: lower ask.budget (log: " in said
+    asked = [path.read_text() for path in sorted(book.glob("*.sbatch"))]
+    assert len(asked) == 2  # the run that was alive was not submitted again
+    for option in ("--array=0-1%2", "--partition=toy", "--time=10", "--reservation=ours"):
+        assert f"#SBATCH {option}\n" in asked[0]
+    assert "--array" not in asked[1]
+    numbers = {
+        name.split("-")[1]: job for name, job in json.loads((out / "slurm" / "jobs.json").read_text()).items()
+    }
+    assert numbers == {"broken": "101", "random": "100_1"}
+    assert len(waiting(home)) == 2
+
+
+def test_submitits_local_executor_is_given_so_many_jobs_at_a_time(tmp_path: Path) -> None:
+    submitit = pytest.importorskip("submitit", reason="needs ducats[slurm]")
+    executor = submitit.AutoExecutor(tmp_path / "slurm", cluster="local")
+    executor.update_parameters(timeout_min=5)
+    engine = OnSlurm(executor, tmp_path, most=2)
+    commands = {"good": ["--version"], "bad": ["run", "--nonsense"], "late": ["--version"]}
+    runs: list[Any] = [
+        SimpleNamespace(name=name, command=command, log=tmp_path / f"{name}.txt", lock=tmp_path / name)
+        for name, command in commands.items()
+    ]
+    assert engine.room() == 2
+    assert [place.split()[0] for place in engine.begin(runs[:2])] == ["job", "job"]
+    assert engine.room() == 0
+    ended = list[End]()
+
+    def all_ended() -> bool:
+        ended.extend(engine.ended())
+        return len(ended) == 2
+
+    wait_for(all_ended)
+    assert sorted(ended) == [End("bad", 2), End("good", 0)]
+    assert (tmp_path / "good.txt").read_text().strip() == metadata.version("ducats")
+    assert engine.room() == 2
+    engine.begin(runs[2:])
+    assert engine.stop() == ""
+    assert all(job.done() for job in engine._jobs.values())
+
+
+def test_what_becomes_of_jobs_is_said(tmp_path: Path) -> None:
+    engine = OnSlurm(None, tmp_path)
+    assert engine.stop() == ""
+    engine._jobs = {"a": SimpleNamespace(job_id="7_0"), "b": SimpleNamespace(job_id="7_1")}
+    assert "`scancel 7` ends them" in engine.stop()
+    assert (engine.room(), OnSlurm(None, tmp_path).room()) == (0, 1000)
+
+
+def test_a_job_that_left_nothing_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine, paths = (
+        OnSlurm(None, tmp_path),
+        SimpleNamespace(result_pickle=tmp_path / "r", stderr=tmp_path / "e"),
+    )
+    engine._jobs = {
+        "a": SimpleNamespace(job_id="7", done=lambda **_: True, state="OUT_OF_MEMORY", paths=paths)
+    }
+    assert engine.ended() == []  # its result may come late
+    monkeypatch.setattr(on_slurm, "SLOW", -1.0)
+    assert engine.ended() == [End("a", 1, f"its job 7 ended as OUT_OF_MEMORY, see {tmp_path / 'e'}")]
+
+
+# ---- what is refused
+
+
+@pytest.mark.parametrize(
+    ("where", "sentence"),
+    [
+        (Where("rya"), "--engine rya cannot be; there are: local, ray, slurm"),
+        (Where(address="auto"), "--address goes with --engine ray"),
+        (Where("slurm", timeout="1h"), "--timeout goes with --engine ray"),
+        (Where("ray", slurm=("time=1",)), "--slurm goes with --engine slurm"),
+        (Where("ray", devices="cuda:1"), "--engine ray hands GPUs out itself"),
+        (Where("ray", cpus=0), "--cpus must be at least 1"),
+    ],
+)
+def test_options_that_do_not_go_together(where: Where, sentence: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=sentence), opened(where, tmp_path, "s"):
+        raise AssertionError
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ([], "needs the time that a job may take"),
+        (["time=soon"], "is no time"),
+        (["time=0"], "is no time"),
+        (["time"], "is no key=value"),
+        (["time=5", "nodes=2"], "one task on one node"),
+    ],
+)
+def test_settings_that_slurm_cannot_have(
+    settings: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("submitit", reason="needs ducats[slurm]")
+    monkeypatch.setattr(shutil, "which", lambda program: program)
+    with pytest.raises(UserError, match=sentence):
+        slurm.make_executor(tmp_path, settings, name="s", most=None)
+
+
+def test_without_slurm_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    if importlib.util.find_spec("submitit") is not None:
+        with pytest.raises(UserError, match="needs sbatch and srun on PATH"):
+            slurm.make_executor(tmp_path, ["time=5"], name="s", most=None)
+    monkeypatch.setitem(sys.modules, "submitit", None)
+    with pytest.raises(UserError, match=r"pip install 'ducats\[slurm\]'"):
+        slurm.make_executor(tmp_path, ["time=5"], name="s", most=None)
+
+
+# ---- half of a node
+
+
+@given(
+    cpus=st.floats(0, 256, allow_subnormal=False),
+    gpus=st.integers(0, 8),
+    each=st.none() | st.integers(1, 64),
+    on_gpus=st.booleans(),
+)
+def test_never_more_than_half_of_a_node(cpus: float, gpus: int, each: int | None, on_gpus: bool) -> None:
+    count, place = places({"CPU": cpus, "GPU": gpus}, cpus=each, gpus=on_gpus)
+    assert count * place.cpus <= cpus / 2 * (1 + 1e-9)
+    assert count * place.gpus <= gpus
+    assert place.cpus <= 1 or place.cpus == int(place.cpus)  # what Ray takes
+    if cpus > 0 and not on_gpus:
+        assert count >= 1
+        assert place.cpus > 0
