@@ -34,6 +34,7 @@ TABLES = (
     ("office31-ablation", "W-A", (0,)),
     ("office31", "W-A", (1, 2)),
     ("office31", "A-W", (0,)),
+    ("office31-fixmatch", "W-A", (0, 1, 2)),
 )
 
 _data: dict[str, Shift] = {}

@@ -309,6 +309,7 @@ def test_pictures_are_small_and_whole(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("make", [quick, quick_pixels])
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, when it compiles
 def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:
     config = make("engine.device=cuda", "engine.precision=32-true")
     parts, plan = assemble(config, RunDir(tmp_path / "run"))
