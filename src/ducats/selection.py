@@ -4,7 +4,7 @@ A pool of any size passes by in chunks, in one process or in many. Each process 
 and the best of what all kept are the best of the pool: no sort ever sees more than what is kept and a chunk.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -103,7 +103,7 @@ class Keeper:
         return everyone
 
 
-def merge(kept: Sequence[Scored], column: str, k: int) -> Scored:
+def merge(kept: Iterable[Scored], column: str, k: int) -> Scored:
     """The k best of several tables, highest first, ties to the lower key; their order does not matter.
 
     Raises:

@@ -18,12 +18,13 @@ from ducats.inference.rule import fingerprint
 from ducats.lookup import bind, look_up
 from ducats.pool import Kind, Pool, open_pool
 from ducats.scoring.engines import DEFAULT_PARTS, ENGINES
+from ducats.scoring.gathering import Gathered, gather, missing_of
 from ducats.scoring.job import Engine, Job, bought_keys
-from ducats.scoring.keeping import PICKS, SUMMARY, UNREADABLE, hold, load_part
+from ducats.scoring.keeping import PICKS, SUMMARY, UNREADABLE, hold
 from ducats.scoring.local import cores
-from ducats.scoring.part import Result, Tell
+from ducats.scoring.part import Tell
 from ducats.scoring.plan import Plan, choose, make_plan, needs_the_pools_size
-from ducats.selection import Scored, joined, merge
+from ducats.selection import Scored
 
 
 class Picks(NamedTuple):
@@ -115,15 +116,14 @@ def score(
     folder = str(trained.home.folder.absolute())
     job = Job(folder, where, kind, plan, parts, batch, exclude_bought, device, threads, str(out.absolute()))
     with hold(out, settings):
-        began, done = time.perf_counter(), [load_part(job.file(rank)) for rank in range(parts)]
-        missing = [rank for rank, result in enumerate(done) if result is None]
+        began, files = time.perf_counter(), [job.file(rank) for rank in range(parts)]
+        missing = missing_of(files)
         if missing:
             job.file(0).parent.mkdir(parents=True, exist_ok=True)
             work(job, missing, processes=processes, trained=trained, tell=tell)
         seconds = time.perf_counter() - began
-        results = [result or _loaded(job, rank) for rank, result in enumerate(done)]
         told = {"engine": engine, "processes": processes, **settings}
-        return _written(trained, plan, results, out, seconds, missing, told)
+        return _written(trained, plan, gather(files, plan.keep), out, seconds, missing, told)
 
 
 def _plan(trained: Trained, pool: Pool, budget: int | str, query: str, kappa: float | None) -> Plan:
@@ -138,51 +138,41 @@ def _plan(trained: Trained, pool: Pool, budget: int | str, query: str, kappa: fl
     return make_plan(trained.config, query, labels, kappa=kappa, pool=size)
 
 
-def _loaded(job: Job, rank: int) -> Result:
-    result = load_part(job.file(rank))
-    if result is None:
-        raise UserError(f"{job.file(rank)} cannot be read: remove it, and the same command scores it again")
-    return result
-
-
 def _written(
     trained: Trained,
     plan: Plan,
-    results: Sequence[Result],
+    found: Gathered,
     out: Path,
     seconds: float,
     missing: Sequence[int],
     told: dict[str, Any],
 ) -> Picks:
-    """Merge, choose, and write all three files."""
-    seen, excluded = (sum(counts) for counts in zip(*((r.seen, r.excluded) for r in results), strict=True))
+    """Choose, and write all three files."""
+    seen, unreadable, kept = found.seen, found.unreadable, found.kept
     if seen == 0:
         raise UserError(f"the pool {told['pool']} holds no image: check the path")
-    unreadable = sorted({key: why for result in results for key, why in result.unreadable}.items())
     if len(unreadable) == seen:
         key, why = unreadable[0]
         raise UserError(f"none of the {seen} images of {told['pool']} can be read, {key} for one ({why})")
-    kept = merge([result.kept for result in results], "first", plan.keep)
     if not len(kept):
         raise UserError(
             f"no image of {told['pool']} is left to pick, for the run bought all that can be read: leave "
             "--exclude-bought out, or give another pool"
         )
-    known = joined([result.known for result in results])
-    picks = choose(plan, kept, known, trained.config.seed)
+    picks = choose(plan, kept, found.known, trained.config.seed)
     _check_keys(picks)
-    scored = sum(results[rank].seen for rank in missing)
+    scored = sum(found.parts[rank].seen for rank in missing)
     rate = scored / seconds if missing else None
     counts = {
         "images": seen,
         "unreadable": len(unreadable),
-        "excluded": excluded,
+        "excluded": found.excluded,
         "picked": len(picks),
         "seconds": seconds,
         "images_per_second": rate,
         "parts": [
             {"images": r.seen, "seconds": r.seconds, "cpu_seconds": r.cpu_seconds, "memory": r.memory}
-            for r in results
+            for r in found.parts
         ],
     }
     _write_csv(out / UNREADABLE, ("key", "why"), unreadable)
@@ -191,7 +181,7 @@ def _written(
         write_text_atomically(path, json.dumps(told | counts, indent=1, ensure_ascii=False) + "\n")
     header = ("rank", "key", "guess", *COLUMNS)
     _write_csv(out / PICKS, header, _lines(picks, trained.classes))
-    return Picks(picks, seen, excluded, len(unreadable), seconds, rate, out / PICKS)
+    return Picks(picks, seen, found.excluded, len(unreadable), seconds, rate, out / PICKS)
 
 
 def _check_keys(picks: Scored) -> None:

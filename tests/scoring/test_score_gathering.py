@@ -1,0 +1,66 @@
+"""What parts kept comes together, in memory that does not follow their number."""
+
+import tracemalloc
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ducats.errors import UserError
+from ducats.scoring.gathering import gather, missing_of
+from ducats.scoring.keeping import keep_part, part_file
+from ducats.scoring.part import Result
+from ducats.selection import Scored, joined
+
+ROWS, WIDE = 300, 64
+
+
+def write_parts(folder: Path, count: int) -> list[Path]:
+    """So many parts of rows with features, and files in their order."""
+    (folder / "parts").mkdir(parents=True)
+    files = [part_file(folder, rank, count) for rank in range(count)]
+    for rank, path in enumerate(files):
+        random = np.random.default_rng(rank)
+        number = np.arange(ROWS) * count + rank
+        key = np.array([f"{n:06d}.png" for n in number], object)
+        score = np.sort(random.integers(0, 50, ROWS).astype(np.float32))[::-1].copy()
+        some = Scored(key, number, {"first": score, "features": random.random((ROWS, WIDE), np.float32)})
+        keep_part(path, Result(some, joined([]), ROWS + rank, 1, [(f"bad-{rank}", "why")], 0.5, 0.4, 7))
+    return files
+
+
+def test_the_best_of_all_parts_are_kept(tmp_path: Path) -> None:
+    files = write_parts(tmp_path, 5)
+    found = gather(files, 60)
+    rows = []
+    for rank in range(5):
+        score = np.sort(np.random.default_rng(rank).integers(0, 50, ROWS))[::-1]
+        rows += [(-value, f"{n * 5 + rank:06d}.png") for n, value in enumerate(score.tolist())]
+    assert found.kept.key.tolist() == [key for _, key in sorted(rows)[:60]]
+    assert (found.seen, found.excluded) == (5 * ROWS + 10, 5)
+    assert found.unreadable == [(f"bad-{rank}", "why") for rank in range(5)]
+    assert [(len(part.kept), part.seconds, part.memory) for part in found.parts] == [(0, 0.5, 7)] * 5
+
+
+def test_many_parts_take_no_more_memory_than_few(tmp_path: Path) -> None:
+    peaks = []
+    for count in (20, 80):  # of the first, all but the last rows wait together
+        files = write_parts(tmp_path / str(count), count)
+        tracemalloc.start()
+        try:
+            assert missing_of(files) == []
+            gather(files, ROWS)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0]
+    assert peaks[1] < 80 * ROWS * WIDE * 4 / 2
+
+
+def test_a_part_that_is_damaged_is_missing(tmp_path: Path) -> None:
+    files = write_parts(tmp_path, 3)
+    files[1].write_bytes(files[1].read_bytes()[:100])
+    files[2].unlink()
+    assert missing_of(files) == [1, 2]
+    with pytest.raises(UserError, match=r"part-1-of-3\.npz cannot be read: remove it"):
+        gather(files, 10)
