@@ -58,6 +58,23 @@ def test_of_a_runs_manifest_its_pool(tmp_path: Path, suffix: str) -> None:
     assert failures(pool)[last] == "the path is empty"
 
 
+@pytest.mark.parametrize(("size", "world"), [(1, 1), (3, 2), (7, 3), (4, 5), (30, 2)])
+def test_parts_of_a_parquet_table_are_those_of_a_csv_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, world: int
+) -> None:
+    """Batches and row groups of the table end within blocks, and blocks within batches."""
+    monkeypatch.setattr("ducats.pool.manifest.ROWS", 5)
+    rows: Rows = [{"path": f"{n}.png", "key": f"k{n}" if n % 4 else ""} for n in range(23)]
+    pools = [table(tmp_path / f"pool.{suffix}", rows) for suffix in ("csv", "parquet")]
+    for rank in range(world):
+        found = [
+            [[(sample.key, sample.number) for sample in block] for block in pool.blocks(rank, world, size)]
+            for pool in pools
+        ]
+        assert found[0] == found[1]
+        assert rank > 0 or found[0]
+
+
 def test_many_rows_of_parquet_come_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ducats.pool.manifest.ROWS", 3)
     pool = table(tmp_path / "pool.parquet", [{"path": f"{n}.png"} for n in range(20)])

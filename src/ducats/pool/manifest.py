@@ -9,10 +9,10 @@ from typing import IO, Any, Literal
 
 from ducats.errors import UserError
 from ducats.pool.places import HERE, Place, place_of
-from ducats.pool.sample import Pool, Sample, shared_out, unreadable
+from ducats.pool.sample import Pool, Sample, check_part, shared_out, unreadable
 
 USED = ("key", "path", "domain", "split")  # columns that are read, as far as they are there
-ROWS = 4096  # of a Parquet file that are held at a time
+ROWS = 2**16  # of a Parquet file that are held at a time
 
 
 class Manifest(Pool):
@@ -48,7 +48,10 @@ class Manifest(Pool):
 
     def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
         """Every ``world``-th block of the rows."""
-        return shared_out(self._samples(), rank, world, size)
+        if self.count is None:
+            return shared_out(self._samples(), rank, world, size)
+        check_part(rank, world, size)
+        return self._some_rows(rank, world, size)
 
     def counted(self) -> int:
         """From the table itself, or by a walk over its rows."""
@@ -62,6 +65,28 @@ class Manifest(Pool):
                 if row.get("domain", "target") == "target" and (row.get("split") or "train") == "train":
                     yield self._sample(number, place, row)
                     number += 1
+
+    def _some_rows(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
+        """The same of a Parquet table whose rows all count: those of other parts are not looked at."""
+        begun = list[Sample]()
+        with self._place.open(self._path) as file:
+            for start, batch in _parquet_batches(self.name, file):
+                stop, at = start + len(batch), start
+                while at < stop:
+                    block = at // size
+                    after = min((block + 1) * size, stop)
+                    if block % world == rank:
+                        rows = batch.slice(at - start, after - at).to_pylist()
+                        begun += [
+                            self._sample(number, f"row {number + 1}", _text(row))
+                            for number, row in enumerate(rows, at)
+                        ]
+                        if after % size == 0:
+                            yield begun
+                            begun = []
+                    at = after
+        if begun:
+            yield begun
 
     def _sample(self, number: int, place: str, row: Mapping[str, str]) -> Sample:
         path = row["path"]
@@ -110,12 +135,21 @@ def _parquet(name: str, file: IO[bytes]) -> Any:
         raise UserError(f"the table {name} is not readable as Parquet ({error}): write it again") from None
 
 
-def _parquet_rows(name: str, file: IO[bytes]) -> Iterator[tuple[str, dict[str, str]]]:
-    table = _parquet(name, file)
+def _parquet_batches(name: str, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
+    """Some rows at a time, and the number of the first."""
+    table, start = _parquet(name, file), 0
     columns = [column for column in table.schema_arrow.names if column in USED]
-    number = 0
     for batch in table.iter_batches(batch_size=ROWS, columns=columns):
-        for row in batch.to_pylist():
-            number += 1
-            # Nothing and not-a-number are what an empty cell of a CSV file is.
-            yield f"row {number}", {c: "" if v is None or v != v else str(v).strip() for c, v in row.items()}
+        yield start, batch
+        start += len(batch)
+
+
+def _parquet_rows(name: str, file: IO[bytes]) -> Iterator[tuple[str, dict[str, str]]]:
+    for start, batch in _parquet_batches(name, file):
+        for number, row in enumerate(batch.to_pylist(), start + 1):
+            yield f"row {number}", _text(row)
+
+
+def _text(row: Mapping[str, Any]) -> dict[str, str]:
+    # Nothing and not-a-number are what an empty cell of a CSV file is.
+    return {column: "" if v is None or v != v else str(v).strip() for column, v in row.items()}

@@ -1,0 +1,88 @@
+"""How fast a pool's names pass by before an image is read: of a folder, a CSV or Parquet table, tar shards.
+
+    python benchmarks/listing.py [--names 200000] [--parts 8] [--batch 256] [--out FILE]
+
+Every part of a folder or table walks over all names and takes its own; of shards it opens its own only. Told
+are names a second of one part, all names counted, and the most memory that the walk took (tracemalloc).
+"""
+
+import argparse
+import csv
+import json
+import platform
+import tarfile
+import tempfile
+import time
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+from ducats.pool import Pool, open_pool
+from ducats.pool.shards import Shards
+
+EACH = 1000  # names of a folder, or of a shard
+
+
+def main() -> None:
+    """Measure, print, write JSON if asked."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("--names", type=int, default=200_000)
+    parser.add_argument("--parts", type=int, default=8)
+    parser.add_argument("--batch", type=int, default=256)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    cells = []
+    with tempfile.TemporaryDirectory() as folder:
+        for kind, where in write(Path(folder), options.names).items():
+            pool = open_pool(str(where))
+            cells.append({"kind": kind, **walked(pool, options.parts, options.batch, options.names)})
+            print(json.dumps(cells[-1]), flush=True)
+    if options.out:
+        about = {"machine": platform.machine(), "parts": options.parts, "batch": options.batch}
+        options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
+
+
+def write(folder: Path, names: int) -> dict[str, Path]:
+    """The same names in four ways; the files are empty."""
+    import pyarrow
+    import pyarrow.parquet
+
+    keys = [f"{n // EACH:05d}/{n:09d}.jpg" for n in range(names)]
+    for start in range(0, names, EACH):
+        (folder / "files" / f"{start // EACH:05d}").mkdir(parents=True)
+    for key in keys:
+        (folder / "files" / key).touch()
+    with (folder / "names.csv").open("w", newline="") as file:
+        csv.writer(file).writerows([["path"], *([key] for key in keys)])
+    pyarrow.parquet.write_table(pyarrow.table({"path": keys}), folder / "names.parquet")
+    (folder / "shards").mkdir()
+    for start in range(0, names, EACH):
+        with tarfile.open(folder / "shards" / f"{start // EACH:05d}.tar", "w") as tar:
+            for key in keys[start : start + EACH]:
+                tar.addfile(tarfile.TarInfo(key.split("/")[1]))
+    found = {kind: folder / f"names.{kind}" for kind in ("csv", "parquet")}
+    return {"folder": folder / "files", **found, "shards": folder / "shards"}
+
+
+def walked(pool: Pool, parts: int, batch: int, names: int) -> dict[str, Any]:
+    """One part of many, once for the time and once for the memory."""
+    began = time.process_time()
+    count = sum(len(block) for block in pool.blocks(0, parts, batch))
+    seconds = time.process_time() - began
+    tracemalloc.start()
+    for _ in pool.blocks(0, parts, batch):
+        pass
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    passed = count if isinstance(pool, Shards) else names
+    return {
+        "names": names,
+        "of_the_part": count,
+        "names_per_second": passed / seconds,
+        "peak_mb": peak / 2**20,
+    }
+
+
+if __name__ == "__main__":
+    main()
