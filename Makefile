@@ -53,8 +53,14 @@ label-studio: .label-studio/.ready
 	.label-studio/bin/python -m pip install --quiet --disable-pip-version-check 'label-studio>=1.23,<2'
 	@touch $@
 
-clusters: env
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[ray,slurm]'
+clusters: $(VENV)/.clusters
+
+# Not as `.[ray,slurm]`: that would take ducats itself away for a moment, from whoever uses it meanwhile.
+$(VENV)/.clusters: $(VENV)/.ready
+	$(BIN)/python -c 'import tomllib; extras = tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]; \
+		print(*extras["ray"], *extras["slurm"])' \
+		| xargs $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+	@touch $@
 
 clean:
 	rm -rf $(VENV) .label-studio runs .mypy_cache .ruff_cache .pytest_cache .import_linter_cache

@@ -6,8 +6,9 @@
 
 Rows are images: columns are drawn, and only those that a query reads. Each cell is a fresh process, so that
 its peak of memory is its own; the peak is counted above what the table itself holds. Prints a Markdown table
-with the growth between sizes, n to the power of; one over the limit of time is killed, and said to be, and so
-is one over the limit of memory.
+of seconds, of these on the CPU, and memory, with the growth between sizes, n to the power of. One over the
+limit of seconds on the CPU is killed, and said to be, and so is one over the limit of memory: what else the
+machine does has no say in it.
 
 With --disk, log alpha and features lie in a folder in half precision (640 MB for a million rows), are read
 when a query looks at them, and are removed in the end. Single numbers per row are in memory as ever.
@@ -19,10 +20,12 @@ import math
 import platform
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, TypeVar
@@ -50,24 +53,22 @@ def main() -> None:
     if options.child:
         child(options)
         return
+    about = {
+        "machine": platform.processor() or platform.machine(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        **{k: getattr(options, k) for k in ("features", "classes", "budget", "most", "limit", "memory")},
+    }
     cells = []
     for rows in options.rows:
-        if options.disk:
-            store(options.disk, rows, (pick(some, WIDE) for some in drawn_columns(WIDE, rows, 0, options)))
-        for name in options.only or IMAGES:
-            cells.append({"query": name, "rows": rows, **measure(name, rows, options)})
-            print(f"{name} of {rows}: {shown(cells[-1])}", file=sys.stderr, flush=True)
-    if options.disk:
-        shutil.rmtree(options.disk)
+        with on_disk(rows, options):
+            for name in options.only or IMAGES:
+                cells.append({"query": name, "rows": rows, **measure(name, rows, options)})
+                print(f"{name} of {rows}: {shown(cells[-1])}", file=sys.stderr, flush=True)
+                if options.out:
+                    said = json.dumps({"about": about, "cells": cells}, indent=1)
+                    options.out.write_text(said, encoding="utf-8")
     print(table(cells, options.rows))
-    if options.out:
-        about = {
-            "machine": platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            **{k: getattr(options, k) for k in ("features", "classes", "budget", "most", "limit", "memory")},
-        }
-        options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1), encoding="utf-8")
 
 
 def parse() -> argparse.Namespace:
@@ -79,7 +80,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--classes", type=int, default=65)
     parser.add_argument("--budget", type=float, default=0.01, help="share of the rows that is picked")
     parser.add_argument("--most", type=int, default=5000, help="picks")
-    parser.add_argument("--limit", type=float, default=600.0, help="seconds of a cell")
+    parser.add_argument("--limit", type=int, default=600, help="seconds of a cell, on the CPU")
     parser.add_argument("--memory", type=float, default=8.0, help="gigabytes of a cell, above the table")
     parser.add_argument("--disk", type=Path, help="a folder that is not there yet, for wide columns")
     parser.add_argument("--out", type=Path, help="write JSON there")
@@ -88,6 +89,19 @@ def parse() -> argparse.Namespace:
     if options.disk and options.disk.exists() and not options.child:
         parser.error(f"{options.disk} is there already")
     return options
+
+
+@contextmanager
+def on_disk(rows: int, options: argparse.Namespace) -> Iterator[None]:
+    """Wide columns lie in a folder inside the block, if one was named."""
+    if options.disk is None:
+        yield
+        return
+    try:
+        store(options.disk, rows, drawn_columns(WIDE, rows, 0, options))
+        yield
+    finally:
+        shutil.rmtree(options.disk)
 
 
 def known(text: str) -> str:
@@ -113,33 +127,26 @@ def strategy_of(text: str) -> Strategy:
 def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]:
     """One cell, in a process of its own."""
     command = [sys.executable, __file__, "--child", "--only", name, "--rows", str(rows)]
-    for key in ("features", "classes", "budget", "most", "memory"):
+    for key in ("features", "classes", "budget", "most", "limit", "memory"):
         command += [f"--{key}", str(getattr(options, key))]
     if options.disk:
         command += ["--disk", str(options.disk)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
-        process.stdout.readline()  # the table is built, and the clock starts
-        try:
-            process.wait(options.limit)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            return {"over": options.limit}
-        said = process.stdout.read()
+    process = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    if process.returncode == -signal.SIGXCPU:
+        return {"over": options.limit}
     if process.returncode:
         return {"failed": process.returncode}
-    found: dict[str, Any] = json.loads(said)
+    found: dict[str, Any] = json.loads(process.stdout)
     return found
 
 
 def child(options: argparse.Namespace) -> None:
-    """Build the table, say so, pick, and say what it took."""
+    """Build the table, pick, and say what it took."""
     name, rows = options.only[0], options.rows[0]
     budget = min(math.ceil(options.budget * rows), options.most)
     slate = drawn(name, rows, budget, options)
     held = peak()
-    print("built", flush=True)
-    limit(options.memory)
+    limit(options.limit, options.memory)
     start, worked = time.perf_counter(), time.process_time()
     try:
         with torch.no_grad():
@@ -224,8 +231,13 @@ def drawn_columns(
         yield columns_of(z, features, needs, told)
 
 
-def limit(gigabytes: float) -> None:
-    """Let this process ask for so much more memory and no more, where the system can tell how much it has."""
+def limit(seconds: int, gigabytes: float) -> None:
+    """End this process after so many more seconds on the CPU, refuse it more memory than so much more.
+
+    The latter where the system tells how much it has.
+    """
+    last = math.ceil(time.process_time()) + seconds
+    resource.setrlimit(resource.RLIMIT_CPU, (last, last + 1))
     told = Path("/proc/self/statm")
     if told.exists():
         has = int(told.read_text(encoding="utf-8").split()[5]) * resource.getpagesize()
@@ -242,14 +254,14 @@ def peak() -> float:
 def shown(cell: dict[str, Any]) -> str:
     """A cell, for a table."""
     if "over" in cell:
-        return f"over {cell['over']:g} s"
+        return f"over {cell['over']} s"
     if "over_memory" in cell:
         return f"over {cell['over_memory']:g} GB"
     if "refused" in cell:
         return f"refused: {cell['refused']}"
     if "failed" in cell:
         return f"failed ({cell['failed']})"
-    return f"{cell['seconds']:.3g} s, {cell['mb']:.0f} MB"
+    return f"{cell['seconds']:.3g} s ({cell['cpu']:.3g}), {cell['mb']:.0f} MB"
 
 
 def table(cells: Sequence[dict[str, Any]], sizes: Sequence[int]) -> str:

@@ -5,8 +5,8 @@
 
 The pool has classes of several modes, near-twins and outliers (clustered_pool.py); a seed is a pool and a
 choice. Of each setting: what the query itself wants to be low or high, the mean distance of a row to the
-nearest pick, the share of the exact picks that are among them, classes among them, and how well a linear
-classifier does on the pool, fitted to source and picks.
+nearest pick (of the first 10 000 rows; their order is random), the share of the exact picks that are among
+them, classes among them, and how well a linear classifier does on the pool, fitted to source and picks.
 `random` says how bad it can be, `again` (the exact query with another seed) how much of it is luck.
 """
 
@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import torch
 from clustered_pool import SOURCE, Pool, drawn_pool, fitted, scores
@@ -25,14 +26,14 @@ from torch.nn import functional as F
 
 from ducats import dirichlet
 from ducats.criteria import margin
-from ducats.queries import QUERIES, badge
+from ducats.queries import QUERIES, badge, las
 from ducats.queries.distances import squared_to_nearest
 from ducats.queries.las import propagated
 from ducats.randomness import fork
 from ducats.rows import Rows, Slate
 
 # Knobs of each setting, the exact query first. "times": that many budgets compete; "neighbours": rows among
-# which LAS seeks them.
+# which LAS seeks them; "share": of the rows that DBAL works on.
 SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "coreset": {
         "exact": {},
@@ -61,7 +62,6 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     },
     "las": {
         "exact": {"pairs": math.inf, "exact": math.inf},
-        "mini-batches": {"pairs": math.inf, "exact": 0.0},
         "neighbours among 50 000": {"neighbours": 50_000},
         "neighbours among 5000": {"neighbours": 5000},
         "neighbours among 500": {"neighbours": 500},
@@ -69,17 +69,19 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "20 b uncertain, neighbours among 20 000": {"times": 20, "chosen": "uncertain", "neighbours": 20_000},
         "50 b uncertain, neighbours among 20 000": {"times": 50, "chosen": "uncertain", "neighbours": 20_000},
         "20 b uncertain, neighbours among 5000": {"times": 20, "chosen": "uncertain", "neighbours": 5000},
+        "the same, mini-batches": {"times": 20, "chosen": "uncertain", "neighbours": 5000, "exact": 0.0},
     },
     "spread": {"exact": {"exact": math.inf}, "mini-batches": {"exact": 0.0}},
     "dbal": {
         "exact": {"subset": 10**9},
-        "subset of 5000": {"subset": 5000},
-        "subset of 1000": {"subset": 1000},
-        "subset of 400": {"subset": 400},
+        "subset of half": {"share": 0.5},
+        "subset of a fifth": {"share": 0.2},
+        "subset of a twentieth": {"share": 0.05},
     },
 }
-AGAIN = ("badge", "clue", "spread")  # the exact query has luck in it, and is cheap enough to be asked twice
-AT_MOST = {"dbal": 20_000}  # rows; the exact one compares all pairs by Manhattan distance, again and again
+AGAIN = ("badge", "spread")  # the exact query has luck in it, and is cheap enough to be asked twice
+AT_MOST = {"dbal": 10_000}  # rows; the exact one compares all pairs by Manhattan distance, again and again
+LOOKED_AT = 10_000  # rows, for the mean distance to the nearest pick
 
 # What each query wants of its picks, in words.
 WANTS = {
@@ -122,7 +124,8 @@ def parse() -> argparse.Namespace:
 
 def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, Any]]:
     """All settings of a query on one pool, random picks, and the exact query's picks with another seed."""
-    want, exact, cells = wanted(name, pool, budget), torch.empty(0), []
+    all_pairs, exact, cells = AllPairs(), torch.empty(0), []
+    want, some = wanted(name, pool, budget, all_pairs), pool.features[:LOOKED_AT]
     settings = {**SETTINGS[name], "random": {}}
     if name in AGAIN:
         settings["again"] = settings["exact"]
@@ -136,7 +139,7 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
             source = Rows(where, torch.zeros_like(where), {"features": pool.source})
         luck = fork(seed, "choice", "again" if setting == "again" else "")
         start = time.process_time()
-        with torch.no_grad():
+        with torch.no_grad(), mock.patch.object(las, "propagated", all_pairs):
             picks = strategy.query(Slate(rows, rows[torch.arange(0)], budget, luck, source))
         seconds = time.process_time() - start
         exact = picks if setting == "exact" else exact
@@ -148,7 +151,7 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
             "rows": len(pool.z),
             "budget": budget,
             "own": want(picks),
-            "distance": float(squared_to_nearest([pool.features], [pool.features[picks]]).sqrt().mean()),
+            "distance": float(squared_to_nearest([some], [pool.features[picks]]).sqrt().mean()),
             "overlap": len(set(picks.tolist()) & set(exact.tolist())) / budget,
             "classes": len(pool.label[picks].unique()),
             "accuracy": accuracy(pool, picks),
@@ -167,10 +170,12 @@ def knobs_of(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]
     if "neighbours" in knobs:
         sought = knobs.pop("neighbours")
         knobs["pairs"] = float(sought * (knobs["among"] + sought if "among" in knobs else rows))
+    if "share" in knobs:
+        knobs["subset"] = math.ceil(knobs.pop("share") * rows)
     return knobs
 
 
-def wanted(name: str, pool: Pool, budget: int) -> Callable[[Tensor], float]:
+def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callable[[Tensor], float]:
     """What a query wants of its picks, as a function of these; low is good, but for LAS."""
     features, entropy = pool.features, dirichlet.entropy(pool.z).double()
     if name == "coreset":
@@ -179,14 +184,28 @@ def wanted(name: str, pool: Pool, budget: int) -> Callable[[Tensor], float]:
         both = [badge._residual(pool.z), features]
         return lambda picks: float(squared_to_nearest(both, [some[picks] for some in both]).mean())
     if name == "las":
-        everyone = torch.arange(len(features))
-        q = propagated(F.normalize(features), dirichlet.expected_probability(pool.z), everyone, 10)
-        return lambda picks: float(q[picks].mean())
+        told = (F.normalize(features), dirichlet.expected_probability(pool.z), torch.arange(len(features)))
+        return lambda picks: float(all_pairs(*told, 10)[picks].mean())
     if name == "dbal":
         return _manhattan(pool)
     some = entropy.topk(10 * budget).indices if name == "spread" else torch.arange(len(features))
     weight = entropy[some] / entropy[some].sum()
     return lambda picks: float((weight * squared_to_nearest([features[some]], [features[picks]])).sum())
+
+
+class AllPairs:
+    """LAS's scores; those from all pairs of one pool, minutes of work, are computed once."""
+
+    def __init__(self) -> None:
+        self._found: Tensor | None = None
+
+    def __call__(self, features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
+        """As `propagated`."""
+        if len(among) < len(features):
+            return propagated(features, p, among, K)
+        if self._found is None:
+            self._found = propagated(features, p, among, K)
+        return self._found
 
 
 def _manhattan(pool: Pool) -> Callable[[Tensor], float]:
@@ -222,7 +241,7 @@ def table(cells: Sequence[dict[str, Any]]) -> str:
         spread = f" ± {own.std():.2g}" if len(some) > 1 else ""
         texts = [
             f"{own.mean():.4g}{spread}",
-            f"{100 * (mean(some, 'own') - exact) / (random - exact):.0f} %",
+            f"{round(100 * (mean(some, 'own') - exact) / (random - exact))} %",
             f"{mean(some, 'distance'):.3g}",
             f"{100 * mean(some, 'overlap'):.0f} %",
             f"{mean(some, 'classes'):.0f}",

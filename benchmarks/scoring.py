@@ -1,10 +1,10 @@
 """Throughput of `ducats score`: images a second from files on disk to picks, in one process and in several.
 
     python benchmarks/scoring.py [--networks small resnet18 resnet50] [--processes 1 2] [--images 512]
-        [--batch 32] [--device auto] [--precision 32-true] [--shards] [--out FILE]
+        [--batch 32] [--device auto] [--precision 32-true] [--shape 500 375] [--shards] [--out FILE]
 
-JPEGs of 500 x 375 are drawn into a temporary folder, and a run with random weights beside it. Small: a CNN on
-images of 32 x 32, mostly decoding; the others look at 224 x 224, cut out of 256 x 256. Three rates are told:
+JPEGs (of 500 x 375) are drawn into a temporary folder, and a run with random weights beside it. Small: a CNN
+on images of 32 x 32, mostly decoding; others look at 224 x 224, cut out of 256 x 256. Told are three rates:
 of the whole scoring, with the start of its processes; of the parts alone, once their processes are up; and
 images per second of processor time, which other work on the machine does not disturb as much.
 """
@@ -38,20 +38,31 @@ DISTINCT = 512  # pictures; then they come again
 def main() -> None:
     """Measure, print, write JSON if asked."""
     options = parse()
-    cells = []
+    cells = list[dict[str, Any]]()
+    width, height = options.shape
     with tempfile.TemporaryDirectory() as folder:
-        pool = draw(Path(folder), options.images, shards=options.shards)
+        pool = draw(Path(folder), options.images, shards=options.shards, shape=(width, height))
         for network in options.networks:
             run = make_run(Path(folder) / network, network, options.batch, options.precision)
             for processes in options.processes:
                 out = Path(folder) / f"{network}-{processes}"
                 cells.append(measure(run, pool, out, network, processes, options.device))
                 print(json.dumps(cells[-1]), flush=True)
+                write(cells, options)
+
+
+def write(cells: list[dict[str, Any]], options: argparse.Namespace) -> None:
+    """What is measured so far."""
     if options.out:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
-        about = {"machine": platform.processor() or platform.machine(), "gpu": gpu, "cores": os.cpu_count()}
+        about: dict[str, Any] = {
+            "machine": platform.processor() or platform.machine(),
+            "gpu": gpu,
+            "cores": os.cpu_count(),
+        }
         about |= {"torch": torch.__version__, "images": options.images, "batch": options.batch}
-        about |= {"device": options.device, "precision": options.precision, "shards": options.shards}
+        about |= {"device": options.device, "precision": options.precision}
+        about |= {"shards": options.shards, "shape": list(options.shape)}
         options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
 
 
@@ -64,20 +75,21 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--precision", default="32-true", help="the run's engine.precision")
+    parser.add_argument("--shape", type=int, nargs=2, default=SHAPE, help="width and height of the files")
     parser.add_argument("--shards", action="store_true", help="tar files instead of a folder")
     parser.add_argument("--out", type=Path, help="write JSON there")
     return parser.parse_args()
 
 
-def draw(folder: Path, count: int, *, shards: bool) -> Path:
+def draw(folder: Path, count: int, *, shards: bool, shape: tuple[int, int] = SHAPE) -> Path:
     """So many JPEGs of smooth noise, in a folder or in tar files."""
     pool = folder / "pool"
     pool.mkdir()
     random = np.random.default_rng(0)
     pictures = list[bytes]()
     for _ in range(min(count, DISTINCT)):
-        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), np.uint8)).resize(SHAPE)
-        fine = np.asarray(coarse, np.int16) + random.integers(-12, 13, (SHAPE[1], SHAPE[0], 1))
+        coarse = Image.fromarray(random.integers(0, 256, (24, 32, 3), np.uint8)).resize(shape)
+        fine = np.asarray(coarse, np.int16) + random.integers(-12, 13, (shape[1], shape[0], 1))
         file = io.BytesIO()
         Image.fromarray(fine.clip(0, 255).astype(np.uint8)).save(file, "JPEG", quality=90)
         pictures.append(file.getvalue())

@@ -3,6 +3,7 @@
 import csv
 import json
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -247,6 +248,7 @@ BAD = [
 
 
 STREETS = ("-c", "data/streets")
+FEW = (*STREETS, "--set", "data.knobs={source: 2, pool: 2, test: 1}")
 UNFIT = [
     (("-c", "segmentation"), ["'map_folders' needs --source and --target and --classes"]),
     (("-c", "segmentation", *FOLDERS), ["'map_folders' needs --classes"]),
@@ -267,12 +269,12 @@ UNFIT = [
     ((*STREETS, "--set", "model.name=timm"), ["'timm' says one class for an image", "deeplab_v2"]),
     (("-c", "data/digits", "--set", "model.name=small_fcn"), ["'small_fcn' says a class for each pixel"]),
     ((*STREETS, "--set", "query.name=ripu"), ["'impurity', and a single pixel has none: task.unit=region"]),
-    ((*STREETS, "--set", "views.test.crop=center"), ["views.test must show whole images", "crop=none"]),
+    ((*FEW, "--set", "views.test.crop=center"), ["views.test must show whole images", "crop=none"]),
     ((*STREETS, "--set", "task.unit=region", "--set", "task.side=4"), ["its side must be odd"]),
-    ((*STREETS, "--set", "evaluation.star_without=[horse]"), ["star_without names 'horse'"]),
+    ((*FEW, "--set", "evaluation.star_without=[horse]"), ["star_without names 'horse'"]),
     ((*STREETS, *FOLDERS), ["'map_folders' needs --classes"]),
     ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
-    ((*STREETS, "--budget", "9000/image"), ["asks for 9000 pixels of image 0, which has 8192"]),
+    ((*FEW, "--budget", "9000/image"), ["asks for 9000 pixels of image 0, which has 8192"]),
     (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not hold the folders images and labels"]),
 ]
 
@@ -545,39 +547,31 @@ def test_spoilt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str
     assert "config.yaml was spoilt" in capsys.readouterr().err
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on(tmp_path: Path) -> None:
-    import os
-    import signal
-    import time
-
-    command = [
-        sys.executable,
-        "-m",
-        "ducats",
-        "run",
-        *QUICKLY,
-        "--epochs",
-        "4000",
-        "--out",
-        str(tmp_path / "run"),
-    ]
-    # Tests that run in the background of a shell ignore Ctrl-C, and would hand that down.
+def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "interrupted.py").write_text(
+        "import signal, torch\n"
+        "asked = []\n"
+        "def second(slate):\n"
+        "    asked.append(slate.budget)\n"
+        "    if len(asked) == 2: signal.raise_signal(signal.SIGINT)\n"
+        "    return torch.arange(slate.budget)\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    command = ("run", *QUICKLY, "--set", "query.name=interrupted:second", "--out", str(tmp_path / "run"))
+    # Tests that run in the background of a shell ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
-        running = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+        assert ducats(*command) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    try:
-        while not (tmp_path / "run" / "metrics.jsonl").exists():
-            assert running.poll() is None
-            time.sleep(0.05)
-        os.kill(running.pid, signal.SIGINT)
-        _, said = running.communicate(timeout=60)
-    finally:
-        running.kill()
-    assert running.returncode == 130
+    said = capsys.readouterr().err
     assert "stopped; the same command goes on" in said
     assert "Traceback" not in said
+    assert not RunDir(tmp_path / "run").finished
+    assert ducats(*command) == 0
+    assert RunDir(tmp_path / "run").finished
 
 
 def test_the_first_process_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,10 @@
 import io
 import json
+import queue
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
@@ -10,20 +14,50 @@ from ducats.demo import demo
 from ducats.errors import UserError
 from ducats.rundir import RunDir
 
-TINY = ("train.epochs=6", "train.steps_per_epoch=2", "data.knobs={source_size: 200}")
+TINY = (
+    "train.epochs=6",
+    "train.steps_per_epoch=2",
+    "data.knobs={source_size: 200}",
+    "model.knobs={width: 4, features: 16}",
+)
 
 
-def test_the_demo_compares_methods_and_goes_on_where_it_was(tmp_path: Path) -> None:
+class Here(Executor):
+    """Work one after another in this process: it has torch, and another takes seconds to come by it."""
+
+    def __init__(self, *_: object) -> None: ...
+
+    def submit(self, work: Callable[..., Any], /, *arguments: Any, **more: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        try:
+            future.set_result(work(*arguments, **more))
+        except UserError as error:
+            future.set_exception(error)
+        return future
+
+
+def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ducats.demo.ProcessPoolExecutor", Here)
+    monkeypatch.setattr("ducats.demo._to_parent", queue.Queue(), raising=False)
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> None:
+    work_here(monkeypatch)
+
+
+def test_the_demo_compares_methods_and_goes_on_where_it_was(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = io.StringIO()
     console = Console(file=said, width=200)
     options = {
         "seeds": [0, 1],
-        "jobs": 2,
         "console": console,
         "methods": ("source-only", "duc"),
-        "settings": TINY,
+        "settings": (*TINY, "engine.snapshot=0"),  # the page with its figures is that of the streets below
     }
-    made = demo(tmp_path / "demo", **options)  # type: ignore[arg-type]
+    made = demo(tmp_path / "demo", jobs=2, **options)  # type: ignore[arg-type]
     rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert [list(row) for row in rows] == [["method", "seed", "accuracy", "ece", "labels", "seconds"]] * 4
     assert [(row["method"], row["seed"], row["labels"]) for row in rows] == [
@@ -33,10 +67,12 @@ def test_the_demo_compares_methods_and_goes_on_where_it_was(tmp_path: Path) -> N
     assert "<svg" in made.page.read_text()
     assert "duc" in said.getvalue()
     before = (tmp_path / "demo" / "summary.json").read_text()
-    demo(tmp_path / "demo", **options)  # type: ignore[arg-type]
+    work_here(monkeypatch)
+    demo(tmp_path / "demo", jobs=1, **options)  # type: ignore[arg-type]
     assert (tmp_path / "demo" / "summary.json").read_text() == before
 
 
+@pytest.mark.usefixtures("here")
 def test_the_demo_of_streets_speaks_of_pixels(tmp_path: Path) -> None:
     said = io.StringIO()
     made = demo(
@@ -68,6 +104,7 @@ def test_an_unknown_demo_names_the_others(tmp_path: Path) -> None:
         demo(tmp_path, seeds=[0], jobs=1, console=Console(quiet=True), task="detection")
 
 
+@pytest.mark.usefixtures("here")
 def test_a_failing_run_ends_the_demo_with_its_own_words(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no knob 'kapa'"):
         demo(

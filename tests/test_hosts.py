@@ -1,17 +1,18 @@
 """One run on several hosts: both are this machine here, with one process each."""
 
 import os
-import subprocess
-import sys
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed.run
 from PIL import Image
 
 import ranks
 from conftest import QUICK
-from ducats.cli import main
+from ducats.cli import leaving, main
+from ducats.engine import launching
 from ducats.engine.lifeline import LOST
 from ducats.rundir import RunDir
 from ranks import GONE, in_an_epoch, outcome
@@ -105,24 +106,43 @@ def test_a_contradiction_is_one_sentence_of_each_host(tmp_path: Path) -> None:
 
 def test_torchrun_itself_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     folder, port = tmp_path / "run", ranks.free_port()
-    agents = [
-        subprocess.Popen(
+
+    def torchrun(node: int) -> None:
+        torch.distributed.run.main(
             [
-                *(sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--node-rank", str(node)),
-                *("--nproc-per-node", "1", "--master-addr", "127.0.0.1", "--master-port", str(port)),
+                *("--nnodes", "2", "--node-rank", str(node), "--nproc-per-node", "1"),
+                *("--master-addr", "127.0.0.1", "--master-port", str(port)),
                 *("-m", "ducats", *ranks.command(SETTINGS, folder)),
-            ],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            ]
         )
-        for node in range(2)
-    ]
-    try:
-        said = [agent.communicate(timeout=240) for agent in agents]
-    finally:
-        for agent in agents:
-            agent.kill()
-    assert [agent.returncode for agent in agents] == [0, 0], said
+
+    done = ranks.in_ranks(torchrun, tmp_path / "said", environment=lambda *_: {"OMP_NUM_THREADS": "1"})
+    assert done.codes == [0, 0], done.said
     assert outcome(folder) == undisturbed
+
+
+def test_an_address_that_a_host_does_not_know_is_refused_at_once(tmp_path: Path) -> None:
+    unknown = {**ranks.hosts_by_hand(1, 2, 29500), "MASTER_ADDR": "first.invalid"}
+    run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")
+    done = ranks.run_in_ranks(run, tmp_path / "said", 1, lambda *_: unknown)
+    assert done.codes == [2]
+    assert done.said[0].count("ducats: MASTER_ADDR is 'first.invalid', which this host cannot find") == 1
+
+
+def test_a_host_that_waits_for_others_says_so_and_can_be_interrupted(tmp_path: Path) -> None:
+    def impatient(_: int) -> None:
+        genuine = leaving._print
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background has not
+
+        def print_and_interrupt(sentence: str, style: str) -> None:
+            genuine(sentence, style)
+            os.kill(os.getpid(), signal.SIGINT)
+
+        setattr(leaving, "_print", print_and_interrupt)  # noqa: B010 - a stand-in, as monkeypatch would set it
+        launching.LONG = 0.0
+
+    run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")
+    done = ranks.run_in_ranks(run, tmp_path / "said", 1, ranks.hosts_by_hand, before=impatient)
+    assert done.codes == [-signal.SIGINT]
+    assert done.said[0].startswith("waiting at 127.0.0.1:")
+    assert done.said[0].count("for all 2 processes; Ctrl-C ends it") == 1

@@ -1,7 +1,7 @@
 """Killed by SIGKILL at any moment, the same call goes on and ends with the same bits.
 
-All that a run keeps goes through ``write_atomically``. So a run is killed before, inside and after every one
-of its writes, and in the middle of every phase, and then told to go on.
+All that a run keeps goes through ``write_atomically``. So a run is killed inside every one of its writes,
+between them, and in the middle of every phase, and then told to go on.
 """
 
 import json
@@ -159,8 +159,12 @@ def test_every_kind_of_file_is_among_the_kill_points(writes: int) -> None:
     assert writes == WRITES == 5 + 4 * 2 + 3 * 2 + 2 * (3 + SHOWN) + 2
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
-@pytest.mark.parametrize("number", range(1, WRITES + 1))
+# What is on disk before a write is what was there after the one before it, and a kill inside adds a draft.
+KILLS = [(number, "inside") for number in range(1, WRITES + 1)]
+KILLS += [(1, "before"), *((number, "after") for number in range(1, WRITES + 1, 2))]
+
+
+@pytest.mark.parametrize(("number", "moment"), KILLS)
 def test_killed_at_a_write(tmp_path: Path, undisturbed: dict[str, Any], number: int, moment: str) -> None:
     folder = tmp_path / "run"
     assert in_child(lambda: with_writer(killed_at_write(number, moment), folder)) == -signal.SIGKILL

@@ -262,9 +262,14 @@ def test_what_is_published_for_one_data_set_is_used_there(
 
 def test_workers_on_a_cpu_share_its_cores() -> None:
     slots = make_slots("cpu", 3, 8, {})
-    assert [(slot.kind, slot.environment) for slot in slots] == [("cpu", {"OMP_NUM_THREADS": "2"})] * 3
+    threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
+    assert [(slot.kind, slot.environment) for slot in slots] == [("cpu", threads)] * 3
     assert len(make_slots("cpu", None, 8, {})) == 8
     assert make_slots("cpu", 9, 4, {})[0].environment == {"OMP_NUM_THREADS": "1"}
+    told = {"OMP_NUM_THREADS": "2"}
+    assert make_slots("cpu", 1, 4, told)[0].environment == {}  # which a run inherits
+    told = {"OMP_WAIT_POLICY": "ACTIVE"}
+    assert make_slots("cpu", 1, 4, told)[0].environment == {"OMP_NUM_THREADS": "4"}
 
 
 def test_workers_take_gpus_in_turn() -> None:

@@ -198,7 +198,7 @@ def test_a_real_sweep_is_killed_goes_on_and_becomes_a_table(
 ) -> None:
     broken = {"name": "broken", "config": "random", "settings": "data.knobs.pool=2"}
     file, out = write(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
-    command = ("sweep", file, "--devices", "cpu", "--workers", "2", "--out", out)
+    command = ("sweep", file, "--devices", "cpu", "--workers", "1", "--out", out)
     assert ducats(*command, "--dry-run") == 0
     assert capsys.readouterr().out.endswith("2 runs: 0 done, 0 begun, 2 new\n")
     parent = os.fork()

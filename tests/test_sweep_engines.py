@@ -9,28 +9,27 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 from rich.console import Console
 
 import slurm_on_paper
 from drawn_pools import write as put
-from ducats.cluster import slurm
-from ducats.cluster.crew import places
+from ducats.cluster import Ended, Lost, slurm
 from ducats.errors import UserError
-from ducats.sweep import Where, on_slurm, opened, run_all
-from ducats.sweep.engines import End, Running
+from ducats.sweep import Wanted, Where, cells_of, on_ray, on_slurm, opened, read_sweep, run_all
+from ducats.sweep.engines import End, Running, lay_out
 from ducats.sweep.on_slurm import OnSlurm
 from ray_clusters import two_nodes
-from sweeps import plan, write
+from sweeps import ducats, plan, write
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # A network that says which process has it, and which one started that, and waits as long as there is a file
@@ -105,7 +104,29 @@ def waiting(home: Path) -> dict[int, int]:
     return {int(mark.name): int(mark.read_text()) for mark in marks}
 
 
-def wait_for(happened: Callable[[], object], seconds: float = 120.0) -> None:
+@contextmanager
+def meanwhile(held: Path, act: Callable[[], None]) -> Iterator[None]:
+    """While something is done here, let runs wait until something else has happened, too."""
+    failure = list[BaseException]()
+
+    def work() -> None:
+        try:
+            act()
+        except BaseException as error:
+            failure.append(error)
+        finally:
+            held.unlink()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+    assert not failure
+
+
+def wait_for(happened: Callable[[], object], seconds: float = 240.0) -> None:
     until = time.monotonic() + seconds
     while not happened():
         assert time.monotonic() < until, "waited in vain"
@@ -145,8 +166,8 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 @needs_proc
-def test_runs_on_ray_end_with_the_command_and_outlive_workers_and_nodes(
-    home: Path, cluster: Any, held: Path, tmp_path: Path
+def test_runs_on_ray_end_with_the_command_and_outlive_a_node(
+    home: Path, cluster: Any, held: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random", "entropy"), tmp_path / "out"
     command = ("sweep", file, "--engine", "ray", "--address", cluster.address, "--out", out)
@@ -158,26 +179,41 @@ def test_runs_on_ray_end_with_the_command_and_outlive_workers_and_nodes(
     (run,) = out.glob("toy-random-*")
     wait_for(lambda: is_free(run / ".lock"))
 
-    second = start(tmp_path / "second", *command)
-    try:
+    def lose_a_node() -> None:
         wait_for(lambda: len(waiting(home)) == 3)  # broken has failed, and each node holds a run
-        os.kill(next(parent for run, parent in waiting(home).items() if not gone(run)), signal.SIGKILL)
-        wait_for(lambda: len(waiting(home)) == 4)  # it is there again
         (node,) = cluster.worker_nodes
         cluster.remove_node(node, allow_graceful=False)
-        wait_for(lambda: sum(map(gone, waiting(home))) == 3)
-        held.unlink()
-        assert second.wait(120) == 1
-    finally:
-        kill(second)
-    said = (tmp_path / "second").read_text()
+        wait_for(lambda: sum(map(gone, waiting(home))) == 2)
+
+    with meanwhile(held, lose_a_node):
+        assert ducats(*map(str, command)) == 1
+    said = capsys.readouterr().out
     assert "3 runs: 2 done, 1 failed; the same command tries again" in said
     assert "the pool holds 2 images: lower ask.budget (log: " in said
-    assert len(waiting(home)) == 5  # processes in all: one more for each loss
+    assert len(waiting(home)) == 4  # processes in all: one more for each loss
     assert {path.parent.name.split("-")[1] for path in out.glob("*/model.safetensors")} == {
         "random",
         "entropy",
     }
+
+
+def test_why_a_run_has_no_exit_code_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ends: list[Any] = [
+        Ended("a", None, Lost("its worker was killed, 3 times in a row")),
+        Ended("b", None, UserError("the node x has torch 1.0")),
+        Ended("c", None, OSError("no disk\nat all")),
+        Ended("d", 1, None),
+    ]
+    monkeypatch.setattr(on_ray, "Crew", lambda *_, **__: SimpleNamespace(wait=lambda _: ends))
+    engine = on_ray.OnRay(cpus=1, gpus=False, most=None)
+    silent: Any = SimpleNamespace(last_line=lambda: "", folder=tmp_path / "out" / "run")
+    engine._running = {name: SimpleNamespace(name=name, **vars(silent)) for name in "abcd"}  # type: ignore[misc]
+    assert engine.ended() == [
+        End("a", 1, "its worker was killed, 3 times in a row"),
+        End("b", 1, "the node x has torch 1.0"),
+        End("c", 1, "OSError: no disk"),
+        End("d", 1, f"exit code 1, and nothing in its log: do all nodes share {tmp_path / 'out'}?"),
+    ]
 
 
 def test_the_time_of_a_sweep_is_over(tmp_path: Path) -> None:
@@ -213,31 +249,31 @@ def test_the_time_of_a_sweep_is_over(tmp_path: Path) -> None:
 
 @needs_proc
 def test_jobs_go_on_without_the_command_and_come_back_after_a_signal(
-    home: Path, held: Path, tmp_path: Path
+    home: Path,
+    held: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("submitit", reason="needs ducats[slurm]")
     book = slurm_on_paper.install(home / "slurm")
     file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random"), tmp_path / "out"
     settings = ("time=0:10:00", "partition=toy", "reservation=ours")
-    command = ("sweep", file, "--engine", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
-    first = start(tmp_path / "first", *command)
-    try:
-        wait_for(lambda: len(waiting(home)) == 1 and (book / "100_0.code").exists())
-    finally:
-        kill(first)
+    cells = cells_of(read_sweep(file), Wanted(), "cpu")
+    with opened(Where("slurm", workers=2, slurm=settings), out, "s") as found:
+        found.engine.begin([lay_out(cell, out) for cell in cells])
+    # From here on nobody watches them, as after a kill.
+    wait_for(lambda: len(waiting(home)) == 1 and (book / "100_0.code").exists())
     ((run, parent),) = waiting(home).items()
     os.kill(parent, signal.SIGUSR2)  # as SLURM does before a time limit, or when others need the node
     wait_for(lambda: len(waiting(home)) == 2)
     assert gone(run)
 
-    second = start(tmp_path / "second", *command)
-    try:
-        wait_for(lambda: (book / "101.sbatch").exists())
-        held.unlink()
-        assert second.wait(120) == 1
-    finally:
-        kill(second)
-    said = (tmp_path / "second").read_text()
+    monkeypatch.setattr(OnSlurm, "pace", 0.2)
+    with meanwhile(held, lambda: wait_for((book / "101.sbatch").exists)):
+        command = ("sweep", file, "--engine", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
+        assert ducats(*map(str, command)) == 1
+    said = capsys.readouterr().out
     assert "2 runs: 1 done, 1 failed; the same command tries again" in said
     assert "the pool holds 2 images: lower ask.budget (log: " in said
     asked = [path.read_text() for path in sorted(book.glob("*.sbatch"))]
@@ -313,6 +349,7 @@ def test_a_job_that_left_nothing_has_failed(tmp_path: Path, monkeypatch: pytest.
         (Where("ray", slurm=("time=1",)), "--slurm goes with --engine slurm"),
         (Where("ray", devices="cuda:1"), "--engine ray hands GPUs out itself"),
         (Where("ray", cpus=0), "--cpus must be at least 1"),
+        (Where("ray", timeout="soon"), "--timeout soon is no time"),
     ],
 )
 def test_options_that_do_not_go_together(where: Where, sentence: str, tmp_path: Path) -> None:
@@ -328,6 +365,7 @@ def test_options_that_do_not_go_together(where: Where, sentence: str, tmp_path: 
         (["time=0"], "is no time"),
         (["time"], "is no key=value"),
         (["time=5", "nodes=2"], "one task on one node"),
+        (["time=5", "array=0-9"], "the sweep says that itself"),
     ],
 )
 def test_settings_that_slurm_cannot_have(
@@ -347,22 +385,3 @@ def test_without_slurm_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r"pip install 'ducats\[slurm\]'"):
         slurm.make_executor(tmp_path, ["time=5"], name="s", most=None)
-
-
-# ---- half of a node
-
-
-@given(
-    cpus=st.floats(0, 256, allow_subnormal=False),
-    gpus=st.integers(0, 8),
-    each=st.none() | st.integers(1, 64),
-    on_gpus=st.booleans(),
-)
-def test_never_more_than_half_of_a_node(cpus: float, gpus: int, each: int | None, on_gpus: bool) -> None:
-    count, place = places({"CPU": cpus, "GPU": gpus}, cpus=each, gpus=on_gpus)
-    assert count * place.cpus <= cpus / 2 * (1 + 1e-9)
-    assert count * place.gpus <= gpus
-    assert place.cpus <= 1 or place.cpus == int(place.cpus)  # what Ray takes
-    if cpus > 0 and not on_gpus:
-        assert count >= 1
-        assert place.cpus > 0

@@ -17,6 +17,7 @@ from ducats.cli import main, training
 from ducats.errors import AwaitingLabels, UserError
 from ducats.run import story
 from ducats.rundir import RunDir
+from ranks import run_in_ranks
 
 SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
 
@@ -170,35 +171,34 @@ def test_the_command_waits_while_people_answer(
     assert [r["labels"] for r in RunDir(tmp_path / "run").stages()] == [0, 12, 20]
 
 
-def started(tmp_path: Path, *arguments: str) -> "subprocess.Popen[str]":
-    command = [sys.executable, "-m", "ducats", *waiting_run(tmp_path / "run", *arguments)]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with (tmp_path / "out").open("w") as out:
-        return subprocess.Popen(command, env=environment, stdout=out, stderr=subprocess.PIPE, text=True)
-
-
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_processes_wait_together(tmp_path: Path) -> None:
-    with started(tmp_path, "--processes", "2") as both:
-        assert both.stderr is not None
-        said = []
-        for line in both.stderr:
-            said.append(line)
-            if AWAITED in line:
-                answer_all(tmp_path / "run", 6.0)
-    err = "".join(said)
-    assert both.returncode == 0, err[-3000:]
-    assert err.count(AWAITED) == 2
-    assert "20 labels spent, 2.0 minutes of people" in (tmp_path / "out").read_text()
+    def before(rank: int) -> None:
+        """People answer while the first process sleeps."""
+        if rank == 0:
+            people = SimpleNamespace(sleep=lambda _: answer_all(tmp_path / "run", 6.0))
+            training.time = people  # type: ignore[assignment,attr-defined]  # in a process of its own
+
+    both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "said", before=before)
+    assert both.codes == [0, 0], both.said
+    assert [said.count(AWAITED) for said in both.said] == [2, 0]
+    assert "20 labels spent, 2.0 minutes of people" in both.said[0]
 
 
-def test_ctrl_c_ends_the_waiting_and_the_same_command_goes_on(tmp_path: Path) -> None:
-    with started(tmp_path) as one:
-        assert one.stderr is not None
-        assert any(AWAITED in line for line in one.stderr)
-        one.send_signal(signal.SIGINT)
-        err = one.stderr.read()
-    assert one.returncode == 130
-    assert "the same command goes on" in err
+def test_ctrl_c_ends_the_waiting_and_the_same_command_goes_on(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(training, "time", SimpleNamespace(sleep=lambda _: signal.raise_signal(signal.SIGINT)))
+    # Tests that run in the background of a shell ignore Ctrl-C.
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(SystemExit) as end:
+            main(waiting_run(tmp_path / "run"))
+    finally:
+        signal.signal(signal.SIGINT, before)
+    err = capfd.readouterr().err
+    assert end.value.code == 130
+    assert err.index(AWAITED) < err.index("the same command goes on")
     with pytest.raises(SystemExit) as end:
         main([part for part in waiting_run(tmp_path / "run") if part != "--wait"])
     assert end.value.code == 3  # the folder is free, and its questions are as they were

@@ -1,7 +1,6 @@
 """Note what a model thinks of some questions on some processes. Run by test_notes.py."""
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -85,7 +84,3 @@ def main(processes: int, count: int, out: Path) -> None:
 def plain(notes: Notes) -> dict[str, list[float]]:
     """As lists."""
     return {name: column.tolist() for name, column in asdict(notes).items()}
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

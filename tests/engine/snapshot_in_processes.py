@@ -1,6 +1,5 @@
 """Take a snapshot of an untrained model on some processes. Run by test_snapshot.py."""
 
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -110,7 +109,3 @@ def width_of(shift: Shift) -> int:
         features = map_model(len(shift.classes))(torch.zeros(1, 3, TALL, WIDE)).features
     assert features is not None
     return int(features.shape[1])
-
-
-if __name__ == "__main__":
-    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from ducats.engine.processes import make_fabric
 from ducats.engine.task import Task, bought_sizes
 from ducats.models import Evidential
 from ducats.randomness import fork
+from ranks import in_ranks
 
 Array = NDArray[np.float64]
 HOW: dict[str, Any] = {"batch_size": 2, "seed": 5}
@@ -132,13 +131,12 @@ def test_notes_of_pixels_and_regions() -> None:
     assert len(pieces) < len(notes)  # some units do share one
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
 def test_two_processes_note_just_what_one_notes(tmp_path: Path, count: int) -> None:
     there.main(1, count, tmp_path / "1.json")
-    command = [sys.executable, there.__file__, "2", str(count), str(tmp_path / "2.json")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = in_ranks(lambda _: there.main(2, count, tmp_path / "2.json"), tmp_path / "said")
+    assert done.codes == [0, 0], done.said
     one, two = (json.loads((tmp_path / f"{n}.json").read_text()) for n in (1, 2))
     assert one == two
     assert len(one["pixels"]["guess"]) == 3 * (count - 1) + 1

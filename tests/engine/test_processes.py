@@ -2,8 +2,6 @@
 
 import json
 import os
-import subprocess
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -78,25 +76,29 @@ def test_a_pixel_run_buys_the_same_on_two_processes(
         assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same, untrained model
 
 
-def test_one_bad_input_is_one_message_not_two(tmp_path: Path) -> None:
+def test_bad_input_is_found_before_other_processes_are_started(tmp_path: Path) -> None:
     bad = command((*QUICK, "query.knobs.kapa=3"), tmp_path / "run", "--processes", "2")
-    done = subprocess.run(
-        [sys.executable, "-m", "ducats", *bad],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        timeout=240,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert done.stderr.count("has no knob 'kapa'") == 1
+    done = run_in_ranks(bad, tmp_path / "said", 1, lambda *_: {})
+    assert done.codes == [2]
+    assert done.said[0].count("has no knob 'kapa'") == 1
+
+
+def test_what_the_system_refuses_the_first_process_is_said_as_by_one_alone(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = command(QUICK, tmp_path / "file" / "run")
+    alone = run_in_ranks(run, tmp_path / "said", 1, lambda *_: {})
+    both = run_in_ranks([*run, "--devices", "2"], tmp_path / "said")
+    assert (alone.codes, both.codes) == ([2], [2, 2])
+    assert f"ducats: the system refused {tmp_path / 'file'}" in alone.said[0]
+    assert both.said == [alone.said[0], ""]
 
 
 def test_what_learns_beside_the_model_may_be_idle_in_a_step(tmp_path: Path) -> None:
     """When the whole pool was bought, a discriminator has no target image left to learn from."""
     out = tmp_path / "run"
-    settings = ("query={name: aada}", "objective={name: adversarial, knobs: {hidden: 8}}", "ask.budget=80")
-    done = run_in_ranks(command((*QUICK, *settings), out, "--devices", "2"), tmp_path / "said")
+    settings = ("query={name: aada}", "objective={name: adversarial, knobs: {hidden: 8}}")
+    bought = ("train.epochs=2", "ask={after: [1], budget: 80}")
+    done = run_in_ranks(command((*QUICK, *settings, *bought), out, "--devices", "2"), tmp_path / "said")
     assert done.codes == [0, 0], done.said
     assert len(RunDir(out).bought()) == 80
 

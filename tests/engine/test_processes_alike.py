@@ -58,15 +58,24 @@ def same(one: RunDir, other: RunDir, precise: float) -> None:
         assert mine == pytest.approx(others, rel=max(precise, 1e-6))
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """On two processes with DDP, where each has all weights."""
+    return done(tmp_path_factory.mktemp("ddp") / "run", 2)
+
+
+def test_a_run_buys_the_same_on_one_process_and_on_two(tmp_path: Path, undisturbed: RunDir) -> None:
+    same(done(tmp_path / "one", 1), undisturbed, 1e-5)
+
+
 @pytest.mark.parametrize(
     ("settings", "precise"),
     [
-        ((), 1e-5),
         (("query={name: badge}",), 1e-5),  # with luck, and features
         (("query={name: spread}", "engine.precision=64-true"), 1e-12),
     ],
 )
-def test_a_run_buys_the_same_on_one_process_and_on_two(
+def test_other_queries_buy_the_same_on_one_process_and_on_two(
     tmp_path: Path, settings: tuple[str, ...], precise: float
 ) -> None:
     one, two = (done(tmp_path / str(count), count, *settings) for count in (1, 2))
@@ -74,12 +83,6 @@ def test_a_run_buys_the_same_on_one_process_and_on_two(
 
 
 # ---- weights that are spread over the processes
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """With DDP, where each process has all weights."""
-    return done(tmp_path_factory.mktemp("ddp") / "run", 2)
 
 
 def test_each_process_has_its_slices_and_for_a_while_everything(tmp_path: Path) -> None:

@@ -80,6 +80,9 @@ def test_hosts_without_a_launcher_must_find_each_other() -> None:
         settle(None, 2, {})
     with pytest.raises(UserError, match="set MASTER_PORT there"):
         settle(None, 2, {"NODE_RANK": "1", "MASTER_ADDR": "10.0.0.1"})
+    for port in ("http", "70000"):
+        with pytest.raises(UserError, match=f"MASTER_PORT is '{port}': set it to a free port"):
+            settle(None, 2, {**ranks.hosts_by_hand(1, 2, 29500), "MASTER_PORT": port})
     assert settle(2, 2, ranks.hosts_by_hand(1, 2, 29500)) == Group(2, 2, "own")
     assert not is_first(ranks.hosts_by_hand(1, 2, 29500))
 

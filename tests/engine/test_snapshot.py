@@ -1,8 +1,6 @@
 """What a snapshot says, held against a computation of its own."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +23,7 @@ from ducats.engine.snapshot import Sight, sample_images, sample_pixels, snapshot
 from ducats.models import Evidential
 from ducats.randomness import fork
 from ducats.snapshots import Snapshot
+from ranks import in_ranks
 
 Array = NDArray[np.float64]
 
@@ -212,13 +211,12 @@ def test_principal_components_are_those_of_a_singular_value_decomposition(rows: 
     assert len(principal(flat.double()).explained) == 2
 
 
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_processes_see_just_what_one_sees(tmp_path: Path) -> None:
     """With an odd number of batches, and, of the source's pixels, with fewer than there are processes."""
     there.main(1, 5, tmp_path / "1")
-    command = [sys.executable, there.__file__, "2", "5", str(tmp_path / "2")]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    done = in_ranks(lambda _: there.main(2, 5, tmp_path / "2"), tmp_path / "said")
+    assert done.codes == [0, 0], done.said
     for number in (1, 2):
         one, two = (snapshots.path_of(tmp_path / n, number).read_bytes() for n in ("1", "2"))
         assert one == two

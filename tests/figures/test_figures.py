@@ -181,6 +181,14 @@ def test_a_run_without_snapshots_says_how_to_get_them(name: str, paper: Folders)
         figures.draw(name, paper("old"))
 
 
+@pytest.mark.parametrize("name", ["tsne", "gallery", "calibration"])
+def test_a_run_that_has_only_begun_is_to_go_on(name: str, tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", rounds=1, snapshots=False, finished=False)
+    (folder / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="let it go on with the command that began it"):
+        figures.draw(name, [read_run(folder)])
+
+
 def test_figures_from_records_alone_need_no_snapshots(paper: Folders) -> None:
     assert "before any label" in figures.draw("calibration", paper("old"))
     assert "temperature" not in figures.prepare("calibration", paper("old")).description

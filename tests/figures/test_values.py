@@ -319,6 +319,19 @@ def test_many_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert histogram.guesses(snapshots.read(run.folder)[0], found.classes).sum() == pytest.approx(1)
 
 
+def test_titles_of_panels_stay_within_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = [
+        read_run(write_run(tmp_path / method, method, rounds=1, pool=80, source=30))
+        for method in ("duc", "random")
+    ]
+    monkeypatch.setattr(tsne, "_embedded", lambda features: features[:, :2])
+    figure = painted(figures.prepare("tsne", runs))
+    figure.set_layout_engine("constrained")
+    figure.draw_without_rendering()
+    left, right = (axes.title.get_window_extent() for axes in figure.axes)
+    assert figure.bbox.x0 <= left.x0 < left.x1 < right.x0 < right.x1 <= figure.bbox.x1
+
+
 def test_the_gallery_keeps_the_order_of_buying(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=1, per_round=12, pool=80, source=30))
     found = snapshots.read(run.folder)[0]

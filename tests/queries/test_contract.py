@@ -24,9 +24,12 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "badge uncertain": ("badge", {"among": 25, "chosen": "uncertain"}),
     "coreset drawn": ("coreset", {"among": 25}),
     "coreset in shards": ("coreset", {"shards": 3}),
+    "coreset in shards of the uncertain": ("coreset", {"shards": 3, "among": 40, "chosen": "uncertain"}),
     "las drawn": ("las", {"among": 25, "chosen": "drawn"}),
+    "las among a few neighbours": ("las", {"pairs": 1000.0}),
     "las uncertain": ("las", {"among": 25, "chosen": "uncertain", "pairs": 1000.0}),
     "spread in batches": ("spread", {"exact": 0.0}),
+    "dbal of a subset": ("dbal", {"subset": 25}),
 }
 QUERIES = {**PLAIN, **{label: PLAIN[name].bound(knobs) for label, (name, knobs) in LARGE.items()}}
 

@@ -30,6 +30,22 @@ def test_a_half_finished_run_says_how_to_go_on(tmp_path: Path) -> None:
     assert "Before you read on" not in found.words  # which would say the same once more
 
 
+def test_a_run_that_has_only_begun_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "begun", finished=False, rounds=1, snapshots=False)
+    (folder / "metrics.jsonl").write_text("")
+    found = page_of(folder, out=tmp_path / "report.html")
+    for sentence in (
+        "Duc: begun, and not measured yet.",
+        "0 of 20 epochs are done. The same `ducats run` command goes on with it.",
+        "Was it worth it? Nothing was measured yet.",
+        "Why these samples? This run has asked nothing yet.",
+        "What it took No epoch is done yet.",
+    ):
+        assert sentence in found.words
+    assert "no snapshots" not in found.words
+    assert "test set, so" not in found.words
+
+
 def test_a_run_that_waits_for_people_says_so(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "waiting", finished=False, rounds=2)
     (folder / "labels" / "round-02.npz").unlink()

@@ -26,7 +26,7 @@ def launch(fabric: "Fabric") -> None:
     """Start the processes of a run; from now on, one that dies ends them all, with a sentence."""
     from ducats.engine.launching import launch as start
 
-    _Held.line = start(fabric, end_at_once)
+    _Held.line = start(fabric, end_at_once, lambda sentence: _print(sentence, "yellow"))
 
 
 def end_at_once(ended: Ended) -> None:

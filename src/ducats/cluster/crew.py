@@ -12,13 +12,15 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from ducats.cluster.joining import import_ray
+from ducats.cluster.same import only_among_equals, versions
+from ducats.errors import UserError
 
-TRIES = 3  # of a piece that is lost each time: it may be what kills its worker
+TRIES = 3  # of a piece whose worker is lost each time: it may be what kills it; nodes go by themselves
 AWAY = 120.0  # seconds in which Ray may still list a node that is gone
 
 
 class Lost(Exception):  # noqa: N818 - what happened, not what is wrong
-    """A piece was lost with its worker or its node as often as it was tried."""
+    """A piece was lost with its worker as often as it was tried."""
 
 
 class Place(NamedTuple):
@@ -41,7 +43,7 @@ class _Piece:
     name: Any
     arguments: tuple[Any, ...]
     node: str = ""
-    tries: int = 0
+    losses: int = 0  # that may have been its own fault
 
 
 class Crew:
@@ -65,7 +67,8 @@ class Crew:
         most: int | None = None,
     ) -> None:
         self._ray = import_ray()
-        self._work = self._ray.remote(work)
+        self._task = self._ray.remote(only_among_equals)
+        self._name = f"{work.__module__}:{work.__name__}"
         self._cpus, self._gpus, self._most = cpus, gpus, most
         self._running: dict[Any, _Piece] = {}
         self._lost: list[_Piece] = []
@@ -87,7 +90,8 @@ class Crew:
         """Pieces that ended, once there are some or the time is over."""
         while self._lost and self._may_submit():
             self._submit(self._lost.pop(0))
-        if not self._running:
+        if not self._running:  # all of it is lost, and no node is there that could do it
+            time.sleep(seconds if self._lost else 0)
             return []
         ready, others = self._ray.wait(list(self._running), timeout=seconds)
         ready += self._ray.wait(others, num_returns=len(others), timeout=0)[0] if ready and others else []
@@ -106,16 +110,19 @@ class Crew:
         errors = self._ray.exceptions
         try:
             return Ended(piece.name, self._ray.get(reference), None)
-        except errors.RayTaskError as error:
-            return Ended(piece.name, None, error.cause if isinstance(error.cause, Exception) else error)
         except errors.RayError as error:
-            if isinstance(error, (errors.NodeDiedError, errors.TaskUnschedulableError)):
+            cause = error.cause if isinstance(error, errors.RayTaskError) else error
+            if not isinstance(cause, errors.RayError):  # the work itself failed, and was not lost
+                return Ended(piece.name, None, _understood(cause if isinstance(cause, Exception) else error))
+            if isinstance(cause, (errors.NodeDiedError, errors.TaskUnschedulableError)):
                 self._away[piece.node] = time.monotonic() + AWAY
-            if piece.tries < TRIES:
+            else:
+                piece.losses += 1
+            if piece.losses < TRIES:
                 self._lost.append(piece)
                 return None
-            why = _WHY.get(type(error).__name__) or str(error).partition("\n")[0]
-            return Ended(piece.name, None, Lost(f"{why}, {piece.tries} times in a row"))
+            why = _WHY.get(type(cause).__name__) or str(cause).partition("\n")[0]
+            return Ended(piece.name, None, Lost(f"{why}, {piece.losses} times in a row"))
 
     def _may_submit(self) -> bool:
         return any(count for count, _ in self._free().values()) and (
@@ -127,15 +134,15 @@ class Crew:
 
         free = self._free()
         piece.node = max(sorted(free), key=lambda node: free[node][0])  # evenly
-        piece.tries += 1
         place = free[piece.node][1]
-        task = self._work.options(
+        task = self._task.options(
+            name=self._name.partition(":")[2],
             num_cpus=place.cpus,
             num_gpus=place.gpus,
             max_retries=0,  # Ray would do it again anywhere, beyond the half; here it is done again, counted
             scheduling_strategy=NodeAffinitySchedulingStrategy(piece.node, soft=False),
         )
-        self._running[task.remote(*piece.arguments)] = piece
+        self._running[task.remote(versions(), self._name, *piece.arguments)] = piece
 
     def _free(self) -> dict[str, tuple[int, Place]]:
         """Free places on each node that is there."""
@@ -155,10 +162,19 @@ class Crew:
 
 _WHY = {
     "WorkerCrashedError": "its worker was killed",
-    "NodeDiedError": "its node was lost",
     "OutOfMemoryError": "its node ran out of memory",
-    "TaskUnschedulableError": "its node was lost",
 }
+
+
+def _understood(error: Exception) -> Exception:
+    """A node lacks a module: what a user can mend, in a sentence; of this package Ray says it in many."""
+    if isinstance(error, ImportError):
+        why = str(error)
+    elif "failed to import on the worker" in str(error):
+        why = "it has no ducats, or an old one"
+    else:
+        return error
+    return UserError(f"a node cannot import what it needs ({why}): install the same packages on all nodes")
 
 
 def places(resources: Mapping[str, float], *, cpus: float | None, gpus: bool) -> tuple[int, Place]:

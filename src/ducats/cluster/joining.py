@@ -10,6 +10,9 @@ from typing import Any
 from ducats.errors import UserError
 
 KNOCKING = 10.0  # seconds that a head may take to open the door
+# How HTTP/2, and so gRPC, begins: the client's first words and empty settings; a server answers with its own.
+HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+SETTINGS = 4  # kind of the answer, in its fourth byte
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
@@ -38,11 +41,17 @@ def connected(address: str) -> Iterator[None]:
     if ray.is_initialized():
         yield
         return
+    _check(address)
     try:
         _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except Exception as error:  # ConnectionError, RuntimeError, ValueError: whatever went wrong on the way
-        why = next(iter(str(error).splitlines()), "") or type(error).__name__
+        why = " ".join(str(error).split()) or type(error).__name__
+        if "ersion mismatch" in why:
+            raise UserError(
+                f"the Ray cluster at --address {address} is no match for this machine ({why}): install the "
+                "same Python and Ray here and there"
+            ) from error
         raise UserError(
             f"no Ray cluster answers at --address {address} ({why}): start one with `ray start --head`, or "
             "give the address of one that runs"
@@ -53,13 +62,34 @@ def connected(address: str) -> Iterator[None]:
         ray.shutdown()
 
 
+def _meant(address: str) -> str:
+    return os.environ.get("RAY_ADDRESS") or "auto" if address == "auto" else address
+
+
+def _check(address: str) -> None:
+    """Refuse what Ray might take for a wish to start a cluster, or to be a guest of one."""
+    meant = _meant(address)
+    host, _, port = meant.rpartition(":")
+    if meant != "auto" and not (host and port.isdecimal() and "/" not in host):
+        whence = " (from RAY_ADDRESS)" if meant != address else ""
+        raise UserError(
+            f"--address {meant}{whence} is no host:port: give the command on a machine of the cluster, with "
+            "the address that `ray start --head` told, such as 10.0.0.1:6379, or leave it out there"
+        )
+
+
 def _knock(address: str) -> None:
-    """Raise at once where nobody listens: Ray itself would try for minutes."""
-    if address == "auto":
-        address = os.environ.get("RAY_ADDRESS", "")
-    host, _, port = address.rpartition(":")
-    if host and port.isdecimal() and "/" not in host:
-        socket.create_connection((host, int(port)), timeout=KNOCKING).close()
+    """Raise at once where nobody listens, or somebody else: Ray itself would try for minutes."""
+    host, _, port = _meant(address).rpartition(":")
+    if not host:
+        return
+    with socket.create_connection((host.strip("[]"), int(port)), timeout=KNOCKING) as line:
+        if os.environ.get("RAY_USE_TLS", "0") == "1":
+            return
+        line.sendall(HELLO)
+        answer = line.recv(9)
+        if answer[3:4] != bytes([SETTINGS]):
+            raise ConnectionError("something else listens there")
 
 
 def seconds_of(time: str) -> float:

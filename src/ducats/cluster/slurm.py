@@ -13,6 +13,7 @@ from ducats.errors import UserError
 SETTLING = 5.0  # seconds in which we hear, too, of a signal that ended the command
 REQUEUES = 50  # times that a command which SLURM's limit ends is put into the queue again, to go on
 ALONE = {"nodes", "ntasks", "ntasks_per_node"}  # settings of which there is one value: 1
+OURS = {"array", "output", "error", "wrap"}  # settings that a sweep makes itself
 
 
 class SlurmErrand:
@@ -57,7 +58,7 @@ def make_executor(folder: Path, settings: Sequence[str], *, name: str, most: int
             f"--engine slurm needs {' and '.join(missing)} on PATH, which this machine has not: give the "
             "command on a login node of the cluster, or leave --engine out"
         )
-    wanted = _parsed(settings)
+    wanted = parsed(settings)
     if "time" not in wanted:
         raise UserError(
             "--engine slurm needs the time that a job may take: --slurm time=4:00:00 (a longer run "
@@ -78,7 +79,12 @@ def make_executor(folder: Path, settings: Sequence[str], *, name: str, most: int
     return executor
 
 
-def _parsed(settings: Sequence[str]) -> dict[str, Any]:
+def parsed(settings: Sequence[str]) -> dict[str, Any]:
+    """Settings by name, as submitit has them.
+
+    >>> parsed(["--gpus-per-node=1", "mem=32GB", "time=1:00:00"])
+    {'gpus_per_node': 1, 'mem': '32GB', 'time': 60}
+    """
     found: dict[str, Any] = {}
     for setting in settings:
         key, equals, value = (part.strip() for part in setting.partition("="))
@@ -87,6 +93,8 @@ def _parsed(settings: Sequence[str]) -> dict[str, Any]:
             raise UserError(f"--slurm {setting} is no key=value, such as partition=gpu or mem=32GB")
         if key in ALONE and value != "1":
             raise UserError(f"--slurm {setting} cannot be: a run of a sweep is one task on one node")
+        if key in OURS:
+            raise UserError(f"--slurm {setting} cannot be: the sweep says that itself; leave it out")
         found[key] = int(value) if value.isdecimal() else {"true": True}.get(value, value)
     if "time" in found:
         found["time"] = minutes_of(str(found["time"]))

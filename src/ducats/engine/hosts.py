@@ -134,6 +134,9 @@ def _check_meeting(group: Group, environment: Mapping[str, str]) -> None:
             f"{' and '.join(missing)} there (NODE_RANK counts the hosts from 0, MASTER_ADDR and MASTER_PORT "
             "are of the first)"
         )
+    port = environment.get("MASTER_PORT", "0")
+    if not port.isdigit() or int(port) > 65535:
+        raise UserError(f"MASTER_PORT is {port!r}: set it to a free port of the first host, as 29500")
     node = environment.get("NODE_RANK", "0")
     if not node.isdigit() or int(node) >= group.nodes:
         raise UserError(

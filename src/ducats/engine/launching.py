@@ -2,8 +2,10 @@
 
 import os
 import secrets
+import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -16,15 +18,17 @@ from ducats.engine.processes import on_chief, together
 from ducats.errors import UserError
 
 BETWEEN = 0.2  # seconds between two looks at who is there
+LONG = 30.0  # seconds to meet, after which a word is due
 OBSERVER = "child-process-observer"  # Fabric's thread, by its name
 
 
-def launch(fabric: Fabric, lost: Callable[[Ended], object]) -> Lifeline | None:
+def launch(fabric: Fabric, lost: Callable[[Ended], object], tell: Callable[[str], object]) -> Lifeline | None:
     """Start the processes, or join those that were started; return when all are there.
 
     Args:
         fabric: what to launch.
         lost: called, in a thread of its own, when another process is gone; it should end this one.
+        tell: given a sentence, in a thread of its own, if the others take long to come.
 
     Returns:
         What holds the processes together, if there are several.
@@ -32,15 +36,15 @@ def launch(fabric: Fabric, lost: Callable[[Ended], object]) -> Lifeline | None:
     if fabric.world_size == 1:
         fabric.launch()
         return None
-    with _watched(fabric, lost):
+    _check_address()
+    with _interruptible(), _watched(fabric, lost, tell):
         try:
             fabric.launch()
         except (RuntimeError, ValueError) as error:
-            where = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
             why = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{fabric.world_size} processes did not meet at {where} ({why}): "
-                "start the same command on every host, with an address that all can reach"
+                f"{fabric.world_size} processes did not meet at {_where()} ({why}): start the same command "
+                "on every host, with an address that all can reach and a MASTER_PORT that is free there"
             ) from error
         address = os.environ["MASTER_ADDR"]  # which Fabric has set
         doors: list[socket.socket] = []
@@ -65,15 +69,53 @@ def launch(fabric: Fabric, lost: Callable[[Ended], object]) -> Lifeline | None:
         return Lifeline(fabric.global_rank, fabric.world_size, together(fabric, meet), lost)
 
 
+def _where() -> str:
+    return ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+
+
+def _check_address() -> None:
+    """Refuse an address that says nothing here: torch would try it for half an hour."""
+    if (address := os.environ.get("MASTER_ADDR")) is None:  # Fabric will set it
+        return
+    try:
+        socket.getaddrinfo(address, None)
+    except OSError as error:
+        raise UserError(
+            f"MASTER_ADDR is {address!r}, which this host cannot find ({error.strerror}): set it to the "
+            "first host's name or address"
+        ) from error
+
+
 @contextmanager
-def _watched(fabric: Fabric, lost: Callable[[Ended], object]) -> Iterator[None]:
+def _interruptible() -> Iterator[None]:
+    """Let Ctrl-C end this process at once while it waits for others: Python would not hear it before."""
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+@contextmanager
+def _watched(
+    fabric: Fabric, lost: Callable[[Ended], object], tell: Callable[[str], object]
+) -> Iterator[None]:
     """Hear of the death of a process that this one started, or that started it, until all have met."""
     met, parent = threading.Event(), hosts.parent()
+    speaks, due = hosts.place()[1] == 0, time.monotonic() + LONG
     if "LOCAL_RANK" not in os.environ:  # nobody started this one as one of several: it starts the others
         os.environ[hosts.FIRST] = str(os.getpid())
 
     def watch() -> None:
+        nonlocal speaks
         while not met.wait(BETWEEN):
+            if speaks and time.monotonic() > due:
+                tell(f"waiting at {_where()} for all {fabric.world_size} processes; Ctrl-C ends it")
+                speaks = False
             if parent is not None and os.getppid() != parent:
                 lost(Ended(0, None, ""))
             for number, process in enumerate(_children(fabric), start=fabric.global_rank + 1):

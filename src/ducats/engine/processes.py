@@ -191,7 +191,7 @@ def together(fabric: Fabric, act: Callable[[], T]) -> T:
     try:
         result = act()
     except Exception as error:
-        failure = error if isinstance(error, UserError | AwaitingLabels) else _portable(error)
+        failure = _portable(error)
     failed = _all(torch.tensor([failure is not None]).long(), fabric).flatten().nonzero().flatten().tolist()
     if failed:
         known = fabric.broadcast(failure, src=failed[0])
@@ -209,7 +209,7 @@ def on_chief(fabric: Fabric, act: Callable[[], T]) -> T:
         try:
             outcome = (act(), None)
         except Exception as error:  # whatever it is: the others wait, and must hear of it
-            outcome = (None, error if isinstance(error, UserError | AwaitingLabels) else _portable(error))
+            outcome = (None, _portable(error))
     result, failure = fabric.broadcast(outcome)
     if failure is not None:
         raise failure
@@ -217,5 +217,9 @@ def on_chief(fabric: Fabric, act: Callable[[], T]) -> T:
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that can be sent to another process, whatever it held."""
+    """An exception that can be sent to another process, whatever it held, and means the same there."""
+    if isinstance(error, UserError | AwaitingLabels):
+        return error
+    if isinstance(error, OSError):
+        return OSError(error.errno, error.strerror or str(error), error.filename)
     return RuntimeError("".join(traceback.format_exception(error)))

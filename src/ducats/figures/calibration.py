@@ -63,6 +63,8 @@ def calibration(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every fi
     """A row per method: reliability before and after; below, the errors of all of them side by side."""
     methods = list(dict.fromkeys(run.method for run in runs))
     rows = {name: found for name in methods if (found := moments([r for r in runs if r.method == name]))}
+    if not rows and not any(run.stages or run.finished for run in runs):
+        raise UserError("no run has been measured yet: let it go on with the command that began it")
     if not rows:
         raise UserError(
             "no run was measured on a test set, so calibration is not known: set evaluation.images"

@@ -87,6 +87,11 @@ def snapshots_of(run: RunLike) -> list[Snapshot]:
     found, damaged = snapshots.read_sound(run.folder)
     if damaged and not found:
         raise UserError(damaged[0])
+    if not found and not run.finished and not run.stages:
+        raise UserError(
+            f"{run.folder} has come neither to a question nor to its end, so that there is nothing to draw "
+            "yet: let it go on with the command that began it"
+        )
     if not found:
         raise UserError(
             f"{run.folder} holds no snapshots of what its model thought: it was made with engine.snapshot=0 "

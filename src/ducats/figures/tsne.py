@@ -104,4 +104,4 @@ def _counts(one: Laid) -> str:
 def _mixture(one: Laid) -> str:
     if one.mixed is None:
         return "one domain only"
-    return f"of {NEIGHBOURS} neighbours of target {one.mixed[0]:.0%} are source ({one.mixed[1]:.0%} if mixed)"
+    return f"source among {NEIGHBOURS} nearest of target: {one.mixed[0]:.0%} (mixed: {one.mixed[1]:.0%})"

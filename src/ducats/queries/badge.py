@@ -40,7 +40,8 @@ def badge(slate: Slate, *, among: int | None = None, chosen: Chosen = "drawn") -
     if count == 0:
         return order[:0]
     rows = in_order(slate.candidates, order)
-    gradients = (_residual(rows.z), features_of(rows, "badge"))
+    features = features_of(rows, "badge")  # first: they may be too many
+    gradients = (_residual(rows.z), features)
     seeds = _Seeds(rows, gradients, count, slate.generator, None if chance is None else 1 / chance)
     while len(seeds.picks) < count:
         seeds.add(seeds.draw() if seeds.picks else seeds.longest())

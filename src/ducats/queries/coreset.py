@@ -9,6 +9,7 @@ from torch import Tensor
 from ducats.errors import UserError
 from ducats.queries.among import Chosen, competing
 from ducats.queries.distances import (
+    FEWER,
     features_of,
     greedy,
     in_order,
@@ -96,7 +97,9 @@ def _farthest(
         first: the first pick; None: the farthest from what is labelled, or the middle.
         enough: squared distance to a label or a pick, below which no row is picked any more.
     """
-    features = features_of(rows, "coreset")
+    features = features_of(
+        rows, "coreset", f"{FEWER}, or query.knobs.shards, how many parts they are dealt to"
+    )
     bound = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=features.device)
     for some in known:
         bound = torch.minimum(bound, squared_to_nearest([features], [some.to(features.device)]))

@@ -32,7 +32,7 @@ def dbal(slate: Slate, *, subset: int = 5000, sweeps: int = 0) -> Tensor:
         return order[:0]
     order = _part(slate, order, max(subset, 2 * count))
     rows = in_order(slate.candidates, order)
-    features = features_of(rows, "dbal")
+    features = features_of(rows, "dbal", "query.knobs.subset, how many of the candidates it works on")
     cover = _Cover(features, 1 - rows.column("margin").double(), _to_labels(features, slate))
     everyone = torch.arange(len(rows), device=order.device)
     picks = greedy(rows, count, cover.gain(everyone), cover.gain, cover.add)

@@ -17,7 +17,8 @@ AT_ONCE = 2**22  # numbers in a piece: some dozen megabytes with its temporaries
 CENTRES = 1024  # compared with a piece at once
 FEW = 64  # rows that are brought up to date first, when the leader of a greedy choice is sought
 TWINS = 1e-12  # squared distances below this share of the squared lengths are rounding: the rows are the same
-GIGABYTES = 4.0  # (2**30 bytes) of features computed for pixels, at most
+GIGABYTES = 4.0  # (2**30 bytes) of features that are computed or read when they are asked for, at most
+FEWER = "query.knobs.among, how many of the candidates compete"
 
 
 def by_address(rows: Rows, some: Tensor | None = None) -> Tensor:
@@ -32,12 +33,13 @@ def in_order(rows: Rows, order: Tensor) -> Rows:
     return rows if torch.equal(order, torch.arange(len(rows), device=order.device)) else rows[order]
 
 
-def features_of(rows: Rows, query: str) -> Tensor:
+def features_of(rows: Rows, query: str, fewer: str = FEWER) -> Tensor:
     """What the last layer sees of the rows, ``(R, D)``.
 
     Args:
         rows: one or more.
         query: its name, for the message.
+        fewer: which knobs have fewer images' features read at a time, for the message.
 
     Raises:
         UserError: They would have to be computed first, and are more than GIGABYTES.
@@ -48,7 +50,7 @@ def features_of(rows: Rows, query: str) -> Tensor:
         if gigabytes > GIGABYTES:
             what, remedy = " of one image", "task.unit=superpixel or task.unit=image"
             if rows.shape is None:
-                what, remedy = "", "query.knobs.among, how many of the candidates compete"
+                what, remedy = "", fewer
             raise UserError(
                 f"the query {query!r} would need {gigabytes:.1f} GB of features{what}, and "
                 f"{GIGABYTES:g} GB are the most: set {remedy}, or choose another query.name"

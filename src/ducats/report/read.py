@@ -147,7 +147,8 @@ def run_folders(paths: Sequence[Path]) -> list[Path]:
         found = list(_run_folders(path, DEPTH))
         if not found:
             raise UserError(
-                f"{path} holds no run (no config.yaml in it or {DEPTH} folders down): look elsewhere"
+                f"{path} holds no run (no config.yaml in it or {DEPTH} folders down): name what "
+                "`ducats run` or `ducats sweep` wrote"
             )
         for folder in found:
             folders.setdefault(folder.resolve(), folder)

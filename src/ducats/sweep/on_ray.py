@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from ducats.cluster import Crew, run_errand
+from ducats.cluster import Crew, Lost, run_errand
+from ducats.errors import UserError
 from ducats.sweep.engines import End, Running
 
 
@@ -39,7 +40,9 @@ class OnRay:
         for name, code, error in self._crew.wait(0):
             run, why = self._running.pop(name), ""
             if error is not None:
-                code, why = 1, f"{type(error).__name__}: {error}".partition("\n")[0]
+                plain = isinstance(error, UserError | Lost)
+                why = (str(error) if plain else f"{type(error).__name__}: {error}").partition("\n")[0]
+                code = 1
             elif code > 0 and not run.last_line():
                 why = f"exit code {code}, and nothing in its log: do all nodes share {run.folder.parent}?"
             found.append(End(run.name, code, why))

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from ducats.cluster import connected, seconds_of
 from ducats.cluster.joining import import_ray
-from ducats.cluster.slurm import make_executor
+from ducats.cluster.slurm import make_executor, parsed
 from ducats.errors import UserError
 from ducats.sweep.engines import Engine
 from ducats.sweep.on_ray import OnRay
@@ -18,6 +18,8 @@ from ducats.sweep.slots import make_slots, usable_cores
 from ducats.sweep.workers import Processes
 
 ENGINES = ("local", "ray", "slurm")
+GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")  # SLURM's words for them
+RESOURCES = ("gres", "tres_per_node", "tres_per_task", "tres_per_job")  # and for all kinds of things
 
 
 @dataclass(frozen=True)
@@ -68,10 +70,10 @@ def opened(where: Where, out: Path, name: str) -> Iterator[Opened]:
         slots = make_slots(where.devices, where.workers, usable_cores(), os.environ)
         yield Opened(Processes(slots), slots[0].kind)
     elif where.engine == "ray":
+        seconds = None if where.timeout is None else seconds_of(where.timeout)
         with connected(where.address or "auto"):
             kind = _kind_on_ray(where.devices)
             cpus = where.cpus or (None if kind == "cuda" else 1)
-            seconds = None if where.timeout is None else seconds_of(where.timeout)
             yield Opened(OnRay(cpus=cpus, gpus=kind == "cuda", most=where.workers), kind, seconds)
     else:
         folder = (out / "slurm").absolute()
@@ -113,6 +115,10 @@ def _kind_on_slurm(settings: Sequence[str]) -> str:
 
     >>> _kind_on_slurm(["partition=gpu", "gres=gpu:a100:1"]), _kind_on_slurm(["partition=gpu"])
     ('cuda', 'cpu')
+    >>> _kind_on_slurm(["--gpus-per-node=1"]), _kind_on_slurm(["gpus=0"])
+    ('cuda', 'cpu')
     """
-    asked = [setting for setting in settings if setting.startswith(("gpus", "gres", "num_gpus"))]
-    return "cuda" if any("gpu" in setting for setting in asked) else "cpu"
+    for key, value in parsed(settings).items():
+        if key in GPUS or (key in RESOURCES and "gpu" in str(value)):
+            return "cpu" if value == 0 else "cuda"
+    return "cpu"

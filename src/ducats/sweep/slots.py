@@ -29,7 +29,8 @@ def make_slots(devices: str, workers: int | None, cores: int, environment: Mappi
         devices: cpu, mps, cuda, or cuda:0,cuda:1; auto means every GPU, or the CPU where there is none.
         workers: runs at a time; None means one for each GPU, and on a CPU one for each core.
         cores: that may be used; several runs at a time share them evenly.
-        environment: ours; where it hides GPUs, cuda:0 is the first that is left.
+        environment: ours; where it hides GPUs, cuda:0 is the first that is left, and where it says how many
+            threads a process may have (OMP_NUM_THREADS), each run has so many.
     """
     if workers is not None and workers < 1:
         raise UserError(f"--workers must be at least 1, not {workers}")
@@ -42,10 +43,23 @@ def make_slots(devices: str, workers: int | None, cores: int, environment: Mappi
         )
     (kind,) = kinds
     count = workers or (cores if kind == "cpu" else len(names))
-    # Without this, each run would use every core, and all of them would wait for each other.
-    threads = {"OMP_NUM_THREADS": str(max(1, cores // count))} if kind == "cpu" or count > 1 else {}
+    # Without a share, each run would use every core, and all of them would wait for each other.
+    shared = kind == "cpu" or count > 1
+    threads = _threads(max(1, cores // count), environment) if shared else {}
     taken = [names[place % len(names)] for place in range(count)]
     return [Slot(kind, name, {**_device(name, environment), **threads}) for name in taken]
+
+
+def _threads(count: int, ours: Mapping[str, str]) -> dict[str, str]:
+    """So many threads for a run, where we were not told otherwise."""
+    if ours.get("OMP_NUM_THREADS"):
+        return {}
+    several = {"OMP_NUM_THREADS": str(count)}
+    if count > 1 and "OMP_WAIT_POLICY" not in ours:
+        # Threads that wait for another one keep its core busy; if somebody else works there, too, it takes
+        # five times as long.
+        several["OMP_WAIT_POLICY"] = "PASSIVE"
+    return several
 
 
 def usable_cores() -> int:

@@ -113,6 +113,8 @@ def _plain(error: UserError | str, run: Run) -> str:
 def _none(run: Run) -> str:
     if run.finished and (not run.stages or run.stages[-1]["labels"] == 0):
         return "This run asked for no labels."
+    if not run.finished and not run.stages:
+        return "This run has asked nothing yet."
     return (
         "What the model thought of its picks is not known: this run left no snapshots. It was made by an "
         "older ducats or with engine.snapshot=0; a new run leaves them."

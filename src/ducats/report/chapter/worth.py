@@ -46,13 +46,15 @@ def worth(run: Run, others: Sequence[Run]) -> Worth:
         remarks.append(_of_training(run, others))
         remarks.append(next_batch(outlook(run), run.kind))
     if not run.finished:
-        remarks.append(SO_FAR if run.stages else "The run is not finished, and no stage was measured yet.")
+        remarks.append(SO_FAR if run.stages else "The first stage is measured before the first question.")
     return Worth(_sentence(run, brought), tuple(remarks), tuple(_facts(run, brought, beside, last)))
 
 
 def _sentence(run: Run, brought: Gain | None) -> str:
     score = _capital(run.kind.score)
     last = run.result
+    if not run.stages and not run.finished:
+        return f"{_capital(run.method)}: begun, and not measured yet."
     if last is None:
         return f"{_capital(run.method)}: not measured on a test set, so what its labels brought is not known."
     now = f"{100 * last[run.kind.headline]:.1f}%"

@@ -1,0 +1,74 @@
+"""What it takes to bring the parts of a scored pool together: time and peak memory by their number.
+
+    python benchmarks/gathering.py [--parts 4 12] [--rows 1000000] [--out FILE]
+
+Every part holds as many rows as are kept in the end, with keys of 36 letters, on disk; each number of parts
+is gathered in a process of its own.
+"""
+
+import argparse
+import json
+import multiprocessing
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ducats import room
+from ducats.scoring.gathering import gather
+from ducats.scoring.keeping import keep_part, part_file
+from ducats.scoring.part import Result
+from ducats.selection import Scored, joined
+
+COLUMNS = ("probability", "entropy", "u_data", "u_dis", "second")
+
+
+def main() -> None:
+    """Measure, print, write JSON if asked."""
+    form = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
+    parser.add_argument("--parts", type=int, nargs="+", default=[4, 12])
+    parser.add_argument("--rows", type=int, default=1_000_000)
+    parser.add_argument("--out", type=Path)
+    options = parser.parse_args()
+    cells = []
+    for parts in options.parts:
+        with tempfile.TemporaryDirectory() as folder:
+            files = write(Path(folder), parts, options.rows)
+            with multiprocessing.get_context("spawn").Pool(1) as pool:
+                cells.append(pool.apply(measured, (files, options.rows)))
+        print(json.dumps(cells[-1]), flush=True)
+    if options.out:
+        options.out.write_text(json.dumps({"cells": cells}, indent=1) + "\n", "utf-8")
+
+
+def write(folder: Path, parts: int, rows: int) -> list[Path]:
+    """Parts with drawn numbers."""
+    (folder / "parts").mkdir()
+    files = [part_file(folder, rank, parts) for rank in range(parts)]
+    for rank, path in enumerate(files):
+        random, number = np.random.default_rng(rank), np.arange(rows) * parts + rank
+        key = np.array([f"train/shard-{n // 10000:06d}/{n:013d}.jpg" for n in number.tolist()], object)
+        columns = {name: random.random(rows, np.float32) for name in COLUMNS}
+        columns |= {"first": np.sort(random.random(rows, np.float32))[::-1].copy()}
+        columns |= {"guess": np.zeros(rows, np.int16)}
+        kept = Scored(key, number, columns)
+        keep_part(path, Result(kept, joined([]), rows, 0, [], 1.0, 1.0, None))
+    return files
+
+
+def measured(files: list[Path], rows: int) -> dict[str, Any]:
+    """Here, in this process."""
+    before = room.most_memory() or 0
+    began = time.process_time()
+    found = gather(files, rows)
+    seconds = time.process_time() - began
+    after = room.most_memory() or 0
+    said = {"parts": len(files), "rows": len(found.kept), "mb_of_a_part": files[0].stat().st_size / 2**20}
+    return {**said, "cpu_seconds": seconds, "peak_mb": after / 2**20, "before_mb": before / 2**20}
+
+
+if __name__ == "__main__":
+    main()
