@@ -3,7 +3,7 @@ import pytest
 from conftest import quick
 from ducats.errors import UserError
 from ducats.scoring import Job, Plan, make_plan
-from ducats.scoring.plan import needs_the_pools_size
+from ducats.scoring.plan import needs_the_pools_size, own_query
 
 
 @pytest.mark.parametrize(
@@ -65,3 +65,8 @@ def test_a_job_goes_through_text_and_comes_back() -> None:
     job = Job("run", "s3://pool", "shards", plan, 4, 256, True, "cpu", 2, "out/é")
     assert Job.from_json(job.to_json()) == job
     assert "\n" not in job.to_json()
+
+
+def test_by_default_a_run_asks_as_it_did() -> None:
+    names = {name: own_query(quick(f"query={{name: {name}}}")) for name in ("spread", "random", "eada")}
+    assert names == {"spread": "spread", "random": "random", "eada": "duc"}

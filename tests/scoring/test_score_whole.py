@@ -264,7 +264,7 @@ def test_the_command_tells_what_happened(
     assert f"beware: 1 cannot be read, see {tmp_path / 'out' / 'unreadable.csv'}" in said
     assert "0 passed over, which the run bought" in said
     assert "38 images looked at, " in said
-    assert f"3 picked: {tmp_path / 'out' / 'picks.csv'}" in said
+    assert f"3 picked by duc: {tmp_path / 'out' / 'picks.csv'}" in said
 
     def ended(*_: object, **__: object) -> None:
         raise Unfinished("process 2 was ended")

@@ -17,7 +17,7 @@ def score(
     *,
     budget: str,
     out: Path,
-    query: str = "duc",
+    query: str | None = None,
     kappa: float | None = None,
     kind: Literal["auto", "folder", "parquet", "csv", "shards"] = "auto",
     exclude_bought: Annotated[bool, Parameter(negative=())] = False,
@@ -41,7 +41,7 @@ def score(
         budget: Labels to spend: a count, or a share of the pool as 1%.
         out: The folder to write to: picks.csv, unreadable.csv, score.json.
         query: duc, u_dis, u_data, entropy, margin, least_confident, random; or spread, clue, badge, coreset,
-            which choose among the most uncertain.
+            which choose among the most uncertain. By default the run's own, or else duc.
         kappa: How many times the budget pass the first round of duc, or are candidates of spread, clue, badge
             and coreset; by default as in the run, or 10.
         kind: What the pool is.
@@ -92,7 +92,7 @@ def score(
     if exclude_bought:
         _say(f"{found.excluded} passed over, which the run bought")
     rate = "" if found.rate is None else f", {found.rate:.0f} a second"
-    _say(f"{found.seen} images looked at{rate}; {len(found.picks)} picked: {found.file}")
+    _say(f"{found.seen} images looked at{rate}; {len(found.picks)} picked by {found.query}: {found.file}")
     return 0
 
 

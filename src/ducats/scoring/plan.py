@@ -90,6 +90,11 @@ def make_plan(
     return Plan(query, budget, keep, first, knobs=knobs)
 
 
+def own_query(config: Config) -> str:
+    """A run's own query, if a stream can be asked it; DUC's, if not."""
+    return config.query.name if config.query.name in QUERIES else "duc"
+
+
 def needs_the_pools_size(config: Config, query: str) -> bool:
     """Whether a plan depends on how many samples there are, whatever the budget."""
     return query == "duc" == config.query.name and config.query.knobs.get("share") is not None

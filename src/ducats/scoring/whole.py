@@ -23,7 +23,7 @@ from ducats.scoring.job import Engine, Job, bought_keys
 from ducats.scoring.keeping import PICKS, SUMMARY, UNREADABLE, hold
 from ducats.scoring.local import cores
 from ducats.scoring.part import Tell
-from ducats.scoring.plan import Plan, choose, make_plan, needs_the_pools_size
+from ducats.scoring.plan import Plan, choose, make_plan, needs_the_pools_size, own_query
 from ducats.selection import Scored
 
 
@@ -37,6 +37,7 @@ class Picks(NamedTuple):
     seconds: float  # of this command's scoring
     rate: float | None  # samples a second, of this command; None if all parts were there already
     file: Path
+    query: str  # that chose them
 
 
 def score(
@@ -45,7 +46,7 @@ def score(
     *,
     out: Path,
     budget: int | str,
-    query: str = "duc",
+    query: str | None = None,
     kappa: float | None = None,
     kind: Kind = "auto",
     engine: str = "local",
@@ -66,7 +67,7 @@ def score(
         where: the pool, see ``open_pool``.
         out: the folder to write to.
         budget: labels, or a share of the pool as ``"1%"``.
-        query: one of ``QUERIES``.
+        query: one of ``QUERIES``; by default the run's own if it is one, or else `duc`.
         kappa: see ``make_plan``.
         kind: of the pool.
         engine: one of ``ENGINES``.
@@ -97,6 +98,7 @@ def score(
     if "://" not in where:  # other processes, and later commands, may be elsewhere
         where = str(Path(where).expanduser().absolute())
     pool = open_pool(where, kind=kind)
+    query = own_query(trained.config) if query is None else query
     plan = _plan(trained, pool, budget, query, kappa)
     settings = {
         "model": fingerprint(trained.home.folder),
@@ -181,7 +183,7 @@ def _written(
         write_text_atomically(path, json.dumps(told | counts, indent=1, ensure_ascii=False) + "\n")
     header = ("rank", "key", "guess", *COLUMNS)
     _write_csv(out / PICKS, header, _lines(picks, trained.classes))
-    return Picks(picks, seen, found.excluded, len(unreadable), seconds, rate, out / PICKS)
+    return Picks(picks, seen, found.excluded, len(unreadable), seconds, rate, out / PICKS, plan.query)
 
 
 def _check_keys(picks: Scored) -> None:
