@@ -1,3 +1,4 @@
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,17 @@ from ducats.rundir import RunDir
 
 # On a machine with few cores, threads of several test processes fight: one each is several times faster.
 torch.set_num_threads(1)
+
+# Commands that tests start see what users have.
+AS_USERS_HAVE_IT = Path(__file__).parent / "as_users_have_it"
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Where tests run: not in a process that only hands them out, since it would pass this on to them."""
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        before = os.environ.get("PYTHONPATH", "")
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(AS_USERS_HAVE_IT), before)))
+
 
 # Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 6 steps.
 QUICK = (

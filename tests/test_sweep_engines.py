@@ -66,7 +66,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     put(home / "modules" / "waiting_net.py", WAITING.format(home=str(home)).encode())
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(home / "modules")
-        patch.setenv("PYTHONPATH", str(home / "modules"))
+        patch.setenv("PYTHONPATH", str(home / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         patch.setenv("PATH", f"{home / 'slurm'}{os.pathsep}{os.environ['PATH']}")
         yield home

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -59,6 +58,8 @@ def anchors_of(descriptors: Tensor, count: int, seed: int) -> Tensor:
         count: of groups.
         seed: of the first centres.
     """
+    from sklearn.cluster import KMeans  # takes a second; before the limit, which is for what is loaded
+
     held = descriptors.float().cpu().numpy()
     groups = min(count, len(np.unique(held, axis=0)))
     # One thread: sums over several threads come out in any order, and picks must be repeatable.

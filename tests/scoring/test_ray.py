@@ -77,7 +77,8 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         write(home / "pool" / folder / "zz-white.ppm", WHITE)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(home / "modules")
-        patch.setenv("PYTHONPATH", str(home / "modules"))  # of the nodes, which start with our environment
+        # Of the nodes, which start with our environment.
+        patch.setenv("PYTHONPATH", str(home / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         pytest.importorskip("ray", reason="needs ducats[ray]")
         finished(home / "run", "model.name=held_net:Net", "model.knobs={}")

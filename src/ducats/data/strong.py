@@ -2,7 +2,6 @@
 
 import torch
 from torch import Tensor
-from torchvision.transforms import v2
 
 GREY = 0.5
 
@@ -16,6 +15,8 @@ def randaugment(shown: Tensor, operations: int, magnitude: int, seeds: Tensor) -
         magnitude: their strength, 0 to 30.
         seeds: ``(N,)`` whole numbers: an image's changes follow from its own.
     """
+    from torchvision.transforms import v2  # takes seconds to import
+
     change = v2.RandAugment(operations, magnitude)
     whole = (shown * 255).round().to(torch.uint8)
     changed = []

@@ -2,7 +2,6 @@
 
 import numpy as np
 import torch
-from sklearn.cluster import KMeans, MiniBatchKMeans
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -72,6 +71,8 @@ def check_feasible(
 
 
 def _centres(features: Array, weights: Array, count: int, seed: int, exact: float) -> Array:
+    from sklearn.cluster import KMeans, MiniBatchKMeans  # takes a second; before the limit on threads
+
     # Identical rows are one point: k-means would warn of fewer distinct points than clusters.
     clusters = _distinct(features, count)
     if len(features) * clusters <= exact:

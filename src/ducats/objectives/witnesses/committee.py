@@ -3,18 +3,20 @@
 import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torchvision.transforms import v2
 
 from ducats.errors import UserError
 from ducats.objectives.batch import Batch, Losses, known
 from ducats.objectives.companion import Beside, Companion, Remembered, as_weights, width_of
 from ducats.rows import Output
 
-BILINEAR = v2.InterpolationMode.BILINEAR
+if TYPE_CHECKING:
+    from torchvision.transforms import v2
+
 START: Sequence[Callable[[Tensor], object]] = (
     partial(nn.init.xavier_uniform_, gain=math.sqrt(2)),  # the gain of a ReLU
     nn.init.xavier_normal_,
@@ -91,8 +93,10 @@ def changed(images: Tensor) -> Tensor:
     return result
 
 
-def _views(channels: int) -> Sequence[v2.Transform]:
+def _views(channels: int) -> "Sequence[v2.Transform]":
     """The published changes without their crops; colours where there are some, or one of grey."""
+    from torchvision.transforms import v2  # takes seconds to import
+
     coloured = channels in (1, 3)
 
     def pipeline(*steps: v2.Transform) -> v2.Transform:
@@ -101,7 +105,7 @@ def _views(channels: int) -> Sequence[v2.Transform]:
         ]
         return v2.Compose([v2.RandomHorizontalFlip(), *bent])
 
-    turned = partial(v2.RandomAffine, interpolation=BILINEAR)
+    turned = partial(v2.RandomAffine, interpolation=v2.InterpolationMode.BILINEAR)
     tilted, tinted, grey = v2.RandomPerspective(), v2.ColorJitter(0.2, 0.2, 0.2), v2.RandomGrayscale(0.1)
     return (
         pipeline(turned(30, translate=(0.1, 0.1), scale=(0.9, 1.1), shear=0.2), grey),
