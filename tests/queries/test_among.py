@@ -181,18 +181,3 @@ def test_too_many_features_are_refused_with_the_remedy(name: str) -> None:
     with pytest.raises(UserError, match=wrong) as refused:
         QUERIES[name].query(Slate(rows, rows[where[:0]], 3, seeded(0)))
     assert ("query.knobs.shards" in str(refused.value)) == (name == "coreset")
-
-
-def test_coreset_in_parts_reads_few_features_at_a_time() -> None:
-    where = torch.arange(1000)
-    kept = torch.randn(1000, 4, generator=seeded(0))
-    read = list[int]()
-
-    def some(position: Tensor) -> Tensor:
-        read.append(len(position))
-        return kept[position]
-
-    rows = Rows(where, torch.zeros_like(where), {"features": Deferred(some, where)})
-    picks = QUERIES["coreset"].query(Slate(rows, rows[where[:0]], 5, seeded(0)), shards=10)
-    assert len(picks.unique()) == 5
-    assert max(read) < 150

@@ -121,9 +121,19 @@ def test_what_is_left_out_is_near_to_a_centre(block: int, monkeypatch: pytest.Mo
     features, centres = normal(300, 6, seed=6) + 10, normal(20, 6, seed=7) + 10
     squared = (cdist(features.double(), centres.double()) ** 2).min(1)
     enough = float(np.median(squared))
-    left = module._uncovered(features, [centres[:5], centres[5:]], enough)
+    ordered = module._useful_first([centres[:5], centres[5:]], features[:100], enough)
+    assert torch.equal(ordered.sort(0).values, centres.sort(0).values)
+    left = module._uncovered(features, ordered, enough)
     assert set((squared > enough).nonzero()[0]) <= set(left.tolist())
     assert squared[left].min() > enough - 0.05  # rounding is weighed against lengths, and these are long
+
+
+def test_centres_that_cover_most_come_first() -> None:
+    centres = torch.tensor([[9.0], [50.0], [0.0], [10.0], [1.0]])
+    sample = torch.tensor([[0.5], [0.6], [-0.8], [9.8], [10.5], [30.0]])
+    ordered = module._useful_first([centres[:2], centres[2:]], sample, 1.0)
+    # 0 has three rows within a distance of 1, 10 then two; 9 and 1 have none that these have not.
+    assert ordered.flatten().tolist() == [0.0, 10.0, 9.0, 50.0, 1.0]
 
 
 def test_no_shards_are_refused() -> None:

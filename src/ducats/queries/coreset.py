@@ -20,7 +20,8 @@ from ducats.randomness import draw_per_address
 from ducats.rows import Rows, Slate
 
 TOGETHER = 256  # rows of about the same age are brought up to date at once
-BLOCK = 512  # centres that rows of a shard are compared with, before those that are near to one are left out
+BLOCK = 128  # centres that rows of a shard are compared with, before those that are near to one are left out
+SAMPLE = 2048  # rows that tell which centres have most rows near to them
 ROUNDED = 1e-5  # of the squared lengths: more than float32 errs by in a squared distance
 
 
@@ -118,7 +119,8 @@ def _winners(
     After ``count`` picks in the first shard, some row is at a distance ``r`` from all of them. Whichever
     ``count`` rows are picked, one of these is at least ``r / 2`` away, as two of them share a pick. So in
     the other shards, what is within ``r`` of a pick of the first is covered as well as greedy picks promise,
-    and is left out. Every row is then within twice the best radius of a winner.
+    and is left out. What is left all wins, or so many greedy picks. Every row is then within twice the best
+    radius of a winner.
     """
     luck = draw_per_address(generator, rows.image, rows.position)
     parts = [part for part in _split((luck * shards).long(), shards) if len(part)]
@@ -128,11 +130,14 @@ def _winners(
     if len(lead) > count:
         last = features_of(rows[lead[count:]], "coreset")
         enough = min(float(squared_to_nearest([last], [some.to(last.device)])) for some in centres)
+    some = parts[0][luck[parts[0]].argsort(stable=True)[:SAMPLE]]
+    ordered = _useful_first(centres, features_of(rows[some], "coreset"), enough)
     won = [lead[:count]]
     for part in parts[1:]:
-        left = part[_uncovered(features_of(rows[part], "coreset"), centres, enough)]
-        if len(left):
-            won.append(left[_farthest(rows[left], centres, min(count, len(left)), enough=enough)])
+        left = part[_uncovered(features_of(rows[part], "coreset"), ordered, enough)]
+        if len(left) > count:
+            left = left[_farthest(rows[left], centres, count, enough=enough)]
+        won.append(left)
     winners = torch.cat(won).sort().values
     return winners, None if first is None else int((winners == first).nonzero())
 
@@ -142,10 +147,30 @@ def _split(shard: Tensor, shards: int) -> Iterator[Tensor]:
     return (part for part in shard.argsort(stable=True).split(shard.bincount(minlength=shards).tolist()))
 
 
-def _uncovered(features: Tensor, centres: Sequence[Tensor], enough: float) -> Tensor:
+def _useful_first(centres: Sequence[Tensor], sample: Tensor, enough: float) -> Tensor:
+    """The centres as one table, ``(k, D)``: first those that cover most of a sample, then any.
+
+    Each covers most of what the ones before it leave of the sample. So most rows are found to be covered by
+    the first few, where the first that greedy picked, odd ones, would cover hardly any.
+    """
+    sample = sample.float()
+    table = torch.cat([some.to(sample.device).float() for some in centres])
+    near = torch.cat([torch.cdist(sample, some).square() <= enough for some in table.split(BLOCK)], 1)
+    gain, chosen = near.sum(0), list[int]()
+    while int(gain.max()) > 0:
+        chosen.append(int(gain.argmax()))
+        new = near[:, chosen[-1]].clone()
+        gain -= near[new].sum(0)
+        near[new] = False
+    first = torch.tensor(chosen, dtype=torch.long, device=table.device)
+    others = torch.ones(len(table), dtype=torch.bool, device=table.device)
+    others[first] = False
+    return torch.cat([table[first], table[others]])
+
+
+def _uncovered(features: Tensor, centres: Tensor, enough: float) -> Tensor:
     """Indices of the rows that are farther than ``enough``, squared, from all centres; in doubt, too."""
-    blocks = [block for some in centres for block in some.float().flip(0).split(BLOCK)]
-    known = [(block.to(features.device), block.square().sum(1).to(features.device)) for block in blocks]
+    known = [(block, block.square().sum(1)) for block in centres.split(BLOCK)]
     found = []
     for piece in pieces(len(features), features.shape[1] + BLOCK):
         part = features[piece].float()
