@@ -32,7 +32,8 @@ from ducats.scoring.reading import Block, picture_of
 from scoring import draw, make_run
 
 SIZE = (256, 256)
-FIELDS = 7  # rank, key, guess and four numbers: what a kept row has, but for its key
+KEY = 50  # letters
+ROW = 6 * 4 + 2 + 8 + 8 + KEY  # bytes of a kept row: scores, guess, number, the key and its length
 
 
 def main() -> None:
@@ -126,7 +127,6 @@ def tell(options: argparse.Namespace) -> None:
     print(
         f"reading and decoding: {images / decoded / 3600:.0f} core hours at {decoded:.0f} a second and core"
     )
-    row = 4 * FIELDS + 8 + 50  # bytes of a kept row, with a key of 50 letters
     kept = options.kappa * options.budget
     for network, found in rates["networks"].items():
         rate = found["images_per_second"]
@@ -138,7 +138,7 @@ def tell(options: argparse.Namespace) -> None:
                 each = min(rate, cores * decoded)
                 line = f"    with {cores} cores each: {images / each / gpus / 3600:.1f} h"
                 print(f"{line}, {each * size * 8 / 1e9:.2f} Gbit/s for each GPU, {each * gpus:.0f} images/s")
-            print(f"    to merge: {gpus * kept * row / 1e9:.1f} GB in {gpus} parts of {kept} rows")
+            print(f"    to merge: {gpus * kept * ROW / 1e9:.1f} GB in {gpus} parts of {kept} rows")
 
 
 if __name__ == "__main__":

@@ -60,6 +60,7 @@ def test_links_are_followed_but_not_back_up(folder: Path) -> None:
     (folder / "gone.png").symlink_to(folder / "nowhere.png")
     pool = open_pool(str(folder))
     assert [key for key in keys(pool)[0] if key[0] in "gz"] == ["gone.png", "z/x.webp"]
+    assert keys(open_pool(f"file://{folder}")) == keys(pool)
     assert pool.counted() == 9
     assert "No such file" in failures(pool)["gone.png"]
 
@@ -113,6 +114,7 @@ def test_a_name_that_is_no_text_is_a_sample_that_cannot_be_read(folder: Path) ->
         ("a", "shards", "there are no tar files"),
         ("both", "auto", "holds images and tar files: say which with --kind"),
         ("a", "zip", "--kind zip is no kind of pool"),
+        ("a\udcff", "auto", r"a\\xff is not UTF-8: rename it"),
     ],
 )
 def test_what_is_not_there_is_one_sentence(folder: Path, where: str, kind: str, sentence: str) -> None:

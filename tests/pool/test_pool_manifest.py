@@ -95,6 +95,11 @@ def test_what_is_wrong_with_a_table_is_one_sentence(tmp_path: Path) -> None:
     write(tmp_path / "b.parquet", b"no table")
     with pytest.raises(UserError, match="not readable as Parquet"):
         open_pool(str(tmp_path / "b.parquet"))
+    table(tmp_path / "f.parquet", [{"path": f"{n}.png"} for n in range(3)])
+    whole = (tmp_path / "f.parquet").read_bytes()
+    write(tmp_path / "f.parquet", whole[:4] + bytes(20) + whole[24:])  # the first page; the footer is sound
+    with pytest.raises(UserError, match=r"f\.parquet breaks off after row 0 .*write it again"):
+        keys(open_pool(str(tmp_path / "f.parquet")))
     write(tmp_path / "c.csv", b"path\n" + b"a.png\n" * 5000 + b"\xff.png\n")
     with pytest.raises(UserError, match=r"c\.csv, after line \d{4}: .*UTF-8"):
         keys(open_pool(str(tmp_path / "c.csv")))

@@ -82,6 +82,19 @@ def test_stems_end_at_the_first_dot_of_the_file(tmp_path: Path) -> None:
     assert found == ["v1.0/a.png", "v1.0/b.jpg", "a.png", "c.left.png"]
 
 
+def test_a_stem_that_comes_again_later_is_another_sample(tmp_path: Path) -> None:
+    names = ("a.jpg", "._a.png", "a.png", "b.json", "a.webp")
+    tar(tmp_path / "x.tar", dict.fromkeys(names, b""))
+    assert keys(open_pool(str(tmp_path / "x.tar"))) == [["x.tar/a.jpg", "x.tar/a.webp"]]
+
+
+def test_a_name_that_is_no_text_is_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
+    tar(tmp_path / "x.tar", {"a.png": b"", "caf\udce9.png": b"", "\xe9.png": b""})
+    pool = open_pool(str(tmp_path / "x.tar"))
+    assert keys(pool) == [["x.tar/a.png", "x.tar/caf\\xe9.png", "x.tar/\xe9.png"]]
+    assert failures(pool) == {"x.tar/caf\\xe9.png": "the name is not UTF-8; rename the file"}
+
+
 def cut(path: Path, length: int) -> None:
     path.write_bytes(path.read_bytes()[:length])
 
@@ -101,16 +114,19 @@ def cut(path: Path, length: int) -> None:
         ),
     ],
 )
-@pytest.mark.parametrize("world", [1, 3])
-def test_a_spoilt_shard_is_told_once_and_the_others_go_on(
-    tmp_path: Path, spoil: object, before: int, why: str, world: int
+@pytest.mark.parametrize(("world", "size"), [(1, 2), (3, 1), (3, 2), (3, 3), (4, 3)])
+def test_a_spoilt_shard_is_told_and_the_others_go_on(
+    tmp_path: Path, spoil: object, before: int, why: str, world: int, size: int
 ) -> None:
     for shard in range(2):  # a header and an image take 512 bytes each
         tar(tmp_path / f"{shard}.tar", {f"{n}.png": b"x" * 300 for n in range(4)})
     spoil(tmp_path / "0.tar")  # type: ignore[operator]
     pool = open_pool(str(tmp_path))
-    expected = [f"0.tar/{n}.png" for n in range(before)] + ["0.tar"] + [f"1.tar/{n}.png" for n in range(4)]
-    assert sorted(key for part in keys(pool, world, 2) for key in part) == sorted(expected)
+    expected = [f"0.tar/{n}.png" for n in range(before)] + [f"1.tar/{n}.png" for n in range(4)]
+    parts = keys(pool, world, size)
+    assert sorted(key for part in parts for key in part if key != "0.tar") == expected
+    assert [part.count("0.tar") for part in parts] == [1] * world  # each that met it
+    assert pool.counted() == len(expected) + 1
     (found,) = failures(pool).items()
     assert found[0] == "0.tar"
     assert found[1].startswith(f"after {before} images: ")

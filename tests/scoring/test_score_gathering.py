@@ -42,6 +42,14 @@ def test_the_best_of_all_parts_are_kept(tmp_path: Path) -> None:
     assert [(len(part.kept), part.seconds, part.memory) for part in found.parts] == [(0, 0.5, 7)] * 5
 
 
+def test_what_several_parts_tell_of_one_shard_is_one_sample(tmp_path: Path) -> None:
+    files = [part_file(tmp_path, rank, 3) for rank in range(3)]
+    for path in files:
+        keep_part(path, Result(joined([]), joined([]), 5, 0, [("x.tar", "cut off")], 0.5, 0.4, 7))
+    found = gather(files, 60)
+    assert (found.unreadable, found.seen) == ([("x.tar", "cut off")], 3 * 4 + 1)
+
+
 def test_many_parts_take_no_more_memory_than_few(tmp_path: Path) -> None:
     peaks = []
     for count in (20, 80):  # of the first, all but the last rows wait together

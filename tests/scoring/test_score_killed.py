@@ -26,7 +26,7 @@ from scored_runs import finished, image_folder, shard_folder
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork")
 
 WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
-# A network that waits in front of a white image as long as there is a file of this name.
+# A network that talks, and waits in front of a white image as long as there is a file of this name.
 HOLDING = """
 import time
 from pathlib import Path
@@ -38,6 +38,7 @@ class Net(nn.Module):
         self.head = nn.Linear(channels * 64, classes)
 
     def forward(self, images):
+        print("I am looking")
         while (images == 1).flatten(1).all(1).any() and Path("hold").exists():
             time.sleep(0.01)
         return self.head(images.flatten(1))

@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from conftest import quick
@@ -48,7 +50,9 @@ def test_a_share_of_the_pool_needs_its_size() -> None:
     ("settings", "query", "kappa", "sentence"),
     [
         ((), "mada", None, "--query mada cannot be asked of a stream; there are: duc, u_dis"),
-        ((), "duc", 0.5, "--kappa must be at least 1, not 0.5"),
+        ((), "duc", 0.5, "--kappa must be a number of at least 1, not 0.5"),
+        ((), "duc", math.inf, "--kappa must be a number of at least 1, not inf"),
+        ((), "spread", math.nan, "--kappa must be a number of at least 1, not nan"),
         ((), "entropy", 3.0, "--kappa 3 does not go with --query entropy"),
         (("query={name: coreset, knobs: {centres: source_and_labelled}}",), "coreset", None, "the source's"),
     ],

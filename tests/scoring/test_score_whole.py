@@ -180,7 +180,11 @@ def test_other_settings_are_refused_and_say_which(
     with pytest.raises(Unfinished):
         picked(trained, folder, tmp_path, query="entropy", engine="ended")
     assert not (tmp_path / "picks.csv").exists()  # it was the other query's
-    picked(trained, folder, tmp_path, query="entropy")  # nothing is there that could be mixed up
+    assert (tmp_path / "parts").is_dir()
+    picked(trained, folder, tmp_path)  # nothing is there that could be mixed up
+    (tmp_path / "settings.json").write_text("{half", encoding="utf-8")
+    with pytest.raises(UserError, match=r"settings\.json is damaged, or not ours: give another folder"):
+        picked(trained, folder, tmp_path)
 
 
 def test_a_pool_that_grew_is_another_pool(trained: Trained, tmp_path: Path) -> None:
@@ -212,7 +216,7 @@ def test_keys_that_two_images_share_are_refused(trained: Trained, folder: Path, 
 @pytest.mark.parametrize(
     ("how", "sentence"),
     [
-        ({"budget": "many"}, "the budget 'many' is neither a count"),
+        ({"budget": "many"}, r"^--budget many is neither a count \(5000\) nor a share of the pool \(1%\)$"),
         ({"budget": 0}, "--budget 0 is 0 labels: give 1 label or more"),
         ({"budget": "0.1%"}, "--budget 0.1% is 0 labels of a pool of 37"),
         ({"budget": "101%"}, "--budget 101% is 37 labels of a pool of 37: .*100 % at most"),
@@ -243,6 +247,12 @@ def test_pools_without_an_image(trained: Trained, tmp_path: Path) -> None:
     write(tmp_path / "file", b"")
     with pytest.raises(UserError, match="is a file, and what is scored needs a folder"):
         picked(trained, tmp_path / "pool", tmp_path / "file")
+
+
+def test_a_runs_own_folder_is_not_for_picks(trained: Trained, folder: Path) -> None:
+    with pytest.raises(UserError, match="is the run's own folder: give a folder for the picks"):
+        picked(trained, folder, trained.home.folder)
+    assert not (trained.home.folder / "settings.json").exists()
 
 
 def test_the_command_tells_what_happened(

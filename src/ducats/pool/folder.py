@@ -6,7 +6,7 @@ from itertools import count
 
 from ducats.pictures import is_image
 from ducats.pool.places import Place
-from ducats.pool.sample import Pool, Sample, shared_out, unreadable
+from ducats.pool.sample import Pool, Sample, named, shared_out, unreadable
 
 
 class Folder(Pool):
@@ -35,7 +35,7 @@ class Folder(Pool):
 
     def _samples(self) -> Iterator[Sample]:
         numbers = count()
-        return (Sample(key, next(numbers), read) for key, read in self._walk(self._path, ""))
+        return (named(key, next(numbers), read) for key, read in self._walk(self._path, ""))
 
     def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
         try:
@@ -49,16 +49,4 @@ class Folder(Pool):
             if entry.folder:
                 yield from self._walk(path, f"{key}/")
             elif is_image(entry.name):
-                if key.isascii() or _is_text(key):
-                    yield key, partial(self._place.read, path)
-                else:
-                    named = key.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
-                    yield named, unreadable("the name is not UTF-8; rename the file")
-
-
-def _is_text(key: str) -> bool:
-    try:
-        key.encode("utf-8")
-    except UnicodeEncodeError:
-        return False
-    return True
+                yield key, partial(self._place.read, path)

@@ -139,7 +139,17 @@ def _parquet_batches(name: str, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
     """Some rows at a time, and the number of the first."""
     table, start = _parquet(name, file), 0
     columns = [column for column in table.schema_arrow.names if column in USED]
-    for batch in table.iter_batches(batch_size=ROWS, columns=columns):
+    batches = table.iter_batches(batch_size=ROWS, columns=columns)
+    while True:
+        try:
+            batch = next(batches, None)
+        except Exception as error:  # Arrow's own, a store's, or the system's
+            why = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(
+                f"the table {name} breaks off after row {start} ({why}): write it again"
+            ) from error
+        if batch is None:
+            return
         yield start, batch
         start += len(batch)
 

@@ -9,7 +9,7 @@ from ducats.pool import shards
 from ducats.pool.folder import Folder
 from ducats.pool.manifest import Manifest
 from ducats.pool.places import Place, place_of
-from ducats.pool.sample import Pool
+from ducats.pool.sample import Pool, spelt
 from ducats.pool.shards import Shards
 
 Kind = Literal["auto", "folder", "parquet", "csv", "shards"]
@@ -28,6 +28,8 @@ def open_pool(where: str, *, kind: Kind = "auto") -> Pool:
     """
     if kind not in get_args(Kind):
         raise UserError(f"--kind {kind} is no kind of pool; there are: {', '.join(get_args(Kind))}")
+    if spelt(where) != where:
+        raise UserError(f"the name of the pool {spelt(where)} is not UTF-8: rename it")
     place, path = place_of(where)
     try:
         return _opened(where, place, path, kind)

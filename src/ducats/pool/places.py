@@ -31,6 +31,7 @@ class Place:
 
 def place_of(where: str) -> tuple[Place, str]:
     """The file system that a path or URL is in, and the path there."""
+    where = where.removeprefix("file://")  # fsspec would pass over links to folders
     if "://" not in where:
         return HERE, str(Path(where).expanduser())
     try:

@@ -52,6 +52,22 @@ def check_part(rank: int, world: int, size: int) -> None:
         raise ValueError(f"part {rank} of {world}, in blocks of {size}")
 
 
+def named(key: str, number: int, read: Callable[[], bytes]) -> Sample:
+    """A sample by its file's name; it cannot be read if that is no text, for nobody could be told of it."""
+    if key.isascii() or spelt(key) == key:
+        return Sample(key, number, read)
+    return Sample(spelt(key), number, unreadable("the name is not UTF-8; rename the file"))
+
+
+def spelt(name: str) -> str:
+    r"""A name as text: bytes of it that are no UTF-8 become escapes.
+
+    >>> spelt("caf\udce9.png")
+    'caf\\xe9.png'
+    """
+    return name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+
+
 def unreadable(why: str) -> Callable[[], bytes]:
     """The ``read`` of what is known beforehand to be no image."""
 

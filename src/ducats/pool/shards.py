@@ -6,7 +6,7 @@ from functools import partial
 
 from ducats.pictures import is_image
 from ducats.pool.places import Place
-from ducats.pool.sample import Pool, Sample, check_part, unreadable
+from ducats.pool.sample import Pool, Sample, check_part, named, spelt, unreadable
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
 EACH = 2**32  # numbers that a shard has for its samples: no shard needs to know how long those before it are
@@ -34,50 +34,53 @@ class Shards(Pool):
         """Blocks of every ``world``-th shard; of all shards, where these are fewer than the parts."""
         check_part(rank, world, size)
         whole = len(self._shards) >= world
-        begun = 0  # blocks of the shards before
         for shard in range(rank, len(self._shards), world) if whole else range(len(self._shards)):
             share = (0, 1) if whole else (rank, world)
-            block, place = list[Sample](), 0
-            for sample in self._samples(shard, partial(_ours, begun, size, *share)):
+            block = list[Sample]()
+            # Dealt from the shard's own number on: where one breaks off, others are shared out all the same.
+            samples = self._samples(shard, partial(_ours, shard, size, *share))
+            for count, sample in enumerate(samples, start=1):
                 if sample is not None:
                     block.append(sample)
-                place += 1
-                if place % size == 0 and block:
+                if count % size == 0 and block:
                     yield block
                     block = []
             if block:
                 yield block
-            begun += -(-place // size)
 
     def counted(self) -> int:
         """By a walk over the members of every shard."""
         return sum(1 for shard in range(len(self._shards)) for _ in self._samples(shard, _none))
 
     def _samples(self, shard: int, wanted: Callable[[int], bool]) -> Iterator[Sample | None]:
-        """A shard's samples; None for one that is not wanted, which is not read either.
+        """A shard's samples; None for one that is not wanted, of which only the last byte is read.
 
-        A shard that is broken off is one more sample, which cannot be read.
+        A shard that is broken off is one more sample, which cannot be read. Whoever meets the break tells it:
+        a store may fail one part and not another, and what follows is lost to that one alone.
         """
-        (name, path), place, before = self._shards[shard], 0, None
+        (name, path), place, before, found = self._shards[shard], 0, None, False
         try:
             with self._place.open(path) as file, tarfile.open(fileobj=file, mode="r:*") as tar:
                 while (member := tar.next()) is not None:
                     tar.members.clear()  # type: ignore[attr-defined] # or it would hold them all
                     inner = member.name.removeprefix("./")
-                    stem = _stem(inner)
-                    if stem == before or not member.isfile() or not is_image(inner.rsplit("/", 1)[-1]):
+                    file_name = inner.rsplit("/", 1)[-1]
+                    if not member.isfile() or file_name.startswith("."):
                         continue
-                    before = stem
-                    sample = None
-                    if wanted(place):
-                        data = _data(tar, member)
-                        sample = Sample(f"{name}/{inner}", shard * EACH + place, partial(bytes, data))
-                    yield sample
+                    if (stem := _stem(inner)) != before:
+                        before, found = stem, False
+                    if found or not is_image(file_name):
+                        continue
+                    found, ours = True, wanted(place)
+                    # Of others the last byte: each part must find the break at the same place.
+                    data = _data(tar, member, 0 if ours else max(0, member.size - 1))
+                    number = shard * EACH + place
+                    yield named(f"{name}/{inner}", number, partial(bytes, data)) if ours else None
                     place += 1
                 _check_end(tar)
         except Exception as error:  # decompression and stores raise nearly anything
-            failed = Sample(name, shard * EACH + place, unreadable(f"after {place} images: {_why(error)}"))
-            yield failed if wanted(place) else None
+            why = f"after {place} images: {_why(error)}"
+            yield Sample(spelt(name), shard * EACH + place, unreadable(why))
 
 
 def _why(error: Exception) -> str:
@@ -86,10 +89,13 @@ def _why(error: Exception) -> str:
     return "not a tar file" if words.startswith("file could not be opened") else words
 
 
-def _data(tar: tarfile.TarFile, member: tarfile.TarInfo) -> bytes:
+def _data(tar: tarfile.TarFile, member: tarfile.TarInfo, start: int) -> bytes:
+    """What is in a file from one byte on; refuse one that is cut off."""
     file = tar.extractfile(member)
-    data = b"" if file is None else file.read()
-    if len(data) < member.size:
+    assert file is not None
+    file.seek(start)
+    data = file.read()
+    if len(data) < member.size - start:
         raise tarfile.ReadError("the archive is cut off")
     return data
 
@@ -113,8 +119,8 @@ def _stem(name: str) -> str:
     return f"{folder}{slash}{file.split('.', 1)[0]}"
 
 
-def _ours(begun: int, size: int, rank: int, world: int, place: int) -> bool:
-    return (begun + place // size) % world == rank
+def _ours(shard: int, size: int, rank: int, world: int, place: int) -> bool:
+    return (shard + place // size) % world == rank
 
 
 def _none(_place: int) -> bool:

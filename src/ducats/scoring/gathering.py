@@ -17,11 +17,12 @@ class Gathered(NamedTuple):
     known: Scored  # rows whose labels were bought already, if the query looks at these
     unreadable: list[tuple[str, str]]  # keys, and why, by key
     parts: list[Result]  # seen, excluded, seconds and memory alone: their tables are empty
+    told: int  # failures of all parts; of a shard that breaks off, each may tell
 
     @property
     def seen(self) -> int:
         """Samples in all."""
-        return sum(part.seen for part in self.parts)
+        return sum(part.seen for part in self.parts) - (self.told - len(self.unreadable))
 
     @property
     def excluded(self) -> int:
@@ -40,17 +41,19 @@ def gather(files: Sequence[Path], keep: int) -> Gathered:
     Raises:
         UserError: A part cannot be read, or two parts have scored the same sample.
     """
-    parts, known, unreadable = list[Result](), list[Scored](), dict[str, str]()
+    parts, known, unreadable, told = list[Result](), list[Scored](), dict[str, str](), 0
 
     def tables() -> Iterator[Scored]:
+        nonlocal told
         for path in files:
             result = load_part(path)
             if result is None:
                 raise UserError(f"{path} cannot be read: remove it, and the same command scores it again")
             known.append(result.known)
             unreadable.update(result.unreadable)
+            told += len(result.unreadable)
             parts.append(result._replace(kept=joined([]), known=joined([]), unreadable=[]))
             yield result.kept
 
     kept = merge(tables(), "first", keep)
-    return Gathered(kept, joined(known), sorted(unreadable.items()), parts)
+    return Gathered(kept, joined(known), sorted(unreadable.items()), parts, told)

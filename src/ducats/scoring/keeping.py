@@ -50,9 +50,8 @@ def hold(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
         for draft in (*out.glob(".*.part"), *(out / PARTS).glob(".*.part")):  # a kill left it
             draft.unlink(missing_ok=True)
         path, now = out / SETTINGS, json.loads(json.dumps(settings))
-        before = json.loads(path.read_text(encoding="utf-8")) if path.exists() else now
-        changed = differences(before, now)
-        if changed and (out / PARTS).exists():
+        changed = differences(_settings(path) if path.exists() else now, now)
+        if changed and any((out / PARTS).glob("*")):
             raise UserError(
                 f"{out} was made with other settings ({'; '.join(changed[:4])}): give another folder with "
                 "--out, or undo the change to go on with this one"
@@ -61,6 +60,13 @@ def hold(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
             (out / name).unlink(missing_ok=True)
         write_text_atomically(path, json.dumps(now, indent=1, ensure_ascii=False) + "\n")
         yield
+
+
+def _settings(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError):
+        raise UserError(f"{path} is damaged, or not ours: give another folder with --out") from None
 
 
 def keep_part(path: Path, result: Result) -> None:

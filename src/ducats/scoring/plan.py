@@ -66,11 +66,11 @@ def make_plan(
     """
     if query not in QUERIES:
         raise UserError(f"--query {query} cannot be asked of a stream; there are: {', '.join(QUERIES)}")
-    if kappa is not None and (kappa < 1 or query in RANKED):
+    if kappa is not None and (not 1 <= kappa < math.inf or query in RANKED):
         raise UserError(
             f"--kappa {kappa:g} does not go with --query {query}: leave it out"
             if query in RANKED
-            else f"--kappa must be at least 1, not {kappa:g}: the first round feeds the second"
+            else f"--kappa must be a number of at least 1, not {kappa:g}: the first round feeds the second"
         )
     if query in RANKED:
         return Plan(query, budget, budget, RANKED[query])

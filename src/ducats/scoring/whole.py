@@ -93,6 +93,8 @@ def score(
         if value is not None and value < 1:
             raise UserError(f"--{name} must be at least 1, not {value}")
     work: Engine = bind("engine", engine, look_up("engine", ENGINES, engine), 2, knobs or {})
+    if out.absolute() == trained.home.folder.absolute():
+        raise UserError(f"{out} is the run's own folder: give a folder for the picks with --out")
     if exclude_bought:
         bought_keys(trained.home)  # refused now if there is no ledger
     if "://" not in where:  # other processes, and later commands, may be elsewhere
@@ -129,7 +131,10 @@ def score(
 
 
 def _plan(trained: Trained, pool: Pool, budget: int | str, query: str, kappa: float | None) -> Plan:
-    amount, share = parse_budget(budget)
+    try:
+        amount, share = parse_budget(budget)
+    except UserError:
+        raise UserError(f"--budget {budget} is neither a count (5000) nor a share of the pool (1%)") from None
     size = pool.counted() if share or needs_the_pools_size(trained.config, query) else None
     if size == 0:
         raise UserError(f"the pool {pool.name} holds no image: check the path")
