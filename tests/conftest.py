@@ -18,6 +18,7 @@ torch.set_num_threads(1)
 
 # Commands that tests start see what users have.
 AS_USERS_HAVE_IT = Path(__file__).parent / "as_users_have_it"
+collect_ignore = [AS_USERS_HAVE_IT.name]
 
 
 def pytest_configure(config: pytest.Config) -> None:
