@@ -7,7 +7,6 @@ between them, and in the middle of every phase, and then told to go on.
 import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -25,6 +24,7 @@ from ducats.ledger import Request, RequestWriter
 from ducats.progress import Event
 from ducats.run import looking, run
 from ducats.rundir import RunDir
+from forks import in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
@@ -52,22 +52,6 @@ def go(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels
     fabric = make_fabric("cpu")
     fabric.launch()
     run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=listen)
-
-
-def in_child(act: Callable[[], None]) -> int:
-    """Do it in a forked process; return its exit status, or minus the signal that ended it."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        try:
-            # A fork loses torch's thread pool, and two threads that remake it at once fail.
-            torch.set_num_threads(1)
-            act()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
 
 
 def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:

@@ -1,9 +1,15 @@
-"""Writing files so that a kill at any moment leaves the old one or the new one, never half of one."""
+"""Files that a kill leaves whole, old or new, never half of one; folders that one command has to itself."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO
+
+try:
+    import fcntl
+except ImportError:  # no such thing on Windows: there, two commands in one folder are not noticed
+    fcntl = None  # type: ignore[assignment]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -29,3 +35,16 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
 def write_text_atomically(path: Path, text: str) -> None:
     """Write a text file as UTF-8, atomically."""
     write_atomically(path, lambda file: file.write(text.encode("utf-8")))
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[bool]:
+    """Have a folder to oneself for a while; False if another command has it. A kill lets it go, too."""
+    with (folder / ".lock").open("a+") as file:
+        alone = True
+        if fcntl is not None:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                alone = False
+        yield alone

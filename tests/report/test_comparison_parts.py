@@ -109,7 +109,7 @@ def half_done(tmp_path: Path) -> Path:
     config = {"method": "clue", "seed": 3, "data": {"name": "office_home", "knobs": {"task": "Ar-Cl"}}}
     (root / "configs" / "office_home-clue-1234.yaml").write_text(json.dumps(config))
     (root / "logs" / "office_home-clue-1234.txt").write_text(
-        "begin\nducats: /home/somebody/data/Art does not exist: see https://example.org/data or --root\n\n"
+        "begin\nducats: /data/Art does not exist: see https://example.org/data or --root\n\n"
     )
     (root / "logs" / "office_home-Ar-Cl-random-0.txt").write_text("epoch 9 of 20\n")
     return root

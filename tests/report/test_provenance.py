@@ -30,18 +30,18 @@ def of_folders(folder: Path, method: str, source: str, target: str, kappa: int =
 
 
 def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "/home/ann/web")
-    of_folders(tmp_path / "b", "duc", "/home/ann/photos", "/home/ann/sketch")
-    of_folders(tmp_path / "c", "random", "/home/ann/photos", "/home/ann/sketch", kappa=1)
+    of_folders(tmp_path / "a", "duc", "/data/ann/photos", "/data/ann/web")
+    of_folders(tmp_path / "b", "duc", "/data/ann/photos", "/data/ann/sketch")
+    of_folders(tmp_path / "c", "random", "/data/ann/photos", "/data/ann/sketch", kappa=1)
     found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
     assert found == {"query.knobs.kappa": ("10", "1")}
-    of_folders(tmp_path / "d", "clue", "/home/ann/photos", "/home/ann/film")  # has no task with the others
+    of_folders(tmp_path / "d", "clue", "/data/ann/photos", "/data/ann/film")  # has no task with the others
     found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
     assert found == {"query.knobs.kappa": ("10", "1", "10")}
 
 
 def test_of_a_folder_its_own_name_is_shown(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", "duc", config={"model": {"knobs": {"weights": "/home/ann/one.npz"}}})
+    write_run(tmp_path / "a", "duc", config={"model": {"knobs": {"weights": "/data/ann/one.npz"}}})
     write_run(tmp_path / "b", "random", config={"model": {"knobs": {"weights": "/mnt/two.npz"}}})
     (setting,) = settings(find_runs([tmp_path]))
     assert setting.values == ("one.npz", "two.npz")
@@ -51,8 +51,8 @@ def test_of_a_folder_its_own_name_is_shown(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("blank")
 def test_a_page_that_is_passed_on_names_no_folder_of_the_machine(tmp_path: Path) -> None:
-    of_folders(tmp_path / "a", "duc", "/home/ann/photos", "C:\\ann\\web")
-    of_folders(tmp_path / "b", "random", "/home/ann/photos", "~/ann/sketch")
+    of_folders(tmp_path / "a", "duc", "/data/ann/photos", "C:\\ann\\web")
+    of_folders(tmp_path / "b", "random", "/data/ann/photos", "~/ann/sketch")
     for paths in ([tmp_path], [tmp_path / "a"]):
         text = page_of(find_runs(paths), tmp_path / "page.html").read_text(encoding="utf-8")
         assert "photos" in text

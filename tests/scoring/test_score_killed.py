@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import IO
 
 import pytest
-import torch
 
 from drawn_pools import write
 from ducats import files
@@ -21,6 +20,7 @@ from ducats.cli import main
 from ducats.errors import UserError
 from ducats.inference import Trained, load_trained
 from ducats.scoring import Job, Unfinished, local, make_plan, score, worker
+from forks import in_child
 from scored_runs import finished, image_folder, shard_folder
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork")
@@ -179,21 +179,6 @@ def test_when_one_fails_the_others_end_and_the_first_says_why(
 
 
 # ---- killed at every write
-
-
-def in_child(act: Callable[[], object]) -> int:
-    """Do it in a forked process; return its exit status, or minus the signal that ended it."""
-    sys.stdout.flush()
-    child = os.fork()
-    if child == 0:
-        try:
-            torch.set_num_threads(1)
-            act()
-        except BaseException:
-            os._exit(1)
-        os._exit(0)
-    _, status = os.waitpid(child, 0)
-    return os.waitstatus_to_exitcode(status)
 
 
 def killed_at(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:

@@ -96,7 +96,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 def without_folders(value: Any) -> Any:
     """A setting as it may be passed on: of a path from the root, its last part is enough.
 
-    >>> without_folders(["/home/ann/office31", "data/maps", 0.5])
+    >>> without_folders(["/data/ann/office31", "data/maps", 0.5])
     ['office31', 'data/maps', 0.5]
     """
     if isinstance(value, Mapping):

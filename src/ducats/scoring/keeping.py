@@ -15,15 +15,10 @@ from numpy.typing import NDArray
 
 from ducats import columns
 from ducats.errors import UserError
-from ducats.files import write_text_atomically
+from ducats.files import locked, write_text_atomically
 from ducats.rundir import differences
 from ducats.scoring.part import Result
 from ducats.selection import Scored
-
-try:
-    import fcntl
-except ImportError:  # no such thing on Windows: there, two commands on one folder are not noticed
-    fcntl = None  # type: ignore[assignment]
 
 Array = NDArray[Any]
 SETTINGS, PARTS = "settings.json", "parts"
@@ -41,12 +36,9 @@ def hold(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, and what is scored needs a folder: give another --out")
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("a+") as lock:
-        if fcntl is not None:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(f"another process is scoring into {out}: wait for it, or stop it") from None
+    with locked(out) as alone:
+        if not alone:
+            raise UserError(f"another process is scoring into {out}: wait for it, or stop it")
         for draft in (*out.glob(".*.part"), *(out / PARTS).glob(".*.part")):  # a kill left it
             draft.unlink(missing_ok=True)
         path, now = out / SETTINGS, json.loads(json.dumps(settings))

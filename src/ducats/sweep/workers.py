@@ -14,15 +14,11 @@ from pathlib import Path
 from rich.console import Console
 
 from ducats.errors import UserError
+from ducats.files import locked
 from ducats.sweep.cells import Cell
 from ducats.sweep.engines import End, Engine, Running, arguments, lay_out
 from ducats.sweep.show import Board, say
 from ducats.sweep.slots import Slot
-
-try:
-    import fcntl
-except ImportError:  # no such thing on Windows: there, two sweeps in one folder are not noticed
-    fcntl = None  # type: ignore[assignment]
 
 WAITING = 3  # a run's exit code when people have to answer first
 PATIENCE = 5.0  # seconds between asking a run to end and ending it
@@ -174,14 +170,9 @@ def _enter(outcome: Outcome, run: Running, end: End) -> str:
 def _hold(out: Path) -> Iterator[None]:
     """Keep other sweeps out of a folder."""
     out.mkdir(parents=True, exist_ok=True)
-    with (out / ".lock").open("a+") as file:
-        if fcntl is not None:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                raise UserError(
-                    f"another sweep is at work in {out}: wait for it, stop it, or give another --out"
-                ) from None
+    with locked(out) as alone:
+        if not alone:
+            raise UserError(f"another sweep is at work in {out}: wait for it, stop it, or give another --out")
         yield
 
 

@@ -1,0 +1,23 @@
+"""A part of a test in a process of its own, which may be killed."""
+
+import os
+import sys
+from collections.abc import Callable
+
+import torch
+
+
+def in_child(act: Callable[[], object]) -> int:
+    """Do it in a forked process; return its exit status, or minus the signal that ended it."""
+    sys.stdout.flush()
+    child = os.fork()
+    if child == 0:
+        try:
+            # A fork loses torch's thread pool, and two threads that remake it at once fail.
+            torch.set_num_threads(1)
+            act()
+        except BaseException:
+            os._exit(1)
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    return os.waitstatus_to_exitcode(status)
