@@ -1,7 +1,8 @@
 """Throughput of `ducats score`: images a second from files on disk to picks, in one process and in several.
 
     python benchmarks/scoring.py [--networks small resnet18 resnet50] [--processes 1 2] [--images 512]
-        [--batch 32] [--device auto] [--precision 32-true] [--shape 500 375] [--shards] [--out FILE]
+        [--batch 32] [--device auto] [--precision 32-true] [--shape 500 375] [--shards]
+        [--budget 1%] [--out FILE]
 
 JPEGs (of 500 x 375) are drawn into a temporary folder, and a run with random weights beside it. Small: a CNN
 on images of 32 x 32, mostly decoding; others look at 224 x 224, cut out of 256 x 256. Told are three rates:
@@ -42,11 +43,13 @@ def main() -> None:
     width, height = options.shape
     with tempfile.TemporaryDirectory() as folder:
         pool = draw(Path(folder), options.images, shards=options.shards, shape=(width, height))
+        size = sum(path.stat().st_size for path in pool.iterdir()) / options.images
         for network in options.networks:
             run = make_run(Path(folder) / network, network, options.batch, options.precision)
             for processes in options.processes:
                 out = Path(folder) / f"{network}-{processes}"
-                cells.append(measure(run, pool, out, network, processes, options.device))
+                cell = measure(run, pool, out, network, processes, options)
+                cells.append({**cell, "bytes_per_image": size})
                 print(json.dumps(cells[-1]), flush=True)
                 write(cells, options)
 
@@ -62,7 +65,7 @@ def write(cells: list[dict[str, Any]], options: argparse.Namespace) -> None:
         }
         about |= {"torch": torch.__version__, "images": options.images, "batch": options.batch}
         about |= {"device": options.device, "precision": options.precision}
-        about |= {"shards": options.shards, "shape": list(options.shape)}
+        about |= {"budget": options.budget, "shards": options.shards, "shape": list(options.shape)}
         options.out.write_text(json.dumps({"about": about, "cells": cells}, indent=1) + "\n", "utf-8")
 
 
@@ -74,6 +77,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="auto")
+    parser.add_argument("--budget", default="1%", help="labels to pick")
     parser.add_argument("--precision", default="32-true", help="the run's engine.precision")
     parser.add_argument("--shape", type=int, nargs=2, default=SHAPE, help="width and height of the files")
     parser.add_argument("--shards", action="store_true", help="tar files instead of a folder")
@@ -127,10 +131,12 @@ def make_run(folder: Path, network: str, batch: int, precision: str = "32-true")
     return folder
 
 
-def measure(run: Path, pool: Path, out: Path, network: str, processes: int, device: str) -> dict[str, Any]:
+def measure(
+    run: Path, pool: Path, out: Path, network: str, processes: int, options: argparse.Namespace
+) -> dict[str, Any]:
     """One command."""
-    command = [sys.executable, "-m", "ducats", "score", str(run), str(pool), "--budget", "1%"]
-    command += ["--device", device, "--processes", str(processes), "--out", str(out)]
+    command = [sys.executable, "-m", "ducats", "score", str(run), str(pool), "--budget", options.budget]
+    command += ["--device", options.device, "--processes", str(processes), "--out", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
     told = json.loads((out / "score.json").read_text(encoding="utf-8"))
     return {
