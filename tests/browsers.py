@@ -1,4 +1,4 @@
-"""A real browser without a window, for tests of pages."""
+"""Headless Chromium for tests of HTML pages."""
 
 import shutil
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from selenium.webdriver.chrome.service import Service
 CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
 needs_a_browser = pytest.mark.skipif(
     CHROMIUM is None or DRIVER is None,
-    reason="NO BROWSER, so the page itself is not tested: apt-get install chromium chromium-driver",
+    reason="no browser found; run: apt-get install chromium chromium-driver",
 )
 
 

@@ -1,1 +1,1 @@
-"""Ways for people to answer: our page, and Label Studio. Reads and writes the desk; needs no torch."""
+"""Labelling tools: our own page and Label Studio. They need no torch."""

@@ -1,4 +1,4 @@
-"""A real browser, the page's server as a user starts it, and what a person sees and does there."""
+"""Helpers that drive the labelling page in a real browser, with the server started as by a user."""
 
 import os
 import re
@@ -24,7 +24,7 @@ PATIENCE = 60
 
 @pytest.fixture
 def browser(chromium: webdriver.Chrome) -> webdriver.Chrome:
-    """With nothing open: the page of the test before would ask its server, which is no more."""
+    """A blank page: the previous test's page would keep polling a server that is gone."""
     chromium.get("about:blank")
     complaints(chromium)
     return chromium
@@ -32,7 +32,7 @@ def browser(chromium: webdriver.Chrome) -> webdriver.Chrome:
 
 @pytest.fixture
 def keep(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str], None]:
-    """Keeps a screenshot as an artefact."""
+    """Save a screenshot as an artefact."""
     folder = Path(os.environ.get("DUCATS_ARTEFACTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
 
@@ -43,7 +43,7 @@ def keep(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str], None]:
 
 
 class Server:
-    """`ducats label`, as a user starts it."""
+    """A `ducats label` process."""
 
     def __init__(self, run: Path, *options: str) -> None:
         command = [sys.executable, "-m", "ducats", "label", str(run), "--no-open", *options]
@@ -54,7 +54,7 @@ class Server:
         self.url = found.group()
 
     def kill(self) -> None:
-        """As the system does when memory runs out: no time to tidy up."""
+        """Kill the process without cleanup, as when memory runs out."""
         self.process.kill()
         self.process.wait()
         if self.process.stdout is not None:
@@ -75,7 +75,7 @@ def until(browser: webdriver.Chrome, what: Callable[[], Any]) -> Any:
 
 
 def shown(browser: webdriver.Chrome) -> str:
-    """The question whose picture is in sight; empty if none is."""
+    """Return the id of the visible question, or an empty string."""
     return str(browser.execute_script("return document.body.dataset.shown ?? ''"))
 
 
@@ -92,7 +92,7 @@ def press(browser: webdriver.Chrome, key: str) -> None:
 
 
 def answer(browser: webdriver.Chrome, key: str) -> None:
-    """Press a key once the picture is there, and wait until another one is, or none."""
+    """Press a key once the image is visible, and wait until the question changes."""
     before = until(browser, lambda: shown(browser))
     press(browser, key)
     until(browser, lambda: shown(browser) != before)
@@ -105,11 +105,11 @@ def open_page(browser: webdriver.Chrome, server: Server) -> None:
 
 
 def is_saved(browser: webdriver.Chrome) -> bool:
-    return text(browser, "saved").startswith("saved")
+    return text(browser, "saved").startswith("Saved")
 
 
 def complaints(browser: webdriver.Chrome) -> list[str]:
-    """What the browser refused to do, or failed at."""
+    """Return the entries of the browser's console log."""
     return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
 
 

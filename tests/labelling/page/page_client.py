@@ -1,4 +1,4 @@
-"""A client of the page's server, as the page itself is one."""
+"""HTTP client of the page's server, sending the same requests as the page."""
 
 import io
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Small desks for tests of the page: images of one colour, and pixels of drawn ones."""
+"""Small question rounds for page tests: single-colour images, and pixels of a synthetic image."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +11,11 @@ from ducats.answers.question import runs_of
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (40, 70, 220)}
 CLASSES = tuple(COLOURS)
-HEIGHT, WIDTH, SCALE = 32, 64, 4  # of the grid; image pixels per cell
+HEIGHT, WIDTH, SCALE = 32, 64, 4  # grid height and width; image pixels per cell
 
 
 def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) -> Desk:
-    """A round of images: those of one colour, guessed right but for every third."""
+    """Write a round of single-colour images; every third guess is wrong."""
     desk = Desk(run / "questions")
     home = desk.home(number)
     (home / "thumbnails").mkdir(parents=True)
@@ -36,17 +36,13 @@ def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) ->
         replace(one, probability=0.42, u_dis=0.3, u_data=0.6, u_dis_above=0.97, u_data_above=0.8)
         for one in questions
     ]
-    stated = {
-        "rule": "first",
-        "query": "duc",
-        "why": "Foreign to the model, and of these the most ambiguous.",
-    }
+    stated = {"rule": "first", "query": "duc", "why": "Two-round selection by U_dis and U_data."}
     Sheet.write(home, Terms(number, CLASSES, **{**stated, **terms}), questions)
     return desk
 
 
 def street() -> Image.Image:
-    """Left half red, right half blue, a green square of 4 x 4 cells in the middle."""
+    """Return an image: left half red, right half blue, a green 4 x 4-cell square in the middle."""
     drawn = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), COLOURS["red"])
     pen = ImageDraw.Draw(drawn)
     pen.rectangle([drawn.width // 2, 0, drawn.width, drawn.height], COLOURS["blue"])
@@ -55,12 +51,12 @@ def street() -> Image.Image:
 
 
 def truth(y: int, x: int) -> str:
-    """What ``street`` shows in a cell."""
+    """Return the colour of ``street`` in a cell."""
     return "green" if 14 <= y < 18 and 30 <= x < 34 else "red" if x < WIDTH // 2 else "blue"
 
 
 def pixel_questions(run: Path, number: int = 1, **terms: Any) -> Desk:
-    """A round of pixels of one image: three share a segment, two have none."""
+    """Write a round of pixels of one image: three share a segment, two have none."""
     desk = Desk(run / "questions")
     home = desk.home(number)
     (home / "overlays").mkdir(parents=True)

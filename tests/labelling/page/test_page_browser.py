@@ -1,4 +1,4 @@
-"""A real browser answers whole rounds on the page, and nothing is lost when the server is killed."""
+"""Whole rounds answered in a real browser; no answer is lost when the server is killed."""
 
 import json
 from collections.abc import Callable
@@ -29,7 +29,7 @@ chromium, browser, keep = page_browser.chromium, page_browser.browser, page_brow
 
 
 def key_of(question: str) -> str:
-    """The right key for an image: colours go round."""
+    """Return the key of an image's true class."""
     return str((int(question.split("/")[1]) - 1) % 3 + 1)
 
 
@@ -44,8 +44,10 @@ def test_a_round_of_images_by_keys(
         name.send_keys("Ada", Keys.ENTER)
         until(browser, lambda: shown(browser) == "r1/1")
         keep("image")
-        assert "more foreign than 97 % of the pool" in text(browser, "panel")
-        answer(browser, Keys.ENTER)  # the guess, which is right
+        assert "unlike the training images" in text(browser, "hints")
+        assert "The model has seen few images like this one" in text(browser, "why")
+        assert "42% sure" in text(browser, "guess")
+        answer(browser, Keys.ENTER)  # the guess, which is correct
         answer(browser, "3")  # wrong
         until(browser, lambda: is_saved(browser))
         press(browser, "u")
@@ -60,7 +62,7 @@ def test_a_round_of_images_by_keys(
         until(browser, lambda: is_saved(browser))
         browser.refresh()
         until(browser, lambda: shown(browser) == "r1/5")
-        press(browser, Keys.BACKSPACE)  # what was said before the reload
+        press(browser, Keys.BACKSPACE)  # an answer given before the reload
         until(browser, lambda: shown(browser) == "r1/4")
         until(browser, lambda: not desk.standing("r1/4").votes)
         answer(browser, "1")
@@ -79,7 +81,7 @@ def test_a_round_of_images_by_keys(
         assert "--wait" in text(browser, "message")
         assert desk.take(1) is not None
         image_questions(tmp_path, 1, number=2)
-        until(browser, lambda: shown(browser) == "r2/1")  # by itself
+        until(browser, lambda: shown(browser) == "r2/1")  # without a reload
         assert complaints(browser) == []
 
 
@@ -91,33 +93,39 @@ def test_a_killed_server_loses_nothing(browser: webdriver.Chrome, tmp_path: Path
         answer(browser, "1")
         until(browser, lambda: is_saved(browser))
         loaded = "return performance.getEntriesByType('resource').map((one) => one.name)"
-        until(browser, lambda: str(browser.execute_script(loaded)).count("/picture/") >= 6)  # five are ahead
+        until(
+            browser, lambda: str(browser.execute_script(loaded)).count("/picture/") >= 6
+        )  # five are preloaded
         server.kill()
-        for question in ("r1/2", "r1/3", "r1/4"):  # loaded ahead
+        for question in ("r1/2", "r1/3", "r1/4"):  # preloaded
             assert until(browser, lambda: shown(browser)) == question
             answer(browser, key_of(question))
         until(
             browser,
-            lambda: "not saved" in text(browser, "saved") and "3 answers wait" in text(browser, "saved"),
+            lambda: (
+                "Not saved" in text(browser, "saved") and "3 answers are stored" in text(browser, "saved")
+            ),
         )
     assert len(desk.answers()) == 1
     with serving(tmp_path, "--token-file", token, "--who", "Ada") as server:
-        until(browser, lambda: is_saved(browser))  # the same page, by itself
+        until(browser, lambda: is_saved(browser))  # the open page reconnects
         assert words(desk)[:4] == ["red", "green", "blue", "red"]
         server.kill()
         answer(browser, key_of(shown(browser)))
-        until(browser, lambda: "not saved" in text(browser, "saved"))
-    with serving(tmp_path, "--who", "Ada") as server:  # another token: the page is opened anew
+        until(browser, lambda: "Not saved" in text(browser, "saved"))
+    with serving(tmp_path, "--who", "Ada") as server:  # a new token: open the page again
         open_page(browser, server)
         until(browser, lambda: is_saved(browser))
         while shown(browser):
             answer(browser, key_of(shown(browser)))
         until(browser, lambda: state(browser) == "complete")
     assert words(desk) == [CLASSES[n % 3] for n in range(8)]
-    assert len(desk.answers()) == 8  # none twice
+    assert len(desk.answers()) == 8  # no duplicates
 
 
-def test_what_cannot_be_seen_cannot_be_answered(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_a_question_without_a_visible_image_cannot_be_answered(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
     desk = image_questions(tmp_path, 2)
     (desk.home(1) / "thumbnails" / "0002.png").unlink()
     Path(desk.sheet(1).questions[1].file).unlink()
@@ -133,7 +141,7 @@ def test_what_cannot_be_seen_cannot_be_answered(browser: webdriver.Chrome, tmp_p
         until(browser, lambda: shown(browser) == "r1/1")
         assert desk.answers() == []
         answer(browser, "1")
-        until(browser, lambda: "not there any more" in text(browser, "picture"))
+        until(browser, lambda: "no longer exists" in text(browser, "picture"))
         answer(browser, "0")
         until(browser, lambda: state(browser) == "complete")
     assert words(desk) == ["red", "void"]
@@ -156,7 +164,7 @@ def test_a_round_of_pixels_by_keys(
         press(browser, "o")
         until(browser, lambda: "/context/" in picture())
         press(browser, "o")
-        assert "all 3 in this segment" in text(browser, "together")
+        assert "All 3 in this area" in text(browser, "together")
         press(browser, "a")
         until(browser, lambda: "together=1" in picture())
         until(
@@ -178,7 +186,9 @@ def test_a_round_of_pixels_by_keys(
     assert {question: one.word for question, one in desk.standings(1).items()} == wanted
 
 
-def test_many_alike_at_once(browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]) -> None:
+def test_a_group_with_the_same_guess_is_answered_at_once(
+    browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]
+) -> None:
     desk = image_questions(tmp_path, 9)  # 3 are blue and guessed red
     with serving(tmp_path, "--who", "Ada") as server:
         open_page(browser, server)
@@ -188,25 +198,25 @@ def test_many_alike_at_once(browser: webdriver.Chrome, tmp_path: Path, keep: Cal
         loaded = "return [...document.querySelectorAll('.tile img')].every((one) => one.naturalWidth)"
         until(browser, lambda: browser.execute_script(loaded))
 
-        def unmark_what_is_blue() -> None:
+        def deselect_blue() -> None:
             for tile in tiles:
                 if int(str(tile.get_attribute("title")).split("/")[1]) % 3 == 0:
                     tile.click()
 
-        unmark_what_is_blue()
+        deselect_blue()
         keep("grid")
-        assert "the 3 marked ones are red" in text(browser, "accept")
-        turn = browser.find_element(By.ID, "turn")
+        assert "Label 3 as red" in text(browser, "accept")
+        select_all = browser.find_element(By.ID, "select-all")
         for left in (0, 6):
-            turn.click()
+            select_all.click()
             assert len(browser.find_elements(By.CSS_SELECTOR, ".tile[aria-pressed=true]")) == left
-        unmark_what_is_blue()
+        deselect_blue()
         press(browser, Keys.ENTER)
         until(browser, lambda: words(desk).count("red") == 3)
         for left in (2, 1, 0):
             press(browser, "3")  # the one in focus
             until(browser, lambda: words(desk).count("blue") == 3 - left)  # noqa: B023 - called at once
-        until(browser, lambda: "marked ones are green" in text(browser, "accept"))
+        until(browser, lambda: "as green" in text(browser, "accept"))
         press(browser, "u")  # the last blue one
         until(browser, lambda: words(desk).count("blue") == 2)
         until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#guesses button")) == 2)
@@ -246,7 +256,9 @@ def test_on_a_phone_by_touch(browser: webdriver.Chrome, tmp_path: Path, keep: Ca
     assert words(desk) == ["red", "green"]
 
 
-def test_many_classes_are_searched_and_new_ones_named(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_many_classes_are_searched_and_new_ones_can_be_named(
+    browser: webdriver.Chrome, tmp_path: Path
+) -> None:
     desk = image_questions(tmp_path, 3, new_classes=True)
     terms = desk.home(1) / "terms.json"
     stated = json.loads(terms.read_text())
@@ -263,15 +275,15 @@ def test_many_classes_are_searched_and_new_ones_named(browser: webdriver.Chrome,
     assert words(desk) == ["class 17", "green", "okapi"]
 
 
-def test_a_dispute_is_shown_and_ended(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_a_dispute_is_shown_and_resolved(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 1, rule="agree", people=2)
     desk.receive([{"question": "r1/1", "word": "red", "who": "Ada"}], via="page")
     desk.receive([{"question": "r1/1", "word": "blue", "who": "Bob"}], via="page")
     with serving(tmp_path, "--who", "Ada", "--blind") as server:
         open_page(browser, server)
-        assert "Ada says red, Bob says blue" in text(browser, "votes")
+        assert "Ada chose red, Bob chose blue" in text(browser, "votes")
         assert not browser.find_element(By.ID, "guess").is_displayed()
-        answer(browser, "1")  # stays with it: now it is Bob's turn
+        answer(browser, "1")  # confirms her answer: now it is Bob's turn
         until(browser, lambda: state(browser) == "others")
         desk.receive([{"question": "r1/1", "word": "red", "who": "Bob"}], via="page")
         until(browser, lambda: state(browser) == "complete")

@@ -1,4 +1,4 @@
-"""What happens to a page that is open for hours: nothing is hidden, lost or asked twice."""
+"""Edge cases of a page that stays open for hours: no question is hidden, lost or asked twice."""
 
 import http.server
 import json
@@ -33,12 +33,12 @@ chromium, browser = page_browser.chromium, page_browser.browser
 
 
 def rewritten(desk: Desk, **changed: object) -> None:
-    """Other terms for the round that is laid out."""
+    """Change the terms of the written round."""
     path = desk.home(1) / "terms.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
 
 
-def test_who_is_too_late_is_told_so(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_a_late_answer_is_reported(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
     with serving(tmp_path, "--who", "Ada") as server:
         open_page(browser, server)
@@ -50,9 +50,7 @@ def test_who_is_too_late_is_told_so(browser: webdriver.Chrome, tmp_path: Path) -
         assert [one.refused for one in desk.answers()] == [None, None, "late"]
 
 
-def test_what_was_said_in_a_grid_is_undone_wherever_it_stood(
-    browser: webdriver.Chrome, tmp_path: Path
-) -> None:
+def test_undo_in_the_grid_restores_any_group(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 12)
     path = desk.home(1) / "questions.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -66,14 +64,14 @@ def test_what_was_said_in_a_grid_is_undone_wherever_it_stood(
             browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#guesses button[aria-pressed=false]")
         )
         other[0].click()
-        until(browser, lambda: "the 3 marked ones are blue" in text(browser, "accept"))
+        until(browser, lambda: "Label 3 as blue" in text(browser, "accept"))
         press(browser, Keys.ENTER)
         until(browser, lambda: words(desk)[9:] == ["blue"] * 3)
         press(browser, "u")
         until(browser, lambda: words(desk) == [None] * 12)
 
 
-def test_what_was_said_in_a_grid_is_not_asked_again_one_by_one(
+def test_answers_from_the_grid_are_not_asked_again_one_by_one(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     image_questions(tmp_path, 9)
@@ -81,10 +79,10 @@ def test_what_was_said_in_a_grid_is_not_asked_again_one_by_one(
         open_page(browser, server)
         assert shown(browser) == "r1/1"
         press(browser, "g")
-        until(browser, lambda: "the 6 marked ones are red" in text(browser, "accept"))
-        press(browser, "1")  # the first, which is in sight behind the grid
+        until(browser, lambda: "Label 6 as red" in text(browser, "accept"))
+        press(browser, "1")  # the first tile, also the current question behind the grid
         until(browser, lambda: is_saved(browser) and "1 of 9 done" in text(browser, "counts"))
-        browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")  # looks again at once
+        browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")  # polls immediately
         loaded = "return performance.getEntriesByType('resource').map((one) => one.name)"
         until(browser, lambda: str(browser.execute_script(loaded)).count("/api/state") >= 2)
         until(browser, lambda: browser.execute_async_script("setTimeout(arguments[0], 300, true)"))
@@ -105,7 +103,7 @@ def test_a_class_that_begins_with_a_digit_can_be_searched(browser: webdriver.Chr
     assert words(desk) == ["017.bird", "void"]
 
 
-def test_a_skip_that_is_undone_takes_no_answer_back(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2, rule="agree", people=2)
     for who, word in (("Ada", "red"), ("Bob", "blue")):
         desk.receive([{"question": "r1/1", "word": word, "who": who}], via="page")
@@ -119,12 +117,12 @@ def test_a_skip_that_is_undone_takes_no_answer_back(browser: webdriver.Chrome, t
         until(browser, lambda: shown(browser) == "r1/1")
         until(browser, lambda: is_saved(browser))
         assert [vote.word for vote in desk.standing("r1/1").votes] == ["red", "blue"]
-        assert "Ada says red, Bob says blue" in text(browser, "votes")
+        assert "Ada chose red, Bob chose blue" in text(browser, "votes")
         answer(browser, "3")
         until(browser, lambda: desk.standing("r1/1").word == "blue")
 
 
-def test_capital_letters_are_keys_too(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path) -> None:
     image_questions(tmp_path, 2)
     with serving(tmp_path, "--who", "Ada") as server:
         open_page(browser, server)
@@ -134,7 +132,7 @@ def test_capital_letters_are_keys_too(browser: webdriver.Chrome, tmp_path: Path)
         until(browser, lambda: shown(browser) == "r1/1")
 
 
-def test_answers_outlive_a_storage_that_is_full(browser: webdriver.Chrome, tmp_path: Path) -> None:
+def test_answers_survive_a_full_browser_storage(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
     with serving(tmp_path, "--who", "Ada") as server:
         open_page(browser, server)
@@ -148,7 +146,7 @@ def test_answers_outlive_a_storage_that_is_full(browser: webdriver.Chrome, tmp_p
 
 @contextmanager
 def elsewhere(link: str) -> Iterator[str]:
-    """A page of another site that leads to an address."""
+    """Serve a page of another site with a link to an address."""
 
     class Site(http.server.BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -168,7 +166,7 @@ def elsewhere(link: str) -> Iterator[str]:
             site.shutdown()
 
 
-def test_a_link_in_a_message_leads_here_and_survives_a_reload(
+def test_a_link_from_another_site_opens_the_page_and_survives_a_reload(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     image_questions(tmp_path, 2)

@@ -1,4 +1,4 @@
-"""Who is let in, and what is refused."""
+"""Access control of the page's server."""
 
 import json
 from pathlib import Path
@@ -17,7 +17,7 @@ from ducats.labelling.page.guard import HEADERS
     "path",
     ["/", "/static/page.js", "/api/state?who=ada", "/picture/whole/1/1", "/?token=another", "/?token="],
 )
-def test_without_the_token_nothing_is_told(tmp_path: Path, path: str) -> None:
+def test_every_request_needs_the_token(tmp_path: Path, path: str) -> None:
     image_questions(tmp_path)
     reply = client(tmp_path, token=False).get(path)
     assert reply.status_code == 403
@@ -25,7 +25,7 @@ def test_without_the_token_nothing_is_told(tmp_path: Path, path: str) -> None:
     assert "set-cookie" not in reply.headers
 
 
-def test_the_token_is_taken_at_the_door_only(tmp_path: Path) -> None:
+def test_the_token_parameter_works_only_for_the_start_page(tmp_path: Path) -> None:
     image_questions(tmp_path)
     asked = client(tmp_path, token=False)
     assert asked.get(f"/api/state?who=ada&token={TOKEN}").status_code == 403
@@ -34,7 +34,7 @@ def test_the_token_is_taken_at_the_door_only(tmp_path: Path) -> None:
     assert asked.get("/api/state?who=ada").status_code == 200
 
 
-def test_the_address_that_a_browser_is_started_with_lets_in_once(tmp_path: Path) -> None:
+def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
     image_questions(tmp_path)
     app = make_app(Page(tmp_path), token=TOKEN, host="127.0.0.1", once="seen-by-others")
     first, second = (TestClient(app, base_url=HOME) for _ in range(2))
@@ -57,7 +57,7 @@ def test_every_reply_forbids_frames_and_foreign_scripts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "host", ["evil.example", "evil.example:8000", "10.0.0.7:8000", "", "[::1", "127.0.0.1.nip.io"]
 )
-def test_another_name_is_not_ours(tmp_path: Path, host: str) -> None:
+def test_other_host_names_are_refused(tmp_path: Path, host: str) -> None:
     assert client(tmp_path).get("/", headers={"Host": host}).status_code == 421
 
 
@@ -67,7 +67,7 @@ def test_a_tunnel_may_have_another_port(tmp_path: Path) -> None:
         assert asked.get(f"/?token={TOKEN}", headers={"Host": host}).status_code == 200
 
 
-def test_a_server_for_others_is_reached_by_addresses_not_by_any_name(tmp_path: Path) -> None:
+def test_a_public_server_accepts_ip_addresses_but_not_any_name(tmp_path: Path) -> None:
     asked = client(tmp_path, token=False, host="0.0.0.0")
     assert asked.get(f"/?token={TOKEN}", headers={"Host": "192.168.1.5:8000"}).status_code == 200
     assert asked.get(f"/?token={TOKEN}", headers={"Host": "evil.example"}).status_code == 421
@@ -87,7 +87,7 @@ def test_a_server_for_others_is_reached_by_addresses_not_by_any_name(tmp_path: P
         ({"Content-Length": "-1"}, 411),
     ],
 )
-def test_foreign_posts_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
+def test_cross_site_posts_are_refused(tmp_path: Path, headers: dict[str, str], status: int) -> None:
     desk = image_questions(tmp_path)
     body = json.dumps({"who": "ada", "answers": [{"question": "r1/1", "word": "red", "ref": "x.0"}]})
     usual = {"Content-Type": "application/json", "Sec-Fetch-Site": "same-origin"}
@@ -105,7 +105,7 @@ def test_a_post_without_an_origin_is_refused(tmp_path: Path) -> None:
     assert asked.post("/api/answers", json={"who": "ada", "answers": []}).status_code == 403
 
 
-def test_pictures_are_not_for_pages_of_strangers(tmp_path: Path) -> None:
+def test_images_are_not_served_to_other_sites(tmp_path: Path) -> None:
     image_questions(tmp_path)
     asked = client(tmp_path)
     assert asked.get("/picture/whole/1/1", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
@@ -127,7 +127,7 @@ def test_pictures_are_not_for_pages_of_strangers(tmp_path: Path) -> None:
         b"[" * 100_000,
     ],
 )
-def test_a_body_that_makes_no_sense_is_refused(tmp_path: Path, body: bytes) -> None:
+def test_an_invalid_body_is_refused(tmp_path: Path, body: bytes) -> None:
     desk = image_questions(tmp_path)
     reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
     assert reply.status_code == 400
@@ -143,13 +143,13 @@ def test_a_body_that_makes_no_sense_is_refused(tmp_path: Path, body: bytes) -> N
         "/picture/crop/1/1?zoom=much",
     ],
 )
-def test_only_pictures_of_questions_can_be_asked_for(tmp_path: Path, path: str) -> None:
+def test_only_images_of_questions_are_served(tmp_path: Path, path: str) -> None:
     image_questions(tmp_path)
     Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
     assert client(tmp_path).get(path).status_code == 404
 
 
-def test_a_picture_outside_the_rounds_folder_is_not_shown(tmp_path: Path) -> None:
+def test_an_image_outside_the_round_folder_is_not_served(tmp_path: Path) -> None:
     desk = image_questions(tmp_path)
     Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
     path = desk.home(1) / "questions.jsonl"

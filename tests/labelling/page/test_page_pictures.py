@@ -1,4 +1,4 @@
-"""Pictures of questions: upright, cropped where they should be, and outlined."""
+"""Images of questions: orientation, crops and outlines."""
 
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,12 @@ def near(found: Any, wanted: tuple[int, int, int]) -> bool:
 
 
 def lights(crop: Image.Image) -> np.typing.NDArray[np.bool_]:
-    """Where a crop has the colour of the line."""
+    """Return a mask of the outline's colour."""
     away = np.abs(np.asarray(crop, np.int16) - np.array([255, 230, 0], np.int16))
     return np.asarray(np.all(away <= 12, axis=2), np.bool_)
 
 
-def test_an_image_is_shown_upright_and_a_lost_file_by_its_thumbnail(tmp_path: Path) -> None:
+def test_an_image_is_upright_and_a_missing_file_falls_back_to_its_thumbnail(tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
     file = Path(desk.sheet(1).questions[0].file)
     turned = Image.new("RGB", (40, 20), "white")
@@ -39,16 +39,16 @@ def test_an_image_is_shown_upright_and_a_lost_file_by_its_thumbnail(tmp_path: Pa
 
 
 @pytest.mark.parametrize("zoom", [-9, -1, 0, 1, 9])
-def test_a_crop_shows_the_pixel_that_is_asked(tmp_path: Path, zoom: int) -> None:
+def test_a_crop_shows_the_question_pixel(tmp_path: Path, zoom: int) -> None:
     pixel_questions(tmp_path)
     asked = client(tmp_path)
     crop = shown(asked, f"/picture/crop/1/3?zoom={zoom}")  # y 17, x 33: the green square's corner
     assert max(crop.size) == 720
-    # The pixel's own colour within, a light line around it: found from the picture alone.
+    # Find the light outline in the image; inside it is the pixel's own colour.
     ys, xs = np.nonzero(lights(crop))
     left, right, top, bottom = int(xs.min()), int(xs.max()), int(ys.min()), int(ys.max())
     assert near(crop.getpixel(((left + right) // 2, (top + bottom) // 2)), COLOURS["green"])
-    if zoom == 9:  # eight cells high: the edges of what is asked are where they belong
+    if zoom == 9:  # eight cells high: check the neighbouring cells
         cell = crop.height / 8
         x, y = (left + right) / 2, (top + bottom) / 2
         assert near(crop.getpixel((int(x - cell), int(y))), COLOURS["green"])
@@ -56,7 +56,7 @@ def test_a_crop_shows_the_pixel_that_is_asked(tmp_path: Path, zoom: int) -> None
         assert near(crop.getpixel((int(x), int(y + cell))), COLOURS["blue"])
 
 
-def test_a_crop_follows_the_image_when_its_file_is_gone(tmp_path: Path) -> None:
+def test_a_crop_falls_back_to_the_overlay_when_the_file_is_missing(tmp_path: Path) -> None:
     pixel_questions(tmp_path)
     (tmp_path / "street.png").unlink()
     crop = shown(client(tmp_path), "/picture/crop/1/4?zoom=2")  # y 3, x 5: at the left edge
@@ -68,14 +68,14 @@ def test_the_whole_image_has_a_frame_where_the_crop_is(tmp_path: Path) -> None:
     whole = shown(client(tmp_path), "/picture/context/1/5?zoom=2")
     assert whole.size == (800, 400)
     assert near(whole.getpixel((5, 5)), COLOURS["red"])
-    white = np.argwhere((np.asarray(whole, np.int16) > 230).all(2))  # the frame: nothing else is
+    white = np.argwhere((np.asarray(whole, np.int16) > 230).all(2))  # only the frame is white
     # 8 cells high and 4/3 as wide, in the lower right corner: 32 x 42.7 image pixels, 3.125 times enlarged.
     found = [*white.min(0)[::-1], *white.max(0)[::-1]]
     assert all(abs(a - b) <= 3 for a, b in zip(found, (667, 300, 799, 399), strict=True))
     assert shown(client(tmp_path), "/picture/tile/1/5").size == (224, 224)
 
 
-def test_picks_of_one_segment_are_told_and_lit_together(tmp_path: Path) -> None:
+def test_questions_in_one_segment_are_listed_and_outlined_together(tmp_path: Path) -> None:
     pixel_questions(tmp_path)
     asked = client(tmp_path)
     told = state(asked)["next"]

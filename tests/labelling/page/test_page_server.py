@@ -1,4 +1,4 @@
-"""What the server behind the page tells and takes."""
+"""State and answers of the page's server."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) ->
     assert state(asked)["state"] == "finished"
 
 
-def test_a_round_that_only_label_pngs_answer_is_told_as_such(tmp_path: Path) -> None:
+def test_a_round_answered_by_label_pngs_has_its_own_state(tmp_path: Path) -> None:
     pool = Images(("a", "b"), torch.zeros(2, 3, 4, 6, dtype=torch.uint8))
     oracle = People(tmp_path / "questions", pool, ["red", "blue"], torch.tensor([[4, 6]] * 2), unit="image")
     asked = client(tmp_path)
@@ -47,7 +47,7 @@ def test_a_round_that_only_label_pngs_answer_is_told_as_such(tmp_path: Path) -> 
     assert state(asked)["next"] == []
 
 
-def test_a_run_that_was_begun_anew_is_another(tmp_path: Path) -> None:
+def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
     image_questions(tmp_path, 2)
     asked = client(tmp_path)
     before = post(asked, ("r1/1", "red"), ("r1/2", "red"))
@@ -64,21 +64,23 @@ def test_a_run_that_was_begun_anew_is_another(tmp_path: Path) -> None:
     assert shown(asked, "/picture/whole/1/1").size == (7, 7)
 
 
-def test_a_round_whose_minutes_are_spent_is_complete(tmp_path: Path) -> None:
+def test_a_round_is_complete_when_its_time_is_spent(tmp_path: Path) -> None:
     image_questions(tmp_path, seconds=10.0)
     asked = client(tmp_path)
     assert post(asked, ("r1/1", "red"), seconds=6)["state"] == "asking"
     assert post(asked, ("r1/2", "red"), seconds=6)["state"] == "complete"
 
 
-def test_a_question_says_what_the_model_thinks_unless_blind(tmp_path: Path) -> None:
+def test_a_question_has_the_models_guess_and_hints_unless_blind(tmp_path: Path) -> None:
     image_questions(tmp_path)
     seen = state(client(tmp_path))["next"][0]
-    assert (seen["guess"], seen["probability"], seen["foreign"], seen["ambiguous"]) == (
-        "red",
-        0.42,
-        0.97,
-        0.8,
+    assert (seen["guess"], seen["probability"]) == ("red", 0.42)
+    assert seen["hints"] == [
+        {"text": "unlike the training images", "share": 0.97},
+        {"text": "between classes", "share": 0.8},
+    ]
+    assert (
+        seen["why"] == "The model has seen few images like this one, and it is not sure of its guess (red)."
     )
     blind = client(tmp_path, blind=True)
     text = blind.get("/api/state?who=ada").text + blind.get("/api/grid?who=ada").text
@@ -86,7 +88,7 @@ def test_a_question_says_what_the_model_thinks_unless_blind(tmp_path: Path) -> N
     assert blind.get("/api/grid?who=ada").json()["questions"] == []
 
 
-def test_next_comes_what_is_new_then_skipped_then_unsure(tmp_path: Path) -> None:
+def test_new_questions_come_first_then_skipped_then_unsure(tmp_path: Path) -> None:
     image_questions(tmp_path, 4)
     asked = client(tmp_path)
     post(asked, ("r1/1", "unsure"))
@@ -99,30 +101,30 @@ def test_next_comes_what_is_new_then_skipped_then_unsure(tmp_path: Path) -> None
     assert told["counts"] == {"all": 4, "settled": 1, "disputed": 0, "mine": 2, "seconds": 6.0}
 
 
-def test_two_people_are_shown_different_questions_while_there_are_some(tmp_path: Path) -> None:
+def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path: Path) -> None:
     image_questions(tmp_path, 14)
     asked = client(tmp_path)
     first, second = asked_next(state(asked, "ada")), asked_next(state(asked, "bob"))
     assert len(first) == len(second) == 6
     assert not set(first) & set(second)
-    assert asked_next(state(asked, "eve")) == ["r1/13", "r1/14", *first[:4]]  # others' last
+    assert asked_next(state(asked, "eve")) == ["r1/13", "r1/14", *first[:4]]  # held by others: last
     assert asked_next(state(asked, "ada")) == first
 
 
-def test_what_needs_two_people_goes_to_two_and_not_to_one_twice(tmp_path: Path) -> None:
+def test_a_question_for_two_annotators_is_not_asked_twice_of_one(tmp_path: Path) -> None:
     image_questions(tmp_path, 2, rule="agree", people=2)
     asked = client(tmp_path)
     assert asked_next(post(asked, ("r1/1", "red"))) == ["r1/2"]
     assert asked_next(state(asked, "bob")) == ["r1/1", "r1/2"]
 
 
-def test_a_dispute_is_shown_to_whom_it_concerns_until_they_agree(tmp_path: Path) -> None:
+def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
     image_questions(tmp_path, 1, rule="agree", people=2)
     asked = client(tmp_path)
     post(asked, ("r1/1", "red"), who="ada")
     told = post(asked, ("r1/1", "blue"), who="bob")
     assert told["counts"]["disputed"] == 1
-    assert asked_next(told) == []  # bob spoke last: it is ada's turn
+    assert asked_next(told) == []  # bob answered last: it is ada's turn
     (seen,) = state(asked, "ada")["next"]
     assert seen["votes"] == [{"who": "ada", "word": "red"}, {"who": "bob", "word": "blue"}]
     assert seen["mine"] == "red"
@@ -139,13 +141,13 @@ def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
     assert desk.standing("r1/1").word == "red"
 
 
-def test_after_a_reload_what_was_said_at_once_is_undone_at_once(tmp_path: Path) -> None:
+def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path) -> None:
     image_questions(tmp_path, 4)
     asked = client(tmp_path)
     for act, numbers in (("x", [1]), ("y", [2, 3])):
         answers = [{"question": f"r1/{n}", "word": "red", "ref": f"{act}.{n}"} for n in numbers]
         asked.post("/api/answers", json={"who": "ada", "answers": answers})
-    again = client(tmp_path)  # another process would read the same book
+    again = client(tmp_path)  # as another process that reads the same log
     recent = again.get("/api/recent?who=ada").json()["recent"]
     assert [[one["number"] for one in group] for group in recent] == [[1], [2, 3]]
     assert again.get("/api/recent?who=bob").json()["recent"] == []
@@ -153,7 +155,7 @@ def test_after_a_reload_what_was_said_at_once_is_undone_at_once(tmp_path: Path) 
     assert again.get("/api/question/1/2?who=ada").json()["mine"] == "red"
 
 
-def test_what_is_sent_twice_is_put_down_once_and_answered_alike(tmp_path: Path) -> None:
+def test_a_repeated_request_is_stored_once_with_the_same_reply(tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
     asked = client(tmp_path)
     sent = {"who": "ada", "answers": [{"question": "r1/1", "word": "cow", "ref": "z.0"}]}
@@ -162,7 +164,7 @@ def test_what_is_sent_twice_is_put_down_once_and_answered_alike(tmp_path: Path) 
     assert len(desk.answers()) == 1
 
 
-def test_what_a_full_disk_refused_is_not_called_saved_and_may_come_again(
+def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = image_questions(tmp_path, 2)
@@ -183,7 +185,7 @@ def test_what_a_full_disk_refused_is_not_called_saved_and_may_come_again(
     assert desk.standing("r1/1").word == "red"
 
 
-def test_answers_that_make_no_sense_are_on_record(tmp_path: Path) -> None:
+def test_invalid_answers_are_recorded(tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 1)
     asked = client(tmp_path)
     sent = [
@@ -196,7 +198,7 @@ def test_answers_that_make_no_sense_are_on_record(tmp_path: Path) -> None:
     assert [answer.refused for answer in desk.answers()] == ["malformed", "malformed", "foreign"]
 
 
-def test_halves_of_characters_are_no_defect_of_the_server(tmp_path: Path) -> None:
+def test_lone_surrogates_do_not_break_the_server(tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 1)
     sent = {"who": "ada \ud83d", "answers": [{"question": "r1/1\ud83d", "word": "red", "ref": "\ud83d.0"}]}
     body = json.dumps(sent)  # as a browser writes them
@@ -205,7 +207,7 @@ def test_halves_of_characters_are_no_defect_of_the_server(tmp_path: Path) -> Non
     assert [(one.who, one.question) for one in desk.answers()] == [("ada ?", "r1/1?")]
 
 
-def test_one_name_for_all_is_not_the_browsers_to_choose(tmp_path: Path) -> None:
+def test_a_fixed_name_overrides_the_browsers(tmp_path: Path) -> None:
     desk = image_questions(tmp_path)
     asked = client(tmp_path, who=" Ada L. ")
     assert state(asked, "")["who"] == "Ada L."
@@ -213,7 +215,7 @@ def test_one_name_for_all_is_not_the_browsers_to_choose(tmp_path: Path) -> None:
     assert [answer.who for answer in desk.answers()] == ["Ada L."]
 
 
-def test_the_grid_has_what_waits_of_one_guess(tmp_path: Path) -> None:
+def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
     image_questions(tmp_path, 6)  # guesses: red green red red green red
     asked = client(tmp_path)
     told = asked.get("/api/grid?who=ada&guess=green").json()
@@ -225,7 +227,7 @@ def test_the_grid_has_what_waits_of_one_guess(tmp_path: Path) -> None:
     assert told["guesses"] == [["red", 4], ["green", 1]]
 
 
-def test_keys_leave_the_commands_alone() -> None:
+def test_class_keys_do_not_collide_with_commands() -> None:
     names = [f"class {n}" for n in range(29)]
     letters = views.keys(names[:28])
     assert None not in letters
@@ -234,7 +236,7 @@ def test_keys_leave_the_commands_alone() -> None:
     assert views.keys(names) == [None] * 29
 
 
-def test_a_class_that_is_named_like_a_key_has_this_key(tmp_path: Path) -> None:
+def test_a_class_named_like_a_key_gets_that_key(tmp_path: Path) -> None:
     assert views.keys([*"0123456789"]) == [*"0123456789"]
     assert views.keys(["A", "a", "B"]) == ["1", "2", "b"]
     assert views.keys(["B", "b"]) == ["1", "2"]

@@ -1,4 +1,4 @@
-"""Starting the page: its port, its token, and what is printed."""
+"""Starting the page's server: port, token and printed output."""
 
 import re
 import socket
@@ -18,7 +18,7 @@ from ducats.labelling.page import app as module
 from ducats.labelling.page import serving
 
 
-def test_a_run_has_its_own_port_each_time_unless_it_is_taken(tmp_path: Path) -> None:
+def test_a_run_reuses_its_port_unless_it_is_taken(tmp_path: Path) -> None:
     with serving.listen("127.0.0.1", 0, tmp_path) as first:
         port = first.getsockname()[1]
         with serving.listen("127.0.0.1", 0, tmp_path) as second:
@@ -30,19 +30,19 @@ def test_a_run_has_its_own_port_each_time_unless_it_is_taken(tmp_path: Path) -> 
         assert serving.address(third, "127.0.0.1", "T") == f"http://127.0.0.1:{port}/?token=T"
 
 
-def test_a_host_that_is_not_ours_is_one_sentence(tmp_path: Path) -> None:
-    for host in ("no.such.host.invalid", "203.0.113.9"):  # the second is nobody's
-        with pytest.raises(UserError, match=f"--host {host} .*name an address of this machine"):
+def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
+    for host in ("no.such.host.invalid", "203.0.113.9"):  # the second is reserved for documentation
+        with pytest.raises(UserError, match=f"--host {host} .*address of this machine"):
             serving.listen(host, 0, tmp_path)
 
 
 @pytest.mark.parametrize("port", [-1, 65536, 99999])
-def test_a_port_that_is_none_is_refused(tmp_path: Path, port: int) -> None:
-    with pytest.raises(UserError, match=f"--port {port} is no port"):
+def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
+    with pytest.raises(UserError, match=f"--port {port} is not a valid port"):
         serving.listen("127.0.0.1", port, tmp_path)
 
 
-def test_a_kept_token_is_for_its_owner_alone(tmp_path: Path) -> None:
+def test_a_token_file_must_be_private(tmp_path: Path) -> None:
     path = tmp_path / "token"
     made = serving.token_from(path)
     assert serving.token_from(path) == made
@@ -55,13 +55,13 @@ def test_a_kept_token_is_for_its_owner_alone(tmp_path: Path) -> None:
         path.write_bytes(content)
         with pytest.raises(UserError, match="at least 16"):
             serving.token_from(path)
-    with pytest.raises(UserError, match="no file"):
+    with pytest.raises(UserError, match="not a file"):
         serving.token_from(tmp_path)
     assert serving.token_from(None) != serving.token_from(None)
 
 
-def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no run folder"):
+def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="not a run folder"):
         serving.check_run(tmp_path)
     (tmp_path / "config.yaml").touch()
     serving.check_run(tmp_path)
@@ -83,13 +83,13 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
             main(["label", str(tmp_path), "--host", host, "--who", "Ada", "--blind", "--no-open"])
         assert not ended.value.code
         printed = capsys.readouterr().out
-        assert ("nothing is encrypted" in printed.replace("\n", " ")) == warns
+        assert ("reachable from other machines" in printed.replace("\n", " ")) == warns
         assert printed.count(served[-1]["token"]) == 1
         assert served[-1]["opened"] is False
         assert (served[-1]["who"], served[-1]["blind"]) == ("Ada", True)
 
 
-def test_without_the_extra_the_command_says_what_to_install(
+def test_without_the_extra_the_error_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setitem(sys.modules, "uvicorn", None)
@@ -99,7 +99,7 @@ def test_without_the_extra_the_command_says_what_to_install(
     assert "pip install 'ducats[label]'" in capsys.readouterr().err
 
 
-def test_the_servers_log_has_no_token_and_its_help_needs_no_server(tmp_path: Path) -> None:
+def test_the_log_has_no_token_and_help_imports_no_server(tmp_path: Path) -> None:
     image_questions(tmp_path)
     command = [sys.executable, "-m", "ducats", "label", str(tmp_path), "--no-open"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
@@ -123,8 +123,8 @@ def test_the_servers_log_has_no_token_and_its_help_needs_no_server(tmp_path: Pat
     subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
 
 
-def test_all_files_of_the_page_are_known() -> None:
+def test_the_page_has_no_inline_or_external_code() -> None:
     html = (module.STATIC / "index.html").read_text()
-    assert "style=" not in html  # what the headers forbid would be silently left out
+    assert "style=" not in html  # the security headers would silently block it
     assert "<script>" not in html
     assert "http" not in html.replace("http-equiv", "")

@@ -1,1 +1,1 @@
-"""Our page: one screen in a browser, at which a person answers a run's questions, mostly by keys."""
+"""Browser page on which annotators answer a run's questions, mostly by keyboard."""

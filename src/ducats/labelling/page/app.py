@@ -1,4 +1,4 @@
-"""The server behind the page: tells what is asked, shows the pictures, and puts answers down."""
+"""ASGI application behind the page: serves questions and images, and stores answers."""
 
 import json
 import threading
@@ -22,25 +22,25 @@ from ducats.labelling.page.pictures import Pictures, View
 from ducats.labelling.page.progress import Progress
 
 STATIC = Path(__file__).with_name("static")
-AHEAD = 6  # questions that a page is told at once: one to show, the others to load ahead
-TILES = 60  # of a grid
-MOST = 1000  # answers in one request
-NAME = 80  # letters of a person's
-RECENT = 20  # answers that can be undone after a reload
+AHEAD = 6  # questions sent to a page at once: one to show, the rest to preload
+TILES = 60  # per grid
+MOST = 1000  # answers per request
+NAME = 80  # maximum length of an annotator's name
+RECENT = 20  # acts that can be undone after a reload
 ZOOMS = range(-6, 5)
 
 
-class Refused(Exception):  # noqa: N818 - a request that makes no sense, not a defect
-    """What is wrong with a request."""
+class Refused(Exception):  # noqa: N818 - an invalid request, not a defect
+    """An invalid request; the message says what is wrong."""
 
 
 class Page:
-    """What all requests share.
+    """State shared by all requests.
 
     Args:
-        run: the run's folder.
-        who: everybody's name; each browser asks for one if it is empty.
-        blind: do not tell what the model thinks.
+        run: the run folder.
+        who: annotator name used for every browser. If empty, each browser asks for a name.
+        blind: hide the model's guess and its uncertainties.
     """
 
     def __init__(self, run: Path, *, who: str = "", blind: bool = False) -> None:
@@ -50,25 +50,25 @@ class Page:
         self.blind = blind
         self.pictures = Pictures()
         self.name = sha256(str(run.resolve()).encode()).hexdigest()[:12]
-        self._rounds: dict[int, tuple[str, Progress]] = {}  # with their stamps
+        self._rounds: dict[int, tuple[str, Progress]] = {}  # number -> stamp, progress
         self._own = threading.Lock()
 
     def look(self) -> None:
-        """Forget everything if the run was begun anew in the same folder."""
+        """Drop all cached state if the run was restarted from scratch in the same folder."""
         with self._own:
             rounds = set(self.desk.rounds())
             if any(n not in rounds or self.stamp(n) != stamp for n, (stamp, _) in self._rounds.items()):
                 self.desk, self.pictures, self._rounds = Desk(self.desk.folder), Pictures(), {}
 
     def progress(self) -> Progress | None:
-        """The round that waits for answers, if one does."""
+        """Return the round that is open for answers, or None."""
         self.look()
-        with self._own:  # a long sheet is read once, not by each thread
+        with self._own:  # read a long sheet once, not once per thread
             sheet = self.desk.current()
         return None if sheet is None else self.round(sheet.terms.round)
 
     def round(self, number: int) -> Progress:
-        """A round, as far as it is now."""
+        """Return the current progress of a round."""
         with self._own:
             if number not in self._rounds:
                 self._rounds[number] = self.stamp(number), Progress(self.desk, self.desk.sheet(number))
@@ -77,26 +77,26 @@ class Page:
         return progress
 
     def stamp(self, number: int) -> str:
-        """Tells this round from that of any other run: browsers keep pictures by it."""
+        """Return an id that is unique across runs; browsers cache images under it."""
         written = (self.desk.home(number) / "terms.json").stat().st_mtime_ns
         return f"{self.name}-{number}-{written:x}"
 
     def person(self, given: Any) -> str:
-        """Who is asking."""
+        """Return the annotator's name, validated."""
         if self.who:
             return self.who
         if not isinstance(given, str) or len(given.strip()) > NAME:
-            raise Refused(f"`who` is a name of at most {NAME} letters")
+            raise Refused(f"`who` must be a name of at most {NAME} characters")
         return clean(given.strip())
 
     def state(self, who: str) -> dict[str, Any]:
-        """Everything that the page shows beside pictures."""
+        """Return everything the page shows, except images."""
         told: dict[str, Any] = {"desk": self.name, "who": self.who, "blind": self.blind, "next": []}
         progress = self.progress()
         if progress is None:
             rounds = self.desk.rounds()
             last = rounds[-1] if rounds else 0
-            maps = (self.desk.home(last + 1) / "masks").is_dir()  # laid out, but not one by one
+            maps = (self.desk.home(last + 1) / "masks").is_dir()  # answered with label PNGs, not one by one
             done = (self.run / "model.safetensors").exists()
             told["state"] = "finished" if done else "maps" if maps else "taken" if rounds else "empty"
             told["round"] = last
@@ -117,17 +117,17 @@ class Page:
         return told
 
     def recent(self, who: str) -> dict[str, Any]:
-        """What a person can undo, the latest last."""
+        """Return the acts that an annotator can undo, oldest first."""
         progress = self.progress()
         groups = [] if progress is None else progress.recent(who, RECENT)
         return {"recent": [[{"id": one.id, "number": one.number} for one in group] for group in groups]}
 
     def receive(self, who: str, answers: list[Any]) -> dict[str, Any]:
-        """Put answers down; they are on disk when this returns."""
+        """Store answers; they are on disk when this returns."""
         if not who:
-            raise Refused("an answer needs a name in `who`")
+            raise Refused("`who` is empty; an answer needs the annotator's name")
         self.look()
-        # What is refused is not for a page to say.
+        # The store decides what is refused, not the page.
         given = [{**one, "who": who, "refused": None} if isinstance(one, dict) else one for one in answers]
         self.desk.receive(given, via="page")
         refused = {}
@@ -137,14 +137,14 @@ class Page:
                 and isinstance(one.get("ref"), str)
                 and isinstance(one.get("question"), str)
             ):
-                # Looked up, not taken from what was put down: a reply may have been lost on its way.
+                # Look it up: this may be a repeated request whose first reply was lost.
                 ref = clean(one["ref"])
                 found = (a for a in self.desk.answers(clean(one["question"])) if a.ref == ref)
                 refused[ref] = next((a.refused for a in found), "malformed")
         return {"saved": len(given), "refused": {ref: why for ref, why in refused.items() if why}}
 
     def grid(self, who: str, guess: str) -> dict[str, Any]:
-        """Questions that are alike to the model."""
+        """Return open questions for which the model predicts the same class."""
         progress = None if self.blind else self.progress()
         if progress is None:
             return {"guesses": [], "guess": "", "questions": [], "stamp": ""}
@@ -163,11 +163,11 @@ async def _answers(request: Request, page: Page) -> dict[str, Any]:
         body = json.loads(await request.body())
         who, answers = body.get("who"), body["answers"]
     except ClientDisconnect:
-        raise Refused("it did not arrive whole") from None
+        raise Refused("the request is incomplete") from None
     except (ValueError, KeyError, AttributeError, RecursionError):
-        raise Refused("answers are JSON: {who, answers: [{question, word, seconds, ref}]}") from None
+        raise Refused("the body must be JSON: {who, answers: [{question, word, seconds, ref}]}") from None
     if not isinstance(answers, list) or len(answers) > MOST:
-        raise Refused(f"`answers` is a list of at most {MOST}")
+        raise Refused(f"`answers` must be a list of at most {MOST}")
     who = page.person(who)
 
     def act() -> dict[str, Any]:
@@ -177,10 +177,10 @@ async def _answers(request: Request, page: Page) -> dict[str, Any]:
 
 
 def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats", once: str = "") -> Guard:
-    """The page as an ASGI app, guarded; see ``Guard``."""
+    """Build the ASGI app, protected by ``Guard``."""
 
     def told(make: Callable[[Request, str], dict[str, Any]]) -> Callable[[Request], Response]:
-        def endpoint(request: Request) -> Response:  # not async: Starlette runs it in a thread
+        def endpoint(request: Request) -> Response:  # not async, so Starlette runs it in a thread
             try:
                 return JSONResponse(make(request, page.person(request.query_params.get("who", ""))))
             except Refused as error:
@@ -198,17 +198,17 @@ def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats", once:
             who = page.person(request.query_params.get("who", ""))
             zoom = int(request.query_params.get("zoom", "0"))
         except (Refused, ValueError):
-            return PlainTextResponse("there is no such picture\n", 404)
+            return PlainTextResponse("no such image\n", 404)
         question = progress.sheet.questions[place]
         both = "together" in request.query_params
         together = progress.together(who, question, views.TOGETHER - 1) if both else []
         zoom = min(max(zoom, ZOOMS[0]), ZOOMS[-1])
         view: View = request.path_params["view"]
         if view not in get_args(View):
-            return PlainTextResponse("there is no such picture\n", 404)
+            return PlainTextResponse("no such image\n", 404)
         found = page.pictures.get(progress.sheet, question, view, zoom=zoom, together=tuple(together))
         if found is None:
-            return PlainTextResponse("the picture is not there any more\n", 404)
+            return PlainTextResponse("this image no longer exists\n", 404)
         kept = "no-store" if both else "private, max-age=86400, immutable"
         return Response(found[0], media_type=found[1], headers={"Cache-Control": kept})
 
@@ -221,7 +221,7 @@ def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats", once:
     def static(request: Request) -> Response:
         known = {path.name: path for path in STATIC.iterdir()}
         path = known.get(request.path_params.get("name", "index.html"))
-        return PlainTextResponse("there is no such file\n", 404) if path is None else FileResponse(path)
+        return PlainTextResponse("no such file\n", 404) if path is None else FileResponse(path)
 
     def broken(_: Request, error: Exception) -> Response:
         return PlainTextResponse(f"{error}\n", 500)
@@ -241,11 +241,11 @@ def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats", once:
 
 
 def _asked(page: Page, request: Request) -> tuple[Progress, int]:
-    """Which question a request is about: by round and number, never by a path."""
+    """Return the requested question, given by round and number and never by path."""
     number, place = request.path_params["round"], request.path_params["number"] - 1
     if number not in page.desk.rounds():
-        raise Refused("there is no such round")
+        raise Refused("no such round")
     progress = page.round(number)
     if not 0 <= place < len(progress.sheet.questions):
-        raise Refused("there is no such question")
+        raise Refused("no such question")
     return progress, place

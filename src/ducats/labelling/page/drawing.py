@@ -1,4 +1,4 @@
-"""Crops around the pixels that a question is about, in its own resolution, with a line around them."""
+"""Full-resolution crops around the pixels of a question, with an outline around them."""
 
 import io
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ LEAST, USUAL, SHARE = (
     8,
     32,
     4,
-)  # grid cells that a crop shows: at least, as a rule at least, and 1/4 of the grid
-AROUND = 3  # a crop is so many times as wide as what is asked, or wider
+)  # side of a crop in grid cells: minimum, default minimum, and divisor of the grid's shorter side
+AROUND = 3  # a crop is at least this many times as wide as the question's pixels
 LIGHT, DARK = (255, 230, 0), (0, 0, 0)
-SMALL = 30  # what is shown smaller than the picture's side by this gets lines that point at it
+SMALL = 30  # pointer lines are drawn at pixels smaller than 1/30 of the image side
 
 
 class Box(NamedTuple):
-    """A part of an image, in its pixels."""
+    """A rectangle of an image, in image pixels."""
 
     left: float
     top: float
@@ -29,7 +29,7 @@ class Box(NamedTuple):
 
 
 def mask_of(places: Sequence[Place]) -> np.typing.NDArray[np.bool_]:
-    """True where any of the places is: ``(height, width)`` of their grid."""
+    """Return a ``(height, width)`` mask of the grid, True at the pixels of any of the places."""
     asked = np.zeros(places[0].height * places[0].width, np.bool_)
     for place in places:
         for start, length in place.runs:
@@ -40,13 +40,13 @@ def mask_of(places: Sequence[Place]) -> np.typing.NDArray[np.bool_]:
 def window(
     asked: np.typing.NDArray[np.bool_], size: tuple[int, int], zoom: int = 0, wide: float = 1.0
 ) -> Box:
-    """Which part of an image to show around what is asked.
+    """Return the part of an image to show around a question's pixels.
 
     Args:
-        asked: where it is, in the grid.
-        size: the image's width and height.
-        zoom: each step halves (or, below 0, doubles) the sides.
-        wide: width by height, where the image has room for it.
+        asked: mask of the pixels in the grid.
+        size: width and height of the image.
+        zoom: each step halves the sides; a negative step doubles them.
+        wide: aspect ratio (width / height), where the image is large enough.
     """
     ys, xs = np.nonzero(asked)
     rows, columns = asked.shape
@@ -55,7 +55,7 @@ def window(
     cell = (across * down) ** 0.5
     usual = max(USUAL, min(rows, columns) / SHARE) * cell
     side = max(usual * 2.0**-zoom, LEAST * cell)
-    # However far it is zoomed in, all that is asked stays in sight.
+    # Keep all the pixels visible at any zoom.
     side = max(side, (AROUND if zoom <= 0 else 1.25) * longest)
     left, right = _within(across * (xs.min() + xs.max() + 1) / 2, side * wide, size[0])
     top, bottom = _within(down * (ys.min() + ys.max() + 1) / 2, side, size[1])
@@ -75,16 +75,16 @@ def draw(
     side: int,
     frame: Box | None = None,
 ) -> Image.Image:
-    """A part of an image, its longer side made ``side`` long, with a line around what is asked.
+    """Crop an image, resize the longer side to ``side`` pixels, and outline the question's pixels.
 
-    The line lies outside: what is asked is shown as it is.
+    The outline lies outside the pixels, which are left unchanged.
 
     Args:
-        image: the whole of it.
-        asked: in the grid.
-        box: which part.
-        side: in pixels.
-        frame: another part to draw a frame around.
+        image: the whole image.
+        asked: mask of the pixels in the grid.
+        box: the part to show.
+        side: length of the longer side, in pixels.
+        frame: another part, drawn as a rectangle.
     """
     scale = side / max(box.right - box.left, box.bottom - box.top)
     width = max(1, round((box.right - box.left) * scale))
@@ -96,7 +96,7 @@ def draw(
     at_x = np.minimum((xs * columns / image.width).astype(int), columns - 1)
     at_y = np.minimum((ys * rows / image.height).astype(int), rows - 1)
     lit = asked[np.ix_(at_y, at_x)]
-    if width < columns or height < rows:  # cells may fall between the pixels of a small picture
+    if width < columns or height < rows:  # grid cells may fall between the pixels of a small image
         y, x = np.nonzero(asked)
         across = ((x + 0.5) / columns * image.width - box.left) * scale
         down = ((y + 0.5) / rows * image.height - box.top) * scale
@@ -138,7 +138,7 @@ def _frame(shown: Image.Image, edges: Sequence[float]) -> None:
 
 
 def encoded(image: Image.Image) -> tuple[bytes, str]:
-    """As a file for browsers, and its media type; small ones without loss."""
+    """Encode an image for browsers and return it with its media type; small images are lossless."""
     out = io.BytesIO()
     if image.width * image.height <= 256 * 256:
         image.save(out, "PNG")

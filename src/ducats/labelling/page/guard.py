@@ -1,4 +1,4 @@
-"""Who may come in: checks that stand before every request, and the headers of every reply."""
+"""Access checks for every request, and security headers for every reply."""
 
 import ipaddress
 import secrets
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ducats.labelling.page.serving import is_loopback
 
-LARGEST = 1_000_000  # bytes of a request
+LARGEST = 1_000_000  # bytes per request
 HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
@@ -27,17 +27,17 @@ HEADERS = {
 
 
 class Guard:
-    """Lets a request through if it comes from our own page.
+    """ASGI middleware that accepts only requests from our own page.
 
-    A page of a stranger may make a browser send requests, and may make a name of its own lead here; it knows
-    neither the token, nor can it forge what the browser says of where a request comes from.
+    Another site can make a browser send requests here, and can point its own host name at this address. It
+    does not have the token, and it cannot forge the browser's headers about the origin of a request.
 
     Args:
-        app: what is guarded.
-        token: without it nothing is answered.
-        host: where the server listens.
-        cookie: its name; browsers send cookies to all ports of a host, so servers need different ones.
-        once: another token that opens the page, one time; none if it is empty.
+        app: the protected application.
+        token: required for every request.
+        host: address on which the server listens.
+        cookie: name of the cookie. Browsers send cookies to all ports of a host: each server needs its own.
+        once: a second token that opens the page a single time. Empty: none.
     """
 
     def __init__(self, app: ASGIApp, token: str, host: str, cookie: str, once: str = "") -> None:
@@ -51,7 +51,7 @@ class Guard:
             self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answer, or refuse."""
+        """Forward a request, or refuse it."""
         if scope["type"] != "http":
             if scope["type"] == "lifespan":
                 await self._app(scope, receive, send)
@@ -69,23 +69,23 @@ class Guard:
         headers = request.headers
         host = headers.get("host", "")
         if not self._is_ours(host):
-            return 421, "this server has another name"
+            return 421, "the Host header does not name this server"
         opening = request.url.path == "/" and request.method == "GET"
         if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not opening:
-            return 403, "only this server's own page may ask"
+            return 403, "requests from other sites are not allowed"
         if not self._is_known(request, opening):
-            return 403, "open the address that `ducats label` printed: the token in it is missing or another"
+            return 403, "the token is missing or wrong; open the address that `ducats label` printed"
         if request.method in ("GET", "HEAD"):
             return None
         if headers.get("origin") not in (f"http://{host}", f"https://{host}"):
-            return 403, "only this server's own page may answer"
+            return 403, "answers from other sites are not allowed"
         if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            return 415, "answers are JSON"
+            return 415, "Content-Type must be application/json"
         length = headers.get("content-length", "")
         if not length.isdecimal():
-            return 411, "say how long it is"
+            return 411, "Content-Length is missing or invalid"
         if int(length) > LARGEST:
-            return 413, f"at most {LARGEST} bytes at once"
+            return 413, f"the request is larger than {LARGEST} bytes"
         return None
 
     def _is_ours(self, host: str) -> bool:
@@ -96,7 +96,7 @@ class Guard:
         if name.lower() in self._names:
             return True
         try:
-            # An address cannot be made to lead elsewhere, as a name can.
+            # Unlike a name, an IP address cannot be rebound to another server.
             return ipaddress.ip_address(name).is_loopback or not self._loopback
         except ValueError:
             return False
@@ -131,7 +131,7 @@ def _same(given: str, wanted: str) -> bool:
 
 
 def _bounded(receive: Receive) -> Receive:
-    """A body that ends where it may be no longer, whatever its header said."""
+    """Disconnect once the body exceeds the limit, regardless of its Content-Length."""
     seen = 0
 
     async def receiving() -> Message:

@@ -1,4 +1,4 @@
-"""The pictures of a run's questions: found by question, never by path, and kept as long as they are near."""
+"""Images of a run's questions, addressed by question and never by path, with a cache."""
 
 import threading
 from collections import OrderedDict
@@ -13,16 +13,16 @@ from ducats.answers import Question, Sheet
 from ducats.labelling.page.drawing import draw, encoded, mask_of, window
 from ducats.pictures import as_shown
 
-LARGEST, CROP, TILE = 1600, 720, 224  # pixels of the longer side
-WIDE = 4 / 3  # of a crop
-MEMORY = 64 << 20  # bytes of pictures that are kept
+LARGEST, CROP, TILE = 1600, 720, 224  # longer side in pixels
+WIDE = 4 / 3  # aspect ratio of a crop
+MEMORY = 64 << 20  # bytes of cached images
 
 View = Literal["whole", "crop", "context", "tile"]
 File = tuple[bytes, str]  # content, media type
 
 
 class Pictures:
-    """Makes pictures of questions, and keeps the latest."""
+    """Render images of questions, with a least-recently-used cache."""
 
     def __init__(self) -> None:
         self._kept: OrderedDict[Hashable, File] = OrderedDict()
@@ -38,14 +38,15 @@ class Pictures:
         zoom: int = 0,
         together: tuple[Question, ...] = (),
     ) -> File | None:
-        """A picture of a question; None if nothing is left to make it of.
+        """Return an image of a question, or None if no source file is left.
 
         Args:
-            sheet: where the question stands.
-            question: about which image or pixels.
-            view: the whole image; of pixels also a crop, or the image with the crop framed; or a small one.
-            zoom: of a crop, see ``drawing.window``.
-            together: questions of the same image that are outlined, too.
+            sheet: the round of the question.
+            question: the image or pixels to show.
+            view: ``whole`` image or small ``tile``; for pixels also a ``crop``, or the whole image with the
+                crop framed (``context``).
+            zoom: zoom of the crop, see ``drawing.window``.
+            together: further questions of the same image to outline.
         """
         if question.place is None and view in ("crop", "context"):
             view = "whole"
@@ -72,7 +73,7 @@ class Pictures:
 
 
 def sources(sheet: Sheet, question: Question) -> list[Path]:
-    """Files that show a question's image, the best first; of what lies in the round's folder, only that."""
+    """Return files that show a question's image, best first; relative paths stay in the round's folder."""
     home = sheet.folder.resolve()
     beside = [question.picture.replace("overlays/", "images/", 1), question.picture]
     inside = [path for name in beside if (path := (home / name).resolve()).is_relative_to(home)]
@@ -80,7 +81,7 @@ def sources(sheet: Sheet, question: Question) -> list[Path]:
 
 
 def is_gone(question: Question) -> bool:
-    """Whether the image's own file, which was there when it was asked, is there no more."""
+    """Return whether the original image file has been removed since the question was written."""
     return bool(question.file) and not Path(question.file).is_file()
 
 
@@ -107,7 +108,7 @@ def _made(
 def _image(sheet: Sheet, question: Question) -> Image.Image | None:
     for path in sources(sheet, question):
         try:
-            # Of pixels, many questions in turn are about one image.
+            # In segmentation, many consecutive questions share one image.
             return as_shown(path) if question.place is None else _decoded(path, path.stat().st_mtime_ns)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             continue
@@ -115,5 +116,5 @@ def _image(sheet: Sheet, question: Question) -> Image.Image | None:
 
 
 @lru_cache(maxsize=4)
-def _decoded(path: Path, changed: int) -> Image.Image:  # noqa: ARG001 - read anew when the file is another
+def _decoded(path: Path, changed: int) -> Image.Image:  # noqa: ARG001 - part of the cache key
     return as_shown(path)

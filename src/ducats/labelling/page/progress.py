@@ -1,4 +1,4 @@
-"""A round as people work on it: what is next for whom, and how far it is."""
+"""Progress of a round: the next questions for each annotator, and counts."""
 
 import threading
 import time
@@ -9,24 +9,24 @@ from typing import Any
 
 from ducats.answers import Answer, Desk, Question, Sheet, Standing
 
-HELD = 120.0  # seconds for which what one person was shown goes to others last
+HELD = 120.0  # seconds for which a question shown to one annotator is offered to others last
 
 
 @dataclass(frozen=True)
 class Last:
-    """The latest thing that one person said of one question."""
+    """The latest answer of one annotator to one question."""
 
-    place: int  # among all answers
-    group: str  # what was said at once
+    place: int  # index in the answer log
+    group: str  # id of the act; answers given at once share it
 
 
 class Progress:
-    """One round; follows the book as it grows.
+    """State of one round, kept up to date with the answer log.
 
     Args:
-        desk: where answers come in.
-        sheet: the round.
-        clock: seconds that never go back.
+        desk: store that receives the answers.
+        sheet: the round's questions.
+        clock: monotonic time in seconds.
     """
 
     def __init__(self, desk: Desk, sheet: Sheet, clock: Callable[[], float] = time.monotonic) -> None:
@@ -35,11 +35,11 @@ class Progress:
         self._clock = clock
         self._at = {question.id: place for place, question in enumerate(sheet.questions)}
         self._standings: dict[str, Standing] = {}
-        self._waiting = list(range(len(sheet.questions)))  # not settled, in the order of choosing
+        self._waiting = list(range(len(sheet.questions)))  # not settled, in order of selection
         self._disputed: set[str] = set()
-        self._mine: dict[str, set[str]] = {}  # who -> what they have an answer to
+        self._mine: dict[str, set[str]] = {}  # annotator -> answered questions
         self._last: dict[str, dict[str, Last]] = {}
-        self._held: dict[str, dict[str, float]] = {}  # question -> who -> until
+        self._held: dict[str, dict[str, float]] = {}  # question -> annotator -> end of the hold
         self._seconds = 0.0
         self._seen = 0
         self._own = threading.RLock()
@@ -49,12 +49,12 @@ class Progress:
                 self._segments.setdefault((question.key, question.segment), []).append(question)
 
     def refresh(self) -> None:
-        """Read what came since."""
+        """Read the answers added since the last call."""
         with self._own:
             answers, first = self._desk.answers(), self._seen == 0
             touched: dict[str, None] = {}
             for place, answer in enumerate(answers[self._seen :], start=self._seen):
-                # A question may have been asked in another round, too.
+                # The same question may occur in another round.
                 if answer.round == self.sheet.terms.round and answer.refused is None:
                     self._note(place, answer)
                     touched[answer.question] = None
@@ -65,7 +65,7 @@ class Progress:
 
     def _note(self, place: int, answer: Answer) -> None:
         said = self._last.setdefault(answer.who, {})
-        said.pop(answer.question, None)  # so that the order is that of time
+        said.pop(answer.question, None)  # keep chronological order
         if answer.kind != "undo":
             group = (answer.ref or f"{place}.").rpartition(".")[0]
             said[answer.question] = Last(place, group)
@@ -87,15 +87,15 @@ class Progress:
             insort(self._waiting, at)
 
     def standing(self, question: str) -> Standing | None:
-        """How far a question is; None if nobody said anything."""
+        """Return the status of a question, or None if it has no answers."""
         return self._standings.get(question)
 
     def next(self, who: str, count: int) -> list[Question]:
-        """What to show a person next.
+        """Return the next questions for an annotator.
 
-        First what they said nothing of, in the order of choosing, and of this last what others are looking at
-        now; then disputes, their own if another spoke after them; then what they skipped; then what they were
-        unsure of.
+        The order is: questions they have not answered, in order of selection, with those held by other
+        annotators last; disputed questions (their own only if someone answered after them); skipped ones;
+        unsure ones.
         """
         with self._own:
             now, said = self._clock(), self._last.get(who, {})
@@ -138,7 +138,7 @@ class Progress:
         return [question for _, _, question in sorted(ranked, key=lambda one: one[:2])]
 
     def together(self, who: str, question: Question, most: int) -> list[Question]:
-        """Other questions in the same segment that wait for this person."""
+        """Return other questions in the same segment that are open for this annotator."""
         if question.place is None or question.segment is None:
             return []
         others = self._segments[question.key, question.segment]
@@ -152,7 +152,7 @@ class Progress:
         return standing.state != "settled" and all(vote.who != who for vote in standing.votes)
 
     def guesses(self, who: str) -> dict[str, list[Question]]:
-        """What waits for a person, by the model's guess; most first."""
+        """Group an annotator's open questions by the model's guess, largest group first."""
         found: dict[str, list[Question]] = {}
         with self._own:
             for place in self._waiting:
@@ -162,7 +162,7 @@ class Progress:
         return dict(sorted(found.items(), key=lambda one: -len(one[1])))
 
     def recent(self, who: str, most: int) -> list[list[Question]]:
-        """What a person answered, the latest last; what was said at once stands together."""
+        """Return an annotator's latest acts, oldest first; each is the list of questions answered at once."""
         groups: dict[str, list[Question]] = {}
         with self._own:
             mine = self._mine.get(who, set())
@@ -172,7 +172,7 @@ class Progress:
         return list(groups.values())[-most:]
 
     def counts(self, who: str) -> dict[str, Any]:
-        """How many there are, are settled, are disputed, and have this person's answer; seconds of all."""
+        """Return the numbers of all, settled, disputed and own answered questions, and the total seconds."""
         with self._own:
             return {
                 "all": len(self._at),

@@ -1,43 +1,42 @@
-"""What the page is told of a round and its questions, as JSON."""
+"""JSON payloads sent to the page: a round and its questions."""
 
 import string
 from collections.abc import Sequence
 from typing import Any
 
 from ducats.answers import Question, Sheet
+from ducats.labelling.page.explanation import explain_pick, uncertainty_hints
 from ducats.labelling.page.pictures import is_gone
 from ducats.labelling.page.progress import Progress
 from ducats.palette import palette
 
-COMMANDS = "agnosux"  # all in the segment, grid, new class, overlay, skip, undo, none of these
+COMMANDS = "agnosux"  # all in the segment, grid, new class, whole image, skip, undo, none of these
 KEYS = "123456789" + "".join(letter for letter in string.ascii_lowercase if letter not in COMMANDS)
-TOGETHER = 200  # questions that are answered at once
+TOGETHER = 200  # questions answered at once
 
 
 def keys(names: Sequence[str]) -> list[str | None]:
-    """A key for each class: its name if that is one, else the next; none if there are too few: then search.
+    """Return a key for each class: its name if that is a key, else a free one; all None if there are too few.
 
     >>> keys(["road", "car"]), keys(["0", "1", "2"]), keys(["c", "b", "road"])
     (['1', '2'], ['0', '1', '2'], ['c', 'b', '1'])
     """
     own = [name.lower() if name.lower() in {*KEYS, "0"} else None for name in names]
     others = iter([key for key in KEYS if key not in own])
-    if len(set(own) - {None}) < len([key for key in own if key]):  # alike but for capital letters
+    if len(set(own) - {None}) < len([key for key in own if key]):  # names that differ only in case
         own, others = [None] * len(names), iter(KEYS)
     found = [key or next(others, None) for key in own]
     return found if None not in found else [None] * len(found)
 
 
 def terms(sheet: Sheet) -> dict[str, Any]:
-    """What holds for a round."""
+    """Return the round's settings: unit, classes, keys and colours."""
     stated, names = sheet.terms, sheet.terms.classes
     taken = keys(names)
     return {
         "round": stated.round,
         "unit": stated.unit,
         "newClasses": stated.new_classes,
-        "query": stated.query,
-        "why": stated.why,
         "seconds": stated.seconds,
         "voidKey": "x" if "0" in taken else "0",
         "classes": [
@@ -48,7 +47,7 @@ def terms(sheet: Sheet) -> dict[str, Any]:
 
 
 def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> dict[str, Any]:
-    """One question, as one person sees it."""
+    """Return one question as one annotator sees it."""
     standing = progress.standing(asked.id)
     votes = standing.votes if standing is not None else ()
     mine = next((vote.word for vote in votes if vote.who == who), None)
@@ -60,6 +59,7 @@ def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> d
         "gone": is_gone(asked),
         "pixels": None if asked.place is None else sum(length for _, length in asked.place.runs),
         "together": [one.id for one in progress.together(who, asked, TOGETHER - 1)],
+        "why": explain_pick(asked, progress.sheet.terms, blind=blind),
     }
     disputed = standing is not None and standing.state == "disputed"
     if disputed and not (blind and mine is None):
@@ -68,8 +68,7 @@ def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> d
         told |= {
             "guess": asked.guess,
             "probability": asked.probability,
-            "foreign": asked.u_dis_above,
-            "ambiguous": asked.u_data_above,
+            "hints": uncertainty_hints(asked, progress.sheet.terms),
         }
     return told
 
@@ -77,5 +76,5 @@ def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> d
 def questions(
     progress: Progress, asked: Sequence[Question], who: str, *, blind: bool
 ) -> list[dict[str, Any]]:
-    """Several questions, as one person sees them."""
+    """Return several questions as one annotator sees them."""
     return [question(progress, one, who, blind=blind) for one in asked]

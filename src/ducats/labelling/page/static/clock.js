@@ -1,5 +1,5 @@
-// Seconds for which a picture was in sight: a hidden tab does not count, nor a coffee break beyond ten minutes.
-const MOST = 600;
+// Measures how long an image was visible. A hidden tab does not count; the maximum is ten minutes.
+const MAX_SECONDS = 600;
 
 export class Clock {
   constructor() {
@@ -25,10 +25,10 @@ export class Clock {
     if (this.running && this.since === null) this.since = performance.now();
   }
 
-  // Seconds since the start, each said once: what comes next begins at 0.
+  // Returns the seconds since start() and stops the clock; null if it was not running.
   take() {
     this.pause();
-    const seconds = this.running ? Math.min(this.before, MOST) : null;
+    const seconds = this.running ? Math.min(this.before, MAX_SECONDS) : null;
     this.running = false;
     return seconds === null ? null : Math.round(seconds * 100) / 100;
   }

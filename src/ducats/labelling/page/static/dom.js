@@ -1,4 +1,4 @@
-// Small helpers for the document; text is always set as text, never as HTML.
+// DOM helpers. Text is always set as text, never as HTML.
 export const $ = (id) => document.getElementById(id);
 
 export function make(tag, attributes = {}, ...children) {
@@ -14,18 +14,23 @@ export function only(id) {
   for (const part of ["one", "many", "message"]) $(part).hidden = part !== id;
 }
 
-// Never rounded up to all, or down to none.
+// Never rounds up to 100% or down to 0%.
 export function percent(share) {
   const value = 100 * share;
-  if (value > 99 && value < 100) return `${Math.floor(10 * value) / 10} %`;
-  return value > 0 && value < 1 ? "< 1 %" : `${Math.round(value)} %`;
+  if (value > 99 && value < 100) return `${Math.floor(10 * value) / 10}%`;
+  return value > 0 && value < 1 ? "under 1%" : `${Math.round(value)}%`;
 }
 
 export function minutes(seconds) {
   return seconds < 90 ? `${Math.max(0, Math.round(seconds))} s` : `${Math.round(seconds / 60)} min`;
 }
 
-// What this browser remembers; without storage, nothing.
+export const capitalised = (text) => text.charAt(0).toUpperCase() + text.slice(1);
+
+// Blind questions have no guess; their file name may give the class away.
+export const altText = (question) => `Question ${question.number}${"guess" in question ? `: ${question.id}` : ""}`;
+
+// Reads a value stored in this browser; empty without storage.
 export function remembered(name) {
   try {
     return localStorage.getItem(name) ?? "";
@@ -37,17 +42,17 @@ export function remembered(name) {
 export function remember(name, value) {
   try {
     localStorage.setItem(name, value);
-  } catch { /* asked again next time */ }
+  } catch { /* the page asks again next time */ }
 }
 
-// A picture that says when it can be seen; small ones are enlarged without blur.
+// Loads an image; image.ready resolves to whether it could be loaded. Small images are enlarged without blur.
 export function load(url, alt) {
   const image = make("img", { alt });
   image.ready = new Promise((resolve) => {
     image.addEventListener("load", () => {
       const longest = Math.max(image.naturalWidth, image.naturalHeight);
       image.classList.toggle("tiny", longest < 128);
-      // What is enlarged beyond this is no clearer.
+      // Enlarging further would not show more.
       image.style.maxWidth = image.style.maxHeight = `min(100%, ${longest * (longest < 128 ? 8 : 2)}px)`;
       resolve(true);
     });

@@ -1,19 +1,19 @@
-// Many questions of one guess at once: all are marked, a click unmarks an exception, one key says the rest.
-import { $, load, make } from "./dom.js";
-import { address, saying } from "./show.js";
+// Many questions with the same guess: all are selected, a click deselects one, Enter confirms the rest.
+import { $, altText, load, make } from "./dom.js";
+import { address, wordText } from "./show.js";
 
 export class Grid {
-  // answer(ids, word) puts answers down; idle() waits until they are on disk; told(question) is shown each.
-  constructor(net, answer, idle, told) {
+  // answer(ids, word) submits answers; idle() waits until they are on disk; onQuestion(question) receives each.
+  constructor(net, answer, idle, onQuestion) {
     this.net = net;
     this.answer = answer;
     this.idle = idle;
-    this.told = told;
-    this.tiles = new Map(); // question's id -> its button
+    this.onQuestion = onQuestion;
+    this.tiles = new Map(); // question id -> button
     $("accept").addEventListener("click", () => this.accept());
-    $("turn").addEventListener("click", () => {
-      const marked = !this.marked().length;
-      for (const tile of this.tiles.values()) this.mark(tile, marked);
+    $("select-all").addEventListener("click", () => {
+      const selected = !this.selected().length;
+      for (const tile of this.tiles.values()) this.select(tile, selected);
     });
   }
 
@@ -22,7 +22,7 @@ export class Grid {
     this.who = who;
     const [found] = await this.net.get("/api/grid", { who, guess });
     this.guess = found.guess;
-    found.questions.forEach(this.told);
+    found.questions.forEach(this.onQuestion);
     $("guesses").replaceChildren(
       ...found.guesses.map(([name, count]) => {
         const pressed = String(name === found.guess);
@@ -33,50 +33,50 @@ export class Grid {
     );
     this.tiles = new Map(found.questions.map((question) => [question.id, this.tile(question)]));
     $("tiles").replaceChildren(...this.tiles.values());
-    $("many-help").textContent = found.questions.length
-      ? `The model takes these for ${this.guess}. Click those that are not; Enter says that the marked ones are. ` +
-        "A class's key answers the one that is in focus."
-      : "No guess is left to look at.";
+    const help = `The model's guess for these is ${this.guess}. Deselect the ones that are something else, ` +
+      "then confirm the rest. ";
+    $("many-help").replaceChildren(...(found.questions.length
+      ? [help, make("span", {}, "To label the focused one, press the key of its class.")]
+      : ["Nothing left to confirm."]));
     this.count();
     $("tiles").firstElementChild?.focus();
     return found.questions.length > 0;
   }
 
   tile(question) {
-    const image = load(address(this.info, question, "tile"), `${question.number}: ${question.id}`);
+    const image = load(address(this.info, question, "tile"), altText(question));
     const button = make("button", { type: "button", class: "tile", "aria-pressed": "true", title: question.id },
       image, make("mark", { "aria-hidden": "true" }, "✓"));
-    button.addEventListener("click", () => this.mark(button, button.getAttribute("aria-pressed") !== "true"));
+    button.addEventListener("click", () => this.select(button, button.getAttribute("aria-pressed") !== "true"));
     return button;
   }
 
-  mark(button, marked) {
-    button.setAttribute("aria-pressed", String(marked));
-    button.querySelector("mark").textContent = marked ? "✓" : "✗";
+  select(button, selected) {
+    button.setAttribute("aria-pressed", String(selected));
+    button.querySelector("mark").textContent = selected ? "✓" : "✗";
     this.count();
   }
 
-  marked() {
+  selected() {
     return [...this.tiles].filter(([, tile]) => tile.getAttribute("aria-pressed") === "true").map(([id]) => id);
   }
 
   count() {
-    const count = this.marked().length;
+    const count = this.selected().length;
     $("accept").disabled = !count;
-    $("turn").textContent = count ? "unmark all" : "mark all";
-    const text = count === 1 ? ` the marked one is ${this.guess}` : ` the ${count} marked ones are ${this.guess}`;
-    $("accept").replaceChildren(make("kbd", {}, "Enter"), text);
+    $("select-all").textContent = count ? "Deselect all" : "Select all";
+    $("accept").replaceChildren(make("kbd", {}, "Enter"), ` Label ${count} as ${this.guess}`);
   }
 
   async accept() {
-    const ids = this.marked();
+    const ids = this.selected();
     if (!ids.length) return;
     this.answer(ids, this.guess);
     for (const id of ids) this.drop(id);
     if (!this.tiles.size) await this.reopen();
   }
 
-  // What is still on its way would be shown again.
+  // Waits first: answers still being sent would be shown again.
   async reopen() {
     await this.idle();
     await this.open(this.info, this.who, this.guess);
@@ -88,15 +88,15 @@ export class Grid {
     this.count();
   }
 
-  // A class's key: for the tile in focus.
-  say(word) {
+  // Labels the tile in focus.
+  answerFocused(word) {
     const found = [...this.tiles].find(([, tile]) => tile === document.activeElement);
     if (!found) return false;
     const [id, tile] = found;
     (tile.nextElementSibling ?? tile.previousElementSibling)?.focus();
     this.answer([id], word);
     this.drop(id);
-    $("many-help").textContent = `${id}: ${saying(word)}.`;
+    $("many-help").textContent = `${id}: ${wordText(word)}.`;
     if (!this.tiles.size) this.reopen();
     return true;
   }

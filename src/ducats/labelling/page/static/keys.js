@@ -1,54 +1,54 @@
-// What each key and button does.
+// Keyboard shortcuts and buttons.
 import { $ } from "./dom.js";
-import { begins, filter } from "./show.js";
+import { filter, startsClassName } from "./show.js";
 
 export function listen(page) {
-  const { accept, answer, closer, toggle, undo } = page;
-  const does = {
+  const { accept, answer, toggle, undo, zoomBy } = page;
+  const actions = {
     u: undo, Backspace: undo,
     s: () => answer("skip"), ArrowRight: () => answer("skip"),
     "?": () => answer("unsure"), 0: () => answer("void"), x: () => answer("void"),
-    "+": () => closer(1), "=": () => closer(1), "-": () => closer(-1),
+    "+": () => zoomBy(1), "=": () => zoomBy(1), "-": () => zoomBy(-1),
     o: () => toggle("context"), a: () => toggle("together"),
     g: page.openGrid, n: () => $("another").hidden || $("name-of-class").focus(),
     "/": () => $("search").hidden || $("wanted").focus(),
     Enter: accept, " ": accept,
   };
-  const inGrid = {
-    u: undo, Backspace: undo, "?": does["?"], 0: does[0], x: does.x, s: does.s, g: page.leaveGrid,
+  const gridActions = {
+    u: undo, Backspace: undo, "?": actions["?"], 0: actions[0], x: actions.x, s: actions.s, g: page.leaveGrid,
     Escape: page.leaveGrid, Enter: () => page.grid.accept(),
   };
 
-  function act(event, acts) {
+  function act(event, available) {
     const low = event.key.toLowerCase();
     const name = page.className(low);
-    const does = acts[event.key] ?? acts[low]; // capital letters, too
-    if (name === undefined && !does) return;
+    const action = available[event.key] ?? available[low]; // shift or caps lock
+    if (name === undefined && !action) return;
     event.preventDefault();
-    if (name === undefined) does();
+    if (name === undefined) action();
     else answer(name);
   }
 
   document.addEventListener("keydown", (event) => {
     const { target, key } = event;
-    // A key that is held down would answer what nobody has looked at.
+    // A key held down would answer questions nobody has looked at.
     if (event.ctrlKey || event.metaKey || event.altKey || event.repeat || $("ask-name").open) return;
     if (target.matches?.("input")) {
       if (key === "Escape") target.blur();
-      // An empty search field leaves keys to the page that are no letters, and begin no class's name.
-      const free = target.id === "wanted" && !target.value && !/^[a-z/]$/i.test(key) && !begins(key);
-      if (free && key in does) act(event, does);
+      // In an empty search field, keys that cannot start a class name keep their action.
+      const free = target.id === "wanted" && !target.value && !/^[a-z/]$/i.test(key) && !startsClassName(key);
+      if (free && key in actions) act(event, actions);
     } else if (page.inGrid()) {
-      if (key !== "Enter" || target.matches?.(".tile") || target.tagName !== "BUTTON") act(event, inGrid);
+      if (key !== "Enter" || target.matches?.(".tile") || target.tagName !== "BUTTON") act(event, gridActions);
     } else if (!target.closest?.("button, summary") || (key !== "Enter" && key !== " ")) {
-      act(event, does); // Enter and space on a button press it
+      act(event, actions); // Enter and space on a button press it
     }
   });
 
   const click = (id, act) => $(id).addEventListener("click", act);
   click("guess", accept);
-  click("closer", () => closer(1));
-  click("wider", () => closer(-1));
+  click("zoom-in", () => zoomBy(1));
+  click("zoom-out", () => zoomBy(-1));
   click("context", () => toggle("context"));
   click("together", () => toggle("together"));
   click("undo", undo);

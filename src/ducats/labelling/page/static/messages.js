@@ -1,20 +1,36 @@
-// What the page says when there is no question to show.
+// Messages shown instead of a question, and notices about answers that do not count.
 import { $, only } from "./dom.js";
 
 const MESSAGES = {
-  empty: ["No questions yet", "The run has not asked anything so far. This page looks again by itself."],
-  taken: ["Round ROUND is taken", "The run has the answers and trains on. The next round appears here by itself."],
+  empty: ["No questions yet", "The run has not asked any questions yet. They will appear here automatically."],
+  taken: ["Round ROUND is closed",
+    "The model is being trained with your answers. The next round will appear here automatically."],
   complete: ["Round ROUND is complete",
-    "Thank you. A run that was started with --wait goes on by itself; otherwise give the same `ducats run` command " +
-    "again.\nThe next round appears here by itself. Until the run takes the answers, the last one can be undone."],
-  finished: ["The run has finished", "Nothing is left to answer."],
-  saving: ["Saving …", "Your answers are on their way; they wait in this browser if the server is away."],
-  others: ["Nothing is left for you", "Other people still have to answer. This page looks again by itself."],
-  maps: ["The run needs label PNGs", "It asks for every pixel of an image, or for very many, which no key can say. Answer " +
-    "with label PNGs in the round's folder: its README.txt says how."],
+    "Thank you. If the run was started with --wait, it continues automatically. Otherwise, give the same ducats run " +
+    "command again.\nThe next round will appear here. You can undo your last answer until the run continues."],
+  finished: ["The run is finished", "There are no more questions."],
+  saving: ["Saving…", "If the server cannot be reached, your answers stay in this browser until it can."],
+  others: ["Nothing left for you to answer",
+    "Other people still have questions to answer. This page updates automatically."],
+  maps: ["This round needs label PNGs",
+    "It asks for the class of very many pixels, which cannot be answered on this page. Put label PNGs into the " +
+    "round's folder; README.txt in that folder explains how."],
 };
 
-export function say(state, round) {
+const REFUSALS = {
+  late: "Too late: this round was already closed. Your answer was saved but does not count.",
+  "no class": "This class does not exist in this run, so your answer does not count. The question will come again.",
+  foreign: "Your answer does not count: its question is not part of this run.",
+};
+
+// Explains why answers do not count; empty if all do.
+export function refusal(codes) {
+  if (!codes.length) return "";
+  const known = Object.keys(REFUSALS).find((code) => codes.includes(code));
+  return known ? REFUSALS[known] : `Your answer does not count (${codes.join(", ")}).`;
+}
+
+export function showMessage(state, round) {
   const [title, text] = MESSAGES[state];
   only("message");
   document.body.dataset.shown = "";

@@ -1,30 +1,30 @@
-// Requests, numbered in the order in which they were made: an old reply must not undo what a newer one said.
-const PATIENCE = 20000;
+// Numbered requests, so that a late reply does not overwrite a newer one.
+const TIMEOUT_MS = 20000;
 
 export class Net {
   constructor() {
     this.serial = 0;
   }
 
-  async ask(path, options) {
+  async request(path, options) {
     const serial = ++this.serial;
     let reply;
     try {
-      reply = await fetch(path, { ...options, cache: "no-store", signal: AbortSignal.timeout(PATIENCE) });
+      reply = await fetch(path, { ...options, cache: "no-store", signal: AbortSignal.timeout(TIMEOUT_MS) });
     } catch {
-      throw new Error("the server is away");
+      throw new Error("the server cannot be reached");
     }
-    if (reply.status === 403) throw new Error("open the address that ducats label printed last");
+    if (reply.status === 403) throw new Error("access has expired: open the address that ducats label printed last");
     if (!reply.ok) throw new Error((await reply.text()).trim() || `error ${reply.status}`);
     return [await reply.json(), serial];
   }
 
   get(path, query) {
-    return this.ask(`${path}?${new URLSearchParams(query)}`);
+    return this.request(`${path}?${new URLSearchParams(query)}`);
   }
 
   post(path, value) {
     const headers = { "Content-Type": "application/json" };
-    return this.ask(path, { method: "POST", headers, body: JSON.stringify(value) });
+    return this.request(path, { method: "POST", headers, body: JSON.stringify(value) });
   }
 }

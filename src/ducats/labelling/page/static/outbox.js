@@ -1,20 +1,20 @@
-// Answers on their way: in the browser's storage until the server says that they are on its disk. Each has a name
-// of its own, so that one that is sent twice counts once.
-const FIRST_WAIT = 500, LONGEST_WAIT = 15000, AT_ONCE = 500;
+// Answers being sent. They stay in the browser's storage until the server has written them to disk. Each has its own
+// id, so an answer that is sent twice counts once.
+const FIRST_WAIT_MS = 500, LONGEST_WAIT_MS = 15000, MAX_ANSWERS_PER_REQUEST = 500;
 
-function random() {
+function randomId() {
   return [...crypto.getRandomValues(new Uint8Array(9))].map((n) => n.toString(36).padStart(2, "0")).join("");
 }
 
 export class Outbox {
-  // said(text, kind) shows how it stands; came(reply, serial, sent) gets what the server answers.
-  constructor(net, said, came) {
+  // showStatus(text, kind) shows whether answers are saved; onReply(reply, serial, sent) receives the server's reply.
+  constructor(net, showStatus, onReply) {
     this.net = net;
-    this.said = said;
-    this.came = came;
+    this.showStatus = showStatus;
+    this.onReply = onReply;
     this.name = null;
     this.memory = [];
-    this.wait = FIRST_WAIT;
+    this.wait = FIRST_WAIT_MS;
     this.sending = false;
     addEventListener("online", () => this.retry());
   }
@@ -28,27 +28,27 @@ export class Outbox {
     try {
       return JSON.parse(localStorage.getItem(this.name) ?? "null") ?? this.memory;
     } catch {
-      return this.memory; // storage is switched off: answers wait as long as the page is open
+      return this.memory; // storage is disabled: answers are kept while the page is open
     }
   }
 
-  keep(answers) {
+  store(answers) {
     this.memory = answers;
     try {
       localStorage.setItem(this.name, JSON.stringify(answers));
     } catch {
       try {
-        localStorage.removeItem(this.name); // it is full: what is there is old, and the memory has it all
+        localStorage.removeItem(this.name); // full: the stored list is outdated, this.memory is complete
       } catch { /* as above */ }
     }
   }
 
-  // One call is one act of the person: it is undone as one.
+  // One call is one act: its answers are undone together.
   put(who, questions, word, seconds) {
-    const act = random();
+    const act = randomId();
     const each = seconds === null ? null : seconds / questions.length;
     const answers = questions.map((question, n) => ({ who, question, word, seconds: each, ref: `${act}.${n}` }));
-    this.keep([...this.all(), ...answers]);
+    this.store([...this.all(), ...answers]);
     this.send();
   }
 
@@ -56,7 +56,7 @@ export class Outbox {
     return new Set(this.all().map((answer) => answer.question));
   }
 
-  // Until nothing is on its way.
+  // Resolves when every answer is saved.
   async idle() {
     while (this.all().length) await new Promise((resolve) => setTimeout(resolve, 50));
   }
@@ -72,25 +72,25 @@ export class Outbox {
     if (!all.length) return;
     this.sending = true;
     const who = all[0].who;
-    const answers = all.filter((answer) => answer.who === who).slice(0, AT_ONCE);
-    this.said(all.length > 1 ? `saving ${all.length} …` : "saving …", "waiting");
+    const answers = all.filter((answer) => answer.who === who).slice(0, MAX_ANSWERS_PER_REQUEST);
+    this.showStatus(all.length > 1 ? `Saving ${all.length}…` : "Saving…", "waiting");
     try {
       const plain = answers.map(({ who: _, ...answer }) => answer);
       const [reply, serial] = await this.net.post("/api/answers", { who, answers: plain });
       const sent = new Set(answers.map((answer) => answer.ref));
-      this.keep(this.all().filter((answer) => !sent.has(answer.ref)));
-      this.wait = FIRST_WAIT;
+      this.store(this.all().filter((answer) => !sent.has(answer.ref)));
+      this.wait = FIRST_WAIT_MS;
       this.sending = false;
       const left = this.all().length;
-      if (!left) this.said("saved ✓", "");
-      this.came(reply, serial, answers);
+      if (!left) this.showStatus("Saved ✓", "");
+      this.onReply(reply, serial, answers);
       if (left) this.send();
     } catch (error) {
       this.sending = false;
-      const count = all.length === 1 ? "1 answer waits" : `${all.length} answers wait`;
-      this.said(`not saved (${error.message}), trying again; ${count} in this browser`, "away");
+      const count = all.length === 1 ? "1 answer is" : `${all.length} answers are`;
+      this.showStatus(`Not saved yet (${error.message}). Trying again; ${count} stored in this browser.`, "offline");
       this.timer = setTimeout(() => this.send(), this.wait);
-      this.wait = Math.min(this.wait * 2, LONGEST_WAIT);
+      this.wait = Math.min(this.wait * 2, LONGEST_WAIT_MS);
     }
   }
 }

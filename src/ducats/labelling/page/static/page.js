@@ -1,30 +1,30 @@
-// The page: what is shown now, what each key does, and when the server is asked.
+// Page controller: state, server polling and user actions.
 import { Clock } from "./clock.js";
-import { $, load, make, only, remember, remembered } from "./dom.js";
+import { $, altText, capitalised, load, make, only, remember, remembered } from "./dom.js";
 import { Grid } from "./grid.js";
 import { listen } from "./keys.js";
-import { say } from "./messages.js";
+import { refusal, showMessage } from "./messages.js";
 import { Net } from "./net.js";
 import { Outbox } from "./outbox.js";
 import * as show from "./show.js";
 
-const AHEAD = 5, OFTEN = 2000, SELDOM = 10000; // pictures; milliseconds
+const PRELOAD = 5, POLL_FAST_MS = 2000, POLL_SLOW_MS = 10000;
 const net = new Net(), clock = new Clock();
-const outbox = new Outbox(net, saved, came);
-const grid = new Grid(net, put, () => outbox.idle(), (one) => seen.set(one.id, one));
-let info = null; // what the server told last
+const outbox = new Outbox(net, showStatus, onReply);
+const grid = new Grid(net, submit, () => outbox.idle(), (one) => seen.set(one.id, one));
+let info = null; // latest state from the server
 let who = remembered("ducats.who");
-let current = null; // the question in sight, and the next ones
-let queue = [];
-let past = []; // what can be undone: {ids, number of the first, word if this page knows it}
-let answered = new Map(); // question -> up to which reply it may still be told as open
-const seen = new Map(); // question -> what the server told of it
-const pictures = new Map(); // address -> picture, loaded ahead
-let ready = false; // the picture is in sight: it can be answered
+let current = null; // question shown now
+let queue = []; // next questions
+let past = []; // acts that can be undone: {ids, number of the first, word if known}
+let answered = new Map(); // question -> serial up to which a reply may still list it as open
+const seen = new Map(); // question -> latest data from the server
+const pictures = new Map(); // URL -> preloaded image
+let ready = false; // the image is visible, so the question can be answered
 let mode = "one", zoom = 0, context = false, together = false;
 let polling;
 
-function saved(text, kind) {
+function showStatus(text, kind) {
   $("saved").textContent = text;
   $("saved").className = kind;
 }
@@ -34,40 +34,39 @@ function notice(text) {
   $("notice").hidden = !text;
 }
 
-// -- what the server tells ---------------------------------------------------------------------------------
+// -- server replies ---------------------------------------------------------------------------------
 
 async function poll() {
   clearTimeout(polling);
   try {
-    const [told, serial] = await net.get("/api/state", { who });
-    if ($("saved").classList.contains("away")) {
-      saved("", "");
+    const [reply, serial] = await net.get("/api/state", { who });
+    if ($("saved").classList.contains("offline")) {
+      showStatus("", "");
       outbox.retry();
     }
-    await apply(told, serial);
+    await apply(reply, serial);
   } catch (error) {
-    if (!outbox.name || !outbox.all().length) saved(error.message, "away"); // else it says more itself
+    // With answers waiting, the outbox shows its own status.
+    if (!outbox.name || !outbox.all().length) showStatus(capitalised(error.message), "offline");
   }
   const busy = info?.state === "asking" && current;
-  polling = setTimeout(poll, busy || document.hidden ? SELDOM : OFTEN);
+  polling = setTimeout(poll, busy || document.hidden ? POLL_SLOW_MS : POLL_FAST_MS);
 }
 
-function came(told, serial, sent) {
+function onReply(reply, serial, sent) {
   for (const answer of sent) if (!outbox.pending().has(answer.question)) answered.set(answer.question, net.serial);
   const waiting = outbox.pending();
-  apply(told, serial, new Set(sent.map((answer) => answer.question).filter((id) => !waiting.has(id))));
-  const refused = new Set(Object.values(told.refused)); // said last: a round that has ended takes its notices along
-  if (refused.has("late")) notice("Too late: the run had closed this round already. It is on record and does not count.");
-  else if (refused.has("no class")) notice("That is no class of this run, so it does not count: the question comes again.");
-  else if (refused.size) notice(`An answer does not count: ${[...refused].join(", ")}.`);
+  apply(reply, serial, new Set(sent.map((answer) => answer.question).filter((id) => !waiting.has(id))));
+  const refused = refusal([...new Set(Object.values(reply.refused))]);
+  if (refused) notice(refused); // last: a new round clears earlier notices
 }
 
-// known: questions of which this reply surely tells the newest.
-async function apply(told, serial, known = new Set()) {
+// known: questions for which this reply is certainly up to date.
+async function apply(reply, serial, known = new Set()) {
   const first = info === null;
   if (!first && serial < info.serial) return;
-  const fresh = first || told.stamp !== info.stamp;
-  info = { ...told, serial };
+  const fresh = first || reply.stamp !== info.stamp;
+  info = { ...reply, serial };
   if (first && (await begin())) return;
   for (const [question, upto] of answered) if (serial > upto) answered.delete(question);
   if (fresh) {
@@ -76,7 +75,7 @@ async function apply(told, serial, known = new Set()) {
     notice("");
     leaveGrid();
     if (info.terms) show.classes(info, (name) => answer(name));
-    if (info.terms) await recall();
+    if (info.terms) await loadUndo();
   }
   if (info.counts) show.progress(info);
   const waiting = outbox.pending();
@@ -88,12 +87,12 @@ async function apply(told, serial, known = new Set()) {
   $("grid-button").hidden = info.state !== "asking" || info.blind || !info.next.some((one) => one.guess);
   if (mode === "grid" && info.state === "asking") return;
   leaveGrid();
-  if (!current || info.state !== "asking") return forward();
-  buttons();
-  ahead();
+  if (!current || info.state !== "asking") return showNext();
+  updateViewButtons();
+  preload();
 }
 
-// Whether the server has to be asked again, as somebody else.
+// Returns whether the state must be fetched again under another name.
 async function begin() {
   const before = who;
   who = info.who || who;
@@ -108,11 +107,11 @@ async function begin() {
   return true;
 }
 
-async function recall() {
+async function loadUndo() {
   try {
     const [{ recent }] = await net.get("/api/recent", { who });
     past = recent.map((group) => ({ ids: group.map((one) => one.id), number: group[0].number }));
-  } catch { /* nothing to undo until then */ }
+  } catch { /* offline: nothing to undo yet */ }
 }
 
 function askName() {
@@ -132,19 +131,19 @@ function askName() {
   });
 }
 
-// -- what is in sight --------------------------------------------------------------------------------------
+// -- display --------------------------------------------------------------------------------------
 
-function forward() {
+function showNext() {
   current = queue.shift() ?? null;
-  if (current) return look();
+  if (current) return showCurrent();
   const idle = outbox.all().length ? "saving" : "others";
   const state = info.state === "asking" ? idle : info.state;
-  say(state, info.round);
+  showMessage(state, info.round);
   clearTimeout(polling);
-  polling = setTimeout(poll, OFTEN);
+  polling = setTimeout(poll, POLL_FAST_MS);
 }
 
-function source(question) {
+function imageUrl(question) {
   const pixels = question.pixels !== null;
   const more = together && question === current ? { together: 1, who, n: question.together.length } : {};
   if (!pixels) return show.address(info, question, "whole");
@@ -152,19 +151,19 @@ function source(question) {
   return show.address(info, question, "crop", { ...more, zoom });
 }
 
-function loaded(question) {
-  const url = source(question);
-  if (!pictures.has(url)) pictures.set(url, load(url, `${question.number}: ${question.id}`));
-  while (pictures.size > 4 * AHEAD) pictures.delete(pictures.keys().next().value);
+function imageOf(question) {
+  const url = imageUrl(question);
+  if (!pictures.has(url)) pictures.set(url, load(url, altText(question)));
+  while (pictures.size > 4 * PRELOAD) pictures.delete(pictures.keys().next().value);
   return pictures.get(url);
 }
 
-function ahead() {
-  for (const question of queue.slice(0, AHEAD)) loaded(question);
+function preload() {
+  for (const question of queue.slice(0, PRELOAD)) imageOf(question);
   if (queue[0]?.pixels) new Image().src = show.address(info, queue[0], "context");
 }
 
-function look() {
+function showCurrent() {
   ready = false;
   current.together = current.together.filter((id) => !answered.has(id));
   context = together = false;
@@ -174,31 +173,31 @@ function look() {
   $("view").hidden = current.pixels === null;
   $("wanted").value = $("name-of-class").value = "";
   show.filter("");
-  // Not left on the button that was pressed: Enter would press it again.
-  const searching = !$("search").hidden && !matchMedia("(pointer: coarse)").matches; // no keyboard that jumps up
+  // Move focus off the pressed button, or Enter would press it again.
+  const searching = !$("search").hidden && !matchMedia("(pointer: coarse)").matches; // no on-screen keyboard
   $(searching ? "wanted" : "picture").focus({ preventScroll: true });
   redraw();
-  ahead();
+  preload();
 }
 
-function buttons() {
+function updateViewButtons() {
   const others = current.together.length;
   $("context").setAttribute("aria-pressed", String(context));
   $("together").hidden = !others;
-  $("together").replaceChildren(`all ${others + 1} `, make("span", {}, "in this segment "), make("kbd", {}, "a"));
+  $("together").replaceChildren(`All ${others + 1} `, make("span", {}, "in this area "), make("kbd", {}, "a"));
   $("together").setAttribute("aria-pressed", String(together));
 }
 
 async function redraw() {
-  const question = current, image = loaded(question);
-  buttons();
+  const question = current, image = imageOf(question);
+  updateViewButtons();
   show.map(info, question, context);
   const found = await show.picture(image);
-  if (question !== current || image !== pictures.get(source(question))) return;
-  if (found === "away") {
+  if (question !== current || image !== pictures.get(imageUrl(question))) return;
+  if (found === "offline") {
     ready = false;
-    pictures.delete(source(question));
-    setTimeout(() => question === current && redraw(), OFTEN / 4);
+    pictures.delete(imageUrl(question));
+    setTimeout(() => question === current && redraw(), POLL_FAST_MS / 4);
     return;
   }
   if (!ready) clock.start();
@@ -206,30 +205,30 @@ async function redraw() {
   document.body.dataset.shown = question.id;
 }
 
-// -- what a person does ------------------------------------------------------------------------------------
+// -- user actions ------------------------------------------------------------------------------------
 
-function put(ids, word) {
+function submit(ids, word) {
   outbox.put(who, ids, word, clock.take());
   past.push({ ids, word, number: seen.get(ids[0])?.number });
   for (const id of ids) answered.set(id, Infinity);
   queue = queue.filter((one) => !answered.has(one.id));
-  if (ids.includes(current?.id)) current = null; // also behind a grid
+  if (ids.includes(current?.id)) current = null; // also when hidden behind the grid
   if (mode === "grid") clock.start();
 }
 
 function answer(word) {
-  if (mode === "grid") return grid.say(word);
+  if (mode === "grid") return grid.answerFocused(word);
   if (!ready || !current) return;
   notice("");
   const ids = together ? [current.id, ...current.together] : [current.id];
   ready = false;
-  put(ids, word);
-  forward();
+  submit(ids, word);
+  showNext();
 }
 
 async function undo() {
   const last = past.pop();
-  if (!last) return notice("There is nothing to undo.");
+  if (!last) return notice("Nothing to undo.");
   notice("");
   let question = seen.get(last.ids[0]);
   if (!question) {
@@ -237,28 +236,29 @@ async function undo() {
       [question] = await net.get(`/api/question/${info.terms.round}/${last.number}`, { who });
     } catch (error) {
       past.push(last);
-      return notice(`Not undone: ${error.message}.`);
+      return notice(`Undo failed: ${error.message}.`);
     }
   }
-  if (last.word !== "skip") outbox.put(who, last.ids, "", null); // a skip has said nothing
+  if (last.word !== "skip") outbox.put(who, last.ids, "", null); // a skip has no effect on the server
   for (const id of last.ids) answered.delete(id);
   if (mode === "grid") return grid.reopen();
   if (current) queue.unshift(current);
   current = last.word === "skip" ? question : { ...question, mine: null, votes: undefined };
   seen.set(current.id, current);
-  look();
+  showCurrent();
 }
 
 async function openGrid() {
   if ($("grid-button").hidden) return;
   mode = "grid";
+  $("grid-button").setAttribute("aria-pressed", "true");
   only("many");
   document.body.dataset.state = "grid";
   try {
     await grid.open(info, who, current?.guess ?? "");
     clock.start();
   } catch (error) {
-    notice(error.message);
+    notice(capitalised(error.message));
     leaveGrid();
   }
 }
@@ -266,9 +266,10 @@ async function openGrid() {
 function leaveGrid() {
   if (mode !== "grid") return;
   mode = "one";
+  $("grid-button").setAttribute("aria-pressed", "false");
   if (current && answered.has(current.id)) current = null;
-  if (current) look();
-  else forward();
+  if (current) showCurrent();
+  else showNext();
   poll();
 }
 
@@ -276,28 +277,28 @@ function accept() {
   if (current?.guess) answer(current.guess);
 }
 
-function closer(step) {
+function zoomBy(step) {
   if (!current || current.pixels === null) return;
   zoom = Math.max(-6, Math.min(4, zoom + step));
   context = false;
   redraw();
 }
 
-function toggle(what) {
+function toggle(option) {
   if (!current || current.pixels === null) return;
-  if (what === "context") context = !context;
+  if (option === "context") context = !context;
   else if (current.together.length) together = !together;
   redraw();
 }
 
 async function rename() {
   await askName();
-  location.reload(); // questions are told to a person: begin anew as the other one
+  location.reload(); // questions depend on the annotator: start again under the new name
 }
 
 const inGrid = () => mode === "grid";
 const className = (key) => info?.terms?.classes.find((one) => one.key === key)?.name;
-listen({ accept, answer, className, closer, grid, inGrid, leaveGrid, openGrid, rename, toggle, undo });
+listen({ accept, answer, className, grid, inGrid, leaveGrid, openGrid, rename, toggle, undo, zoomBy });
 document.addEventListener("visibilitychange", () => document.hidden || poll());
-history.replaceState(null, "", "/"); // the token leaves the address: it is in a cookie now
+history.replaceState(null, "", "/"); // hide the token: it is in a cookie now
 poll();

@@ -1,8 +1,8 @@
-// Shows one question: its picture, what the model thinks, and the classes.
-import { $, make, minutes, percent } from "./dom.js";
+// Shows one question: its image, the model's guess and hints, and the classes.
+import { $, altText, make, minutes, percent } from "./dom.js";
 
-const WORDS = { void: "none of these", unsure: "unsure" };
-export const saying = (word) => WORDS[word] ?? word;
+const WORDS = { void: "none of these", unsure: "not sure" };
+export const wordText = (word) => WORDS[word] ?? word;
 
 export function address(info, question, view, more = {}) {
   const query = new URLSearchParams({ s: info.stamp, ...more });
@@ -15,9 +15,9 @@ export function progress(info) {
   if (mine) parts.push(`${mine} by you`);
   if (disputed) parts.push(`${disputed} disputed`);
   if (settled >= 5 && settled < all && !info.terms.seconds && seconds) {
-    parts.push(`about ${minutes((seconds / settled) * (all - settled))} to go`);
+    parts.push(`about ${minutes((seconds / settled) * (all - settled))} left`);
   }
-  if (info.terms.seconds) parts.push(`${minutes(info.terms.seconds - seconds)} of people's time left`);
+  if (info.terms.seconds) parts.push(`${minutes(info.terms.seconds - seconds)} of labelling time left`);
   $("round").textContent = `Round ${info.terms.round}`;
   $("counts").textContent = parts.join(" · ");
   const bar = $("progress");
@@ -27,7 +27,7 @@ export function progress(info) {
   $("done").style.width = `${(100 * settled) / Math.max(all, 1)}%`;
 }
 
-export function classes(info, take) {
+export function classes(info, choose) {
   const searched = info.terms.classes.some((one) => one.key === null);
   $("search").hidden = !searched;
   $("another").hidden = !info.terms.newClasses;
@@ -37,36 +37,31 @@ export function classes(info, take) {
       if (dot) dot.style.background = one.colour;
       const button = make("button", { type: "button", "data-name": one.name },
         one.key && make("kbd", {}, one.key), dot, make("span", {}, one.name));
-      button.addEventListener("click", () => take(one.name));
+      button.addEventListener("click", () => choose(one.name));
       return button;
     }),
   );
   $("void-key").textContent = info.terms.voidKey;
-  $("void-key").hidden = searched && begins(info.terms.voidKey);
-  const why = $("why");
-  const said = [info.terms.query && `Chosen by ${info.terms.query}.`, info.terms.why].filter(Boolean).join(" ");
-  why.hidden = !said;
-  why.querySelector("p").textContent = said;
+  $("void-key").hidden = searched && startsClassName(info.terms.voidKey);
 }
 
-// Whether a class's name begins so.
-export const begins = (text) => [...$("classes").children].some((one) => one.dataset.name.startsWith(text));
+export const startsClassName = (text) => [...$("classes").children].some((one) => one.dataset.name.startsWith(text));
 
-// Keeps the buttons that fit what was typed; the first of them is what Enter takes.
+// Shows only the classes that match the typed text, and returns the best match.
 export function filter(text) {
   const wanted = text.trim().toLowerCase();
   const buttons = [...$("classes").children];
   const rank = (name) => (name.startsWith(wanted) ? 0 : name.includes(wanted) ? 1 : 2);
-  const fits = buttons
+  const matches = buttons
     .map((button) => [rank(button.dataset.name.toLowerCase()), button])
     .filter(([place]) => place < 2)
     .sort(([a], [b]) => a - b)
     .map(([, button]) => button);
   for (const button of buttons) {
-    button.hidden = !fits.includes(button);
-    button.classList.toggle("first", Boolean(wanted) && button === fits[0]);
+    button.hidden = !matches.includes(button);
+    button.classList.toggle("first", Boolean(wanted) && button === matches[0]);
   }
-  return wanted ? fits[0]?.dataset.name : undefined;
+  return wanted ? matches[0]?.dataset.name : undefined;
 }
 
 function bar(share) {
@@ -79,17 +74,17 @@ export function panel(info, question) {
   const guess = $("guess");
   guess.hidden = !question.guess;
   if (question.guess) {
-    const sure = question.probability === null ? "the model's guess" : `the model: ${percent(question.probability)}`;
-    guess.replaceChildren(make("b", {}, question.guess), make("small", {}, sure), make("kbd", {}, "Enter"));
-    guess.setAttribute("aria-label", `accept the model's guess: ${question.guess}`);
+    const sure = question.probability === null ? "" : `, ${percent(question.probability)} sure`;
+    guess.replaceChildren(make("b", {}, question.guess), make("small", {}, `model's guess${sure}`),
+      make("kbd", {}, "Enter"));
+    guess.setAttribute("aria-label", `Accept the model's guess: ${question.guess}`);
   }
-  const others = info.terms.unit === "image" ? " of the pool" : " of this image";
-  const rows = [["foreign", question.foreign], ["ambiguous", question.ambiguous]]
-    .filter(([, share]) => Number.isFinite(share))
-    .flatMap(([how, share]) => [bar(share),
-      make("dd", {}, `more ${how} than ${percent(share)}`, make("span", {}, others))]);
-  $("sure").replaceChildren(...rows);
-  $("sure").hidden = !rows.length;
+  const others = info.terms.unit === "image" ? "of the images" : "of this image";
+  const rows = (question.hints ?? []).flatMap(({ text, share }) => [bar(share),
+    make("dd", { title: `more than ${percent(share)} ${others}` }, text)]);
+  $("hints").replaceChildren(...rows);
+  $("hints").hidden = !rows.length;
+  $("why").querySelector("p").textContent = question.why;
   for (const button of $("classes").children) {
     button.classList.toggle("guessed", button.dataset.name === question.guess);
     button.setAttribute("aria-pressed", String(button.dataset.name === question.mine));
@@ -97,31 +92,29 @@ export function panel(info, question) {
   const votes = question.votes ?? [];
   $("votes").hidden = !votes.length;
   $("votes").textContent =
-    `Disputed: ${votes.map((vote) => `${vote.who} says ${saying(vote.word)}`).join(", ")}. ` +
-    (question.mine ? "Say it again, or change your mind." : "What do you say?");
+    `People disagree: ${votes.map((vote) => `${vote.who} chose ${wordText(vote.word)}`).join(", ")}. ` +
+    (question.mine ? "Please confirm or change your answer." : "What is your answer?");
   $("again").hidden = !question.mine || votes.length > 0;
-  $("again").textContent = `You said: ${saying(question.mine)}.`;
-  const gone = question.gone ? " · the image's own file is gone: this is what was kept of it" : "";
+  $("again").textContent = `Your answer so far: ${wordText(question.mine)}.`;
+  const gone = question.gone ? " · the original file is missing, this is a saved copy" : "";
   const size = question.pixels > 1 ? ` · ${question.pixels} pixels` : "";
-  // Blind: a name may tell, as folders that are called after classes do.
-  const name = "guess" in question ? `: ${question.id}` : "";
-  $("caption").textContent = `${question.number}${name}${size}${gone}`;
+  $("caption").textContent = `${altText(question)}${size}${gone}`;
 }
 
-// Where it is in the whole image, as long as the whole image is not in sight itself.
+// Shows the position in the whole image, unless the whole image is shown anyway.
 export function map(info, question, context) {
   $("map").hidden = question.pixels === null || context;
   if (!$("map").hidden) $("map").src = address(info, question, "context");
 }
 
-// Whether the picture is in sight, is gone, or cannot be had as long as the server is away.
+// Returns "shown", "gone", or "offline" while the server cannot be reached.
 export async function picture(image) {
   const stage = $("picture");
   stage.replaceChildren(image);
-  if (await image.ready) return "seen";
+  if (await image.ready) return "shown";
   const status = await fetch(image.src, { method: "HEAD" }).then((reply) => reply.status, () => 0);
-  const text = status === 404 ? "The picture is not there any more: skip it, or answer “none of these”."
-    : "Waiting for the server …";
+  const text = status === 404 ? "This image no longer exists. Skip it, or answer “None of these”."
+    : "Waiting for the server…";
   if (image.parentNode === stage) stage.replaceChildren(make("p", {}, text));
-  return status === 404 ? "gone" : "away";
+  return status === 404 ? "gone" : "offline";
 }

@@ -1,0 +1,91 @@
+"""Plain-language explanations of why the model picked a question, for annotators."""
+
+from typing import Any
+
+from ducats.answers import Question, Terms
+
+# Percentiles of an uncertainty, in the pool or among the pixels of the image.
+NOTABLE_PERCENTILE = 0.5
+TOP_PERCENTILE = 0.9
+SURE_PROBABILITY = 0.8  # from here on, the model does not hesitate between classes
+
+# Built-in queries whose picks are explained by the two uncertainties.
+UNCERTAINTY_QUERIES = frozenset(
+    (
+        *("aada", "badge", "clue", "dbal", "duc", "eada", "entropy", "euq", "las", "least_confident"),
+        *("margin", "ripu", "ripu_points", "sdm", "spread", "tqs", "u_data", "u_dis", "waal"),
+    )
+)
+FIXED_REASONS = {
+    "random": "This {unit} was picked at random.",
+    "coreset": "This {unit} differs from those that already have a label.",
+}
+
+
+def explain_pick(question: Question, terms: Terms, *, blind: bool) -> str:
+    """Return one sentence that says why this question was picked.
+
+    Args:
+        question: an image or some of its pixels.
+        terms: name the query. A query of the user's own is described by the first line of its docstring.
+        blind: whether the sentence must not give away the model's guess or uncertainties.
+    """
+    unit = _noun(terms)
+    if terms.query in FIXED_REASONS:
+        return FIXED_REASONS[terms.query].format(unit=unit)
+    if terms.query not in UNCERTAINTY_QUERIES and terms.why:
+        return terms.why
+    clauses = [] if blind or terms.query not in UNCERTAINTY_QUERIES else _clauses(question, terms)
+    if not clauses:
+        return f"A label for this {unit} is expected to help the model."
+    sentence = ", and ".join(clauses)
+    return f"{sentence[0].upper()}{sentence[1:]}."
+
+
+def uncertainty_hints(question: Question, terms: Terms) -> list[dict[str, Any]]:
+    """Return short labels for the uncertainties that stand out, each with its percentile in [0, 1]."""
+    found: list[dict[str, Any]] = []
+    if _is_unlike(question):
+        found.append({"text": "unlike the training images", "share": question.u_dis_above})
+    if _is_between(question):
+        text = "between two classes" if len(terms.classes) == 2 else "between classes"
+        found.append({"text": text, "share": question.u_data_above})
+    return found
+
+
+def _is_unlike(question: Question) -> bool:
+    return question.u_dis_above is not None and question.u_dis_above >= NOTABLE_PERCENTILE
+
+
+def _is_between(question: Question) -> bool:
+    is_sure = question.probability is not None and question.probability >= SURE_PROBABILITY
+    return question.u_data_above is not None and question.u_data_above >= NOTABLE_PERCENTILE and not is_sure
+
+
+def _clauses(question: Question, terms: Terms) -> list[str]:
+    unit, clauses = _noun(terms), []
+    if _is_unlike(question) and terms.query != "u_data":
+        if (question.u_dis_above or 0.0) >= TOP_PERCENTILE:
+            clauses.append(f"the model has seen few {unit}s like this one")
+        else:
+            rest = "others" if unit == "image" else "of this image"
+            clauses.append(f"the model is less familiar with this {unit} than with most {rest}")
+    if _is_between(question) and terms.query != "u_dis":
+        subject = "it" if clauses else "the model"
+        if (question.u_data_above or 0.0) >= TOP_PERCENTILE:
+            clauses.append(f"{subject} hesitates between {_rivals(question.guess, terms)}")
+        elif question.guess is None:
+            clauses.append(f"{subject} is not sure of the class")
+        else:
+            clauses.append(f"{subject} is not sure of its guess ({question.guess})")
+    return clauses
+
+
+def _rivals(guess: str | None, terms: Terms) -> str:
+    if len(terms.classes) == 2:
+        return " and ".join(terms.classes)
+    return "several classes" if guess is None else f"{guess} and other classes"
+
+
+def _noun(terms: Terms) -> str:
+    return {"image": "image", "pixel": "spot"}.get(terms.unit, "area")
