@@ -13,16 +13,16 @@ from ducats.engine.processes import make_fabric
 from ducats.run import run
 from ducats.rundir import RunDir
 
-# On a machine with few cores, threads of several test processes fight: one each is several times faster.
+# With few cores, the threads of several test processes compete: one thread each is several times faster.
 torch.set_num_threads(1)
 
-# Commands that tests start see what users have.
+# Commands started by tests see only the packages that users have.
 AS_USERS_HAVE_IT = Path(__file__).parent / "as_users_have_it"
 collect_ignore = [AS_USERS_HAVE_IT.name]
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Where tests run: not in a process that only hands them out, since it would pass this on to them."""
+    """Set PYTHONPATH where tests run, but not in the xdist controller, whose workers would inherit it."""
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         before = os.environ.get("PYTHONPATH", "")
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(AS_USERS_HAVE_IT), before)))
@@ -60,12 +60,12 @@ Runner = Callable[..., RunDir]
 
 
 def quick(*settings: str, method: str = "duc") -> config.Config:
-    """A config whose run takes about a second."""
+    """Return a config whose run takes about a second."""
     return config.load([f"methods/{method}"], [*QUICK, *settings])
 
 
 def quick_pixels(*settings: str, method: str = "duc") -> config.Config:
-    """A config whose run buys pixels, and takes about half a second."""
+    """Return a segmentation config whose run takes about half a second."""
     return config.load(["data/streets", f"methods/{method}"], [*QUICK_PIXELS, *settings])
 
 
@@ -91,5 +91,5 @@ def run_quickly(tmp_path: Path) -> Runner:
 
 @pytest.fixture
 def run_pixels(tmp_path: Path) -> Runner:
-    """Run a quick config that buys pixels in a folder."""
+    """Run a quick segmentation config in a folder."""
     return _runner(tmp_path, quick_pixels)

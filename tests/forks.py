@@ -1,4 +1,4 @@
-"""A part of a test in a process of its own, which may be killed."""
+"""Run part of a test in a forked process, which may be killed."""
 
 import os
 import sys
@@ -8,12 +8,12 @@ import torch
 
 
 def in_child(act: Callable[[], object]) -> int:
-    """Do it in a forked process; return its exit status, or minus the signal that ended it."""
+    """Call ``act`` in a forked process; return its exit status, or minus the signal that ended it."""
     sys.stdout.flush()
     child = os.fork()
     if child == 0:
         try:
-            # A fork loses torch's thread pool, and two threads that remake it at once fail.
+            # A fork loses torch's thread pool, and recreating it from two threads at once fails.
             torch.set_num_threads(1)
             act()
         except BaseException:

@@ -1,10 +1,10 @@
-"""Networks without batch statistics and luck: what they learn does not depend on how a batch is shared."""
+"""Networks without batch statistics or randomness: training does not depend on how a batch is sharded."""
 
 from torch import Tensor, nn
 
 
 class Plain(nn.Module):
-    """For images of 8 x 8: two convolutions and a hidden layer in a list, and a linear head."""
+    """Network for 8 x 8 images: two convolutions, a hidden layer and a linear head."""
 
     def __init__(self, classes: int, channels: int) -> None:
         super().__init__()
@@ -18,11 +18,11 @@ class Plain(nn.Module):
         self.head = nn.Linear(20, classes)
 
     def forward(self, images: Tensor) -> Tensor:
-        """Images in [0, 1] to logits."""
+        """Return the logits of images in [0, 1]."""
         logits: Tensor = self.head(self.layers(images - 0.5))
         return logits
 
 
 def plain(*, classes: int, channels: int) -> Plain:
-    """A small network."""
+    """Return a small network."""
     return Plain(classes, channels)

@@ -27,13 +27,13 @@ def test_published_rounding(pool: int, each: int) -> None:
 
 @pytest.mark.parametrize("pool", [20, 97, 200, 1297, 55388])
 @pytest.mark.parametrize("rounds", [1, 3, 5])
-def test_the_whole_is_the_nearest_number_of_labels(pool: int, rounds: int) -> None:
+def test_total_is_rounded_to_the_nearest_label(pool: int, rounds: int) -> None:
     parts = split_budget("25%", pool, rounds)
     assert abs(sum(parts) - 0.25 * pool) <= 0.5
     assert max(parts) - min(parts) <= 1
 
 
-def test_counts_are_taken_as_they_are() -> None:
+def test_counts_and_percentages() -> None:
     assert split_budget(7, 100, 3) == (2, 2, 3)
     assert split_budget("65", 100, 5) == (13,) * 5
     assert split_budget("1", 100, 1) == (1,)
@@ -44,15 +44,15 @@ def test_counts_are_taken_as_they_are() -> None:
 @pytest.mark.parametrize(
     ("budget", "words"),
     [
-        (101, "asks for 101 labels in 5 rounds, but the pool holds 100"),
-        ("150%", "but the pool holds 100"),
+        (101, "is 101 labels in 5 rounds"),
+        ("150%", "but the pool has 100"),
         ("2%", "too few for 5 rounds"),
-        ("many", "neither a count"),
-        ("0.05", "no whole number"),
-        ("-3", "neither a count"),
+        ("many", "must be a count"),
+        ("0.05", "must be a whole number"),
+        ("-3", "must be a count"),
     ],
 )
-def test_a_budget_that_cannot_be(budget: int | str, words: str) -> None:
+def test_invalid_budgets(budget: int | str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         split_budget(budget, 100, 5)
 
@@ -70,20 +70,20 @@ def test_a_budget_that_cannot_be(budget: int | str, words: str) -> None:
         ("5%", [100], 0, "nearest_total", [()]),
     ],
 )
-def test_pixels_of_each_image(
+def test_pixels_per_image(
     budget: int | str, areas: list[int], rounds: int, rounding: Any, expected: list[tuple[int, ...]]
 ) -> None:
     assert split_pixels(budget, areas, rounds, rounding) == expected
 
 
-def test_a_count_is_spent_over_all_images_to_the_pixel() -> None:
+def test_total_pixel_count_is_spent_exactly() -> None:
     parts = split_pixels(1001, [640 * 360] * 367, 5)
     assert sum(map(sum, parts)) == 1001
     assert [sum(of_round) for of_round in zip(*parts, strict=True)] == [200, 200, 200, 200, 201]
 
 
 @pytest.mark.parametrize("budget", ["0.02%", "2/image", 1000])
-def test_rounds_are_even_over_all_images(budget: int | str) -> None:
+def test_rounds_and_images_differ_by_at_most_one_pixel(budget: int | str) -> None:
     parts = split_pixels(budget, [64 * 128] * 300, 5)
     totals = [sum(of_round) for of_round in zip(*parts, strict=True)]
     assert max(totals) - min(totals) <= 1
@@ -91,27 +91,27 @@ def test_rounds_are_even_over_all_images(budget: int | str) -> None:
     assert max(of_images) - min(of_images) <= 1
 
 
-def test_a_count_that_is_rounded_up_is_a_little_more() -> None:
+def test_ceil_per_round_exceeds_the_total() -> None:
     parts = split_pixels(11, [64] * 100, 5, "ceil_per_round")
     assert [sum(of_round) for of_round in zip(*parts, strict=True)] == [3] * 5
 
 
 @pytest.mark.parametrize(
-    ("budget", "word"), [("101%", "lower ask.budget"), ("0.001%", "raise"), ("few", "neither")]
+    ("budget", "word"), [("101%", "lower ask.budget"), ("0.001%", "raise"), ("few", "must be a count")]
 )
-def test_pixels_that_cannot_be_bought(budget: str, word: str) -> None:
+def test_invalid_pixel_budgets(budget: str, word: str) -> None:
     with pytest.raises(UserError, match=word):
         split_pixels(budget, [100, 100], 2)
 
 
 @pytest.mark.parametrize("growth", [0.5, 1.3, 2.0])
-def test_rounds_that_grow_spend_the_whole_budget(growth: float) -> None:
+def test_growing_rounds_spend_the_whole_budget(growth: float) -> None:
     parts = split_budget("5%", 4365, 5, growth=growth)
     assert sum(parts) == 218
     ratios = [later / earlier for earlier, later in itertools.pairwise(parts)]
     assert ratios == pytest.approx([growth] * 4, rel=0.12)
 
 
-def test_growth_is_refused_where_a_round_would_be_empty() -> None:
+def test_growth_must_not_leave_empty_rounds() -> None:
     with pytest.raises(UserError, match="too few for 5 rounds"):
         split_budget(10, 100, 5, growth=4.0)

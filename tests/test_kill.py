@@ -1,7 +1,7 @@
-"""Killed by SIGKILL at any moment, the same call goes on and ends with the same bits.
+"""A run killed by SIGKILL at any moment resumes and ends with bitwise the same result.
 
-All that a run keeps goes through ``write_atomically``. So a run is killed inside every one of its writes,
-between them, and in the middle of every phase, and then told to go on.
+All files of a run are written by ``write_atomically``. The tests kill a run inside every write, between
+writes and in the middle of every phase, and resume it.
 """
 
 import json
@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 MOMENTS = ("before", "inside", "after")
 WRITES = 31
-SHOWN = 2  # pictures of a round: a write for each
+SHOWN = 2  # thumbnails per round, one write each
 SETTINGS = (
     "query={name: spread}",
     "views.scoring={crop: random, pad: 1}",
@@ -55,7 +55,7 @@ def go(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels
 
 
 def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
-    """A ``write_atomically`` that dies at its n-th call."""
+    """Return a ``write_atomically`` that kills the process at its n-th call."""
     genuine, calls = files.write_atomically, 0
 
     def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
@@ -65,7 +65,7 @@ def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[by
             return genuine(path, put)
         if moment == "before":
             die()
-        if moment == "inside":  # the draft is half written when the end comes
+        if moment == "inside":  # killed with a half-written draft
 
             def half(file: IO[bytes]) -> None:
                 file.write(b"half a file")
@@ -86,7 +86,7 @@ def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Everything that a run leaves, but for the time it took."""
+    """Return the contents of a run folder without timings."""
     home = RunDir(folder)
     patterns = ("round-*.npz", "end.npz", "epoch-*.csv", "snapshots/pictures/*")
     names = [p for pattern in patterns for p in folder.rglob(pattern)]
@@ -121,7 +121,7 @@ def undisturbed_pixels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def writes(tmp_path_factory: pytest.TempPathFactory) -> int:
-    """How many files a run writes."""
+    """Count the writes of a run."""
     folder = tmp_path_factory.mktemp("count")
     tally = folder / "tally"
     tally.touch()
@@ -136,14 +136,14 @@ def writes(tmp_path_factory: pytest.TempPathFactory) -> int:
     return len(tally.read_text().splitlines())
 
 
-def test_every_kind_of_file_is_among_the_kill_points(writes: int) -> None:
-    # config, data, environment, pool, the first weights; per epoch a record and a checkpoint;
-    # per stage a confusion matrix and a record; per round a request, pictures, a snapshot and labels; the
-    # last snapshot and the model.
+def test_every_write_is_a_kill_point(writes: int) -> None:
+    # Config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per stage a
+    # confusion matrix and a record; per round a request, thumbnails, a snapshot and labels; the final
+    # snapshot and the model.
     assert writes == WRITES == 5 + 4 * 2 + 3 * 2 + 2 * (3 + SHOWN) + 2
 
 
-# What is on disk before a write is what was there after the one before it, and a kill inside adds a draft.
+# The state before a write equals the state after the previous one; a kill inside adds a draft.
 KILLS = [(number, "inside") for number in range(1, WRITES + 1)]
 KILLS += [(1, "before"), *((number, "after") for number in range(1, WRITES + 1, 2))]
 
@@ -177,8 +177,8 @@ def test_killed_in_a_phase(tmp_path: Path, undisturbed: dict[str, Any], phase: s
     assert outcome(folder) == undisturbed
 
 
-def test_a_lost_checkpoint_costs_time_and_nothing_else(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """Epochs that are repeated must not see labels that were bought after them."""
+def test_a_lost_checkpoint_only_costs_time(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """Repeated epochs must not use labels acquired after them."""
     folder = tmp_path / "run"
     assert in_child(lambda: with_writer(killed_at_write(WRITES, "before"), folder)) == -signal.SIGKILL
     assert RunDir(folder).bought().rounds == 2
@@ -187,8 +187,8 @@ def test_a_lost_checkpoint_costs_time_and_nothing_else(tmp_path: Path, undisturb
     assert outcome(folder) == undisturbed
 
 
-def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
-    """Whoever is killed at every third write still gets there, one step at a time."""
+def test_killed_repeatedly(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+    """A run killed at every third write still finishes."""
     folder = tmp_path / "run"
     kills = 0
     while (code := in_child(partial(with_writer, killed_at_write(3, MOMENTS[kills % 3]), folder))) != 0:
@@ -201,9 +201,9 @@ def test_killed_again_and_again(tmp_path: Path, undisturbed: dict[str, Any]) -> 
 
 # ---- pixels
 
-# Writes: 8 a confusion matrix, 9 a stage's record, 10 the first request, 11 and 12 pictures, 13 a snapshot,
-# 14 its labels, 16 a checkpoint, 19 to 21 the second request, its snapshot (the pictures are there) and its
-# labels, 28 the last snapshot, 29 the model.
+# Writes: 8 a confusion matrix, 9 a stage's record, 10 the first request, 11 and 12 thumbnails, 13 a snapshot,
+# 14 the labels, 16 a checkpoint, 19 to 21 the second request, its snapshot (the thumbnails exist) and its
+# labels, 28 the final snapshot, 29 the model.
 AT = [(8, "after"), (10, "before"), (10, "inside"), (10, "after"), (12, "inside"), (13, "inside")]
 AT += [(13, "after"), (14, "inside"), (14, "after")]
 
@@ -212,7 +212,7 @@ AT += [(13, "after"), (14, "inside"), (14, "after")]
     ("number", "moment"),
     [*AT, (16, "before"), (19, "after"), (20, "after"), (21, "before"), (28, "inside"), (29, "inside")],
 )
-def test_buying_pixels_is_killed_at_a_write(
+def test_segmentation_killed_at_a_write(
     tmp_path: Path, undisturbed_pixels: dict[str, Any], number: int, moment: str
 ) -> None:
     folder = tmp_path / "run"
@@ -225,8 +225,8 @@ def test_buying_pixels_is_killed_at_a_write(
     assert outcome(folder) == undisturbed_pixels
 
 
-@pytest.mark.parametrize("image", [1, 4, 9])  # the first of all, in the middle, and in the second round
-def test_killed_while_a_request_is_spooled(
+@pytest.mark.parametrize("image", [1, 4, 9])  # first, middle, and in the second round
+def test_killed_while_writing_a_request(
     tmp_path: Path, undisturbed_pixels: dict[str, Any], image: int
 ) -> None:
     folder, calls, genuine = tmp_path / "run", 0, RequestWriter.add
@@ -239,21 +239,21 @@ def test_killed_while_a_request_is_spooled(
             die()
 
     def act() -> None:
-        RequestWriter.add = add  # type: ignore[method-assign, assignment] # in the child alone
+        RequestWriter.add = add  # type: ignore[method-assign, assignment] # only in the child
         go(folder, pixels=True)
 
     assert in_child(act) == -signal.SIGKILL
-    # Nothing is left of what was chosen so far, neither a request nor a draft of one.
+    # The partial selection leaves neither a request nor a draft.
     assert [p.name for p in (folder / "requests").glob("*")] == (["round-01.npz"] if image > 5 else [])
     assert in_child(lambda: go(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
 
 
-def test_pixels_that_were_bought_after_an_epoch_are_not_seen_when_it_is_repeated(
+def test_repeated_epochs_do_not_use_pixels_labelled_after_them(
     tmp_path: Path, undisturbed_pixels: dict[str, Any]
 ) -> None:
     folder = tmp_path / "run"
-    write = killed_at_write(WRITES - SHOWN, "before")  # the same images are shown in both rounds
+    write = killed_at_write(WRITES - SHOWN, "before")  # both rounds share the thumbnails
     assert in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
     assert RunDir(folder).bought().rounds == 2
     (folder / "checkpoint.pt").unlink()
@@ -261,11 +261,11 @@ def test_pixels_that_were_bought_after_an_epoch_are_not_seen_when_it_is_repeated
     assert outcome(folder) == undisturbed_pixels
 
 
-# ---- notes for people
+# ---- hints for annotators
 
 
 class Noting:
-    """Answers as the truth does, and wants to know what the model thinks."""
+    """Ground-truth oracle that requests hints."""
 
     wants_notes = True
 
@@ -295,11 +295,11 @@ def undisturbed_notes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any
     return outcome(folder)
 
 
-# Notes come between a request and its snapshot: writes 10, 11 and 14 of the first question.
+# Hints are written between a request and its snapshot: writes 10, 11 and 14 of the first round.
 @pytest.mark.parametrize(
     ("number", "moment"), [(10, "after"), (11, "inside"), (11, "after"), (14, "before"), (21, "inside")]
 )
-def test_killed_between_a_request_and_its_notes(
+def test_killed_between_a_request_and_its_hints(
     tmp_path: Path, undisturbed_notes: dict[str, Any], number: int, moment: str
 ) -> None:
     folder = tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Loggers are told each line of a run's results once, and never stop it."""
+"""Loggers get each record of a run once, and never stop the run."""
 
 import sys
 from collections import Counter
@@ -18,11 +18,11 @@ from ducats.loggers import Logs, Maker, TensorBoard, find, values_of
 from ducats.progress import Event, together
 from ducats.rundir import RunDir
 
-STEPS = 6  # in an epoch, see QUICK
+STEPS = 6  # per epoch, see QUICK
 
 
 class Recorder:
-    """Keeps what it is told; refuses the lines at some steps."""
+    """Stores what it is sent; fails at some steps."""
 
     def __init__(self, *, fails_at: tuple[int, ...] = (), starts: bool = True) -> None:
         self.fails_at, self.starts = set(fails_at), starts
@@ -48,7 +48,7 @@ class Recorder:
 
 
 def expected(home: RunDir) -> list[tuple[int, dict[str, float]]]:
-    """What a run's file says, in the order of the file."""
+    """Return the records of metrics.jsonl as a logger should get them."""
     lines = [*home.lines("epoch"), *home.lines("stage")]
     return sorted(
         ((line["epoch"] * STEPS, values_of(line)) for line in lines), key=lambda one: (one[0], str(one))
@@ -63,11 +63,11 @@ def logs(folder: Path, said: list[str], **makers: Maker) -> Logs:
     return Logs(makers, folder, settings=quick().identity(), steps=STEPS, warn=said.append)
 
 
-class Stop(Exception):  # noqa: N818 - no error
-    """In place of a kill."""
+class Stop(Exception):  # noqa: N818 - not an error
+    """Stands for a kill."""
 
 
-def test_tensorboard_has_what_the_run_wrote_down(run_quickly: Runner, tmp_path: Path) -> None:
+def test_tensorboard_has_all_records(run_quickly: Runner, tmp_path: Path) -> None:
     with logs(tmp_path / "run", [], tensorboard=TensorBoard) as listen:
         home = run_quickly(listen=listen)
     events = EventAccumulator(str(home.folder / "tensorboard"), size_guidance={"scalars": 0})
@@ -91,7 +91,7 @@ def test_tensorboard_has_what_the_run_wrote_down(run_quickly: Runner, tmp_path: 
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 3])
-def test_a_run_that_was_stopped_is_told_once(epoch: int, run_quickly: Runner, tmp_path: Path) -> None:
+def test_records_of_a_resumed_run_are_sent_once(epoch: int, run_quickly: Runner, tmp_path: Path) -> None:
     folder, said, recorder = tmp_path / "run", list[str](), Recorder()
 
     def stop(event: Event) -> None:
@@ -110,23 +110,23 @@ def test_a_run_that_was_stopped_is_told_once(epoch: int, run_quickly: Runner, tm
     assert len(set(recorder.names)) == 1
     assert (recorder.finished, said) == (2, [])
     with logs(folder, said, mine=lambda _: recorder) as listen:
-        run_quickly(listen=listen)  # finished: nothing is new
+        run_quickly(listen=listen)  # finished: no new records
     assert (len(recorder.names), recorder.finished) == (2, 2)
 
 
-def test_a_line_that_is_repeated_after_a_kill_is_not_told_again(run_quickly: Runner, tmp_path: Path) -> None:
+def test_records_repeated_after_a_kill_are_not_sent_again(run_quickly: Runner, tmp_path: Path) -> None:
     folder, recorder = tmp_path / "run", Recorder()
     with logs(folder, [], mine=lambda _: recorder) as listen:
         home = run_quickly(listen=listen)
     wanted = expected(home)
     (folder / "model.safetensors").unlink()
-    (folder / "checkpoint.pt").unlink()  # the training is lost, and is repeated
+    (folder / "checkpoint.pt").unlink()  # training is lost and repeated
     with logs(folder, [], mine=lambda _: recorder) as listen:
         run_quickly(listen=listen)
     assert in_order(recorder) == wanted
 
 
-def test_a_logger_that_comes_late_is_told_everything(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_logger_added_later_gets_all_records(run_quickly: Runner, tmp_path: Path) -> None:
     folder, first, second = tmp_path / "run", Recorder(), Recorder()
     with logs(folder, [], first=lambda _: first) as listen:
         home = run_quickly(listen=listen)
@@ -136,27 +136,27 @@ def test_a_logger_that_comes_late_is_told_everything(run_quickly: Runner, tmp_pa
     third = Recorder()
     with logs(folder, [], first=lambda _: third) as listen:
         run_quickly(listen=listen)
-    assert third.told == []  # it is still known what the first was told
+    assert third.told == []  # the records sent under this name are still known
 
 
-def test_a_logger_that_fails_is_spoken_of_once(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_failing_logger_is_reported_once(run_quickly: Runner, tmp_path: Path) -> None:
     said, recorder, other = list[str](), Recorder(fails_at=(STEPS, 2 * STEPS)), Recorder()
     with logs(tmp_path / "run", said, broken=lambda _: recorder, other=lambda _: other) as listen:
         home = run_quickly(listen=listen)
     assert home.finished
     assert len(said) == 1
-    assert "the logger 'broken' failed (OSError: no room); the run goes on" in said[0]
-    assert Counter(recorder.tried)[STEPS] > 1  # it is tried again
-    assert recorder.told == []  # in order, or not at all
+    assert "the logger 'broken' failed (OSError: no room); the run continues" in said[0]
+    assert Counter(recorder.tried)[STEPS] > 1  # it is retried
+    assert recorder.told == []  # records are sent in order or not at all
     assert in_order(other) == expected(home)
     recorder.fails_at = set()
     with logs(tmp_path / "run", said, broken=lambda _: recorder) as listen:
         run_quickly(listen=listen)
-    assert in_order(recorder) == expected(home)  # made up for
+    assert in_order(recorder) == expected(home)  # all records are sent on the next start
     assert len(said) == 1
 
 
-def test_a_logger_that_cannot_start_is_left_alone(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_logger_that_cannot_start_is_skipped(run_quickly: Runner, tmp_path: Path) -> None:
     said, recorder = list[str](), Recorder(starts=False)
     with logs(tmp_path / "run", said, absent=lambda _: recorder) as listen:
         home = run_quickly(listen=listen)
@@ -166,7 +166,7 @@ def test_a_logger_that_cannot_start_is_left_alone(run_quickly: Runner, tmp_path:
     assert "the logger 'absent' could not start (ConnectionError: no server)" in said[0]
 
 
-def test_a_pause_for_people_is_told_up_to_it(run_quickly: Runner, tmp_path: Path) -> None:
+def test_records_are_sent_before_a_pause(run_quickly: Runner, tmp_path: Path) -> None:
     recorder = Recorder()
     with pytest.raises(AwaitingLabels), logs(tmp_path / "run", [], mine=lambda _: recorder) as listen:
         run_quickly("oracle.name=people", listen=listen)
@@ -174,7 +174,7 @@ def test_a_pause_for_people_is_told_up_to_it(run_quickly: Runner, tmp_path: Path
     assert [sorted(values)[0].split("/")[0] for _, values in recorder.told] == ["loss", "stage"]
 
 
-def test_a_run_that_is_refused_is_not_told(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_refused_run_is_not_logged(run_quickly: Runner, tmp_path: Path) -> None:
     home, recorder = run_quickly(), Recorder()
     with (
         pytest.raises(UserError, match="another config"),
@@ -185,7 +185,7 @@ def test_a_run_that_is_refused_is_not_told(run_quickly: Runner, tmp_path: Path) 
     assert not (home.folder / loggers.KEPT).exists()
 
 
-def test_a_spoilt_file_of_ours_stops_nothing(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_corrupt_state_file_does_not_stop_the_run(run_quickly: Runner, tmp_path: Path) -> None:
     said, recorder = list[str](), Recorder()
     with logs(tmp_path / "run", said, mine=lambda _: recorder) as listen:
         home = run_quickly(listen=listen)
@@ -193,14 +193,12 @@ def test_a_spoilt_file_of_ours_stops_nothing(run_quickly: Runner, tmp_path: Path
     fresh = Recorder()
     with logs(home.folder, said, mine=lambda _: fresh) as listen:
         run_quickly(listen=listen)
-    assert "told everything anew" in said[0]
+    assert "logged again" in said[0]
     assert in_order(fresh) == expected(home)
 
 
 @pytest.mark.parametrize("name", ["trackio", "wandb"])
-def test_trackers_are_spoken_to_in_their_own_words(
-    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_calls_to_trackers(name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     calls: list[tuple[str, Any, Any]] = []
     module = ModuleType(name)
     fakes = {
@@ -223,15 +221,15 @@ def test_trackers_are_spoken_to_in_their_own_words(
     assert calls[3][2]["project"] == "mine"
 
 
-def test_what_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_and_unknown_loggers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "trackio", None)
     with pytest.raises(UserError, match=r"engine.loggers names 'trackio'.*pip install 'ducats\[trackio\]'"):
         find(["trackio"])
-    with pytest.raises(UserError, match="no logger 'tensorbord'; there are: tensorboard, trackio, wandb"):
+    with pytest.raises(UserError, match="no logger 'tensorbord'"):
         find(["tensorbord"])
 
 
-def test_a_users_own_logger_by_name(
+def test_a_custom_logger_by_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     made = SimpleNamespace(at=None, recorder=Recorder())
@@ -253,5 +251,5 @@ def test_a_users_own_logger_by_name(
     assert made.recorder.finished == 1
 
 
-def test_loggers_do_not_make_another_run() -> None:
+def test_loggers_are_not_part_of_the_identity() -> None:
     assert quick("engine.loggers=[tensorboard]").digest() == quick().digest()

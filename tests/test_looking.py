@@ -1,4 +1,4 @@
-"""What runs leave to be looked at, and that leaving it changes nothing."""
+"""Snapshots, thumbnails and temperatures of runs, and that saving them does not change a run."""
 
 import math
 from dataclasses import replace
@@ -30,7 +30,7 @@ from ducats.rundir import RunDir
 
 
 def same_bits(one: RunDir, two: RunDir) -> None:
-    """The same labels and the same weights, momentum included."""
+    """Assert equal labels, weights and momentum."""
     assert list(one.bought().entries()) == list(two.bought().entries())
     for name in ("model.safetensors", "requests/round-01.npz", "requests/round-02.npz"):
         assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
@@ -40,7 +40,7 @@ def same_bits(one: RunDir, two: RunDir) -> None:
 
 
 @pytest.mark.parametrize("method", ["duc", "random", "coreset"])
-def test_snapshots_of_images_change_no_bit(run_quickly: Runner, method: str) -> None:
+def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, method: str) -> None:
     views = "views.scoring={crop: random, pad: 1}"
     without, with_ = (
         run_quickly(views, f"engine.snapshot={most}", method=method, folder=str(most)) for most in (0, 3000)
@@ -50,8 +50,8 @@ def test_snapshots_of_images_change_no_bit(run_quickly: Runner, method: str) -> 
     assert [one.round for one in snapshots.read(with_.folder)] == [1, 2, 0]
 
 
-def test_a_snapshot_shows_the_crops_that_the_query_saw(run_quickly: Runner) -> None:
-    """DUC's two rounds over a snapshot's own columns give the picks, also where the view has luck in it."""
+def test_a_snapshot_uses_the_crops_of_the_query(run_quickly: Runner) -> None:
+    """DUC's two steps on the snapshot's columns give the selection, also with a random view."""
     home = run_quickly("views.scoring={crop: random, pad: 3}", "query.knobs.kappa=2")
     for found in snapshots.read(home.folder)[:2]:
         open_ = np.flatnonzero(found.target & ~found.known)
@@ -61,7 +61,7 @@ def test_a_snapshot_shows_the_crops_that_the_query_saw(run_quickly: Runner) -> N
 
 
 @pytest.mark.parametrize("settings", [(), ("task.unit=region", "query={name: random}"), ("task.unit=image",)])
-def test_snapshots_of_pixels_change_no_bit(run_pixels: Runner, settings: tuple[str, ...]) -> None:
+def test_snapshots_do_not_change_a_segmentation_run(run_pixels: Runner, settings: tuple[str, ...]) -> None:
     budget = ("ask={budget: 2, rounds: null, after: [1, 2]}",) if "task.unit=image" in settings else ()
     without, with_ = (
         run_pixels(*settings, *budget, f"engine.snapshot={most}", folder=str(most)) for most in (0, 300)
@@ -71,7 +71,7 @@ def test_snapshots_of_pixels_change_no_bit(run_pixels: Runner, settings: tuple[s
 
 
 class Restless(nn.Module):
-    """Draws at random and keeps batch statistics, also when it does not train; counts its training."""
+    """Uses random numbers also in evaluation mode, and has batch statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -84,7 +84,7 @@ class Restless(nn.Module):
         return logits
 
 
-def test_a_model_that_draws_at_random_is_left_as_it_was(tmp_path: Path) -> None:
+def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
     shift, homes, draws = toy(), list[RunDir](), list[float]()
     truth = shift.truth
     assert truth is not None
@@ -108,18 +108,18 @@ def test_a_model_that_draws_at_random_is_left_as_it_was(tmp_path: Path) -> None:
     assert draws[0] == draws[1]
     same_bits(*homes)
     assert len(snapshots.read(homes[1].folder)) == 3
-    # A folder is the same run's whatever it leaves to be looked at.
+    # The number of snapshot samples is not part of the identity.
     assert describe(parts, plan) == describe(parts, replace(plan, snapshot=0))
     with pytest.raises(UserError, match="snapshot must be a number of samples"):
         run(parts, replace(plan, snapshot=-1), tmp_path / "no")
 
 
-def test_how_much_is_looked_at_is_not_who_a_run_is() -> None:
+def test_snapshot_samples_are_not_part_of_the_identity() -> None:
     assert quick("engine.snapshot=7").digest() == quick().digest()
     assert quick_pixels("engine.snapshot=0").identity() == quick_pixels().identity()
 
 
-def test_what_a_run_of_images_leaves(run_quickly: Runner) -> None:
+def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
     home = run_quickly("engine.snapshot=60")
     first, second, end = snapshots.read(home.folder)
     assert [(one.round, one.epoch) for one in (first, second, end)] == [(1, 1), (2, 2), (0, 4)]
@@ -148,7 +148,7 @@ def test_what_a_run_of_images_leaves(run_quickly: Runner) -> None:
     assert snapshots.sizes(home.folder) is None
 
 
-def test_what_a_run_of_pixels_leaves(run_pixels: Runner) -> None:
+def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
     home = run_pixels("engine.snapshot=200", "task.unit=region")
     first, second, end = snapshots.read(home.folder)
     pool = streets(source=6, pool=5, test=3, height=16, width=32).pool
@@ -170,22 +170,20 @@ def test_what_a_run_of_pixels_leaves(run_pixels: Runner) -> None:
         assert picks is not None
         asked = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
         rows = zip(one.image[one.picked].tolist(), one.position[one.picked].tolist(), strict=True)
-        assert sorted(rows) == asked  # few enough for all of them
+        assert sorted(rows) == asked  # few enough to include all
     found = snapshots.sizes(home.folder)
     assert found is not None
     assert found.tolist() == [[16, 32]] * 5
     assert sum(snapshots.picture(home.folder, image) is not None for image in range(5)) == 5
 
 
-def test_images_that_are_bought_whole_are_pictured(
-    run_pixels: Runner, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "POOL_MAPS", 2)
     monkeypatch.setattr(looking, "MAP_PICTURES", 1)
     home = run_pixels("task.unit=image", "ask={budget: 4, rounds: null, after: [1, 2]}")
     bought = [set(home.bought().counts(n).nonzero().flatten().tolist()) for n in (1, 2)]
     kept = {image for image in range(5) if snapshots.picture(home.folder, image) is not None}
-    assert len(kept) == 2  # one of each round
+    assert len(kept) == 2  # one per round
     assert len(kept & bought[0]) == 1
     assert kept <= bought[1]
     for one in snapshots.read(home.folder):
@@ -202,8 +200,10 @@ def reference(z: np.ndarray, labels: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("pixels", [False, True])
-def test_stages_tell_the_same_model_tempered(run_quickly: Runner, run_pixels: Runner, pixels: bool) -> None:
-    home = (run_pixels if pixels else run_quickly)(method="random")  # which buys several classes at once
+def test_stages_record_temperature_scaled_metrics(
+    run_quickly: Runner, run_pixels: Runner, pixels: bool
+) -> None:
+    home = (run_pixels if pixels else run_quickly)(method="random")  # selects several classes per round
     stages, shots = home.stages(), snapshots.read(home.folder)
     assert ["tempered" in stage for stage in stages] == [False, True, True]
     truth = {(e.round, e.key, e.position): e.label for e in home.bought().entries()}
@@ -223,12 +223,12 @@ def test_stages_tell_the_same_model_tempered(run_quickly: Runner, run_pixels: Ru
 
 
 def _confidence(told: dict[str, Any]) -> list[float]:
-    """Of each position counted."""
+    """Return the confidence of each counted sample."""
     bins = told["reliability"]
     return [c for n, c in zip(bins["count"], bins["confidence"], strict=True) if n for _ in range(n)]
 
 
-def test_void_and_what_was_never_answered_tell_no_temperature(run_quickly: Runner) -> None:
+def test_void_and_unanswered_samples_are_not_used_for_the_temperature(run_quickly: Runner) -> None:
     home = run_quickly(method="random")
     whole = fitted(home, 2)
     assert whole is not None
@@ -259,11 +259,11 @@ def test_records_have_seconds_and_memory(run_quickly: Runner) -> None:
     assert all(line["seconds"] >= 0 for line in epochs)
     assert sum(line["seconds"] for line in epochs) <= home.stages()[-1]["seconds"] + 0.01
     assert all(stage["memory"] > 2**22 for stage in home.stages())
-    assert not any("tempered" in stage for stage in home.stages())  # it would need snapshots
+    assert not any("tempered" in stage for stage in home.stages())  # needs snapshots
 
 
-def test_a_snapshot_that_was_lost_is_not_made_of_a_later_model(tmp_path: Path) -> None:
-    """Once a round was answered, the model that asked is gone."""
+def test_a_lost_snapshot_is_not_recreated_from_a_later_model(tmp_path: Path) -> None:
+    """After a round is labelled, the model before it no longer exists."""
     config = quick()
     parts, plan = assemble(config, RunDir(tmp_path / "run"))
     fabric = make_fabric("cpu")
@@ -276,7 +276,7 @@ def test_a_snapshot_that_was_lost_is_not_made_of_a_later_model(tmp_path: Path) -
     assert [one.round for one in snapshots.read(home.folder)] == [2, 0]
 
 
-def test_pictures_are_small_and_whole(tmp_path: Path) -> None:
+def test_thumbnails(tmp_path: Path) -> None:
     home = RunDir(tmp_path)
     generator = torch.Generator().manual_seed(0)
 
@@ -292,7 +292,7 @@ def test_pictures_are_small_and_whole(tmp_path: Path) -> None:
         assert shown.size == (30, 20)
     before = path.read_bytes()
     keep_pictures(home, drawn(1, 20, 30), [0])
-    assert path.read_bytes() == before  # one that is there is left
+    assert path.read_bytes() == before  # an existing one is not replaced
     keep_pictures(home, drawn(3, 400, 200), [1])
     path = snapshots.picture(tmp_path, 1)
     assert path is not None
@@ -300,7 +300,7 @@ def test_pictures_are_small_and_whole(tmp_path: Path) -> None:
     with Image.open(path) as shown:
         assert (shown.size, shown.format) == ((80, 160), "JPEG")
     assert path.stat().st_size < 20_000
-    # What cannot be shown, or is gone, is left out.
+    # Images that cannot be shown or are missing are skipped.
     keep_pictures(RunDir(tmp_path / "other"), drawn(2, 20, 30), [0])
     gone = replace(drawn(3, 20, 30), files=(tmp_path / "gone.png",) * 2)
     keep_pictures(RunDir(tmp_path / "other"), gone, [0])
@@ -309,7 +309,7 @@ def test_pictures_are_small_and_whole(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("make", [quick, quick_pixels])
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch's own, when it compiles
+@pytest.mark.filterwarnings("ignore:The .grad attribute")  # from torch.compile
 def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:
     config = make("engine.device=cuda", "engine.precision=32-true")
     parts, plan = assemble(config, RunDir(tmp_path / "run"))

@@ -1,4 +1,4 @@
-"""A budget of people's time: how many questions it comes to, and what a run does when it is spent."""
+"""Time budgets: number of questions, and behaviour of a run when the time is spent."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -24,18 +24,18 @@ from ducats.parts import check, describe
 from ducats.run import run
 from ducats.rundir import RunDir
 
-# ---- by hand
+# ---- arithmetic
 
 
 @pytest.mark.parametrize(
     ("budget", "seconds"), [("30min", 1800), ("1.5h", 5400), (" 2 min ", 120), ("0.5h", 1800)]
 )
-def test_times(budget: str, seconds: float) -> None:
+def test_time_budgets(budget: str, seconds: float) -> None:
     assert time_of(budget) == PeopleTime(seconds, 5.0)
 
 
 @pytest.mark.parametrize("budget", [65, "65", "5%", "40/image", "30", "30m", "min", "-3min", "30 s"])
-def test_what_is_no_time(budget: int | str) -> None:
+def test_other_budgets_are_not_times(budget: int | str) -> None:
     assert time_of(budget) is None
 
 
@@ -43,12 +43,12 @@ def test_what_is_no_time(budget: int | str) -> None:
     ("known", "answers", "timed", "rounds", "questions"),
     [
         (None, 0, 0, 5, 12),  # 300 s at 5 s, in 5 rounds
-        (None, 12, 0, 4, 12),  # nobody's are known: 12 at 5 s are 60 of them
-        (36.0, 12, 12, 4, 22),  # 3 s each: 264 s left, 66 in a round
-        (240.0, 12, 12, 4, 1),  # 20 s each: 60 s left are 15 in a round, and one is asked at the least
+        (None, 12, 0, 4, 12),  # none measured: 12 at 5 s are 60 s
+        (36.0, 12, 12, 4, 22),  # 3 s each: 264 s left, 66 s per round
+        (240.0, 12, 12, 4, 1),  # 20 s each: 60 s left, 15 s per round, but at least one question
         (240.0, 12, 12, 1, 3),
-        (36.0, 15, 12, 1, 83),  # 12 known at 3 s, 3 not known at 5 s: 249 s left at 3 s
-        (281.0, 14, 14, 1, 0),  # 19 s are less than one answer takes
+        (36.0, 15, 12, 1, 83),  # 12 measured at 3 s, 3 assumed at 5 s: 249 s left at 3 s
+        (281.0, 14, 14, 1, 0),  # 19 s are shorter than one answer
         (300.0, 15, 15, 3, 0),
         (310.0, 15, 15, 3, 0),  # overdrawn
     ],
@@ -59,7 +59,7 @@ def test_questions_that_time_allows(
     assert PeopleTime(300).questions(known, answers, timed, rounds) == questions
 
 
-def test_the_last_bits_do_not_cost_a_question() -> None:
+def test_rounding_errors_do_not_cost_a_question() -> None:
     assert PeopleTime(0.3, answer=0.1).questions(None, 0, 0, 1) == 3
     assert PeopleTime(0.3, answer=0.1).questions(None, 2, 0, 1) == 1
 
@@ -67,31 +67,31 @@ def test_the_last_bits_do_not_cost_a_question() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("ask.budget=30min", "ask.growth=2"), "ask.growth=2 does not go with ask.budget=30min"),
-        (("ask.budget=1min", "ask.seconds=61"), "less than one answer takes"),
-        (("ask.budget=30 sec",), r"nor a time \(30min, 1.5h\)"),
+        (("ask.budget=30min", "ask.growth=2"), "ask.growth=2 does not work with the time budget"),
+        (("ask.budget=1min", "ask.seconds=61"), "shorter than one answer"),
+        (("ask.budget=30 sec",), r"or a time \(30min, 1.5h\)"),
     ],
 )
-def test_times_that_cannot_be(tmp_path: Path, settings: Sequence[str], words: str) -> None:
+def test_invalid_time_budgets(tmp_path: Path, settings: Sequence[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
         assemble(quick(*settings), RunDir(tmp_path))
 
 
-def test_a_plan_has_one_kind_of_budget(tmp_path: Path) -> None:
+def test_a_plan_has_only_one_budget(tmp_path: Path) -> None:
     parts, plan = assemble(quick("ask.budget=1min"), RunDir(tmp_path))
     assert plan.time == PeopleTime(60, 5.0)
     with pytest.raises(UserError, match="drop one of them"):
         check(parts, replace(plan, budget=(1, 1)))
 
 
-def test_runs_from_before_keep_their_names() -> None:
+def test_default_seconds_are_not_part_of_the_identity() -> None:
     plain, other = quick(), quick("ask.seconds=7")
     assert "seconds" not in plain.identity()["ask"]
     assert other.identity()["ask"]["seconds"] == 7
     assert plain.digest() != other.digest()
 
 
-def test_plans_from_before_keep_what_they_are(tmp_path: Path) -> None:
+def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: Path) -> None:
     parts, plan = assemble(quick(), RunDir(tmp_path))
     assert not {"time", "together"} & set(describe(parts, plan)["plan"])
     timed = replace(plan, budget=(), time=PeopleTime(60.0), together="target")
@@ -104,36 +104,36 @@ def test_plans_from_before_keep_what_they_are(tmp_path: Path) -> None:
     [
         (
             ("ask.budget=1min",),
-            "labels are asked for until 1 min of people are spent, in 2 rounds",
+            "the budget is 1 min of annotation for labels",
         ),
         (("ask.budget=1min",), "about 6 in the first, at 5 s each (ask.seconds)"),
         (("ask.budget=1h",), "enough for about 720 labels, but the pool has 80 images"),
-        (("ask.budget=1min", "oracle.name=people"), "asks no more when 1 min of people are spent"),
+        (("ask.budget=1min", "oracle.name=people"), "stops querying after 1 min of annotation"),
     ],
 )
-def test_the_doctor_says_what_a_time_comes_to(settings: Sequence[str], words: str) -> None:
+def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) -> None:
     said = " ".join(finding.what for finding in examine(quick(*settings)))
     assert words in said
 
 
-# ---- runs that the truth answers
+# ---- runs with ground truth
 
 
 def answers_at(seconds: float, home: RunDir) -> list[float]:
-    """What the answers of each round cost in all."""
+    """Return the total seconds of the answers of each round."""
     ledger = home.bought()
     return [(ledger.units(n + 1) - ledger.units(n)) * seconds for n in range(ledger.rounds)]
 
 
-def test_a_simulation_spends_what_the_time_allows_and_no_more(run_quickly: Runner) -> None:
-    home = run_quickly("ask.budget=1.1min")  # 66 s: 6.6 and, of what is left, 7.2 answers of 5 s
+def test_a_simulation_does_not_exceed_the_time(run_quickly: Runner) -> None:
+    home = run_quickly("ask.budget=1.1min")  # 66 s: 6.6 answers of 5 s, then 7.2 in the remaining time
     assert [r["labels"] for r in home.stages()] == [0, 6, 13]
     assert sum(answers_at(5.0, home)) == 65
     assert home.bought().seconds() is None
     assert "people_seconds" not in home.stages()[-1]
 
 
-def test_when_the_time_is_spent_the_run_goes_on_without_labels(
+def test_when_the_time_is_spent_the_run_continues_without_labels(
     run_quickly: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     home = run_quickly("ask={budget: 1.1min, seconds: 50, after: [1, 2, 3]}")
@@ -141,7 +141,7 @@ def test_when_the_time_is_spent_the_run_goes_on_without_labels(
     assert (home.bought().rounds, home.finished) == (3, True)
     asked = [home.request(number) for number in (1, 2, 3)]
     assert [len(request) for request in asked if request is not None] == [1, 0, 0]
-    # Whatever reads the ledger takes rounds without labels as they are.
+    # All commands that read the ledger accept rounds without labels.
     out = ("--out", str(tmp_path / "report"))
     for command in (["labels", "run"], ["report", "run", *out], ["table", "run"]):
         with pytest.raises(SystemExit) as end:
@@ -150,7 +150,7 @@ def test_when_the_time_is_spent_the_run_goes_on_without_labels(
         capsys.readouterr()
 
 
-def test_more_time_than_the_pool_has_images(run_quickly: Runner) -> None:
+def test_time_for_more_labels_than_the_pool_has(run_quickly: Runner) -> None:
     home = run_quickly("ask.budget=1h")
     assert [r["labels"] for r in home.stages()] == [0, 80, 80]
     assert home.finished
@@ -165,7 +165,7 @@ def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
 # ---- pixels
 
 
-def test_time_is_dealt_over_the_images_in_units(run_pixels: Runner) -> None:
+def test_units_are_distributed_over_the_images_round_robin(run_pixels: Runner) -> None:
     home = run_pixels("ask={budget: 1min, after: [1, 2]}", "task.unit=region")
     asked = [home.request(number) for number in (1, 2)]
     units = []
@@ -173,7 +173,7 @@ def test_time_is_dealt_over_the_images_in_units(run_pixels: Runner) -> None:
         assert request is not None
         units.append([sum(len(b.unit) for b in request.blocks() if b.image == i) for i in range(5)])
         assert all(1 <= size <= 9 for block in request.blocks() for size in block.unit.tolist())
-    assert units == [[2, 1, 1, 1, 1], [1, 2, 1, 1, 1]]  # 12 answers of 5 s, in turn
+    assert units == [[2, 1, 1, 1, 1], [1, 2, 1, 1, 1]]  # 12 answers of 5 s, round-robin
     assert (home.bought().units(), answers_at(5.0, home)) == (12, [30.0, 30.0])
 
 
@@ -199,11 +199,11 @@ def test_pixels_when_the_time_is_spent(
     assert end.value.code == 0, capsys.readouterr().err
 
 
-# ---- people's own seconds
+# ---- measured seconds
 
 
 class Timed:
-    """Answers truly, takes its time, and leaves at some point."""
+    """Oracle with true labels and measured seconds that stops after some answers."""
 
     def __init__(self, seconds: float, leaves_after: int | None = None) -> None:
         self.truth, self.seconds, self.left = Truth(toy().truth), seconds, leaves_after
@@ -214,7 +214,7 @@ class Timed:
         return labels
 
     def seconds_of(self, request: Request) -> Tensor:
-        """The one at which it left took a second."""
+        """Return the seconds per unit; the first unanswered one took a second."""
         taken = torch.full((request.units,), self.seconds)
         if self.left is not None:
             taken[self.left :] = 0.0
@@ -230,36 +230,36 @@ def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunDir:
     return run(replace(parts, oracle=oracle), plan, folder, fabric=fabric)
 
 
-def test_later_rounds_go_by_the_pace_of_the_first(tmp_path: Path) -> None:
+def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
     home = with_oracle(tmp_path / "run", Timed(4.0), "ask.budget=1min")
-    # 6 at 5 s are planned and take 24 s; the 36 s that are left are 9 at 4 s.
+    # 6 at 5 s are planned and take 24 s; the remaining 36 s are 9 at 4 s.
     assert [r["labels"] for r in home.stages()] == [0, 6, 15]
     assert [r.get("people_seconds") for r in home.stages()] == [None, 24.0, 60.0]
     assert home.bought().seconds() == 60.0
 
 
-def test_what_was_not_answered_is_not_bought(tmp_path: Path) -> None:
+def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
     home = with_oracle(tmp_path / "run", Timed(19.0, leaves_after=3), "ask.budget=1min")
     first = home.request(1)
     assert first is not None
     assert len(first) == 6
     assert [entry.key for entry in home.bought().entries()] == [toy().pool.keys[i] for i in first.image[:3]]
-    # 57 s for answers and 1 s for none: the 2 s that are left are less than one answer takes.
+    # 57 s for answers and 1 s without an answer: the remaining 2 s are shorter than one answer.
     assert home.bought().seconds() == 58.0
     assert [r["labels"] for r in home.stages()] == [0, 3, 3]
     assert home.stages()[-1]["people_seconds"] == 58.0
 
 
-def test_with_a_count_every_question_needs_an_answer(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match=f"the oracle answered {UNLABELLED} in round 1"):
+def test_with_a_label_budget_every_question_needs_an_answer(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=f"the oracle returned {UNLABELLED} in round 1"):
         with_oracle(tmp_path / "run", Timed(1.0, leaves_after=3))
     assert not (tmp_path / "run" / "labels").exists()
 
 
-# ---- people at a desk
+# ---- annotators
 
 
-def test_people_are_not_troubled_when_their_time_is_spent(run_quickly: Runner, tmp_path: Path) -> None:
+def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path) -> None:
     settings = ("oracle.name=people", "ask.budget=1min")
     with pytest.raises(AwaitingLabels, match="round 1 waits for 6 labels"):
         run_quickly(*settings)
@@ -275,7 +275,7 @@ def test_people_are_not_troubled_when_their_time_is_spent(run_quickly: Runner, t
     assert desk.rounds() == [1]
 
 
-def test_regions_that_were_answered_in_time_are_bought_whole(run_pixels: Runner, tmp_path: Path) -> None:
+def test_regions_answered_in_time_are_recorded_completely(run_pixels: Runner, tmp_path: Path) -> None:
     settings = ("oracle.name=people", "task.unit=region", "ask={budget: 1min, after: [1, 2]}")
     with pytest.raises(AwaitingLabels):
         run_pixels(*settings)

@@ -1,4 +1,4 @@
-"""What the README says is true."""
+"""Check the examples, links and commands of the README and the docs."""
 
 import re
 from pathlib import Path
@@ -23,13 +23,13 @@ def test_the_python_example_runs_in_under_twenty_lines(
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
+def test_links_exist(page: Path) -> None:
     for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text(encoding="utf-8")):
         if not link.startswith("http"):
             assert (page.parent / link).exists(), f"{page.name}: {link}"
 
 
-def test_configs_and_commands_that_pages_name_exist() -> None:
+def test_configs_and_commands_in_pages_exist() -> None:
     from ducats.cli import app
     from ducats.config import find
 

@@ -9,25 +9,25 @@ from ducats.room import free_disk_gb, free_memory_gb, most_memory
 GB = 2**30
 
 
-def test_what_this_machine_has_left(tmp_path: Path) -> None:
+def test_free_disk_and_memory(tmp_path: Path) -> None:
     assert free_disk_gb(tmp_path / "not/there") > 0
     free = free_memory_gb()
     assert free is None or 0 < free <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / GB
 
 
-def test_the_most_memory_of_this_process() -> None:
+def test_peak_memory_of_this_process() -> None:
     most = most_memory()  # Python alone takes some megabytes
     assert most is None or 2**22 < most <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
-def test_the_most_memory_is_read_from_the_system(system: Path) -> None:
+def test_peak_memory_from_proc(system: Path) -> None:
     (system / "proc/self/status").write_text("Name:\tpython\nVmPeak:\t 99 kB\nVmHWM:\t    3 kB\n")
     assert most_memory() == 3072
 
 
 @pytest.fixture
 def system(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A system of 64 GB, whose files a test may add to."""
+    """A system with 64 GB of free memory; tests may add files to it."""
     monkeypatch.setattr(room_module, "_PROC", tmp_path / "proc")
     monkeypatch.setattr(room_module, "_GROUPS", tmp_path / "groups")
     (tmp_path / "proc/self").mkdir(parents=True)
@@ -42,19 +42,19 @@ def group(folder: Path, limit: str, used: int, cached: int) -> None:
     (folder / "memory.stat").write_text(f"anon 1\ninactive_file {cached}\n")
 
 
-def test_without_a_group_it_is_the_machines(system: Path) -> None:
+def test_free_memory_without_a_cgroup(system: Path) -> None:
     assert free_memory_gb() == 64
 
 
-def test_a_jobs_limit_counts_wherever_it_stands_above_the_process(system: Path) -> None:
+def test_limits_of_ancestor_cgroups_count(system: Path) -> None:
     (system / "proc/self/cgroup").write_text("0::/jobs/7/step\n")
     group(system / "groups/jobs/7/step", "max", GB, 0)
     group(system / "groups/jobs/7", str(8 * GB), 5 * GB, 2 * GB)
     group(system / "groups/jobs", str(100 * GB), 5 * GB, 0)
-    assert free_memory_gb() == 5  # 8, less the 3 that the system cannot let go
+    assert free_memory_gb() == 5  # 8, less the 3 that are not reclaimable
 
 
-def test_a_container_that_sees_the_hosts_path(system: Path) -> None:
+def test_a_container_with_the_path_of_the_host(system: Path) -> None:
     (system / "proc/self/cgroup").write_text("5:cpu:/\n4:memory:/docker/abc\n")
     root = system / "groups/memory"
     root.mkdir(parents=True)
@@ -64,13 +64,13 @@ def test_a_container_that_sees_the_hosts_path(system: Path) -> None:
     assert free_memory_gb() == 3
 
 
-def test_a_group_that_is_full_leaves_nothing(system: Path) -> None:
+def test_a_full_cgroup(system: Path) -> None:
     (system / "proc/self/cgroup").write_text("0::/\n")
     group(system / "groups", str(GB), 2 * GB, 0)
     assert free_memory_gb() == 0
 
 
-def test_a_system_that_says_nothing(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_memory(system: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (system / "proc/meminfo").unlink()
     monkeypatch.delattr(os, "sysconf")
     assert free_memory_gb() is None

@@ -1,4 +1,4 @@
-"""Whole runs that buy pixels, on tiny drawn streets and on files: what is bought, and what is said of it."""
+"""Whole segmentation runs on tiny synthetic streets and on files: selection, ledger and metrics."""
 
 import csv
 import math
@@ -38,12 +38,12 @@ EACH = 13  # 5 % of 512 pixels are 25.6: 26 in two rounds
 
 
 def tiny_streets() -> Shift:
-    """The problem that ``run_pixels`` runs on."""
+    """Return the data that ``run_pixels`` uses."""
     return streets(source=6, pool=POOL, test=3, height=HEIGHT, width=WIDTH)
 
 
 def outcome(home: RunDir) -> dict[str, Any]:
-    """All that must be the same when a run is the same."""
+    """Return everything that must be equal in equal runs."""
     lines = records.read(home.metrics)
     return {
         "records": [{k: v for k, v in r.items() if k not in ("seconds", "memory")} for r in lines],
@@ -59,7 +59,7 @@ def asked_in(home: RunDir, number: int) -> Request:
 
 
 def clicks_of(position: Tensor, label: Tensor, unit: Tensor, width: int) -> int:
-    """Connected pieces of one label within each unit, by painting each unit by itself."""
+    """Count the connected components of each label within each unit, one unit at a time."""
     found, start = 0, 0
     for size in unit.tolist():
         where, what = position[start : start + size].numpy(), label[start : start + size].numpy()
@@ -72,7 +72,7 @@ def clicks_of(position: Tensor, label: Tensor, unit: Tensor, width: int) -> int:
 
 
 def check_ledger(home: RunDir, truth: Any, void: Any, *, original: bool = False) -> None:
-    """Nothing twice, nothing void beforehand, every label the true one, counts and clicks as in the files."""
+    """Check the ledger: no duplicates, no known void, true labels, counts and clicks as recorded."""
     ledger = home.bought()
     assert ledger.sizes is not None
     total = clicks = 0
@@ -85,8 +85,8 @@ def check_ledger(home: RunDir, truth: Any, void: Any, *, original: bool = False)
             true = original_map(truth, image) if original else truth[image]
             assert true.shape == (height, width)
             addresses = {(image, place) for place in position.tolist()}
-            assert len(addresses) == len(position)  # none twice in a round
-            assert not addresses & seen  # nor in another
+            assert len(addresses) == len(position)  # no duplicates in a round
+            assert not addresses & seen  # nor across rounds
             seen |= addresses
             if void is not None:
                 beforehand = original_map(void, image) if original else void[image]
@@ -113,7 +113,7 @@ FIELDS = {
 
 
 def check_stages(home: RunDir, pixels: int, images: int = 3) -> None:
-    """Every field, and the confusion matrix beside it says the same."""
+    """Check every field, and its agreement with the confusion matrix."""
     assert [(r["stage"], r["epoch"]) for r in home.stages()] == [(0, 1), (1, 2), (2, 4)]
     assert (home.stages()[0]["labels"], home.stages()[0]["clicks"]) == (0, 0)
     for record in home.stages():
@@ -137,7 +137,7 @@ def confusion(home: RunDir, epoch: int) -> tuple[Any, list[str]]:
     return np.array([row[1:] for row in rows], np.int64), head[1:]
 
 
-# ---- what is bought
+# ---- selection
 
 
 @pytest.mark.parametrize(
@@ -148,7 +148,7 @@ def confusion(home: RunDir, epoch: int) -> tuple[Any, list[str]]:
         *(("region", query) for query in ("random", "margin", "duc", "ripu")),
     ],
 )
-def test_pixels_and_regions_spend_the_budget_to_the_pixel(run_pixels: Runner, unit: str, query: str) -> None:
+def test_pixels_and_regions_spend_the_budget_exactly(run_pixels: Runner, unit: str, query: str) -> None:
     home, shift = run_pixels(f"task.unit={unit}", f"query={{name: {query}}}"), tiny_streets()
     check_ledger(home, shift.truth, shift.pool.void)
     ledger = home.bought()
@@ -170,7 +170,7 @@ def test_pixels_and_regions_spend_the_budget_to_the_pixel(run_pixels: Runner, un
 
 
 @pytest.mark.parametrize("query", ["random", "entropy", "duc", "ripu"])
-def test_superpixels_spend_the_budget_to_the_pixel(run_pixels: Runner, query: str) -> None:
+def test_superpixels_spend_the_budget_exactly(run_pixels: Runner, query: str) -> None:
     pytest.importorskip("skimage")
     home = run_pixels("task={unit: superpixel, superpixels: 60}", f"query={{name: {query}}}")
     shift = tiny_streets()
@@ -185,7 +185,7 @@ def test_superpixels_spend_the_budget_to_the_pixel(run_pixels: Runner, query: st
 
 
 @pytest.mark.parametrize("query", ["random", "entropy", "margin", "duc", "spread", "ripu"])
-def test_images_are_bought_whole(run_pixels: Runner, query: str) -> None:
+def test_whole_images(run_pixels: Runner, query: str) -> None:
     home = run_pixels("task.unit=image", "ask.budget=60%", f"query={{name: {query}}}")
     shift = tiny_streets()
     check_ledger(home, shift.truth, shift.pool.void)
@@ -198,7 +198,7 @@ def test_images_are_bought_whole(run_pixels: Runner, query: str) -> None:
     assert len(unit) == 2  # one unit each
 
 
-def test_the_whole_target_can_be_bought_at_once(run_pixels: Runner) -> None:
+def test_the_whole_target_can_be_labelled_at_once(run_pixels: Runner) -> None:
     home = run_pixels("ask={budget: 100%, rounds: 1, after: [0]}", method="fully-supervised")
     shift = tiny_streets()
     assert shift.truth is not None
@@ -208,7 +208,7 @@ def test_the_whole_target_can_be_bought_at_once(run_pixels: Runner) -> None:
     assert torch.equal(maps[:], shift.truth[:])
 
 
-def test_a_count_for_each_image_and_one_for_all(run_pixels: Runner) -> None:
+def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
     each = run_pixels("ask.budget=7/image", folder="each").bought()
     assert each.counts(1).tolist() == [3, 4, 3, 4, 3]
     assert each.counts(2).tolist() == [7] * POOL
@@ -217,7 +217,7 @@ def test_a_count_for_each_image_and_one_for_all(run_pixels: Runner) -> None:
     assert sorted(every.counts().tolist()) == [4, 4, 5, 5, 5]
 
 
-def test_what_is_void_costs_only_if_it_is_not_known_beforehand(run_pixels: Runner) -> None:
+def test_void_costs_budget_only_if_unknown(run_pixels: Runner) -> None:
     shift = tiny_streets()
     blind = replace(shift, pool=replace(shift.pool, void=None))
     home = run_pixels("ask.budget=90%", "query={name: random}", shift=blind)
@@ -225,31 +225,31 @@ def test_what_is_void_costs_only_if_it_is_not_known_beforehand(run_pixels: Runne
     labels = [entry.label for entry in home.bought().entries()]
     assert len(labels) == round(0.9 * HEIGHT * WIDTH) * POOL
     assert VOID in labels
-    # Known beforehand: what can be asked is less than the budget, and all of it is bought.
+    # Known void: fewer pixels can be selected than the budget allows, and all of them are labelled.
     home = run_pixels("ask.budget=90%", "query={name: random}", folder="known")
     assert shift.pool.void is not None
     assert len(home.bought()) == int((shift.pool.void[:] == 0).sum()) < len(labels)
     assert VOID not in [entry.label for entry in home.bought().entries()]
 
 
-# ---- the same run, and another
+# ---- reproducibility
 
 
-def test_the_seed_fixes_the_run(run_pixels: Runner) -> None:
+def test_same_seed_same_run(run_pixels: Runner) -> None:
     one, two, other = (run_pixels(f"seed={seed}", folder=f) for seed, f in ((1, "a"), (1, "b"), (2, "c")))
     assert outcome(one) == outcome(two)
     assert outcome(one)["ledger"] != outcome(other)["ledger"]
 
 
-def test_labels_that_nobody_bought_change_nothing(run_pixels: Runner) -> None:
+def test_unlabelled_ground_truth_changes_nothing(run_pixels: Runner) -> None:
     clean = tiny_streets()
     assert clean.truth is not None
     first = run_pixels(folder="clean")
     maps = TargetMaps(first.bought(), (HEIGHT, WIDTH))[:]
-    wrong = ((clean.truth[:] + 3) % 10).to(torch.int8)  # also where it is void
+    wrong = ((clean.truth[:] + 3) % 10).to(torch.int8)  # also where the label is void
     elsewhere = torch.where(maps == UNLABELLED, wrong, clean.truth[:])
     assert outcome(run_pixels(folder="b", shift=replace(clean, truth=elsewhere))) == outcome(first)
-    # At the bought pixels the poison is real: all is the same until they are bought, and then it is not.
+    # Poisoned labels of selected pixels: everything is equal until they are acquired, and differs afterwards.
     bought = torch.where(maps == UNLABELLED, clean.truth[:], wrong)
     other, was = outcome(run_pixels(folder="c", shift=replace(clean, truth=bought))), outcome(first)
     assert other["records"][:2] == was["records"][:2]
@@ -258,7 +258,7 @@ def test_labels_that_nobody_bought_change_nothing(run_pixels: Runner) -> None:
     assert other["model"] != was["model"]
 
 
-def test_test_labels_choose_nothing(run_pixels: Runner) -> None:
+def test_test_labels_do_not_affect_training_or_selection(run_pixels: Runner) -> None:
     clean = tiny_streets()
     assert clean.test is not None
     poisoned = replace(
@@ -269,16 +269,16 @@ def test_test_labels_choose_nothing(run_pixels: Runner) -> None:
     assert one["records"] != two["records"]
 
 
-def test_another_grid_in_the_same_folder_is_refused(run_pixels: Runner) -> None:
+def test_another_unit_in_the_same_folder_is_refused(run_pixels: Runner) -> None:
     run_pixels()
     with pytest.raises(UserError, match=r"another config \(task.unit: 'pixel' -> 'region'\)"):
         run_pixels("task.unit=region")
 
 
-# ---- what is measured
+# ---- evaluation
 
 
-def test_classes_can_be_left_out_of_a_second_mean(run_pixels: Runner) -> None:
+def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
     home = run_pixels("evaluation.star_without=[road, sky]")
     for record in home.stages():
         names = confusion(home, record["epoch"])[1]
@@ -292,7 +292,7 @@ def test_classes_can_be_left_out_of_a_second_mean(run_pixels: Runner) -> None:
         run_pixels("evaluation.star_without=[moon]", folder="b")
 
 
-def test_what_was_bought_is_not_measured(run_pixels: Runner) -> None:
+def test_labelled_pixels_are_not_evaluated(run_pixels: Runner) -> None:
     shift = tiny_streets()
     assert shift.truth is not None
     home = run_pixels("evaluation.resolution=network", shift=replace(shift, test=None))
@@ -305,7 +305,7 @@ def test_what_was_bought_is_not_measured(run_pixels: Runner) -> None:
     assert {r["resolution"] for r in home.stages()} == {"16x32 (network)"}
 
 
-def test_all_target_pixels_can_be_measured(run_pixels: Runner) -> None:
+def test_all_target_pixels_can_be_evaluated(run_pixels: Runner) -> None:
     shift = tiny_streets()
     assert shift.truth is not None
     home = run_pixels("evaluation.images=target")
@@ -313,7 +313,7 @@ def test_all_target_pixels_can_be_measured(run_pixels: Runner) -> None:
     assert [(r["measured_on"], r["pixels"]) for r in home.stages()] == [("target", counted)] * 3
 
 
-def test_a_held_out_share_is_never_asked(run_pixels: Runner) -> None:
+def test_held_out_images_are_never_selected(run_pixels: Runner) -> None:
     shift = tiny_streets()
     settings = ("evaluation.images=held_out", "evaluation.share=0.4")
     home = run_pixels(*settings, shift=replace(shift, test=None))
@@ -325,24 +325,24 @@ def test_a_held_out_share_is_never_asked(run_pixels: Runner) -> None:
         assert entry.label == int(shift.truth[place[entry.key]].flatten()[entry.position])
 
 
-def test_nothing_is_measured_once_everything_was_bought(run_pixels: Runner) -> None:
+def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_pixels: Runner) -> None:
     home = run_pixels("ask.budget=100%", "query={name: random}", shift=replace(tiny_streets(), test=None))
     assert home.finished
     assert home.stages()[-1]["pixels"] == 0
     assert "mean_iou" not in home.stages()[-1]
 
 
-def test_measuring_in_between_changes_nothing(run_pixels: Runner) -> None:
+def test_extra_evaluations_change_nothing(run_pixels: Runner) -> None:
     often, seldom = outcome(run_pixels("evaluation.every=1", folder="a")), outcome(run_pixels(folder="b"))
     assert (often["model"], often["ledger"]) == (seldom["model"], seldom["ledger"])
     assert [r["epoch"] for r in often["records"] if r["kind"] == "check"] == [3]
 
 
-# ---- people
+# ---- annotators
 
 
 @pytest.mark.parametrize("unit", ["pixel", "region"])
-def test_people_answer_between_two_calls(run_pixels: Runner, tmp_path: Path, unit: str) -> None:
+def test_annotators_answer_between_two_calls(run_pixels: Runner, tmp_path: Path, unit: str) -> None:
     shift = tiny_streets()
     assert shift.truth is not None
     blind, place = replace(shift, truth=None), {key: n for n, key in enumerate(shift.pool.keys)}
@@ -359,7 +359,7 @@ def test_people_answer_between_two_calls(run_pixels: Runner, tmp_path: Path, uni
             true = shift.truth[place[row["key"]]].numpy()
             mask = np.array(Image.open(folder / row["mask"]))
             assert (mask > 0).sum() == int(row["pixels"])
-            # 254 is "not yet": whatever was not asked need not be answered.
+            # 254 is "not yet": only selected pixels need an answer.
             path = folder / row["answer"]
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(np.where(mask > 0, true, 254).astype(np.uint8)).save(path)
@@ -367,14 +367,14 @@ def test_people_answer_between_two_calls(run_pixels: Runner, tmp_path: Path, uni
     assert outcome(with_people) == outcome(run_pixels(f"task.unit={unit}", folder="truth"))
 
 
-# ---- files of several sizes, bought at their own resolution
+# ---- files of several sizes, labelled at their original resolution
 
 SIZES = [(20, 36), (24, 30), (20, 36)]
 CLASSES = "0 road\n1 kerb\n2 sky\n255 void\n"
 
 
 def write_tree(root: Path) -> None:
-    """Source, target and test folders with images of two sizes: bands of classes, and a void corner."""
+    """Write source, target and test folders with images of two sizes: bands of classes and a void corner."""
     luck = np.random.default_rng(0)
     for name, count in (("source", 4), ("target", 3), ("test", 3)):
         for number in range(count):
@@ -410,7 +410,7 @@ ORIGINAL = ("task.resolution=original", "train.lr=0.05")
 @pytest.mark.parametrize("fill", ["cell", "nearest"])
 @pytest.mark.parametrize("unit", ["pixel", "region"])
 @pytest.mark.parametrize("measured", ["network", "original"])
-def test_pixels_are_bought_and_counted_at_their_own_resolution(
+def test_pixels_are_labelled_and_counted_at_original_resolution(
     run_pixels: Runner, files: Path, fill: str, unit: str, measured: str
 ) -> None:
     shift = tree(files)
@@ -437,21 +437,21 @@ def test_pixels_are_bought_and_counted_at_their_own_resolution(
     assert {r["resolution"] for r in home.stages()} == {at[measured]}
 
 
-def test_how_original_labels_reach_the_network_matters(run_pixels: Runner, files: Path) -> None:
+def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
     ends = []
     for fill in ("cell", "nearest"):
         home = run_pixels(*ORIGINAL, f"task.fill={fill}", shift=tree(files), folder=fill)
-        # All labels that are bought are trained on with `cell`, as far as they are in cells of their own.
+        # With `cell`, all labels are trained on, except those that share a cell.
         maps = TargetMaps(home.bought(), (12, 20), fill=fill)[:]
         ends.append((home.model(), int((maps >= 0).sum()), [e[:3] for e in home.bought().entries()]))
     (cell, some, picks), (nearest, fewer, others) = ends
     assert some > fewer > 0
     first = [e for e in picks if e[0] == 1]
-    assert first == [e for e in others if e[0] == 1]  # chosen before there was any label
+    assert first == [e for e in others if e[0] == 1]  # selected before the first label
     assert any(not torch.equal(cell[name], nearest[name]) for name in cell)
 
 
-def test_evidence_in_between_picks_otherwise(run_pixels: Runner, files: Path) -> None:
+def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) -> None:
     found = []
     for twice in ("true", "false"):
         home = run_pixels(*ORIGINAL, f"task.twice={twice}", shift=tree(files), folder=twice)
@@ -461,7 +461,7 @@ def test_evidence_in_between_picks_otherwise(run_pixels: Runner, files: Path) ->
     assert set(found[0]) != set(found[1])
 
 
-def test_void_pixels_are_asked_if_the_data_says_so(run_pixels: Runner, files: Path) -> None:
+def test_void_pixels_can_be_selected_if_configured(run_pixels: Runner, files: Path) -> None:
     shift = tree(files, void="asked")
     settings = (*ORIGINAL, "ask.budget=80%", "query={name: random}")
     home = run_pixels(*settings, shift=shift)
@@ -470,7 +470,7 @@ def test_void_pixels_are_asked_if_the_data_says_so(run_pixels: Runner, files: Pa
 
 
 @pytest.mark.parametrize("measured", ["network", "original"])
-def test_bought_original_pixels_are_not_measured(run_pixels: Runner, files: Path, measured: str) -> None:
+def test_labelled_original_pixels_are_not_evaluated(run_pixels: Runner, files: Path, measured: str) -> None:
     shift = replace(tree(files), test=None)
     assert shift.truth is not None
     home = run_pixels(*ORIGINAL, f"evaluation.resolution={measured}", shift=shift)
@@ -479,7 +479,7 @@ def test_bought_original_pixels_are_not_measured(run_pixels: Runner, files: Path
         every = sum(int((original_map(shift.truth, n) >= 0).sum()) for n in range(3))
         assert pixels == [every - home.bought().spent(number) for number in range(3)]
     else:
-        # A cell shows the pixel that a resize without interpolation takes, and counts until it is bought.
+        # A cell holds the pixel of a nearest-neighbour resize, and counts until that pixel is labelled.
         every = int((shift.truth[:] >= 0).sum())
         lost = [
             int((TargetMaps(home.bought(), (12, 20), number, fill="nearest")[:] >= 0).sum())
@@ -490,7 +490,7 @@ def test_bought_original_pixels_are_not_measured(run_pixels: Runner, files: Path
 
 
 @pytest.mark.parametrize("unit", ["region", "image"])
-def test_a_held_out_share_of_files(run_pixels: Runner, files: Path, unit: str) -> None:
+def test_held_out_files(run_pixels: Runner, files: Path, unit: str) -> None:
     shift = replace(tree(files), test=None)
     home = run_pixels(
         *ORIGINAL,
@@ -510,7 +510,7 @@ def test_a_held_out_share_of_files(run_pixels: Runner, files: Path, unit: str) -
     assert home.stages()[0]["pixels"] == int((original_map(shift.truth, held) >= 0).sum())
 
 
-def test_images_of_several_sizes_are_bought_whole(run_pixels: Runner, files: Path) -> None:
+def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
     shift = tree(files)
     settings = (*ORIGINAL, "task.unit=image", "ask.budget=2")
     home = run_pixels(*settings, shift=shift)
@@ -522,22 +522,22 @@ def test_images_of_several_sizes_are_bought_whole(run_pixels: Runner, files: Pat
     assert all(count in (0, whole) for count, whole in zip(counts, each, strict=True))
 
 
-# ---- what is refused
+# ---- refusals
 
 
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("task.unit=pixel", "query={name: ripu}"), r"a single pixel has none: task.unit=region"),
-        (("views.scoring={crop: center, size: 8}",), r"views.scoring must show whole images"),
-        (("views.test.flip=0.5",), r"views.test must show whole images.*evaluation.flip"),
-        (("model={name: small_cnn, knobs: {}}",), r"speaks of images, but the data has labels of pixels"),
-        (("ask.budget=600/image",), r"asks for 600 pixels of image 0, which has 512"),
-        (("ask.budget=0%",), r"buys no pixel"),
-        (("task={name: classification, unit: null}",), r"task.name is classification: begin with -c segment"),
+        (("task.unit=pixel", "query={name: ripu}"), r"undefined for single pixels"),
+        (("views.scoring={crop: center, size: 8}",), r"views.scoring must use whole images"),
+        (("views.test.flip=0.5",), r"views.test must use whole images.*evaluation.flip"),
+        (("model={name: small_cnn, knobs: {}}",), r"per-image logits, but the data has per-pixel labels"),
+        (("ask.budget=600/image",), r"600 pixels of image 0, which has 512"),
+        (("ask.budget=0%",), r"rounds without pixels"),
+        (("task={name: classification, unit: null}",), r"task.name is classification"),
     ],
 )
-def test_what_cannot_be_is_refused_before_training(
+def test_invalid_settings_are_refused_before_training(
     run_pixels: Runner, tmp_path: Path, settings: tuple[str, ...], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
@@ -545,19 +545,19 @@ def test_what_cannot_be_is_refused_before_training(
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
-def test_images_and_settings_for_pixels_do_not_mix(run_quickly: Runner) -> None:
-    with pytest.raises(UserError, match=r"has labels of images, but task\.name is segmentation"):
+def test_classification_data_with_segmentation_settings_is_refused(run_quickly: Runner) -> None:
+    with pytest.raises(UserError, match=r"task\.name is segmentation"):
         run_quickly("task={name: segmentation}")
 
 
-def test_an_oracle_that_answers_no_class_is_not_entered(tmp_path: Path) -> None:
+def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
     settled = quick_pixels()
     parts, plan = assemble(settled, RunDir(tmp_path / "r"))
 
     def wrong(request: Request) -> Tensor:
         return torch.full((len(request),), 10, dtype=torch.int8)
 
-    with pytest.raises(UserError, match=r"answered 10 in round 1, but a label is 0 to 9"):
+    with pytest.raises(UserError, match=r"returned 10 in round 1"):
         run(replace(parts, oracle=wrong), plan, tmp_path / "r", fabric=make_fabric("cpu"))
     assert not (tmp_path / "r" / "labels").exists()
 
@@ -576,7 +576,7 @@ def parts(**changes: Any) -> ducats.Parts:
 PLAN = ducats.Plan(epochs=2, ask_after=(1,), pixels="2%", batch_size=2, steps_per_epoch=2, scoring_batch=4)
 
 
-def test_the_api_needs_a_network_and_a_share(tmp_path: Path) -> None:
+def test_api_with_a_network_and_a_percentage(tmp_path: Path) -> None:
     home = ducats.adapt(parts(), PLAN, tmp_path / "r")
     shift = tiny_streets()
     assert [r["labels"] for r in home.stages()] == [0, 10 * POOL]
@@ -590,7 +590,7 @@ def test_the_api_needs_a_network_and_a_share(tmp_path: Path) -> None:
     assert {"source/nll", "labelled/nll", "unlabelled/u_dis", "unlabelled/u_data"} <= epoch["losses"].keys()
 
 
-def test_the_objective_sees_labels_void_and_unlabelled_as_they_are(tmp_path: Path) -> None:
+def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
     shift = tiny_streets()
     place = {image.numpy().tobytes(): n for n, image in enumerate(shift.pool.pixels[:])}
     seen: list[dict[int, Tensor]] = [{}]
@@ -621,7 +621,7 @@ def test_the_objective_sees_labels_void_and_unlabelled_as_they_are(tmp_path: Pat
             assert int((labels >= 0).sum()) == EACH * rounds
 
 
-def test_images_that_were_bought_whole_are_a_stream_of_their_own(tmp_path: Path) -> None:
+def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
     seen: list[tuple[bool, set[bool], set[bool]]] = []
 
     def spy(model: Any, batch: Batch) -> dict[str, Tensor]:
@@ -636,11 +636,11 @@ def test_images_that_were_bought_whole_are_a_stream_of_their_own(tmp_path: Path)
     task, plan = Task(unit=Unit("image")), replace(PLAN, pixels=None, budget=(2,))
     home = ducats.adapt(parts(objective=spy, task=task), plan, tmp_path / "r")
     assert (home.bought().counts() > 0).sum() == 2
-    # Before the question, nothing is known; after it, all of an image or nothing.
+    # Before the round no label is known; after it, all labels of an image or none.
     assert seen == [(False, set(), {False})] * 2 + [(True, {True}, {False})] * 2
 
 
-def test_a_plain_query_gets_what_the_model_has(tmp_path: Path) -> None:
+def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     seen: list[tuple[set[str], torch.Size, torch.Size]] = []
 
     def note(slate: ducats.Slate) -> Tensor:
@@ -660,7 +660,7 @@ def test_a_plain_query_gets_what_the_model_has(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("unit", ["pixel", "region", "superpixel"])
-def test_a_round_in_which_nothing_is_left_to_ask(tmp_path: Path, unit: Any) -> None:
+def test_a_round_with_nothing_left_to_select(tmp_path: Path, unit: Any) -> None:
     if unit == "superpixel":
         pytest.importorskip("skimage")
     shift = tiny_streets()
@@ -674,7 +674,7 @@ def test_a_round_in_which_nothing_is_left_to_ask(tmp_path: Path, unit: Any) -> N
     assert home.bought().counts(1).tolist() == home.bought().counts(2).tolist() == [16] * POOL
 
 
-def test_an_image_that_is_all_void_is_left_alone(tmp_path: Path) -> None:
+def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
     shift = tiny_streets()
     void = torch.zeros(POOL, HEIGHT, WIDTH, dtype=torch.uint8)
     void[2] = 1
@@ -686,20 +686,20 @@ def test_an_image_that_is_all_void_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "plan", "words"),
     [
-        ({}, {"pixels": None, "budget": (3,)}, r"say how many of each image, Plan\(pixels="),
-        ({}, {"pixels": "600/image"}, "asks for 600 pixels of image 0, which has 512"),
-        ({}, {"budget": (3,)}, r"buys \[50\] in the rounds, but budget is \[3\]: drop it"),
-        ({}, {"pixels": 1, "ask_after": (0, 1)}, "buys no pixel of any image in one of 2 rounds"),
-        ({"query": QUERIES["ripu"]}, {}, r"several pixels at once"),
-        ({"task": Task(unit=Unit("image"))}, {"pixels": None}, "1 questions but 0 budgets"),
+        ({}, {"pixels": None, "budget": (3,)}, r"set how many per image"),
+        ({}, {"pixels": "600/image"}, "600 pixels of image 0, which has 512"),
+        ({}, {"budget": (3,)}, r"but budget is \[3\]"),
+        ({}, {"pixels": 1, "ask_after": (0, 1)}, "at least one of 2 rounds without pixels"),
+        ({"query": QUERIES["ripu"]}, {}, "units of several pixels"),
+        ({"task": Task(unit=Unit("image"))}, {"pixels": None}, "1 rounds but 0 budgets"),
         ({"test": toy().test}, {}, "same classes"),
-        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 512, 10))}, {}, "speaks of images"),
-        ({"model": small_fcn(classes=9, channels=3, width=8)}, {}, "tells 9 classes apart"),
+        ({"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 512, 10))}, {}, "per-image logits"),
+        ({"model": small_fcn(classes=9, channels=3, width=8)}, {}, "outputs 9 classes"),
         ({"oracle": ducats.Truth(torch.zeros(4, 16, 32, dtype=torch.int8))}, {}, "4 labels for a pool of 5"),
         ({"task": Task(star_without=("moon",))}, {}, "star_without names 'moon'"),
     ],
 )
-def test_parts_that_do_not_fit_are_refused_before_training(
+def test_inconsistent_components_are_refused_before_training(
     tmp_path: Path, changes: dict[str, Any], plan: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
@@ -707,13 +707,13 @@ def test_parts_that_do_not_fit_are_refused_before_training(
     assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
 
-def test_a_query_of_pixels_is_refused_among_images_before_training(tmp_path: Path) -> None:
+def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
     shift = toy()
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
     mine = ducats.Parts(
         net, shift.source, shift.pool, ducats.Truth(shift.truth), query=QUERIES["ripu_points"]
     )
-    with pytest.raises(UserError, match="looks at how pixels lie, but the data has labels of images"):
+    with pytest.raises(UserError, match="needs per-pixel outputs"):
         ducats.adapt(mine, ducats.Plan(epochs=2, ask_after=(1,), budget=(5,)), tmp_path / "r")
     assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
@@ -721,7 +721,7 @@ def test_a_query_of_pixels_is_refused_among_images_before_training(tmp_path: Pat
 @pytest.mark.parametrize("change", [{"task": Task(unit=Unit("region"))}, {"task": Task(flip=True)}])
 def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     ducats.adapt(parts(), PLAN, tmp_path / "r")
-    with pytest.raises(UserError, match=r"made by another config \(task\."):
+    with pytest.raises(UserError, match=r"created with another config \(task\."):
         ducats.adapt(parts(**change), PLAN, tmp_path / "r")
 
 
@@ -733,32 +733,32 @@ def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict
         (lambda: Task(unit=Unit("regions")), "pixel, region, superpixel, image"),  # type: ignore[arg-type]
     ],
 )
-def test_a_task_that_is_none_is_refused_at_once(make: Any, word: str) -> None:
+def test_invalid_tasks_are_refused_at_construction(make: Any, word: str) -> None:
     with pytest.raises(UserError, match=word):
         make()
 
 
-def test_a_truth_of_another_grid_is_refused_before_training(tmp_path: Path) -> None:
+def test_ground_truth_at_another_resolution_is_refused(tmp_path: Path) -> None:
     shift = tiny_streets()
     wrong = parts(oracle=ducats.Truth(shift.truth, "original"))
     with pytest.raises(UserError, match="network"):
         ducats.adapt(wrong, ducats.Plan(epochs=2, ask_after=(1,), pixels="5%"), tmp_path / "run")
 
 
-def test_all_classes_cannot_be_left_out(run_pixels: Runner) -> None:
+def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
     names = ", ".join(tiny_streets().classes)
-    with pytest.raises(UserError, match="leave some"):
+    with pytest.raises(UserError, match="leave at least one"):
         run_pixels(f"evaluation.star_without=[{names}]")
 
 
-def test_a_source_drawn_in_an_unknown_way_is_refused(tmp_path: Path) -> None:
+def test_unknown_source_sampling_is_refused(tmp_path: Path) -> None:
     plan = ducats.Plan(epochs=2, ask_after=(1,), pixels="5%", source_sampling="rare-classes")
     with pytest.raises(UserError, match="shuffled or rare_classes"):
         ducats.adapt(parts(), plan, tmp_path / "run")
 
 
-def test_many_classes_are_answered_in_narrow_numbers(tmp_path: Path) -> None:
-    """int8 >= 200 is true for every number in torch: answers are compared in wider ones."""
+def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
+    """int8 >= 200 is true for every value in torch, so labels are compared in a wider type."""
     shift = tiny_streets()
     many = tuple(f"class {n}" for n in range(200))
     given = parts(
@@ -772,6 +772,6 @@ def test_many_classes_are_answered_in_narrow_numbers(tmp_path: Path) -> None:
     assert len(home.bought()) == POOL * 26
 
 
-def test_what_a_query_cannot_take_is_said_before_any_image_is_read() -> None:
+def test_invalid_query_parameters_are_refused_before_reading_images() -> None:
     with pytest.raises(UserError, match="kappa"):
         check_names(quick_pixels("task.unit=image", "query={name: duc, knobs: {kappa: 0.5}}"))

@@ -1,7 +1,6 @@
 """Active domain adaptation with Dirichlet models.
 
-The public names are imported when they are first used, so that ``import ducats`` and ``ducats --help`` do
-not wait for torch.
+Public names are imported on first use, so ``import ducats`` and ``ducats --help`` do not import torch.
 """
 
 from importlib import import_module

@@ -1,4 +1,4 @@
-"""How a budget becomes whole labels per round. Needs no torch."""
+"""Split a budget of labels, pixels or time into rounds. Does not import torch."""
 
 import itertools
 import math
@@ -10,36 +10,36 @@ from typing import Literal
 from ducats.errors import UserError
 
 Rounding = Literal["nearest_total", "ceil_per_round"]
-SPARE = 1e-9  # 0.1 * 3 is a little more than 0.3 in binary: forgive the last bits
+SPARE = 1e-9  # rounding tolerance: 0.1 * 3 is slightly more than 0.3 in binary
 
 
 @dataclass(frozen=True)
 class PeopleTime:
-    """A budget of people's time. How many questions it comes to shows while they answer."""
+    """A budget of annotation time. The number of questions depends on how fast they are answered."""
 
-    seconds: float  # in all
-    answer: float = 5.0  # seconds that an answer is thought to take, where nobody's are known
+    seconds: float  # in total
+    answer: float = 5.0  # assumed seconds per answer where none were measured
 
     def left(self, known: float | None, answers: int, timed: int) -> float:
-        """Seconds that are not spent.
+        """Return the remaining seconds.
 
         Args:
-            known: seconds that people are known to have taken; None if nobody's are.
-            answers: units that were answered.
-            timed: of these, those whose seconds are known; each of the others counts as ``answer``.
+            known: measured seconds of all timed answers; None if nothing was measured.
+            answers: number of answered units.
+            timed: number of these with measured seconds; each of the others counts as ``answer`` seconds.
         """
         return self.seconds - (known or 0.0) - (answers - timed) * self.answer
 
     def questions(self, known: float | None, answers: int, timed: int, rounds: int) -> int:
-        """How many questions a round may ask: its even share of what is left, at the pace so far.
+        """Return the questions for a round: an even share of the remaining time at the mean pace so far.
 
-        One at the least, until what is left is less than one answer takes: then none.
+        At least one, but zero once the remaining time is shorter than one answer.
 
         Args:
-            known: as in ``left``, like the next two.
-            answers: units.
-            timed: of these.
-            rounds: that are still to come, this one included.
+            known: as in ``left``.
+            answers: as in ``left``.
+            timed: as in ``left``.
+            rounds: remaining rounds, including this one.
 
         >>> PeopleTime(1800).questions(None, 0, 0, rounds=5)
         72
@@ -51,21 +51,21 @@ class PeopleTime:
         return max(1, math.floor(left / rounds / pace + SPARE)) if left / pace >= 1 - SPARE else 0
 
     def __str__(self) -> str:
-        """In words.
+        """Return the budget in minutes.
 
         >>> str(PeopleTime(1800)), str(PeopleTime(90))
-        ('30 min of people', '1.5 min of people')
+        ('30 min of annotation', '1.5 min of annotation')
         """
-        return f"{self.seconds / 60:.4g} min of people"
+        return f"{self.seconds / 60:.4g} min of annotation"
 
 
 def time_of(budget: int | str, answer: float = 5.0, growth: float = 1.0) -> PeopleTime | None:
-    """The budget as a time, if it is one: ``"30min"`` or ``"1.5h"``.
+    """Parse a time budget such as ``"30min"`` or ``"1.5h"``; return None for any other budget.
 
     Args:
-        budget: as it is written.
-        answer: seconds that an answer is thought to take.
-        growth: of the rounds, which time does not go with.
+        budget: the setting ``ask.budget``.
+        answer: assumed seconds per answer.
+        growth: must be 1 with a time budget.
 
     >>> time_of("30min"), time_of("1.5 h", answer=2.0), time_of("5%")
     (PeopleTime(seconds=1800.0, answer=5.0), PeopleTime(seconds=5400.0, answer=2.0), None)
@@ -75,13 +75,13 @@ def time_of(budget: int | str, answer: float = 5.0, growth: float = 1.0) -> Peop
         return None
     if growth != 1:
         raise UserError(
-            f"ask.growth={growth:g} does not go with ask.budget={budget}, which each round shares evenly "
-            "with the rounds to come: leave ask.growth out, or give the budget as a count of labels"
+            f"ask.growth={growth:g} does not work with the time budget ask.budget={budget}, which is split "
+            "evenly over the rounds: remove ask.growth, or give the budget as a number of labels"
         )
     time = PeopleTime(float(match[1]) * {"min": 60.0, "h": 3600.0}[match[2]], answer)
     if time.questions(None, 0, 0, 1) < 1:
         raise UserError(
-            f"ask.budget={budget} is less than one answer takes (ask.seconds={answer:g}): raise ask.budget "
+            f"ask.budget={budget} is shorter than one answer (ask.seconds={answer:g}): raise ask.budget "
             "or lower ask.seconds"
         )
     return time
@@ -94,15 +94,15 @@ def split_budget(
     rounding: Rounding = "nearest_total",
     growth: float = 1.0,
 ) -> tuple[int, ...]:
-    """Labels to buy in each round.
+    """Return the number of labels per round.
 
     Args:
-        budget: a count (``65`` or ``"65"``) or a share of the pool (``"5%"``).
-        pool: images in the pool before anything was bought.
+        budget: a count (``65`` or ``"65"``) or a percentage of the pool (``"5%"``).
+        pool: size of the pool before the first round.
         rounds: number of rounds.
-        rounding: ``nearest_total`` rounds the whole to the nearest label and hands what does not divide to
-            the last rounds; ``ceil_per_round`` (published) rounds each round's share up.
-        growth: how many times as many labels as before each round buys; 1: all buy the same.
+        rounding: ``nearest_total`` rounds the total to the nearest label and gives the remainder to the last
+            rounds; ``ceil_per_round`` (published) rounds each round up.
+        growth: ratio of the labels of a round to those of the round before; 1: all rounds are equal.
 
     >>> split_budget("5%", 1297, 5)
     (13, 13, 13, 13, 13)
@@ -118,7 +118,7 @@ def split_budget(
     parts = _in_rounds(total, rounds, rounding) if growth == 1 else _growing(total, rounds, growth)
     if sum(parts) > pool:
         raise UserError(
-            f"the budget {budget!r} asks for {sum(parts)} labels in {rounds} rounds, but the pool holds "
+            f"the budget {budget!r} is {sum(parts)} labels in {rounds} rounds, but the pool has "
             f"{pool} images: lower ask.budget"
         )
     if min(parts) == 0:
@@ -135,11 +135,11 @@ def split_pixels(
     rounds: int,
     rounding: Rounding = "nearest_total",
 ) -> list[tuple[int, ...]]:
-    """Pixels to buy of each image in each round.
+    """Return the number of pixels to label per image and round.
 
     Args:
-        budget: a share of each image (``"5%"``), a count for each (``"40/image"``), or one for all together.
-        areas: pixels of each image.
+        budget: a percentage of each image (``"5%"``), a count per image (``"40/image"``), or a total count.
+        areas: number of pixels of each image.
         rounds: number of rounds.
         rounding: as in ``split_budget``.
 
@@ -154,7 +154,7 @@ def split_pixels(
     amount, shared = (float(each[1]), False) if each else parse_budget(budget)
     if shared or each:
         totals = [amount * area / 100 if shared else amount for area in areas]
-        # What does not divide goes to other rounds from image to image: so rounds are even.
+        # The remainder goes to different rounds from image to image, which keeps the rounds even.
         parts = [_turned(_in_rounds(total, rounds, rounding), place) for place, total in enumerate(totals)]
     else:
         ends = [0, *itertools.accumulate(_in_rounds(amount, rounds, rounding))]
@@ -164,19 +164,19 @@ def split_pixels(
     for place, (part, area) in enumerate(zip(parts, areas, strict=True)):
         if sum(part) > area:
             raise UserError(
-                f"the budget {budget!r} asks for {sum(part)} pixels of image {place}, which has {area}: "
+                f"the budget {budget!r} is {sum(part)} pixels of image {place}, which has {area}: "
                 "lower ask.budget"
             )
     if not all(map(sum, zip(*parts, strict=True))):
         raise UserError(
-            f"the budget {budget!r} buys no pixel of any image in one of {rounds} rounds: raise ask.budget "
+            f"the budget {budget!r} leaves at least one of {rounds} rounds without pixels: raise ask.budget "
             "or lower ask.rounds"
         )
     return parts
 
 
 def dealt(start: int, end: int, images: int) -> list[int]:
-    """How many of the pixels from one number to another each image gets, if they are dealt out in turn.
+    """Return how many of the units ``start`` to ``end`` each image gets, distributed round-robin.
 
     >>> dealt(0, 5, 3), dealt(5, 10, 3)
     ([2, 2, 1], [2, 1, 2])
@@ -185,7 +185,7 @@ def dealt(start: int, end: int, images: int) -> list[int]:
 
 
 def _turned(parts: tuple[int, ...], by: int) -> tuple[int, ...]:
-    """The same parts in other rounds.
+    """Rotate the parts to other rounds.
 
     >>> _turned((1, 1, 2), 1)
     (1, 2, 1)
@@ -195,16 +195,16 @@ def _turned(parts: tuple[int, ...], by: int) -> tuple[int, ...]:
 
 
 def _in_rounds(total: float, rounds: int, rounding: Rounding) -> tuple[int, ...]:
-    """A total in whole parts."""
+    """Split a total into equal whole parts."""
     if rounding == "ceil_per_round":
-        # A share such as 5 % of 200 is 10.000000000000002 in binary.
+        # 5 % of 200 is 10.000000000000002 in binary.
         return (math.ceil(total / rounds - SPARE),) * rounds
     whole, rest = divmod(math.floor(total + 0.5), rounds)
     return tuple(whole + (r >= rounds - rest) for r in range(rounds))
 
 
 def _growing(total: float, rounds: int, growth: float) -> tuple[int, ...]:
-    """A total in whole parts, each ``growth`` times the one before as nearly as whole numbers can be."""
+    """Split a total into whole parts, each about ``growth`` times the one before."""
     shares = list(itertools.accumulate(growth**r for r in range(rounds)))
     whole = math.floor(total + 0.5)
     ends = [0, *(math.floor(whole * share / shares[-1] + 0.5) for share in shares)]
@@ -212,7 +212,7 @@ def _growing(total: float, rounds: int, growth: float) -> tuple[int, ...]:
 
 
 def parse_budget(budget: int | str) -> tuple[float, bool]:
-    """A number, and whether it is a share of the pool in per cent rather than a count.
+    """Return the number, and whether it is a percentage rather than a count.
 
     >>> parse_budget(65), parse_budget("0.5%")
     ((65.0, False), (0.5, True))
@@ -220,9 +220,9 @@ def parse_budget(budget: int | str) -> tuple[float, bool]:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(budget))
     if match is None:
         raise UserError(
-            f"the budget {budget!r} is neither a count (65), nor a share (5%), nor a time (30min, 1.5h)"
+            f"the budget {budget!r} must be a count (65), a percentage (5%) or a time (30min, 1.5h)"
         )
     amount, shared = float(match[1]), bool(match[2])
     if not shared and amount != int(amount):
-        raise UserError(f"the budget {budget!r} is no whole number; a share is written with a per cent sign")
+        raise UserError(f"the budget {budget!r} must be a whole number; write a percentage with a % sign")
     return amount, shared

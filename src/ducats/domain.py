@@ -1,6 +1,6 @@
-"""What data is to the rest of the library: images, and labels only where they may be seen.
+"""Data structures: images, labelled domains and the adaptation problem.
 
-A pool is an ``Images``: it has no label field, so nothing that is handed a pool can leak its truth.
+A pool is an ``Images``. It has no labels, so code that gets a pool cannot leak its ground truth.
 """
 
 from collections.abc import Sequence
@@ -13,28 +13,28 @@ from torch import Tensor
 
 from ducats.errors import UserError
 
-UNLABELLED = -1  # never asked
-VOID = -2  # asked; the annotator says that no class applies. Never ask again, never train on it.
+UNLABELLED = -1  # not labelled yet
+VOID = -2  # labelled as "no class applies": never selected again, never trained on
 
 
 class Held(Protocol):
-    """What is looked at by index: a tensor, or what gives tensors when it is looked at."""
+    """A tensor, or an object that returns tensors when it is indexed."""
 
     @property
     def shape(self) -> torch.Size:
-        """Of all of it."""
+        """Shape of the whole."""
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of what it gives."""
+        """Type of the elements."""
 
     @property
     def ndim(self) -> int:
-        """How many sides its shape has."""
+        """Number of dimensions."""
 
     def __len__(self) -> int: ...
 
-    def __getitem__(self, index: Any, /) -> Tensor: ...  # by number, slice, or tensor of numbers
+    def __getitem__(self, index: Any, /) -> Tensor: ...  # int, slice or index tensor
 
 
 class Pixels(Held, Protocol):
@@ -42,29 +42,29 @@ class Pixels(Held, Protocol):
 
 
 class Maps(Held, Protocol):
-    """Label maps ``(N, height, width)``, as the images are stored: int8, int16 for more than 127 classes."""
+    """Label maps ``(N, height, width)`` at the stored size: int8, or int16 for more than 127 classes."""
 
 
-Labels = Tensor | Maps  # of images, int64 (N,); or of their pixels. Below zero does not count.
+Labels = Tensor | Maps  # per image, int64 (N,), or per pixel; negative: no label
 
 
 def original_map(labels: Labels, index: int) -> Tensor:
-    """One image's label map in the size that it had before it was stored: ``(height, width)``."""
-    original = getattr(labels, "original", None)  # maps of files know; a tensor is its own original
+    """Return an image's label map at its original size: ``(height, width)``."""
+    original = getattr(labels, "original", None)  # only label maps from files have it
     found: Tensor = labels[index] if original is None else original(index)
     return found
 
 
 @dataclass(frozen=True)
 class Images:
-    """Decoded images and their stable names, without labels."""
+    """Decoded images and their keys, without labels."""
 
-    keys: tuple[str, ...]  # unique and stable: a relative path, or an id from the manifest
-    pixels: Pixels  # uint8 (N, channels, height, width); a tensor wherever there is room for one
-    files: tuple[Path, ...] | None = None  # where each came from, if from a file
-    aspect: Tensor | None = None  # float32 (N,), width over height before they were squashed, if known
-    sizes: Tensor | None = None  # int64 (N, 2), height and width before they were stored, if known
-    void: Maps | None = None  # not zero where a pixel is known beforehand to have no class, as a bonnet
+    keys: tuple[str, ...]  # unique and stable: a relative path, or an id from a manifest
+    pixels: Pixels  # uint8 (N, channels, height, width); a tensor if memory allows
+    files: tuple[Path, ...] | None = None  # the file of each image, if there is one
+    aspect: Tensor | None = None  # float32 (N,), original width / height, if known
+    sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
+    void: Maps | None = None  # non-zero where a pixel is known to have no class, such as the car bonnet
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -78,7 +78,7 @@ class Images:
             raise ValueError(f"sizes of shape {tuple(self.sizes.shape)} for {len(self.pixels)} images")
         if len(set(self.keys)) != len(self.keys):
             doubled = next(k for k in self.keys if self.keys.count(k) > 1)
-            raise UserError(f"the key {doubled!r} names two images; keys must be unique")
+            raise UserError(f"two images have the key {doubled!r}; keys must be unique")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -89,10 +89,10 @@ class Images:
 
 @dataclass(frozen=True)
 class Domain:
-    """Images with their labels: a source, or a held-out test set. Never a pool."""
+    """Images with labels: a source or a test set, never a pool."""
 
     images: Images
-    labels: Labels  # an index into classes, of each image or of each of its pixels
+    labels: Labels  # index into classes, per image or per pixel
     classes: tuple[str, ...]
 
     def __post_init__(self) -> None:
@@ -104,7 +104,7 @@ class Domain:
 
     @property
     def of_pixels(self) -> bool:
-        """Whether each pixel has a label, rather than each image."""
+        """Whether labels are per pixel rather than per image."""
         return self.labels.ndim == 3
 
     def __len__(self) -> int:
@@ -116,12 +116,12 @@ class Domain:
 
 @dataclass(frozen=True)
 class Shift:
-    """One adaptation problem: what is labelled, what is not, and who may know better."""
+    """Data of an adaptation problem: labelled source, unlabelled pool, ground truth and test set."""
 
     source: Domain
     pool: Images
-    truth: Labels | None = None  # of the pool, for a simulated oracle and nobody else
-    test: Domain | None = None  # held out; touched by evaluation alone
+    truth: Labels | None = None  # the pool's labels, only for a simulated oracle
+    test: Domain | None = None  # held out, for evaluation only
 
     def __repr__(self) -> str:
         truth = "unknown" if self.truth is None else "known to an oracle"
@@ -129,5 +129,5 @@ class Shift:
 
     @property
     def classes(self) -> Sequence[str]:
-        """Class names; the source's order is everyone's order."""
+        """Class names, in the order of the source."""
         return self.source.classes

@@ -1,12 +1,12 @@
-"""Errors that a user can mend."""
+"""Exceptions that users can act on."""
 
 
 class UserError(ValueError):
-    """Bad input: the message is one sentence that says what is wrong, where, and what to do.
+    """Invalid input. The message states what is wrong, where, and what to do.
 
-    The command line prints the sentence alone and exits with 2; no traceback.
+    The command line prints only the message, without a traceback, and exits with 2.
     """
 
 
-class AwaitingLabels(Exception):  # noqa: N818 - not an error: a person has to answer first
-    """The run pauses until its questions are answered; the same command goes on."""
+class AwaitingLabels(Exception):  # noqa: N818 - not an error: annotators have to answer first
+    """The run pauses until its questions are answered; run the same command again to resume."""

@@ -1,4 +1,4 @@
-"""Files that a kill leaves whole, old or new, never half of one; folders that one command has to itself."""
+"""Atomic writes and folder locks."""
 
 import os
 from collections.abc import Callable, Iterator
@@ -8,12 +8,12 @@ from typing import IO
 
 try:
     import fcntl
-except ImportError:  # no such thing on Windows: there, two commands in one folder are not noticed
+except ImportError:  # Windows: two commands in one folder are not detected
     fcntl = None  # type: ignore[assignment]
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
-    """Write ``path`` through a temporary neighbour, flushed to disk before it takes the name."""
+    """Write to a temporary file in the same folder, flush it to disk, then rename it to ``path``."""
     path.parent.mkdir(parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
@@ -24,7 +24,7 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         draft.replace(path)
     finally:
         draft.unlink(missing_ok=True)
-    # Without this the rename itself may be lost in a power cut.
+    # Without this, a power cut may lose the rename.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
@@ -39,7 +39,7 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[bool]:
-    """Have a folder to oneself for a while; False if another command has it. A kill lets it go, too."""
+    """Lock a folder; yield False if another process holds the lock. A kill releases it."""
     with (folder / ".lock").open("a+") as file:
         alone = True
         if fcntl is not None:

@@ -1,4 +1,4 @@
-"""What a run is made of, whether it can be, and who it is."""
+"""Run components, their validation, and the run's identity."""
 
 import hashlib
 from collections.abc import Mapping, Sequence
@@ -31,64 +31,64 @@ from ducats.rows import Output
 
 @dataclass(frozen=True)
 class Parts:
-    """Everything that a run is made of. The pool has no labels; only the oracle may know them."""
+    """Components of a run. The pool has no labels; only the oracle has access to them."""
 
-    model: nn.Module  # images to logits, to (logits, features), or an Evidential
+    model: nn.Module  # maps images to logits or to (logits, features), or is an Evidential
     source: Domain
     pool: Images
     oracle: Oracle
     query: Query | Strategy = QUERIES["duc"]
     objective: Objective | Training = duc
-    test: Domain | None = None  # nothing is chosen by it
-    measured_on: MeasuredOn = "held_out"  # what the test images are; for the others, test.images is pool
+    test: Domain | None = None  # used for evaluation only
+    measured_on: MeasuredOn = "held_out"  # unless "held_out", test.images must be the pool
     views: Views = field(default_factory=Views)
-    task: Task = field(default_factory=Task)  # what is bought of images whose pixels have labels
+    task: Task = field(default_factory=Task)  # segmentation settings
 
     @property
     def training(self) -> Training:
-        """The objective, with what else it needs."""
+        """The objective with its auxiliary modules."""
         return as_training(self.objective)
 
     @property
     def buys_pixels(self) -> bool:
-        """Whether pixels compete inside their image, rather than images in the pool."""
+        """Whether pixels are selected within each image, rather than images from the pool."""
         return self.source.of_pixels and not self.task.whole_images
 
 
 @dataclass(frozen=True)
 class Plan:
-    """When to train, when to ask, for how much."""
+    """Schedule, budget and training settings of a run."""
 
     epochs: int = 50
-    ask_after: Sequence[int] = (10, 12, 14, 16, 18)  # epochs after which a question is asked
-    budget: Sequence[int] = ()  # labels to buy at each of them; of pixels, it follows from the next
-    pixels: int | str | None = None  # where pixels are bought: of each image, as in `budget.split_pixels`
+    ask_after: Sequence[int] = (10, 12, 14, 16, 18)  # acquire labels after these epochs
+    budget: Sequence[int] = ()  # labels per round; derived from `pixels` if pixels are selected
+    pixels: int | str | None = None  # pixel budget, see `budget.split_pixels`
     rounding: Rounding = "nearest_total"
-    time: PeopleTime | None = None  # instead of budget and pixels: what people's answers may take in all
-    batch_size: int = 32  # of each stream
+    time: PeopleTime | None = None  # total annotation time, instead of `budget` and `pixels`
+    batch_size: int = 32  # per stream
     steps_per_epoch: int | None = None
     labelled_batches: str = "even"  # or "short_last", as published
-    together: str = "apart"  # or "target", "few": bought and unlabelled images as one batch
+    together: str = "apart"  # or "target", "few": labelled and unlabelled images in one batch
     source_sampling: str = "shuffled"  # or "rare_classes"
     optimisation: Optimisation = field(default_factory=Optimisation)
     schedule: Schedule = inverse_decay
-    source_weight: Mapping[int, float] = field(default_factory=lambda: {0: 1.0})  # by its first epoch
-    measure_every: int | None = None  # epochs; besides each question and the end
+    source_weight: Mapping[int, float] = field(default_factory=lambda: {0: 1.0})  # by first epoch
+    measure_every: int | None = None  # epochs between extra evaluations
     scoring_batch: int = 256
-    snapshot: int = 3000  # samples of the pool that each snapshot shows; 0: none are kept
+    snapshot: int = 3000  # pool samples per snapshot; 0: no snapshots
     seed: int = 0
 
 
 def check(parts: Parts, plan: Plan) -> None:
-    """Refuse what cannot be, before anything is written or trained."""
+    """Raise UserError if components and plan are inconsistent; nothing is written or trained before."""
     check_budget(parts, plan)
     if plan.snapshot < 0:
         raise UserError(f"snapshot must be a number of samples, or 0 for no snapshots, not {plan.snapshot}")
     if plan.ask_after and not list(plan.ask_after) == sorted({*plan.ask_after}):
-        raise UserError(f"ask_after must rise from question to question, not {list(plan.ask_after)}")
+        raise UserError(f"ask_after must be strictly increasing, not {list(plan.ask_after)}")
     if plan.ask_after and not 0 <= plan.ask_after[0] <= plan.ask_after[-1] < plan.epochs:
         raise UserError(
-            f"questions after epochs {list(plan.ask_after)} must lie before the end, {plan.epochs}"
+            f"ask_after must be at least 0 and less than epochs={plan.epochs}, not {list(plan.ask_after)}"
         )
     if plan.labelled_batches not in CUTS:
         raise UserError(f"labelled_batches must be one of {', '.join(CUTS)}, not {plan.labelled_batches!r}")
@@ -101,7 +101,9 @@ def check(parts: Parts, plan: Plan) -> None:
     if parts.measured_on != "held_out" and (parts.test is None or parts.test.images is not parts.pool):
         raise UserError(f"measured_on={parts.measured_on!r} needs a test set whose images are the pool's")
     if isinstance(parts.oracle, Truth) and len(parts.oracle) != len(parts.pool):
-        raise UserError(f"the truth has {len(parts.oracle)} labels for a pool of {len(parts.pool)} images")
+        raise UserError(
+            f"the ground truth has {len(parts.oracle)} labels for a pool of {len(parts.pool)} images"
+        )
     check_views(parts)
     check_maps(parts)
 
@@ -110,39 +112,39 @@ SAMPLINGS = ("shuffled", "rare_classes")
 
 
 def check_budget(parts: Parts, plan: Plan) -> None:
-    """Refuse a budget that the pool cannot give."""
+    """Raise UserError if the budget is inconsistent or exceeds the pool."""
     if plan.time is not None:
         if plan.budget or plan.pixels is not None:
-            raise UserError("a plan has a time of people, or a budget of labels or pixels: drop one of them")
+            raise UserError("a plan has either a time budget or a label or pixel budget: drop one of them")
         return
     budget: Sequence[int] = plan.budget
     if parts.buys_pixels and plan.ask_after:
         if plan.pixels is None:
-            raise UserError('pixels are bought: say how many of each image, Plan(pixels="5%")')
+            raise UserError('the task labels pixels: set how many per image, for example Plan(pixels="5%")')
         each = split_pixels(plan.pixels, pixels_of(parts).tolist(), len(plan.ask_after), plan.rounding)
         budget = [sum(of_round) for of_round in zip(*each, strict=True)]
         if plan.budget and list(plan.budget) != budget:
             raise UserError(
-                f"pixels={plan.pixels!r} buys {budget} in the rounds, but budget is {list(plan.budget)}: "
-                "drop it"
+                f"pixels={plan.pixels!r} gives {budget} labels per round, but budget is {list(plan.budget)}: "
+                "drop budget"
             )
     if len(budget) != len(plan.ask_after):
-        raise UserError(f"{len(plan.ask_after)} questions but {len(budget)} budgets: give one for each")
+        raise UserError(f"{len(plan.ask_after)} rounds but {len(budget)} budgets: give one budget per round")
     if any(labels < 1 for labels in budget):
         raise UserError(
-            f"a question must buy at least one label, not {list(budget)}: raise the budget or ask less often"
+            f"each round needs at least one label, not {list(budget)}: raise the budget or use fewer rounds"
         )
     if not parts.buys_pixels and sum(budget) > len(parts.pool):
         raise UserError(f"the budget of {sum(budget)} labels exceeds the pool of {len(parts.pool)} images")
 
 
 def pixels_of(parts: Parts) -> Tensor:
-    """Pixels of each image in the grid in which they are bought: int64 ``(N,)``."""
+    """Return the number of pixels per image at the resolution that is labelled: int64 ``(N,)``."""
     return bought_sizes(parts.pool, parts.task.resolution).prod(1)
 
 
 def check_maps(parts: Parts) -> None:
-    """Refuse what cannot be where pixels have labels."""
+    """Raise UserError for inconsistent segmentation settings."""
     if not parts.source.of_pixels:
         return
     classes = parts.source.classes
@@ -151,31 +153,31 @@ def check_maps(parts: Parts) -> None:
         known = ", ".join(classes)
         raise UserError(f"evaluation.star_without names {unknown[0]!r}, but the classes are {known}")
     if set(parts.task.star_without) >= set(classes):
-        raise UserError("evaluation.star_without names all classes: leave some for the mean")
+        raise UserError("evaluation.star_without names every class: leave at least one for the mean")
     if parts.test is not None and not parts.test.of_pixels:
-        raise UserError("the source has label maps, the test set a label for each image: give maps for both")
+        raise UserError("the source has label maps, but the test has per-image labels: give maps for both")
     if isinstance(parts.oracle, Truth) and parts.oracle.resolution != parts.task.resolution:
         raise UserError(
-            f"pixels are bought at the {parts.task.resolution} resolution, but the truth answers at the "
-            f"{parts.oracle.resolution} one: Truth(labels, {parts.task.resolution!r})"
+            f"pixels are labelled at the {parts.task.resolution} resolution, but the ground truth has the "
+            f"{parts.oracle.resolution} resolution: use Truth(labels, {parts.task.resolution!r})"
         )
     for name in ("source", "labelled", "unlabelled", "scoring", "test"):
         if getattr(parts.views, name).randaugment is not None:
             raise UserError(
-                f"views.{name}.randaugment turns and shears images, and their label maps would stay as they "
-                f"are: set views.{name}.randaugment=null"
+                f"views.{name}.randaugment rotates and shears images but not their label maps: "
+                f"set views.{name}.randaugment=null"
             )
     for name in ("scoring", "test"):
         view: View = getattr(parts.views, name)
         if view.crop != "none" or view.size is not None or view.flip:
             raise UserError(
-                f"views.{name} must show whole images where pixels are bought: set views.{name}.crop=none "
-                f"and views.{name}.size=null (evaluation.flip averages with the mirror image)"
+                f"views.{name} must use whole images in segmentation: set views.{name}.crop=none and "
+                f"views.{name}.size=null (for flip averaging, set evaluation.flip)"
             )
 
 
 def check_views(parts: Parts) -> None:
-    """Refuse a crop that does not fit into the stored images."""
+    """Raise UserError for a view that does not fit the stored images."""
     strong = ["stronger"] if parts.training.wants_strong() else []
     for name, images in (
         ("source", parts.source.images),
@@ -187,12 +189,12 @@ def check_views(parts: Parts) -> None:
         channels = images.pixels.shape[1]
         if view.randaugment is not None and channels not in (1, 3):
             raise UserError(
-                f"views.{name}.randaugment is for images in grey or in colour, not of {channels} channels: "
+                f"views.{name}.randaugment needs images with 1 or 3 channels, not {channels}: "
                 f"set views.{name}.randaugment=null"
             )
         if view.resize == "short_side" and images.aspect is None:
             raise UserError(
-                f"views.{name}.resize=short_side needs images from files, whose own shape is known: "
+                f"views.{name}.resize=short_side needs images from files, whose original shape is known: "
                 f"set views.{name}.resize=squash"
             )
         stored = images.pixels.shape[-2:]
@@ -200,17 +202,17 @@ def check_views(parts: Parts) -> None:
             side = side + 2 * view.pad * (view.crop == "random")
             if view.crop in ("center", "random") and size > side:
                 raise UserError(
-                    f"views.{name} cuts {size} pixels out of images of {side}: lower views.{name}.size "
+                    f"views.{name} crops {size} pixels from images of {side}: lower views.{name}.size "
                     "or raise data.knobs.size"
                 )
 
 
 @torch.inference_mode()
 def settle(parts: Parts, model: Evidential) -> tuple[Strategy, int]:
-    """Show the model one image: does it fit classes and query?
+    """Run the model on one image and check that it fits the classes and the query.
 
     Returns:
-        The query, with its columns; and how many features the last layer sees, 0 if the model does not tell.
+        The query with its columns, and the number of features, 0 if the model returns none.
     """
     model.eval()
     pixels, view = parts.pool.pixels[:1], parts.views.scoring
@@ -221,44 +223,46 @@ def settle(parts: Parts, model: Evidential) -> tuple[Strategy, int]:
         output: Output = model(shown)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:
         size = tuple(shown.shape[1:])
-        raise UserError(f"the model cannot take images of {size}: {type(error).__name__}: {error}") from error
+        raise UserError(f"the model fails on images of {size}: {type(error).__name__}: {error}") from error
     classes = len(parts.source.classes)
     if output.z.shape[1] != classes:
-        raise UserError(f"the model tells {output.z.shape[1]} classes apart, but the source has {classes}")
+        raise UserError(f"the model outputs {output.z.shape[1]} classes, but the source has {classes}")
     if (output.size is not None) != parts.source.of_pixels:
-        had, wanted = ("pixels", "images") if output.size is not None else ("images", "pixels")
-        fitting = "deeplab_v2 or deeplab_v3plus" if wanted == "pixels" else "timm"
+        had, wanted = ("pixel", "image") if output.size is not None else ("image", "pixel")
+        fitting = "deeplab_v2 or deeplab_v3plus" if wanted == "pixel" else "timm"
         raise UserError(
-            f"the model speaks of {had}, but the data has labels of {wanted}: choose another, such as "
-            f"model.name={fitting}"
+            f"the model outputs per-{had} logits, but the data has per-{wanted} labels: choose another "
+            f"model, such as model.name={fitting}"
         )
     width = 0 if output.features is None else int(output.features.shape[1])
     if not isinstance(parts.query, Strategy):
-        # A plain function did not say what it reads: it gets what there is.
+        # A plain function does not declare its columns: it gets all that the model has.
         return Strategy(parts.query, ("z",) if output.features is None else ("z", "features")), width
     if "features" in parts.query.needs and output.features is None:
-        raise UserError("the query needs features, but the model gives none: return (logits, features)")
+        raise UserError("the query needs features, but the model returns none: return (logits, features)")
     if parts.query.head and (
         output.features is None or head_of(model.network, classes, output.features.shape[1]) is None
     ):
         raise UserError(
-            "the query reads the weights of the last layer, and the model's last layer is not linear: choose "
+            "the query needs the weights of the last layer, but the model's last layer is not linear: choose "
             "another query, or a model whose logits come from one linear layer"
         )
     if parts.query.of_pixels and not parts.source.of_pixels:
         raise UserError(
-            "the query looks at how pixels lie, but the data has labels of images: choose another"
+            "the query needs per-pixel outputs, but the data has per-image labels: choose another query"
         )
     if "impurity" in parts.query.needs and parts.task.unit.name == "pixel":
-        raise UserError("the query needs several pixels at once: Task(unit=Unit('region')), or another query")
+        raise UserError(
+            "the query needs units of several pixels: use Task(unit=Unit('region')) or another query"
+        )
     return parts.query, width
 
 
-SEEN = 64  # label maps that enter a digest: all of a large set would take minutes
+SEEN = 64  # most label maps in a digest; hashing all maps of a large set would take minutes
 
 
 def near_at_hand(parts: Parts, device: torch.device, where: resident.Where) -> Parts:
-    """The parts with their images and label maps where they are quickest to reach."""
+    """Return the components with images and label maps placed on the fastest storage that fits them."""
     test = parts.test
     sets = [parts.source.images, parts.pool, *([] if test is None else [test.images])]
     source, pool, *rest = resident.settle(sets, device, where)
@@ -272,7 +276,7 @@ def near_at_hand(parts: Parts, device: torch.device, where: resident.Where) -> P
 
 
 def digest(keys: Sequence[str], labels: Labels | None = None) -> str:
-    """A few characters for these images, and their labels; of many label maps, for some of them."""
+    """Return a short digest of keys and labels; from many label maps, only some are hashed."""
     if labels is None or labels.ndim == 1:
         text = "\n".join([*keys, *([] if labels is None else map(str, labels[:].tolist()))])
         return hashlib.blake2b(text.encode(), digest_size=8).hexdigest()
@@ -283,7 +287,7 @@ def digest(keys: Sequence[str], labels: Labels | None = None) -> str:
 
 
 def describe_data(parts: Parts) -> dict[str, Any]:
-    """Names and labels of the data in short, so that a run does not go on with another pool or source."""
+    """Summarise the data; on resume, the summary reveals a changed pool, source or test set."""
     test = parts.test
     return {
         "classes": list(parts.source.classes),
@@ -303,7 +307,7 @@ def describe_data(parts: Parts) -> dict[str, Any]:
 
 
 def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
-    """Who a run is that no config made: plan, query, objective, views and the shape of the model."""
+    """Return the identity of a run made from Python: plan, query, objective, views and model shape."""
     query = parts.query.query if isinstance(parts.query, Strategy) else parts.query
     evidence = parts.model.evidence if isinstance(parts.model, Evidential) else "exp"
     network = parts.model.network if isinstance(parts.model, Evidential) else parts.model
@@ -321,11 +325,11 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
     }
 
 
-# Fields of a plan that came later, with the value that means what was before: runs from then stay valid.
+# Plan fields added later, with the value that keeps the earlier behaviour: older runs can still be resumed.
 LATER: Mapping[str, Any] = {"time": None, "together": "apart"}
 
 
-BESIDES = ("snapshot",)  # fields that change nothing of what a run trains, asks and measures
+BESIDES = ("snapshot",)  # fields that do not affect training, selection or evaluation
 
 
 def _plan(plan: Plan) -> dict[str, Any]:
@@ -335,7 +339,7 @@ def _plan(plan: Plan) -> dict[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Anything in the words of YAML; a function by its module and name, with the knobs bound to it."""
+    """Convert a value to YAML types; a function becomes its module and name, with its bound parameters."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -354,7 +358,7 @@ def plain(value: Any) -> Any:
         module = getattr(value, "__module__", "")
         name = getattr(value, "__qualname__", type(value).__qualname__)
         code = getattr(value, "__code__", None)
-        # Lambdas share a name, and a script is edited between two calls: there the code tells them apart.
+        # Lambdas share a name, and scripts change between calls: a digest of the code distinguishes them.
         if isinstance(code, CodeType) and ("<" in name or module == "__main__"):
             return f"{module}.{name}#{_digest_of(code)}"
         return f"{module}.{name}"
@@ -364,7 +368,7 @@ def plain(value: Any) -> Any:
 
 
 def _digest_of(code: CodeType) -> str:
-    """A few characters for what a function does, the same in another process."""
+    """Return a short digest of a function's code, the same in every process."""
     inner = [_digest_of(c) if isinstance(c, CodeType) else repr(c) for c in code.co_consts]
     text = "\n".join([code.co_code.hex(), *code.co_names, *inner])
     return hashlib.blake2b(text.encode(), digest_size=4).hexdigest()

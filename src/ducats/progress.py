@@ -1,4 +1,4 @@
-"""What a run says while it works; who listens decides how to show it."""
+"""Progress events of a run."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -6,30 +6,30 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Event:
-    """One sign of life."""
+    """Progress of a run at one moment."""
 
     phase: str  # "train", "measure", "ask" or "done"
-    stage: int  # how many questions were answered so far
-    stages: int  # questions in all
-    epoch: int  # epochs that are complete
+    stage: int  # rounds labelled so far
+    stages: int  # rounds in total
+    epoch: int  # completed epochs
     epochs: int
-    step: int  # optimiser steps so far, over the whole run
-    steps: int  # optimiser steps in all
-    labels: int  # labels spent so far
+    step: int  # optimiser steps so far
+    steps: int  # optimiser steps in total
+    labels: int  # labels acquired so far
     values: Callable[
         [], Mapping[str, float]
-    ]  # mean losses while training, metrics after; waits for the device
+    ]  # mean losses during training, metrics after evaluation; synchronises with the device
 
 
 Listener = Callable[[Event], None]
 
 
 def silence(_event: Event) -> None:
-    """Listen to nothing."""
+    """Ignore the event."""
 
 
 def together(*listeners: Listener) -> Listener:
-    """Several who listen as one, each told in turn.
+    """Combine listeners into one that calls each in turn.
 
     >>> heard = []
     >>> together(heard.append, heard.append)(Event("done", 0, 0, 1, 1, 6, 6, 0, dict))

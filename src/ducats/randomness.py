@@ -1,4 +1,4 @@
-"""Randomness by name: every use has its own generator, so a restarted run draws the same."""
+"""Named random streams: every use has its own generator, so a resumed run draws the same numbers."""
 
 import hashlib
 from collections.abc import Iterator
@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 def seed_of(seed: int, *names: str | int) -> int:
-    """Derive a 63-bit seed for one named use; other names give unrelated seeds.
+    """Derive a 63-bit seed for a named use; different names give unrelated seeds.
 
     >>> seed_of(0, "query", 1) == seed_of(0, "query", 1), seed_of(0, "query", 1) == seed_of(0, "query", 2)
     (True, False)
@@ -19,23 +19,23 @@ def seed_of(seed: int, *names: str | int) -> int:
 
 
 def fork(seed: int, *names: str | int) -> torch.Generator:
-    """Return a fresh generator for one named use, e.g. ``fork(seed, "query", stage)``."""
+    """Return a new generator for a named use, e.g. ``fork(seed, "query", stage)``."""
     return torch.Generator().manual_seed(seed_of(seed, *names))
 
 
 @contextmanager
 def global_seed(seed: int, *names: str | int) -> Iterator[None]:
-    """Seed torch's global generators inside the block, for what takes no other: initialisation, dropout."""
+    """Seed torch's global generators inside the block, for code without a generator argument, as dropout."""
     with torch.random.fork_rng():
         torch.manual_seed(seed_of(seed, *names))
         yield
 
 
 def draw_per_address(generator: torch.Generator, image: Tensor, position: Tensor) -> Tensor:
-    """Draw one uniform number per address ``(image, position)``: ``(R,), (R,) -> (R,)`` float64 in [0, 1).
+    """Draw a uniform number per location ``(image, position)``: ``(R,), (R,) -> (R,)`` float64 in [0, 1).
 
-    A number depends on the generator and the address alone, not on the order or the number of rows, nor on
-    their device, so a permuted or a split pool draws the same. (SplitMix64's finaliser over both.)
+    A number depends only on the generator and the location, not on the order, number or device of the rows. A
+    permuted or split pool therefore draws the same numbers. (SplitMix64's finaliser over both.)
     """
     salt = int(torch.randint(0, 2**62, (), generator=generator))
     bits = _mix(image + salt)
@@ -50,7 +50,7 @@ def _mix(x: Tensor) -> Tensor:
 
 
 def _shifted(x: Tensor, bits: int) -> Tensor:
-    """To the right, zeros coming in: int64 stands for 64 bits without a sign here, and overflows at will."""
+    """Logical shift to the right; int64 stands for uint64 here, and overflow is intended."""
     return (x >> bits) & ((1 << (64 - bits)) - 1)
 
 

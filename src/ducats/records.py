@@ -1,4 +1,4 @@
-"""What a run reports, as JSON lines: the one door between runs and reports. Needs no torch."""
+"""Records of a run as JSON lines; reports read only these. Does not import torch."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -10,17 +10,17 @@ from ducats.files import write_text_atomically
 
 Record = dict[str, Any]
 
-MEASURED_ON = {  # what a stage says in `measured_on`, in words
-    "held_out": "held-out target images, never asked about",
-    "unlabelled": "target images without those bought so far",
-    "target": "target images: all of them, bought ones included",
+MEASURED_ON = {  # descriptions of the values of `measured_on` in stage records
+    "held_out": "held-out target images, never selected for labelling",
+    "unlabelled": "target images without the labelled ones",
+    "target": "target images, including the labelled ones",
 }
 
-HEADLINES = ("accuracy", "mean_iou")  # what runs are ranked by: of images, and of pixels
+HEADLINES = ("accuracy", "mean_iou")  # runs are ranked by these: classification, segmentation
 
 
 def headline_of(record: Mapping[str, Any]) -> str:
-    """The measure that a stage's run is ranked by; a record that does not say so is about images.
+    """Return the metric that runs are ranked by; the default is accuracy.
 
     >>> headline_of({"accuracy": 0.9}), headline_of({"accuracy": 0.9, "headline": "mean_iou"})
     ('accuracy', 'mean_iou')
@@ -28,11 +28,11 @@ def headline_of(record: Mapping[str, Any]) -> str:
     return str(record.get("headline", "accuracy"))
 
 
-AT = {"original": "their own size"}  # resolutions in words, where the record has none
+AT = {"original": "their own size"}  # descriptions of resolutions that are not shown verbatim
 
 
 def pixels_in_words(records: Sequence[Mapping[str, Any]]) -> str:
-    """How many pixels were measured, and at which resolution; nothing for runs about whole images.
+    """Describe how many pixels were evaluated and at which resolution; empty for classification.
 
     >>> pixels_in_words([{"pixels": 131072, "resolution": "256x512 (network)"}])
     '131,072 pixels at 256x512 (network)'
@@ -54,7 +54,7 @@ def pixels_in_words(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def read(path: Path) -> list[Record]:
-    """All records, oldest first; none if the file is not there."""
+    """Return all records, oldest first; an empty list if the file does not exist."""
     if not path.exists():
         return []
     records = []
@@ -63,22 +63,22 @@ def read(path: Path) -> list[Record]:
             records.append(dict(json.loads(line)))
         except (ValueError, TypeError) as error:
             raise UserError(
-                f"{path} line {number} is no JSON record ({error}): it was edited; undo that"
+                f"{path} line {number} is not a JSON record ({error}); restore the file from a backup"
             ) from error
     return records
 
 
 def put(path: Path, record: Mapping[str, Any], *, same: tuple[str, ...]) -> None:
-    """Add a record; one that agrees in the fields ``same`` is replaced, so a repeated step leaves one line.
+    """Add a record, replacing one with equal values in the fields ``same``; repeated steps leave one line.
 
-    The file is small (a line per epoch), so it is written anew as a whole: a kill leaves no torn line.
+    The file is small (a line per epoch), so it is rewritten as a whole: a kill never leaves a partial line.
     """
     kept = [old for old in read(path) if any(old.get(field) != record[field] for field in same)]
     _write(path, [*kept, dict(record)])
 
 
 def keep(path: Path, wanted: Callable[[Record], bool]) -> None:
-    """Drop the records that are not wanted; a file without such records is left alone."""
+    """Keep only the records for which ``wanted`` is true; rewrite the file only if that removes any."""
     records = read(path)
     kept = [record for record in records if wanted(record)]
     if len(kept) < len(records):

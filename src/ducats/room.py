@@ -1,4 +1,4 @@
-"""How much room there is, in memory and on disk."""
+"""Free memory, peak memory and free disk space."""
 
 import os
 import shutil
@@ -9,7 +9,7 @@ from pathlib import Path
 
 try:
     import resource
-except ImportError:  # no such thing on Windows
+except ImportError:  # not available on Windows
     resource = None  # type: ignore[assignment]
 
 _PROC = Path("/proc")
@@ -17,34 +17,34 @@ _GROUPS = Path("/sys/fs/cgroup")
 
 
 def free_disk_gb(folder: Path) -> float:
-    """Gigabytes left where this folder is, or would be made."""
+    """Return the free gigabytes on the disk of a folder, which need not exist yet."""
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free / 2**30
 
 
 def free_memory_gb() -> float | None:
-    """Gigabytes that this process may still take; None if the system does not say."""
+    """Return the gigabytes that this process can still allocate; None if unknown."""
     free = [found for found in (_system(), *_groups()) if found is not None]
     return max(0.0, min(free)) if free else None
 
 
 def most_memory() -> int | None:
-    """The most bytes that this process ever held; None if the system does not say."""
+    """Return the peak memory of this process in bytes; None if unknown."""
     with suppress(OSError, ValueError, IndexError):
         for line in (_PROC / "self/status").read_text(encoding="utf-8").splitlines():
             if line.startswith("VmHWM:"):
                 return int(line.split()[1]) * 1024
     if resource is None:
         return None
-    # Where a process was started by another, this may be that one's: so it comes second.
+    # A fallback: in a child process this may be the parent's peak.
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
 def _system() -> float | None:
-    """What the machine has left."""
-    # SC_AVPHYS_PAGES leaves out what the system would give back from its file cache, which is most of the
-    # memory once every image was read.
+    """Return the machine's free memory."""
+    # SC_AVPHYS_PAGES does not count the file cache, which can be reclaimed and takes most of the memory once
+    # all images have been read.
     with suppress(OSError, ValueError, IndexError):
         for line in (_PROC / "meminfo").read_text(encoding="ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -55,7 +55,7 @@ def _system() -> float | None:
 
 
 def _groups() -> Iterator[float]:
-    """What each control group leaves that holds this process: a container or a job is killed beyond it."""
+    """Yield the free memory of each cgroup of this process; beyond it a container or job is killed."""
     with suppress(OSError, ValueError):
         for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines():
             _, kinds, own = line.split(":", 2)
@@ -67,16 +67,16 @@ def _groups() -> Iterator[float]:
 
 
 def _left(root: Path, own: str, limit: str, usage: str, cached: str) -> Iterator[float]:
-    """What is left in a group and in those above it, where they have a limit."""
+    """Yield the free memory of a cgroup and its ancestors, where they have a limit."""
     here = root / own.lstrip("/")
     for folder in (here, *here.parents):
         if not folder.is_relative_to(root):
             return
-        # Without a limit the file says "max", and the outermost group has none; inside a container the
-        # path may be the host's, and only the root is there.
+        # Without a limit the file contains "max", and the root group has no file. Inside a container the path
+        # may be the host's, and only the root exists.
         with suppress(OSError, ValueError):
             most, used = (int((folder / name).read_text(encoding="ascii")) for name in (limit, usage))
             for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines():
                 name, value = line.split()
-                used -= int(value) if name == cached else 0  # files that the system would let go
+                used -= int(value) if name == cached else 0  # reclaimable file cache
             yield (most - used) / 2**30

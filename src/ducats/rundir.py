@@ -1,7 +1,7 @@
-"""The files of one run; nothing else knows their names.
+"""Read and write the files of a run folder.
 
-Every write is whole or not at all, and every step leaves a file and is skipped when its file is there. So a
-run may be killed at any moment, and the same command goes on.
+Every write is atomic. Every step leaves a file and is skipped if its file exists. A run can therefore be
+killed at any moment; run the same command again to resume.
 """
 
 import csv
@@ -30,29 +30,25 @@ from ducats.ledger import Ledger, Notes, Request, RequestWriter, Resolution
 
 try:
     import fcntl
-except ImportError:  # no such thing on Windows: there, two commands on one folder are not noticed
+except ImportError:  # Windows: two commands on one folder are not detected
     fcntl = None  # type: ignore[assignment]
 
 
 class RunDir:
-    """One run's folder.
-
-    Args:
-        folder: made if it is not there.
-    """
+    """The folder of one run; ``claim`` creates it."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock: IO[str] | None = None
 
-    # -- who this run is ------------------------------------------------------------------------------
+    # -- identity -------------------------------------------------------------------------------------
 
     def claim(self, identity: Mapping[str, Any], data: Mapping[str, Any]) -> None:
-        """Begin the run, or go on with it; refuse a folder that another config or other data made."""
+        """Lock the folder for a new or resumed run; raise if its config or data differ."""
         self.folder.mkdir(parents=True, exist_ok=True)
         self._take_lock()
         try:
-            for draft in self.folder.rglob(".*.part"):  # a kill left it
+            for draft in self.folder.rglob(".*.part"):  # left by a kill
                 if not (self.questions in draft.parents and _at_work(draft)):
                     draft.unlink(missing_ok=True)
             self._same_or_new(self.folder / "config.yaml", identity, "another config")
@@ -67,14 +63,14 @@ class RunDir:
         now = json.loads(json.dumps(now))
         changed = differences(self._yaml(path.name), now) if path.exists() else []
         if changed and not self._begun:
-            # It failed before its first epoch was done: nothing is lost by beginning anew, mended.
+            # The run failed before its first epoch ended: restart with the new settings, nothing is lost.
             for name in ("config.yaml", "data.yaml", "pool.json", "checkpoint.pt"):
                 (self.folder / name).unlink(missing_ok=True)
         elif changed:
             more = f" and {len(changed) - 4} more" if len(changed) > 4 else ""
             raise UserError(
-                f"{self.folder} was made by {what} ({'; '.join(changed[:4])}{more}): "
-                "give another folder with --out, or undo the change to go on with this run"
+                f"{self.folder} was created with {what} ({'; '.join(changed[:4])}{more}): "
+                "choose another folder with --out, or undo the change to resume this run"
             )
         if not path.exists():
             write_text_atomically(path, yaml.safe_dump(now, sort_keys=False, allow_unicode=True))
@@ -94,41 +90,43 @@ class RunDir:
             raise UserError(f"another process is working on {self.folder}: wait for it, or stop it") from None
 
     def release(self) -> None:
-        """Let another process have the folder."""
+        """Unlock the folder."""
         if self._lock is not None:
-            self._lock.close()  # the lock goes with the file
+            self._lock.close()  # closing the file releases the lock
             self._lock = None
 
     @property
     def identity(self) -> dict[str, Any]:
-        """The resolved config that made the run."""
+        """Resolved config of the run."""
         return self._yaml("config.yaml")
 
     @property
     def data(self) -> dict[str, Any]:
-        """Classes and fingerprints of the data."""
+        """Classes and digests of the data."""
         return self._yaml("data.yaml")
 
     def _yaml(self, name: str) -> dict[str, Any]:
         path = self.folder / name
         if not path.exists():
-            raise UserError(f"{self.folder} is not a run: it has no {name}")
+            raise UserError(f"{self.folder} is not a run folder: {name} is missing")
         try:
             return dict(yaml.safe_load(path.read_text(encoding="utf-8")))
         except (yaml.YAMLError, UnicodeDecodeError, TypeError, ValueError) as error:
-            raise UserError(f"{path} was spoilt ({type(error).__name__}): restore it from a copy") from error
+            raise UserError(
+                f"{path} is corrupt ({type(error).__name__}); restore it from a backup"
+            ) from error
 
     # -- labels ---------------------------------------------------------------------------------------
 
     def ledger(
         self, keys: Sequence[str], sizes: Tensor | None = None, resolution: Resolution = "network"
     ) -> Ledger:
-        """Open the ledger over the pool's keys; write the keys down once, so labels have names for ever.
+        """Open the ledger of the pool; the first call saves the pool's keys.
 
         Args:
-            keys: the pool's stable names.
-            sizes: ``(N, 2)``, each image's height and width, if pixels are bought; None for whole images.
-            resolution: what these sizes are, see ``Ledger``.
+            keys: stable names of the pool images.
+            sizes: ``(N, 2)``, height and width of each image if pixels are labelled; None for whole images.
+            resolution: the resolution of these sizes, see ``Ledger``.
         """
         path = self.folder / "pool.json"
         if not path.exists():
@@ -141,10 +139,10 @@ class RunDir:
         return Ledger(self.folder / "labels", keys, sizes, resolution)
 
     def bought(self) -> Ledger:
-        """Open the ledger of a finished or paused run, without its data."""
+        """Open the ledger of a finished or paused run without loading its data."""
         path = self.folder / "pool.json"
         if not path.exists():
-            raise UserError(f"{self.folder} has no ledger yet: it has no pool.json")
+            raise UserError(f"{self.folder} has no ledger yet: pool.json is missing")
         pool = json.loads(path.read_text(encoding="utf-8"))
         if isinstance(pool, list):
             return Ledger(self.folder / "labels", pool)
@@ -152,28 +150,28 @@ class RunDir:
         return Ledger(self.folder / "labels", pool["keys"], sizes, pool["resolution"])
 
     def request(self, number: int) -> Request | None:
-        """What was asked in a round, if it was asked."""
+        """Return the request of a round; None if there is none yet."""
         path = self._request(number)
         return Request.load(path) if path.exists() else None
 
     def keep_request(self, request: Request) -> None:
-        """Write down what is asked, before anyone answers."""
+        """Save a request, before it is answered."""
         request.save(self._request(request.round))
 
     def request_writer(self, number: int) -> RequestWriter:
-        """Write down what is asked in a round while it is chosen: a large request never stands in memory."""
+        """Return a writer that saves a request image by image; a large one is never held in memory."""
         return RequestWriter(self._request(number), number)
 
     def _request(self, number: int) -> Path:
         return self.folder / "requests" / f"round-{number:02d}.npz"
 
     def notes(self, number: int) -> Notes | None:
-        """What the model thought of what it asked in a round, if that was noted."""
+        """Return the model's hints for a round; None if there are none."""
         path = self._notes(number)
         return Notes.load(path) if path.exists() else None
 
     def keep_notes(self, number: int, notes: Notes) -> None:
-        """Write down what the model thought of a round's questions, for those who answer them."""
+        """Save the model's hints for the annotators of a round."""
         notes.save(self._notes(number))
 
     def _notes(self, number: int) -> Path:
@@ -181,17 +179,17 @@ class RunDir:
 
     @property
     def questions(self) -> Path:
-        """Where people find the questions and leave their answers."""
+        """Folder of the annotators' questions and answers."""
         return self.folder / "questions"
 
     # -- progress -------------------------------------------------------------------------------------
 
     def save_checkpoint(self, state: Mapping[str, Any]) -> None:
-        """Keep model, optimiser and place; the newest only."""
+        """Save model, optimiser and epoch; replaces the previous checkpoint."""
         write_atomically(self.folder / "checkpoint.pt", lambda file: torch.save(dict(state), file))
 
     def checkpoint(self) -> dict[str, Any] | None:
-        """The newest checkpoint, loaded without executing code."""
+        """Load the latest checkpoint, without executing code from the file."""
         path = self.folder / "checkpoint.pt"
         if not path.exists():
             return None
@@ -199,15 +197,15 @@ class RunDir:
             return dict(torch.load(path, map_location="cpu", weights_only=True))
         except Exception as error:
             raise UserError(
-                f"{path} cannot be read ({type(error).__name__}): remove it to train again; labels are kept"
+                f"{path} is corrupt ({type(error).__name__}); delete it to restart training, labels are kept"
             ) from error
 
     def record(self, record: Mapping[str, Any]) -> None:
-        """Put down one line of results."""
+        """Write a record to metrics.jsonl, replacing one of the same kind and epoch."""
         records.put(self.metrics, record, same=("kind", "epoch"))
 
     def save_confusion(self, epoch: int, classes: Sequence[str], counts: Tensor) -> None:
-        """Keep what was taken for what: a row per label, a column per prediction."""
+        """Save a confusion matrix: one row per label, one column per predicted class."""
         text = io.StringIO()
         writer = csv.writer(text, lineterminator="\n")
         writer.writerow(["label", *classes])
@@ -215,52 +213,52 @@ class RunDir:
         write_text_atomically(self.folder / "confusion" / f"epoch-{epoch:03d}.csv", text.getvalue())
 
     def forget_after(self, epoch: int) -> None:
-        """Take back the lines of later epochs."""
+        """Delete the records of later epochs."""
         records.keep(self.metrics, lambda record: record["epoch"] <= epoch)
 
     @property
     def metrics(self) -> Path:
-        """The file of results."""
+        """Path of metrics.jsonl."""
         return self.folder / "metrics.jsonl"
 
     def stages(self) -> list[records.Record]:
-        """One record per measured stage."""
+        """Return one record per evaluated stage."""
         return self.lines("stage")
 
     def lines(self, kind: str) -> list[records.Record]:
-        """The records of one kind."""
+        """Return the records of one kind."""
         return [r for r in records.read(self.metrics) if r["kind"] == kind]
 
     # -- the model ------------------------------------------------------------------------------------
 
     def save_model(self, state: Mapping[str, Tensor]) -> None:
-        """Keep the last model's weights."""
+        """Save the final weights."""
         tensors = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in state.items()}
         write_atomically(self.folder / "model.safetensors", lambda file: file.write(save(tensors)))
 
     @property
     def begun(self) -> bool:
-        """Whether the run has weights of its own, and will not begin anew."""
+        """Whether the run has saved weights and would resume rather than restart."""
         return self.finished or (self._begun and (self.folder / "checkpoint.pt").exists())
 
     @property
     def finished(self) -> bool:
-        """Whether the last model was written."""
+        """Whether the final weights are saved."""
         return (self.folder / "model.safetensors").exists()
 
     def model(self) -> dict[str, Tensor]:
-        """The last model's weights."""
+        """Load the final weights."""
         path = self.folder / "model.safetensors"
         if not path.exists():
             raise UserError(f"{self.folder} has no model yet: run the same `ducats run` command to finish it")
         try:
             return dict(load_file(path))
         except (OSError, SafetensorError) as error:
-            raise UserError(f"{path} cannot be read ({error}): restore it from a copy") from error
+            raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
 
 
 def _at_work(draft: Path) -> bool:
-    """Whether the process that writes a draft, and whose number is in its name, lives: a tool for labels."""
+    """Return whether the process in the draft's name is alive; a labelling tool may be writing it."""
     number = draft.name.split(".")[-2]
     if fcntl is None or not number.isdigit() or int(number) == os.getpid():
         return False
@@ -268,13 +266,13 @@ def _at_work(draft: Path) -> bool:
         os.kill(int(number), 0)
     except ProcessLookupError:
         return False
-    except PermissionError:  # someone else's
+    except PermissionError:  # another user's process
         return True
     return True
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> list[str]:
-    """Say which settings differ, as ``key: old -> new``."""
+    """Return the settings that differ, as ``key: old -> new``."""
     found = []
     for key in dict.fromkeys([*old, *new]):
         a, b = old.get(key), new.get(key)
@@ -301,7 +299,7 @@ def _environment() -> dict[str, Any]:
 
 
 def _code() -> str:
-    """A digest of this package's source: a version alone does not say what an edited clone ran."""
+    """Return a digest of this package's source code; the version does not identify an edited clone."""
     home, found = Path(__file__).parent, hashlib.blake2b(digest_size=8)
     for path in sorted(home.rglob("*.py")):
         found.update(path.relative_to(home).as_posix().encode() + b"\0" + path.read_bytes())

@@ -1,7 +1,6 @@
-"""Loggers: where a run's numbers go besides its own folder, while it works.
+"""Loggers: send a run's metrics to TensorBoard, trackio, W&B or a custom logger.
 
-A logger is anything with three methods. The run's JSON lines stay the one truth: what a logger is told is
-read from there, once.
+A logger is any object with the methods of ``Logger``. Each record of metrics.jsonl is logged once.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,10 +31,10 @@ __all__ = [
 
 
 def find(names: Sequence[str]) -> dict[str, Maker]:
-    """The loggers that ``engine.loggers`` names; one that is not there, or not installed, is refused.
+    """Look up the loggers of ``engine.loggers``; raise UserError if one is unknown or not installed.
 
     Args:
-        names: of built-in ones, or ``package.module:function``, which takes the run's folder.
+        names: built-in names, or ``package.module:function``; the function takes the run folder.
     """
     makers: dict[str, Maker] = {}
     for name in names:
@@ -46,6 +45,6 @@ def find(names: Sequence[str]) -> dict[str, Maker]:
             except ImportError as error:
                 raise UserError(
                     f"engine.loggers names {name!r}, which cannot be imported ({error}): "
-                    f"pip install {INSTALLED_BY[name]}, or leave it out"
+                    f"pip install {INSTALLED_BY[name]}, or remove it"
                 ) from None
     return makers

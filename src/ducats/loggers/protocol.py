@@ -1,4 +1,4 @@
-"""What a logger is."""
+"""The logger protocol."""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -6,26 +6,26 @@ from typing import Any, Protocol
 
 
 class Logger(Protocol):
-    """Takes a run's numbers. What it raises is said once, and never stops the run."""
+    """Receives a run's metrics. Its exceptions are reported once and never stop the run."""
 
     def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Begin, or go on.
+        """Start or resume logging.
 
         Args:
-            name: the run's, no other's and the same each time that it goes on.
-            settings: what makes the run, nested as in its config.yaml.
+            name: unique name of the run, the same each time it is resumed.
+            settings: the run's config, nested as in config.yaml.
         """
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Take numbers by name; they are not told again, so they should be safe when this returns.
+        """Log values by name. They are not sent again, so they should be stored when this returns.
 
         Args:
             values: ``loss/...`` of an epoch, or ``stage/...`` of a stage (``check/...`` in between).
-            step: optimiser steps that were done; it never falls, but may stay.
+            step: optimiser steps so far; never decreases, but may repeat.
         """
 
     def finish(self) -> None:
-        """The run ended or pauses."""
+        """Called when the run ends or pauses."""
 
 
-Maker = Callable[[Path], Logger]  # takes the run's folder
+Maker = Callable[[Path], Logger]  # takes the run folder

@@ -1,4 +1,4 @@
-"""What loggers are told, and when: each line of a run's results once, however often it is killed."""
+"""Send each record of a run to the loggers exactly once, also across kills."""
 
 import json
 import secrets
@@ -13,32 +13,32 @@ from ducats.loggers.protocol import Logger, Maker
 from ducats.progress import Event
 from ducats.records import Record
 
-KEPT = "loggers.json"  # in the run's folder: the run's name to loggers, and what each of them was told
+KEPT = "loggers.json"  # in the run folder: the run's name, and the records sent to each logger
 
 
 @dataclass
 class _Told:
-    """How one logger stands."""
+    """State of one logger."""
 
     make: Maker
-    known: set[str]  # lines that it was told
+    known: set[str]  # keys of the records sent to it
     logger: Logger | None = None
-    failed: bool = False  # it could not even start
+    failed: bool = False  # it could not start
     warned: bool = field(default=False)
 
 
 class Logs:
-    """Listens to a run, and tells its loggers what the run wrote down. Used with ``with``.
+    """Event listener that sends a run's records to its loggers. Use it as a context manager.
 
-    A logger that fails is spoken of once. What it could not take it is told again after the next epoch, or
-    when the run goes on; a logger that was not there before is told everything.
+    The first failure of a logger is reported as a warning. Records that failed are sent again after the next
+    epoch or when the run is resumed. A logger added later gets all records.
 
     Args:
-        makers: by name.
-        folder: the run's.
-        settings: what makes the run.
-        steps: optimiser steps in an epoch.
-        warn: says a sentence to the user.
+        makers: logger factories by name.
+        folder: the run folder.
+        settings: the run's config.
+        steps: optimiser steps per epoch.
+        warn: shows a message to the user.
     """
 
     def __init__(
@@ -52,21 +52,21 @@ class Logs:
     ) -> None:
         self._folder, self._settings, self._steps, self._warn = folder, settings, steps, warn
         self._makers = makers
-        self._all: dict[str, _Told] | None = None  # once the run has its folder
+        self._all: dict[str, _Told] | None = None  # None until the first event
         self._last: tuple[str, int] | None = None
 
     def __enter__(self) -> "Logs":
         return self
 
     def __call__(self, event: Event) -> None:
-        """Look for new lines where there can be some: not after every step."""
+        """Send new records; training steps within an epoch are skipped, as they add none."""
         place = (event.phase, event.epoch)
         if self._makers and (event.phase != "train" or place != self._last):
             self._tell(start=True)
         self._last = place
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        # A run that never began, because it was refused, is not ours to write about.
+        # Do not write to the folder of a run that was refused before its first event.
         if self._makers and (kind is None or self._all is not None):
             self._tell()
         for name, one in (self._all or {}).items():
@@ -89,7 +89,7 @@ class Logs:
         try:
             return dict(json.loads(path.read_text(encoding="utf-8"))) if path.exists() else {}
         except (ValueError, TypeError, OSError) as error:
-            self._warn(f"{path} cannot be read ({error}): loggers are told everything anew, as another run")
+            self._warn(f"{path} is corrupt ({error}); all records are logged again, as a new run")
             return {}
 
     def _tell_one(self, one: _Told, *, start: bool) -> None:
@@ -98,7 +98,7 @@ class Logs:
         if one.failed or not (new or start):
             return
         if one.logger is None:
-            one.failed = True  # until it did not
+            one.failed = True  # reset below on success
             logger = one.make(self._folder)
             logger.start(self._name, self._settings)
             one.logger, one.failed = logger, False
@@ -116,13 +116,13 @@ class Logs:
     def _dare(self, name: str, one: _Told, act: Callable[[], None]) -> None:
         try:
             act()
-        except Exception as error:  # whatever a server, a disk or a user's own logger may come up with
+        except Exception as error:  # a server, a disk or a custom logger may raise anything
             if not one.warned:
                 what = "could not start" if one.failed else "failed"
                 said = " ".join(str(error).split())
                 self._warn(
-                    f"the logger {name!r} {what} ({type(error).__name__}: {said}); the run goes on, and "
-                    "metrics.jsonl in its folder has everything"
+                    f"the logger {name!r} {what} ({type(error).__name__}: {said}); the run continues, "
+                    "and metrics.jsonl in the run folder has all records"
                 )
             one.warned = True
 
@@ -132,7 +132,7 @@ def _key(line: Record) -> str:
 
 
 def values_of(line: Record) -> dict[str, float]:
-    """The scalars of a line of results, by the names that loggers see.
+    """Return the scalars of a record by their names in loggers.
 
     >>> values_of({"kind": "epoch", "epoch": 1, "losses": {"source/nll": 0.5}})
     {'loss/source/nll': 0.5}

@@ -1,4 +1,4 @@
-"""TensorBoard's event files, in the run's own folder."""
+"""TensorBoard event files in the run folder."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -7,21 +7,21 @@ from typing import Any
 import yaml
 
 STAGE = "stage/"
-PLACES = ("stage", "epoch", "labels")  # of a stage: not worth a curve over labels
+PLACES = ("stage", "epoch", "labels")  # not plotted over labels
 
 
 class TensorBoard:
-    """Scalars over steps, and a stage's once more over labels: TensorBoard can choose no other axis.
+    """Write scalars over steps, and those of stages also over labels, as TensorBoard has no choice of axis.
 
     Args:
-        folder: the run's; the files go to ``tensorboard`` in it.
+        folder: the run folder; event files go to its subfolder ``tensorboard``.
     """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder / "tensorboard"
 
     def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Open a file; those of earlier starts stay beside it."""
+        """Open a new event file next to earlier ones."""
         from torch.utils.tensorboard import SummaryWriter
 
         new = not self._folder.exists()

@@ -1,4 +1,4 @@
-"""Trackers that are spoken to by ``init``, ``log`` and ``finish``: trackio, and W&B, its twin."""
+"""Trackers with the functions ``init``, ``log`` and ``finish``: trackio and W&B."""
 
 import os
 import re
@@ -7,42 +7,42 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PROJECT = "ducats"  # where the environment names no other
+PROJECT = "ducats"  # default of the environment variables
 
 
 class Tracker:
-    """A run of such a tracker; a run that goes on goes on there, too.
+    """Log to a tracker; a resumed run resumes there too.
 
     Args:
-        module: its package. ``TRACKIO_PROJECT``, ``WANDB_PROJECT`` name the project; all else is set up as
-            the package itself wants it.
-        by_id: whether a run is found again by an id, and not by its name.
+        module: the tracker's package. ``TRACKIO_PROJECT`` or ``WANDB_PROJECT`` sets the project; everything
+            else is configured as in the package's documentation.
+        by_id: whether the tracker identifies a run by an id rather than by its name.
     """
 
     def __init__(self, module: str, *, by_id: bool) -> None:
         self._module, self._by_id = module, by_id
 
     def start(self, name: str, settings: Mapping[str, Any]) -> None:
-        """Begin a run, or go on with it."""
+        """Start or resume a run."""
         self._tracker: Any = import_module(self._module)
         project = os.environ.get(f"{self._module.upper()}_PROJECT", PROJECT)
         more = {"id": re.sub(r"[^\w.-]+", "-", name)} if self._by_id else {}
         self._tracker.init(project=project, name=name, config=dict(settings), resume="allow", **more)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
-        """Hand numbers over; when they are sent is the tracker's matter."""
+        """Log values; the tracker decides when to send them."""
         self._tracker.log(dict(values), step=step)
 
     def finish(self) -> None:
-        """Have the rest sent."""
+        """Send the remaining values."""
         self._tracker.finish()
 
 
-def trackio(folder: Path) -> Tracker:  # noqa: ARG001 - it keeps its files itself
-    """Trackio, on this machine unless its own settings say otherwise."""
+def trackio(folder: Path) -> Tracker:  # noqa: ARG001 - it manages its own files
+    """Return a trackio logger; local unless trackio is configured otherwise."""
     return Tracker("trackio", by_id=False)
 
 
 def wandb(folder: Path) -> Tracker:  # noqa: ARG001 - as above
-    """W&B, as `wandb login` or WANDB_MODE set it up."""
+    """Return a W&B logger, configured by `wandb login` or WANDB_MODE."""
     return Tracker("wandb", by_id=True)

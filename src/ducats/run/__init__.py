@@ -1,4 +1,4 @@
-"""One run in its folder, from the beginning or from where it stopped."""
+"""Run active domain adaptation in a run folder, and resume it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -31,22 +31,24 @@ def run(
     listen: Listener = silence,
     wait: Wait | None = None,
 ) -> RunDir:
-    """Run the plan in a folder, or go on with it; return the folder.
+    """Run the plan in a run folder, or resume it; return the run folder.
 
     Args:
-        parts: what to run. The model is copied: the caller's own keeps its weights.
-        plan: when and how much.
-        folder: the run's own; the same call on the same folder goes on after a kill or a pause.
-        fabric: device, precision, processes; one process on the best device by default.
-        identity: what the folder is checked against when the run goes on; plan and parts by default.
-        speed: where images live and how steps run; whatever the device can do by default.
-        listen: told of every step.
-        wait: called by each process while people have to answer, with the round and what is open, or what is
-            wrong with an answer; returns when it is time to look again. Without it the run ends there.
+        parts: the components. The model is copied, so the caller's model keeps its weights.
+        plan: epochs, rounds, budget and training settings.
+        folder: one folder per run. Make the same call with the same folder to resume after a kill or a pause.
+        fabric: device, precision and processes; by default one process on the best device.
+        identity: compared with the identity stored in the folder on resume; by default derived from
+            components and plan.
+        speed: data placement and execution options; by default chosen for the device.
+        listen: called on every event.
+        wait: called by each process while annotators still have to answer, with the round and the exception
+            that reports the open questions or an invalid answer. The answers are checked again when it
+            returns. Without it the run stops there.
 
     Raises:
-        UserError: bad input; says what to do.
-        AwaitingLabels: people have to answer and nobody waits; call again when they have.
+        UserError: invalid input.
+        AwaitingLabels: annotators have to answer and ``wait`` is None; call again when they have.
     """
     check(parts, plan)
     fabric = fabric or _launched()
@@ -54,8 +56,8 @@ def run(
     known = familiar(parts.training.loss, parts.model) and still
     if speed.graphs and not still:
         raise UserError(
-            "engine.graphs=true does not go with this objective or query, which draw at random in each step: "
-            "leave it out"
+            "engine.graphs=true does not work with this objective or query, which uses random numbers in "
+            "each step: remove the setting"
         )
     settled = speed.settle(fabric, familiar=known, pixels=parts.source.of_pixels)
     home = RunDir(Path(folder))

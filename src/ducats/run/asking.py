@@ -1,4 +1,4 @@
-"""What is asked: images, pixels of each image, or whole images with all their pixels."""
+"""Select the images, pixels or whole label maps to label in a round, and save them as a request."""
 
 import math
 from collections.abc import Callable, Mapping
@@ -29,20 +29,20 @@ from ducats.units import Picked, Unit
 
 @dataclass(frozen=True)
 class Asking:
-    """How the questions of one run come about."""
+    """Selects the requests of one run and computes hints for the annotators."""
 
     parts: Parts
     plan: Plan
     home: RunDir
     fabric: Fabric
-    model: nn.Module  # as Fabric set it up
+    model: nn.Module  # wrapped by Fabric
     strategy: Strategy
     beside: Company
-    maps: Callable[[int], TargetMaps]  # what is known of the pool's pixels after so many rounds
-    ledger: Callable[[], Ledger]  # of the first process
+    maps: Callable[[int], TargetMaps]  # the pool's known label maps after a number of rounds
+    ledger: Callable[[], Ledger]  # on rank 0 only
 
     def choose(self, number: int) -> None:
-        """Choose for a question, and keep it as a request; the first process writes."""
+        """Select the samples of a round and save them as a request; rank 0 writes."""
         count = on_chief(self.fabric, lambda: self._count(number))
         if count == 0:
             on_chief(self.fabric, lambda: self.home.keep_request(nothing(number)))
@@ -66,7 +66,7 @@ class Asking:
 
         def keep() -> None:
             targets = self.beside.askable(self.ledger().targets(number - 1), budget)
-            if not bool((targets == UNLABELLED).any()):  # there was time for more than the pool has
+            if not bool((targets == UNLABELLED).any()):  # the time budget exceeds the pool
                 self.home.keep_request(nothing(number))
                 return
             self.home.keep_request(choose(self.strategy, rows, targets, budget, number, generator, **more))
@@ -74,7 +74,7 @@ class Asking:
         on_chief(self.fabric, keep)
 
     def _count(self, number: int) -> int | None:
-        """How many questions people's time allows in a round; None if the budget is not a time."""
+        """Return how many units the time budget allows in a round; None without a time budget."""
         time, ledger, before = self.plan.time, self.ledger(), number - 1
         if time is None:
             return None
@@ -82,9 +82,9 @@ class Asking:
         return time.questions(*spent, rounds=len(self.plan.ask_after) - before)
 
     def note(self, number: int) -> None:
-        """Keep what the model thinks of a request, if the oracle wants it and it is not there.
+        """Save the model's hints for a request, if the oracle wants them and they do not exist yet.
 
-        The images are looked at as they were when the request was chosen.
+        The images are augmented exactly as when the request was selected.
         """
         if not getattr(self.parts.oracle, "wants_notes", False):
             return
@@ -108,7 +108,7 @@ class Asking:
         on_chief(self.fabric, lambda: self.home.keep_notes(number, notes))
 
     def _more(self, number: int) -> dict[str, Any]:
-        """What the strategy reads besides the pool: source images, weights of the last layer."""
+        """Return the query's other inputs: source images, weights of the last layer."""
         strategy, parts, more = self.strategy, self.parts, dict[str, Any]()
         if strategy.source:
             images = parts.source.images
@@ -127,11 +127,9 @@ class Asking:
         return more
 
     def _choose_pixels(self, number: int, count: int | None) -> None:
-        """Ask for pixels inside every image, or for all pixels of some images.
+        """Select pixels inside every image, or all pixels of some images.
 
-        Args:
-            number: of the question.
-            count: of units that may be asked for, if the budget is a time.
+        ``count`` is the number of units to select, or None unless the budget is a time.
         """
         parts, plan, asked = self.parts, self.plan, self.maps(number - 1).at
         how: dict[str, Any] = {
@@ -163,7 +161,7 @@ class Asking:
             budget = [part[number - 1] for part in split_pixels(plan.pixels, areas, rounds, plan.rounding)]
         picks = pick(self.model, parts.pool, self.strategy, budget=budget, head=head, **how)
         if not self.fabric.is_global_zero:
-            for _ in picks:  # takes its part in the passes; the first process writes
+            for _ in picks:  # takes part in the forward passes; rank 0 writes
                 pass
             return
         with self.home.request_writer(number) as writer:
@@ -172,7 +170,7 @@ class Asking:
                 writer.add(image, picked.position, picked.unit)
 
     def _source_maps(self, how: Mapping[str, Any]) -> Rows | None:
-        """The source's images as rows, where whole maps are bought and the strategy reads them."""
+        """Return the source images as a table, if the query reads them; for whole-image selection."""
         source, strategy = self.parts.source, self.strategy
         if not strategy.source:
             return None
@@ -193,12 +191,12 @@ class Asking:
         )
         for image in (known == UNLABELLED).nonzero().squeeze(1).tolist():
             if not bool((asked(image) == UNLABELLED).any()):
-                known[image] = VOID  # nothing of it can be asked
+                known[image] = VOID  # the image has no pixel that can be labelled
         budget, generator = (
             self.plan.budget[number - 1] if count is None else count,
             fork(self.plan.seed, "query", number),
         )
-        if not bool((known == UNLABELLED).any()):  # there was time for more than the pool has
+        if not bool((known == UNLABELLED).any()):  # the time budget exceeds the pool
             self.home.keep_request(nothing(number))
             return
         request = choose(self.strategy, rows, known, budget, number, generator, **more)
@@ -209,13 +207,13 @@ class Asking:
 
 
 def nothing(number: int) -> Request:
-    """A request of a round in which nobody is asked."""
+    """Return an empty request, for a round without questions."""
     none = torch.zeros(0, dtype=torch.long)
     return Request(number, none, none)
 
 
 def pixels_in(unit: Unit, area: int) -> int:
-    """How many pixels a unit has, of superpixels on average.
+    """Return how many pixels a unit has; for superpixels, the mean.
 
     >>> pixels_in(Unit("region", side=3), 800), pixels_in(Unit("superpixel", superpixels=100), 801)
     (9, 9)
@@ -226,7 +224,10 @@ def pixels_in(unit: Unit, area: int) -> int:
 
 
 def first_of(picked: Picked, units: int) -> Picked:
-    """No more than so many units: those cut at the image's border leave pixels for further ones."""
+    """Keep at most ``units`` units.
+
+    Units cut at the image's border are smaller, so a budget in pixels may select more units than allowed.
+    """
     if picked.unit is None:
         return Picked(picked.position[:units])
     return Picked(picked.position[: int(picked.unit[:units].sum())], picked.unit[:units])

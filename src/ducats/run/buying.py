@@ -1,4 +1,4 @@
-"""The oracle answers, and what it said is entered in the ledger."""
+"""Acquire labels from the oracle and append them to the ledger."""
 
 import torch
 from torch import Tensor
@@ -10,29 +10,29 @@ from ducats.oracles import Oracle
 
 
 def buy(oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, partly: bool) -> None:
-    """Have a request answered and enter the answers; nothing is entered before all is well.
+    """Query the oracle and append its labels to the ledger, after checking all of them.
 
     Args:
-        oracle: who answers. If it has ``seconds_of``, it also tells what each unit took, or None.
-        request: what is asked; nobody is troubled with an empty one.
-        ledger: where answers go.
-        classes: how many there are.
-        partly: whether units may stay UNLABELLED, as when people's time is spent: they are not entered, and
-            may be asked again.
+        oracle: if it has a method ``seconds_of``, that returns the annotation seconds of each unit, or None.
+        request: an empty one is recorded without calling the oracle.
+        ledger: opened for the whole pool.
+        classes: the number of classes.
+        partly: whether units may stay UNLABELLED, as when the time budget is spent. They are not recorded,
+            and may be selected again.
     """
     if not len(request):
         ledger.append(request, torch.zeros(0, dtype=torch.int8))
         return
     labels = torch.as_tensor(oracle(request))
     labels = labels if ledger.sizes is not None else labels.long()
-    # Wide enough for every class: a narrow number would be compared with what is left of a large one.
+    # Wide enough for every class: torch would wrap a large class count to int8 in the comparison below.
     labels = labels.to(torch.int16) if labels.dtype.itemsize == 1 else labels
     open_ = (labels == UNLABELLED) & partly
     wrong = labels[(labels != VOID) & ~open_ & ((labels < 0) | (labels >= classes))]
     if len(wrong):
         raise UserError(
-            f"the oracle answered {int(wrong[0])} in round {request.round}, but a label is 0 to "
-            f"{classes - 1} or VOID ({VOID}): nothing was entered"
+            f"the oracle returned {int(wrong[0])} in round {request.round}, but labels must be 0 to "
+            f"{classes - 1} or VOID ({VOID}); no label was recorded"
         )
     told = getattr(oracle, "seconds_of", None)
     seconds: Tensor | None = None if told is None else told(request)
@@ -48,6 +48,6 @@ def buy(oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, partl
 
 
 def per_unit(request: Request, values: Tensor) -> Tensor:
-    """The value of each unit's first address."""
+    """Return the value at each unit's first location."""
     unit = request.unit
     return values if unit is None else values[unit.cumsum(0) - unit]

@@ -1,4 +1,4 @@
-"""What a run keeps of its model: checkpoints while it works, the weights at its end. One process writes."""
+"""Checkpoints during a run and the weights at its end. Rank 0 writes them."""
 
 import time
 from dataclasses import dataclass
@@ -14,25 +14,25 @@ from ducats.errors import UserError
 from ducats.models import Evidential
 from ducats.rundir import RunDir
 
-PATIENCE = 30.0  # seconds that a shared file system may take to show everyone what one process wrote
+PATIENCE = 30.0  # seconds for a shared file system to show all hosts the files that rank 0 wrote
 
 
 @dataclass(frozen=True)
 class Keeping:
-    """A run's model and optimiser, and where they are kept; whole, however they are spread."""
+    """Saves and restores a run's model and optimiser, gathered from all shards."""
 
     home: RunDir
     fabric: Fabric
     model: Evidential
     optimiser: SGD
-    fused: bool  # how the optimiser computes now
+    fused: bool  # whether the optimiser uses its fused implementation
 
     def save(self, epoch: int, seconds: float) -> None:
-        """Write a checkpoint; every process takes part.
+        """Write a checkpoint; all processes must call this.
 
         Args:
-            epoch: epochs that are complete.
-            seconds: that they took.
+            epoch: number of completed epochs.
+            seconds: time that they took.
         """
         state = {
             "epoch": epoch,
@@ -45,9 +45,9 @@ class Keeping:
         on_chief(self.fabric, lambda: self.home.save_checkpoint(state))
 
     def restore(self) -> tuple[int, float]:
-        """Load the newest checkpoint, if there is one; return its epoch and seconds."""
+        """Load the latest checkpoint, if there is one; return its epoch and seconds."""
         state = self.home.checkpoint()
-        # Lines beyond the checkpoint belong to a training that is lost; it is repeated, and says them anew.
+        # Records of later epochs belong to training that was lost; it is repeated and writes them again.
         on_chief(self.fabric, lambda: self.home.forget_after(state["epoch"] if state else -1))
         if state is None:
             return 0, 0.0
@@ -60,18 +60,15 @@ class Keeping:
         return state["epoch"], state["seconds"]
 
     def save_model(self) -> None:
-        """Write the last weights, which says that the run is done."""
+        """Write the final weights, which marks the run as finished."""
         weights = gathered(self.model.network.state_dict(), self.fabric)
         on_chief(self.fabric, lambda: self.home.save_model(weights))
 
 
 def check_shared(home: RunDir, fabric: Fabric, patience: float = PATIENCE) -> None:
-    """Refuse hosts that do not see the same folder: each would go on from another place.
+    """Raise if hosts do not share the run folder: each would resume from a different state.
 
-    Args:
-        home: the run's folder, which the first process has claimed.
-        fabric: processes.
-        patience: seconds.
+    Rank 0 must have claimed the folder. ``patience`` is in seconds.
     """
     if fabric.world_size == 1:
         return
@@ -82,8 +79,8 @@ def check_shared(home: RunDir, fabric: Fabric, patience: float = PATIENCE) -> No
         while _looks(home.folder) != wanted:
             if time.monotonic() > until:
                 raise UserError(
-                    f"process {fabric.global_rank + 1} of {fabric.world_size} does not see what the first "
-                    f"one wrote to {home.folder}: give an --out that all hosts share"
+                    f"process {fabric.global_rank + 1} of {fabric.world_size} does not see the files "
+                    f"that rank 0 wrote to {home.folder}: use an --out that all hosts share"
                 )
             time.sleep(0.1)
 
@@ -91,7 +88,7 @@ def check_shared(home: RunDir, fabric: Fabric, patience: float = PATIENCE) -> No
 
 
 def _looks(folder: Path) -> list[tuple[int, int] | None]:
-    """Size and age of what tells one state of a run from another."""
+    """Return size and modification time of the files that identify the state of a run."""
     names = ("config.yaml", "data.yaml", "checkpoint.pt", "model.safetensors")
     found = [path.stat() if (path := folder / name).exists() else None for name in names]
     return [None if one is None else (one.st_size, int(one.st_mtime)) for one in found]

@@ -1,4 +1,4 @@
-"""What a run leaves to be looked at: snapshots of its model, pictures of what it asked; what they tell."""
+"""Snapshots of the model's outputs, thumbnails of the selected images, and the fitted temperature."""
 
 from functools import partial
 from typing import Any, NamedTuple
@@ -33,20 +33,20 @@ from ducats.randomness import global_seed, seed_of
 from ducats.run.asking import Asking
 from ducats.rundir import RunDir
 
-POOL_MAPS, SOURCE_MAPS = 100, 30  # images whose pixels are looked at
-PICTURES, MAP_PICTURES = 100, 6  # kept of a round: images that are asked for; images whose pixels are
-SIDE, SMALL = 160, 64  # a picture's longest side; a shorter one below which JPEG would spoil it
-SHOWABLE = (1, 3, 4)  # channels of which a picture can be made
+POOL_MAPS, SOURCE_MAPS = 100, 30  # images whose pixels are sampled
+PICTURES, MAP_PICTURES = 100, 6  # thumbnails per round: of selected images; of images in segmentation
+SIDE, SMALL = 160, 64  # longest side of a thumbnail; shorter side below which PNG replaces JPEG
+SHOWABLE = (1, 3, 4)  # numbers of channels that can be saved as an image
 
 
 def keep_snapshot(asking: Asking, number: int, epoch: int, rounds: int) -> None:
-    """Keep what the model thinks now, if it is not there; nothing that trains or chooses is touched.
+    """Save the model's outputs on a sample, unless the file exists; training and selection are unaffected.
 
     Args:
-        asking: model, data and folder.
-        number: of the question that is asked now, 0 at the end.
-        epoch: epochs that are done.
-        rounds: that were answered before.
+        asking: holds model, data and run folder.
+        number: the current round, 0 at the end of the run.
+        epoch: number of completed epochs.
+        rounds: number of rounds labelled before.
     """
     plan, home, fabric = asking.plan, asking.home, asking.fabric
     path = snapshots.path_of(home.folder, number)
@@ -57,7 +57,7 @@ def keep_snapshot(asking: Asking, number: int, epoch: int, rounds: int) -> None:
     pool, source = on_chief(
         fabric, lambda: (_maps if of_pixels else _images)(asking, request, rounds, plan.snapshot)
     )
-    # A user's own network may draw at random even when it does not train.
+    # A custom network may use random numbers even in evaluation mode.
     with global_seed(0, "snapshot", number):
         sights = _look(asking, number, pool, source)
 
@@ -99,7 +99,7 @@ def _maps(asking: Asking, request: Request | None, rounds: int, most: int) -> tu
 
 
 def of_source(most: int) -> int:
-    """A third as many samples.
+    """Return the number of source samples: a third of the pool's.
 
     >>> of_source(3000), of_source(1)
     (1000, 1)
@@ -110,7 +110,7 @@ def of_source(most: int) -> int:
 def _look(asking: Asking, number: int, pool: Sample, source: Sample) -> tuple[Sight, Sight]:
     parts, training = asking.parts, asking.model.training
     use = "query" if parts.source.of_pixels else "scoring"
-    # With luck in the view, the pool is seen as it was when the request was chosen.
+    # With the same seed, a random view augments the pool as it did when the request was selected.
     seed = seed_of(asking.plan.seed, use, number) if number else 0
     how: dict[str, Any] = {
         "batch_size": asking.plan.scoring_batch,
@@ -126,7 +126,7 @@ def _look(asking: Asking, number: int, pool: Sample, source: Sample) -> tuple[Si
         pool_sizes = bought_sizes(parts.pool, parts.task.resolution)
         source_sizes = bought_sizes(images, "network")
     elif images.pixels.shape[1:] != parts.pool.pixels.shape[1:]:
-        of_source = parts.views.source  # the network is known to take images of that size
+        of_source = parts.views.source  # the network is known to accept images of that size
     try:
         return (
             seen(asking.model, parts.pool, pool, view=view, seed=seed, sizes=pool_sizes, **how),
@@ -136,11 +136,11 @@ def _look(asking: Asking, number: int, pool: Sample, source: Sample) -> tuple[Si
         asking.model.train(training)
 
 
-# ---- pictures
+# ---- thumbnails
 
 
 def pictured(asking: Asking, request: Request | None, pool: Sample) -> list[int]:
-    """Images of the pool of which a picture is kept."""
+    """Return the pool images that get a thumbnail."""
     parts = asking.parts
     if parts.buys_pixels:
         looked: list[int] = pool.image.unique().tolist()
@@ -153,7 +153,7 @@ def pictured(asking: Asking, request: Request | None, pool: Sample) -> list[int]
 
 
 def keep_pictures(home: RunDir, pool: Images, images: list[int]) -> None:
-    """Keep small pictures of some images, of those that have none yet and can be shown."""
+    """Save thumbnails of images that have none yet and can be shown."""
     if pool.files is None and pool.pixels.shape[1] not in SHOWABLE:
         return
     for image in images:
@@ -161,7 +161,7 @@ def keep_pictures(home: RunDir, pool: Images, images: list[int]) -> None:
             continue
         try:
             shown = picture(pool, image)
-        except UserError:  # its file is gone: a run can do without the picture
+        except UserError:  # the file is missing; the thumbnail is optional
             continue
         shown.thumbnail((SIDE, SIDE))
         small = min(shown.size) < SMALL
@@ -170,26 +170,27 @@ def keep_pictures(home: RunDir, pool: Images, images: list[int]) -> None:
         write_atomically(path, partial(shown.save, **options))
 
 
-# ---- a temperature
+# ---- temperature
 
 
 def calibration(tally: Tally) -> dict[str, Any]:
-    """What a temperature may change, for the record."""
+    """Return the metrics that temperature scaling changes, for the record."""
     numbers = compute(tally)
     return {**{name: numbers[name] for name in ("ece", "nll", "brier")}, "reliability": reliability(tally)}
 
 
 class Fitted(NamedTuple):
-    """A temperature, and how many labels it was fitted on."""
+    """A temperature and the number of labels it was fitted on."""
 
     temperature: float
     labels: int
 
 
 def fitted(home: RunDir, rounds: int) -> Fitted | None:
-    """The temperature that the first rounds' labels tell, each as the model saw it before it learnt it.
+    """Fit a temperature on the labels of the first rounds.
 
-    None where there are too few of them, or no snapshots.
+    The logits are those of the snapshot before each round, when the model had not been trained on the labels.
+    Returns None if there are too few labels or no snapshots.
     """
     z, labels = list[Tensor](), list[Tensor]()
     for number in range(1, rounds + 1):

@@ -1,4 +1,4 @@
-"""The story: train, measure, ask, and again. May be stopped at any line and started anew."""
+"""Active-learning loop: train, evaluate, query, label, repeat. Resumable at any line."""
 
 import copy
 import time
@@ -36,12 +36,13 @@ from ducats.run.keeping import Keeping
 from ducats.run.looking import calibration, fitted, keep_snapshot
 from ducats.rundir import RunDir
 
-# Told the round and what is open, or wrong with an answer; returns when it is time to look again.
+# Called with the round and the exception that reports open questions or an invalid answer; returns when the
+# answers should be checked again.
 Wait = Callable[[int, AwaitingLabels | UserError], None]
 
 
 class Story:
-    """One process's part in a run."""
+    """Active-learning loop of one process."""
 
     def __init__(
         self,
@@ -73,7 +74,7 @@ class Story:
         )
         own = copy.deepcopy(parts.model)
         self.bare = own if isinstance(own, Evidential) else Evidential(own)
-        self.strategy, width = settle(given, self.bare)  # there, where the model still is
+        self.strategy, width = settle(given, self.bare)  # original data: the model is not on the device yet
         self.beside = accompany(
             self.bare,
             parts.training,
@@ -90,7 +91,7 @@ class Story:
         check_alone(self.bare, fabric)
         fused = bool(speed.fused)
         self.model = fabric.setup_module(self.bare)
-        self.optimiser: SGD = make_optimiser(  # after the set-up, which may have made slices of the weights
+        self.optimiser: SGD = make_optimiser(  # after the set-up, which may have sharded the weights
             self.bare.network, plan.optimisation, fused=fused, beside=self.bare.companions
         )
         stepper: Any = fabric.setup_optimizers(self.optimiser)
@@ -110,7 +111,7 @@ class Story:
         self.compiled = bool(speed.compiled)
         self.epoch, self.seconds = 0, 0.0
         self.keeping = Keeping(home, fabric, self.bare, self.optimiser, fused)
-        if not home.finished:  # after the set-up: state is loaded to where the weights now are
+        if not home.finished:  # after the set-up: the state is loaded onto the device of the weights
             self.epoch, self.seconds = self.keeping.restore()
         on_chief(fabric, self._open_ledger)
         self.asking = Asking(
@@ -124,14 +125,17 @@ class Story:
             self._maps,
             lambda: self.ledger,
         )
-        self._targets: tuple[int, Labels] | None = None  # of pixels, and the rounds that they are known from
+        self._targets: tuple[int, Labels] | None = None  # rounds, and the label maps known after them
 
     def tell(self) -> None:
-        """Train, measure, ask; the file that says a step is done comes last in it."""
+        """Train, evaluate and query until the last epoch.
+
+        Each step ends by writing the file that marks it as done.
+        """
         if self.home.finished:
             return
         if self.epoch == 0:
-            # The first weights: a user's own may not come out the same another time.
+            # The initial weights: a custom model may initialise differently the next time.
             self.keeping.save(0, 0.0)
         while True:
             started = time.monotonic()
@@ -146,7 +150,7 @@ class Story:
         self._say("done")
 
     def _look(self, started: float) -> float:
-        """What is done with the model as it is; return the seconds that people took, not the run."""
+        """Evaluate, query and save snapshots where due; return the seconds spent waiting for annotators."""
         waited = 0.0
         self._refresh()
         if self.epoch == self.plan.epochs or self.epoch in self.plan.ask_after:
@@ -161,12 +165,12 @@ class Story:
 
     @property
     def stage(self) -> int:
-        """Questions before this epoch's own, if it has one."""
+        """Number of rounds before this epoch, without a round in this epoch."""
         return sum(after < self.epoch for after in self.plan.ask_after)
 
     @property
     def answered(self) -> int:
-        """Questions up to this epoch, its own included."""
+        """Number of rounds up to this epoch, including a round in this epoch."""
         return sum(after <= self.epoch for after in self.plan.ask_after)
 
     def _open_ledger(self) -> None:
@@ -175,22 +179,22 @@ class Story:
         self.ledger = self.home.ledger(pool.keys, sizes, resolution)
 
     def _maps(self, rounds: int) -> TargetMaps:
-        """What the ledger knows of the pool's pixels after so many rounds; each process reads it itself."""
+        """Return the pool's label maps after a number of rounds; each process reads the ledger."""
         ledger = self.ledger if self.fabric.is_global_zero else self.home.bought()
         pool, task = self.parts.pool, self.parts.task
         shape = (int(pool.pixels.shape[-2]), int(pool.pixels.shape[-1]))
         return TargetMaps(ledger, shape, rounds, void=pool.void, resolution=task.resolution, fill=task.fill)
 
     def _bought(self, rounds: int) -> Tensor:
-        """Images of which anything was bought."""
+        """Return the images with at least one label."""
         return self.ledger.counts(rounds).nonzero().squeeze(1)
 
     def _known(self) -> tuple[Labels, Tensor | None]:
-        """What is known of the pool in this epoch; of maps that are bought whole, also of which images."""
+        """Return the pool's known labels, and the labelled images where whole label maps are acquired."""
         if not self.parts.source.of_pixels:
             return on_chief(self.fabric, lambda: self.ledger.targets(self.answered)), None
         if self._targets is None or self._targets[0] != self.answered:
-            self._targets = None  # the new maps may want their place on the device
+            self._targets = None  # frees device memory for the new maps
             maps = self._maps(self.answered)
             self._targets = (self.answered, resident.settle_maps(maps, self.fabric.device, self.where))
         bought = on_chief(self.fabric, lambda: self._bought(self.answered))
@@ -242,7 +246,7 @@ class Story:
             tempered = None if known is None else Tempered(known.temperature)
             tally, counted = self._tally(tempered)
             record |= {"measured_on": self.parts.measured_on, **counted}
-            if tally.total:  # nothing is left to measure once the whole target was bought
+            if tally.total:  # nothing is left to evaluate once the whole target is labelled
                 record |= self._numbers(tally)
                 on_chief(self.fabric, lambda: self._keep_confusion(tally))
                 if known is not None and tempered is not None and tempered.tally is not None:
@@ -257,7 +261,7 @@ class Story:
             self._say("measure", values={name: record[name] for name in names})
 
     def _tally(self, tempered: Tempered | None) -> tuple[Tally, dict[str, Any]]:
-        """Count the test set, and say how much of it was counted."""
+        """Evaluate the test set; return the tally and the record's counts."""
         parts, test = self.parts, self.parts.test
         assert test is not None
         how: dict[str, Any] = {
@@ -278,7 +282,7 @@ class Story:
         return tally, {"images": len(test), "pixels": tally.total, "resolution": at}
 
     def _numbers(self, tally: Tally) -> dict[str, Any]:
-        """Every metric, for the record."""
+        """Return all metrics for the record."""
         numbers: dict[str, Any] = dict(compute(tally))
         numbers["class_accuracy"] = class_accuracy(tally.confusion)
         numbers["reliability"] = reliability(tally)
@@ -291,14 +295,14 @@ class Story:
         self.home.save_confusion(self.epoch, self.parts.source.classes, tally.confusion)
 
     def _measured(self) -> Tensor | None:
-        """Which test images count now."""
+        """Return the indices of the test images to evaluate; None for all."""
         if self.parts.measured_on != "unlabelled":
             return None
         targets = on_chief(self.fabric, lambda: self.ledger.targets(self.stage))
         return (targets == UNLABELLED).nonzero().squeeze(1)
 
     def _ask(self) -> float:
-        """Have the next question answered, if it is not; return the seconds for which people were awaited."""
+        """Label the next round, unless it is done; return the seconds spent waiting for annotators."""
         number, waited = self.stage + 1, 0.0
         if on_chief(self.fabric, lambda: self.ledger.rounds) >= number:
             return waited
@@ -312,7 +316,7 @@ class Story:
             try:
                 on_chief(self.fabric, lambda: self._buy(number))
             except (AwaitingLabels, UserError) as pause:
-                # A slip in an answer must not end what waited for days: whoever made it can mend it.
+                # An invalid answer must not end a run that has waited for days: the annotator can correct it.
                 awaited |= isinstance(pause, AwaitingLabels)
                 if self.wait is None or not awaited:
                     raise
@@ -323,7 +327,7 @@ class Story:
                 return waited
 
     def _refresh(self) -> None:
-        """Let what stands beside the model look at everything, if its time has come."""
+        """Refresh the auxiliary modules with a pass over the data, if due."""
         asks = self.plan.ask_after
         question = asks.index(self.epoch) + 1 if self.epoch in asks else 0
         moment = Moment(self.epoch, self.plan.epochs, question, len(asks))
@@ -370,7 +374,7 @@ class Story:
 
 
 def weight_at(weights: Mapping[int, float], epoch: int) -> float:
-    """The weight that holds in an epoch.
+    """Return the weight of an epoch.
 
     >>> weight_at({0: 1.0, 1: 0.5}, 0), weight_at({0: 1.0, 1: 0.5}, 7)
     (1.0, 0.5)
