@@ -1,4 +1,4 @@
-"""Several processes of one run in a test: forked, so that each begins at once, with all that is imported."""
+"""Several processes of one run in a test, forked to start at once with all imports done."""
 
 import os
 import signal
@@ -19,25 +19,25 @@ from ducats.cli import main
 from ducats.engine.step import Step
 from ducats.rundir import RunDir
 
-MOST = 180  # seconds after which a process that hangs ends
-Environment = Callable[[int, int, int], Mapping[str, str]]  # of a rank, given how many there are and a port
+MOST = 180  # seconds after which a hanging process is killed
+Environment = Callable[[int, int, int], Mapping[str, str]]  # (rank, world size, port) -> variables
 
-Before = Callable[[int], object]  # something done in a process first, given its rank
+Before = Callable[[int], object]  # called first in each process, with its rank
 GONE = "ducats: process {} of this run is gone"
 
 
 def by_hand(rank: int, world: int, port: int) -> dict[str, str]:
-    """What whoever starts processes of one host by hand would set."""
+    """Variables of processes started by hand on one host."""
     return {"LOCAL_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def hosts_by_hand(rank: int, world: int, port: int) -> dict[str, str]:
-    """The same for a host with one process."""
+    """Variables of hosts started by hand, with one process each."""
     return {"NODE_RANK": str(rank), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
 
 
 def torchrun(rank: int, world: int, port: int) -> dict[str, str]:
-    """What torchrun sets on hosts with one process each."""
+    """Variables set by torchrun on hosts with one process each."""
     return {
         "TORCHELASTIC_RUN_ID": "none",
         "RANK": str(rank),
@@ -52,7 +52,7 @@ def torchrun(rank: int, world: int, port: int) -> dict[str, str]:
 
 
 def slurm(rank: int, world: int, port: int) -> dict[str, str]:
-    """What srun sets on hosts with one task each; they meet where the job's number says."""
+    """Variables set by srun on hosts with one task each; the port follows from the job ID."""
     return {
         "SLURM_JOB_ID": f"77{port % 10000:04d}",
         "SLURM_JOB_NAME": "sweep",
@@ -69,14 +69,14 @@ def slurm(rank: int, world: int, port: int) -> dict[str, str]:
 
 @dataclass
 class Ranks:
-    """What became of some processes."""
+    """Exit codes and output of the processes."""
 
     codes: list[int] = field(default_factory=list)  # exit codes, or minus the signal that ended one
-    said: list[str] = field(default_factory=list)  # what each wrote to stdout and stderr
+    said: list[str] = field(default_factory=list)  # stdout and stderr of each
 
 
 def free_port() -> int:
-    """A port that nobody listens on."""
+    """Return a free port."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         return int(taken.getsockname()[1])
@@ -85,13 +85,11 @@ def free_port() -> int:
 def in_ranks(
     act: Callable[[int], object], where: Path, world: int = 2, environment: Environment = by_hand
 ) -> Ranks:
-    """Let each process act; wait for all.
+    """Call ``act`` in each process and wait for all.
 
     Args:
-        act: given the rank; what it returns is the exit code, None is 0.
-        where: a folder for what they say.
-        world: how many.
-        environment: what each is told.
+        act: called with the rank; returns the exit code, None for 0.
+        where: folder for the output.
     """
     where.mkdir(parents=True, exist_ok=True)
     port, children, logs = free_port(), [], [where / f"{rank}.txt" for rank in range(world)]
@@ -127,8 +125,10 @@ def _be(rank: int, act: Callable[[int], object], environment: Mapping[str, str],
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         os.environ.update(environment)
         signal.alarm(MOST)
-        warnings.simplefilter("default")  # a test's own rules are not for the libraries of a whole command
-        # A fork loses torch's thread pool, and two threads that remake it at once fail.
+        warnings.simplefilter(
+            "default"
+        )  # the filters of a test do not apply to the libraries of a whole command
+        # A fork loses torch's thread pool, and two threads that recreate it at once fail.
         torch.set_num_threads(1)
         code = act(rank) or 0
     except SystemExit as end:
@@ -142,7 +142,7 @@ def _be(rank: int, act: Callable[[int], object], environment: Mapping[str, str],
 
 
 def command(settings: Sequence[str], out: Path, *more: str) -> list[str]:
-    """``ducats run`` with settings."""
+    """Return the arguments of ``ducats run`` with settings."""
     flat = [part for setting in settings for part in ("--set", setting)]
     return ["run", "--method", "duc", *flat, "--out", str(out), *more]
 
@@ -154,14 +154,12 @@ def run_in_ranks(
     environment: Environment = by_hand,
     before: Before = lambda _: None,
 ) -> Ranks:
-    """Run a command in each of some processes.
+    """Run ``ducats`` in each process.
 
     Args:
         arguments: of ``ducats``.
-        where: a folder for what they say.
-        world: how many.
-        environment: what each is told.
-        before: is called in each process first, with its rank.
+        where: folder for the output.
+        before: called first in each process, with its rank.
     """
 
     def act(rank: int) -> None:
@@ -172,7 +170,7 @@ def run_in_ranks(
 
 
 def outcome(folder: Path) -> dict[str, Any]:
-    """Everything that a run leaves, but for time and memory."""
+    """Return the results of a run, without time and memory."""
     spent = ("seconds", "memory")
     home = RunDir(folder)
     return {
@@ -189,7 +187,7 @@ def die() -> None:
 
 
 def in_an_epoch(victim: int) -> Before:
-    """Dies in the eighth step, in the middle of the second epoch."""
+    """Die in the eighth step, in the middle of the second epoch."""
 
     def before(rank: int) -> None:
         genuine, calls = Step.__call__, 0

@@ -12,7 +12,7 @@ os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
 
 @contextmanager
 def two_nodes() -> Iterator[Any]:
-    """A head and another node, 2 CPUs each: room for one piece of work on each; all end with this."""
+    """Start a head and another node with 2 CPUs each, enough for one task per node; stop them at the end."""
     pytest.importorskip("ray", reason="needs ducats[ray]")
     import ray
     from ray.cluster_utils import Cluster

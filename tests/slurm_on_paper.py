@@ -1,4 +1,4 @@
-"""Programs that stand for SLURM: jobs are processes of this machine, all at once; a folder knows them."""
+"""Fake SLURM commands: jobs are local processes that start at once; a folder records them."""
 
 import sys
 from pathlib import Path
@@ -14,7 +14,7 @@ def start(job, script):
     env = os.environ | task | dict(SLURM_JOB_ID=main + index, SLURM_NTASKS="1", SLURM_STEP_ID="0",
         SLURM_PROCID="0", SLURM_LOCALID="0", SLURM_NODEID="0", SLURM_JOB_NUM_NODES="1")
     (BOOK / (job + ".code")).unlink(missing_ok=True)
-    times = BOOK / (job + ".times")  # how often it began: only the last time counts
+    times = BOOK / (job + ".times")  # number of starts: only the last one counts
     times.write_text(times.read_text() + "x" if times.exists() else "x")
     count = len(times.read_text())
     line = f"bash {{script}}; c=$?; [ $(wc -c < {{times}}) = {{count}} ] && echo $c > {{BOOK}}/{{job}}.code"
@@ -57,7 +57,7 @@ os.execvp(words[0], words)
 
 
 def install(folder: Path) -> Path:
-    """Put them into a folder, which has to be on PATH; return the folder that knows the jobs."""
+    """Write the commands to a folder, which must be on PATH; return the folder that records the jobs."""
     book = folder / "jobs"
     book.mkdir(parents=True)
     programs = {"sbatch": SBATCH, "sacct": SACCT, "scontrol": SCONTROL, "srun": SRUN}

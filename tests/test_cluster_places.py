@@ -1,4 +1,4 @@
-"""How much of a node a cluster's work holds."""
+"""Resources of a node used by tasks."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +16,7 @@ def test_never_more_than_half_of_a_node(cpus: float, gpus: int, each: int | None
     count, place = places({"CPU": cpus, "GPU": gpus}, cpus=each, gpus=on_gpus)
     assert count * place.cpus <= cpus / 2 * (1 + 1e-9)
     assert count * place.gpus <= gpus
-    assert place.cpus <= 1 or place.cpus == int(place.cpus)  # what Ray takes
+    assert place.cpus <= 1 or place.cpus == int(place.cpus)  # accepted by Ray
     if cpus > 0 and not on_gpus:
         assert count >= 1
         assert place.cpus > 0

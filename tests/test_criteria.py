@@ -1,4 +1,4 @@
-"""Criteria, against their definitions, on rows and on maps alike."""
+"""Criteria against their definitions, on rows and on maps."""
 
 import math
 
@@ -32,7 +32,7 @@ def test_values_by_hand() -> None:
     assert found["u_dis"][1].item() == pytest.approx(math.log(math.log(3) - 5 / 6), rel=1e-5)
 
 
-def test_the_published_distribution_uncertainty() -> None:
+def test_published_u_dis() -> None:
     z = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).double()
     alpha = z.exp()
     total = alpha.sum(1, keepdim=True)
@@ -46,28 +46,28 @@ def test_the_published_distribution_uncertainty() -> None:
     )
 
 
-def test_columns_are_those_asked_for() -> None:
+def test_only_needed_columns_are_computed() -> None:
     z, features = torch.zeros(2, 3), torch.ones(2, 4)
     assert columns_of(z, features, ()) == {}
     assert list(columns_of(z, features, ("features", "margin", "z"))) == ["features", "margin", "z"]
 
 
 @pytest.mark.parametrize("name", ["entrpy", "impurity@", "impurity@wide", "published_u_dis", "u_dis@3", ""])
-def test_an_unknown_column_lists_the_known(name: str) -> None:
+def test_unknown_column_lists_the_known_ones(name: str) -> None:
     with pytest.raises(
-        UserError, match=r"no column; there are: z, features, domain, .*entropy, .*impurity@NUMBER"
+        UserError, match=r"unknown column .*: z, features, domain, .*entropy, .*impurity@NUMBER"
     ):
         columns_of(torch.zeros(1, 2), None, (name,))
 
 
 @pytest.mark.parametrize("name", ["impurity", "impurity@32"])
-def test_images_have_no_impurity(name: str) -> None:
-    with pytest.raises(UserError, match="pixels have and images have not"):
+def test_impurity_of_images_is_refused(name: str) -> None:
+    with pytest.raises(UserError, match="defined for pixels only"):
         columns_of(torch.zeros(1, 2), None, (name,))
 
 
-def test_missing_features_are_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"needs 'features', but the model gives none"):
+def test_missing_features_are_refused() -> None:
+    with pytest.raises(UserError, match="model does not return them"):
         columns_of(torch.zeros(1, 2), None, ("features",))
 
 
@@ -79,18 +79,18 @@ def test_energies_by_hand() -> None:
     assert found["free_energy"].tolist() == pytest.approx([*by_sum, -800 - math.log1p(math.exp(-0.5))])
 
 
-def test_variances_are_those_of_the_dirichlet() -> None:
+def test_variances_match_the_dirichlet_distribution() -> None:
     z = torch.randn(50, 4, generator=torch.Generator().manual_seed(0)).double() * 3
     found = columns_of(z, None, ("epistemic_variance", "aleatoric_variance"))
     dirichlet_ = torch.distributions.Dirichlet(z.exp())
     p = dirichlet_.mean
     torch.testing.assert_close(found["epistemic_variance"], dirichlet_.variance.mean(1))
-    # The law of total variance of a class: what evidence explains, and the rest.
+    # Law of total variance: both parts add up.
     both = found["epistemic_variance"] + found["aleatoric_variance"]
     torch.testing.assert_close(both, (p * (1 - p)).mean(1))
 
 
-def test_variances_with_much_evidence_and_with_none() -> None:
+def test_variances_at_extreme_evidence() -> None:
     z = torch.tensor([[300.0, 300.0], [-300.0, -300.0]])
     found = columns_of(z, None, ("epistemic_variance", "aleatoric_variance"))
     assert found["epistemic_variance"].tolist() == [0.0, 0.25]
@@ -98,8 +98,8 @@ def test_variances_with_much_evidence_and_with_none() -> None:
 
 
 @pytest.mark.parametrize("name", ["domain", "critic", "committee"])
-def test_what_witnesses_say_is_passed_on_or_missed(name: str) -> None:
+def test_probe_columns_are_passed_through_or_required(name: str) -> None:
     said = torch.arange(6.0).view(2, 3)
     assert columns_of(torch.zeros(2, 2), None, (name,), {name: said})[name] is said
-    with pytest.raises(UserError, match=f"needs '{name}' .*and no witness tells it"):
+    with pytest.raises(UserError, match="no probe provides it"):
         columns_of(torch.zeros(2, 2), None, (name,))

@@ -1,4 +1,4 @@
-"""Interpolation by matrix products against F.interpolate, forwards and backwards."""
+"""Interpolation by matrix products against F.interpolate, forward and backward."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ SIZES = [  # h, w -> H, W
     ((1, 1), (3, 2)),
     ((5, 4), (1, 9)),
     ((5, 4), (9, 1)),
-    ((9, 12), (4, 5)),  # fewer points than there were
+    ((9, 12), (4, 5)),  # downsampling
     ((3, 8), (3, 8)),
     ((9, 16), (72, 127)),
 ]
@@ -45,7 +45,7 @@ def test_it_is_bilinear_with_aligned_corners(
 
 
 @pytest.mark.parametrize(("coarse", "fine"), SIZES)
-def test_some_rows_are_those_of_the_whole(coarse: tuple[int, int], fine: tuple[int, int]) -> None:
+def test_some_rows_equal_those_of_the_full_map(coarse: tuple[int, int], fine: tuple[int, int]) -> None:
     z = drawn(2, 3, *coarse, dtype=torch.float64)
     whole = grid.interpolate(z, fine)
     for first in range(fine[0]):
@@ -60,7 +60,7 @@ def test_gradient_of_some_rows_matches_finite_differences() -> None:
 
 
 @pytest.mark.parametrize("precision", ["high", "medium"])
-def test_it_leaves_lower_precision_to_others(precision: str) -> None:
+def test_lower_matmul_precision_is_ignored_and_restored(precision: str) -> None:
     z, size = drawn(2, 3, 9, 16), (72, 127)
     expected = reference(z.double(), size).float()
     before = torch.get_float32_matmul_precision()
@@ -81,7 +81,7 @@ def test_half_precision_is_computed_in_float32() -> None:
     torch.testing.assert_close(found, reference(z.float(), (9, 9)), rtol=1e-6, atol=1e-6)
 
 
-def test_what_inference_met_first_can_be_trained_on() -> None:
+def test_weights_cached_in_inference_mode_can_be_trained_on() -> None:
     z = drawn(1, 2, 5, 6)
     with torch.inference_mode():
         grid.interpolate(z, (23, 29))
@@ -90,7 +90,7 @@ def test_what_inference_met_first_can_be_trained_on() -> None:
     assert leaf.grad is not None
 
 
-def test_evidence_comes_after_interpolation() -> None:
+def test_evidence_is_applied_after_interpolation() -> None:
     logits = 12 * drawn(2, 3, 4, 5)
     output = Output(logits, None, (16, 20), dirichlet.EVIDENCE["exp_clamped"])
     found = grid.dense(output)
@@ -99,7 +99,7 @@ def test_evidence_comes_after_interpolation() -> None:
     assert (found - clamped_first).abs().max() > 0.1
 
 
-def test_to_another_size_once_or_twice() -> None:
+def test_two_step_upsampling() -> None:
     logits, clamp = 12 * drawn(2, 3, 4, 5), dirichlet.EVIDENCE["exp_clamped"]
     output = Output(logits, None, (16, 20), clamp)
     once = grid.dense(output, (33, 41))
@@ -111,6 +111,6 @@ def test_to_another_size_once_or_twice() -> None:
     torch.testing.assert_close(grid.dense(output, (16, 20), twice=True), grid.dense(output), rtol=0, atol=0)
 
 
-def test_whole_images_stay_as_they_are() -> None:
+def test_outputs_per_image_are_unchanged() -> None:
     z = drawn(4, 3)
     assert grid.dense(Output(z, None)) is z

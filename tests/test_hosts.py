@@ -1,4 +1,4 @@
-"""One run on several hosts: both are this machine here, with one process each."""
+"""Runs on several hosts, simulated on this machine with one process each."""
 
 import os
 import signal
@@ -24,7 +24,7 @@ SETTINGS = (*QUICK, "train.epochs=3", "ask={after: [1], budget: 10}")
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """Two processes of one host."""
+    """A run with two processes on one host."""
     folder = tmp_path_factory.mktemp("one host") / "run"
     done = ranks.run_in_ranks(ranks.command(SETTINGS, folder, "--devices", "2"), folder.parent / "said")
     assert done.codes == [0, 0], done.said
@@ -39,7 +39,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         (ranks.slurm, ()),
     ],
 )
-def test_two_hosts_do_what_two_processes_do(
+def test_two_hosts_give_the_results_of_two_processes(
     tmp_path: Path, undisturbed: dict[str, Any], environment: ranks.Environment, options: tuple[str, ...]
 ) -> None:
     folder = tmp_path / "run"
@@ -47,11 +47,11 @@ def test_two_hosts_do_what_two_processes_do(
     done = ranks.run_in_ranks(run, tmp_path / "said", environment=environment)
     assert done.codes == [0, 0], done.said
     assert outcome(folder) == undisturbed
-    assert "10 labels spent" in done.said[0]
-    assert "labels spent" not in done.said[1]
+    assert "10 labels acquired" in done.said[0]
+    assert "labels acquired" not in done.said[1]
 
 
-def test_a_host_dies_and_the_same_command_goes_on(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_a_run_resumes_after_a_host_died(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     folder, said = tmp_path / "run", tmp_path / "said"
     run = ranks.command(SETTINGS, folder)
     killed = ranks.run_in_ranks(run, said, environment=ranks.slurm, before=in_an_epoch(1))
@@ -62,7 +62,7 @@ def test_a_host_dies_and_the_same_command_goes_on(tmp_path: Path, undisturbed: d
     assert outcome(folder) == undisturbed
 
 
-def test_hosts_that_do_not_share_a_folder_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hosts_without_a_shared_folder_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ducats.run.keeping.check_shared.__defaults__", (0.2,))
 
     def act(rank: int) -> None:
@@ -70,12 +70,12 @@ def test_hosts_that_do_not_share_a_folder_are_told(tmp_path: Path, monkeypatch: 
 
     done = ranks.in_ranks(act, tmp_path / "said", environment=ranks.hosts_by_hand)
     assert done.codes == [2, 2]
-    assert done.said[0].count("process 2 of 2 does not see what the first one wrote to") == 1
+    assert done.said[0].count("process 2 of 2 does not see the files that rank 0 wrote to") == 1
     assert "give an --out that all hosts share" in done.said[0]
     assert not RunDir(tmp_path / "host 0").finished
 
 
-def test_what_one_host_lacks_is_said_by_the_first(tmp_path: Path) -> None:
+def test_missing_data_on_one_host_is_reported_by_rank_0(tmp_path: Path) -> None:
     target, source = tmp_path / "target", tmp_path / "source of host 1"
     for number, folder in enumerate((target, source / "cat", source / "dog")):
         folder.mkdir(parents=True)
@@ -96,15 +96,15 @@ def test_what_one_host_lacks_is_said_by_the_first(tmp_path: Path) -> None:
     assert "ducats: " not in done.said[1]
 
 
-def test_a_contradiction_is_one_sentence_of_each_host(tmp_path: Path) -> None:
+def test_each_host_reports_contradicting_options_once(tmp_path: Path) -> None:
     run = ranks.command(SETTINGS, tmp_path / "run", "--devices", "4")
     done = ranks.run_in_ranks(run, tmp_path / "said", environment=ranks.torchrun)
     assert done.codes == [2, 2]
     for said in done.said:
-        assert said.count("ducats: --devices 4 was asked for, but torchrun started 1 process(es)") == 1
+        assert said.count("ducats: --devices is 4, but torchrun started 1 process(es)") == 1
 
 
-def test_torchrun_itself_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
+def test_real_torchrun_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     folder, port = tmp_path / "run", ranks.free_port()
 
     def torchrun(node: int) -> None:
@@ -121,28 +121,28 @@ def test_torchrun_itself_on_two_hosts(tmp_path: Path, undisturbed: dict[str, Any
     assert outcome(folder) == undisturbed
 
 
-def test_an_address_that_a_host_does_not_know_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_unknown_address_raises_at_once(tmp_path: Path) -> None:
     unknown = {**ranks.hosts_by_hand(1, 2, 29500), "MASTER_ADDR": "first.invalid"}
     run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")
     done = ranks.run_in_ranks(run, tmp_path / "said", 1, lambda *_: unknown)
     assert done.codes == [2]
-    assert done.said[0].count("ducats: MASTER_ADDR is 'first.invalid', which this host cannot find") == 1
+    assert done.said[0].count("ducats: MASTER_ADDR is 'first.invalid', which this host cannot resolve") == 1
 
 
-def test_a_host_that_waits_for_others_says_so_and_can_be_interrupted(tmp_path: Path) -> None:
+def test_a_waiting_host_prints_a_notice_and_can_be_interrupted(tmp_path: Path) -> None:
     def impatient(_: int) -> None:
         genuine = leaving._print
-        signal.signal(signal.SIGINT, signal.default_int_handler)  # which a job in the background has not
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs do not have it
 
         def print_and_interrupt(sentence: str, style: str) -> None:
             genuine(sentence, style)
             os.kill(os.getpid(), signal.SIGINT)
 
-        setattr(leaving, "_print", print_and_interrupt)  # noqa: B010 - a stand-in, as monkeypatch would set it
+        setattr(leaving, "_print", print_and_interrupt)  # noqa: B010 - as monkeypatch would set it
         launching.LONG = 0.0
 
     run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")
     done = ranks.run_in_ranks(run, tmp_path / "said", 1, ranks.hosts_by_hand, before=impatient)
     assert done.codes == [-signal.SIGINT]
     assert done.said[0].startswith("waiting at 127.0.0.1:")
-    assert done.said[0].count("for all 2 processes; Ctrl-C ends it") == 1
+    assert done.said[0].count("for all 2 processes; press Ctrl-C") == 1

@@ -15,7 +15,7 @@ def rows_of(image: list[int]) -> Rows:
     return Rows(torch.tensor(image), torch.zeros(len(image), dtype=torch.long), {})
 
 
-def test_best_is_exact_where_scores_tie() -> None:
+def test_top_k_breaks_ties_by_location() -> None:
     score = torch.tensor([0.5, 1.0, 0.5, 0.5, float("-inf")])
     rows = rows_of([40, 10, 30, 20, 0])
     assert best(score, 3, rows).tolist() == [1, 3, 2]
@@ -23,7 +23,7 @@ def test_best_is_exact_where_scores_tie() -> None:
     assert best(score, 0, rows).tolist() == []
 
 
-def test_best_follows_a_permutation() -> None:
+def test_top_k_does_not_depend_on_the_order_of_rows() -> None:
     generator = torch.Generator().manual_seed(0)
     score = torch.randint(0, 20, (500,), generator=generator).double()
     rows = rows_of(list(range(500)))
@@ -36,7 +36,7 @@ def test_a_nan_score_is_refused() -> None:
         best(torch.tensor([0.0, float("nan")]), 1, rows_of([0, 1]))
 
 
-def test_draws_depend_on_the_address_alone() -> None:
+def test_draws_depend_on_the_location_only() -> None:
     image = torch.arange(2000)
     position = image % 7
     draws = draw_per_address(fork(0, "x"), image, position)
@@ -46,7 +46,7 @@ def test_draws_depend_on_the_address_alone() -> None:
     assert not torch.equal(draw_per_address(fork(1, "x"), image, position), draws)
 
 
-def test_draws_are_uniform_and_unrelated() -> None:
+def test_draws_are_uniform_and_uncorrelated() -> None:
     image = torch.arange(20000)
     draws = draw_per_address(fork(0, "x"), image, torch.zeros_like(image))
     counts = torch.histc(draws.float(), 20, 0, 1)
@@ -57,7 +57,7 @@ def test_draws_are_uniform_and_unrelated() -> None:
 
 
 def old_draw(generator: torch.Generator, image: Tensor, position: Tensor) -> Tensor:
-    """The same with NumPy's unsigned integers, in which all runs before drew."""
+    """The same with NumPy's unsigned integers, as in earlier versions."""
 
     def mix(x: np.typing.NDArray[np.uint64]) -> np.typing.NDArray[np.uint64]:
         x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
@@ -71,7 +71,7 @@ def old_draw(generator: torch.Generator, image: Tensor, position: Tensor) -> Ten
     return torch.from_numpy((bits >> np.uint64(11)).astype(np.float64) * 2.0**-53)
 
 
-def test_draws_are_those_of_unsigned_integers() -> None:
+def test_draws_match_unsigned_integer_arithmetic() -> None:
     image, position = torch.arange(3000) // 7, torch.arange(3000) * 1_000_003
     draws = draw_per_address(fork(5, "x"), image, position)
     assert torch.equal(draws, old_draw(fork(5, "x"), image, position))
@@ -85,7 +85,7 @@ def old_best(score: Tensor, count: int, rows: Rows) -> Tensor:
 
 @pytest.mark.parametrize("count", [1, 13, 399, 400, 500])
 @pytest.mark.parametrize("levels", [1, 4, 10**6])
-def test_best_equals_a_sort_of_everything(count: int, levels: int) -> None:
+def test_top_k_matches_a_full_sort(count: int, levels: int) -> None:
     generator = torch.Generator().manual_seed(levels + count)
     score = torch.randint(-levels, levels, (400,), generator=generator).float() / levels
     score[::31] = -0.0
@@ -96,7 +96,7 @@ def test_best_equals_a_sort_of_everything(count: int, levels: int) -> None:
 
 
 def greedily(score: Tensor, count: int, rows: Rows, apart: int) -> list[int]:
-    """One by one: the best that is not near to one already taken; then again among those passed over."""
+    """One by one: take the best row that is not near a pick; then repeat among the skipped rows."""
     assert rows.shape is not None
     width, taken = rows.shape[1], list[int]()
     order = old_best(score, len(score), rows).tolist()
@@ -118,10 +118,10 @@ def greedily(score: Tensor, count: int, rows: Rows, apart: int) -> list[int]:
 @pytest.mark.parametrize("apart", [1, 2, 3, 7, 40])
 @pytest.mark.parametrize("count", [1, 5, 12, 30, 90])
 @pytest.mark.parametrize("levels", [3, 1000])
-def test_apart_equals_taking_one_by_one(apart: int, count: int, levels: int) -> None:
+def test_min_distance_matches_a_sequential_loop(apart: int, count: int, levels: int) -> None:
     generator = torch.Generator().manual_seed(apart * count + levels)
     shape = (9, 11)
-    where = torch.randperm(2 * 99, generator=generator)[:150]  # two images, some pixels not there
+    where = torch.randperm(2 * 99, generator=generator)[:150]  # two images, some pixels missing
     rows = Rows(where // 99 * 3, where % 99, {}, shape)
     score = torch.randint(0, levels, (150,), generator=generator).float()
     assert best(score, count, rows, apart).tolist() == greedily(score, count, rows, apart)
@@ -130,18 +130,18 @@ def test_apart_equals_taking_one_by_one(apart: int, count: int, levels: int) -> 
     assert torch.equal(best(score, count, marked, 1), best(score, count, rows, apart))
 
 
-def test_a_long_slope_is_taken_step_by_step() -> None:
+def test_min_distance_on_a_slope() -> None:
     position = torch.arange(50)
     rows = Rows(torch.zeros_like(position), position, {}, (1, 50))
     assert best(position.float(), 9, rows, apart=4).tolist() == list(range(49, 5, -5))
 
 
-def test_images_are_never_near() -> None:
+def test_min_distance_ignores_images() -> None:
     rows = rows_of([1, 2, 3])
     assert best(torch.tensor([1.0, 3.0, 2.0]), 3, rows, apart=9).tolist() == [1, 2, 0]
 
 
-def test_a_deferred_column_is_computed_for_the_rows_that_are_left() -> None:
+def test_lazy_column_is_computed_for_remaining_rows_only() -> None:
     read: list[int] = []
 
     def compute(position: Tensor) -> Tensor:
@@ -159,14 +159,14 @@ def test_a_deferred_column_is_computed_for_the_rows_that_are_left() -> None:
 @pytest.mark.parametrize(
     ("picks", "message"),
     [
-        (torch.tensor([0, 0]), "picked a row twice"),
-        ([0.5, 1.0], "picked no whole numbers"),
-        ([0, 3], "picked an index outside 0 … 2"),
-        ([-1, 0], "picked an index outside 0 … 2"),
-        ([1], "picked 1 of 2"),
+        (torch.tensor([0, 0]), "returned an index more than once"),
+        ([0.5, 1.0], "returned non-integer indices"),
+        ([0, 3], "returned an index outside 0 … 2"),
+        ([-1, 0], "returned an index outside 0 … 2"),
+        ([1], "returned 1 indices instead of 2"),
     ],
 )
-def test_a_query_is_held_to_the_rules(picks: object, message: str) -> None:
+def test_invalid_picks_are_refused(picks: object, message: str) -> None:
     def mine(slate: Slate, *, knob: int) -> object:
         return picks
 
@@ -177,14 +177,14 @@ def test_a_query_is_held_to_the_rules(picks: object, message: str) -> None:
 
 
 @pytest.mark.parametrize("picks", [[2, 0], np.array([0, 2])[::-1], torch.tensor([[2, 0]]), (2, 0)])
-def test_a_query_may_return_any_kind_of_list(picks: object) -> None:
+def test_query_may_return_any_sequence(picks: object) -> None:
     rows = rows_of([4, 5, 6])
     slate = Slate(rows, rows[torch.arange(0)], 2, torch.Generator())
     assert ask(lambda slate: picks, slate).tolist() == [2, 0]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_a_gpu_takes_the_same() -> None:
+def test_gpu_gives_the_same_picks() -> None:
     generator = torch.Generator().manual_seed(0)
     position = torch.randperm(300 * 200, generator=generator)[:50_000]
     score = torch.randint(0, 900, (50_000,), generator=generator).float() - 450

@@ -1,4 +1,4 @@
-"""What is kept of a stream, beside sorting all of it."""
+"""Streaming top-k against a full sort."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,7 @@ from ducats.queries.two_round import two_round
 from ducats.rows import Rows, Slate, ask
 from ducats.selection import Keeper, Scored, joined, merge, two_rounds
 
-LEVELS = [0.0, -0.0, 0.25, 0.5, 1.0, -np.inf]  # few, so that most rows have equals
+LEVELS = [0.0, -0.0, 0.25, 0.5, 1.0, -np.inf]  # few levels, so most rows tie
 
 
 def table(first: list[float], second: list[float] | None = None, keys: list[str] | None = None) -> Scored:
@@ -25,14 +25,14 @@ def table(first: list[float], second: list[float] | None = None, keys: list[str]
 
 
 def sorted_keys(some: Scored, column: str, k: int) -> list[str]:
-    """By brute force: all rows, by score and then by key."""
+    """Sort all rows by score, then by key."""
     rows = zip((-some.columns[column]).tolist(), some.key.tolist(), strict=True)
     return [key for _, key in sorted(rows)][:k]
 
 
 @st.composite
 def streams(draw: st.DrawFn) -> tuple[Scored, list[list[np.ndarray]], int]:
-    """A table of many equals, its rows in any order, shared out and cut into any chunks, and a k."""
+    """Draw a table with many ties, its rows permuted, split into shares and chunks, and a k."""
     count = draw(st.integers(0, 60))
     values = draw(st.lists(st.sampled_from(LEVELS), min_size=count, max_size=count))
     seconds = draw(st.lists(st.sampled_from(LEVELS), min_size=count, max_size=count))
@@ -46,13 +46,13 @@ def streams(draw: st.DrawFn) -> tuple[Scored, list[list[np.ndarray]], int]:
 
 @given(streams(), st.integers(0, 3))
 @settings(max_examples=200, deadline=None)
-def test_any_order_chunks_and_shares_give_the_best(
+def test_top_k_does_not_depend_on_order_chunks_and_shares(
     stream: tuple[Scored, list[list[np.ndarray]], int], slack: int
 ) -> None:
     some, shares, k = stream
     kept = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "SLACK", slack)  # so small that rows are dropped all the time
+        patch.setattr(selection, "SLACK", slack)  # small enough that rows are dropped all the time
         for chunks in shares:
             keeper = Keeper("first", k)
             for chunk in chunks:
@@ -62,17 +62,15 @@ def test_any_order_chunks_and_shares_give_the_best(
             assert kept[-1].key.tolist() == sorted_keys(mine, "first", k)
         found = merge(kept[::-1], "first", k)
     assert found.key.tolist() == sorted_keys(some, "first", k)
-    # Rows stay whole: each number still belongs to its key.
+    # Rows stay intact: each number still belongs to its key.
     assert [some.key[number] for number in found.number] == found.key.tolist()
 
 
 @given(streams(), st.integers(1, 4))
 @settings(max_examples=100, deadline=None)
-def test_two_rounds_are_those_of_the_query(
-    stream: tuple[Scored, list[list[np.ndarray]], int], kappa: int
-) -> None:
+def test_two_rounds_match_the_query(stream: tuple[Scored, list[list[np.ndarray]], int], kappa: int) -> None:
     some, shares, k = stream
-    some = Scored(np.array(sorted(some.key), object), some.number, some.columns)  # ties: address is key
+    some = Scored(np.array(sorted(some.key), object), some.number, some.columns)  # same tie-breaking
     k = min(k, len(some))
     kept = []
     for chunks in shares:
@@ -94,7 +92,7 @@ def test_by_hand() -> None:
     assert merge([some], "first", 3).number.tolist() == [1, 3, 2]
     assert two_rounds(some, "first", "second", 3, 2).number.tolist() == [2, 1]
     assert two_rounds(some, "first", "second", 5, 2).number.tolist() == [2, 4]
-    with pytest.raises(ValueError, match="1 rows pass the first round, and 2 are wanted"):
+    with pytest.raises(ValueError, match="must be at least k"):
         two_rounds(some, "first", "second", 1, 2)
 
 
@@ -106,7 +104,7 @@ def test_keys_of_any_kind(kind: object) -> None:
     assert found.number.tolist() == list(range(7))
 
 
-def test_columns_of_several_numbers_stay_with_their_rows() -> None:
+def test_vector_columns_stay_with_their_rows() -> None:
     random = np.random.default_rng(0)
     score, wide = random.random(30_000).astype(np.float32), random.random((30_000, 3)).astype(np.float32)
     keeper = Keeper("first", 100)
@@ -119,8 +117,8 @@ def test_columns_of_several_numbers_stay_with_their_rows() -> None:
     np.testing.assert_array_equal(found.columns["features"], wide[order])
 
 
-def test_memory_is_bounded_by_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Rising scores are the worst stream: every chunk is better than all before."""
+def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rising scores are the worst case: every chunk beats all earlier ones."""
     lengths = []
     genuine = selection._highest
 
@@ -135,28 +133,28 @@ def test_memory_is_bounded_by_what_is_kept(monkeypatch: pytest.MonkeyPatch) -> N
         keeper.add(Scored(rows.astype("S9"), rows, {"first": rows.astype(np.float64)}))
     assert keeper.best().number.tolist() == list(range(199_999, 194_999, -1))
     assert max(lengths) <= 2 * 5000 + chunk
-    assert len(lengths) < 200_000 / 5000 + 2  # and sorting is rare
+    assert len(lengths) < 200_000 / 5000 + 2  # sorting is rare
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_nan_is_refused() -> None:
     some = table([0.0, np.nan, 1.0])
-    with pytest.raises(UserError, match="the first of 0001 is not a number"):
+    with pytest.raises(UserError, match="the first of 0001 is NaN"):
         merge([some], "first", 1)
 
 
-def test_a_sample_that_was_scored_twice_is_refused() -> None:
+def test_duplicate_sample_is_refused() -> None:
     some = table([0.5, 0.25])
     with pytest.raises(UserError, match="0000 was scored twice"):
         merge([some, some], "first", 2)
 
 
-def test_nothing_is_nothing() -> None:
+def test_empty_tables() -> None:
     assert len(merge([], "first", 3)) == len(joined([])) == len(merge([table([1.0])], "first", 0)) == 0
     assert merge([joined([]), table([1.0])], "first", 3).key.tolist() == ["0000"]
 
 
-def test_tables_are_whole() -> None:
-    with pytest.raises(ValueError, match="columns of one table have"):
+def test_invalid_tables_are_refused() -> None:
+    with pytest.raises(ValueError, match="differ in length"):
         Scored(np.array(["a"]), np.zeros(1), {"first": np.zeros(2)})
-    with pytest.raises(ValueError, match="-1 rows cannot be kept"):
+    with pytest.raises(ValueError, match="k must not be negative"):
         Keeper("first", -1)

@@ -1,4 +1,4 @@
-"""Snapshots on disk: what was written is read, and what is broken is said."""
+"""Snapshot files: round trip, corrupt files, thumbnails."""
 
 import json
 import subprocess
@@ -18,7 +18,7 @@ from ducats.snapshots import Snapshot
 
 
 def small(number: int, rows: int = 3) -> Snapshot:
-    """A snapshot of some rows, numbers that come back as they are in the types that are stored."""
+    """Make a snapshot whose values survive the stored dtypes unchanged."""
     ramp = np.arange(rows)
     flags = dict.fromkeys(("target", "sampled", "picked", "known"), ramp % 2 == 0)
     whole = dict.fromkeys(("image", "position", "label", "guess"), ramp)
@@ -41,7 +41,7 @@ def small(number: int, rows: int = 3) -> Snapshot:
     )
 
 
-def test_what_was_written_is_read_in_the_order_of_time(tmp_path: Path) -> None:
+def test_snapshots_are_loaded_in_chronological_order(tmp_path: Path) -> None:
     assert snapshots.read(tmp_path) == []
     for number in (0, 100, 2, 11, 1):
         snapshots.write(tmp_path, small(number, 3 + number))
@@ -76,27 +76,27 @@ def test_what_was_written_is_read_in_the_order_of_time(tmp_path: Path) -> None:
         {"explained": np.array([0.5, 0.5])},
     ],
 )
-def test_columns_that_do_not_belong_together_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
+def test_inconsistent_columns_are_refused(tmp_path: Path, wrong: dict[str, Any]) -> None:
     snapshots.write(tmp_path, replace(small(1), **wrong))
-    with pytest.raises(UserError, match=r"round-01.npz cannot be read .*: remove it"):
+    with pytest.raises(UserError, match=r"round-01.npz is corrupt .*; remove it"):
         snapshots.read(tmp_path)
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+def test_corrupt_file_is_named(tmp_path: Path) -> None:
     snapshots.write(tmp_path, small(1))
     snapshots.write(tmp_path, small(0))
     path = snapshots.path_of(tmp_path, 0)
     whole = path.read_bytes()
     for broken in (b"", whole[:200], whole[:-50], whole.replace(b"u_dis", b"U_dis")):
         path.write_bytes(broken)
-        with pytest.raises(UserError, match=r"end.npz cannot be read .*: remove it"):
+        with pytest.raises(UserError, match=r"end.npz is corrupt .*; remove it"):
             snapshots.read(tmp_path)
 
 
-def test_picks_are_what_the_ledger_holds(tmp_path: Path) -> None:
+def test_round_labels_match_the_ledger(tmp_path: Path) -> None:
     assert snapshots.picks(tmp_path, 1) is None
     ledger = Ledger(tmp_path / "labels", ["a", "b", "c"], [[2, 3]] * 3)
-    # All of the third image at once, then a unit of two pixels and one of one, then another of the third.
+    # The whole third image, then a unit of two pixels and one of one pixel of the first image.
     image = torch.tensor([2, 2, 2, 2, 2, 2, 0, 0, 0])
     position = torch.tensor([0, 1, 2, 3, 4, 5, 4, 1, 0])
     labels = torch.tensor([0, 1, 2, 3, 4, -2, 1, 1, 0])
@@ -111,11 +111,11 @@ def test_picks_are_what_the_ledger_holds(tmp_path: Path) -> None:
     assert (second.image.tolist(), second.position.tolist(), second.label.tolist()) == ([1], [3], [200])
     assert snapshots.picks(tmp_path, 3) is None
     (tmp_path / "labels" / "round-02.npz").write_bytes(b"no file of ours")
-    with pytest.raises(UserError, match=r"round-02.npz cannot be read .*: restore it"):
+    with pytest.raises(UserError, match=r"round-02.npz is corrupt .*; restore it"):
         snapshots.picks(tmp_path, 2)
 
 
-def test_names_and_sizes_of_the_pool(tmp_path: Path) -> None:
+def test_keys_and_sizes_of_the_pool(tmp_path: Path) -> None:
     assert snapshots.keys(tmp_path) == []
     assert snapshots.sizes(tmp_path) is None
     path = tmp_path / "pool.json"
@@ -130,11 +130,11 @@ def test_names_and_sizes_of_the_pool(tmp_path: Path) -> None:
         assert found.tolist() == [[2, 3], [2, 3]]
     for broken in ("[", "3", "{}"):
         path.write_text(broken)
-        with pytest.raises(UserError, match=r"pool.json was spoilt .*: restore it"):
+        with pytest.raises(UserError, match=r"pool.json is corrupt .*; restore it"):
             snapshots.keys(tmp_path)
 
 
-def test_pictures_are_found_by_their_place_in_the_pool(tmp_path: Path) -> None:
+def test_thumbnails_are_found_by_pool_index(tmp_path: Path) -> None:
     for image, kind in ((3, "png"), (1234567, "jpg")):
         path = snapshots.picture_path(tmp_path, image, kind)  # type: ignore[arg-type]
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ def test_pictures_are_found_by_their_place_in_the_pool(tmp_path: Path) -> None:
     assert [path and path.name for path in found] == ["000003.png", "1234567.jpg", None]
 
 
-def test_snapshots_are_read_without_torch(tmp_path: Path) -> None:
+def test_snapshots_are_loaded_without_torch(tmp_path: Path) -> None:
     snapshots.write(tmp_path, small(1))
     code = (
         "import sys; from pathlib import Path; from ducats import snapshots;"

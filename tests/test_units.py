@@ -1,4 +1,4 @@
-"""Budgets of pixels are spent to the pixel, in the right units, and never twice."""
+"""Selection within an image: budgets are spent exactly, in the right units, and never twice."""
 
 import math
 import sys
@@ -40,13 +40,13 @@ def nothing() -> Tensor:
 
 
 def some(seed: int = 0) -> Tensor:
-    """Some pixels bought, some void."""
+    """Return a label map with some labelled and some void pixels."""
     luck = torch.rand(SHAPE, generator=torch.Generator().manual_seed(seed))
     return torch.where(luck < 0.2, 1, torch.where(luck < 0.3, VOID, UNLABELLED)).to(torch.int8)
 
 
 def told() -> dict[str, Tensor]:
-    """What witnesses say, on a grid of their own."""
+    """Return probe columns on their own grid."""
     generator = torch.Generator().manual_seed(4)
     return {
         "domain": torch.rand(3, 4, generator=generator),
@@ -68,11 +68,11 @@ def buy(strategy: Strategy, unit: Unit, target: Tensor, budget: int, **given: An
     return spend(strategy, unit, target=target, budget=budget, **(what | given))
 
 
-# Those that choose inside an image; others choose among whole maps.
+# Queries that select within an image; the others select whole images.
 OF_PARTS = [n for n, strategy in QUERIES.items() if not any(need in WHOLE for need in strategy.needs)]
 every_pair = pytest.mark.parametrize(
     ("name", "unit"),
-    # A pixel has no impurity.
+    # Impurity is undefined for a pixel.
     [(n, u) for n in OF_PARTS for u in UNITS if (n, u.name) != ("ripu", "pixel")],
 )
 
@@ -80,7 +80,7 @@ every_pair = pytest.mark.parametrize(
 @every_pair
 @pytest.mark.parametrize("budget", [0, 1, 37, 10**6])
 @pytest.mark.parametrize("target", [nothing(), some()], ids=["nothing known", "some known"])
-def test_a_budget_is_kept(name: str, unit: Unit, budget: int, target: Tensor) -> None:
+def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, target: Tensor) -> None:
     before, open_ = target.clone(), (target == UNLABELLED).flatten()
     picked = buy(QUERIES[name], unit, target, budget)
     position = picked.position
@@ -99,14 +99,14 @@ def test_a_budget_is_kept(name: str, unit: Unit, budget: int, target: Tensor) ->
     assert torch.equal(again.position, position)
 
 
-def test_an_image_with_nothing_left_buys_nothing() -> None:
+def test_image_without_unlabelled_pixels_selects_nothing() -> None:
     for unit in UNITS:
         assert len(buy(QUERIES["duc"], unit, torch.full(SHAPE, VOID, dtype=torch.int8), 5).position) == 0
 
 
 @pytest.mark.parametrize("name", [n for n in OF_PARTS if n != "ripu"])
-def test_pixels_are_picked_as_the_query_would_from_a_table(name: str) -> None:
-    """The same query on a slate whose columns were all computed beforehand."""
+def test_pixels_match_the_query_on_a_table(name: str) -> None:
+    """Compare with the same query on precomputed columns."""
     strategy, target = QUERIES[name], some()
     position = (target.flatten() == UNLABELLED).nonzero().squeeze(1)
     known = (target.flatten() >= 0).nonzero().squeeze(1)
@@ -134,11 +134,11 @@ def test_pixels_are_picked_as_the_query_would_from_a_table(name: str) -> None:
 def test_random_needs_no_model() -> None:
     picks = [buy(QUERIES["random"], unit, nothing(), 30, z=None, features=None) for unit in UNITS]
     assert all(len(p.position) for p in picks)
-    with pytest.raises(ValueError, match="no log alpha was given"):
+    with pytest.raises(ValueError, match="z is None"):
         buy(QUERIES["entropy"], Unit("pixel"), nothing(), 3, z=None)
 
 
-def test_the_second_round_computes_only_what_passed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_second_round_computes_only_its_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
     true = CRITERIA["u_data"].of
 
@@ -163,7 +163,7 @@ def regions_of(picked: Picked) -> list[list[tuple[int, int]]]:
 
 @pytest.mark.parametrize("name", ["random", "entropy", "duc", "ripu"])
 @pytest.mark.parametrize("side", [3, 5])
-def test_regions_are_windows_that_do_not_overlap(name: str, side: int) -> None:
+def test_regions_are_windows_without_overlap(name: str, side: int) -> None:
     budget = 4 * side * side + 2
     regions = regions_of(buy(QUERIES[name], Unit("region", side=side), nothing(), budget))
     for number, region in enumerate(regions):
@@ -178,27 +178,25 @@ def test_regions_are_windows_that_do_not_overlap(name: str, side: int) -> None:
     assert sum(map(len, regions)) == budget == len({p for region in regions for p in region})
 
 
-def test_regions_leave_out_what_is_known() -> None:
+def test_regions_exclude_known_pixels() -> None:
     target = nothing()
     target[4:8, 4:8] = 2
     z = torch.zeros(2, *SHAPE)
     z[0] = 5.0
-    z[0, 8, 8] = (
-        0.0  # the most uncertain pixel: so are all regions with it, the first is around (7, 7), known
-    )
+    z[0, 8, 8] = 0.0  # most uncertain pixel, so all regions with it are; the first, around (7, 7), is known
     (region,) = regions_of(buy(QUERIES["entropy"], Unit("region"), target, 6, z=z))
-    # of middles that can be bought: (7, 8), whose window loses (6..7, 7)
+    # first unlabelled centre: (7, 8), whose window loses (6..7, 7)
     assert region == [(6, 8), (6, 9), (7, 8), (7, 9), (8, 7), (8, 8)]
 
 
-def test_more_regions_than_fit_side_by_side_fill_the_gaps() -> None:
+def test_regions_overlap_only_when_no_space_is_left() -> None:
     picked = buy(QUERIES["entropy"], Unit("region"), nothing(), SHAPE[0] * SHAPE[1])
     assert picked.position.sort().values.tolist() == list(range(SHAPE[0] * SHAPE[1]))
 
 
 @pytest.mark.parametrize("name", ["entropy", "margin", "confidence", "u_dis", "u_data", "impurity@2"])
 @pytest.mark.parametrize("unit", ["region", "set"])
-def test_a_unit_has_the_mean_of_its_pixels(name: str, unit: str) -> None:
+def test_unit_column_is_the_mean_over_its_pixels(name: str, unit: str) -> None:
     scene, z = Scene(maps().double(), None, SHAPE), maps().double()
     values = criterion(name).of(z[None])[0].double()
     values = values.exp() if name == "u_dis" else values
@@ -238,7 +236,7 @@ def test_impurity_of_a_set() -> None:
 
 
 @pytest.mark.parametrize("name", ["z", "features"])
-def test_vectors_of_pixels_regions_and_sets(name: str) -> None:
+def test_vector_columns_of_pixels_regions_and_sets(name: str) -> None:
     coarse = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(0))
     scene = Scene(maps(), coarse, SHAPE)
     fine = F.interpolate(coarse[None], SHAPE, mode="bilinear", align_corners=True)[0]
@@ -253,7 +251,7 @@ def test_vectors_of_pixels_regions_and_sets(name: str) -> None:
     close(scene.sets((name,), padded(near))[name], means)
 
 
-def test_summary_is_over_what_can_be_bought() -> None:
+def test_image_columns_cover_unlabelled_pixels() -> None:
     target, z = some(), maps()
     open_ = (target == UNLABELLED).flatten()
     found = summary(z, torch.ones(3, 2, 2), target, ("entropy", "u_dis", "impurity", "z", "features"))
@@ -271,14 +269,14 @@ def test_summary_is_over_what_can_be_bought() -> None:
     torch.testing.assert_close(found["z"][0], z.flatten(1)[:, open_].mean(1))
 
 
-def test_summary_of_an_image_that_was_bought_is_over_all_of_it() -> None:
+def test_image_columns_of_a_labelled_image_cover_all_pixels() -> None:
     bought, found = torch.zeros(SHAPE, dtype=torch.int8), CRITERIA["u_dis"].of(maps()[None])
     expected = found.exp().mean().log()
     torch.testing.assert_close(summary(maps(), None, bought, ("u_dis",))["u_dis"][0], expected)
 
 
 @pytest.mark.parametrize("budget", [3, 90, 240])
-def test_superpixels_are_bought_best_first_and_the_last_is_cut(budget: int) -> None:
+def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: int) -> None:
     pieces = superpixels(photo(), SHAPE, 12, 10.0).flatten()
     assert pieces.unique().tolist() == list(range(int(pieces.max()) + 1))
     target = some()
@@ -296,8 +294,8 @@ def test_superpixels_are_bought_best_first_and_the_last_is_cut(budget: int) -> N
     assert [part.tolist() for part in picked.position.split(picked.unit.tolist())] == parts
 
 
-def test_a_superpixel_larger_than_the_budget_is_begun() -> None:
-    one = torch.zeros(3, *SHAPE, dtype=torch.uint8)  # of one colour: about three large pieces
+def test_superpixel_larger_than_the_budget_is_truncated() -> None:
+    one = torch.zeros(3, *SHAPE, dtype=torch.uint8)  # one colour: about three large superpixels
     unit = Unit("superpixel", superpixels=3)
     sizes = superpixels(one, SHAPE, 3, 10.0).flatten().unique(return_counts=True)[1]
     assert int(sizes.min()) > 10
@@ -309,7 +307,7 @@ def test_a_superpixel_larger_than_the_budget_is_begun() -> None:
     target.flatten()[picked.position] = 0
     assert (
         len(buy(QUERIES["entropy"], unit, target, 10, pixels=one).position) == 10
-    )  # the rest of it, or another
+    )  # the rest of it, or another one
 
 
 def test_superpixels_of_another_size_than_the_map() -> None:
@@ -324,19 +322,19 @@ def test_superpixels_need_scikit_image(monkeypatch: pytest.MonkeyPatch) -> None:
         buy(QUERIES["random"], Unit("superpixel"), nothing(), 5)
 
 
-def test_a_pixel_has_no_impurity() -> None:
-    with pytest.raises(UserError, match=r"a single pixel has none: task.unit=region"):
+def test_impurity_of_a_pixel_is_refused() -> None:
+    with pytest.raises(UserError, match="undefined for single pixels"):
         buy(QUERIES["ripu"], Unit("pixel"), nothing(), 5)
 
 
 def test_whole_images_and_even_regions_are_refused() -> None:
-    with pytest.raises(ValueError, match="not bought within an image"):
+    with pytest.raises(ValueError, match="not selected within an image"):
         buy(QUERIES["random"], Unit("image"), nothing(), 5)
-    with pytest.raises(ValueError, match="must be odd, not 4"):
+    with pytest.raises(ValueError, match="must be odd and positive, not 4"):
         Unit("region", side=4)
 
 
-def test_own_queries_are_held_to_the_rules_and_may_read_everything() -> None:
+def test_custom_queries_are_validated_and_may_read_all_columns() -> None:
     def torn(slate: Slate) -> Tensor:
         top = slate.candidates.z.topk(2, dim=1).values
         assert slate.candidates.features.shape == (len(slate.candidates), 6)
@@ -348,13 +346,13 @@ def test_own_queries_are_held_to_the_rules_and_may_read_everything() -> None:
     expected = buy(QUERIES["margin"], Unit("pixel"), nothing(), 1)
     assert len(buy(Strategy(torn), Unit("pixel"), nothing(), 9).position) == 9
     assert expected.position.shape == (1,)
-    with pytest.raises(UserError, match="the query idle picked 0 of 9"):
+    with pytest.raises(UserError, match="idle returned 0 indices instead of 9"):
         buy(Strategy(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_pair
-def test_a_gpu_keeps_the_budget_too(name: str, unit: Unit) -> None:
+def test_budget_is_spent_exactly_on_a_gpu(name: str, unit: Unit) -> None:
     strategy, target = QUERIES[name], some()
     features = torch.randn(6, 4, 5).cuda()
     z = maps().cuda() if strategy.needs else None

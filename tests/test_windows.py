@@ -1,4 +1,4 @@
-"""Windows, against loops over pixels."""
+"""Window statistics against loops over pixels."""
 
 import math
 from collections.abc import Callable
@@ -52,18 +52,18 @@ def test_impurity_is_the_entropy_of_the_histogram(shape: tuple[int, int], radius
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
 
 
-def test_several_maps_at_once() -> None:
+def test_batched_maps() -> None:
     predicted = torch.randint(0, 3, (2, 5, 4), generator=torch.Generator().manual_seed(0))
     one_by_one = torch.stack([window_impurity(p, 3, 1) for p in predicted])
     assert torch.equal(window_impurity(predicted, 3, 1), one_by_one)
     assert torch.equal(window_mean(predicted.float(), 1)[1], window_mean(predicted[1].float(), 1))
 
 
-def test_one_class_is_pure() -> None:
+def test_impurity_of_one_class_is_zero() -> None:
     assert window_impurity(torch.zeros(3, 3, dtype=torch.long), 1, 1).abs().max() == 0
 
 
-def test_tiny_numbers_are_averaged_as_logarithms() -> None:
+def test_log_mean_of_tiny_numbers() -> None:
     logs = torch.tensor([[-300.0, -300.0, -math.inf]])
     expected = [[-300.0, -300.0 + math.log(2 / 3), -300.0 - math.log(2)]]
     torch.testing.assert_close(window_log_mean(logs, 1), torch.tensor(expected))

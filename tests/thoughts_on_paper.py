@@ -1,4 +1,4 @@
-"""What a model might think of samples: snapshots for synthetic run folders, without torch."""
+"""Synthetic snapshots for synthetic run folders, without torch."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,11 +16,11 @@ WIDTH = 16  # of the features
 
 @dataclass(frozen=True)
 class Samples:
-    """Where samples lie before any model looks at them."""
+    """Latent state of synthetic samples, independent of any model."""
 
     label: Array  # (N,) true class
-    other: Array  # (N,) the class that it is mixed with
-    mixed: Array  # (N,) how much, 0 … 0.5
+    other: Array  # (N,) class that it is mixed with
+    mixed: Array  # (N,) mixing weight, 0 … 0.5
     noise: Array  # (N, WIDTH)
     target: bool
 
@@ -34,7 +34,7 @@ class Samples:
 
 
 def samples(label: Array, classes: int, target: bool, seed: int) -> Samples:
-    """Some sharp, some between two classes; of the target every fiftieth repeats its neighbour."""
+    """Make samples, some clear, some between two classes; every fiftieth target sample may be a duplicate."""
     draw = np.random.default_rng([seed, int(target)])
     other = (label + draw.integers(1, max(classes, 2), len(label))) % classes
     mixed, noise = draw.beta(1, 4, len(label)) / 2, 0.12 * draw.standard_normal((len(label), WIDTH))
@@ -47,11 +47,11 @@ def samples(label: Array, classes: int, target: bool, seed: int) -> Samples:
 
 
 def features(given: Samples, adapted: float) -> Array:
-    """``(N, WIDTH)``; how far the target lies off, and how faint it is, ends with adaptation.
+    """Return features ``(N, WIDTH)``; adaptation reduces the target's offset and raises its strength.
 
     Args:
         given: source or target.
-        adapted: 0 before any adaptation, 1 when the domains lie on each other.
+        adapted: 0 before adaptation, 1 when both domains coincide.
     """
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((WIDTH, WIDTH)))[0]
     strength, shift = (0.45 + 0.5 * adapted, 0.8 * (1 - adapted)) if given.target else (1.0, 0.0)
@@ -62,14 +62,14 @@ def features(given: Samples, adapted: float) -> Array:
 
 
 def log_alpha(found: Array, classes: int) -> Array:
-    """``(N, C)`` of the features."""
+    """Compute log alpha ``(N, C)`` from features."""
     axes = np.linalg.qr(np.random.default_rng(7).standard_normal((WIDTH, WIDTH)))[0]
     z: Array = 6.0 * found @ axes[:classes].T - 0.5
     return z
 
 
 def thoughts(z: Array) -> dict[str, Array]:
-    """The columns of a snapshot that follow from log alpha, by the paper's formulas in float64."""
+    """Compute the snapshot columns that follow from log alpha, by the paper's formulas in float64."""
     z = z.astype(np.float64)
     p, alpha = softmax(z, 1), np.exp(z)
     alpha0 = alpha.sum(1, keepdims=True)
@@ -92,7 +92,7 @@ def thoughts(z: Array) -> dict[str, Array]:
 
 
 def principal(found: Array, most: int = 50) -> tuple[Array, Array]:
-    """Principal components of the rows, strongest first, and the share of the variance of each."""
+    """Return the principal components of the rows, strongest first, and each one's share of the variance."""
     centred = found - found.mean(0)
     u, s, _ = np.linalg.svd(centred, full_matrices=False)
     many = min(most, len(s))
@@ -101,13 +101,13 @@ def principal(found: Array, most: int = 50) -> tuple[Array, Array]:
 
 @dataclass
 class Moment:
-    """What a snapshot is made of, apart from what the model thinks."""
+    """The contents of a snapshot that do not follow from log alpha."""
 
     round: int
     epoch: int
     pool: int
     source: int
-    target: Array  # these and the following have a row per sample
+    target: Array  # this and the following have one row per sample
     image: Array
     position: Array
     sampled: Array
@@ -120,10 +120,10 @@ class Moment:
 
 
 def write_snapshot(folder: Path, moment: Moment) -> None:
-    """Write one file of ``folder/snapshots`` as a run leaves it."""
+    """Write one file of ``folder/snapshots`` as a run would."""
     rows = np.arange(len(moment.target))
     order = np.lexsort((np.random.default_rng(3).permutation(rows), ~(moment.picked | moment.known)))
-    features_of = np.sort(order[: moment.with_features])  # bought ones first
+    features_of = np.sort(order[: moment.with_features])  # labelled ones first
     components, explained = principal(moment.raw[features_of])
     z_of = np.flatnonzero(moment.picked)
     snapshots.write(
@@ -151,7 +151,7 @@ def write_snapshot(folder: Path, moment: Moment) -> None:
 
 
 def write_picture(folder: Path, image: int, label: int, seed: int = 0) -> None:
-    """A small grey picture of a class's number, a little crooked."""
+    """Write a small grey thumbnail that shows the class number, slightly displaced."""
     draw = np.random.default_rng([seed, image])
     canvas = Image.new("L", (16, 16), 0)
     ImageDraw.Draw(canvas).text(tuple(draw.integers(2, 5, 2).tolist()), str(label), 255)
@@ -160,7 +160,7 @@ def write_picture(folder: Path, image: int, label: int, seed: int = 0) -> None:
 
 
 def write_scene(folder: Path, image: int, map_: Array, colours: Array) -> None:
-    """A picture of a label map in its classes' colours, a little noisy."""
+    """Write a thumbnail of a label map in class colours, with noise."""
     noisy = colours[map_] + np.random.default_rng(image).normal(0, 15, (*map_.shape, 3))
     _save(folder, image, Image.fromarray(noisy.clip(0, 255).astype(np.uint8)))
 

@@ -1,4 +1,4 @@
-"""Addresses as runs: consecutive addresses of one image, whose positions may lie in a file."""
+"""Pixel locations as runs: consecutive locations in one image, whose positions may be memory-mapped."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,32 +8,32 @@ import numpy as np
 
 from ducats.columns import Array, Columns
 
-LONG = ("position", "unit")  # columns that are mapped; the runs themselves are few, and in memory
+LONG = ("position", "unit")  # memory-mapped columns; the columns of the runs are short and stay in memory
 POSITIONS = 2**32  # a position is stored as uint32
 
 
 @dataclass(frozen=True)
 class Addresses:
-    """Runs of addresses in their order, ``R`` of them."""
+    """``R`` runs of locations (image, pixel), in order."""
 
     image: Array  # (R,) int64
-    count: Array  # (R,) int64, addresses of the run
-    whole: Array  # (R,) bool, its positions are 0 … count - 1, and are not stored
-    position: Array  # positions of the other runs, one after another
-    units: Array  # (R,) int64, units of the run; 0: every address is a unit of its own
-    unit: Array  # addresses of each unit, of all runs that have units
+    count: Array  # (R,) int64, locations of the run
+    whole: Array  # (R,) bool, positions are 0 … count - 1 and not stored
+    position: Array  # positions of the other runs, concatenated
+    units: Array  # (R,) int64, units of the run; 0: each location is its own unit
+    unit: Array  # locations of each unit, of all runs that have units
 
     @classmethod
     def of(cls, image: Array, position: Array, unit: Array | None = None) -> "Addresses":
-        """Make runs of single addresses.
+        """Build runs from single locations.
 
         Args:
             image: ``(Q,)``.
             position: ``(Q,)``.
-            unit: addresses of each unit, in order; every address by itself if it is None.
+            unit: number of locations of each unit, in order; None if each location is its own unit.
         """
         if image.ndim != 1 or image.shape != position.shape:
-            raise ValueError(f"images of shape {image.shape} with positions of shape {position.shape}")
+            raise ValueError(f"image has shape {image.shape}, but position has shape {position.shape}")
         check_whole_numbers(image, 2**31, "image")
         check_whole_numbers(position, POSITIONS, "position")
         image = image.astype(np.int64)
@@ -48,7 +48,7 @@ class Addresses:
 
     @classmethod
     def from_columns(cls, columns: Mapping[str, Array]) -> "Addresses":
-        """Make them of a file's columns; without ``count`` each run is one address."""
+        """Build runs from a file's columns; without ``count`` each run is one location."""
         image = columns["image"].astype(np.int64)
         none = np.zeros(0, np.uint32)
         count = columns.get("count", np.ones(len(image))).astype(np.int64)
@@ -56,15 +56,15 @@ class Addresses:
         units = columns.get("units", np.zeros(len(image))).astype(np.int64)
         found = cls(image, count, whole, columns.get("position", none), units, columns.get("unit", none))
         if image.shape != count.shape or image.shape != whole.shape or image.shape != units.shape:
-            raise ValueError("its runs have columns of different length")
+            raise ValueError("its columns differ in length")
         if len(image) and (image.min() < 0 or count.min() < 1):
-            raise ValueError("it has a run of no image or of no address")
+            raise ValueError("it has a run without an image or without a location")
         if len(found.position) != count[~whole].sum() or len(found.unit) != units.sum():
-            raise ValueError("its positions are not as many as its runs say")
+            raise ValueError("its number of positions or units does not match its runs")
         return found
 
     def columns(self) -> Columns:
-        """What to store; a column that says nothing is left out."""
+        """Return the columns to store, omitting those that carry no information."""
         kept: dict[str, tuple[Array, np.typing.DTypeLike]] = {"image": (self.image, np.int32)}
         if (self.count != 1).any():
             kept["count"] = (self.count, np.uint32)
@@ -79,17 +79,17 @@ class Addresses:
 
     @cached_property
     def total(self) -> int:
-        """How many addresses there are."""
+        """Number of locations."""
         return int(self.count.sum())
 
     @cached_property
     def units_in_all(self) -> int:
-        """How many units there are; an address of a run without units is one."""
+        """Number of units; each location of a run without units is one."""
         return int(np.where(self.units == 0, self.count, self.units).sum())
 
     @cached_property
     def first(self) -> Array:
-        """The place of each run's first address in the order of all."""
+        """Index of each run's first location among all locations."""
         return before(self.count)
 
     @cached_property
@@ -102,23 +102,23 @@ class Addresses:
 
     @cached_property
     def by_image(self) -> tuple[Array, Array]:
-        """The runs sorted by image, earlier ones first; and their images."""
+        """Runs sorted by image, stable, and their images."""
         order = np.argsort(self.image, kind="stable")
         return order, self.image[order]
 
     def runs_of(self, images: Array) -> Array:
-        """The runs of some images, image by image."""
+        """Return the runs of some images, image by image."""
         order, image = self.by_image
         low = np.searchsorted(image, images, "left")
         found: Array = order[spread(low, np.searchsorted(image, images, "right") - low)]
         return found
 
     def places(self, runs: Array) -> slice | Array:
-        """Where the runs' addresses are in the order of all: what picks their labels."""
+        """Return the indices of the runs' locations among all locations, e.g. to look up their labels."""
         return spread(self.first[runs], self.count[runs])
 
     def positions(self, runs: Array) -> Array:
-        """The runs' positions, one after another, int64; reads no others."""
+        """Return the runs' positions, concatenated, int64, without reading others."""
         count, whole = self.count[runs], self.whole[runs]
         if whole.all():
             return ramps(count)
@@ -130,7 +130,7 @@ class Addresses:
         return found
 
     def sizes(self, runs: Array) -> tuple[Array, Array]:
-        """Addresses of each unit of the runs, int64, and how many units each run has."""
+        """Return the number of locations of each unit of the runs, int64, and the units per run."""
         units, count = self.units[runs], self.count[runs]
         single = units == 0
         each = np.where(single, count, units)
@@ -141,31 +141,31 @@ class Addresses:
 
 
 def _units(count: Array, unit: Array | None) -> tuple[Array, Array]:
-    """How many units each run has, and their sizes."""
+    """Return the number of units of each run, and the unit sizes."""
     if unit is None or (unit.ndim == 1 and len(unit) == count.sum() and (unit == 1).all()):
         return np.zeros(len(count), np.int64), np.zeros(0, np.uint32)
     check_whole_numbers(unit, POSITIONS, "unit")
     ends, run_ends = unit.cumsum(), count.cumsum()
     last = np.searchsorted(ends, run_ends)
     if (unit < 1).any() or unit.sum() != count.sum() or (ends[last] != run_ends).any():
-        raise ValueError("units must have at least one address each, all in one image, and cover the request")
+        raise ValueError("units must be non-empty, lie in one image each, and cover the request")
     return np.diff(last + 1, prepend=0), unit.astype(np.uint32)
 
 
 def check_whole_numbers(values: Array, limit: int, what: str) -> None:
-    """Refuse what is no index below a limit."""
+    """Raise unless all values are non-negative integers below a limit."""
     if len(values) and (values.dtype.kind not in "iu" or values.min() < 0 or values.max() >= limit):
-        raise ValueError(f"each {what} must be a whole number from 0 to {limit - 1}")
+        raise ValueError(f"each {what} must be an integer from 0 to {limit - 1}")
 
 
 def before(count: Array) -> Array:
-    """How much comes before each."""
+    """Return the exclusive cumulative sum."""
     found: Array = np.cumsum(count) - count
     return found
 
 
 def ramps(count: Array) -> Array:
-    """Count up from zero, for each anew.
+    """Concatenate ``range(n)`` for each count ``n``.
 
     >>> ramps(np.array([2, 3])).tolist()
     [0, 1, 0, 1, 2]
@@ -175,7 +175,7 @@ def ramps(count: Array) -> Array:
 
 
 def spread(first: Array, count: Array) -> slice | Array:
-    """Indices of several ranges; a slice where they follow upon each other, which costs no look at each.
+    """Return the indices of several ranges; a slice if they are contiguous, which avoids building an array.
 
     >>> spread(np.array([4, 7]), np.array([3, 2])), spread(np.array([4, 9]), np.array([3, 2])).tolist()
     (slice(4, 9, None), [4, 5, 6, 9, 10])
@@ -189,7 +189,7 @@ def spread(first: Array, count: Array) -> slice | Array:
 
 
 def chunks(weight: Array, most: int) -> Iterator[slice]:
-    """Cut a row of things into pieces of about so much weight; a heavier thing is a piece of its own.
+    """Split a sequence into slices of about ``most`` weight; a heavier item gets its own slice.
 
     >>> [(s.start, s.stop) for s in chunks(np.array([2, 2, 2, 9, 1]), 4)]
     [(0, 1), (1, 3), (3, 4), (4, 5)]

@@ -1,20 +1,20 @@
-"""An image as its classes look in it, and anchors: the middles of groups of such images (MADA)."""
+"""Class descriptors of images, and anchors: cluster centres of descriptors (MADA)."""
 
 import numpy as np
 import torch
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-LEAST = 10  # positions of a class, below which it is not described
+LEAST = 10  # a class with fewer positions gets no descriptor
 
 
 def class_sums(z: Tensor, features: Tensor, counted: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Sum of the features of each predicted class, and of how many positions it is: ``(N, C, D), (N, C)``.
+    """Return the sum of features and the number of positions of each predicted class: ``(N, C, D), (N, C)``.
 
     Args:
-        z: ``(N, C, h, w)``; what is highest is predicted.
+        z: ``(N, C, h, w)``; the highest value is the prediction.
         features: ``(N, D, h, w)``; gradients flow to them.
-        counted: ``(N, h, w)``, which positions count; all if left out.
+        counted: ``(N, h, w)``, mask of positions that count; all by default.
     """
     classes = torch.arange(z.shape[1], device=z.device)
     winner = (z.detach().argmax(1).flatten(1)[..., None] == classes).float()  # (N, hw, C)
@@ -25,12 +25,12 @@ def class_sums(z: Tensor, features: Tensor, counted: Tensor | None = None) -> tu
 
 
 def descriptor(z: Tensor, features: Tensor, counted: Tensor | None = None) -> Tensor:
-    """Mean features of each class of each image, ``(N, C * D)``; zeros for one of fewer than LEAST positions.
+    """Return the mean features of each class of each image, ``(N, C * D)``; zeros below LEAST positions.
 
     Args:
-        z: ``(N, C, h, w)``; what is highest is predicted.
+        z: ``(N, C, h, w)``; the highest value is the prediction.
         features: ``(N, D, h, w)``; gradients flow to them.
-        counted: ``(N, h, w)``, which positions count; all if left out.
+        counted: ``(N, h, w)``, mask of positions that count; all by default.
     """
     total, size = class_sums(z, features, counted)
     enough = (size >= LEAST)[..., None]
@@ -38,7 +38,7 @@ def descriptor(z: Tensor, features: Tensor, counted: Tensor | None = None) -> Te
 
 
 def nearest(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """A map's values at the points of a coarser grid, corner on corner: ``(..., H, W) -> (..., h, w)``.
+    """Sample a map at the points of a coarser grid with aligned corners: ``(..., H, W) -> (..., h, w)``.
 
     >>> nearest(torch.arange(10).view(2, 5), (1, 3))
     tensor([[0, 2, 4]])
@@ -51,23 +51,21 @@ def nearest(values: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 def anchors_of(descriptors: Tensor, count: int, seed: int) -> Tensor:
-    """Centres of ``count`` groups, by k-means: ``(count, K)``; fewer if fewer rows differ.
+    """Return the centres of ``count`` k-means clusters: ``(count, K)``; fewer if fewer rows are distinct.
 
     Args:
         descriptors: ``(R, K)``.
-        count: of groups.
-        seed: of the first centres.
     """
-    from sklearn.cluster import KMeans  # takes a second; before the limit, which is for what is loaded
+    from sklearn.cluster import KMeans  # slow; before the limit, which applies to loaded libraries only
 
     held = descriptors.float().cpu().numpy()
     groups = min(count, len(np.unique(held, axis=0)))
-    # One thread: sums over several threads come out in any order, and picks must be repeatable.
+    # One thread: the order of sums over threads varies, and picks must be deterministic.
     with threadpool_limits(1):
         found = KMeans(groups, n_init=3, random_state=seed).fit(held).cluster_centers_
     return torch.from_numpy(found).float().to(descriptors.device)
 
 
 def errors_to(descriptors: Tensor, anchors: Tensor) -> Tensor:
-    """Mean squared error of each descriptor against each anchor: ``(R, K), (A, K) -> (R, A)``."""
+    """Return the mean squared error of each descriptor to each anchor: ``(R, K), (A, K) -> (R, A)``."""
     return torch.stack([((descriptors - anchor) ** 2).mean(1) for anchor in anchors], 1)

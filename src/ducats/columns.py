@@ -1,4 +1,4 @@
-"""Named columns in one ``.npz`` file, not compressed: ``np.load`` reads it, and it can be mapped."""
+"""Named columns in an uncompressed ``.npz`` file, readable by ``np.load`` and memory-mappable."""
 
 import mmap
 import struct
@@ -13,21 +13,21 @@ from numpy.lib import format as npy
 from ducats import files
 
 Array = np.typing.NDArray[Any]
-Columns = Mapping[str, tuple[Array, np.typing.DTypeLike]]  # name -> values, and how to store them
-UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, struct.error)  # what a damaged file raises
+Columns = Mapping[str, tuple[Array, np.typing.DTypeLike]]  # name -> values, and the dtype to store them in
+UNREADABLE = (OSError, ValueError, KeyError, EOFError, BadZipFile, struct.error)  # raised for a corrupt file
 
-CHUNK = 1 << 22  # values that are converted at once
+CHUNK = 1 << 22  # values converted at a time
 
 
 def write(path: Path, columns: Columns) -> None:
-    """Write all columns, or leave what there was; a column that is mapped never stands in memory."""
+    """Write all columns atomically; a memory-mapped column is never loaded as a whole."""
     files.write_atomically(path, lambda file: _put(file, columns))
 
 
 def _put(file: IO[bytes], columns: Columns) -> None:
     with ZipFile(file, "w", ZIP_STORED) as archive:
         for name, (values, kind) in columns.items():
-            # ZipInfo without a date: the same columns make the same bytes.
+            # ZipInfo without a date: equal columns give equal bytes.
             with archive.open(ZipInfo(f"{name}.npy"), "w", force_zip64=True) as member:
                 descr = npy.dtype_to_descr(np.dtype(kind))
                 npy.write_array_header_1_0(
@@ -39,18 +39,17 @@ def _put(file: IO[bytes], columns: Columns) -> None:
 
 
 def read(path: Path, mapped: Collection[str]) -> dict[str, Array]:
-    """Read a file's columns; those in ``mapped`` come from disk when they are looked at.
+    """Read a file's columns; those in ``mapped`` are memory-mapped.
 
     Args:
-        path: the file.
-        mapped: names of long columns. The others are read at once, and their checksums with them.
+        mapped: names of long columns. The others are read at once, which verifies their checksums.
 
     Raises:
-        OSError, ValueError, KeyError, EOFError, BadZipFile: see ``UNREADABLE``; the file is damaged.
+        OSError, ValueError, KeyError, EOFError, BadZipFile: the file is corrupt; see ``UNREADABLE``.
     """
     found = {}
     with path.open("rb") as file, ZipFile(file) as archive:
-        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # one for all, as open files are few
+        whole = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)  # one for all, to save descriptors
         for info in archive.infolist():
             name = info.filename.removesuffix(".npy")
             if name in mapped and info.compress_type == ZIP_STORED:
@@ -62,7 +61,7 @@ def read(path: Path, mapped: Collection[str]) -> dict[str, Array]:
 
 
 def _map(file: IO[bytes], whole: mmap.mmap, info: ZipInfo) -> Array:
-    """Find where a member's values begin, which no library tells, and map them."""
+    """Memory-map a member; zipfile has no API for the offset of its data."""
     file.seek(info.header_offset)
     name, extra = struct.unpack("<26xHH", file.read(30))
     file.seek(info.header_offset + 30 + name + extra)

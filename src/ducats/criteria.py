@@ -1,7 +1,7 @@
-"""Criteria: what can be said of a position, from its log alpha, about the worth of a label there.
+"""Criteria: scores of an image or pixel, computed from its log alpha, that queries select by.
 
-A query names the criteria it reads, and each becomes a column of its rows. Positions are images or pixels; a
-unit of several pixels has one value, too, and each criterion knows how it comes about.
+A query names the criteria that it reads, and each becomes a column of its samples. A unit of several pixels
+has one value as well; each criterion defines how pixels are aggregated.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -17,40 +17,40 @@ from ducats import dirichlet
 from ducats.errors import UserError
 from ducats.windows import window_impurity
 
-GIVEN = ("z", "features")  # columns that are no criteria: what the model says
+GIVEN = ("z", "features")  # columns that the model returns, not criteria
 
-# Columns that are no criteria either: what a witness says, a small network trained beside the model.
+# Columns of probes, small networks trained alongside the model.
 TOLD: Mapping[str, str] = MappingProxyType(
     {
-        "domain": "probability that an image is of the source, from a discriminator: (R,)",
-        "critic": "score of a Wasserstein critic, higher for unlabelled target: (R,)",
-        "committee": "probabilities of each member of a committee of classifiers: (R, members, C)",
+        "domain": "probability of the source domain, from a discriminator: (R,)",
+        "critic": "score of a Wasserstein critic, higher for unlabelled target images: (R,)",
+        "committee": "class probabilities of each member of a committee of classifiers: (R, members, C)",
     }
 )
 
-# Columns of images that are bought whole, where pixels have labels.
+# Columns of whole images in segmentation.
 WHOLE: Mapping[str, str] = MappingProxyType(
-    {"descriptor": "mean features of each class that is predicted in an image: (R, C * D)"}
+    {"descriptor": "mean features of each class predicted in an image: (R, C * D)"}
 )
 
 
 @dataclass(frozen=True)
 class Criterion:
-    """A value per position, and how several positions become one."""
+    """A value per position, and its aggregation over several positions."""
 
     of: Callable[[Tensor], Tensor]  # log alpha (N, C, ...) -> (N, ...)
-    # The mean; of logarithms, the logarithm of the mean; of predicted classes, their histogram's entropy.
+    # mean; log_mean: log of the mean of exponentials; impurity: entropy of the predicted classes' histogram
     over: Literal["mean", "log_mean", "impurity"] = "mean"
-    around: bool = False  # whether `of` looks at neighbours, and wants whole maps (N, C, H, W)
+    around: bool = False  # whether `of` reads neighbours and needs whole maps (N, C, H, W)
 
     @property
     def of_pixels(self) -> bool:
-        """Whether it says nothing about an image that is a single row."""
+        """Whether it is undefined for an image that is a single row."""
         return self.around or self.over == "impurity"
 
 
 def margin(z: Tensor) -> Tensor:
-    """Gap between the two most probable classes.
+    """Return the gap between the two highest class probabilities.
 
     >>> import torch
     >>> margin(torch.tensor([[0.6, 0.3, 0.1]]).log())
@@ -62,40 +62,40 @@ def margin(z: Tensor) -> Tensor:
 
 
 def confidence(z: Tensor) -> Tensor:
-    """Probability of the most probable class."""
+    """Return the highest class probability."""
     return dirichlet.expected_probability(z).amax(1)
 
 
 def predicted(z: Tensor) -> Tensor:
-    """The most probable class."""
+    """Return the most probable class."""
     return z.argmax(1)
 
 
 def free_energy(z: Tensor) -> Tensor:
-    """EADA's free energy ``F = -log sum exp(-E)`` with energies ``E = -z``: high where nothing fits."""
+    """EADA's free energy ``F = -log sum exp(-E)`` with energies ``E = -z``: high if no class fits."""
     return -z.logsumexp(1)
 
 
 def energy_gap(z: Tensor) -> Tensor:
-    """EADA's min-versus-second-min: lowest energy minus second lowest; near zero where two classes fit."""
+    """EADA's min-versus-second-min: lowest energy minus second lowest; near zero if two classes fit."""
     top = z.topk(2, dim=1).values
     return top[:, 1] - top[:, 0]
 
 
 def epistemic_variance(z: Tensor) -> Tensor:
-    """EUQ: variance of the class probabilities for want of evidence, ``mean_c p_c (1 - p_c) / (S + 1)``."""
+    """EUQ: class variance due to lack of evidence, ``mean_c p_c (1 - p_c) / (S + 1)``."""
     p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
     return (p * (1 - p) * torch.sigmoid(-total)).mean(1)
 
 
 def aleatoric_variance(z: Tensor) -> Tensor:
-    """EUQ: variance that evidence does not lower, ``mean_c p_c (1 - p_c) S / (S + 1)``."""
+    """EUQ: class variance that evidence does not reduce, ``mean_c p_c (1 - p_c) S / (S + 1)``."""
     p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
     return (p * (1 - p) * torch.sigmoid(total)).mean(1)
 
 
 def published_u_dis(z: Tensor, *, epsilon: float) -> Tensor:
-    """U_dis as the published code has it: below zero where evidence is large, and noise near there."""
+    """U_dis as in the published code: negative where evidence is large, and noisy near there."""
     probability = dirichlet.expected_probability(z)
     return -(probability * (probability + epsilon).log()).sum(1) - dirichlet.data_uncertainty(z)
 
@@ -110,18 +110,18 @@ CRITERIA: Mapping[str, Criterion] = MappingProxyType(
         "entropy": Criterion(dirichlet.entropy),
         "margin": Criterion(margin),
         "confidence": Criterion(confidence),
-        # Its logarithm: in float32 the number itself underflows where evidence is large.
+        # The logarithm, because in float32 the value itself underflows where evidence is large.
         "u_dis": Criterion(dirichlet.log_distribution_uncertainty, over="log_mean"),
         "u_data": Criterion(dirichlet.data_uncertainty),
         "free_energy": Criterion(free_energy),
         "energy_gap": Criterion(energy_gap),
         "epistemic_variance": Criterion(epistemic_variance),
         "aleatoric_variance": Criterion(aleatoric_variance),
-        "impurity": Criterion(predicted, over="impurity"),  # of the unit that is bought
+        "impurity": Criterion(predicted, over="impurity"),  # of the unit that is labelled
     }
 )
 
-# Criteria with a number in their name, NAME@NUMBER.
+# Criteria with a parameter in their name, NAME@NUMBER.
 NUMBERED: Mapping[str, Callable[[str], Criterion]] = MappingProxyType(
     {
         "published_u_dis": lambda text: Criterion(partial(published_u_dis, epsilon=float(text))),
@@ -131,13 +131,13 @@ NUMBERED: Mapping[str, Callable[[str], Criterion]] = MappingProxyType(
 
 
 def criterion(name: str) -> Criterion:
-    """Find a criterion, or say which there are."""
+    """Return the criterion of a name; raise ``UserError`` if there is none."""
     if name in CRITERIA:
         return CRITERIA[name]
     if name in WHOLE:
         raise UserError(
-            f"the query needs {name!r}, which maps have that are bought whole: task.name=segmentation and "
-            "task.unit=image, or choose another query.name"
+            f"the query needs {name!r}, which exists only for whole images in segmentation; set "
+            "task.name=segmentation and task.unit=image, or choose another query.name"
         )
     kind, _, number = name.partition("@")
     try:
@@ -145,20 +145,19 @@ def criterion(name: str) -> Criterion:
     except (KeyError, ValueError):
         known = [*GIVEN, *TOLD, *CRITERIA, *(f"{kind}@NUMBER" for kind in NUMBERED)]
         raise UserError(
-            f"a query needs {name!r}, which is no column; there are: {', '.join(known)}"
+            f"the query needs the unknown column {name!r}; choose from: {', '.join(known)}"
         ) from None
 
 
 def columns_of(
     z: Tensor, features: Tensor | None, needs: Sequence[str], told: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
-    """The columns in ``needs`` for rows that are images.
+    """Compute the columns in ``needs`` for rows that are images.
 
     Args:
         z: log alpha, ``(N, C)``.
-        features: ``(N, D)``, if the model gives them.
-        needs: names of columns.
-        told: what witnesses say, by name.
+        features: ``(N, D)``, if the model returns them.
+        told: probe columns by name.
 
     >>> import torch
     >>> columns_of(torch.zeros(1, 2), None, ("margin", "entropy"))
@@ -174,8 +173,8 @@ def columns_of(
             columns[name] = heard(name, told)
         elif (found := criterion(name)).of_pixels:
             raise UserError(
-                f"the query needs {name!r}, which pixels have and images have not: choose another "
-                "query.name, or task.name=segmentation"
+                f"the query needs {name!r}, which is defined for pixels only; choose another "
+                "query.name, or set task.name=segmentation"
             )
         else:
             columns[name] = found.of(z)
@@ -183,16 +182,17 @@ def columns_of(
 
 
 def heard(name: str, told: Mapping[str, Tensor] | None) -> Tensor:
-    """What a witness says, or a sentence where there is none."""
+    """Return a probe's column; raise ``UserError`` if no probe provides it."""
     if told is None or name not in told:
-        raise UserError(f"the query needs {name!r} ({TOLD[name]}), and no witness tells it")
+        raise UserError(f"the query needs {name!r} ({TOLD[name]}), but no probe provides it")
     return told[name]
 
 
 def given(features: Tensor | None) -> Tensor:
-    """The features, or a sentence where the model has none."""
+    """Return the features; raise ``UserError`` if the model returns none."""
     if features is None:
         raise UserError(
-            "the query needs 'features', but the model gives none: let its forward return (logits, features)"
+            "the query needs 'features', but the model does not return them; "
+            "make its forward return (logits, features)"
         )
     return features

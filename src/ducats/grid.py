@@ -1,8 +1,7 @@
-"""From a network's coarse grid to an image's pixels: bilinear, corners on corners, by matrix products.
+"""Bilinear upsampling with aligned corners, by matrix products.
 
-``F.interpolate`` gives the same numbers, but adds up its gradient in whatever order a GPU's threads arrive. A
-product with a matrix of weights is repeatable in both directions, and gives any rows of the map without the
-others.
+``F.interpolate`` gives the same values, but on a GPU its gradient is accumulated in non-deterministic order.
+A product with a weight matrix is deterministic in both directions, and can compute any rows of the map alone.
 """
 
 from collections.abc import Iterator
@@ -18,15 +17,15 @@ from ducats.rows import Output
 
 
 def interpolate(z: Tensor, size: tuple[int, int], rows: slice | None = None) -> Tensor:
-    """Bilinear interpolation with aligned corners: ``(N, C, h, w) -> (N, C, H, W)``, or some of its rows.
+    """Interpolate bilinearly with aligned corners: ``(N, C, h, w) -> (N, C, H, W)``, or some of its rows.
 
-    Equal to ``F.interpolate(z, size, mode="bilinear", align_corners=True)`` up to rounding, forwards and
-    backwards, and repeatable to the bit. Half precision is computed in float32, float64 stays.
+    Equal to ``F.interpolate(z, size, mode="bilinear", align_corners=True)`` up to rounding, forward and
+    backward, and deterministic. Half precision is computed in float32; float64 stays float64.
 
     Args:
-        z: what to interpolate; any number of dimensions may stand before the last two.
-        size: height and width to reach.
-        rows: which rows of the result are wanted, without a step; all if left out.
+        z: ``(..., h, w)`` with any number of leading dimensions.
+        size: height and width of the full result.
+        rows: rows of the result to compute, without a step; all by default.
 
     >>> interpolate(torch.tensor([[[[0.0, 2.0]]]]), (1, 5))
     tensor([[[[0.0000, 0.5000, 1.0000, 1.5000, 2.0000]]]])
@@ -39,13 +38,12 @@ def interpolate(z: Tensor, size: tuple[int, int], rows: slice | None = None) -> 
 
 
 def dense(output: Output, size: tuple[int, int] | None = None, *, twice: bool = False) -> Tensor:
-    """Log alpha of each pixel: ``(N, C, H, W)``; of whole images, ``z`` as it is.
+    """Return log alpha of each pixel, ``(N, C, H, W)``; for whole images, return ``z`` unchanged.
 
     Args:
-        output: what a model said.
-        size: height and width; those of the images that the model saw if left out.
-        twice: go to another size as was published: log alpha at the images' own size, interpolated once
-            more. Otherwise logits are interpolated once, and evidence comes last.
+        size: height and width; by default those of the model's input images.
+        twice: reach another size as in the published code: log alpha at the input size, interpolated again.
+            Otherwise logits are interpolated once, and the evidence function is applied last.
     """
     if output.size is None:
         return output.z
@@ -56,7 +54,7 @@ def dense(output: Output, size: tuple[int, int] | None = None, *, twice: bool = 
 
 
 def weights(fine: int, coarse: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Weight of each of ``coarse`` points in each of ``fine`` points between them: ``(fine, coarse)``.
+    """Return the interpolation weights of ``coarse`` points at ``fine`` points: ``(fine, coarse)``.
 
     >>> weights(5, 3, torch.float32, torch.device("cpu"))
     tensor([[1.0000, 0.0000, 0.0000],
@@ -66,14 +64,14 @@ def weights(fine: int, coarse: int, dtype: torch.dtype, device: torch.device) ->
             [0.0000, 0.0000, 1.0000]])
     """
     if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-        # A recorded step keeps addresses, not tensors: it must not read what may be dropped from a cache.
+        # A CUDA graph records memory addresses: it must not read a tensor that the cache may drop.
         return _weights(fine, coarse, dtype, device)
     return _kept_weights(fine, coarse, dtype, device)
 
 
 def _weights(fine: int, coarse: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    # Whole numbers until the division: in float32 the place itself would be rounded. A single point is the
-    # first one, as in F.interpolate. Never an inference tensor: training may meet the same sizes later.
+    # Integers until the division, because float32 would round the coordinate. A single point is the first
+    # one, as in F.interpolate. Never an inference tensor, because training may reuse it from the cache.
     with torch.inference_mode(False), torch.no_grad():
         steps = max(fine - 1, 1)
         places = torch.arange(fine, device=device).mul_(coarse - 1)
@@ -86,7 +84,7 @@ _kept_weights = lru_cache(maxsize=32)(_weights)
 
 
 def reach(rows: slice, fine: int, coarse: int) -> slice:
-    """Which of ``coarse`` rows some of ``fine`` rows lie between.
+    """Return the range of ``coarse`` rows that some of the ``fine`` rows are interpolated from.
 
     >>> reach(slice(3, 5), fine=9, coarse=3)
     slice(0, 2, None)
@@ -97,7 +95,7 @@ def reach(rows: slice, fine: int, coarse: int) -> slice:
 
 
 def spread(z: Tensor, down: Tensor, across: Tensor) -> Tensor:
-    """``down z across^T`` in full precision: ``(..., k, w), (r, k), (W, w) -> (..., r, W)``."""
+    """Compute ``down z across^T`` in full precision: ``(..., k, w), (r, k), (W, w) -> (..., r, W)``."""
     result: Tensor = _Spread.apply(z, down, across)
     return result
 
@@ -119,13 +117,13 @@ class _Spread(torch.autograd.Function):
 
 @contextmanager
 def _exact(z: Tensor) -> Iterator[None]:
-    """Full float32: products neither in autocast's half floats nor in what matrix units may round to."""
+    """Compute products in full float32, without autocast and TF32."""
     cuda, others = torch.backends.cuda.matmul, getattr(torch.backends.mkldnn, "matmul", None)
     backends: list[Any] = [backend for backend in (cuda, others) if backend is not None]
     name, exact = (
         ("fp32_precision", "ieee") if others is not None else ("allow_tf32", False)
     )  # new, old torch
-    # Only what differs is set: torch takes a flag that was set as chosen on purpose.
+    # Set only flags that differ: torch treats a flag that was ever set as an explicit choice.
     before = [(b, getattr(b, name)) for b in backends if getattr(b, name) not in (exact, "none")]
     try:
         for backend, _ in before:

@@ -1,7 +1,8 @@
-"""What is kept of a stream of scores: the best so far, in bounded memory, whatever the order they come in.
+"""Exact top-k of a stream of scores in bounded memory, independent of the order of the stream.
 
-A pool of any size passes by in chunks, in one process or in many. Each process keeps the best of its share,
-and the best of what all kept are the best of the pool: no sort ever sees more than what is kept and a chunk.
+A pool of any size is processed in chunks, by one process or several. Each process keeps the top k of its
+share; the top k of all shares together is the top k of the pool. No sort covers more than the kept rows and a
+chunk.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -14,33 +15,33 @@ from numpy.typing import NDArray
 from ducats.errors import UserError
 
 Array = NDArray[Any]
-SLACK = 4096  # rows that may wait beyond twice those kept, before the worst are dropped
+SLACK = 4096  # minimum number of rows buffered beyond k before the lowest are dropped
 
 
 @dataclass(frozen=True)
 class Scored:
-    """Some samples, and what the model said of them: arrays of one length."""
+    """Some samples and their scores: arrays of one length."""
 
-    key: Array  # unique: str or bytes as objects, or fixed-width bytes; ties go to the lower one
-    number: Array  # int64, place in the pool
-    columns: Mapping[str, Array]  # by name; (n,) floats to choose by, or anything else of n rows
+    key: Array  # unique: str or bytes objects, or fixed-width bytes; ties go to the lower key
+    number: Array  # int64, index in the pool
+    columns: Mapping[str, Array]  # by name; (n,) floats to rank by, or other arrays of n rows
 
     def __post_init__(self) -> None:
         lengths = {len(self.key), len(self.number), *map(len, self.columns.values())}
         if len(lengths) > 1:
-            raise ValueError(f"columns of one table have {sorted(lengths)} rows")
+            raise ValueError(f"columns differ in length: {sorted(lengths)}")
 
     def __len__(self) -> int:
         return len(self.key)
 
     def __getitem__(self, index: Array) -> "Scored":
-        """Some rows: by numbers, in their order, or by a mask."""
+        """Return some rows, by indices in their order or by a mask."""
         columns = {name: column[index] for name, column in self.columns.items()}
         return Scored(self.key[index], self.number[index], columns)
 
 
 def joined(parts: Sequence[Scored]) -> Scored:
-    """Several tables one below the other; those without rows may lack columns."""
+    """Concatenate tables; empty tables may lack columns."""
     full = [part for part in parts if len(part)] or list(parts[:1])
     if not full:
         return Scored(np.empty(0, object), np.empty(0, np.int64), {})
@@ -55,11 +56,11 @@ def joined(parts: Sequence[Scored]) -> Scored:
 
 
 class Keeper:
-    """The k rows of a stream that are highest in a column, ties to the lower key; exact, in O(k + chunk).
+    """The k highest rows of a stream by one column, ties to the lower key; exact, in O(k + chunk) memory.
 
     Args:
-        column: whose highest are kept.
-        k: how many.
+        column: name of the column to rank by.
+        k: number of rows to keep.
 
     >>> keeper = Keeper("entropy", 2)
     >>> for key, value in (("b", 0.5), ("c", 0.1), ("a", 0.5)):
@@ -70,14 +71,14 @@ class Keeper:
 
     def __init__(self, column: str, k: int) -> None:
         if k < 0:
-            raise ValueError(f"{k} rows cannot be kept")
+            raise ValueError(f"k must not be negative, got {k}")
         self._column, self._k = column, k
         self._held: list[Scored] = []
         self._count = 0
-        self._floor: Any = None  # what a row must reach, once k are kept
+        self._floor: Any = None  # lowest value that can still enter, once k rows are kept
 
     def add(self, some: Scored) -> None:
-        """Let some rows of the stream pass by."""
+        """Add some rows of the stream."""
         score = _checked(some, self._column)
         if self._floor is not None:
             some = some[score >= self._floor]
@@ -89,11 +90,11 @@ class Keeper:
             self._drop()
 
     def best(self) -> Scored:
-        """The best so far, highest first."""
+        """Return the top k so far, highest first."""
         return _ordered(self._drop(), self._column)
 
     def _drop(self) -> Scored:
-        """Drop all but the k best."""
+        """Drop all rows but the top k."""
         everyone = joined(self._held)
         if len(everyone) > self._k:
             everyone = everyone[_highest(everyone.columns[self._column], everyone.key, self._k)]
@@ -104,10 +105,10 @@ class Keeper:
 
 
 def merge(kept: Iterable[Scored], column: str, k: int) -> Scored:
-    """The k best of several tables, highest first, ties to the lower key; their order does not matter.
+    """Return the top k of several tables, highest first, ties to the lower key, in any order of tables.
 
     Raises:
-        UserError: A key is there twice: the same sample was scored in two places.
+        UserError: a key occurs twice, because the same sample was scored in two places.
     """
     keeper = Keeper(column, k)
     for some in kept:
@@ -116,20 +117,20 @@ def merge(kept: Iterable[Scored], column: str, k: int) -> Scored:
     twice = np.flatnonzero(found.key[1:] == found.key[:-1])
     if len(twice):
         raise UserError(
-            f"the sample {name_of(found.key[twice[0]])} was scored twice: give each sample a key of its own"
+            f"the sample {name_of(found.key[twice[0]])} was scored twice; give each sample a unique key"
         )
     return found
 
 
 def two_rounds(kept: Scored, first: str, second: str, kappa_k: int, k: int) -> Scored:
-    """DUC's query: of the ``kappa_k`` rows highest in one column, the ``k`` highest in another."""
+    """DUC's query: of the ``kappa_k`` rows highest in ``first``, the ``k`` highest in ``second``."""
     if kappa_k < k:
-        raise ValueError(f"{kappa_k} rows pass the first round, and {k} are wanted of them")
+        raise ValueError(f"kappa_k ({kappa_k}) must be at least k ({k})")
     return merge([merge([kept], first, kappa_k)], second, k)
 
 
 def name_of(key: Any) -> str:
-    """A key as text."""
+    """Return a key as text."""
     return key.decode("utf-8", "replace") if isinstance(key, bytes) else str(key)
 
 
@@ -138,14 +139,14 @@ def _checked(some: Scored, column: str) -> Array:
     wrong = np.flatnonzero(np.isnan(score))
     if len(wrong):
         raise UserError(
-            f"the {column} of {name_of(some.key[wrong[0]])} is not a number: the model or the formula that "
-            "scored it is broken; train the model again"
+            f"the {column} of {name_of(some.key[wrong[0]])} is NaN: the model or the formula of the score is "
+            "broken; train the model again"
         )
     return score
 
 
 def _highest(score: Array, key: Array, k: int) -> Array:
-    """Indices of the k highest of more than k rows, in no order; ties go to the lower key."""
+    """Return the indices of the k highest of more than k rows, unordered; ties go to the lower key."""
     floor = np.partition(score, len(score) - k)[len(score) - k]
     sure, level = np.flatnonzero(score > floor), np.flatnonzero(score == floor)
     wanted = k - len(sure)
@@ -155,7 +156,7 @@ def _highest(score: Array, key: Array, k: int) -> Array:
 
 
 def _ordered(some: Scored, column: str) -> Scored:
-    """The same rows, highest first; keys are compared only where scores are equal."""
+    """Sort the rows, highest first; keys are compared only where scores are equal."""
     if len(some) == 0:
         return some
     score = some.columns[column]

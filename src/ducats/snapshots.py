@@ -1,6 +1,6 @@
-"""What a model thought of some samples each time that it asked, and at the end of its run. Needs no torch.
+"""Files of model snapshots: outputs on a sample in each round and at the end of a run. Imports no torch.
 
-A run leaves them in its folder, and pictures of some of what it asked; reports and figures read them.
+A run saves them in its folder, with thumbnails of some images; reports and figures read them.
 """
 
 import json
@@ -21,36 +21,36 @@ FOLDER = "snapshots"
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What the model thought of some samples at one moment: source images and the pool's, or pixels of them.
+    """Model outputs on ``N`` rows at one time: images of source and pool, or pixels of them.
 
-    There are ``N`` rows. Of void, which has no class and is known beforehand, there is no row.
+    Void pixels have no class and are known in advance; they have no row.
     """
 
-    round: int  # number of the question; 0 at the end of the run
+    round: int  # round number; 0 at the end of the run
     epoch: int
-    pool: int  # images in the pool; of pixels, those that are not void, estimated from the images looked at
-    source: int  # the same of the source
-    target: Array  # bool: of the pool; else of the source
-    image: Array  # int32: place in pool or source
-    position: Array  # int32: a pixel's place, y * width + x, in the grid that is bought; of images 0
-    sampled: Array  # bool: belongs to the random sample; the others are here because they were picked
-    picked: Array  # bool: asked for in this round
-    known: Array  # bool: bought in an earlier round
-    label: Array  # int16: class where it is known now (of the source, or bought), else -1; void -2
-    guess: Array  # int16: class of the highest expected probability
-    probability: Array  # float32: of the guess
+    pool: int  # images in the pool; in segmentation its pixels that are not void, estimated from the sample
+    source: int  # likewise for the source
+    target: Array  # bool: row of the pool, else of the source
+    image: Array  # int32: index in the pool or source
+    position: Array  # int32: pixel position y * width + x in the labelling grid; 0 for images
+    sampled: Array  # bool: in the random sample; the other rows were added because they were picked
+    picked: Array  # bool: requested in this round
+    known: Array  # bool: labelled in an earlier round
+    label: Array  # int16: class if known (source, or labelled so far), else -1; void -2
+    guess: Array  # int16: class with the highest expected probability
+    probability: Array  # float32: expected probability of that class
     entropy: Array  # float32: of the expected probabilities, in nats
     u_dis: Array  # float32: distribution uncertainty, in nats
     u_data: Array  # float32: data uncertainty, in nats
-    log_u_dis: Array  # float32: natural logarithm, sound where u_dis itself is too small for a float
-    log_alpha0: Array  # float32: logarithm of the total evidence, the sum of alpha
-    top: Array  # int16 (N, K): the K = min(3, C) classes of the highest alpha, falling
-    log_alpha: Array  # float32 (N, K): of these classes
-    features_of: Array  # int32 (F,): rows that have features; none if the model does not tell them
-    features: Array  # float16 (F, D): their principal components, centred, the strongest first
-    explained: Array  # float32 (D,): share of these rows' variance in each component
+    log_u_dis: Array  # float32: natural logarithm, accurate where u_dis underflows
+    log_alpha0: Array  # float32: log of the total evidence, the sum of alpha
+    top: Array  # int16 (N, K): the K = min(3, C) classes with the highest alpha, descending
+    log_alpha: Array  # float32 (N, K): log alpha of these classes
+    features_of: Array  # int32 (F,): rows that have features; empty if the model returns none
+    features: Array  # float16 (F, D): their principal components, centred, strongest first
+    explained: Array  # float32 (D,): fraction of these rows' variance in each component
     z_of: Array  # int32 (P,): picked rows
-    z: Array  # float32 (P, C): log alpha of all classes
+    z: Array  # float32 (P, C): their log alpha of all classes
 
     def __len__(self) -> int:
         return len(self.image)
@@ -58,10 +58,10 @@ class Snapshot:
 
 @dataclass(frozen=True)
 class Picks:
-    """The labels that one round bought, in the ledger's order."""
+    """The labels acquired in one round, in the ledger's order."""
 
     round: int
-    image: Array  # int64 (n,): place in the pool
+    image: Array  # int64 (n,): index in the pool
     position: Array  # int64 (n,)
     label: Array  # int16 (n,): class, or -2 for void
 
@@ -78,28 +78,28 @@ OF_OTHER_ROWS = ("features_of", "features", "explained", "z_of", "z")
 
 
 def path_of(folder: Path, number: int) -> Path:
-    """Where a run keeps the snapshot of a question; of its end for 0."""
+    """Return the path of a round's snapshot; 0 is the end of the run."""
     return folder / FOLDER / (f"round-{number:02d}.npz" if number else "end.npz")
 
 
 def write(folder: Path, snapshot: Snapshot) -> None:
-    """Keep a snapshot in a run's folder; whole or not at all."""
+    """Save a snapshot in a run folder, atomically."""
     named = {field.name: np.asarray(getattr(snapshot, field.name)) for field in fields(Snapshot)}
     kept = {name: (values, TYPES.get(name, np.float32)) for name, values in named.items()}
     columns.write(path_of(folder, snapshot.round), kept)
 
 
 def read(folder: Path) -> list[Snapshot]:
-    """All snapshots of a run in the order of time, the end last; none if it left none.
+    """Load all snapshots of a run in chronological order, the end last; empty if there are none.
 
     Raises:
-        UserError: a file is damaged.
+        UserError: a file is corrupt.
     """
     return [load(path) for path in _paths(folder)]
 
 
 def read_sound(folder: Path) -> tuple[list[Snapshot], list[str]]:
-    """All snapshots of a run that can be read, in order of time, and a sentence about each that cannot."""
+    """Load all readable snapshots in chronological order, and return a message for each corrupt one."""
     sound, damaged = [], []
     for path in _paths(folder):
         try:
@@ -116,10 +116,10 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def load(path: Path) -> Snapshot:
-    """One snapshot.
+    """Load one snapshot.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is corrupt.
     """
     try:
         found = columns.read(path, ())
@@ -128,41 +128,39 @@ def load(path: Path) -> Snapshot:
         snapshot = Snapshot(**named)
         _check(snapshot)
     except (*columns.UNREADABLE, TypeError) as error:
-        raise UserError(
-            f"{path} cannot be read ({error}): remove it, and reports are made without it"
-        ) from error
+        raise UserError(f"{path} is corrupt ({error}); remove it, reports work without it") from error
     return snapshot
 
 
 def _check(snapshot: Snapshot) -> None:
-    """Refuse columns that do not belong together."""
+    """Raise if columns are inconsistent."""
     rows = [f.name for f in fields(Snapshot) if f.name not in (*NUMBERS, *OF_OTHER_ROWS)]
     for name in rows:
         if len(getattr(snapshot, name)) != len(snapshot):
-            raise ValueError(f"it has {len(snapshot)} rows, but {name} has {len(getattr(snapshot, name))}")
+            raise ValueError(f"{name} has {len(getattr(snapshot, name))} rows instead of {len(snapshot)}")
     for name, of in (("features", snapshot.features_of), ("z", snapshot.z_of)):
         if len(getattr(snapshot, name)) != len(of) or (of < 0).any() or (of >= len(snapshot)).any():
-            raise ValueError(f"its {name} belong to other rows than it has")
+            raise ValueError(f"{name} does not match its rows")
     if snapshot.features.shape[1] != len(snapshot.explained):
-        raise ValueError("its features have other components than it explains")
+        raise ValueError("features and explained differ in their number of components")
 
 
 def picture(folder: Path, image: int) -> Path | None:
-    """Where a run keeps the picture of one of the pool's images; None if it kept none."""
+    """Return the path of an image's thumbnail; None if the run saved none."""
     found = (picture_path(folder, image, kind) for kind in ("png", "jpg"))
     return next((path for path in found if path.exists()), None)
 
 
 def picture_path(folder: Path, image: int, kind: Literal["png", "jpg"]) -> Path:
-    """Where a picture is kept, if it is."""
+    """Return the path at which an image's thumbnail is saved."""
     return folder / FOLDER / "pictures" / f"{image:06d}.{kind}"
 
 
 def picks(folder: Path, round: int) -> Picks | None:
-    """What a round bought; None if it bought nothing yet.
+    """Load the labels of a round; None if it has none yet.
 
     Raises:
-        UserError: the file is damaged.
+        UserError: the file is corrupt.
     """
     path = folder / "labels" / f"round-{round:02d}.npz"
     if not path.exists():
@@ -171,10 +169,10 @@ def picks(folder: Path, round: int) -> Picks | None:
         found = columns.read(path, (*LONG, "label"))
         addresses, label = Addresses.from_columns(found), found["label"]
         if len(label) != addresses.total:
-            raise ValueError(f"it has {len(label)} labels for {addresses.total} addresses")
+            raise ValueError(f"it has {len(label)} labels for {addresses.total} locations")
     except columns.UNREADABLE as error:
         raise UserError(
-            f"{path} cannot be read ({error}): restore it from a copy, its labels were paid for"
+            f"{path} is corrupt ({error}); restore it from a backup, it holds acquired labels"
         ) from error
     image = np.repeat(addresses.image, addresses.count)
     position = addresses.positions(np.arange(len(addresses.image)))
@@ -182,13 +180,13 @@ def picks(folder: Path, round: int) -> Picks | None:
 
 
 def keys(folder: Path) -> list[str]:
-    """Names of the pool's images; none if the run has not written them down."""
+    """Return the names of the pool's images; empty if the run has not saved them yet."""
     pool = _pool(folder)
     return [str(key) for key in (pool["keys"] if isinstance(pool, dict) else pool)]
 
 
 def sizes(folder: Path) -> Array | None:
-    """Height and width of each image in the grid that is bought, ``(N, 2)``; None where images are."""
+    """Return the size of each image's labelling grid, ``(N, 2)``; None if whole images are classified."""
     pool = _pool(folder)
     if not isinstance(pool, dict):
         return None
@@ -205,4 +203,4 @@ def _pool(folder: Path) -> Any:
             return pool
         raise ValueError("it has no keys")
     except ValueError as error:
-        raise UserError(f"{path} was spoilt ({error}): restore it from a copy") from error
+        raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error

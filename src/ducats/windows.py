@@ -1,7 +1,7 @@
 """Sums, means and maxima over the square window around each pixel, on any device.
 
-Windows are ``2 radius + 1`` pixels wide and end at the border: a mean there is over fewer pixels. All are
-taken along rows, then along columns.
+Windows are ``2 radius + 1`` pixels wide and are clipped at the border, where means are over fewer pixels. All
+operations are separable: along rows, then along columns.
 """
 
 import math
@@ -10,17 +10,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-_AT_ONCE = 2**24  # counts that stand in memory together
+_AT_ONCE = 2**24  # maximum number of counts in memory
 
 
 def window_size(height: int, width: int, radius: int, device: torch.device) -> Tensor:
-    """How many pixels each window has: int64 ``(height, width)``."""
+    """Return the number of pixels of each window: int64 ``(height, width)``."""
     rows, columns = (_reach(length, radius, device) for length in (height, width))
     return torch.outer(rows[1] - rows[0], columns[1] - columns[0])
 
 
 def window_mean(values: Tensor, radius: int) -> Tensor:
-    """Mean over each window: ``(..., H, W) -> (..., H, W)``.
+    """Return the mean over each window: ``(..., H, W) -> (..., H, W)``.
 
     >>> window_mean(torch.tensor([[1.0, 2.0, 6.0]]), 1)
     tensor([[1.5000, 3.0000, 4.0000]])
@@ -33,7 +33,7 @@ def window_mean(values: Tensor, radius: int) -> Tensor:
 
 
 def window_log_mean(logs: Tensor, radius: int) -> Tensor:
-    """Logarithm of the mean over each window of the exponentials: ``(..., H, W) -> (..., H, W)``."""
+    """Return the log of the mean of the exponentials over each window: ``(..., H, W) -> (..., H, W)``."""
     side, total = 2 * radius + 1, logs
     for pad, axis in (((radius, radius), -1), ((0, 0, radius, radius), -2)):
         total = F.pad(total, pad, value=-math.inf).unfold(axis, side, 1).logsumexp(-1)
@@ -42,11 +42,11 @@ def window_log_mean(logs: Tensor, radius: int) -> Tensor:
 
 
 def window_max(values: Tensor, radius: int) -> Tensor:
-    """Maximum over each window; values are not negative: ``(..., H, W) -> (..., H, W)``."""
+    """Return the maximum over each window of non-negative values: ``(..., H, W) -> (..., H, W)``."""
     for pad, axis in (((radius, radius), -1), ((0, 0, radius, radius), -2)):
         values = F.pad(values, pad)
         width, side = 1, 2 * radius + 1
-        # Windows double until the next doubling would be too wide; two of them overlap to the last width.
+        # Windows double in width; the last step overlaps two of them to reach the exact width.
         while width < side:
             step = min(width, side - width)
             length = values.shape[axis] - step
@@ -56,12 +56,12 @@ def window_max(values: Tensor, radius: int) -> Tensor:
 
 
 def window_impurity(predicted: Tensor, classes: int, radius: int) -> Tensor:
-    """Entropy of the histogram of predicted classes in each window, over its maximum ln C (RIPU).
+    """Return the entropy of the predicted classes in each window, divided by its maximum ln C (RIPU).
 
     Args:
         predicted: class indices, ``(..., H, W)``.
         classes: C.
-        radius: of the window.
+        radius: windows are ``2 radius + 1`` pixels wide.
     """
     *_, height, width = predicted.shape
     size = window_size(height, width, radius, predicted.device)
@@ -74,12 +74,12 @@ def window_impurity(predicted: Tensor, classes: int, radius: int) -> Tensor:
 
 
 def log_classes(classes: int) -> float:
-    """Highest entropy that so many classes can have; of a single class, something to divide 0 by."""
+    """Return the maximum entropy over so many classes; ln 2 for a single class, to avoid division by zero."""
     return math.log(max(classes, 2))
 
 
 def _window_count(chosen: Tensor, radius: int) -> Tensor:
-    """How many pixels of each window are chosen; whole numbers, so equal histograms stay equal."""
+    """Count the chosen pixels of each window; exact in integers, so equal histograms stay equal."""
     count = chosen.int()
     for axis in (-1, -2):
         low, high = _reach(chosen.shape[axis], radius, chosen.device)
@@ -89,6 +89,6 @@ def _window_count(chosen: Tensor, radius: int) -> Tensor:
 
 
 def _reach(length: int, radius: int, device: torch.device) -> tuple[Tensor, Tensor]:
-    """First index of each window, and the one after its last."""
+    """Return the first index of each window, and the index after its last."""
     where = torch.arange(length, device=device)
     return (where - radius).clamp(min=0), (where + radius + 1).clamp(max=length)

@@ -1,4 +1,4 @@
-"""Note what a model thinks of some questions on some processes. Run by test_notes.py."""
+"""Compute annotator hints on several processes. Run by test_notes.py."""
 
 import json
 from dataclasses import asdict
@@ -18,29 +18,29 @@ from ducats.models import Evidential, small_cnn, small_fcn
 from ducats.randomness import global_seed
 
 TALL, WIDE = 16, 32
-LUCKY = View(crop="random", pad=1)  # with luck in it: the harder case
+LUCKY = View(crop="random", pad=1)  # random augmentation, the harder case
 
 
 def image_model() -> Evidential:
-    """Of four classes, never trained."""
+    """Untrained model with four classes."""
     with global_seed(0, "model"):
         return Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
 
 
 def map_model(classes: int) -> Evidential:
-    """Of pixels, never trained."""
+    """Untrained segmentation model."""
     with global_seed(0, "model"):
         return Evidential(small_fcn(classes=classes, channels=3, width=8))
 
 
 def asked_images(count: int) -> Request:
-    """Some images, not in order."""
+    """Request some images, not in order."""
     image = torch.arange(count).flip(0)[::3]
     return Request(1, image, torch.zeros_like(image))
 
 
 def asked_pixels(count: int) -> Request:
-    """A region and single pixels of all images but the second, and one more unit of the first at the end."""
+    """Request a region and single pixels of all images but the second, then one more unit of the first."""
     region = (torch.arange(3)[:, None] * WIDE + torch.arange(3)).flatten() + 2 * WIDE + 4
     images = [i for i in range(count) if i != 1]
     position = torch.cat([torch.cat([region + i, torch.tensor([0, 500 - i])]) for i in images])
@@ -82,5 +82,4 @@ def main(processes: int, count: int, out: Path) -> None:
 
 
 def plain(notes: Notes) -> dict[str, list[float]]:
-    """As lists."""
     return {name: column.tolist() for name, column in asdict(notes).items()}

@@ -1,4 +1,4 @@
-"""Pick pixels and whole images on some processes and write down which. Run by test_processes.py."""
+"""Select pixels and whole images on several processes and save the picks. Run by test_processes.py."""
 
 import json
 import sys
@@ -27,24 +27,24 @@ from ducats.randomness import fork, global_seed
 from ducats.rows import Slate
 from ducats.units import Unit
 
-# Every query that chooses pixels of an image: those that need the source, whole maps or a committee choose
+# Queries that select pixels within an image; those that need the source, descriptors or a committee select
 # images.
 OF_PIXELS = [
     name
     for name, strategy in QUERIES.items()
     if not strategy.source and not any(need in (*WHOLE, "committee") for need in strategy.needs)
 ]
-OF_REGIONS = ("ripu", "margin", "least_confident", "las")  # each unit has some
+OF_REGIONS = ("ripu", "margin", "least_confident", "las")  # run with regions; the others with pixels
 OF_IMAGES = ("random", "duc", "spread", "ripu")
 
 
 def broken(slate: Slate) -> torch.Tensor:
-    """Breaks the rules on images that, of two processes, the second one looks at."""
+    """Return invalid picks for images that the second of two processes scores."""
     return torch.arange(slate.budget) * int(slate.candidates.image[0] < 2)
 
 
 def refused(act: Callable[[], object]) -> str:
-    """What is said; each process must hear it, or it waits for ever."""
+    """Return the error message; every process must raise, or the others would wait forever."""
     try:
         act()
     except UserError as error:
@@ -96,7 +96,7 @@ def main(processes: int, count: int, out: Path) -> None:
             head=beside.head() if strategy.head else None,
             **how,
         )
-        # Every unit of one pixel is as good as none said.
+        # Units of one pixel each are equivalent to no units.
         found[name] = [
             [
                 image,

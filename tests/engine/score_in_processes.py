@@ -1,4 +1,4 @@
-"""Score a pool on some processes and write down what is picked. Run by test_processes.py."""
+"""Score a pool on several processes and save the picks. Run by test_processes.py."""
 
 import json
 import sys
@@ -39,7 +39,7 @@ def main(processes: int, count: int, out: Path) -> None:
             bare, Training(softmax), strategy, classes=4, features=8, pool=count, pixels=False, seed=0
         )
         how: dict[str, Any] = {"batch_size": 8, "seed": 5, "fabric": fabric, "tell": beside.tell}
-        how["view"] = View(crop="random", pad=1)  # with luck in it: the harder case
+        how["view"] = View(crop="random", pad=1)  # random augmentation, the harder case
         rows = table(model, shift.pool, strategy.needs, **how)
         assert len(rows) == count
         more: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Take a snapshot of an untrained model on some processes. Run by test_snapshot.py."""
+"""Take a snapshot of an untrained model on several processes. Run by test_snapshot.py."""
 
 from pathlib import Path
 from typing import Any
@@ -18,28 +18,28 @@ from ducats.models import Evidential, small_cnn, small_fcn
 from ducats.randomness import global_seed
 
 TALL, WIDE = 16, 32
-LUCKY = View(crop="random", pad=1)  # with luck in it: the harder case
+LUCKY = View(crop="random", pad=1)  # random augmentation, the harder case
 
 
 def image_model() -> Evidential:
-    """Of four classes, never trained."""
+    """Untrained model with four classes."""
     with global_seed(0, "model"):
         return Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
 
 
 def map_model(classes: int) -> Evidential:
-    """Of pixels, never trained."""
+    """Untrained segmentation model."""
     with global_seed(0, "model"):
         return Evidential(small_fcn(classes=classes, channels=3, width=8))
 
 
 def drawn_streets(count: int) -> Shift:
-    """So many pool images, and three of the source."""
+    """Make synthetic streets: ``count`` pool images and three source images."""
     return streets(source=3, pool=count, test=1, height=TALL, width=WIDE)
 
 
 def image_samples(shift: Shift, most: int) -> tuple[Sample, Sample]:
-    """The pool's with two picks and two known ones, and the source's."""
+    """Return samples of the pool, with two picks and two known labels, and of the source."""
     known = torch.full((len(shift.pool),), UNLABELLED)
     known[[1, 2]] = torch.tensor([3, VOID])
     return (
@@ -49,7 +49,7 @@ def image_samples(shift: Shift, most: int) -> tuple[Sample, Sample]:
 
 
 def pixel_samples(shift: Shift, most: int, images: int = 100) -> tuple[Sample, Sample]:
-    """The same of pixels: in each image two picks, and three known ones; the first row is void."""
+    """Likewise for pixels: two picks and three known labels in each image; the first row is void."""
     pool = len(shift.pool)
     asked = torch.arange(pool).repeat_interleave(2), torch.tensor([40, 300]).repeat(pool)
 
@@ -104,7 +104,7 @@ def main(processes: int, count: int, out: Path) -> None:
 
 
 def width_of(shift: Shift) -> int:
-    """How many features the model of pixels has."""
+    """Return the number of features of the segmentation model."""
     with torch.no_grad():
         features = map_model(len(shift.classes))(torch.zeros(1, 3, TALL, WIDE)).features
     assert features is not None

@@ -1,4 +1,4 @@
-"""What stands beside the model: it learns, tells, looks, labels, and is restored with the run."""
+"""Auxiliary modules: training, extra columns, refreshes, pseudo-labels, checkpoints."""
 
 import copy
 import json
@@ -27,7 +27,7 @@ from ducats.rundir import RunDir
 
 
 class Tiny(nn.Module):
-    """Images of one pixel to two logits and three features, with batch statistics."""
+    """Maps images of one pixel to two logits and three features, with batch statistics."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -44,7 +44,7 @@ def images(seed: int, count: int = 6) -> Tensor:
     return torch.randn(count, 1, 1, 1, generator=torch.Generator().manual_seed(seed))
 
 
-def test_the_same_images_pass_once_in_a_step() -> None:
+def test_outputs_are_cached_within_a_step() -> None:
     model, some = Tiny(), images(0)
     remembered = Remembered(model)
     assert remembered(some) is remembered(some)
@@ -53,7 +53,7 @@ def test_the_same_images_pass_once_in_a_step() -> None:
     assert model.calls == 2
 
 
-def test_aside_leaves_no_trace() -> None:
+def test_aside_changes_nothing() -> None:
     model = Tiny().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     some = images(1)
@@ -65,19 +65,19 @@ def test_aside_leaves_no_trace() -> None:
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
-def test_reversed_gradients() -> None:
+def test_gradient_reversal() -> None:
     x = torch.ones(3, requires_grad=True)
     (reverse_gradient(x, 0.5) * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
     assert x.grad is not None
     assert x.grad.tolist() == [-0.5, -1.0, -1.5]
 
 
-def test_a_still_copy_follows_only_when_told() -> None:
+def test_a_frozen_copy_changes_only_by_updates() -> None:
     model = Tiny()
     still = Still(model)
     copied = still.model
     assert isinstance(copied, Tiny)
-    nn.ModuleList([still]).train()  # also when the whole is put into training
+    nn.ModuleList([still]).train()  # even if the parent is set to training mode
     assert not still.model.training
     with torch.no_grad():
         first = model.head.weight.clone()
@@ -91,7 +91,7 @@ def test_a_still_copy_follows_only_when_told() -> None:
     assert len(list(still.parameters())) == len(list(model.parameters()))
 
 
-def test_a_discriminator_learns_to_tell_the_domains_apart() -> None:
+def test_a_discriminator_learns_to_separate_the_domains() -> None:
     torch.manual_seed(0)
     model = Tiny()
     witness = Discriminator(Beside(model, 2, 3, 6, pixels=False), hidden=16)
@@ -112,7 +112,7 @@ def test_a_discriminator_learns_to_tell_the_domains_apart() -> None:
 
 
 class Diary(Companion):
-    """Keeps what it saw, labels the first image of the pool itself, and learns a number."""
+    """Trains a number and pseudo-labels the first image of the pool."""
 
     seen: Tensor
     own: Tensor
@@ -179,7 +179,7 @@ def go(
     return run(parts, plan, folder, fabric=fabric, listen=listen)
 
 
-def test_knobs_go_to_the_loss_and_to_the_companion() -> None:
+def test_params_reach_the_loss_and_the_auxiliary_module() -> None:
     assert list(NOTED.signature.parameters) == ["model", "batch", "pull", "start"]
     bound = NOTED.bound({"pull": 3.0, "start": 1.5})
     assert bound.companion is not None
@@ -187,11 +187,11 @@ def test_knobs_go_to_the_loss_and_to_the_companion() -> None:
     assert list(bound.signature.parameters) == ["model", "batch", "pull", "start"]
 
 
-def test_companion_and_its_labels_in_a_run_that_is_stopped_and_goes_on(tmp_path: Path) -> None:
+def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> None:
     CERTAIN.clear()
     whole = go(tmp_path / "whole", NOTED)
     assert CERTAIN
-    assert set(CERTAIN) == {2}  # one image, doubled for the batch statistics
+    assert set(CERTAIN) == {2}  # one image, repeated for the batch statistics
     first = whole.bought().keys[0]
     assert first not in [entry.key for entry in whole.bought().entries()]
     assert records_of(whole)[-1]["losses"]["diary"] < records_of(whole)[0]["losses"]["diary"]
@@ -210,29 +210,29 @@ def records_of(home: RunDir) -> list[dict[str, Any]]:
 
 
 def foreign(slate: Slate) -> Tensor:
-    """Least like the source."""
+    """Select the samples least similar to the source."""
     return best(-slate.candidates.column("domain"), slate.budget, slate.candidates)
 
 
 def of_source(slate: Slate) -> Tensor:
-    """Reads all that can be read."""
+    """Read source features and head weights."""
     assert slate.source is not None
     assert slate.head is not None
     assert slate.source.features.shape[1] == slate.head.shape[1]
     return best(slate.candidates.column("entropy"), slate.budget, slate.candidates)
 
 
-def test_a_query_gets_the_witness_that_it_needs(tmp_path: Path) -> None:
+def test_a_query_gets_the_probe_it_needs(tmp_path: Path) -> None:
     plain, asked = Training(softmax), Strategy(foreign, needs=("domain",))
     home = go(tmp_path / "witness", plain, asked)
     losses = records_of(home)
     assert losses[-1]["losses"]["witness/domain"] < losses[0]["losses"]["witness/domain"]
-    # A witness leaves the model alone: until the first question it is the model of a run without one.
+    # A probe does not affect the model: until the first query, it equals the model of a run without one.
     without = go(tmp_path / "without", plain)
     assert losses[0]["losses"]["source/nll"] == records_of(without)[0]["losses"]["source/nll"]
 
 
-def test_a_witness_leaves_the_model_alone_where_gradients_are_shortened(tmp_path: Path) -> None:
+def test_a_probe_does_not_affect_the_model_with_gradient_clipping(tmp_path: Path) -> None:
     asked = Strategy(foreign, needs=("domain",))
     with_one, without = (
         go(tmp_path / name, Training(softmax), query, settings=("train.clip=0.01",))
@@ -242,7 +242,7 @@ def test_a_witness_leaves_the_model_alone_where_gradients_are_shortened(tmp_path
     assert first == other
 
 
-def test_knobs_add_up() -> None:
+def test_params_accumulate() -> None:
     twice = NOTED.bound({"pull": 3.0}).bound({"start": 1.5})
     assert twice.knobs == {"pull": 3.0, "start": 1.5}
     assert twice.wants_strong()
@@ -256,7 +256,7 @@ def test_a_query_reads_source_and_head(tmp_path: Path) -> None:
     )
 
 
-def test_adversarial_training_of_images_and_of_pixels(tmp_path: Path) -> None:
+def test_adversarial_training_in_classification_and_segmentation(tmp_path: Path) -> None:
     for number, config in enumerate(
         [
             quick("objective={name: adversarial, knobs: {hidden: 8}}", method="entropy"),

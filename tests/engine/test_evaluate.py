@@ -1,4 +1,4 @@
-"""What is measured of maps, against plain numpy."""
+"""Segmentation metrics against plain NumPy."""
 
 from typing import Any
 
@@ -20,12 +20,12 @@ from ducats.metrics import Tally, compute
 from ducats.models import Evidential, small_fcn
 from ducats.randomness import global_seed
 
-CLASSES = ("road", "kerb", "sky", "moon")  # nothing is ever a moon
+CLASSES = ("road", "kerb", "sky", "moon")  # no pixel is ever a moon
 SIZES = [(20, 36), (16, 32), (33, 20), (20, 36), (7, 64)]
 
 
 class SizedMaps:
-    """Label maps that have a size of their own before they are stored."""
+    """Label maps with original sizes that differ from the stored size."""
 
     ndim, dtype = 3, torch.int8
 
@@ -77,7 +77,7 @@ def measured(batch_size: int = 2, **how: Any) -> Tally:
 
 
 def probabilities(image: int, size: tuple[int, int], flip: bool) -> Any:
-    """As one would write it, in float64."""
+    """Compute the probabilities in float64, the direct way."""
 
     def of(pixels: Tensor) -> Tensor:
         with torch.inference_mode():
@@ -91,7 +91,7 @@ def probabilities(image: int, size: tuple[int, int], flip: bool) -> Any:
 
 
 def reference(resolution: str, flip: bool, out: list[Any] | None = None) -> tuple[Any, float, float]:
-    """Confusion matrix, sum of the negative log-likelihoods, and mIoU."""
+    """Return the confusion matrix, the summed negative log-likelihood, and mIoU."""
     counts, nll, test = np.zeros((4, 4), int), 0.0, exam()
     for image in range(5):
         labels = (test.labels.original(image) if resolution == "original" else test.labels[image]).numpy()  # type: ignore[union-attr]
@@ -109,7 +109,7 @@ def reference(resolution: str, flip: bool, out: list[Any] | None = None) -> tupl
 @pytest.mark.parametrize("resolution", ["network", "original"])
 @pytest.mark.parametrize("flip", [False, True])
 @pytest.mark.parametrize("batch_size", [2, 5])
-def test_maps_are_measured_as_one_would(resolution: Any, flip: bool, batch_size: int) -> None:
+def test_segmentation_metrics_match_reference(resolution: Any, flip: bool, batch_size: int) -> None:
     tally = measured(batch_size, resolution=resolution, flip=flip)
     counts, nll, iou = reference(resolution, flip)
     assert tally.confusion.tolist() == counts.tolist()
@@ -119,28 +119,28 @@ def test_maps_are_measured_as_one_would(resolution: Any, flip: bool, batch_size:
     assert tally.total == counts.sum() < sum(height * width for height, width in SIZES)
 
 
-def test_the_mirror_image_has_a_say() -> None:
+def test_flip_changes_the_result() -> None:
     one, two = (measured(resolution="network", flip=flip) for flip in (False, True))
     assert one.confusion.tolist() != two.confusion.tolist()
 
 
 @pytest.mark.parametrize("resolution", ["network", "original"])
-def test_bought_pixels_do_not_count(resolution: Any) -> None:
+def test_labelled_pixels_are_ignored(resolution: Any) -> None:
     luck = torch.Generator().manual_seed(2)
     shapes = [(16, 32)] * 5 if resolution == "network" else SIZES
     bought = [torch.full(shape, UNLABELLED, dtype=torch.int8) for shape in shapes]
     for one in bought:
         one[torch.rand(one.shape, generator=luck) < 0.3] = 1
-        one[torch.rand(one.shape, generator=luck) < 0.1] = VOID  # also bought, or known beforehand
+        one[torch.rand(one.shape, generator=luck) < 0.1] = VOID  # also labelled, or known in advance
     tally = measured(resolution=resolution, bought=lambda image: bought[image])
     counts, nll, _ = reference(resolution, False, [(one != UNLABELLED).numpy() for one in bought])
     assert tally.confusion.tolist() == counts.tolist()
     assert float(tally.nll_sum) == pytest.approx(nll, rel=1e-5)
 
 
-def test_bought_on_another_grid() -> None:
+def test_labels_on_another_grid_are_ignored() -> None:
     luck = torch.Generator().manual_seed(3)
-    # Bought as the network sees it, measured at the original size: each bought cell takes its pixels out.
+    # Labelled at network size, evaluated at original size: each labelled cell excludes its pixels.
     coarse = [
         torch.where(torch.rand(16, 32, generator=luck) < 0.2, 0, UNLABELLED).to(torch.int8) for _ in SIZES
     ]
@@ -150,7 +150,7 @@ def test_bought_on_another_grid() -> None:
         for one, (height, width) in zip(coarse, SIZES, strict=True)
     ]
     assert tally.confusion.tolist() == reference("original", False, out)[0].tolist()
-    # The other way round: a cell is out if the pixel that it shows was bought.
+    # The reverse: a cell is excluded if the pixel that it shows is labelled.
     fine = [
         torch.where(torch.rand(size, generator=luck) < 0.2, 0, UNLABELLED).to(torch.int8) for size in SIZES
     ]
@@ -162,19 +162,19 @@ def test_bought_on_another_grid() -> None:
     assert tally.confusion.tolist() == reference("network", False, out)[0].tolist()
 
 
-def test_everything_bought_is_nothing_measured() -> None:
+def test_fully_labelled_images_count_nothing() -> None:
     nothing = measured(resolution="network", bought=lambda _: torch.zeros(16, 32, dtype=torch.int8))
     assert nothing.total == 0
 
 
-def test_logits_that_are_no_numbers_end_it() -> None:
+def test_nan_logits_raise() -> None:
     broken = model()
     broken.network.head.bias.data.fill_(torch.nan)  # type: ignore[union-attr, operator]
     with pytest.raises(UserError, match="no longer finite"):
         measured(model=broken)
 
 
-def test_bought_pixels_are_found_by_the_rule_that_maps_are_stored_with() -> None:
+def test_labelled_pixels_use_the_resize_rule_of_stored_maps() -> None:
     """At the published sizes, 1024 x 2048 to 640 x 1280, another rule differs in 28 rows and 133 columns."""
     whole = np.arange(1024 * 2048, dtype=np.int32).reshape(1024, 2048)
     stored = np.array(Image.fromarray(whole).resize((1280, 640), Image.Resampling.NEAREST))

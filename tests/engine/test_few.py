@@ -1,4 +1,4 @@
-"""Bought images pass with the unlabelled ones while they are few."""
+"""Labelled images join the unlabelled batch while they are few."""
 
 from dataclasses import replace
 
@@ -24,18 +24,18 @@ def sizes(given: Batch) -> list[int]:
     return [len(images) for images in TOGETHER["few"](given)]
 
 
-def test_less_than_half_a_batch_passes_with_the_unlabelled() -> None:
+def test_less_than_half_a_batch_is_joined() -> None:
     assert sizes(batch(3)) == [8, 3]
 
 
-def test_half_a_batch_passes_by_itself() -> None:
+def test_half_a_batch_is_separate() -> None:
     assert sizes(batch(4)) == []
 
 
-def test_one_small_set_is_enough() -> None:
+def test_one_small_labelled_batch_is_enough() -> None:
     assert sizes(batch(8, certain=1)) == [8, 8, 1]
 
 
-def test_without_bought_images_there_is_nothing_to_join() -> None:
+def test_without_labelled_images_nothing_is_joined() -> None:
     given = replace(batch(1), labelled=None)
     assert sizes(given) == []

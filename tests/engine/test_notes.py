@@ -1,4 +1,4 @@
-"""What the model thinks of what it asks, held against a computation of its own."""
+"""Annotator hints against an independent computation."""
 
 import json
 import os
@@ -31,7 +31,7 @@ HOW: dict[str, Any] = {"batch_size": 2, "seed": 5}
 
 
 def thoughts(z: Tensor) -> tuple[Array, Array, Array]:
-    """Probabilities (C, N), U_dis and U_data of log alpha (C, N), as the paper writes them."""
+    """Return probabilities (C, N), U_dis and U_data of log alpha (C, N), by the paper's formulas."""
     alpha = np.exp(z.double().numpy())
     p = alpha / alpha.sum(0)
     u_data = (p * (digamma(alpha.sum(0) + 1) - digamma(alpha + 1))).sum(0)
@@ -39,7 +39,7 @@ def thoughts(z: Tensor) -> tuple[Array, Array, Array]:
 
 
 def logits(model: Evidential, images: Images, view: View) -> Tensor:
-    """What the model says, image by image."""
+    """Return the model's logits, image by image."""
     luck = luck_of(images, view, fork(5, "scoring"))
     model.eval()
     with torch.no_grad():
@@ -53,7 +53,7 @@ def lower(values: Array, value: float) -> float:
     return sum(1 for one in values if one < value - 1e-7) / len(values)
 
 
-def test_notes_of_images() -> None:
+def test_image_hints() -> None:
     pool = toy(pool=11).pool
     request = there.asked_images(11)
     assert request.image.tolist() == [10, 7, 4, 1]
@@ -70,11 +70,11 @@ def test_notes_of_images() -> None:
         assert notes.u_dis_above[place] == pytest.approx(lower(u_dis, u_dis[image]))
         assert notes.u_data_above[place] == pytest.approx(lower(u_data, u_data[image]))
         assert notes.segment[place] == -1
-    assert len(set(notes.u_dis_above.tolist())) == 4  # the images do differ
+    assert len(set(notes.u_dis_above.tolist())) == 4  # the images differ
 
 
 def flooded(guess: NDArray[np.int64], start: int) -> set[int]:
-    """Positions that are reached from one over edges, without leaving its class."""
+    """Flood-fill: return the positions connected to ``start`` within its class."""
     tall, wide = guess.shape
     seen, left = {start}, [start]
     while left:
@@ -87,7 +87,7 @@ def flooded(guess: NDArray[np.int64], start: int) -> set[int]:
     return seen
 
 
-def test_notes_of_pixels_and_regions() -> None:
+def test_pixel_and_region_hints() -> None:
     shift = streets(source=1, pool=5, test=1, height=there.TALL, width=there.WIDE)
     model, request = there.map_model(len(shift.classes)), there.asked_pixels(5)
     assert request.unit is not None
@@ -121,19 +121,19 @@ def test_notes_of_pixels_and_regions() -> None:
             own = values[position].mean()
             assert getattr(notes, name)[place] == pytest.approx(own, rel=1e-4)
             assert getattr(notes, f"{name}_above")[place] == pytest.approx(lower(values, own), abs=3e-3)
-        # The middle of a 3 x 3 region is its fifth pixel; of two neighbours, the first.
+        # The centre of a 3 x 3 region is its fifth pixel; that of two neighbours is the first.
         middle = int(position[len(position) // 2] if len(position) == 9 else position[0])
         piece = flooded(p.argmax(0).reshape(there.TALL, there.WIDE), middle)
         known = segments.setdefault((image, int(notes.segment[place])), piece)
-        assert known == piece  # the same number, the same segment
+        assert known == piece  # same number, same segment
     pieces = [(image, min(piece)) for (image, _), piece in segments.items()]
-    assert len(set(pieces)) == len(pieces)  # and another number, another segment
-    assert len(pieces) < len(notes)  # some units do share one
+    assert len(set(pieces)) == len(pieces)  # different number, different segment
+    assert len(pieces) < len(notes)  # some units share a segment
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 @pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
-def test_two_processes_note_just_what_one_notes(tmp_path: Path, count: int) -> None:
+def test_two_processes_give_the_hints_of_one(tmp_path: Path, count: int) -> None:
     there.main(1, count, tmp_path / "1.json")
     done = in_ranks(lambda _: there.main(2, count, tmp_path / "2.json"), tmp_path / "said")
     assert done.codes == [0, 0], done.said

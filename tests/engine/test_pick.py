@@ -1,4 +1,4 @@
-"""Picks of pixels, against a plain loop: interpolate, score, sort."""
+"""Pixel selection against a plain loop: interpolate, score, sort."""
 
 from dataclasses import replace
 from typing import Any
@@ -30,12 +30,12 @@ def model(evidence: str = "exp_at_most_10") -> Evidential:
     with global_seed(0, "model"):
         made = Evidential(small_fcn(classes=4, channels=3, width=8), evidence)
     for parameter in made.network.head.parameters():  # type: ignore[union-attr]
-        parameter.data *= 20  # so that the clamp has something to do
+        parameter.data *= 20  # such that the clamp has an effect
     return made.eval()
 
 
 def known(sizes: Tensor) -> list[Tensor]:
-    """Maps with void, bought and open pixels."""
+    """Return label maps with void, labelled and unlabelled pixels."""
     luck = torch.Generator().manual_seed(0)
     return [torch.randint(VOID, 1, tuple(size), generator=luck).to(torch.int8) for size in sizes.tolist()]
 
@@ -62,7 +62,7 @@ def picked(strategy: Strategy, budget: list[int], task: Task, sizes: Tensor, **m
 
 
 def plain_z(image: int, size: tuple[int, int], twice: bool = False) -> Tensor:
-    """Log alpha of each pixel, float64, as one would write it."""
+    """Compute log alpha of each pixel in float64, the direct way."""
     with torch.inference_mode():
         logits = model().network(POOL.pixels[image][None].float() / 255)[0].double()
         if twice:
@@ -72,7 +72,7 @@ def plain_z(image: int, size: tuple[int, int], twice: bool = False) -> Tensor:
 
 
 def in_order(score: Tensor, target: Tensor, count: int) -> list[int]:
-    """The best open pixels, best first; ties to the lower position."""
+    """Return the best unlabelled pixels, best first; ties go to the lower position."""
     values, open_ = score.flatten().numpy(), (target.flatten() == UNLABELLED).nonzero().squeeze(1).numpy()
     ranked: list[int] = open_[np.argsort(-values[open_], kind="stable")][:count].tolist()
     return ranked
@@ -91,7 +91,7 @@ def margin(z: Tensor) -> Tensor:
 @pytest.mark.parametrize(("name", "score"), [("entropy", entropy), ("margin", margin)])
 @pytest.mark.parametrize("original", [False, True])
 @pytest.mark.parametrize("twice", [False, True])
-def test_the_best_open_pixels_of_each_image(name: str, score: Any, original: bool, twice: bool) -> None:
+def test_best_unlabelled_pixels_of_each_image(name: str, score: Any, original: bool, twice: bool) -> None:
     sizes = SIZES if original else bought_sizes(POOL, "network")
     budget, maps = [7, 0, 30, 1, 2000], known(sizes)
     task = Task(resolution="original" if original else "network", twice=twice)
@@ -101,13 +101,13 @@ def test_the_best_open_pixels_of_each_image(name: str, score: Any, original: boo
         open_ = int((maps[image] == UNLABELLED).sum())
         assert len(positions) == min(budget[image], open_)
         wanted = in_order(score(z), maps[image], len(positions))
-        # Sorted by numbers that agree to seven digits: as sets, and in order up to that.
+        # Scores agree to seven digits only: compare as sets, then the order up to that precision.
         values = score(z).flatten()
         assert set(positions) == set(wanted)
         assert torch.allclose(values[positions], values[wanted], atol=1e-5)
 
 
-def test_duc_takes_the_ambiguous_among_the_foreign() -> None:
+def test_duc_ranks_by_u_data_within_the_highest_u_dis() -> None:
     sizes = bought_sizes(POOL, "network")
     maps, count = known(sizes), 6
     found = picked(QUERIES["duc"].bound({"kappa": 3}), [count] * 5, Task(), sizes)
@@ -120,7 +120,7 @@ def test_duc_takes_the_ambiguous_among_the_foreign() -> None:
         assert positions == wanted
 
 
-def test_the_task_names_the_resolution() -> None:
+def test_grid_size_follows_the_resolution() -> None:
     sized = replace(POOL, sizes=SIZES)
     assert bought_sizes(sized, "network").tolist() == [[16, 32]] * 5
     assert bought_sizes(sized, "original").tolist() == SIZES.tolist()
@@ -128,13 +128,13 @@ def test_the_task_names_the_resolution() -> None:
 
 
 class Silent(nn.Module):
-    """A model that must not be asked."""
+    """A model that must not be called."""
 
     def forward(self, images: Tensor) -> Tensor:
         raise AssertionError("nothing was needed")
 
 
-def test_random_pixels_need_no_forward_pass_and_depend_on_seed_and_image_alone() -> None:
+def test_random_pixels_need_no_forward_pass_and_depend_only_on_seed_and_image() -> None:
     sizes = bought_sizes(POOL, "network")
     how = {"model": Silent()}
     found = picked(QUERIES["random"], [9] * 5, Task(), sizes, **how)
@@ -146,7 +146,7 @@ def test_random_pixels_need_no_forward_pass_and_depend_on_seed_and_image_alone()
         assert (maps[image].flatten()[positions] == UNLABELLED).all()
 
 
-def test_each_image_has_luck_of_its_own() -> None:
+def test_each_image_has_its_own_generator() -> None:
     def by_luck(slate: Slate) -> Tensor:
         return torch.randperm(len(slate.candidates), generator=slate.generator)[: slate.budget]
 
@@ -158,7 +158,7 @@ def test_each_image_has_luck_of_its_own() -> None:
     assert len({tuple(positions) for positions in found[0]}) == 5
 
 
-def test_every_unit_buys_open_pixels_only() -> None:
+def test_units_contain_unlabelled_pixels_only() -> None:
     for unit in (Unit("region"), Unit("region", side=5)):
         found = picked(QUERIES["entropy"], [20] * 5, Task(unit=unit), bought_sizes(POOL, "network"))
         maps = known(bought_sizes(POOL, "network"))
@@ -167,7 +167,7 @@ def test_every_unit_buys_open_pixels_only() -> None:
             assert (maps[image].flatten()[positions] == UNLABELLED).all()
 
 
-def test_logits_that_are_no_numbers_end_it() -> None:
+def test_nan_logits_raise() -> None:
     broken = model()
     broken.network.head.weight.data.fill_(torch.nan)  # type: ignore[union-attr, operator]
     with pytest.raises(UserError, match="no longer finite"):
@@ -193,9 +193,9 @@ def rows(strategy: Strategy, sizes: Tensor, maps: list[Tensor], batch_size: int 
     )
 
 
-def test_an_image_is_the_mean_of_its_open_pixels() -> None:
+def test_whole_image_columns_average_unlabelled_pixels() -> None:
     maps = known(SIZES)
-    maps[3][:] = 0  # bought: a row all the same, of all its pixels
+    maps[3][:] = 0  # fully labelled: still a row, over all its pixels
     found = rows(
         Strategy(QUERIES["spread"].query, ("entropy", "u_dis", "u_data", "z", "features")), SIZES, maps
     )
@@ -217,12 +217,12 @@ def test_an_image_is_the_mean_of_its_open_pixels() -> None:
     assert found.features.shape == (5, 16)
 
 
-def test_images_need_no_forward_pass_for_a_random_choice() -> None:
+def test_random_images_need_no_forward_pass() -> None:
     found = rows(QUERIES["random"], SIZES, known(SIZES))
     assert (found.image.tolist(), dict(found.columns)) == ([0, 1, 2, 3, 4], {})
 
 
-def test_a_whole_image_is_all_that_can_be_asked_as_one_unit() -> None:
+def test_all_open_pixels_form_one_unit() -> None:
     maps = known(SIZES)
     found = whole(lambda image: maps[image], 2)
     assert found.position.tolist() == [p for p, v in enumerate(maps[2].flatten().tolist()) if v == UNLABELLED]
@@ -230,7 +230,7 @@ def test_a_whole_image_is_all_that_can_be_asked_as_one_unit() -> None:
     assert found.unit.tolist() == [len(found.position)]
 
 
-def test_pixels_that_lie_elsewhere_are_picked_alike() -> None:
+def test_indirect_pixels_give_the_same_picks() -> None:
     from ducats.data.exam import Chosen
 
     sizes = bought_sizes(POOL, "network")
@@ -239,19 +239,18 @@ def test_pixels_that_lie_elsewhere_are_picked_alike() -> None:
     assert one == two
 
 
-def test_images_without_a_budget_cost_no_pass() -> None:
-    """And the others are picked as they would be: batches stay as they were cut."""
+def test_images_without_budget_need_no_forward_pass() -> None:
+    """Images without a budget are skipped, and the batches of the others do not change."""
     seen: list[int] = []
 
     class Counting(nn.Module):
-        """A model that counts the images it sees."""
+        """A model that counts its input images."""
 
         def __init__(self) -> None:
             super().__init__()
             self.inner = model()
 
         def forward(self, images: Tensor) -> Any:
-            """As the model does."""
             seen.append(len(images))
             return self.inner(images)
 

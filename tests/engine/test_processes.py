@@ -1,4 +1,4 @@
-"""Several processes give one answer."""
+"""Runs on several processes give the results of one process."""
 
 import json
 import os
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 
 def both(script: Any, count: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """What a script finds on one process and on two."""
+    """Return the results of a script on one process and on two."""
     outs = folder / "1.json", folder / "2.json"
     for processes, out in enumerate(outs, start=1):
         done = in_ranks(
@@ -31,29 +31,29 @@ def both(script: Any, count: int, folder: Path) -> tuple[dict[str, Any], dict[st
     return json.loads(outs[0].read_text()), json.loads(outs[1].read_text())
 
 
-@pytest.mark.parametrize("count", [83, 5])  # uneven shares; and fewer batches than processes
-def test_two_processes_pick_just_what_one_picks(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("count", [83, 5])  # uneven shares; fewer batches than processes
+def test_two_processes_select_the_images_that_one_selects(tmp_path: Path, count: int) -> None:
     one, two = both(score_in_processes, count, tmp_path)
     assert one == two
 
 
-@pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; and fewer batches than processes
-def test_two_processes_pick_just_the_pixels_that_one_picks(tmp_path: Path, count: int) -> None:
+@pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; fewer batches than processes
+def test_two_processes_select_the_pixels_that_one_selects(tmp_path: Path, count: int) -> None:
     one, two = both(pick_in_processes, count, tmp_path)
     assert one == two
-    assert ("picked a row twice" in two["broken"]) == (count > 2)
+    assert ("index more than once" in two["broken"]) == (count > 2)
 
 
 @pytest.mark.parametrize(
     ("settings", "rounds"),
     [
-        # Sums of gradients round otherwise on two processes: what is asked before training must be the same.
+        # Gradient sums round differently on two processes, so compare a query before training.
         (("ask={budget: 5%, after: [0]}", "train.batch_size=4"), 1),
-        # And what needs no model, in all rounds.
+        # A query without a model selects the same in all rounds.
         (("query={name: random}", "task.unit=region", "train.batch_size=4"), 2),
     ],
 )
-def test_a_pixel_run_buys_the_same_on_two_processes(
+def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
     run_pixels: Runner, tmp_path: Path, settings: tuple[str, ...], rounds: int
 ) -> None:
     two = tmp_path / "two"
@@ -73,28 +73,28 @@ def test_a_pixel_run_buys_the_same_on_two_processes(
     losses = [[r["losses"] for r in records.read(h.metrics) if r["kind"] == "epoch"] for h in homes]
     assert losses[0][-1].keys() == losses[1][-1].keys()
     if rounds == 1:
-        assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same, untrained model
+        assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same untrained model
 
 
-def test_bad_input_is_found_before_other_processes_are_started(tmp_path: Path) -> None:
+def test_invalid_settings_raise_before_other_processes_start(tmp_path: Path) -> None:
     bad = command((*QUICK, "query.knobs.kapa=3"), tmp_path / "run", "--processes", "2")
     done = run_in_ranks(bad, tmp_path / "said", 1, lambda *_: {})
     assert done.codes == [2]
-    assert done.said[0].count("has no knob 'kapa'") == 1
+    assert done.said[0].count("has no parameter 'kapa'") == 1
 
 
-def test_what_the_system_refuses_the_first_process_is_said_as_by_one_alone(tmp_path: Path) -> None:
+def test_system_errors_on_rank_0_are_reported_as_with_one_process(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     run = command(QUICK, tmp_path / "file" / "run")
     alone = run_in_ranks(run, tmp_path / "said", 1, lambda *_: {})
     both = run_in_ranks([*run, "--devices", "2"], tmp_path / "said")
     assert (alone.codes, both.codes) == ([2], [2, 2])
-    assert f"ducats: the system refused {tmp_path / 'file'}" in alone.said[0]
+    assert f"ducats: system error {tmp_path / 'file'}" in alone.said[0]
     assert both.said == [alone.said[0], ""]
 
 
-def test_what_learns_beside_the_model_may_be_idle_in_a_step(tmp_path: Path) -> None:
-    """When the whole pool was bought, a discriminator has no target image left to learn from."""
+def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
+    """Once the whole pool is labelled, a discriminator has no unlabelled target images."""
     out = tmp_path / "run"
     settings = ("query={name: aada}", "objective={name: adversarial, knobs: {hidden: 8}}")
     bought = ("train.epochs=2", "ask={after: [1], budget: 80}")
@@ -111,7 +111,7 @@ def test_what_learns_beside_the_model_may_be_idle_in_a_step(tmp_path: Path) -> N
         ("train.batch_size=3", 2, "must be a multiple of 2 processes"),
     ],
 )
-def test_what_stops_one_process_stops_all_with_one_message(
+def test_an_error_ends_all_processes_with_one_message(
     tmp_path: Path, setting: str, code: int, words: str
 ) -> None:
     settings = (*QUICK, setting, "train.schedule.name=constant")
@@ -120,7 +120,7 @@ def test_what_stops_one_process_stops_all_with_one_message(
     assert "".join(done.said).count(words) == 1
 
 
-def test_who_is_done_first_is_not_missed(tmp_path: Path) -> None:
+def test_a_process_may_finish_before_the_others(tmp_path: Path) -> None:
     def linger(rank: int) -> None:
         genuine = display.stage_table
 
@@ -128,11 +128,11 @@ def test_who_is_done_first_is_not_missed(tmp_path: Path) -> None:
             time.sleep(1.0)
             return genuine(*arguments)
 
-        setattr(display, "stage_table", table)  # noqa: B010 - a stand-in, as monkeypatch would set it
+        setattr(display, "stage_table", table)  # noqa: B010 - as monkeypatch would set it
 
     run = command(
         (*QUICK, "train.epochs=1", "ask.rounds=0", "ask.after=null"), tmp_path / "run", "--devices", "2"
     )
     done = run_in_ranks(run, tmp_path / "said", before=linger)
     assert done.codes == [0, 0], done.said
-    assert "0 labels spent" in done.said[0]
+    assert "0 labels acquired" in done.said[0]

@@ -1,4 +1,4 @@
-"""The same labels are bought on any number of processes, if the network is not aware of its batch."""
+"""Results do not depend on the number of processes, for networks without batch statistics."""
 
 import os
 from pathlib import Path
@@ -21,7 +21,7 @@ from ranks import Before, Ranks, command, in_an_epoch, in_ranks, run_in_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-# 80 images in batches of 32: three, which two processes cannot share alike. 12 labels are shared evenly.
+# 80 images in batches of 32 are three batches, shared unevenly by two processes. 12 labels are shared evenly.
 SETTINGS = (
     *QUICK,
     "model={name: 'plain_networks:plain', knobs: {}}",
@@ -44,7 +44,7 @@ def done(folder: Path, processes: int, *settings: str) -> RunDir:
 
 
 def same(one: RunDir, other: RunDir, precise: float) -> None:
-    """The same labels in the same order, and the same weights and losses but for rounding."""
+    """Assert the same labels in the same order, and the same weights and losses up to rounding."""
     assert list(one.bought().entries()) == list(other.bought().entries())
     assert len(one.bought()) == 24
     for number in (1, 2):
@@ -60,32 +60,32 @@ def same(one: RunDir, other: RunDir, precise: float) -> None:
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
-    """On two processes with DDP, where each has all weights."""
+    """A run on two processes with DDP."""
     return done(tmp_path_factory.mktemp("ddp") / "run", 2)
 
 
-def test_a_run_buys_the_same_on_one_process_and_on_two(tmp_path: Path, undisturbed: RunDir) -> None:
+def test_one_and_two_processes_select_the_same_samples(tmp_path: Path, undisturbed: RunDir) -> None:
     same(done(tmp_path / "one", 1), undisturbed, 1e-5)
 
 
 @pytest.mark.parametrize(
     ("settings", "precise"),
     [
-        (("query={name: badge}",), 1e-5),  # with luck, and features
+        (("query={name: badge}",), 1e-5),  # with random numbers and features
         (("query={name: spread}", "engine.precision=64-true"), 1e-12),
     ],
 )
-def test_other_queries_buy_the_same_on_one_process_and_on_two(
+def test_other_queries_select_the_same_samples_on_one_and_two_processes(
     tmp_path: Path, settings: tuple[str, ...], precise: float
 ) -> None:
     one, two = (done(tmp_path / str(count), count, *settings) for count in (1, 2))
     same(one, two, precise)
 
 
-# ---- weights that are spread over the processes
+# ---- sharded weights
 
 
-def test_each_process_has_its_slices_and_for_a_while_everything(tmp_path: Path) -> None:
+def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path: Path) -> None:
     images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
     def network() -> Evidential:
@@ -109,9 +109,9 @@ def test_each_process_has_its_slices_and_for_a_while_everything(tmp_path: Path) 
         assert parts == ["", "layers.0", "layers.0.0", "layers.1", "layers.1.0", "layers.3"]
         with whole(bare):
             assert not any(isinstance(parameter, DTensor) for parameter in bare.parameters())
-            for _ in range(2 - rank):  # nobody waits for the other
+            for _ in range(2 - rank):  # without communication
                 alone = model(images)
-        torch.testing.assert_close(alone.z, expected.z)  # as the first process had them
+        torch.testing.assert_close(alone.z, expected.z)  # weights of rank 0
         torch.testing.assert_close(alone.features, expected.features)
         state = gathered(bare.network.state_dict(), fabric)
         for name, weight in network().network.state_dict().items():
@@ -122,7 +122,7 @@ def test_each_process_has_its_slices_and_for_a_while_everything(tmp_path: Path) 
     assert looked.codes == [0, 0], looked.said
 
 
-def test_spread_weights_learn_the_same(tmp_path: Path, undisturbed: RunDir) -> None:
+def test_fsdp_trains_like_ddp(tmp_path: Path, undisturbed: RunDir) -> None:
     home = done(tmp_path / "fsdp", 2, FSDP)
     same(home, undisturbed, 1e-5)
     kept, other = (one.checkpoint() for one in (home, undisturbed))
@@ -135,14 +135,14 @@ def test_spread_weights_learn_the_same(tmp_path: Path, undisturbed: RunDir) -> N
         torch.testing.assert_close(mine["momentum_buffer"], theirs["momentum_buffer"], rtol=1e-4, atol=1e-5)
 
 
-def test_spread_weights_with_batch_statistics(tmp_path: Path) -> None:
+def test_fsdp_with_batch_statistics(tmp_path: Path) -> None:
     settings = ("model={name: small_cnn, knobs: {width: 4, features: 16}}",)
     one, two = done(tmp_path / "ddp", 2, *settings), done(tmp_path / "fsdp", 2, FSDP, *settings)
     same(one, two, 1e-4)
 
 
 @pytest.mark.parametrize("strategies", [("fsdp", "ddp"), ("ddp", "fsdp")])
-def test_a_run_goes_on_with_another_strategy(
+def test_a_run_resumes_with_another_strategy(
     tmp_path: Path, undisturbed: RunDir, strategies: tuple[str, str]
 ) -> None:
     began, then = (f"engine.strategy={name}" for name in strategies)
@@ -150,7 +150,7 @@ def test_a_run_goes_on_with_another_strategy(
     same(done(tmp_path / "run", 2, then), undisturbed, 1e-5)
 
 
-def test_spread_weights_with_a_bound_on_gradients_and_a_query_that_reads_the_last_layer(
+def test_fsdp_with_gradient_clipping_and_a_query_that_reads_the_last_layer(
     tmp_path: Path,
 ) -> None:
     settings = ("query={name: sdm}", "train.clip=0.5")
@@ -158,20 +158,22 @@ def test_spread_weights_with_a_bound_on_gradients_and_a_query_that_reads_the_las
     same(one, two, 1e-5)
 
 
-def test_what_stands_beside_a_network_is_not_spread(tmp_path: Path) -> None:
+def test_fsdp_rejects_auxiliary_modules_with_weights(tmp_path: Path) -> None:
     ended = go(tmp_path / "run", 2, FSDP, "query={name: aada}", "objective={name: adversarial}")
     assert ended.codes == [2, 2]
-    assert "".join(ended.said).count("engine.strategy=fsdp is for networks alone") == 1
+    assert "".join(ended.said).count("engine.strategy=fsdp does not support auxiliary modules") == 1
 
 
-def test_what_spread_weights_cannot_do_is_said_at_once() -> None:
-    with pytest.raises(UserError, match=r"does not go with engine\.precision=64-true: use 32-true, or bf16"):
+def test_unsupported_fsdp_settings_raise() -> None:
+    with pytest.raises(UserError, match=r"cannot be combined with engine\.precision=64-true"):
         make_fabric("cpu", 2, "64-true", strategy="fsdp")
-    with pytest.raises(UserError, match="no strategy 'zero'; there are: auto, ddp, fsdp"):
+    with pytest.raises(UserError, match="unknown strategy 'zero'"):
         make_fabric("cpu", 2, strategy="zero")
     fabric = make_fabric("cpu", strategy="fsdp")
     assert is_sharded(fabric)
     assert not is_sharded(make_fabric("cpu"))
     for name in ("fused", "channels_last"):
-        with pytest.raises(UserError, match=f"engine.{name}=true does not go with engine.strategy=fsdp"):
+        with pytest.raises(
+            UserError, match=f"engine.{name}=true cannot be combined with engine.strategy=fsdp"
+        ):
             Speed(**{name: True}).settle(fabric)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""One of two processes is killed: the other ends at once with a sentence, and the same command goes on."""
+"""If one of two processes is killed, the other ends at once with a message, and the run can be resumed."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from ranks import GONE, Before, Ranks, by_hand, command, die, in_an_epoch, in_ra
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-LONG = 600.0  # seconds that a process would go on alone: the test would not end in time
+LONG = 600.0  # seconds that an undetected death would take: the test would time out
 SETTINGS = (*QUICK, "train.epochs=3", "ask={after: [1], budget: 10}")
 
 
@@ -37,7 +37,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 
 def while_scoring(victim: int) -> Before:
-    """Dies in its share of the pool, while the other process has much left to do in its own."""
+    """Die while scoring the pool, with the other process still busy with its own share."""
 
     def before(rank: int) -> None:
         genuine = forward.outputs
@@ -55,7 +55,7 @@ def while_scoring(victim: int) -> Before:
 
 
 def at_a_write(name: str, act: Callable[[], object]) -> None:
-    """Do something when a file whose path ends so is half written."""
+    """Call ``act`` when a file whose path ends with ``name`` is half written."""
     genuine = files.write_atomically
 
     def write(path: Path, put: Callable[[IO[bytes]], object]) -> None:
@@ -72,7 +72,7 @@ def at_a_write(name: str, act: Callable[[], object]) -> None:
 
 
 def while_it_writes(name: str) -> Before:
-    """The first process dies with a file half written."""
+    """Rank 0 dies with a file half written."""
 
     def before(rank: int) -> None:
         if rank == 0:
@@ -82,7 +82,7 @@ def while_it_writes(name: str) -> Before:
 
 
 def while_the_first_writes(name: str, folder: Path) -> Before:
-    """The second one dies while the first has half written a file, and would take long for the rest."""
+    """Rank 1 dies while rank 0 has half written a file and would need long for the rest."""
     draft = (folder / name).with_name(f".{Path(name).name}.*.part")
 
     def watch() -> None:
@@ -118,17 +118,17 @@ def test_a_process_is_killed(tmp_path: Path, undisturbed: dict[str, Any], moment
     assert killed.codes[1 - victim] == LOST
     assert killed.said[1 - victim].count(GONE.format(victim + 1)) == 1
     assert "Traceback" not in "".join(killed.said)
-    for path in folder.rglob("*"):  # what has its name is whole
+    for path in folder.rglob("*"):  # files with their final name are complete
         assert path.suffix == ".part" or b"half a file" not in (path.read_bytes() if path.is_file() else b"")
     again = two(folder)
     assert again.codes == [0, 0], again.said
     assert outcome(folder) == undisturbed
 
 
-# ---- processes that the command itself starts
+# ---- processes started by the command itself
 
 
-def test_a_process_that_the_command_started_is_killed(tmp_path: Path) -> None:
+def test_a_child_process_is_killed(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     endless = command((*SETTINGS, "train.epochs=2000"), folder, "--devices", "2")
     first = subprocess.Popen(
@@ -153,10 +153,10 @@ def test_a_process_that_the_command_started_is_killed(tmp_path: Path) -> None:
     assert "Traceback" not in said
 
 
-def test_one_dies_before_they_have_met(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_child_dies_before_all_are_connected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stillborn = tmp_path / "stillborn.py"
     stillborn.write_text("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)\n")
-    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # Fabric starts what was started
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # Fabric starts copies of this process
     monkeypatch.setattr(sys, "argv", [str(stillborn)])
     alone = command(SETTINGS, tmp_path / "run", "--devices", "2")
     done = run_in_ranks(alone, tmp_path / "said", 1, lambda *_: {})
@@ -164,9 +164,9 @@ def test_one_dies_before_they_have_met(tmp_path: Path, monkeypatch: pytest.Monke
     assert done.said[0].count(GONE.format(2)) == 1
 
 
-def test_the_first_dies_before_they_have_met(tmp_path: Path) -> None:
+def test_the_parent_dies_before_all_are_connected(tmp_path: Path) -> None:
     def orphan() -> None:
-        """Another process of a command that is gone."""
+        """A rank whose parent has died."""
         os.environ[FIRST] = str(os.getpid())
         if os.fork() == 0:
             while os.getppid() == int(os.environ[FIRST]):

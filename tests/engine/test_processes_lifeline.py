@@ -1,4 +1,4 @@
-"""Processes hear of each other's end, whatever they are doing."""
+"""Ranks detect each other's exit."""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ HERE = "127.0.0.1"
 
 @pytest.fixture
 def connect() -> Iterator[Callable[[int], list[Peers]]]:
-    """Connections between this many, by rank; closed in the end."""
+    """Return a function that connects ``world`` ranks; the connections are closed at the end."""
     with ExitStack() as stack:
 
         def between(world: int) -> list[Peers]:
@@ -36,7 +36,7 @@ Tie = Callable[..., tuple[list[Lifeline], list[Lost], list[Peers]]]
 
 @pytest.fixture
 def tied(connect: Callable[[int], list[Peers]]) -> Tie:
-    """Lines between this many; for each, what it was told, and its connections."""
+    """Return a function that builds monitors, their reported exits and their connections."""
 
     def tie(world: int, patience: float = 60.0) -> tuple[list[Lifeline], list[Lost], list[Peers]]:
         peers = connect(world)
@@ -56,12 +56,12 @@ def quiet(told: Lost, seconds: float = 0.2) -> bool:
 
 
 def dies(connection: socket.socket) -> None:
-    """What the system does for a process that is killed."""
-    with suppress(OSError):  # the other end was first
+    """Close a connection like the system does for a killed process."""
+    with suppress(OSError):  # already closed by the other end
         connection.shutdown(socket.SHUT_RDWR)
 
 
-def test_the_first_hears_who_died_and_the_others_hear_it_from_the_first(tied: Tie) -> None:
+def test_rank_0_detects_a_death_and_informs_the_others(tied: Tie) -> None:
     lines, told, peers = tied(3)
     assert lines[0].missing() is None
     dies(peers[2][0])
@@ -72,38 +72,38 @@ def test_the_first_hears_who_died_and_the_others_hear_it_from_the_first(tied: Ti
     assert told[1].get(timeout=10) == Ended(0, LOST, "process 3 is gone")
 
 
-def test_the_others_hear_that_the_first_died(tied: Tie) -> None:
+def test_the_others_detect_the_death_of_rank_0(tied: Tie) -> None:
     _, told, peers = tied(2)
     dies(peers[0][1])
     assert told[1].get(timeout=10) == Ended(0, None, "")
 
 
-def test_one_that_is_done_is_not_missed(tied: Tie) -> None:
+def test_a_finished_rank_is_not_reported(tied: Tie) -> None:
     lines, told, peers = tied(3)
     lines[1].leave(0)
     dies(peers[1][0])
     assert quiet(told[0])
     assert lines[0].missing() is None
-    dies(peers[2][0])  # the rest is still watched
+    dies(peers[2][0])  # the others are still monitored
     assert told[0].get(timeout=10).rank == 2
 
 
-def test_one_that_fails_with_a_reason_leaves_the_others_time_to_fail_alike(tied: Tie) -> None:
+def test_an_announced_failure_leaves_the_others_time_to_end(tied: Tie) -> None:
     lines, told, _ = tied(2)
     lines[1].leave(2, "no such file")
-    lines[1].leave(0)  # the first word counts
+    lines[1].leave(0)  # only the first announcement counts
     assert lines[0].missing(10) == Ended(1, 2, "no such file")
     assert quiet(told[0])
     lines[0].leave(2)  # in time
 
 
-def test_the_time_is_bounded(tied: Tie) -> None:
+def test_the_time_to_end_is_bounded(tied: Tie) -> None:
     lines, told, _ = tied(2, patience=0.1)
     lines[1].leave(2, "no such file")
     assert told[0].get(timeout=10) == Ended(1, 2, "no such file")
 
 
-def test_who_leaves_is_not_called_any_more(tied: Tie) -> None:
+def test_no_callback_after_announcing_an_exit(tied: Tie) -> None:
     lines, told, _ = tied(2, patience=0.1)
     lines[0].leave(0)
     lines[1].leave(2, "too late")
@@ -111,7 +111,7 @@ def test_who_leaves_is_not_called_any_more(tied: Tie) -> None:
     assert quiet(told[0], 0.5)
 
 
-def test_a_death_explains_the_failures_that_it_caused(tied: Tie) -> None:
+def test_a_death_takes_precedence_over_failures(tied: Tie) -> None:
     lines, told, peers = tied(3)
     lines[1].leave(1, "connection closed by peer")
     assert lines[0].missing(10) == Ended(1, 1, "connection closed by peer")
@@ -119,7 +119,7 @@ def test_a_death_explains_the_failures_that_it_caused(tied: Tie) -> None:
     assert told[0].get(timeout=10) == Ended(2, None, "")
 
 
-def test_strangers_are_turned_away() -> None:
+def test_connections_without_the_token_are_closed() -> None:
     with open_door(HERE) as door, ExitStack() as stack:
         port = door.getsockname()[1]
         stranger = stack.enter_context(socket.create_connection((HERE, port)))
@@ -133,12 +133,12 @@ def test_strangers_are_turned_away() -> None:
         assert stranger.recv(1) == b""
 
 
-def test_whoever_does_not_come_is_not_awaited_for_ever() -> None:
+def test_accepting_peers_times_out() -> None:
     with pytest.raises(TimeoutError):
         let_in(open_door(HERE), 2, "token", patience=0.05)
 
 
-def test_a_host_that_goes_silent_is_asked_whether_it_is_there(connect: Callable[[int], list[Peers]]) -> None:
+def test_connections_use_keep_alive(connect: Callable[[int], list[Peers]]) -> None:
     first, other = connect(2)
     for connection in (first[1], other[0]):
         assert connection.getsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE)

@@ -1,4 +1,4 @@
-"""Where images live makes no difference to what is seen."""
+"""The placement of images does not change results."""
 
 import threading
 from dataclasses import replace
@@ -31,12 +31,12 @@ def workers() -> list[threading.Thread]:
     return [thread for thread in threading.enumerate() if thread.name == "ducats-images"]
 
 
-def test_ahead_keeps_the_order_and_ends() -> None:
+def test_prefetching_keeps_the_order_and_ends() -> None:
     assert list(resident.made_ahead(lambda number: number * number, 20)) == [n * n for n in range(20)]
     assert not workers()
 
 
-def test_ahead_stays_a_few_places_before() -> None:
+def test_prefetching_is_bounded() -> None:
     made: list[int] = []
 
     def make(number: int) -> int:
@@ -50,7 +50,7 @@ def test_ahead_stays_a_few_places_before() -> None:
     assert len(made) <= resident.AHEAD + 3
 
 
-def test_an_error_in_the_worker_is_raised_at_its_place() -> None:
+def test_an_error_in_the_worker_is_raised_in_order() -> None:
     def make(number: int) -> int:
         if number == 2:
             raise ValueError("image 2 is broken")
@@ -63,13 +63,13 @@ def test_an_error_in_the_worker_is_raised_at_its_place() -> None:
     assert not workers()
 
 
-def test_on_a_cpu_images_stay_where_they_are() -> None:
+def test_on_a_cpu_images_are_not_moved() -> None:
     shift = toy()
     assert resident.settle([shift.source.images, shift.pool], CPU)[1] is shift.pool
 
 
 class Elsewhere:
-    """Pixels that give batches, and are no tensor."""
+    """Indexable pixels that are not a tensor."""
 
     def __init__(self, pixels: Tensor) -> None:
         self._pixels = pixels
@@ -91,7 +91,7 @@ def flat(batches: list[Batch]) -> Tensor:
     return torch.cat([part.flatten() for part in parts])
 
 
-def test_streams_and_scores_are_the_same_from_wherever_images_come() -> None:
+def test_streams_and_scores_do_not_depend_on_image_storage() -> None:
     shift = toy()
     targets = torch.full((len(shift.pool),), UNLABELLED)
     targets[:9] = 1
@@ -117,7 +117,7 @@ def test_streams_and_scores_are_the_same_from_wherever_images_come() -> None:
     assert not workers()
 
 
-def test_files_that_are_decoded_batch_by_batch_train_alike(tmp_path: Path) -> None:
+def test_files_decoded_batch_by_batch_give_the_same_batches(tmp_path: Path) -> None:
     generator = torch.Generator().manual_seed(0)
     files = []
     for number in range(24):
@@ -137,14 +137,14 @@ def test_files_that_are_decoded_batch_by_batch_train_alike(tmp_path: Path) -> No
     assert torch.equal(made[0], made[1])
 
 
-def test_luck_belongs_to_the_place_in_the_global_batch() -> None:
+def test_augmentation_belongs_to_the_position_in_the_global_batch() -> None:
     shift = toy()
     targets = torch.full((len(shift.pool),), UNLABELLED)
     targets[:9] = 1
     view = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
 
     class Share:
-        """One process of several, as far as streams can tell."""
+        """Fake of Fabric on one of several ranks."""
 
         device = CPU
 
@@ -164,9 +164,7 @@ def test_luck_belongs_to_the_place_in_the_global_batch() -> None:
         assert torch.equal(whole[1::2], odd)
 
 
-def test_maps_that_are_made_when_looked_at_are_made_once_if_they_are_few(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_small_lazy_maps_are_computed_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes = torch.tensor([[4, 6]] * 3)
     ledger = Ledger(tmp_path, ["a", "b", "c"], sizes)
     ledger.append(Request(1, torch.tensor([0, 2, 2]), torch.tensor([5, 0, 23])), torch.tensor([1, VOID, 2]))
@@ -183,7 +181,7 @@ def test_maps_that_are_made_when_looked_at_are_made_once_if_they_are_few(
     assert resident.settle_maps(labels, CPU) is labels
 
 
-def test_maps_are_taken_like_pixels() -> None:
+def test_maps_are_indexed_like_pixels() -> None:
     maps = torch.randint(VOID, 3, (5, 4, 6)).to(torch.int8)
     index = torch.tensor([3, 0, 3])
     for held in (maps, Chosen(maps, torch.arange(5))):

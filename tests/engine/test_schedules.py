@@ -1,4 +1,4 @@
-"""Learning rates over steps."""
+"""Learning-rate schedules."""
 
 import math
 
@@ -13,7 +13,7 @@ from ducats.engine.schedules import SCHEDULES, poly
 
 @pytest.mark.parametrize("power", [0.9, 1.0, 2.0])
 @pytest.mark.parametrize("horizon", [1, 7, 62_500])
-def test_poly_falls_to_nothing_at_its_horizon(power: float, horizon: int) -> None:
+def test_poly_reaches_zero_at_its_horizon(power: float, horizon: int) -> None:
     for step in {0, 1, horizon // 2, horizon - 1}:
         assert poly(step, horizon=horizon, power=power) == pytest.approx((1 - step / horizon) ** power)
     assert poly(0, horizon=horizon, power=power) == 1.0
@@ -26,28 +26,28 @@ def test_poly_falls_to_nothing_at_its_horizon(power: float, horizon: int) -> Non
 
 
 def test_the_published_schedule() -> None:
-    """lr (1 - it / 62500)^0.9, stopped at 50000, where it is 23.5 % of the start."""
+    """lr (1 - it / 62500)^0.9, stopped at 50000, where it is 23.5 % of the initial value."""
     assert poly(50_000, horizon=62_500) == pytest.approx(math.exp(0.9 * math.log(0.2)))
     assert poly(50_000, horizon=62_500) == pytest.approx(0.235, abs=5e-4)
 
 
 @pytest.mark.parametrize(("steps", "horizon"), [(50_000, 62_500), (8, 10), (10, 13), (1, 2)])
-def test_the_horizon_is_a_quarter_beyond_the_training(steps: int, horizon: int) -> None:
+def test_the_default_horizon_is_1_25_times_the_steps(steps: int, horizon: int) -> None:
     schedule = make_schedule(quick_pixels(), steps)
     for step in (0, steps // 2, steps - 1, steps):
         assert schedule(step) == poly(step, horizon=horizon)
-    assert schedule(steps) > 0  # the last step still learns
+    assert schedule(steps) > 0  # the rate is positive at the last step
 
 
-def test_a_horizon_that_was_given_counts() -> None:
+def test_an_explicit_horizon_is_used() -> None:
     schedule = make_schedule(quick_pixels("train.schedule.knobs={horizon: 100, power: 1.0}"), 8)
     assert schedule(25) == pytest.approx(0.75)
 
 
-def test_the_plan_counts_the_steps() -> None:
+def test_the_plan_computes_the_steps() -> None:
     shift = streets(source=6, pool=5, test=0, height=16, width=32)
     assert make_plan(quick_pixels(), shift).schedule(4) == poly(4, horizon=10)  # 4 epochs of 2
-    # Nothing said of the steps: the longer of source and pool, in full batches.
+    # By default, an epoch is full batches of the larger of source and pool.
     plan = make_plan(quick_pixels("train.steps_per_epoch=null"), shift)
     assert plan.schedule(4) == poly(4, horizon=15)  # 4 epochs of 3
     # Other schedules have no horizon.

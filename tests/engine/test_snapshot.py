@@ -1,4 +1,4 @@
-"""What a snapshot says, held against a computation of its own."""
+"""Snapshots against an independent computation."""
 
 import os
 from pathlib import Path
@@ -29,7 +29,7 @@ Array = NDArray[np.float64]
 
 
 def thoughts(z: Array) -> tuple[Array, Array, Array]:
-    """Probabilities (N, C), U_dis and U_data of log alpha (N, C), as the paper writes them."""
+    """Return probabilities (N, C), U_dis and U_data of log alpha (N, C), by the paper's formulas."""
     alpha = np.exp(z)
     total = alpha.sum(1, keepdims=True)
     p = alpha / total
@@ -38,7 +38,7 @@ def thoughts(z: Array) -> tuple[Array, Array, Array]:
 
 
 def holds(found: Snapshot, z: Array) -> None:
-    """Whether a snapshot's columns say what log alpha says."""
+    """Assert that a snapshot's columns follow from log alpha."""
     p, u_dis, u_data = thoughts(z)
     rows, order = np.arange(len(z)), np.argsort(-z, 1)
     np.testing.assert_array_equal(found.guess, order[:, 0])
@@ -58,16 +58,16 @@ def holds(found: Snapshot, z: Array) -> None:
 
 
 def same_lie(found: Snapshot, features: Tensor) -> None:
-    """Whether the components keep the distances between these features."""
+    """Assert that the components preserve the distances between features."""
     away = torch.cdist(features.double(), features.double())
     kept = torch.from_numpy(found.features.astype(np.float64))
     assert len(kept) == len(features)
     torch.testing.assert_close(torch.cdist(kept, kept), away, rtol=5e-3, atol=5e-3 * float(away.max()))
-    assert found.explained.sum() == pytest.approx(1)  # nothing was left out
+    assert found.explained.sum() == pytest.approx(1)  # all components are kept
 
 
 def outputs(model: Evidential, images: Images) -> tuple[Tensor, Tensor]:
-    """What the model says, image by image, at the luck that snapshots have."""
+    """Return the model's outputs, image by image, with the augmentation parameters of snapshots."""
     view = there.LUCKY
     luck = luck_of(images, view, fork(0, "scoring"))
     model.eval()
@@ -76,14 +76,14 @@ def outputs(model: Evidential, images: Images) -> tuple[Tensor, Tensor]:
     return torch.cat([one.z for one in said]), torch.cat([one.features for one in said])
 
 
-def test_a_snapshot_of_images(tmp_path: Path) -> None:
+def test_snapshot_of_images(tmp_path: Path) -> None:
     there.main(1, 11, tmp_path)
     found, shift = snapshots.read(tmp_path)[0], toy(pool=11)
     assert (found.round, found.epoch, found.pool, found.source) == (1, 3, 11, len(shift.source))
     target = found.target
     assert np.flatnonzero(target).tolist() == list(range(target.sum()))
     assert (found.sampled[target].sum(), found.sampled[~target].sum()) == (4, 5)
-    assert found.image[found.picked].tolist() == [0, 10]  # in the order of the pool
+    assert found.image[found.picked].tolist() == [0, 10]  # in pool order
     assert found.sampled[target].sum() + (found.picked & ~found.sampled).sum() == target.sum()
     assert not found.position.any()
     known = {1: 3, 2: VOID}
@@ -97,11 +97,11 @@ def test_a_snapshot_of_images(tmp_path: Path) -> None:
         [f[found.image[which]] for (_, f), which in zip(pairs, (target, ~target), strict=True)]
     )
     holds(found, z.double().numpy())
-    assert found.features_of.tolist() == list(range(len(found)))  # so few that all have features
+    assert found.features_of.tolist() == list(range(len(found)))  # few enough that all have features
     same_lie(found, features)
 
 
-def test_a_snapshot_of_pixels(tmp_path: Path) -> None:
+def test_snapshot_of_pixels(tmp_path: Path) -> None:
     there.main(1, 4, tmp_path)
     found, shift = snapshots.read(tmp_path)[1], there.drawn_streets(4)
     tall, wide, target = there.TALL, there.WIDE, found.target
@@ -134,8 +134,8 @@ def test_a_snapshot_of_pixels(tmp_path: Path) -> None:
     same_lie(found, torch.cat(features))
 
 
-def test_the_sample_follows_from_the_data_alone() -> None:
-    """Neither what is known, nor what is picked, nor how much is asked for changes who is looked at first."""
+def test_sample_depends_on_the_data_only() -> None:
+    """Known labels, picks and requested counts do not change the random sample."""
     none = torch.full((500,), UNLABELLED)
     plain = sample_images("pool", none, 60)
     other = sample_images("pool", torch.zeros(500, dtype=torch.long), 60, torch.arange(100, 140))
@@ -148,26 +148,26 @@ def test_the_sample_follows_from_the_data_alone() -> None:
     (few, _), (again, _) = there.pixel_samples(shift, 40, 3), there.pixel_samples(shift, 40, 3)
     assert len(few.image.unique()) == 3
     assert torch.equal(few.position, again.position)
-    assert few.total == 5 * (there.TALL - 1) * there.WIDE  # as if the others were like these
+    assert few.total == 5 * (there.TALL - 1) * there.WIDE  # extrapolated from these images
     (all_of_it, _) = there.pixel_samples(shift, 10**6)
     assert int(all_of_it.sampled.sum()) == all_of_it.total
 
 
-def test_what_is_kept_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_snapshot_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, most in (("PICKED", 7), ("FEATURES", 5), ("PICKED_FEATURES", 3)):
         monkeypatch.setattr(module, name, most)
     picked = torch.arange(200).flip(0)
     found = sample_images("pool", torch.full((400,), UNLABELLED), 20, picked)
     added = found.image[~found.sampled].tolist()
     assert len(added) <= 7
-    assert 0 in {*added, *found.image[found.sampled].tolist()}  # the last pick; the first is there, too
+    assert 0 in {*added, *found.image[found.sampled].tolist()}  # the last pick; the first is checked below
     assert 199 in {*added, *found.image[found.sampled].tolist()}
-    # Rows of the sample that were picked say so, whether they are among the seven or not.
+    # Sampled rows that were picked are marked as picked, also beyond the seven.
     assert found.picked.tolist() == [image < 200 for image in found.image.tolist()]
     assert 5 <= int(found.wanted.sum()) <= 8
 
 
-def test_no_rows_and_no_features_are_no_trouble() -> None:
+def test_empty_sample_and_no_features() -> None:
     empty = sample_pixels(
         "pool",
         torch.tensor([[2, 2]]),
@@ -181,21 +181,21 @@ def test_no_rows_and_no_features_are_no_trouble() -> None:
     nothing = Sight(torch.zeros(0, 2), torch.zeros(0, 0))
     found = snapshot(0, 9, (empty, nothing), (full, Sight(torch.eye(2), torch.zeros(2, 0))))
     assert (len(found), found.round, found.features.shape, found.z.shape) == (2, 0, (0, 0), (0, 2))
-    assert found.top.tolist() == [[0, 1], [1, 0]]  # there are two classes
+    assert found.top.tolist() == [[0, 1], [1, 0]]  # only two classes
 
 
-def test_large_evidence_has_a_logarithm() -> None:
+def test_log_u_dis_of_large_evidence_is_finite() -> None:
     full = sample_images("source", torch.tensor([1, 0]), 3)
     z = torch.tensor([[120.0, 120.0], [0.0, 0.0]])
     nothing = sample_images("pool", torch.zeros(0, dtype=torch.long), 3)
     found = snapshot(1, 1, (nothing, Sight(z[:0], torch.zeros(0, 1))), (full, Sight(z, torch.ones(2, 1))))
     assert found.u_dis[0] == 0
     assert found.log_u_dis[0] == pytest.approx(-120 + np.log(0.25), rel=1e-5)  # (C - 1) / 2 alpha_0, C = 2
-    assert found.features.shape == (0, 0)  # two rows that do not differ have no components
+    assert found.features.shape == (0, 0)  # two equal rows have no components
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(40, 6), (6, 40), (90, 70)])
-def test_principal_components_are_those_of_a_singular_value_decomposition(rows: int, columns: int) -> None:
+def test_pca_matches_svd(rows: int, columns: int) -> None:
     generator = torch.Generator().manual_seed(rows)
     x = torch.randn(rows, columns, generator=generator) * torch.logspace(0, -2, columns) + 3
     found = principal(x, most=5)
@@ -206,14 +206,14 @@ def test_principal_components_are_those_of_a_singular_value_decomposition(rows: 
     farthest = found.scores.abs().argmax(0)
     assert bool((found.scores[farthest, torch.arange(5)] > 0).all())
     assert torch.equal(principal(x, most=5).scores, found.scores)
-    # Fewer dimensions than components: what would be rounding is left out.
+    # Fewer dimensions than components: components of rounding error are dropped.
     flat = torch.randn(rows, 2, generator=generator) @ torch.randn(2, columns, generator=generator)
     assert len(principal(flat.double()).explained) == 2
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_two_processes_see_just_what_one_sees(tmp_path: Path) -> None:
-    """With an odd number of batches, and, of the source's pixels, with fewer than there are processes."""
+def test_two_processes_give_the_snapshot_of_one(tmp_path: Path) -> None:
+    """With an odd number of batches, and with fewer source batches than processes."""
     there.main(1, 5, tmp_path / "1")
     done = in_ranks(lambda _: there.main(2, 5, tmp_path / "2"), tmp_path / "said")
     assert done.codes == [0, 0], done.said

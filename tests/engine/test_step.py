@@ -1,4 +1,4 @@
-"""A step is a step: whatever makes it fast, it computes what a plain loop computes."""
+"""Training steps equal those of a plain PyTorch loop, with all performance options."""
 
 import copy
 from collections.abc import Iterator
@@ -47,7 +47,7 @@ def targets(pool: int) -> Tensor:
 
 
 def one_image(image: Tensor, view: View, luck: Tensor) -> Tensor:
-    """What torchvision makes of one image with the same luck."""
+    """Augment one image with torchvision and the same parameters."""
     top, left, height, width, flip, *rest = luck.tolist()
     shown: Tensor = image.float() / 255
     if view.crop == "resized":
@@ -65,7 +65,7 @@ def one_image(image: Tensor, view: View, luck: Tensor) -> Tensor:
 
 
 def plain_stream(name: str, images: Images, items: Tensor, cut: Any) -> list[tuple[Tensor, Tensor]]:
-    """Batches of a stream, image by image."""
+    """Return the batches of a stream, augmented image by image."""
     view: View = getattr(VIEWS, name)
     batches = list(passes(items, BATCH, STEPS, fork(0, name, "order", 0), cut))
     index = torch.cat(batches)
@@ -85,7 +85,7 @@ def _cut(items: list[Tensor], lengths: list[int]) -> list[list[Tensor]]:
 
 @pytest.fixture(scope="module")
 def plain_losses() -> list[float]:
-    """Fifty steps as one would write them."""
+    """Losses of fifty steps in a plain loop."""
     shift = toy(size=16)
     known = targets(len(shift.pool))
     source = plain_stream("source", shift.source.images, torch.arange(len(shift.source)), whole_batches)
@@ -144,14 +144,14 @@ def test_fifty_steps_equal_those_of_a_plain_loop(plain_losses: list[float], spee
     assert ours[-1] < ours[0]
 
 
-def test_bfloat16_stays_near(plain_losses: list[float]) -> None:
+def test_bfloat16_is_close(plain_losses: list[float]) -> None:
     ours = our_losses(Speed(), make_fabric("cpu", precision="bf16-mixed"))
     assert ours == pytest.approx(plain_losses, rel=0.05)
     assert ours != pytest.approx(plain_losses, rel=1e-5)
 
 
 class FakeGraph:
-    """A CUDA graph as far as a step can tell: capture runs nothing that stays, replay runs it all."""
+    """A fake CUDA graph: capture has no effect, replay runs the step."""
 
     made: ClassVar[list["FakeGraph"]] = []
 
@@ -170,7 +170,7 @@ class FakeGraph:
 
 @pytest.fixture
 def fake_graphs(monkeypatch: pytest.MonkeyPatch) -> type[FakeGraph]:
-    """Steps that are recorded, without a GPU: what is captured is run anew on the same buffers."""
+    """Captured steps without a GPU: a replay runs the step again on the same buffers."""
     FakeGraph.made = []
 
     def record(self: Step, batch: Batch, source_weight: float) -> steps.Recorded:
@@ -208,7 +208,7 @@ def make_step(*, graphs: bool, clip: float | None = None) -> Step:
     return Step(model, stepper, duc, fabric, graphs=graphs, clip=clip)
 
 
-def test_a_recorded_step_reads_new_batches_rates_and_weights(fake_graphs: type[FakeGraph]) -> None:
+def test_a_captured_step_reads_new_batches_rates_and_weights(fake_graphs: type[FakeGraph]) -> None:
     recorded, plain = make_step(graphs=True), make_step(graphs=False)
     work = [(labelled, seed, weight) for seed, (labelled, weight) in enumerate(
         [(0, 1.0), (0, 1.0), (4, 1.0), (0, 1.0), (4, 1.0), (4, 1.0), (4, 0.5), (4, 0.5), (4, 0.5), (0, 1.0)]
@@ -217,7 +217,7 @@ def test_a_recorded_step_reads_new_batches_rates_and_weights(fake_graphs: type[F
         batch = batch_of(labelled, seed)
         one, two = (step(batch, 1 / (1 + seed), weight) for step in (recorded, plain))
         assert {n: float(v) for n, v in one.items()} == pytest.approx({n: float(v) for n, v in two.items()})
-    # The first of each shape and weight runs plainly, the next is recorded and replayed, as are the others.
+    # The first step of each shape and weight runs eagerly, the second is captured, and the graph is replayed.
     assert [graph.replays for graph in fake_graphs.made] == [3, 2, 2]
 
 
@@ -225,7 +225,7 @@ PLAIN = Optimisation(lr=1.0, momentum=0.0, nesterov=False, weight_decay=0.0, mul
 
 
 def moved(clip: float | None, batch: Batch) -> Tensor:
-    """How far plain descent at rate 1 moves the weights: its gradient, whatever was done to it."""
+    """Return the weight update of plain SGD with learning rate 1, which is the clipped gradient."""
     fabric, bare = make_fabric("cpu"), make_model()
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, PLAIN))
     model.train()
@@ -235,7 +235,7 @@ def moved(clip: float | None, batch: Batch) -> Tensor:
 
 
 @pytest.mark.parametrize("share", [0.01, 0.5, 0.99])
-def test_a_long_gradient_is_shortened_and_keeps_its_direction(share: float) -> None:
+def test_clipping_keeps_the_direction_of_the_gradient(share: float) -> None:
     batch = batch_of(4, 0)
     free = moved(None, batch)
     clip = share * float(free.norm())
@@ -244,14 +244,14 @@ def test_a_long_gradient_is_shortened_and_keeps_its_direction(share: float) -> N
     assert torch.allclose(cut / cut.norm(), free / free.norm(), atol=1e-4)
 
 
-def test_a_short_gradient_is_left_alone_to_the_bit() -> None:
+def test_a_small_gradient_is_unchanged_bit_for_bit() -> None:
     batch = batch_of(4, 0)
     free = moved(None, batch)
     assert torch.equal(moved(1.01 * float(free.norm()), batch), free)
     assert torch.equal(moved(1e9, batch), free)
 
 
-def test_the_norm_is_over_all_weights_and_losses_are_as_they_were() -> None:
+def test_the_norm_is_over_all_weights_and_losses_are_unchanged() -> None:
     batch, steps_ = batch_of(4, 0), [make_step(graphs=False, clip=clip) for clip in (None, 0.05)]
     for seed in range(4):
         batch = batch_of(4, seed)
@@ -262,11 +262,11 @@ def test_the_norm_is_over_all_weights_and_losses_are_as_they_were() -> None:
         ]
         assert norms[1] == pytest.approx(0.05, rel=1e-3)
         assert norms[0] > 0.05
-        if seed == 0:  # before anything moved
+        if seed == 0:  # before the first update
             assert {n: float(v) for n, v in losses[0].items()} == {n: float(v) for n, v in losses[1].items()}
 
 
-def test_a_recorded_step_shortens_its_gradient_too(fake_graphs: type[FakeGraph]) -> None:
+def test_a_captured_step_clips_its_gradient(fake_graphs: type[FakeGraph]) -> None:
     recorded, plain, free = (
         make_step(graphs=g, clip=c) for g, c in ((True, 0.05), (False, 0.05), (False, None))
     )
@@ -280,9 +280,9 @@ def test_a_recorded_step_shortens_its_gradient_too(fake_graphs: type[FakeGraph])
     assert [graph.replays for graph in fake_graphs.made] == [5]
 
 
-def test_a_gradient_that_is_no_number_is_not_hidden() -> None:
+def test_a_non_finite_gradient_raises() -> None:
     class Spoils(torch.nn.Module):
-        """Its loss is a number, its gradient none."""
+        """Has a finite loss and a non-finite gradient."""
 
         def __init__(self) -> None:
             super().__init__()
@@ -298,8 +298,8 @@ def test_a_gradient_that_is_no_number_is_not_hidden() -> None:
         fit_epoch(step, [batch_of(4, 0)], lambda _: 1.0, first_step=0, fabric=fabric, on_step=lambda *_: None)
 
 
-def test_maps_of_another_kind_are_another_shape(fake_graphs: type[FakeGraph]) -> None:
-    """A buffer of bytes would cut the numbers of classes beyond 127."""
+def test_label_maps_of_another_dtype_need_another_graph(fake_graphs: type[FakeGraph]) -> None:
+    """An int8 buffer would overflow for classes above 127."""
 
     def sums(_model: Any, batch: Batch) -> dict[str, Tensor]:
         weight = next(_model.parameters())
@@ -314,7 +314,7 @@ def test_maps_of_another_kind_are_another_shape(fake_graphs: type[FakeGraph]) ->
         assert float(step(batch, 1.0)["target/sum"]) == 32 * value
 
 
-def test_learning_rates_are_numbers_again_after_an_epoch(fake_graphs: type[FakeGraph]) -> None:
+def test_learning_rates_are_floats_after_an_epoch(fake_graphs: type[FakeGraph]) -> None:
     step = make_step(graphs=True)
     batches = [batch_of(0, seed) for seed in range(4)]
     said: list[int] = []
@@ -332,9 +332,7 @@ def test_learning_rates_are_numbers_again_after_an_epoch(fake_graphs: type[FakeG
     assert said == [1, 2, 3, 4]
 
 
-def test_graphs_that_nobody_uses_make_room(
-    fake_graphs: type[FakeGraph], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_unused_graphs_are_dropped(fake_graphs: type[FakeGraph], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps, "LONG", 10)
     step = make_step(graphs=True)
     for labelled in range(2, 2 + steps.MOST + 3):
@@ -344,15 +342,15 @@ def test_graphs_that_nobody_uses_make_room(
     assert len(fake_graphs.made) == steps.MOST + 3
 
 
-def test_more_shapes_than_room_do_not_thrash(fake_graphs: type[FakeGraph]) -> None:
+def test_more_shapes_than_graphs_do_not_thrash(fake_graphs: type[FakeGraph]) -> None:
     step = make_step(graphs=True)
     for seed in range(4):
         for labelled in range(2, 2 + steps.MOST + 2):
             step(batch_of(labelled, seed), 1.0)
-    assert len(fake_graphs.made) == steps.MOST  # the others run plainly
+    assert len(fake_graphs.made) == steps.MOST  # the others run eagerly
 
 
-def test_momentum_fits_the_weights_it_is_loaded_beside() -> None:
+def test_loaded_momentum_has_the_layout_of_its_weights() -> None:
     states = {}
     for layout in (torch.contiguous_format, torch.channels_last):
         network = torch.nn.Conv2d(3, 4, 3).to(memory_format=layout)
@@ -368,7 +366,7 @@ def test_momentum_fits_the_weights_it_is_loaded_beside() -> None:
     optimiser.step()
 
 
-def test_a_step_that_cannot_be_recorded_runs_plainly(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_step_that_cannot_be_captured_runs_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object, **__: object) -> None:
         raise RuntimeError("operation not permitted when stream is capturing")
 
@@ -376,7 +374,7 @@ def test_a_step_that_cannot_be_recorded_runs_plainly(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     step, plain = make_step(graphs=True), make_step(graphs=False)
     step(batch_of(2, 9), 1.0), plain(batch_of(2, 9), 1.0)
-    with pytest.warns(UserWarning, match="cannot be recorded .*engine.graphs=false"):
+    with pytest.warns(UserWarning, match="cannot be captured .*engine.graphs=false"):
         one, two = (s(batch_of(2, 8), 1.0) for s in (step, plain))
     for seed in range(3):
         one, two = (s(batch_of(2, seed), 1.0) for s in (step, plain))
@@ -384,7 +382,7 @@ def test_a_step_that_cannot_be_recorded_runs_plainly(monkeypatch: pytest.MonkeyP
     assert not step.graphs
 
 
-def test_the_source_weight_scales_the_source_alone() -> None:
+def test_the_source_weight_scales_only_source_losses() -> None:
     model = make_model().train()
     fabric = make_fabric("cpu")
     found = []
@@ -398,7 +396,7 @@ def test_the_source_weight_scales_the_source_alone() -> None:
         assert float(half[name]) == pytest.approx(factor * float(whole[name]))
 
 
-def test_what_a_cpu_cannot_do_is_said() -> None:
+def test_cuda_graphs_raise_on_a_cpu() -> None:
     fabric = make_fabric("cpu")
     settled = Speed().settle(fabric)
     assert (settled.channels_last, settled.fused, settled.graphs) == (False, False, False)
@@ -406,9 +404,9 @@ def test_what_a_cpu_cannot_do_is_said() -> None:
         Speed(graphs=True).settle(fabric)
 
 
-def test_only_what_keeps_no_state_in_python_is_recorded_unasked() -> None:
+def test_only_trusted_code_is_captured_by_default() -> None:
     class Counting(torch.nn.Linear):
-        """A network of the user's."""
+        """A user's network."""
 
     def mine(model: Any, batch: Batch) -> dict[str, Tensor]:
         return {}
@@ -416,7 +414,7 @@ def test_only_what_keeps_no_state_in_python_is_recorded_unasked() -> None:
     assert steps.familiar(partial(duc, beta=0.5), make_model())
     assert steps.familiar(duc, torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(3, 4)))
     assert not steps.familiar(mine, make_model())
-    assert not steps.familiar(wraps(duc)(mine), make_model())  # it goes by another's name
+    assert not steps.familiar(wraps(duc)(mine), make_model())  # `wraps` copies the name of a trusted function
     assert not steps.familiar(duc, torch.nn.Sequential(Counting(3, 4)))
 
 
@@ -431,8 +429,8 @@ def same_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def losses_of(
     fabric: Fabric, images_on: Where, *, graphs: bool, clip: float | None = None, together: str = "apart"
 ) -> tuple[list[float], Step]:
-    """Fifty steps with images on the device or not, from a graph or not."""
-    # Sides that pooling halves twice: the adaptive kind has no deterministic gradient.
+    """Return the losses of fifty steps, and the step."""
+    # A size that pooling halves twice: adaptive pooling has no deterministic gradient.
     views = Views(*[replace(view, size=16) for view in (JITTERED, JITTERED, VIEWS.unlabelled)])
     shift = toy(size=16)
     source, pool = resident.settle([shift.source.images, shift.pool], fabric.device, images_on)
@@ -448,7 +446,7 @@ def losses_of(
     return torch.stack(losses).tolist(), step
 
 
-def test_recorded_steps_equal_plain_ones(fake_graphs: type[FakeGraph]) -> None:
+def test_captured_steps_equal_eager_ones(fake_graphs: type[FakeGraph]) -> None:
     fabric = make_fabric("cpu")
     plain, _ = losses_of(fabric, "host", graphs=False)
     recorded, step = losses_of(fabric, "host", graphs=True)
@@ -461,7 +459,7 @@ def test_recorded_steps_equal_plain_ones(fake_graphs: type[FakeGraph]) -> None:
 @pytest.mark.usefixtures("same_bits")
 @pytest.mark.parametrize("images_on", ["device", "host"])
 @pytest.mark.parametrize("clip", [None, 0.05])
-def test_recorded_steps_equal_plain_ones_on_a_gpu(images_on: Where, clip: float | None) -> None:
+def test_captured_steps_equal_eager_ones_on_a_gpu(images_on: Where, clip: float | None) -> None:
     fabric = make_fabric("cuda", precision="32-true", deterministic=True)
     plain, _ = losses_of(fabric, images_on, graphs=False, clip=clip)
     recorded, step = losses_of(fabric, images_on, graphs=True, clip=clip)
@@ -471,7 +469,7 @@ def test_recorded_steps_equal_plain_ones_on_a_gpu(images_on: Where, clip: float 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.usefixtures("same_bits")
-def test_streams_that_pass_together_are_recorded_alike_on_a_gpu() -> None:
+def test_captured_steps_with_joint_target_batches_on_a_gpu() -> None:
     fabric = make_fabric("cuda", precision="32-true", deterministic=True)
     plain, _ = losses_of(fabric, "device", graphs=False, together="target")
     recorded, _ = losses_of(fabric, "device", graphs=True, together="target")

@@ -38,14 +38,14 @@ def batches(epoch: int = 0, seed: int = 0, steps: int = 5, **more: object) -> li
     return list(streams.epoch(epoch, targets, make_fabric("cpu")))
 
 
-def test_a_pass_sees_everything_once_and_then_shuffles_anew() -> None:
+def test_each_pass_covers_all_items_and_is_reshuffled() -> None:
     seen = list(passes(torch.arange(96), 32, 6, fork(0, "x"), whole_batches))
     first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(96))
     assert not torch.equal(first, second)
 
 
-def test_cuts() -> None:
+def test_batch_splitting() -> None:
     items = torch.arange(65)
     assert [len(b) for b in whole_batches(items, 32)] == [32, 32]
     assert [len(b) for b in whole_batches(items[:5], 32)] == [5]
@@ -56,7 +56,7 @@ def test_cuts() -> None:
         assert max(map(len, cuts)) <= 32
 
 
-def test_a_short_batch_is_filled_for_every_process() -> None:
+def test_a_short_batch_is_padded_for_every_process() -> None:
     for count, world in itertools.product(range(1, 40), (1, 2, 3, 4)):
         filled = fill(torch.arange(count), world)
         assert len(filled) % world == 0
@@ -65,12 +65,12 @@ def test_a_short_batch_is_filled_for_every_process() -> None:
         assert set(filled.tolist()) == set(range(count))
 
 
-def test_published_steps_of_an_epoch() -> None:
+def test_published_steps_per_epoch() -> None:
     assert steps_in_epoch(152397, 55388, 32) == 4762  # VisDA
     assert steps_in_epoch(5, 7, 32) == 1
 
 
-def test_bought_and_void_images_leave_the_unlabelled_stream() -> None:
+def test_labelled_and_void_images_leave_the_unlabelled_stream() -> None:
     made = batches()
     for batch in made:
         assert batch.labelled is not None
@@ -83,7 +83,7 @@ def test_bought_and_void_images_leave_the_unlabelled_stream() -> None:
         assert not (shown == image).flatten(1).all(1).any()
 
 
-def test_an_epoch_follows_from_seed_and_number_alone() -> None:
+def test_an_epoch_depends_only_on_seed_and_number() -> None:
     def flat(made: list[Batch]) -> torch.Tensor:
         return torch.cat([b.source.images.flatten() for b in made])
 
@@ -99,7 +99,7 @@ def test_no_labels_yet_and_none_left() -> None:
     assert all(b.labelled is not None and b.unlabelled is None for b in every)
 
 
-def test_labels_go_with_their_images() -> None:
+def test_labels_match_their_images() -> None:
     shift = toy()
     known = {
         image.numpy().tobytes(): int(label)
@@ -110,45 +110,45 @@ def test_labels_go_with_their_images() -> None:
             assert known[(image * 255).round().to(torch.uint8).numpy().tobytes()] == int(label)
 
 
-def test_a_batch_that_the_processes_cannot_share() -> None:
-    with pytest.raises(UserError, match="multiple of 1 processes, two images each"):
+def test_batch_size_must_suit_the_processes() -> None:
+    with pytest.raises(UserError, match="multiple of 1 processes, with at least two"):
         batches(batch_size=1)
 
 
 # ---- rare classes, and maps
 
 
-def test_rare_classes_come_more_often() -> None:
+def test_rare_classes_are_oversampled() -> None:
     presence = torch.zeros(200, 3, dtype=torch.bool)
     presence[:, 0] = True
     presence[:20, 1] = True
     presence[7, 2] = True
     order = rare_first(presence, 3000, fork(0, "order"))
     shares = presence[order].double().mean(0)
-    # Classes are drawn in proportion to 1 / ln(1.01 + share of what was seen). In the long run the shares f
-    # of all that was seen repeat themselves: solved here by iteration, without drawing.
+    # Classes are drawn with probability proportional to 1 / ln(1.01 + f), f being their share of all classes
+    # seen. In the long run the shares reach a fixed point, which is computed here by iteration.
     seen = torch.ones(3, dtype=torch.double)
     for _ in range(200):
         chance = 1 / torch.log(1.01 + seen / seen.sum())
         chance /= chance.sum()
-        # What is seen with a drawn class: class 0 always; class 1 in a tenth of class 0's images; class 2 ...
+        # Classes seen with a drawn class: class 0 always; class 1 in a tenth of class 0's images; class 2 ...
         with_class = torch.stack([presence[presence[:, c]].double().mean(0) for c in range(3)])
         seen = chance @ with_class
     assert torch.allclose(shares, seen, atol=0.03)
-    assert shares[2] > 0.2  # one image of two hundred
+    assert shares[2] > 0.2  # one image out of two hundred
 
 
-def test_drawing_rare_classes_is_repeatable_and_even_within_a_class() -> None:
+def test_rare_class_sampling_is_deterministic_and_even_within_a_class() -> None:
     presence = torch.eye(4, dtype=torch.bool).repeat(5, 1)
     order = rare_first(presence, 400, fork(1, "order"))
     assert torch.equal(order, rare_first(presence, 400, fork(1, "order")))
     assert not torch.equal(order, rare_first(presence, 400, fork(2, "order")))
     counts = torch.bincount(order, minlength=20)
-    # Each class takes its five images in turns.
+    # The five images of a class are taken in turn.
     assert all(int(counts[c::4].max() - counts[c::4].min()) <= 1 for c in range(4))
 
 
-def test_a_class_that_no_image_shows_is_never_drawn() -> None:
+def test_a_class_without_images_is_never_drawn() -> None:
     presence = torch.tensor([[True, False], [True, False]])
     assert set(rare_first(presence, 10, fork(0)).tolist()) == {0, 1}
     with pytest.raises(UserError, match="label maps"):
@@ -163,7 +163,7 @@ def pixel_shift() -> tuple[Domain, Images]:
     return source, Images(tuple(f"t{n}" for n in range(5)), pixels[:5].flip(0))
 
 
-def test_classes_shown_by_maps_and_by_images() -> None:
+def test_class_presence_from_maps_and_from_labels() -> None:
     source, _ = pixel_shift()
     maps = source.labels[:]
     expected = torch.stack([torch.stack([(m == c).any() for c in range(3)]) for m in maps])
@@ -172,7 +172,7 @@ def test_classes_shown_by_maps_and_by_images() -> None:
     assert classes_shown(images).int().argmax(1).tolist() == [0, 2, 1, 1, 0, 2]
 
 
-def test_maps_stay_with_their_images() -> None:
+def test_label_maps_match_their_images() -> None:
     source, pool = pixel_shift()
     targets = (pool.pixels[:][:, 0] % 5).to(torch.int8) - 2
     views = Views(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4)))
@@ -187,7 +187,7 @@ def test_maps_stay_with_their_images() -> None:
         assert batch.source.labels.shape == (2, 4, 6)
 
 
-def test_images_bought_whole_have_a_stream_of_their_own() -> None:
+def test_images_labelled_as_a_whole_are_a_separate_stream() -> None:
     source, pool = pixel_shift()
     targets = torch.full((5, 4, 6), -1, dtype=torch.int8)
     targets[[1, 3]] = 2
@@ -201,7 +201,7 @@ def test_images_bought_whole_have_a_stream_of_their_own() -> None:
     assert all(b.target is None for b in streams.epoch(1, targets, make_fabric("cpu"), whole=everything))
 
 
-def test_void_and_unlabelled_reach_the_objective_as_they_are() -> None:
+def test_void_and_unlabelled_reach_the_objective_unchanged() -> None:
     source, pool = pixel_shift()
     targets = torch.randint(VOID, 3, (5, 4, 6), generator=fork(0, "targets")).to(torch.int8)
     streams = Streams(source, pool, Views(), batch_size=2, steps=9, seed=0)
@@ -216,11 +216,11 @@ def test_void_and_unlabelled_reach_the_objective_as_they_are() -> None:
                 number = where[(image * 255).round().to(torch.uint8).numpy().tobytes()]
                 assert torch.equal(labels, known[number])
                 seen |= {number} if part is batch.target else set()
-    assert seen == set(range(5))  # images without a label are looked at, too
+    assert seen == set(range(5))  # including images without a label
 
 
 @pytest.mark.parametrize("kind", ["held", "made"])
-def test_maps_that_are_made_when_looked_at_are_the_same(kind: str) -> None:
+def test_lazily_computed_maps_are_the_same(kind: str) -> None:
     source, pool = pixel_shift()
     targets = torch.randint(VOID, 3, (5, 4, 6), generator=fork(0, "targets")).to(torch.int8)
     views = Views(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4), flip=0.5))
@@ -236,7 +236,7 @@ def test_maps_that_are_made_when_looked_at_are_the_same(kind: str) -> None:
         assert torch.equal(one.target.images, two.target.images)
 
 
-def test_rare_source_classes_are_drawn_only_if_asked_for() -> None:
+def test_rare_source_classes_are_oversampled_only_if_enabled() -> None:
     source, pool = pixel_shift()
     maps = torch.zeros_like(source.labels[:])
     maps[2] = 1  # the only image with that class
@@ -253,11 +253,11 @@ def test_rare_source_classes_are_drawn_only_if_asked_for() -> None:
     assert shares[1] == pytest.approx(1 / 2, abs=0.02)
 
 
-def test_a_batch_says_whether_pixels_may_have_labels() -> None:
+def test_a_batch_marks_whether_pixels_may_have_labels() -> None:
     source, pool = pixel_shift()
     streams = Streams(source, pool, Views(), batch_size=2, steps=1, seed=0)
     targets, fabric = torch.full((5, 4, 6), -1, dtype=torch.int8), make_fabric("cpu")
     assert [b.bought for b in streams.epoch(0, targets, fabric)] == [True]
     assert [b.bought for b in streams.epoch(0, targets, fabric, bought=False)] == [False]
-    # Of images that are bought whole, the others have no label at all.
+    # If images are labelled as a whole, the other images have no labels.
     assert [b.bought for b in streams.epoch(0, targets, fabric, whole=torch.tensor([1]))] == [False]

@@ -1,4 +1,4 @@
-"""A temperature, held against a general optimiser; and what is counted at it."""
+"""Temperature scaling against a general optimiser, and evaluation at a temperature."""
 
 import math
 
@@ -21,14 +21,14 @@ from ducats.randomness import global_seed
 
 
 def drawn(count: int, classes: int, sharpness: float, seed: int) -> tuple[Tensor, Tensor]:
-    """Logits, and labels drawn from them as if they were so many times sharper."""
+    """Return logits, and labels sampled from softmax(sharpness * z)."""
     generator = torch.Generator().manual_seed(seed)
     z = 2 * torch.randn(count, classes, generator=generator)
     return z, torch.multinomial((sharpness * z).softmax(1), 1, generator=generator).squeeze(1)
 
 
 @pytest.mark.parametrize(("sharpness", "seed"), [(0.3, 0), (1.0, 1), (2.5, 2), (0.1, 3)])
-def test_the_temperature_is_the_likeliest_one(sharpness: float, seed: int) -> None:
+def test_temperature_maximises_the_likelihood(sharpness: float, seed: int) -> None:
     z, labels = drawn(400, 5, sharpness, seed)
 
     def nll(log_t: float) -> float:
@@ -38,10 +38,10 @@ def test_the_temperature_is_the_likeliest_one(sharpness: float, seed: int) -> No
     found = temperature(z, labels)
     assert found is not None
     assert math.log(found) == pytest.approx(wanted.x, abs=1e-6)
-    assert found == pytest.approx(1 / sharpness, rel=0.35)  # it is what the labels were drawn with
+    assert found == pytest.approx(1 / sharpness, rel=0.35)  # the sharpness that labels were sampled with
 
 
-def test_labels_that_any_certainty_would_fit_end_at_the_bounds() -> None:
+def test_unbounded_optimum_is_clamped() -> None:
     z = torch.eye(4).repeat(2, 1)
     right, wrong = torch.arange(4).repeat(2), (torch.arange(4) + 1).repeat(2) % 4
     assert temperature(z, right) == pytest.approx(BOUNDS[0])
@@ -59,7 +59,7 @@ def test_too_few_labels_give_no_temperature() -> None:
     assert temperature(torch.cat([z, 99 * z[:1]]), void) == temperature(z, labels)
 
 
-def test_images_are_counted_at_both_temperatures_in_one_pass() -> None:
+def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
     test = toy(pool=5).test
     assert test is not None
     with global_seed(0, "model"):
@@ -78,7 +78,7 @@ def test_images_are_counted_at_both_temperatures_in_one_pass() -> None:
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_maps_are_tempered_before_they_are_averaged(flip: bool) -> None:
+def test_temperature_is_applied_before_flip_averaging(flip: bool) -> None:
     test = streets(source=1, pool=1, test=3, height=16, width=32).test
     assert test is not None
     with global_seed(0, "model"):

@@ -1,4 +1,4 @@
-"""Bought and unlabelled target images as one batch."""
+"""Labelled and unlabelled target images as one batch."""
 
 import pytest
 import torch
@@ -30,7 +30,7 @@ def network() -> Evidential:
     return Evidential(small_cnn(classes=4, channels=1)).train()
 
 
-def test_the_whole_target_passes_as_one_batch_and_the_source_by_itself() -> None:
+def test_the_target_is_one_batch_and_the_source_another() -> None:
     given, seen = batch(), []
 
     class Counting(nn.Module):
@@ -45,7 +45,7 @@ def test_the_whole_target_passes_as_one_batch_and_the_source_by_itself() -> None
     assert seen == [8, 8, 3, 2]
 
 
-def test_each_stream_gets_what_was_said_of_its_own_images() -> None:
+def test_each_stream_gets_the_outputs_of_its_own_images() -> None:
     given, model = batch(), network()
     assert given.labelled is not None
     assert given.certain is not None
@@ -63,7 +63,7 @@ def test_each_stream_gets_what_was_said_of_its_own_images() -> None:
         assert torch.equal(said, features)
 
 
-def test_without_batch_statistics_it_is_all_the_same() -> None:
+def test_joining_changes_nothing_without_batch_statistics() -> None:
     given, model = batch(), network().eval()
     apart, joined = (duc(Remembered(model, TOGETHER[name](given)), given) for name in ("apart", "target"))
     assert apart.keys() == joined.keys()
@@ -71,13 +71,13 @@ def test_without_batch_statistics_it_is_all_the_same() -> None:
         torch.testing.assert_close(apart[name], joined[name])
 
 
-def test_before_the_first_answer_nothing_is_joined() -> None:
+def test_without_labels_nothing_is_joined() -> None:
     plain = Batch(
         source=Labelled(images(4, 0), torch.zeros(4).long()), labelled=None, unlabelled=images(4, 1)
     )
     assert TOGETHER["target"](plain) == ()
 
 
-def test_segmentation_refuses_it() -> None:
+def test_segmentation_rejects_joint_batches() -> None:
     with pytest.raises(UserError, match=r"train\.together is for images"):
         load(["data/streets"], ["train.together=target"])

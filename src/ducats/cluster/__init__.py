@@ -1,6 +1,6 @@
-"""Work on other machines: pieces of it on a Ray cluster, and commands that a process there does for somebody.
+"""Execution on clusters: tasks on Ray, jobs on SLURM, and `ducats` commands as subprocesses.
 
-Ray is an extra, imported when it is asked for; torch is not needed here.
+Ray is an optional dependency, imported on use. Needs no torch.
 """
 
 from ducats.cluster.crew import Crew, Ended, Lost

@@ -1,8 +1,8 @@
-"""Pieces of work on the nodes of a Ray cluster; what a lost worker or node takes with it is done again.
+"""Tasks on the nodes of a Ray cluster. Tasks of a lost worker or node are run again.
 
-Tasks, not actors: a task holds its CPUs only while it works, so nothing ever waits for a place that something
-idle holds. And each has a node, chosen here, so that all of ours together hold at most half of its CPUs: a
-node always has room for what Ray itself, or somebody else, must do there.
+Uses Ray tasks, not actors: a task holds its CPUs only while it runs, so no task waits for resources held by
+an idle one. Each task is assigned to a node here, and all tasks together hold at most half of a node's CPUs.
+This leaves room for Ray itself and for other users.
 """
 
 import math
@@ -15,23 +15,23 @@ from ducats.cluster.joining import import_ray
 from ducats.cluster.same import only_among_equals, versions
 from ducats.errors import UserError
 
-TRIES = 3  # of a piece whose worker is lost each time: it may be what kills it; nodes go by themselves
-AWAY = 120.0  # seconds in which Ray may still list a node that is gone
+TRIES = 3  # per task if its worker is lost, as the task may be the cause; lost nodes are not counted
+AWAY = 120.0  # seconds in which Ray may still list a dead node
 
 
-class Lost(Exception):  # noqa: N818 - what happened, not what is wrong
-    """A piece was lost with its worker as often as it was tried."""
+class Lost(Exception):  # noqa: N818 - an outcome rather than an error
+    """A task lost its worker at every attempt."""
 
 
 class Place(NamedTuple):
-    """What a piece of work holds of a node."""
+    """Resources of a node held by one task."""
 
     cpus: float
     gpus: int
 
 
 class Ended(NamedTuple):
-    """A piece that ended: what came of it, or what it raised; ``Lost`` if nothing did."""
+    """A finished task: its value or its exception, ``Lost`` if its worker was lost each time."""
 
     name: Any
     value: Any
@@ -43,19 +43,19 @@ class _Piece:
     name: Any
     arguments: tuple[Any, ...]
     node: str = ""
-    losses: int = 0  # that may have been its own fault
+    losses: int = 0  # of its worker, not of its node
 
 
 class Crew:
-    """Workers on the nodes of the cluster that this process is connected to.
+    """Runs tasks on the nodes of the connected Ray cluster.
 
-    Nodes may go and come: those that are there are used.
+    Nodes may join and leave at any time.
 
     Args:
-        work: what a worker does with a piece: a function of a module that every node has.
-        cpus: that a piece wants to itself; None: all that its place has.
-        gpus: whether each piece has a GPU, on nodes that have some.
-        most: pieces at once, in the whole cluster; None: as many as there are places.
+        work: function to run, from a module installed on every node.
+        cpus: per task; None: an even share of half of the node's CPUs.
+        gpus: whether each task gets a GPU.
+        most: concurrent tasks in the whole cluster; None: no limit besides the nodes' resources.
     """
 
     def __init__(
@@ -72,25 +72,25 @@ class Crew:
         self._cpus, self._gpus, self._most = cpus, gpus, most
         self._running: dict[Any, _Piece] = {}
         self._lost: list[_Piece] = []
-        self._away: dict[str, float] = {}  # nodes that took a piece with them, and until when they get none
+        self._away: dict[str, float] = {}  # node -> time until which it gets no tasks, after a loss
 
     def room(self) -> int:
-        """How many more pieces can begin."""
+        """Return how many more tasks can start."""
         free = sum(count for count, _ in self._free().values())
         most = free if self._most is None else min(free, self._most - len(self._running))
         return max(0, most - len(self._lost))
 
     def begin(self, name: Any, *arguments: Any) -> str:
-        """Begin a piece, where there is room; return the node's address."""
+        """Start a task on the node with most free slots; return the node's address."""
         piece = _Piece(name, arguments)
         self._submit(piece)
         return self._address(piece.node)
 
     def wait(self, seconds: float) -> list[Ended]:
-        """Pieces that ended, once there are some or the time is over."""
+        """Return finished tasks, waiting up to ``seconds`` for the first."""
         while self._lost and self._may_submit():
             self._submit(self._lost.pop(0))
-        if not self._running:  # all of it is lost, and no node is there that could do it
+        if not self._running:  # all tasks are lost and no node can run them
             time.sleep(seconds if self._lost else 0)
             return []
         ready, others = self._ray.wait(list(self._running), timeout=seconds)
@@ -99,20 +99,20 @@ class Crew:
         return [one for one in ended if one is not None]
 
     def stop(self) -> None:
-        """End all that is at work, with its workers."""
+        """Kill all running tasks and their workers."""
         for reference in self._running:
             self._ray.cancel(reference, force=True)
         self._running.clear()
         self._lost.clear()
 
     def _end(self, reference: Any, piece: _Piece) -> Ended | None:
-        """What came of a piece; None if it is lost, and will be done again."""
+        """Return the outcome of a task; None if it was lost and will be retried."""
         errors = self._ray.exceptions
         try:
             return Ended(piece.name, self._ray.get(reference), None)
         except errors.RayError as error:
             cause = error.cause if isinstance(error, errors.RayTaskError) else error
-            if not isinstance(cause, errors.RayError):  # the work itself failed, and was not lost
+            if not isinstance(cause, errors.RayError):  # the function raised
                 return Ended(piece.name, None, _understood(cause if isinstance(cause, Exception) else error))
             if isinstance(cause, (errors.NodeDiedError, errors.TaskUnschedulableError)):
                 self._away[piece.node] = time.monotonic() + AWAY
@@ -133,19 +133,19 @@ class Crew:
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         free = self._free()
-        piece.node = max(sorted(free), key=lambda node: free[node][0])  # evenly
+        piece.node = max(sorted(free), key=lambda node: free[node][0])  # balance the load
         place = free[piece.node][1]
         task = self._task.options(
             name=self._name.partition(":")[2],
             num_cpus=place.cpus,
             num_gpus=place.gpus,
-            max_retries=0,  # Ray would do it again anywhere, beyond the half; here it is done again, counted
+            max_retries=0,  # retried here: Ray would ignore the limit of half a node
             scheduling_strategy=NodeAffinitySchedulingStrategy(piece.node, soft=False),
         )
         self._running[task.remote(versions(), self._name, *piece.arguments)] = piece
 
     def _free(self) -> dict[str, tuple[int, Place]]:
-        """Free places on each node that is there."""
+        """Return free slots and resources per task of each live node."""
         found = {}
         for node in self._ray.nodes():
             if node["Alive"] and time.monotonic() >= self._away.get(node["NodeID"], 0.0):
@@ -167,23 +167,23 @@ _WHY = {
 
 
 def _understood(error: Exception) -> Exception:
-    """A node lacks a module: what a user can mend, in a sentence; of this package Ray says it in many."""
+    """Convert an import error on a node to a UserError; return other errors unchanged."""
     if isinstance(error, ImportError):
         why = str(error)
     elif "failed to import on the worker" in str(error):
-        why = "it has no ducats, or an old one"
+        why = "ducats is missing or outdated"
     else:
         return error
-    return UserError(f"a node cannot import what it needs ({why}): install the same packages on all nodes")
+    return UserError(f"a node lacks a required package ({why}); install the same packages on all nodes")
 
 
 def places(resources: Mapping[str, float], *, cpus: float | None, gpus: bool) -> tuple[int, Place]:
-    """How many pieces a node takes at once, and what each holds: together at most half of its CPUs.
+    """Return how many tasks fit on a node, and the resources of each; they use at most half of its CPUs.
 
     Args:
-        resources: of the node, as Ray names them.
-        cpus: that a piece wants; it gets fewer where half of the node is less. None: an even share.
-        gpus: whether each piece has a GPU.
+        resources: of the node, with Ray's names.
+        cpus: per task, at most half of the node's; None: an even share.
+        gpus: whether each task gets a GPU.
 
     >>> places({"CPU": 9}, cpus=2, gpus=False), places({"CPU": 1}, cpus=2, gpus=False)
     ((2, Place(cpus=2, gpus=0)), (1, Place(cpus=0.5, gpus=0)))
@@ -201,5 +201,5 @@ def places(resources: Mapping[str, float], *, cpus: float | None, gpus: bool) ->
 
 
 def _whole(cpus: float) -> float:
-    """Ray counts CPUs in whole ones, or in parts of one."""
+    """Round down to a number that Ray accepts: whole CPUs, or a fraction of one."""
     return math.floor(cpus) if cpus > 1 else cpus

@@ -1,4 +1,4 @@
-"""A process of a cluster runs a command for somebody elsewhere, and says how it ended."""
+"""`ducats` commands as subprocesses on a cluster node."""
 
 import os
 import signal
@@ -11,24 +11,24 @@ from pathlib import Path
 
 try:
     import fcntl
-except ImportError:  # no such thing on Windows: there, nobody waits
+except ImportError:  # not available on Windows, where locks are not awaited
     fcntl = None  # type: ignore[assignment]
 
-PATIENCE = 60.0  # seconds in which whoever did the same before us, and was lost, must be gone
+PATIENCE = 60.0  # seconds to wait for a lost process that still holds the lock
 
 
 def run_errand(
     command: Sequence[str], log: Path, lock: Path, environment: Mapping[str, str] | None = None
 ) -> int:
-    """Run ``ducats`` in a process of its own; return its exit code, or minus the signal that ended it.
+    """Run ``ducats`` in a subprocess; return its exit code, or minus the signal that ended it.
 
-    It ends when this process does, whatever ends it.
+    The subprocess ends with this process, even if this one is killed.
 
     Args:
-        command: what follows ``ducats``.
-        log: what it prints is added here.
-        lock: a file that a process at work on the same holds locked; it is waited for, some time.
-        environment: on top of ours.
+        command: arguments of ``ducats``.
+        log: its output is appended to this file.
+        lock: file that a process with the same work holds locked; waited for, up to ``PATIENCE`` seconds.
+        environment: added to the environment of this process.
     """
     _wait_for(lock)
     log.parent.mkdir(parents=True, exist_ok=True)
@@ -44,14 +44,14 @@ def run_errand(
     try:
         return process.wait()
     finally:
-        if process.poll() is None:  # we are told to stop
+        if process.poll() is None:  # interrupted
             with suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def _wait_for(lock: Path) -> None:
-    """Wait until nobody holds a file; one who is lost may take a moment to notice, and to end."""
+    """Wait until a file is unlocked; a lost process may take a moment to notice and to end."""
     until = time.monotonic() + PATIENCE
     while fcntl is not None and lock.exists() and time.monotonic() < until:
         with lock.open("a+") as file:

@@ -1,4 +1,4 @@
-"""How we come to a Ray cluster and leave it, and how long we may stay."""
+"""Connection to a Ray cluster, and parsing of timeouts."""
 
 import os
 import re
@@ -9,33 +9,33 @@ from typing import Any
 
 from ducats.errors import UserError
 
-KNOCKING = 10.0  # seconds that a head may take to open the door
-# How HTTP/2, and so gRPC, begins: the client's first words and empty settings; a server answers with its own.
+KNOCKING = 10.0  # seconds to connect to the head node
+# Connection preface of HTTP/2, and so of gRPC, with empty settings. A server answers with its own settings.
 HELLO = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-SETTINGS = 4  # kind of the answer, in its fourth byte
+SETTINGS = 4  # frame type of the answer, in its fourth byte
 UNITS = {"s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 
 
 def import_ray() -> Any:
-    """Ray, which is an extra, without its reports to its makers."""
+    """Import Ray, an optional dependency, with its usage reports disabled."""
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
     except ImportError:
-        raise UserError("--engine ray needs Ray: pip install 'ducats[ray]'") from None
+        raise UserError("--engine ray needs Ray; run pip install 'ducats[ray]'") from None
     return ray
 
 
 @contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Be a driver of a cluster that runs; it is left as it was found, and never stopped.
+    """Connect to a running cluster; disconnect at the end without stopping it.
 
     Args:
-        address: of its head, as host:port; auto: what RAY_ADDRESS says, or the cluster of this machine. Where
-            this process is connected already, that connection is used and kept.
+        address: of its head, as host:port; auto: RAY_ADDRESS, or the cluster of this machine. An existing
+            connection of this process is used and kept.
 
     Raises:
-        UserError: There is no Ray, or no cluster.
+        UserError: Ray is not installed, or no cluster is reachable.
     """
     ray = import_ray()
     if ray.is_initialized():
@@ -45,16 +45,16 @@ def connected(address: str) -> Iterator[None]:
     try:
         _knock(address)
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
-    except Exception as error:  # ConnectionError, RuntimeError, ValueError: whatever went wrong on the way
+    except Exception as error:  # ConnectionError, RuntimeError, ValueError and others
         why = " ".join(str(error).split()) or type(error).__name__
         if "ersion mismatch" in why:
             raise UserError(
-                f"the Ray cluster at --address {address} is no match for this machine ({why}): install the "
-                "same Python and Ray here and there"
+                f"the Ray cluster at --address {address} has other versions than this machine ({why}); "
+                "install the same Python and Ray on both"
             ) from error
         raise UserError(
-            f"no Ray cluster answers at --address {address} ({why}): start one with `ray start --head`, or "
-            "give the address of one that runs"
+            f"no Ray cluster answers at --address {address} ({why}); start one with `ray start --head`, or "
+            "give the address of a running one"
         ) from error
     try:
         yield
@@ -67,19 +67,19 @@ def _meant(address: str) -> str:
 
 
 def _check(address: str) -> None:
-    """Refuse what Ray might take for a wish to start a cluster, or to be a guest of one."""
+    """Raise on addresses that would make Ray start a cluster or use Ray Client."""
     meant = _meant(address)
     host, _, port = meant.rpartition(":")
     if meant != "auto" and not (host and port.isdecimal() and "/" not in host):
         whence = " (from RAY_ADDRESS)" if meant != address else ""
         raise UserError(
-            f"--address {meant}{whence} is no host:port: give the command on a machine of the cluster, with "
-            "the address that `ray start --head` told, such as 10.0.0.1:6379, or leave it out there"
+            f"--address {meant}{whence} is not a host:port; run the command on a machine of the cluster, "
+            "without --address or with the one printed by `ray start --head`, such as 10.0.0.1:6379"
         )
 
 
 def _knock(address: str) -> None:
-    """Raise at once where nobody listens, or somebody else: Ray itself would try for minutes."""
+    """Raise if no gRPC server listens at the address: Ray itself would retry for minutes."""
     host, _, port = _meant(address).rpartition(":")
     if not host:
         return
@@ -89,16 +89,16 @@ def _knock(address: str) -> None:
         line.sendall(HELLO)
         answer = line.recv(9)
         if answer[3:4] != bytes([SETTINGS]):
-            raise ConnectionError("something else listens there")
+            raise ConnectionError("the server there is not Ray")
 
 
 def seconds_of(time: str) -> float:
-    """A time that somebody typed, in seconds.
+    """Convert a duration with unit to seconds.
 
     >>> seconds_of("90s"), seconds_of("1.5 h")
     (90.0, 5400.0)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|min|h|d)\s*", time)
     if match is None or float(match[1]) == 0:
-        raise UserError(f"--timeout {time} is no time: write it as 90s, 30min, 2h or 1d")
+        raise UserError(f"--timeout {time} is not a duration; write it as 90s, 30min, 2h or 1d")
     return float(match[1]) * UNITS[match[2]]

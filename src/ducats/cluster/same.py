@@ -1,4 +1,4 @@
-"""A node must have what we have: another version might compute other numbers, and nobody would know."""
+"""Version check of cluster nodes: another version could silently compute different results."""
 
 import importlib
 import platform
@@ -14,7 +14,7 @@ PACKAGES = ("ducats", "torch", "torchvision", "pillow")
 
 @cache
 def versions() -> Mapping[str, str]:
-    """Of this package, and of those whose numbers we take; a package that is not there has none."""
+    """Return the versions of the packages that affect results; missing packages are left out."""
     known = {}
     for package in PACKAGES:
         try:
@@ -25,22 +25,23 @@ def versions() -> Mapping[str, str]:
 
 
 def only_among_equals(theirs: Mapping[str, str], work: str, *arguments: Any) -> Any:
-    """Work for somebody who has the same packages as this node.
+    """Call a function if this node has the same package versions as the caller.
 
     Args:
-        theirs: versions, of whoever asks.
-        work: what to do, a function as ``module:name``.
-        *arguments: of the work.
+        theirs: versions of the caller.
+        work: function as ``module:name``.
+        *arguments: of the function.
 
     Raises:
-        UserError: This node has others.
+        UserError: Versions differ.
     """
     ours = versions()
     for package in PACKAGES:
         if ours.get(package) != theirs.get(package):
             raise UserError(
-                f"the node {platform.node()} has {package} {ours.get(package, 'not at all')}, and whoever "
-                f"gave the command has {theirs.get(package, 'none')}: install the same on all nodes"
+                f"{package} is {ours.get(package, 'not installed')} on node {platform.node()}, but "
+                f"{theirs.get(package, 'not installed')} on the submitting machine; install the same version "
+                "on all nodes"
             )
     module, _, name = work.partition(":")
     return getattr(importlib.import_module(module), name)(*arguments)

@@ -1,4 +1,4 @@
-"""A command as a job of SLURM, through submitit."""
+"""`ducats` commands as SLURM jobs, through submitit."""
 
 import os
 import shutil
@@ -10,59 +10,59 @@ from typing import Any
 from ducats.cluster.errand import run_errand
 from ducats.errors import UserError
 
-SETTLING = 5.0  # seconds in which we hear, too, of a signal that ended the command
-REQUEUES = 50  # times that a command which SLURM's limit ends is put into the queue again, to go on
-ALONE = {"nodes", "ntasks", "ntasks_per_node"}  # settings of which there is one value: 1
-OURS = {"array", "output", "error", "wrap"}  # settings that a sweep makes itself
+SETTLING = 5.0  # seconds in which this process receives the signal that ended the command
+REQUEUES = 50  # times that a job is requeued at SLURM's time limit, to resume
+ALONE = {"nodes", "ntasks", "ntasks_per_node"}  # settings whose only valid value is 1
+OURS = {"array", "output", "error", "wrap"}  # settings controlled by the sweep
 
 
 class SlurmErrand:
-    """What a job does; at its time limit, or preempted, it goes back into the queue, to go on from there."""
+    """Function of a job; at its time limit or when preempted, the job is requeued and resumes."""
 
     def __call__(self, command: Sequence[str], log: Path, lock: Path) -> int:
-        """Run ``ducats``; return its exit code. If a signal ended it, so ends the job: SLURM knows why."""
+        """Run ``ducats``; return its exit code. If a signal ended it, exit with 128 plus the signal."""
         threads = os.environ.get("OMP_NUM_THREADS") or os.environ.get("SLURM_CPUS_PER_TASK", "1")
         code = run_errand(command, log, lock, {"OMP_NUM_THREADS": threads})
         if code < 0:
-            # SLURM signals all processes of a job at once, and what this one does then is submitit's affair.
+            # SLURM signals all processes of a job at once; in this one, submitit handles the signal.
             time.sleep(SETTLING)
             raise SystemExit(128 - code)
         return code
 
     def checkpoint(self, *arguments: Any) -> Any:
-        """What the job does when it comes back: the same."""
+        """Return the same submission for the requeued job."""
         import submitit
 
         return submitit.helpers.DelayedSubmission(self, *arguments)
 
 
 def make_executor(folder: Path, settings: Sequence[str], *, name: str, most: int | None) -> Any:
-    """Whom to hand jobs to.
+    """Build the submitit executor.
 
     Args:
-        folder: of submitit's own files; every node must see it.
-        settings: ``key=value`` as sbatch has them: partition, time, gpus_per_node, mem, account, ...
+        folder: for submitit's files, on a file system shared by all nodes.
+        settings: ``key=value`` with names of sbatch: partition, time, gpus_per_node, mem, account, ...
         name: of the jobs.
-        most: jobs at a time; None: as many as SLURM allows.
+        most: concurrent jobs; None: as many as SLURM allows.
 
     Raises:
-        UserError: There is no SLURM, or a setting cannot be.
+        UserError: SLURM is not available, or a setting is invalid.
     """
     try:
         import submitit
     except ImportError:
-        raise UserError("--engine slurm needs submitit: pip install 'ducats[slurm]'") from None
+        raise UserError("--engine slurm needs submitit; run pip install 'ducats[slurm]'") from None
     missing = [program for program in ("sbatch", "srun") if shutil.which(program) is None]
     if missing:
         raise UserError(
-            f"--engine slurm needs {' and '.join(missing)} on PATH, which this machine has not: give the "
-            "command on a login node of the cluster, or leave --engine out"
+            f"--engine slurm needs {' and '.join(missing)} on PATH; run the command on a login node of the "
+            "cluster, or omit --engine"
         )
     wanted = parsed(settings)
     if "time" not in wanted:
         raise UserError(
-            "--engine slurm needs the time that a job may take: --slurm time=4:00:00 (a longer run "
-            "comes back and goes on)"
+            "--engine slurm needs a time limit per job, such as --slurm time=4:00:00; a longer run is "
+            "requeued and resumes"
         )
     executor = submitit.AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)
     executor.update_parameters(name=name)
@@ -72,7 +72,7 @@ def make_executor(folder: Path, settings: Sequence[str], *, name: str, most: int
     for key, value in wanted.items():
         try:
             executor.update_parameters(**{f"slurm_{key}": value})
-        except NameError:  # what submitit has no name for, sbatch may know
+        except NameError:  # unknown to submitit: passed on to sbatch
             others[key.replace("_", "-")] = value
     if others:
         executor.update_parameters(slurm_additional_parameters=others)
@@ -80,7 +80,7 @@ def make_executor(folder: Path, settings: Sequence[str], *, name: str, most: int
 
 
 def parsed(settings: Sequence[str]) -> dict[str, Any]:
-    """Settings by name, as submitit has them.
+    """Parse settings into parameters of submitit.
 
     >>> parsed(["--gpus-per-node=1", "mem=32GB", "time=1:00:00"])
     {'gpus_per_node': 1, 'mem': '32GB', 'time': 60}
@@ -90,11 +90,11 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
         key, equals, value = (part.strip() for part in setting.partition("="))
         key = key.removeprefix("--").replace("-", "_")
         if not (key and equals and value):
-            raise UserError(f"--slurm {setting} is no key=value, such as partition=gpu or mem=32GB")
+            raise UserError(f"--slurm {setting} is not a key=value pair, such as partition=gpu or mem=32GB")
         if key in ALONE and value != "1":
-            raise UserError(f"--slurm {setting} cannot be: a run of a sweep is one task on one node")
+            raise UserError(f"--slurm {setting} is not supported; a run of a sweep is one task on one node")
         if key in OURS:
-            raise UserError(f"--slurm {setting} cannot be: the sweep says that itself; leave it out")
+            raise UserError(f"--slurm {setting} is not supported; the sweep sets {key} itself")
         found[key] = int(value) if value.isdecimal() else {"true": True}.get(value, value)
     if "time" in found:
         found["time"] = minutes_of(str(found["time"]))
@@ -102,7 +102,7 @@ def parsed(settings: Sequence[str]) -> dict[str, Any]:
 
 
 def minutes_of(time: str) -> int:
-    """A time as sbatch takes it, in minutes.
+    """Convert a time in the format of sbatch to minutes.
 
     >>> [minutes_of(time) for time in ("90", "90:00", "4:00:00", "1-12", "1-12:30")]
     [90, 90, 240, 2160, 2190]
@@ -121,6 +121,6 @@ def minutes_of(time: str) -> int:
             raise ValueError(time)
     except ValueError:
         raise UserError(
-            f"--slurm time={time} is no time: give minutes, or hours:minutes:seconds as 4:00:00"
+            f"--slurm time={time} is not a time; give minutes, or hours:minutes:seconds as in 4:00:00"
         ) from None
     return whole

@@ -1,1 +1,1 @@
-"""The engine: passes over data with a model. Fit, score, evaluate."""
+"""Training, scoring and evaluation of a model."""

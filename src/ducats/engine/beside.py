@@ -1,4 +1,4 @@
-"""Companions in a run: made for its model, kept with it, asked by its query."""
+"""Auxiliary modules of a run: built for its model, saved with it, read by its query."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +17,12 @@ from ducats.queries import Strategy
 from ducats.randomness import fork, global_seed
 from ducats.rows import Output
 
-OWN = "objective"  # the name of the objective's own companion; witnesses are named by what they tell
+OWN = "objective"  # key of the objective's auxiliary module; probes are keyed by the column they provide
 
 
 @dataclass(frozen=True)
 class Company:
-    """Everything that stands beside one model."""
+    """Auxiliary modules trained with the model."""
 
     model: Evidential
     classes: int
@@ -30,49 +30,49 @@ class Company:
 
     @property
     def own(self) -> Companion | None:
-        """The objective's companion."""
+        """The objective's auxiliary module."""
         found = dict(self.model.companions.items()).get(OWN)
         assert found is None or isinstance(found, Companion)
         return found
 
     @property
     def everyone(self) -> Sequence[Companion]:
-        """The objective's companion and the query's witnesses."""
+        """The objective's auxiliary module and the query's probes."""
         return [c for c in self.model.companions.values() if isinstance(c, Companion)]
 
     @property
     def witnesses(self) -> Sequence[Companion]:
-        """Those that learn by themselves."""
+        """The probes, which have losses of their own."""
         return [c for c in self.everyone if c is not self.own]
 
     def tell(self, output: Output) -> Mapping[str, Tensor]:
-        """What all of them say of a batch."""
+        """Compute the extra columns of a batch."""
         return {name: column for c in self.everyone for name, column in c.tell(output).items()}
 
     def head(self) -> Tensor | None:
-        """Weights of the model's last layer."""
+        """Return the weights of the model's last layer."""
         return head_of(self.model.network, self.classes, self.features)
 
     def due(self, moment: Moment) -> bool:
-        """Whether one of them wants to look at everything."""
+        """Return whether any auxiliary module needs a refresh."""
         return any(c.due(moment) for c in self.everyone)
 
     @torch.no_grad()
     def refresh(self, moment: Moment, look: Look) -> None:
-        """Let those look whose time has come."""
+        """Refresh the auxiliary modules that are due."""
         for companion in self.everyone:
             if companion.due(moment):
                 companion.refresh(moment, look)
 
     def own_labels(self) -> Tensor | None:
-        """Labels that the objective gave to the pool's images, on the CPU."""
+        """Return the objective's pseudo-labels of the pool images, on the CPU."""
         labels = None if self.own is None else self.own.own_labels()
         return None if labels is None else labels.cpu()
 
     def askable(self, targets: Tensor, budget: int) -> Tensor:
-        """What is known of the pool, and VOID for images that have a label of the objective's own.
+        """Set the targets of pseudo-labelled images to VOID, which excludes them from the query.
 
-        Unless too few are left: then all unlabelled ones may be asked about, and the budget is met.
+        If this leaves fewer than ``budget`` images, return ``targets`` unchanged.
         """
         own = self.own_labels()
         if own is None:
@@ -93,18 +93,16 @@ def accompany(
     seed: int,
     autocast: torch.dtype | None = None,
 ) -> Company:
-    """Make the objective's companion, and a witness for each column that only one can tell.
+    """Build the objective's auxiliary module, and a probe for each column the query needs beyond those.
 
     Args:
-        model: beside which they stand; they become part of it, but not of its network.
-        training: the objective.
-        strategy: the query.
-        classes: of the data.
-        features: width of what the last layer sees, 0 if the model does not tell.
-        pool: images in the pool.
-        pixels: whether the model speaks of pixels.
-        seed: of the run; their first weights follow from it.
-        autocast: what the run computes in, if not in its weights' own kind.
+        model: the modules are registered in it, but not in its network.
+        classes: number of classes.
+        features: width of the last layer's input; 0 if the model returns no features.
+        pool: number of images in the pool.
+        pixels: whether the model outputs per-pixel logits.
+        seed: of the run; fixes the initial weights of the modules.
+        autocast: dtype of the forward pass; None: that of the weights.
     """
     beside, made = Beside(model, classes, features, pool, pixels, autocast), dict[str, nn.Module]()
     told: tuple[str, ...] = ()
@@ -121,23 +119,18 @@ def accompany(
 
 
 def recordable(training: Training, query: object) -> bool:
-    """Whether neither the objective nor a witness draws at random in Python during a step."""
+    """Return whether neither the objective nor a probe draws random numbers in Python during a step."""
     needs = query.needs if isinstance(query, Strategy) else ()
     return training.recordable and "committee" not in needs
 
 
 class Panorama:
-    """Passes over the pool and the source, for companions; see `objectives.Look`.
+    """Passes over pool and source for auxiliary modules; implements `objectives.Look`.
 
     Args:
-        model: as Fabric set it up.
-        source: labelled images.
-        pool: target images.
-        view: how to look at each.
-        batch_size: images at once.
-        seed: for a view with luck in it.
-        fabric: device.
-        targets: what is known of the pool's images; None where pixels have labels.
+        model: as set up by Fabric.
+        seed: of the run; used if the view has random augmentation.
+        targets: labels of the pool images; None in segmentation.
     """
 
     def __init__(
@@ -157,11 +150,11 @@ class Panorama:
         self._view, self._batch_size, self._seed, self._fabric = view, batch_size, seed, fabric
 
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
-        """Indices and what the model says of the pool's images."""
+        """Yield indices and outputs of the pool images."""
         return self._pass(self._pool, "pool")
 
     def source(self) -> Iterator[tuple[Tensor, Output]]:
-        """The same for the source's images."""
+        """Yield indices and outputs of the source images."""
         return self._pass(self._source, "source")
 
     def _pass(self, images: Images, name: str) -> Iterator[tuple[Tensor, Output]]:
@@ -173,7 +166,7 @@ class Panorama:
 
 
 def view_of(images: Images, view: View) -> View:
-    """The view, as far as these images can be seen through it: their own shape may not be known."""
+    """Return the view, with `short_side` replaced by `squash` if the original shapes are unknown."""
     if images.aspect is None and view.resize == "short_side":
         return replace(view, resize="squash")
     return view

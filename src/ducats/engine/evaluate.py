@@ -1,4 +1,4 @@
-"""Measure a model on labelled images that it never trained on."""
+"""Evaluation of a model on labelled images that it was not trained on."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -19,19 +19,19 @@ from ducats.metrics import Tally, class_iou, mean_iou_without
 from ducats.randomness import fork
 from ducats.rows import Output
 
-TOGETHER = 2**24  # probabilities: more would not be quicker, and stand in memory several times
+TOGETHER = 2**24  # probabilities per group; larger groups are no faster, and several copies are in memory
 
 
 class Tempered:
-    """The same predictions at another temperature, counted in the same pass.
+    """Evaluation of the same predictions at another temperature, in the same pass.
 
     Args:
-        temperature: what log alpha is divided by.
+        temperature: divisor of log alpha.
     """
 
     def __init__(self, temperature: float) -> None:
         self.temperature = temperature
-        self.tally: Tally | None = None  # once they were counted
+        self.tally: Tally | None = None  # set by `evaluate` and `evaluate_maps`
 
 
 @torch.inference_mode()
@@ -45,16 +45,11 @@ def evaluate(
     only: Tensor | None = None,
     tempered: Tempered | None = None,
 ) -> Tally:
-    """Tally a test set, over all processes; bounded memory.
+    """Compute the tally of a test set over all processes, in bounded memory.
 
     Args:
-        model: images to ``Output``.
-        test: labelled images.
-        view: how to look at each image.
-        batch_size: images in a batch.
-        fabric: device and processes.
-        only: indices of the images that count; all by default.
-        tempered: is given a tally of its own.
+        only: indices of the images to evaluate; all by default.
+        tempered: receives the tally at its own temperature.
     """
     tally, beside = (Tally.empty(len(test.classes)) for _ in range(2))
     counted = torch.arange(len(test)) if only is None else only
@@ -89,18 +84,13 @@ def evaluate_maps(
     bought: Callable[[int], Tensor] | None = None,
     tempered: Tempered | None = None,
 ) -> Tally:
-    """Tally the pixels of a test set, over all processes; a few maps at a time.
+    """Compute the tally of a test set's pixels over all processes, a few maps at a time.
 
     Args:
-        model: images to ``Output``.
-        test: images with label maps.
-        view: how to look at each image.
-        batch_size: images in a batch.
-        fabric: device and processes.
-        resolution: whether maps are compared as the network sees the images, or in the labels' own size.
-        flip: average the probabilities with those of the mirror image.
-        bought: an image's map of what was bought, whose pixels then do not count; by default all count.
-        tempered: is given a tally of its own.
+        resolution: compare at the network's input size or at the labels' original size.
+        flip: average the probabilities with those of the mirrored image.
+        bought: known labels of an image; pixels with a known label are ignored. By default all pixels count.
+        tempered: receives the tally at its own temperature.
     """
     tally, beside = (Tally.empty(len(test.classes), _where_to_count(fabric.device)) for _ in range(2))
     luck = luck_of(test.images, view, fork(0, "test"))
@@ -120,7 +110,7 @@ def evaluate_maps(
                 labels = labels.to(log_p.device)
                 tally.update(log_p, labels)
                 if tempered is not None:
-                    del log_p  # there may be room for one such map
+                    del log_p  # there may be memory for only one such map
                     beside.update(log_probability(output, places, size, mirror, tempered.temperature), labels)
 
     together(fabric, look)
@@ -130,18 +120,18 @@ def evaluate_maps(
 
 
 def at_resolution(test: Domain, resolution: Resolution) -> str:
-    """At which resolution maps are compared, in words."""
+    """Describe the resolution at which maps are compared, for records and reports."""
     height, width = test.images.pixels.shape[-2:]
     return f"{height}x{width} (network)" if resolution == "network" else "original"
 
 
 def pixel_numbers(confusion: Tensor, classes: Sequence[str], star_without: Sequence[str]) -> dict[str, Any]:
-    """What is said of pixels beyond what is said of images: IoU of each class, and mIoU*.
+    """Compute the segmentation metrics beyond ``metrics.compute``: the IoU of each class, and mIoU*.
 
     Args:
         confusion: ``(C, C)`` counts.
-        classes: their names.
-        star_without: those left out of ``mean_iou_star``; without any, or if no other occurs, there is none.
+        star_without: names of classes excluded from ``mean_iou_star``. The key is absent if no class is
+            excluded, or if none of the others occurs.
     """
     numbers: dict[str, Any] = {"class_iou": class_iou(confusion)}
     left_out = [list(classes).index(name) for name in star_without]
@@ -154,7 +144,7 @@ def pixel_numbers(confusion: Tensor, classes: Sequence[str], star_without: Seque
 def _labels(
     test: Domain, image: int, resolution: Resolution, bought: Callable[[int], Tensor] | None
 ) -> Tensor:
-    """One image's labels that count, ``(H, W)``."""
+    """Return one image's labels ``(H, W)``, with pixels that do not count set to ``UNLABELLED``."""
     labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
     if bought is None:
         return labels
@@ -163,7 +153,7 @@ def _labels(
 
 
 def _alike(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:
-    """Places of neighbours that have one size, as many at a time as are quick together."""
+    """Group consecutive maps of equal size, up to `TOGETHER` probabilities per group."""
     places: list[int] = []
     for place, labels in enumerate(maps):
         full = len(places) >= max(1, TOGETHER // (classes * labels.numel()))
@@ -182,14 +172,13 @@ def log_probability(
     mirror: int | None = None,
     temperature: float = 1.0,
 ) -> Tensor:
-    """Log of the expected probabilities of some images' pixels, ``(N, C, H, W)``.
+    """Return the log of the expected class probabilities of some images' pixels, ``(N, C, H, W)``.
 
     Args:
-        output: what a model said.
-        places: of the images in it.
-        size: height and width.
-        mirror: so many places after an image lies its mirror image, and both are averaged; None: neither.
-        temperature: what log alpha is divided by, of each before they are averaged.
+        places: indices of the images in ``output``.
+        size: height and width of the result.
+        mirror: offset from an image to its mirrored image in ``output``; both are averaged. None: no mirror.
+        temperature: divisor of log alpha, applied before averaging.
     """
     z = dense(output._replace(z=output.z[list(places)]), size)
     log_p = (z if temperature == 1 else z / temperature).log_softmax(1)

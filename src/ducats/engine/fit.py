@@ -1,4 +1,4 @@
-"""One training loop: batches to objective to named losses to optimiser."""
+"""Optimiser and training epoch."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -17,30 +17,30 @@ from ducats.objectives import Batch
 
 @dataclass(frozen=True)
 class Optimisation:
-    """How the weights move; the defaults are the published ones for Office-Home."""
+    """Settings of SGD; the defaults are the published ones for Office-Home."""
 
     lr: float = 4e-3
     momentum: float = 0.9
     nesterov: bool = True
     weight_decay: float = 1e-3
-    clip: float | None = None  # longest gradient
+    clip: float | None = None  # largest gradient norm
     multipliers: Mapping[str, float] | None = (
-        None  # factor by prefix of a parameter's name; None: the model's
+        None  # learning-rate factor by prefix of a parameter's name; None: the model's
     )
 
 
 def make_optimiser(
     network: nn.Module, how: Optimisation, *, fused: bool = False, beside: nn.Module | None = None
 ) -> SGD:
-    """SGD with one group per learning-rate factor; the first matching prefix wins, the rest has factor 1.
+    """Build SGD with one parameter group per learning-rate factor.
 
-    Without multipliers, a network may advise its own in ``lr_multipliers``.
+    The first matching prefix wins; other parameters have factor 1. Without multipliers, those in the
+    network's ``lr_multipliers`` attribute are used, if it has one.
 
     Args:
-        network: its parameters are moved.
-        how: rates and decay.
-        fused: all of a group's update in one kernel.
-        beside: what learns beside the network, at the full rate.
+        network: its parameters are optimised.
+        fused: update each group with one kernel.
+        beside: auxiliary modules, trained at the full rate.
     """
     multipliers = how.multipliers
     if multipliers is None:
@@ -56,7 +56,7 @@ def make_optimiser(
     unused = multipliers.keys() - used
     if unused:
         tops = sorted({name.split(".")[0] for name, _ in network.named_parameters()})
-        raise UserError(f"train.multipliers names {sorted(unused)}, but the model's parts are {tops}")
+        raise UserError(f"train.multipliers has unknown prefixes {sorted(unused)}; the model has {tops}")
     return SGD(
         [{"params": parameters, "first_lr": factor * how.lr} for factor, parameters in groups.items()],
         lr=how.lr,
@@ -68,7 +68,7 @@ def make_optimiser(
 
 
 def settle_state(optimiser: SGD, *, fused: bool) -> None:
-    """Fit a state that was loaded to how this process computes: a run may go on with other speed settings."""
+    """Adapt a loaded state to this process: a run may resume with other performance settings."""
     for group in optimiser.param_groups:
         group["fused"] = fused
         for parameter in group["params"]:
@@ -87,16 +87,15 @@ def fit_epoch(
     source_weight: float = 1.0,
     on_step: Callable[[int, Callable[[], dict[str, float]]], None],
 ) -> dict[str, float]:
-    """Train on an epoch's batches; return each loss's mean.
+    """Train on an epoch's batches; return the mean of each loss.
 
     Args:
-        step: model, optimiser and objective, put together.
-        batches: this process's share.
+        batches: this rank's share.
         schedule: learning-rate factor by step.
-        first_step: steps done before this epoch.
-        fabric: device and processes.
-        source_weight: factor of the source's losses.
-        on_step: told the steps done, and how to get the mean losses (which waits for the device).
+        first_step: number of steps before this epoch.
+        source_weight: factor of the source losses.
+        on_step: called with the number of steps done and a function that returns the mean losses (which
+            synchronises with the device).
     """
     model, optimiser = step.model, step.optimiser
     model.train()
@@ -116,7 +115,7 @@ def fit_epoch(
     agree_on_buffers(model, fabric)
     sums = {name: add_up(total, fabric) / fabric.world_size for name, total in sums.items()}
     result = means()
-    # The last step may have spoilt the weights without a loss that shows it.
+    # The last step may have left non-finite weights while all losses are finite.
     sound = bool(torch.stack([parameter.isfinite().all() for parameter in model.parameters()]).all())
     _check_finite(result if sound else {"weights": float("nan")}, optimiser)
     return result
@@ -127,6 +126,6 @@ def _check_finite(losses: Mapping[str, float], optimiser: SGD) -> None:
     if broken:
         raise UserError(
             f"{broken[0]!r} became {losses[broken[0]]} at learning rate "
-            f"{optimiser.param_groups[0]['lr']:.2g}: lower train.lr (a new run, in a new folder), or "
-            "bound the evidence with model.evidence=exp_clamped; labels that were bought stay in this folder"
+            f"{optimiser.param_groups[0]['lr']:.2g}. Lower train.lr or set model.evidence=exp_clamped, and "
+            "start a new run in a new folder; the acquired labels stay in this one"
         )

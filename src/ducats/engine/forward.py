@@ -1,4 +1,4 @@
-"""What a model says about many images: views, forward passes, and the way back to the host, overlapped."""
+"""Batched inference: views, forward passes and transfers to the host, overlapped."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -15,12 +15,12 @@ from ducats.errors import UserError
 from ducats.rows import Output
 
 Said = dict[str, Tensor]
-Tell = Callable[[Output], Mapping[str, Tensor]]  # what witnesses add to what the model says
-HELD = 16  # batches whose answers wait on the device: the host asks for them together
+Tell = Callable[[Output], Mapping[str, Tensor]]  # columns that probes add to the model's output
+HELD = 16  # batches kept on the device before they are copied to the host together
 
 
 def luck_of(images: Images, view: View, generator: torch.Generator) -> Tensor:
-    """One draw per image, whatever the batches."""
+    """Sample augmentation parameters, one row per image, independent of the batching."""
     height, width = images.pixels.shape[-2:]
     return draw(view, len(images), height, width, generator, images.aspect)
 
@@ -36,17 +36,13 @@ def outputs(
     fabric: Fabric,
     tell: Tell | None = None,
 ) -> Iterator[tuple[Tensor, Said]]:
-    """Index and answers of each batch, in order, in float32 on the CPU.
+    """Yield the index and the requested columns of each batch, in order, as float32 on the CPU.
 
     Args:
-        model: images to ``Output``.
-        images: what to look at.
-        batches: indices of the images.
-        view: how to look at each image.
-        luck: one row per image, for a view with luck in it.
-        needs: ``z``, ``features``, and columns that witnesses tell.
-        fabric: device.
-        tell: the witnesses, if one is needed.
+        batches: image indices of each batch.
+        luck: one row of augmentation parameters per image.
+        needs: ``z``, ``features``, and columns of probes.
+        tell: computes the probes' columns; needed if ``needs`` names one of them.
     """
     waiting: list[tuple[Tensor, Said]] = []
     for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric, tell=tell):
@@ -68,17 +64,13 @@ def said(
     mirrored: bool = False,
     tell: Tell | None = None,
 ) -> Iterator[tuple[Tensor, Output]]:
-    """Index and output of each batch, in order, as it comes from the model and where it is.
+    """Yield the index and the model output of each batch, in order, on the model's device and in its dtype.
 
     Args:
-        model: images to ``Output``.
-        images: what to look at.
-        batches: indices of the images.
-        view: how to look at each image.
-        luck: one row per image, for a view with luck in it.
-        fabric: device.
-        mirrored: of each image, then its mirror image: twice as many rows.
-        tell: the witnesses, if one is needed.
+        batches: image indices of each batch.
+        luck: one row of augmentation parameters per image.
+        mirrored: append the mirrored images to each batch, which doubles its length.
+        tell: computes the probes' columns; None if no probe is needed.
     """
     model.eval()
     device, pixels = fabric.device, images.pixels
@@ -94,7 +86,7 @@ def said(
 
 
 def _to_host(waiting: Sequence[tuple[Tensor, Said]]) -> Iterator[tuple[Tensor, Said]]:
-    """Answers on the CPU, if they are any: a training that diverged ends here at the latest."""
+    """Copy pending batches to the CPU and raise if a value is not finite."""
     for index, columns in waiting:
         here = {name: column.cpu() for name, column in columns.items()}
         for column in here.values():
@@ -103,11 +95,11 @@ def _to_host(waiting: Sequence[tuple[Tensor, Said]]) -> Iterator[tuple[Tensor, S
 
 
 def check_finite(column: Tensor) -> None:
-    """Refuse to go on with a training that diverged."""
+    """Raise if training diverged."""
     if not bool(column.isfinite().all()):
         raise UserError(
-            "the model's logits are no longer finite: the training diverged; lower train.lr (a new run, "
-            "in a new folder), or bound the evidence with model.evidence=exp_clamped"
+            "training diverged: the model's logits are no longer finite. Start a new run in a new folder "
+            "with a lower train.lr, or bound the evidence with model.evidence=exp_clamped"
         )
 
 
@@ -115,7 +107,8 @@ def _column(output: Output, name: str) -> Tensor:
     column = heard(name, output.told) if name in TOLD else getattr(output, name, None)
     if column is None:
         raise UserError(
-            f"the query needs {name!r}, but the model gives none: let its forward return (logits, features)"
+            f"the query needs {name!r}, but the model does not return it; "
+            "make its forward return (logits, features)"
         )
     assert isinstance(column, Tensor)
     return column

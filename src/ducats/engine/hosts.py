@@ -1,4 +1,4 @@
-"""Who starts the processes of a run, and how many: this command, torchrun, or SLURM. Needs no torch."""
+"""Launcher and size of a distributed run, from the environment: own, torchrun or SLURM. Needs no torch."""
 
 import os
 from collections.abc import Mapping
@@ -7,28 +7,28 @@ from typing import Literal, NamedTuple
 from ducats.errors import UserError
 
 Launcher = Literal["own", "torchrun", "slurm"]
-FIRST = "DUCATS_FIRST_PROCESS"  # what a command tells the processes that it starts: its own number
-NEEDED = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # of each host, where nobody else starts the processes
+FIRST = "DUCATS_FIRST_PROCESS"  # PID of the command, passed to the processes it starts
+NEEDED = ("NODE_RANK", "MASTER_ADDR", "MASTER_PORT")  # to be set on each host without a launcher
 
 
 class Group(NamedTuple):
-    """How many processes compute a run, and who starts them."""
+    """Number of processes of a run, and their launcher."""
 
-    processes: int  # on each host
+    processes: int  # per host
     nodes: int
     launcher: Launcher
 
     @property
     def world(self) -> int:
-        """Processes in all."""
+        """Total number of processes."""
         return self.processes * self.nodes
 
 
 def launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
-    """Who starts the processes of a run.
+    """Detect the launcher of this process.
 
-    SLURM does so only through srun: a batch script by itself is one process, however many tasks its job has.
-    A shell inside a job, which SLURM knows as bash or interactive, is no task either.
+    SLURM launches processes only through srun: a batch script is one process, even if its job has many tasks.
+    A shell inside a job, named bash or interactive by SLURM, is not a task either.
 
     >>> launcher({"SLURM_NTASKS": "2"}), launcher({"SLURM_NTASKS": "2", "SLURM_STEP_ID": "0"})
     ('own', 'slurm')
@@ -40,7 +40,7 @@ def launcher(environment: Mapping[str, str] = os.environ) -> Launcher:
 
 
 def place(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
-    """This host's number, and this process's number on it."""
+    """Return the node rank and the local rank of this process."""
     names = {
         "own": ("NODE_RANK", "LOCAL_RANK"),
         "torchrun": ("GROUP_RANK", "LOCAL_RANK"),
@@ -51,26 +51,25 @@ def place(environment: Mapping[str, str] = os.environ) -> tuple[int, int]:
 
 
 def is_first(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether this is the first process of all, which speaks for the others."""
+    """Return whether this is rank 0, which reports for all ranks."""
     return place(environment) == (0, 0)
 
 
 def parent(environment: Mapping[str, str] = os.environ) -> int | None:
-    """The number of the process that started this one as another of its own; None if none did."""
+    """Return the PID of the command that started this process as one of its ranks; None if none did."""
     mine = launcher(environment) == "own" and place(environment)[1] > 0
     return int(environment[FIRST]) if mine and FIRST in environment else None
 
 
 def settle(processes: int | None, nodes: int | None, environment: Mapping[str, str] = os.environ) -> Group:
-    """How many processes there are; a launcher knows it, and what a user says besides must agree.
+    """Return the number of processes, and check that launcher and options agree.
 
     Args:
-        processes: on each host, as asked for; None: what the launcher started, or one.
-        nodes: hosts, likewise.
-        environment: ours.
+        processes: requested per host; None: as many as the launcher started, or one.
+        nodes: requested hosts; None: likewise.
 
     Raises:
-        UserError: the launcher started others than were asked for, or hosts cannot find each other.
+        UserError: The launcher started other numbers than requested, or hosts cannot find each other.
     """
     who = launcher(environment)
     if who == "own":
@@ -81,8 +80,8 @@ def settle(processes: int | None, nodes: int | None, environment: Mapping[str, s
     for option, asked, found in (("--devices", processes, group.processes), ("--nodes", nodes, group.nodes)):
         if asked is not None and asked != found:
             raise UserError(
-                f"{option} {asked} was asked for, but {COMMAND[who]} started {group.processes} process(es) "
-                f"on each of {group.nodes} host(s): leave {option} out, or start it with "
+                f"{option} is {asked}, but {COMMAND[who]} started {group.processes} process(es) on each of "
+                f"{group.nodes} host(s); omit {option}, or launch with "
                 f"{COMMAND[who]} {OPTION[who, option]}={asked}"
             )
     return group
@@ -102,8 +101,8 @@ def _torchrun(environment: Mapping[str, str]) -> Group:
     group = Group(local, int(environment.get("GROUP_WORLD_SIZE", "1")), "torchrun")
     if group.world != world:
         raise UserError(
-            f"torchrun started {world} processes on {group.nodes} hosts, {local} of them here: give each "
-            "the same --nproc-per-node"
+            f"torchrun started {world} processes on {group.nodes} hosts, {local} of them on this one; use "
+            "the same --nproc-per-node on every host"
         )
     return group
 
@@ -113,33 +112,33 @@ def _slurm(environment: Mapping[str, str]) -> Group:
     each = environment.get("SLURM_NTASKS_PER_NODE")
     if each is None or not each.isdigit() or tasks % int(each):
         raise UserError(
-            f"srun started {tasks} tasks without saying that each host has as many: ask SLURM for --nodes "
-            "and --ntasks-per-node instead of --ntasks"
+            f"srun started {tasks} tasks without a fixed number per host; use --nodes and --ntasks-per-node "
+            "instead of --ntasks"
         )
     group = Group(int(each), int(environment.get("SLURM_NNODES", tasks // int(each))), "slurm")
     if group.world != tasks:
         raise UserError(
-            f"srun started {tasks} tasks, but SLURM speaks of {group.nodes} host(s) with {group.processes} "
-            "task(s) each: let --nodes and --ntasks-per-node of job and srun agree"
+            f"srun started {tasks} tasks, but the SLURM job has {group.nodes} host(s) with {group.processes} "
+            "task(s) each; use the same --nodes and --ntasks-per-node for job and srun"
         )
     return group
 
 
 def _check_meeting(group: Group, environment: Mapping[str, str]) -> None:
-    """Refuse several hosts that could not find each other."""
+    """Raise if several hosts could not find each other."""
     missing = [name for name in NEEDED if name not in environment]
     if group.nodes > 1 and missing:
         raise UserError(
             f"--nodes {group.nodes} needs a launcher on each host, torchrun or srun; without one, set "
-            f"{' and '.join(missing)} there (NODE_RANK counts the hosts from 0, MASTER_ADDR and MASTER_PORT "
-            "are of the first)"
+            f"{' and '.join(missing)} on each host (NODE_RANK is its number, from 0; MASTER_ADDR and "
+            "MASTER_PORT are those of host 0)"
         )
     port = environment.get("MASTER_PORT", "0")
     if not port.isdigit() or int(port) > 65535:
-        raise UserError(f"MASTER_PORT is {port!r}: set it to a free port of the first host, as 29500")
+        raise UserError(f"MASTER_PORT is {port!r}; set it to a free port of host 0, e.g. 29500")
     node = environment.get("NODE_RANK", "0")
     if not node.isdigit() or int(node) >= group.nodes:
         raise UserError(
-            f"NODE_RANK is {node!r}, but there are {group.nodes} host(s), counted from 0: set --nodes to how "
-            "many there are, or NODE_RANK to this host's number"
+            f"NODE_RANK is {node!r}, but there are {group.nodes} host(s), counted from 0; set --nodes to the "
+            "number of hosts, or NODE_RANK to the number of this one"
         )

@@ -1,4 +1,4 @@
-"""How several processes are started and meet, and how each hears that another one is gone."""
+"""Launch of several processes, with detection of processes that die."""
 
 import os
 import secrets
@@ -17,21 +17,21 @@ from ducats.engine.lifeline import Ended, Lifeline, Peers, knock, let_in, open_d
 from ducats.engine.processes import on_chief, together
 from ducats.errors import UserError
 
-BETWEEN = 0.2  # seconds between two looks at who is there
-LONG = 30.0  # seconds to meet, after which a word is due
-OBSERVER = "child-process-observer"  # Fabric's thread, by its name
+BETWEEN = 0.2  # seconds between two checks of the processes
+LONG = 30.0  # seconds of waiting before a notice is printed
+OBSERVER = "child-process-observer"  # name of Fabric's thread
 
 
 def launch(fabric: Fabric, lost: Callable[[Ended], object], tell: Callable[[str], object]) -> Lifeline | None:
-    """Start the processes, or join those that were started; return when all are there.
+    """Start the processes, or join those already started; return when all are connected.
 
     Args:
-        fabric: what to launch.
-        lost: called, in a thread of its own, when another process is gone; it should end this one.
-        tell: given a sentence, in a thread of its own, if the others take long to come.
+        fabric: launched here.
+        lost: called from another thread when another process dies; it should end this process.
+        tell: called from another thread with a notice if the other processes take long to start.
 
     Returns:
-        What holds the processes together, if there are several.
+        The monitor of the other processes; None if there are none.
     """
     if fabric.world_size == 1:
         fabric.launch()
@@ -43,10 +43,10 @@ def launch(fabric: Fabric, lost: Callable[[Ended], object], tell: Callable[[str]
         except (RuntimeError, ValueError) as error:
             why = " ".join(str(error).split())[:200]
             raise UserError(
-                f"{fabric.world_size} processes did not meet at {_where()} ({why}): start the same command "
-                "on every host, with an address that all can reach and a MASTER_PORT that is free there"
+                f"{fabric.world_size} processes could not connect at {_where()} ({why}); start the same "
+                "command on every host, with a MASTER_ADDR that all can reach and a free MASTER_PORT"
             ) from error
-        address = os.environ["MASTER_ADDR"]  # which Fabric has set
+        address = os.environ["MASTER_ADDR"]  # set by Fabric
         doors: list[socket.socket] = []
 
         def open_mine() -> tuple[int, str]:
@@ -62,8 +62,8 @@ def launch(fabric: Fabric, lost: Callable[[Ended], object], tell: Callable[[str]
                 return knock(address, port, token, fabric.global_rank)
             except OSError as error:
                 raise UserError(
-                    f"process {fabric.global_rank + 1} of {fabric.world_size} has no connection through "
-                    f"{address}, port {port} ({error}): let hosts reach each other on all ports"
+                    f"process {fabric.global_rank + 1} of {fabric.world_size} cannot connect to {address}, "
+                    f"port {port} ({error}); allow connections between the hosts on all ports"
                 ) from error
 
         return Lifeline(fabric.global_rank, fabric.world_size, together(fabric, meet), lost)
@@ -74,21 +74,21 @@ def _where() -> str:
 
 
 def _check_address() -> None:
-    """Refuse an address that says nothing here: torch would try it for half an hour."""
-    if (address := os.environ.get("MASTER_ADDR")) is None:  # Fabric will set it
+    """Raise if MASTER_ADDR cannot be resolved: torch would retry for half an hour."""
+    if (address := os.environ.get("MASTER_ADDR")) is None:  # Fabric sets it
         return
     try:
         socket.getaddrinfo(address, None)
     except OSError as error:
         raise UserError(
-            f"MASTER_ADDR is {address!r}, which this host cannot find ({error.strerror}): set it to the "
-            "first host's name or address"
+            f"MASTER_ADDR is {address!r}, which this host cannot resolve ({error.strerror}); set it to the "
+            "name or address of host 0"
         ) from error
 
 
 @contextmanager
 def _interruptible() -> Iterator[None]:
-    """Let Ctrl-C end this process at once while it waits for others: Python would not hear it before."""
+    """Let Ctrl-C end this process while it waits for others: Python's handler would run only afterwards."""
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
         yield
@@ -104,17 +104,17 @@ def _interruptible() -> Iterator[None]:
 def _watched(
     fabric: Fabric, lost: Callable[[Ended], object], tell: Callable[[str], object]
 ) -> Iterator[None]:
-    """Hear of the death of a process that this one started, or that started it, until all have met."""
+    """Until all processes are connected, detect the death of a child or of the parent."""
     met, parent = threading.Event(), hosts.parent()
     speaks, due = hosts.place()[1] == 0, time.monotonic() + LONG
-    if "LOCAL_RANK" not in os.environ:  # nobody started this one as one of several: it starts the others
+    if "LOCAL_RANK" not in os.environ:  # not started as one of several: this process starts the others
         os.environ[hosts.FIRST] = str(os.getpid())
 
     def watch() -> None:
         nonlocal speaks
         while not met.wait(BETWEEN):
             if speaks and time.monotonic() > due:
-                tell(f"waiting at {_where()} for all {fabric.world_size} processes; Ctrl-C ends it")
+                tell(f"waiting at {_where()} for all {fabric.world_size} processes; press Ctrl-C to stop")
                 speaks = False
             if parent is not None and os.getppid() != parent:
                 lost(Ended(0, None, ""))
@@ -130,9 +130,9 @@ def _watched(
 
 
 def _children(fabric: Fabric) -> list[Any]:
-    """The processes that this one started, if Fabric tells; from now on they are watched by us alone.
+    """Return the processes that Fabric started, and disable Fabric's own observer.
 
-    Fabric's own observer looks every five seconds, and kills all processes, this one too, without a word.
+    The observer checks every five seconds and kills all processes, including this one, without a message.
     """
     for thread in threading.enumerate():
         if thread.name == OBSERVER:

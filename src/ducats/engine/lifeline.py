@@ -1,8 +1,8 @@
-"""Whether all processes of a run are alive. Each holds a connection to the first one, and hears it break.
+"""Detection of dead ranks. Each rank holds a connection to rank 0, which breaks when either end dies.
 
-A process that waits for a dead one in an exchange may wait for half an hour, and one that scores its share of
-a pool would not hear of it for longer. But the system closes the connections of whoever dies, at once. Needs
-no torch, and works alike for any launcher and any backend.
+A rank that waits for a dead one in a collective may wait for half an hour, and a rank that scores its share
+of the pool would notice even later. The operating system, however, closes the connections of a dead process
+at once. Needs no torch, and works with any launcher and backend.
 """
 
 import json
@@ -15,30 +15,29 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import NamedTuple
 
-LOST = 75  # the exit code of a run that another process's death ended: EX_TEMPFAIL, try again
-PATIENCE = 20.0  # seconds to meet; and to come to an end by oneself after another process has said its own
-KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # a host without power says nothing
+LOST = 75  # exit code after the death of another rank: EX_TEMPFAIL, try again
+PATIENCE = 20.0  # seconds to connect, and for the main thread to end after another rank announced its exit
+KEEP_ALIVE = {"TCP_KEEPIDLE": 10, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3}  # detects hosts that lose power
 Peers = Mapping[int, socket.socket]
 
 
 class Ended(NamedTuple):
-    """Why a run cannot go on: another process is not there any more."""
+    """Exit of another rank, which ends the run."""
 
     rank: int
-    code: int | None  # that it ended with; None: it was killed, or its host is gone
-    said: str  # its last sentence, if it had one
+    code: int | None  # exit code; None: it was killed, or its host is down
+    said: str  # its final message, or empty
 
 
 class Lifeline:
-    """This process's connections: of the first process to all others, of the others to the first.
+    """Connections of this rank: from rank 0 to all others, from the others to rank 0.
 
     Args:
-        rank: of this process.
-        world: how many there are.
+        world: number of ranks.
         peers: connections by rank.
-        lost: called, in a thread of its own, when the run cannot go on and the main thread has not found out
-            by itself. It should end the process.
-        patience: how many seconds the main thread has, once another process has said why it ends.
+        lost: called from another thread when the run cannot continue and the main thread has not ended. It
+            should end the process.
+        patience: seconds left to the main thread after another rank announced its exit.
     """
 
     def __init__(
@@ -56,19 +55,19 @@ class Lifeline:
         threading.Thread(target=self._watch, daemon=True, name="lifeline").start()
 
     def missing(self, seconds: float = 0.0) -> Ended | None:
-        """Who is not there any more; None if nobody is known to be missing after some seconds."""
+        """Return the exit that ends the run; None if none is known after ``seconds``."""
         self._known.wait(seconds)
         return self._found
 
     def leave(self, code: int, said: str = "") -> None:
-        """Tell the others, once, that this process ends, and why; from now on `lost` is not called."""
+        """Announce the exit of this rank to the others, once. From then on, `lost` is not called."""
         with self._lock:
             if self._leaving:
                 return
             self._leaving = True
         word = json.dumps({"code": code, "said": said}).encode() + b"\n"
         for peer in self._peers.values():
-            with suppress(OSError):  # it may be gone
+            with suppress(OSError):  # it may be dead
                 peer.sendall(word)
 
     def _watch(self) -> None:
@@ -89,13 +88,13 @@ class Lifeline:
                         self._find(ended)
                         patience = 0.0 if ended.code in (None, LOST) else self._patience
                         until = min(until, time.monotonic() + patience)
-            # Once nobody is left to listen to, there is still the time that the main thread was given.
+            # Without connections left, the main thread still has its remaining time.
             if until < float("inf"):
                 time.sleep(max(0.0, until - time.monotonic()))
                 self._give_up()
 
     def _find(self, ended: Ended) -> None:
-        # A death explains the errors that it caused elsewhere.
+        # A death is the cause of errors on other ranks, so it takes precedence.
         if self._found is None or (self._found.code is not None and ended.code is None):
             self._found = ended
         self._known.set()
@@ -108,23 +107,23 @@ class Lifeline:
 
 
 def open_door(address: str) -> socket.socket:
-    """Where the other processes may knock, on any port that is free.
+    """Open a listening socket for the other ranks on a free port.
 
     Args:
-        address: of this host, as the others know it.
+        address: of this host, as seen by the others.
     """
     family = socket.getaddrinfo(address, None, type=socket.SOCK_STREAM)[0][0]
     return socket.create_server(("", 0), family=family, backlog=128)
 
 
 def let_in(door: socket.socket, world: int, token: str, patience: float = PATIENCE) -> Peers:
-    """Everyone's connection, by rank; whoever does not know the token is turned away.
+    """Accept the connections of all other ranks; connections without the token are closed.
 
     Args:
-        door: see `open_door`; it is closed.
-        world: how many processes there are.
-        token: what they know each other by.
-        patience: seconds for all of them.
+        door: see `open_door`; closed at the end.
+        world: number of ranks.
+        token: shared secret of the ranks.
+        patience: seconds until all must be connected.
     """
     peers, until = dict[int, socket.socket](), time.monotonic() + patience
     with door:
@@ -145,14 +144,14 @@ def let_in(door: socket.socket, world: int, token: str, patience: float = PATIEN
 
 
 def knock(address: str, port: int, token: str, rank: int, patience: float = PATIENCE) -> Peers:
-    """The connection to the first process.
+    """Connect to rank 0.
 
     Args:
-        address: of its host.
-        port: where its door is.
-        token: what the processes know each other by.
+        address: of the host of rank 0.
+        port: of its listening socket.
+        token: shared secret of the ranks.
         rank: of this process.
-        patience: seconds to be let in.
+        patience: seconds until the connection must be open.
     """
     first = socket.create_connection((address, port), timeout=patience)
     first.sendall(f"{token} {rank}\n".encode())
@@ -160,7 +159,7 @@ def knock(address: str, port: int, token: str, rank: int, patience: float = PATI
 
 
 def _kept_alive(peer: socket.socket) -> socket.socket:
-    """A connection that may be silent for ever, as long as its other end is there."""
+    """Remove the timeout of a connection and enable keep-alive probes."""
     peer.settimeout(None)
     peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in KEEP_ALIVE.items():
@@ -177,7 +176,7 @@ def _receive(peer: socket.socket) -> bytes:
 
 
 def _understood(rank: int, words: bytes) -> Ended:
-    """A process's last words; it was killed if it had none."""
+    """Parse a rank's exit message; without one, the rank was killed."""
     said, whole, _ = words.partition(b"\n")
     if not whole:
         return Ended(rank, None, "")

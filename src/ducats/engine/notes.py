@@ -1,4 +1,4 @@
-"""What the model thinks of what it asks: for the people who answer, to see beside the question."""
+"""Model hints for annotators: predicted class, probability and uncertainties of each question."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
@@ -21,7 +21,7 @@ from ducats.ledger import Notes, Request, middles
 from ducats.ledger.notes import TYPES
 from ducats.randomness import fork
 
-COLUMNS = tuple(column.name for column in fields(Notes))  # rows below are in this order
+COLUMNS = tuple(column.name for column in fields(Notes))  # column order of the rows below
 
 
 @torch.inference_mode()
@@ -35,16 +35,11 @@ def image_notes(
     seed: int,
     fabric: Fabric,
 ) -> Notes:
-    """Of each image that is asked for, in order; how uncertain it is among all of the pool.
+    """Compute the hints of each requested image, in order; uncertainties are ranked within the pool.
 
     Args:
-        model: images to ``Output``.
-        pool: the images.
-        request: which of them are asked for.
-        view: how to look at each image.
-        batch_size: images in a batch.
-        seed: as the query had it, for a view with luck in it.
-        fabric: device and processes; all take part, and all are given the notes.
+        seed: the seed that the query used, for views with random augmentation.
+        fabric: all processes take part, and all get the hints.
     """
     z = table(model, pool, ("z",), view=view, batch_size=batch_size, seed=seed, fabric=fabric).z
     probability, guess = expected_probability(z).max(1)
@@ -75,21 +70,15 @@ def pixel_notes(
     seed: int,
     fabric: Fabric,
 ) -> Notes:
-    """Of each unit of pixels, in order; how uncertain it is among the pixels of its image.
+    """Compute the hints of each requested pixel unit, in order; uncertainties are ranked within the image.
 
     Args:
-        model: images to ``Output``.
-        pool: the images.
-        request: which of their pixels are asked for.
-        task: the grid in which pixels are bought.
-        sizes: ``(N, 2)``, height and width of that grid.
-        view: how to look at each image.
-        batch_size: images in a batch.
-        seed: as the query had it, for a view with luck in it.
-        fabric: device and processes; all take part, and all are given the notes.
+        sizes: ``(N, 2)``, height and width of the labelling grid.
+        seed: the seed that the query used, for views with random augmentation.
+        fabric: all processes take part, and all get the hints.
     """
     blocks = _by_image(request)
-    # Cut as for the query, so that each image is computed in the same company; only then some are left out.
+    # Split into the query's batches first, then drop some: each image's batch is the same as in the query.
     batches = [
         b for b in torch.arange(len(pool)).split(batch_size) if not blocks.keys().isdisjoint(b.tolist())
     ]
@@ -110,11 +99,11 @@ def pixel_notes(
     return _notes(rows[rows[:, 0].argsort(), 1:])
 
 
-Blocks = Sequence[tuple[int, Array, Array]]  # number of the first unit, positions, addresses of each unit
+Blocks = Sequence[tuple[int, Array, Array]]  # index of the first unit, positions, unit sizes
 
 
 def _by_image(request: Request) -> Mapping[int, Blocks]:
-    """What is asked of each image."""
+    """Group the requested blocks by image."""
     found: dict[int, list[tuple[int, Array, Array]]] = {}
     first = 0
     for block in request.blocks():
@@ -124,11 +113,10 @@ def _by_image(request: Request) -> Mapping[int, Blocks]:
 
 
 def _units(z: Tensor, blocks: Blocks) -> Iterator[Tensor]:
-    """A row per unit of one image: its number in the request, and all ``COLUMNS``.
+    """Yield one block of rows per request block: each unit's index in the request, then all ``COLUMNS``.
 
     Args:
-        z: log alpha, ``(1, C, H, W)``.
-        blocks: what is asked of it.
+        z: log alpha of one image, ``(1, C, H, W)``.
     """
     width = int(z.shape[-1])
     probability, found = expected_probability(z)[0].flatten(1), uncertainties(z)
@@ -147,27 +135,27 @@ def _units(z: Tensor, blocks: Blocks) -> Iterator[Tensor]:
 
 
 def _mean(values: Tensor, unit: Array) -> Tensor:
-    """Over the addresses of each unit: ``(K, A) -> (K, U)``, float64 on the CPU."""
+    """Average over the pixels of each unit: ``(K, A) -> (K, U)``, float64 on the CPU."""
     every: Array = values.cpu().numpy().astype(np.float64)
     return torch.from_numpy(np.add.reduceat(every, np.cumsum(unit) - unit, axis=1) / unit)
 
 
 def _above(values: Tensor, among: Tensor) -> Tensor:
-    """The share of some numbers that is lower than each value, on the CPU."""
+    """Return, for each value, the fraction of ``among`` that is lower, on the CPU."""
     return torch.searchsorted(among.sort().values, values.to(among)).cpu() / len(among)
 
 
 def segments(guessed: Array, middle: Array) -> Array:
-    """For each pixel the number of the connected piece (4 neighbours) of one class in which it lies.
+    """Return, for each position, the id of its segment: a 4-connected component of one class.
 
     Args:
-        guessed: ``(H, W)``, a class for each pixel.
+        guessed: ``(H, W)``, predicted class of each pixel.
         middle: ``(U,)``, positions.
 
     >>> segments(np.array([[1, 1, 0], [0, 0, 1]]), np.array([0, 1, 5, 3, 2])).tolist()
     [3, 3, 4, 2, 1]
     """
-    # Imported here, for only pixels need it.
+    # Imported here because only segmentation needs it.
     from scipy.ndimage import label
 
     flat = guessed.reshape(-1)
@@ -181,6 +169,6 @@ def segments(guessed: Array, middle: Array) -> Array:
 
 
 def _notes(rows: Tensor) -> Notes:
-    """Columns in the types in which they are stored."""
+    """Convert the columns to the dtypes in which they are stored."""
     columns = zip(COLUMNS, rows.T, strict=True)
     return Notes(**{name: column.numpy().astype(TYPES.get(name, np.float32)) for name, column in columns})

@@ -1,4 +1,4 @@
-"""Passes over a pool whose pixels are bought: image by image, so that only a few maps stand in memory."""
+"""Scoring and selection of pixels, batch by batch: only a few maps are in memory at a time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ from ducats.randomness import fork
 from ducats.rows import Output, Rows
 from ducats.units import Picked, spend, summary
 
-Asked = Callable[[int], Tensor]  # what is known of an image, in the grid that is bought: int8 (H, W)
+Asked = Callable[[int], Tensor]  # known labels of an image in the labelling grid: int8 (H, W)
 
 
 @torch.inference_mode()
@@ -38,28 +38,22 @@ def pick(
     tell: Tell | None = None,
     head: Tensor | None = None,
 ) -> Iterator[tuple[int, Picked]]:
-    """Image by image, in order, the pixels that are worth a label; each process is given those of all.
+    """Yield the pixels to label in each image, in image order; every process gets all of them.
 
-    Pixels compete inside their image. Nothing needed means no forward pass; batches without any budget are
-    left out.
+    Pixels compete within their image. If the query needs no columns, there is no forward pass. Batches
+    without any budget are skipped.
 
     Args:
-        model: images to ``Output``.
-        pool: the images.
-        strategy: who chooses.
-        task: the unit that is bought, and in which grid.
-        sizes: ``(N, 2)``, height and width of that grid.
-        asked: what is known of an image there.
-        budget: pixels to buy of each image.
-        view: how to look at each image.
-        batch_size: images in a batch.
-        seed: of this question; each image has its own generator.
-        fabric: device and processes.
-        tell: the witnesses, if one is needed.
-        head: the last layer's weights, if the strategy reads them.
+        task: defines the unit that is labelled and the labelling grid.
+        sizes: ``(N, 2)``, height and width of the labelling grid.
+        asked: known labels of an image in that grid.
+        budget: pixels to label in each image.
+        seed: of this round; each image has its own generator.
+        tell: computes the probes' columns; None if no probe is needed.
+        head: the last layer's weights, if the query reads them.
     """
     batches = torch.arange(len(pool)).split(batch_size)
-    # People's time may reach for a few images only; the others need no pass.
+    # A budget in annotation time may cover only a few images; the others need no forward pass.
     batches = tuple(batch for batch in batches if any(budget[image] for image in batch.tolist()))
 
     def spent(index: Tensor, output: Output | None) -> list[tuple[int, Picked]]:
@@ -117,9 +111,10 @@ def image_table(
     tell: Tell | None = None,
     labels: Labels | None = None,
 ) -> Rows:
-    """One row per image, what its pixels say put together, for images that are bought whole; see ``pick``.
+    """Return one row per image with its pixels' values aggregated, for images that are labelled whole.
 
-    The same of the source, whose labels are known: its descriptors are of pixels that are predicted rightly.
+    Arguments are those of ``select_pixels``. ``labels`` are the label maps of the source images: their
+    descriptors cover correctly predicted pixels only.
     """
     everyone = torch.arange(len(pool))
     rows = Rows(everyone, torch.zeros_like(everyone), {})
@@ -129,7 +124,7 @@ def image_table(
     seen: list[Tensor] = []
     found: dict[str, list[Tensor]] = {name: [] for name in strategy.needs}
     mine = share_of(everyone.split(batch_size), fabric)
-    # A process that got no batch looks at an image all the same, to know what a row is like, and keeps none.
+    # A process without a batch still scores one image to learn the shape of a row, then discards it.
     batches = mine or (everyone[:1],)
 
     def look() -> None:
@@ -151,7 +146,7 @@ def image_table(
 
 
 def whole(asked: Asked, image: int) -> Picked:
-    """All pixels of an image that can be asked, as one unit."""
+    """Select all unlabelled pixels of an image as one unit."""
     position = (asked(image).flatten() == UNLABELLED).nonzero().squeeze(1)
     return Picked(position, torch.tensor([len(position)]))
 
@@ -159,7 +154,7 @@ def whole(asked: Asked, image: int) -> Picked:
 def _maps(
     output: Output, place: int, size: Tensor, strategy: Strategy, task: Task
 ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
-    """Log alpha of each pixel of one image, ``(C, H, W)``; if needed, what last layer and witnesses see."""
+    """Return one image's log alpha ``(C, H, W)``, its features if needed, and its probe columns."""
     tall, wide = (int(side) for side in size)
     z = dense(output._replace(z=output.z[place : place + 1]), (tall, wide), twice=task.twice)
     told = {name: column[place] for name, column in (output.told or {}).items()}
@@ -169,7 +164,7 @@ def _maps(
 
 
 def _everyones(found: Sequence[tuple[int, Picked]], fabric: Fabric) -> Iterator[tuple[int, Picked]]:
-    """The picks of all processes' batches, in the order of the images."""
+    """Gather the selections of all processes, in image order."""
     empty = torch.zeros(0, dtype=torch.long)
     ones = [p.unit if p.unit is not None else torch.ones_like(p.position) for _, p in found]
     counts = torch.tensor(

@@ -1,4 +1,4 @@
-"""Principal components of features: what is left of them where only their lie is looked at."""
+"""Principal component analysis, exact and deterministic."""
 
 from typing import NamedTuple
 
@@ -7,26 +7,26 @@ import torch
 from torch import Tensor
 
 COMPONENTS = 50
-NOTHING = 1e-12  # share of the variance below which a component is rounding
+NOTHING = 1e-12  # fraction of the variance below which a component is rounding error
 
 
 class Principal(NamedTuple):
-    """Rows in the coordinates of their principal components, the strongest first."""
+    """Coordinates along the principal components, strongest first."""
 
     scores: Tensor  # (F, D) float64, centred
-    explained: Tensor  # (D,) float64, share of the variance
+    explained: Tensor  # (D,) float64, fraction of the variance
 
 
 def principal(features: Tensor, most: int = COMPONENTS) -> Principal:
-    """The strongest components of some rows, exact; the same each time, signs included.
+    """Compute the strongest principal components, exactly and deterministically, including signs.
 
-    In each component the row that is farthest out is on the positive side.
+    Each component is oriented such that its largest absolute score is positive.
 
     Args:
         features: ``(F, D)``.
-        most: components to keep; fewer where the rest would be rounding.
+        most: maximum number of components; fewer if the others are rounding error.
     """
-    # Imported here: it takes a while, and `ducats --help` has no use for it.
+    # Imported here because it is slow, and `ducats --help` does not need it.
     from scipy.linalg import eigh
 
     x = features.double()
@@ -34,7 +34,7 @@ def principal(features: Tensor, most: int = COMPONENTS) -> Principal:
     total = float(x.square().sum())
     if not 0 < total < float("inf"):
         return Principal(x.new_zeros(len(x), 0), x.new_zeros(0))
-    # Of products over rows or over columns, the smaller matrix: both have the same eigenvalues.
+    # Use the smaller of the two Gram matrices: both have the same non-zero eigenvalues.
     tall = x.shape[0] >= x.shape[1]
     products = (x.T @ x if tall else x @ x.T).numpy()
     last = len(products)

@@ -1,4 +1,4 @@
-"""Several processes, one answer: who does what, and how the shares are put together."""
+"""Distributed training: Fabric setup, collectives, error propagation between ranks."""
 
 import inspect
 import logging
@@ -39,28 +39,27 @@ def make_fabric(
 
     Args:
         device: auto, cpu, cuda or mps.
-        processes: on each machine; on a GPU machine, one per device.
-        precision: as Fabric names it, e.g. ``32-true`` or ``bf16-mixed``; ``auto`` as ``settle_precision``.
-        nodes: machines.
-        strategy: ddp, where each process has all weights; fsdp, where they are spread; auto: ddp if there are
-            several.
-        deterministic: only algorithms that give the same bits each time, also on a GPU; slower there.
+        processes: per machine; on a GPU machine, one per device.
+        precision: Fabric's name, e.g. ``32-true`` or ``bf16-mixed``; ``auto``: see ``settle_precision``.
+        nodes: number of machines.
+        strategy: ddp replicates the weights, fsdp shards them; auto: ddp if there are several processes.
+        deterministic: use deterministic algorithms only, also on a GPU, where they are slower.
     """
-    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # advice on matrix precision is not ours
+    logging.getLogger("lightning_fabric").setLevel(logging.WARNING)  # hides its advice on matrix precision
     if deterministic:
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
         torch.use_deterministic_algorithms(True)
-    # Trying all kernels for each new shape takes seconds, and each question brings new shapes.
+    # Benchmarking kernels takes seconds for each new shape, and each round brings new shapes.
     torch.backends.cudnn.benchmark = False
     precision = settle_precision(precision, device)
     if device not in ("auto", "cpu", "cuda", "mps"):
-        raise UserError(f"no device {device!r}; there are: auto, cpu, cuda, mps")
+        raise UserError(f"unknown device {device!r}; use auto, cpu, cuda or mps")
     if device == "cuda" and torch.cuda.device_count() < processes:
         raise UserError(
-            f"{processes} CUDA device(s) asked for, {torch.cuda.device_count()} found: use --device cpu"
+            f"{processes} CUDA device(s) requested, {torch.cuda.device_count()} found; use --device cpu"
         )
     if precision == "16-mixed" and (device == "cpu" or not torch.cuda.is_available()):
-        raise UserError("engine.precision=16-mixed needs a GPU: use bf16-mixed or 32-true")
+        raise UserError("engine.precision=16-mixed needs a GPU; use bf16-mixed or 32-true")
     try:
         return Fabric(
             accelerator=device,
@@ -80,27 +79,27 @@ def make_fabric(
 
 def _strategy(name: str, world: int, precision: str) -> str | Strategy:
     if name not in ("auto", "ddp", "fsdp"):
-        raise UserError(f"no strategy {name!r}; there are: auto, ddp, fsdp")
+        raise UserError(f"unknown strategy {name!r}; use auto, ddp or fsdp")
     if name == "fsdp":
         if precision not in ("32-true", "bf16-mixed"):
             raise UserError(
-                f"engine.strategy=fsdp does not go with engine.precision={precision}: use 32-true, or "
+                f"engine.strategy=fsdp cannot be combined with engine.precision={precision}; use 32-true or "
                 "bf16-mixed"
             )
         return sharded(world)
     if world == 1:
         return "auto"
-    # Several forwards come before one backward: buffers must not be overwritten in between.
+    # A step has several forward passes before the backward: buffers must not be overwritten in between.
     known = inspect.signature(DistributedDataParallel).parameters
     without: dict[str, Any] = {next(name for name in SYNC if name in known): False}
     return DDPStrategy(**without)
 
 
-SYNC = ("forward_sync_buffers", "broadcast_buffers")  # what DDP calls it: newer and older versions of torch
+SYNC = ("forward_sync_buffers", "broadcast_buffers")  # DDP's option, in newer and older versions of torch
 
 
 def _environment(world: int) -> ClusterEnvironment:
-    """How processes know who they are; one alone is nobody's, also inside of a job of many."""
+    """Return the source of ranks; a single process ignores a surrounding torchrun or SLURM job."""
     who = "own" if world == 1 else hosts.launcher()
     if who == "torchrun":
         return TorchElasticEnvironment()
@@ -108,31 +107,31 @@ def _environment(world: int) -> ClusterEnvironment:
 
 
 def settle_precision(precision: str, device: str) -> str:
-    """``auto`` in plain words: bfloat16 where a GPU computes it, else float32."""
+    """Resolve ``auto``: bfloat16 on GPUs that support it, else float32."""
     if precision != "auto":
         return precision
     cuda = device in ("auto", "cuda") and torch.cuda.is_available()
-    # Before Ampere bfloat16 is emulated, and slower than float32.
+    # Before Ampere, bfloat16 is emulated and slower than float32.
     return "bf16-mixed" if cuda and torch.cuda.get_device_capability() >= (8, 0) else "32-true"
 
 
 def precision_of(fabric: Fabric) -> str:
-    """What Fabric computes in, by its name."""
+    """Return Fabric's name of the precision."""
     return str(fabric.strategy.precision.precision)
 
 
 def autocast_of(fabric: Fabric) -> torch.dtype | None:
-    """The half floats that a forward pass computes in; None: those of the weights."""
+    """Return the 16-bit dtype of autocast; None: forward passes use the dtype of the weights."""
     return {"bf16-mixed": torch.bfloat16, "16-mixed": torch.float16}.get(precision_of(fabric))
 
 
 def share_of(work: Sequence[T], fabric: Fabric) -> Sequence[T]:
-    """This process's share of a list of batches: whole batches, so each is computed alike on any number."""
+    """Return this rank's share of the batches; they are not split, so results match for any world size."""
     return work[fabric.global_rank :: fabric.world_size]
 
 
 def gather(mine: Tensor, fabric: Fabric) -> Tensor:
-    """All processes' rows, ``(n_rank, ...) -> (sum n_rank, ...)``: no padding, no doubles."""
+    """Gather rows of all ranks, ``(n_rank, ...) -> (sum n_rank, ...)``, without padding or duplicates."""
     if fabric.world_size == 1:
         return mine
     counts = _all(torch.tensor([len(mine)]), fabric).flatten().tolist()
@@ -143,7 +142,7 @@ def gather(mine: Tensor, fabric: Fabric) -> Tensor:
 
 
 def _all(mine: Tensor, fabric: Fabric) -> Tensor:
-    """One tensor per process, stacked; sent from the device, where the processes meet, and back."""
+    """Stack the tensors of all ranks; communication runs on the device of the process group."""
     near = mine.to(fabric.device).contiguous()
     everyone = [torch.empty_like(near) for _ in range(fabric.world_size)]
     torch.distributed.all_gather(everyone, near)
@@ -151,7 +150,7 @@ def _all(mine: Tensor, fabric: Fabric) -> Tensor:
 
 
 def add_up(mine: Tensor, fabric: Fabric) -> Tensor:
-    """Sum over the processes."""
+    """Sum over the ranks."""
     if fabric.world_size == 1:
         return mine
     total = fabric.all_reduce(mine.to(fabric.device, copy=True), reduce_op="sum")
@@ -160,14 +159,14 @@ def add_up(mine: Tensor, fabric: Fabric) -> Tensor:
 
 
 def follow_the_first(module: nn.Module, fabric: Fabric) -> None:
-    """Let every process hold the first one's buffers: what each computed for itself may differ in a bit."""
+    """Copy the buffers of rank 0 to all ranks; computed separately, they may differ in rounding."""
     if fabric.world_size > 1:
         for buffer in module.buffers():
             torch.distributed.broadcast(buffer, 0)
 
 
 def agree_on_buffers(model: nn.Module, fabric: Fabric) -> None:
-    """Average batch-norm statistics, which each process collected on its own share."""
+    """Average batch-norm statistics, which each rank collects on its own share."""
     if fabric.world_size == 1:
         return
     for buffer in model.buffers():
@@ -176,14 +175,14 @@ def agree_on_buffers(model: nn.Module, fabric: Fabric) -> None:
 
 
 def most_memory(fabric: Fabric) -> int | None:
-    """The most bytes that any process ever held: on its GPU, or else in all; None if the system tells not."""
+    """Return the peak memory of any rank in bytes, on its GPU or else in RAM; None if unknown."""
     cuda = fabric.device.type == "cuda"
     mine = torch.cuda.max_memory_allocated(fabric.device) if cuda else room.most_memory()
     return None if mine is None else int(gather(torch.tensor([mine]), fabric).max())
 
 
 def together(fabric: Fabric, act: Callable[[], T]) -> T:
-    """Let each process act; if one of them fails, all raise what it raised, and none waits for it."""
+    """Run on every rank; if one raises, all raise its exception."""
     if fabric.world_size == 1:
         return act()
     result: T | None = None
@@ -201,14 +200,14 @@ def together(fabric: Fabric, act: Callable[[], T]) -> T:
 
 
 def on_chief(fabric: Fabric, act: Callable[[], T]) -> T:
-    """Let the first process act and tell all others what came out, or why nothing did."""
+    """Run on rank 0; broadcast the result or the exception."""
     if fabric.world_size == 1:
         return act()
     outcome: tuple[T | None, Exception | None] = (None, None)
     if fabric.is_global_zero:
         try:
             outcome = (act(), None)
-        except Exception as error:  # whatever it is: the others wait, and must hear of it
+        except Exception as error:  # any: the other ranks wait for the outcome
             outcome = (None, _portable(error))
     result, failure = fabric.broadcast(outcome)
     if failure is not None:
@@ -217,7 +216,7 @@ def on_chief(fabric: Fabric, act: Callable[[], T]) -> T:
 
 
 def _portable(error: Exception) -> Exception:
-    """An exception that can be sent to another process, whatever it held, and means the same there."""
+    """Return an equivalent exception that can be pickled."""
     if isinstance(error, UserError | AwaitingLabels):
         return error
     if isinstance(error, OSError):

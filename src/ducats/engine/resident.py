@@ -1,7 +1,7 @@
-"""Where decoded images live while a run looks at them: on the device if they fit, else in the host's memory.
+"""Placement of decoded images: on the device if they fit, else in host memory.
 
-What does not fit in the host's memory lies in a file, or is decoded batch by batch; ``data.decode`` sees to
-that. Here all of these are one: images whose pixels can be taken by index.
+Images that do not fit in host memory are in a file or decoded batch by batch, see ``data.decode``. This
+module indexes all of them in the same way.
 """
 
 import queue
@@ -19,19 +19,19 @@ from ducats.errors import UserError
 Where = Literal["auto", "device", "host"]
 T = TypeVar("T")
 
-SHARE = 0.5  # of the device's free memory that images may take by themselves; the rest is for training
-CHUNK = 1024  # images sent at a time: what waits in page-locked memory is bounded
-ON_HOST = 2**30  # bytes of maps that are made once rather than for each batch
-AHEAD = 4  # batches prepared before they are asked for
+SHARE = 0.5  # of the device's free memory that images may use; the rest is for training
+CHUNK = 1024  # images per transfer, to bound the use of pinned memory
+ON_HOST = 2**30  # bytes; smaller label maps are computed once, not for each batch
+AHEAD = 4  # batches prepared in advance
 
 
 def settle(sets: Sequence[Images], device: torch.device, where: Where = "auto") -> list[Images]:
-    """Put images where they are quickest to reach; sets that share pixels go on sharing them.
+    """Move images to the device if they fit; sets that share pixels keep sharing them.
 
     Args:
-        sets: what a run looks at.
-        device: where it computes.
-        where: ``auto`` sends all of them to a GPU if they take at most half of its free memory.
+        sets: all images of a run.
+        device: of the computation.
+        where: ``auto`` moves all of them to a GPU if they take at most half of its free memory.
     """
     if device.type == "cpu" or where == "host":
         return list(sets)
@@ -42,8 +42,8 @@ def settle(sets: Sequence[Images], device: torch.device, where: Where = "auto") 
         return list(sets)
     if device.type == "cuda" and needed > free:
         raise UserError(
-            f"the decoded images take {needed / 2**30:.1f} GB, but the device has {free / 2**30:.1f} GB "
-            "left: use --set engine.images_on=host, or a smaller data.knobs.size"
+            f"the decoded images need {needed / 2**30:.1f} GB, but the device has {free / 2**30:.1f} GB "
+            "free; use --set engine.images_on=host or a smaller data.knobs.size"
         )
     sent = {key: replace(images, pixels=_send(images, device)) for key, images in unique.items()}
     return [replace(images, pixels=sent[id(images.pixels)].pixels) for images in sets]
@@ -57,12 +57,12 @@ def _send(images: Images, device: torch.device) -> Tensor:
 
 
 def settle_maps(labels: Labels, device: torch.device, where: Where = "auto") -> Labels:
-    """Put label maps beside their images where there is room; labels of whole images stay where they are.
+    """Move label maps to the device if they fit; class labels are returned unchanged.
 
     Args:
-        labels: of a source, or what the ledger knows of a pool.
-        device: where the run computes.
-        where: as for images; on a CPU, maps that are made when looked at are made once if they are few.
+        labels: of the source, or of the pool from the ledger.
+        device: of the computation. On a CPU, lazily computed maps are computed once if they are small.
+        where: as in `settle`.
     """
     if labels.ndim == 1 or where == "host":
         return labels
@@ -74,8 +74,8 @@ def settle_maps(labels: Labels, device: torch.device, where: Where = "auto") -> 
         return labels
     if device.type == "cuda" and needed > free:
         raise UserError(
-            f"the label maps take {needed / 2**30:.1f} GB, but the device has {free / 2**30:.1f} GB left: "
-            "use --set engine.images_on=host, or a smaller data.knobs.size"
+            f"the label maps need {needed / 2**30:.1f} GB, but the device has {free / 2**30:.1f} GB free; "
+            "use --set engine.images_on=host or a smaller data.knobs.size"
         )
     return _all(labels, device)
 
@@ -88,47 +88,47 @@ def _all(labels: Labels, device: torch.device) -> Tensor:
 
 
 def on_device(held: Held | None, device: torch.device) -> bool:
-    """Whether a batch of pixels, or of maps, can be taken without a copy from the host."""
+    """Return whether the data is a tensor on a device of this type."""
     return isinstance(held, Tensor) and held.device.type == device.type
 
 
 def some(held: Held, index: Tensor, near: Tensor, device: torch.device) -> Tensor:
-    """Some pixels or maps: on the device if they lie there, else in the host's memory, ready to be sent.
+    """Return a batch: on the device if the data is there, else in host memory, pinned for a GPU.
 
     Args:
-        held: pixels of images, or their label maps.
-        index: which, on the host.
-        near: the same on the device.
-        device: where the run computes.
+        held: pixels or label maps.
+        index: on the host.
+        near: the same indices on the device.
+        device: of the computation.
     """
     return held[near] if on_device(held, device) else gather(held, index, device)
 
 
 def take(held: Held, index: Tensor, device: torch.device) -> Tensor:
-    """Some pixels or maps, on the device."""
+    """Return a batch of pixels or label maps on the device."""
     if isinstance(held, Tensor) and held.device.type != "cpu":
         return held[index.to(held.device, non_blocking=True)]
     return send(gather(held, index, device), device)
 
 
 def gather(held: Held, index: Tensor, device: torch.device) -> Tensor:
-    """Some pixels or maps in the host's memory, ready to be sent."""
+    """Return a batch of pixels or label maps in host memory, pinned for a GPU."""
     if device.type != "cuda":
         return held[index]
     if not isinstance(held, Tensor):
         return held[index].pin_memory()
-    # Straight into page-locked memory: one copy less.
+    # Index directly into pinned memory, which saves a copy.
     room = torch.empty(len(index), *held.shape[1:], dtype=held.dtype, pin_memory=True)
     return torch.index_select(held, 0, index, out=room)
 
 
 def send(pixels: Tensor, device: torch.device) -> Tensor:
-    """A batch to the device; from page-locked memory nobody waits for it."""
+    """Copy a batch to the device, asynchronously from pinned memory."""
     return pixels.to(device, non_blocking=True)
 
 
 def in_order(make: Callable[[int], T], count: int, *, ahead: bool) -> Generator[T, None, None]:
-    """``make(0) … make(count - 1)``, each when it is asked for, or some places ahead by a worker."""
+    """Yield ``make(0) … make(count - 1)``, computed on demand or, with ``ahead``, prefetched."""
     if ahead:
         yield from made_ahead(make, count)
     else:
@@ -136,10 +136,10 @@ def in_order(make: Callable[[int], T], count: int, *, ahead: bool) -> Generator[
 
 
 def made_ahead(make: Callable[[int], T], count: int) -> Generator[T, None, None]:
-    """``make(0) … make(count - 1)`` in order, computed by a worker some places before they are asked for.
+    """Yield ``make(0) … make(count - 1)`` in order, computed in advance by a worker thread.
 
-    For images that do not lie on the device: they are read, decoded and gathered while it computes. An error
-    in the worker is raised here; leaving early ends the worker.
+    Used for images that are not on the device: they are read, decoded and indexed while it computes. An error
+    in the worker is raised here. Closing the generator stops the worker.
     """
     made: queue.Queue[tuple[T | None, BaseException | None]] = queue.Queue(AHEAD)
     left = threading.Event()

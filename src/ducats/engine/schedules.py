@@ -1,4 +1,4 @@
-"""Learning rate over steps, as a factor of the first."""
+"""Learning-rate schedules: factor of the initial learning rate by step."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,7 @@ Schedule = Callable[[int], float]
 
 
 def inverse_decay(step: int, *, gain: float = 1e-3, power: float = 0.75) -> float:
-    """``(1 + gain * step) ** -power``, on raw steps as published.
+    """Return ``(1 + gain * step) ** -power``, with raw steps as published.
 
     >>> round(inverse_decay(6850), 3)
     0.213
@@ -15,12 +15,12 @@ def inverse_decay(step: int, *, gain: float = 1e-3, power: float = 0.75) -> floa
 
 
 def poly(step: int, *, horizon: int, power: float = 0.9) -> float:
-    """``(1 - step / horizon) ** power``, and 0 beyond.
+    """Return ``(1 - step / horizon) ** power``, or 0 beyond the horizon.
 
     Args:
-        step: steps done.
-        horizon: where it reaches 0; published for segmentation: a quarter beyond the end of the training.
-        power: 1 is a straight line.
+        step: number of steps done.
+        horizon: step at which the factor reaches 0; published for segmentation: 1.25 times the steps.
+        power: 1 is linear decay.
 
     >>> round(poly(50_000, horizon=62_500), 3), poly(0, horizon=100), poly(101, horizon=100)
     (0.235, 1.0, 0.0)
@@ -29,7 +29,7 @@ def poly(step: int, *, horizon: int, power: float = 0.9) -> float:
 
 
 def constant(_step: int) -> float:
-    """Never change."""
+    """Return 1."""
     return 1.0
 
 

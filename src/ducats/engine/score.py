@@ -1,4 +1,4 @@
-"""Passes over the pool: the columns a strategy needs, and the choice it makes of them."""
+"""Scoring and selection of images: compute the columns that a query needs, then run the query."""
 
 from typing import Any
 
@@ -29,20 +29,15 @@ def table(
     fabric: Fabric,
     tell: Tell | None = None,
 ) -> Rows:
-    """One row per image with the columns in ``needs``, in the order of the images, on the CPU.
+    """Return one row per image with the columns in ``needs``, in image order, on the CPU.
 
-    Batches are cut before they are shared out: each is computed alike on any number of processes, and so is
-    the choice. Nothing needed means no forward pass.
+    Images are split into batches before the batches are divided among processes. The values, and hence the
+    selection, do not depend on the number of processes. If ``needs`` is empty, there is no forward pass.
 
     Args:
-        model: images to ``Output``.
-        images: the pool.
-        needs: ``z``, ``features``, and criteria by their names.
-        view: how to look at each image.
-        batch_size: images in a batch.
-        seed: for a view with luck in it.
-        fabric: device and processes.
-        tell: the witnesses, if one is needed.
+        needs: ``z``, ``features``, columns of probes, and names of criteria.
+        seed: for views with random augmentation.
+        tell: computes the probes' columns; None if no probe is needed.
     """
     everyone = torch.arange(len(images))
     position = torch.zeros_like(everyone)
@@ -82,17 +77,16 @@ def choose(
     source: Rows | None = None,
     head: Tensor | None = None,
 ) -> Request:
-    """Let the strategy spend a budget on rows that were never asked; hold it to the rules.
+    """Run a query on the unlabelled images and validate its picks.
 
     Args:
-        strategy: who chooses.
         rows: the whole pool.
-        targets: what the ledger knows of it.
-        budget: labels to buy.
-        round_number: 1 for the first question.
-        generator: the query's only randomness.
-        source: the source's images, if the strategy reads them.
-        head: the last layer's weights, if it reads those.
+        targets: ``(N,)``, known label of each image, or ``UNLABELLED``.
+        budget: number of images to select; fewer if fewer are unlabelled.
+        round_number: counts from 1.
+        generator: the query's only source of randomness.
+        source: the source images, if the query reads them.
+        head: the last layer's weights, if the query reads them.
     """
     candidates = rows[(targets == UNLABELLED).nonzero().squeeze(1)]
     labelled = rows[(targets >= 0).nonzero().squeeze(1)]
@@ -104,7 +98,7 @@ def choose(
 def _width(
     model: nn.Module, images: Images, name: str, *, view: View, fabric: Fabric, tell: Tell | None
 ) -> torch.Size:
-    """Shape of one row of a column; a process that got no batch must know it, too."""
+    """Return the shape of one row of a column; a process without a batch needs it to join the gather."""
     one, luck = torch.zeros(1, dtype=torch.long), luck_of(images, view, fork(0, "width"))
     how: dict[str, Any] = {"view": view, "fabric": fabric, "tell": tell}
     (_, said), *_ = outputs(model, images, [one], luck=luck, needs=(name,), **how)

@@ -1,7 +1,7 @@
-"""Weights that are spread over the processes, where they do not fit one device with gradients and momentum.
+"""Sharding of weights over ranks, for models that do not fit one device with gradients and momentum.
 
-torch's ``fully_shard``, through Fabric's ``ModelParallelStrategy``. A process keeps its slice of each weight,
-and of what the optimiser knows of it. For a step, the weights of one block at a time are brought together.
+Uses torch's ``fully_shard`` through Fabric's ``ModelParallelStrategy``. Each rank holds a shard of each
+weight and of its optimiser state. In a step, weights are gathered one block at a time.
 """
 
 import copy
@@ -21,27 +21,26 @@ from torch.optim import Optimizer
 from ducats.errors import UserError
 from ducats.models import Evidential
 
-LEAST = 0.01  # of all weights: what has fewer is brought together with the rest
+LEAST = 0.01  # share of all weights; smaller blocks are gathered with the rest of the network
 
 
 def is_sharded(fabric: Fabric) -> bool:
-    """Whether weights are spread over the processes."""
+    """Return whether weights are sharded over the ranks."""
     return isinstance(fabric.strategy, ModelParallelStrategy)
 
 
 def sharded(world: int) -> ModelParallelStrategy:
-    """Fabric's strategy for weights that are spread over so many processes."""
+    """Return Fabric's strategy that shards weights over ``world`` ranks."""
     return ModelParallelStrategy(shard, data_parallel_size=world, tensor_parallel_size=1)
 
 
 def shard(model: Evidential, mesh: DeviceMesh) -> Evidential:
-    """Spread a model's weights; every process begins with the first one's, as with DDP.
+    """Shard a model's weights, starting from those of rank 0, as in DDP.
 
-    What a list of layers holds is always called as a whole: such blocks are brought together one by one.
+    The elements of `nn.Sequential` and `nn.ModuleList` are called as a whole, so each is a block of its own.
 
     Args:
-        model: whole, and the same on all processes but for rounding.
-        mesh: the processes.
+        model: unsharded.
     """
     network, line = model.network, mesh["data_parallel"]
     model.to(line.device_type)
@@ -54,30 +53,29 @@ def shard(model: Evidential, mesh: DeviceMesh) -> Evidential:
         if isinstance(layers, nn.Sequential | nn.ModuleList)
         for block in layers
         if sum(parameter.numel() for parameter in block.parameters()) >= max(1.0, least)
-        and not isinstance(block, nn.ModuleList | nn.ModuleDict)  # which nobody calls
+        and not isinstance(block, nn.ModuleList | nn.ModuleDict)  # containers without a forward
     ]
-    for block in reversed(dict.fromkeys(blocks)):  # the inner ones first
+    for block in reversed(dict.fromkeys(blocks)):  # inner blocks first
         fully_shard(block, mesh=line, reshard_after_forward=True)
     fully_shard(network, mesh=line, reshard_after_forward=True)
     return model
 
 
 def check_alone(model: Evidential, fabric: Fabric) -> None:
-    """Refuse to spread a model that has something beside it which reads its weights, or has its own."""
+    """Raise if weights are sharded and an auxiliary module has weights or reads those of the model."""
     heavy = [name for name, c in model.companions.items() if not getattr(c, "weightless", False)]
     if is_sharded(fabric) and heavy:
         raise UserError(
-            "engine.strategy=fsdp is for networks alone, and this objective or query has weights beside it "
-            f"({', '.join(heavy)}): use engine.strategy=ddp, or another objective or query"
+            "engine.strategy=fsdp does not support auxiliary modules with weights, which this objective or "
+            f"query has ({', '.join(heavy)}); use engine.strategy=ddp, or another objective or query"
         )
 
 
 @contextmanager
 def whole(model: nn.Module) -> Iterator[None]:
-    """Let each process hold all weights meanwhile: passes over its share of the images need no exchange.
+    """Hold all weights on each rank within the context, for forward passes without communication.
 
-    Args:
-        model: nothing happens if its weights are not spread.
+    Does nothing if the weights are not sharded.
     """
     parts = [module for module in model.modules() if isinstance(module, FSDPModule)]
     for part in parts:
@@ -95,11 +93,10 @@ State = TypeVar("State", bound=Mapping[str, Any])
 
 
 def gathered(state: State, fabric: Fabric) -> State:
-    """A state with whole tensors on the CPU, as one process alone would have it; every process has to ask.
+    """Return a state dict with full tensors on the CPU. All ranks must call it.
 
     Args:
-        state: of a network or an optimiser, nested as it likes.
-        fabric: if weights are not spread, the state is returned as it is.
+        state: of a network or an optimiser, possibly nested; returned unchanged if weights are not sharded.
     """
     return _each(state, lambda tensor: tensor.full_tensor().cpu()) if is_sharded(fabric) else state
 
@@ -109,35 +106,32 @@ def _each(value: Any, change: Callable[[DTensor], Tensor]) -> Any:
         return change(value)
     if not isinstance(value, dict):
         return value
-    changed = copy.copy(value)  # a network's state has notes on its version beside it
+    changed = copy.copy(value)  # keeps the `_metadata` attribute of a network's state dict
     for name, inner in value.items():
         changed[name] = _each(inner, change)
     return changed
 
 
 def spread(state: State, like: Mapping[str, Tensor], fabric: Fabric) -> State:
-    """The reverse for a network: slices where it has slices.
+    """Shard a network's full state dict.
 
     Args:
-        state: whole tensors.
-        like: the network's own state.
-        fabric: if weights are not spread, the state is returned as it is.
+        state: full tensors; returned unchanged if weights are not sharded.
+        like: the network's current state dict.
     """
     if not is_sharded(fabric):
         return state
     slices: Any = copy.copy(state)
-    for name in [name for name in slices if name in like]:  # in one order: each is an exchange
+    for name in [name for name in slices if name in like]:  # same order on all ranks: each is a collective
         slices[name] = _spread(slices[name], like[name])
     return slices  # type: ignore[no-any-return]
 
 
 def spread_optimiser(state: Mapping[str, Any], optimiser: Optimizer, fabric: Fabric) -> dict[str, Any]:
-    """The reverse for an optimiser: what it keeps of a parameter is sliced as the parameter is.
+    """Shard an optimiser's full state dict like its parameters.
 
     Args:
-        state: with whole tensors, as a checkpoint holds it.
-        optimiser: whose parameters are meant, by their numbers.
-        fabric: if weights are not spread, the state is returned as it is.
+        state: full tensors, as in a checkpoint; returned unchanged if weights are not sharded.
     """
     if not is_sharded(fabric):
         return dict(state)

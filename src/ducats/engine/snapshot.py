@@ -1,6 +1,6 @@
-"""Look at a random sample of source and pool, and at what is asked for, for a snapshot of the model.
+"""Model snapshots: outputs on a random sample of source and pool, and on the requested samples.
 
-Which rows belong to the sample follows from the data alone: all runs on the same data speak of the same ones.
+The sample depends on the data only. All runs on the same data use the same sample.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,25 +26,25 @@ from ducats.rows import Output
 from ducats.snapshots import Snapshot
 from ducats.units.scene import Scene
 
-PICKED = 1000  # picks that are added to the sample
-FEATURES, PICKED_FEATURES = 1000, 300  # rows of a sample, and picks, whose features are kept
-TOP = 3  # classes whose log alpha is kept
-LONGEST = 2**32  # positions are below it
+PICKED = 1000  # maximum number of picks added to the sample
+FEATURES, PICKED_FEATURES = 1000, 300  # maximum number of sampled rows and of picks with features
+TOP = 3  # number of classes whose log alpha is stored
+LONGEST = 2**32  # upper bound of positions
 
-Known = Callable[[int], Tensor]  # what is known of an image's pixels: (H, W)
+Known = Callable[[int], Tensor]  # map of an image's pixels: (H, W)
 
 
 @dataclass(frozen=True)
 class Sample:
-    """Rows of the source or of the pool, in the order of their addresses: ``(n,)`` each."""
+    """Rows of the source or of the pool, sorted by location: ``(n,)`` each."""
 
     image: Tensor
     position: Tensor
-    sampled: Tensor  # bool; the others were added because they are picked
+    sampled: Tensor  # bool; the other rows were added because they were picked
     picked: Tensor  # bool
-    wanted: Tensor  # bool: its features are kept
+    wanted: Tensor  # bool: the row's features are stored
     label: Tensor  # class, UNLABELLED or VOID
-    total: int  # samples in all of the source, or of the pool
+    total: int  # size of the whole source or pool
 
     def __len__(self) -> int:
         return len(self.image)
@@ -52,19 +52,19 @@ class Sample:
 
 @dataclass(frozen=True)
 class Sight:
-    """What the model says of a sample, on the CPU."""
+    """Model outputs on a sample, on the CPU."""
 
     z: Tensor  # (n, C) log alpha
-    features: Tensor  # (f, D), of the rows that want them; D is 0 if the model tells none
+    features: Tensor  # (f, D), of the rows in `wanted`; D is 0 if the model returns none
 
 
 def some(count: int, most: int, *names: str | int) -> list[int]:
-    """At most so many numbers below a count, drawn at random, the same each time, in rising order."""
+    """Draw at most ``most`` numbers below ``count``, sorted; the same names give the same numbers."""
     return sorted(Random(seed_of(0, "snapshot", *names)).sample(range(count), min(count, most)))
 
 
 def spaced(values: Tensor, most: int) -> Tensor:
-    """At most so many of them, evenly spaced, in their order.
+    """Return at most ``most`` of the values, evenly spaced, in their order.
 
     >>> spaced(torch.arange(10), 4).tolist(), spaced(torch.arange(3), 4).tolist()
     ([0, 3, 6, 9], [0, 1, 2])
@@ -75,13 +75,13 @@ def spaced(values: Tensor, most: int) -> Tensor:
 
 
 def sample_images(name: str, labels: Tensor, most: int, picked: Tensor | None = None) -> Sample:
-    """Some images, and those that are asked for.
+    """Sample images and add the requested ones.
 
     Args:
-        name: of the domain, for its own luck.
-        labels: ``(N,)``, what is known of each image.
-        most: images that are drawn.
-        picked: ``(Q,)``, images that are asked for, in their order.
+        name: of the domain; seeds the sample.
+        labels: ``(N,)``, known label of each image.
+        most: number of images to sample.
+        picked: ``(Q,)``, requested images, in order.
     """
     drawn = torch.tensor(some(len(labels), most, name), dtype=torch.long)
     asked = torch.zeros(0, dtype=torch.long) if picked is None else picked
@@ -100,16 +100,16 @@ def sample_pixels(
     images: int,
     request: Request | None = None,
 ) -> Sample:
-    """Some pixels of some images, as many of each, and those of these images that are asked for.
+    """Sample pixels of some images, equally many per image, and add the requested pixels of these images.
 
     Args:
-        name: of the domain, for its own luck.
+        name: of the domain; seeds the sample.
         sizes: ``(N, 2)``, height and width of each image.
-        open_: of an image, true where a pixel is not void.
-        known: of an image, each pixel's label, as far as it is known.
-        most: pixels that are drawn.
-        images: that are looked at.
-        request: what is asked for.
+        open_: returns an image's mask of pixels that are not void.
+        known: returns an image's known labels.
+        most: number of pixels to sample.
+        images: number of images to sample from.
+        request: the requested pixels.
     """
     looked, areas = some(len(sizes), images, name, "images"), sizes.prod(1)
     drawn, seen = [torch.zeros(0, dtype=torch.long)], 0
@@ -124,14 +124,14 @@ def sample_pixels(
     labels = [torch.zeros(0, dtype=torch.long)]
     for one in image.unique().tolist():
         labels.append(known(one).cpu().flatten()[position[image == one]].long())
-    # Of a large set only these images' void is read: the rest is taken to be like them.
+    # Void is read for these images only; the other images are assumed to have the same share.
     share_seen = seen / max(1, int(areas[looked].sum()))
     total = round(share_seen * int(areas.sum()))
     return Sample(image, position, sampled, taken, wanted, torch.cat(labels), total)
 
 
 def _asked(request: Request | None, looked: Sequence[int]) -> list[Tensor]:
-    """Addresses in some images that are asked for; reads no others."""
+    """Return the requested locations in some images, reading no other images."""
     if request is None:
         return []
     addresses = request.addresses
@@ -141,7 +141,7 @@ def _asked(request: Request | None, looked: Sequence[int]) -> list[Tensor]:
 
 
 def _merged(name: str, drawn: Tensor, asked: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """Addresses of both without doubles, and which are drawn, asked for, and want features."""
+    """Merge both sets of locations; return them with masks: sampled, requested, with features."""
     kept = spaced(asked, PICKED)
     address = torch.cat([drawn, kept]).unique()
     featured = drawn.sort().values[some(len(drawn), FEATURES, name, "features")]
@@ -164,20 +164,13 @@ def seen(
     sizes: Tensor | None = None,
     twice: bool = False,
 ) -> Sight:
-    """Look at a sample's images and no others, over all processes; each is given what all saw.
+    """Run the model on a sample's images over all processes; every process gets all outputs.
 
     Args:
-        model: images to ``Output``.
-        images: the source's, or the pool.
-        sample: which rows.
-        view: how to look at each image.
-        batch_size: images in a batch.
-        classes: of the data.
-        width: of the features, 0 if the model tells none.
-        fabric: device and processes.
-        seed: for a view with luck in it.
-        sizes: ``(N, 2)``, height and width of the grid that positions count in; None of whole images.
-        twice: how pixels are interpolated, see ``grid.dense``.
+        width: number of features, 0 if the model returns none.
+        seed: for views with random augmentation.
+        sizes: ``(N, 2)``, height and width of the grid that positions refer to; None if samples are images.
+        twice: see ``upsampling.upsample``.
     """
     batches = share_of(sample.image.unique().split(batch_size), fabric)
     luck = luck_of(images, view, fork(seed, "scoring"))
@@ -218,20 +211,18 @@ def seen(
 
 
 def _of_images(output: Output) -> Tensor:
-    """Features of whole images, ``(N, D)``: of maps their mean."""
+    """Return one feature vector per image, ``(N, D)``; feature maps are averaged."""
     assert output.features is not None
     return output.features if output.features.ndim == 2 else output.features.flatten(2).mean(2)
 
 
 @torch.inference_mode()
 def snapshot(number: int, epoch: int, pool: tuple[Sample, Sight], source: tuple[Sample, Sight]) -> Snapshot:
-    """Put together what was seen of the pool and of the source.
+    """Build a snapshot from the samples of the pool and the source, and the outputs on them.
 
     Args:
-        number: of the question, 0 at the end.
-        epoch: epochs that are done.
-        pool: its sample, and what the model says of it.
-        source: the same of the source.
+        number: round number, 0 at the end of the run.
+        epoch: number of completed epochs.
     """
     (of_pool, _), (of_source, _) = pool, source
     z = torch.cat([sight.z for _, sight in (pool, source)])

@@ -1,4 +1,4 @@
-"""What makes a GPU fast; each can be switched off, and none changes what is computed beyond rounding."""
+"""Performance options. None of them changes results beyond rounding."""
 
 from dataclasses import dataclass, replace
 
@@ -13,7 +13,7 @@ from ducats.errors import UserError
 
 @dataclass(frozen=True)
 class Speed:
-    """Where images live and how steps run; None is settled by what the device can do."""
+    """Image placement and execution of training steps; None: decided by the device."""
 
     images_on: Where = "auto"
     channels_last: bool | None = None
@@ -22,34 +22,34 @@ class Speed:
     compiled: bool | None = None
 
     def settle(self, fabric: Fabric, *, familiar: bool = True, pixels: bool = False) -> "Speed":
-        """The same with nothing left open.
+        """Return options without None.
 
-        On a CPU all are off by default: there is nothing to gain, and results stay those of plain PyTorch.
+        On a CPU all options default to off: they bring nothing, and results stay those of plain PyTorch.
 
         Args:
-            fabric: device, precision, processes.
-            familiar: whether objective and network are known to keep no state in Python, which a recorded
-                step would freeze; else steps are recorded only if that was asked for.
-            pixels: whether losses are over pixels, so many that compiling them pays.
+            familiar: whether objective and network are known to keep no Python state, which a captured step
+                would freeze. Otherwise steps are captured only if ``graphs`` is True.
+            pixels: whether losses are per pixel, where compilation pays off.
         """
         if self.graphs and not can_record(fabric):
             raise UserError(
-                "engine.graphs=true needs one CUDA device and a precision of 32-true, 64-true or bf16-mixed: "
-                "leave it out, and steps are recorded where they can be"
+                "engine.graphs=true needs one CUDA device and a precision of 32-true, 64-true or bf16-mixed; "
+                "omit it to use CUDA graphs where possible"
             )
         apart = is_sharded(fabric)
         for name, asked in (("channels_last", self.channels_last), ("fused", self.fused)):
             if apart and asked:
-                raise UserError(f"engine.{name}=true does not go with engine.strategy=fsdp: leave it out")
+                raise UserError(f"engine.{name}=true cannot be combined with engine.strategy=fsdp; omit it")
         cuda = fabric.device.type == "cuda" and not apart
         fused = cuda if self.fused is None else self.fused
         graphs = (can_record(fabric) and fused and familiar) if self.graphs is None else self.graphs
         if graphs and not fused:
             raise UserError(
-                "engine.graphs=true needs engine.fused=true: only a fused update reads its rate there"
+                "engine.graphs=true needs engine.fused=true; only a fused optimiser reads its learning rate "
+                "from the device"
             )
         if self.compiled and not can_fuse(fabric.device):
-            raise UserError("engine.compiled=true needs a CUDA device and the package triton: leave it out")
+            raise UserError("engine.compiled=true needs a CUDA device and the package triton; omit it")
         return replace(
             self,
             compiled=can_fuse(fabric.device) and pixels if self.compiled is None else self.compiled,

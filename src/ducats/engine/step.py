@@ -1,8 +1,8 @@
-"""One optimisation step: as plain PyTorch, or, on a GPU, recorded once for each shape of batch and replayed.
+"""One training step: eager PyTorch or, on a GPU, a CUDA graph per batch shape.
 
-A step of a ResNet-50 is some thousands of small launches, and at batches of 32 the GPU waits for the host
-between them. A CUDA graph holds all launches of a step; to replay it is one. What changes from step to step
-(images, labels, learning rates) lies in buffers that the graph reads.
+A ResNet-50 step is some thousands of small kernel launches, and at a batch size of 32 the GPU waits for the
+host between them. A CUDA graph holds all launches of a step and replays them with one. Inputs that change
+from step to step (images, labels, learning rates) are in buffers that the graph reads.
 """
 
 import warnings
@@ -21,13 +21,13 @@ from ducats.engine.sharding import is_sharded
 from ducats.errors import UserError
 from ducats.objectives import Batch, Companion, Labelled, Objective, Remembered
 
-MOST = 8  # graphs kept at a time; bought labels change the shape of a batch with every question
-LONG = 50  # steps without use after which a graph may go
+MOST = 8  # graphs in memory; newly acquired labels change the batch shape in every round
+LONG = 50  # a graph unused for this many steps may be dropped
 
 
 @dataclass(frozen=True)
 class Recorded:
-    """A captured step with the buffers that it reads and writes."""
+    """A captured step and the buffers it reads and writes."""
 
     graph: Any  # torch.cuda.CUDAGraph
     batch: Batch
@@ -35,20 +35,18 @@ class Recorded:
 
 
 class Step:
-    """Forward, backward, update.
+    """Forward, backward and optimiser update.
 
     Args:
-        model: as Fabric set it up.
-        optimiser: likewise; its groups have a ``first_lr``.
-        objective: names and computes the losses.
-        fabric: device, precision, processes.
-        graphs: record and replay. The first step of each shape runs plainly, so nothing is run that would
-            not have been run, and in the same order.
-        clip: longest gradient, as the norm over all weights; a longer one is shortened. None: as it is.
-        beside: witnesses, which learn in the same step.
-        loose: what learns beside the network: its gradients are shortened by themselves, and a step may leave
-            them out.
-        together: which streams of images pass through the network as one batch, a name from ``TOGETHER``.
+        model: as set up by Fabric.
+        optimiser: as set up by Fabric; its groups have a ``first_lr``.
+        graphs: capture steps as CUDA graphs and replay them. The first step of each shape runs eagerly, which
+            keeps the number and order of steps unchanged.
+        clip: largest gradient norm over all network weights; None: no clipping.
+        beside: probes, trained in the same step.
+        loose: parameters of the auxiliary modules. Their gradients are clipped separately, and a step may
+            leave them unused.
+        together: which streams pass through the network as one batch, a name from ``TOGETHER``.
     """
 
     def __init__(
@@ -68,20 +66,20 @@ class Step:
         self._loose = [parameter for parameter in loose if parameter.requires_grad]
         self.model, self.optimiser, self.objective, self.fabric = model, optimiser, objective, fabric
         self.graphs, self.clip = graphs, clip
-        self._met: dict[object, int] = {}  # shapes, and the step that saw them last
+        self._met: dict[object, int] = {}  # batch shape -> step of its last use
         self._steps = 0
         self._recorded: OrderedDict[object, Recorded] = OrderedDict()
-        self._pool: Any = None  # memory that all graphs share: they are never replayed side by side
-        # A graph holds addresses, not numbers: learning rates that change must lie on the device.
+        self._pool: Any = None  # memory pool shared by all graphs, which never replay concurrently
+        # A graph reads from fixed addresses, so learning rates must be tensors on the device.
         self._rates = (
             [torch.zeros((), device=fabric.device) for _ in optimiser.param_groups] if graphs else []
         )
 
     def __call__(self, batch: Batch, rate: float, source_weight: float = 1.0) -> dict[str, Tensor]:
-        """Take a step; the losses are weighted, and valid until the next step.
+        """Take a step; return the weighted losses, which are valid until the next step.
 
         Args:
-            batch: this process's share, on the device.
+            batch: this rank's share, on the device.
             rate: factor of the learning rates.
             source_weight: factor of the losses named ``source/...``.
         """
@@ -89,7 +87,7 @@ class Step:
         if not self.graphs:
             return self._plain(batch, source_weight)
         key = (_shapes(batch), source_weight)
-        new = key not in self._met  # kernels are chosen and buffers made outside of any graph
+        new = key not in self._met  # kernels are selected and buffers allocated outside any graph
         self._steps += 1
         self._met[key] = self._steps
         if key in self._recorded:
@@ -104,7 +102,7 @@ class Step:
         return self._replay(recorded, batch)
 
     def _make_room(self) -> bool:
-        """Drop a graph that was not used for long; False if all are in use, and recording would thrash."""
+        """Drop a graph that was long unused; return False if all are in use and capturing would thrash."""
         if len(self._recorded) < MOST:
             return True
         oldest = next(iter(self._recorded))
@@ -114,7 +112,7 @@ class Step:
         return True
 
     def release(self) -> None:
-        """Give learning rates back as numbers, as a checkpoint holds them."""
+        """Convert the learning rates back to floats, as stored in a checkpoint."""
         for group in self.optimiser.param_groups:
             group["lr"] = float(group["lr"])
 
@@ -132,7 +130,7 @@ class Step:
         for witness in self.beside:
             losses = losses | witness.losses(remembered, batch)
         if not losses:
-            raise UserError("the objective has no term left to train on: every weight is zero")
+            raise UserError("the objective has no loss to train on: all of its weights are zero")
         if source_weight != 1.0:
             losses = {
                 name: source_weight * loss if name.startswith("source/") else loss
@@ -140,7 +138,7 @@ class Step:
             }
         self.optimiser.zero_grad()
         total = torch.stack(list(losses.values())).sum()
-        if self.fabric.world_size > 1:  # processes that exchange gradients wait for each
+        if self.fabric.world_size > 1:  # DDP expects a gradient for every parameter
             total = total + 0.0 * sum(parameter.sum() for parameter in self._loose)
         self.fabric.backward(total)
         if self.clip is not None:
@@ -149,11 +147,11 @@ class Step:
         return {name: loss.detach() for name, loss in losses.items()}
 
     def _shorten(self, longest: float) -> None:
-        """Shorten the network's gradient, and that of what learns beside it, each if it is too long.
+        """Clip the gradients of the network and of the auxiliary modules, each by its own norm.
 
-        What is not finite stays so, and ends the run with a sentence: see `fit_epoch`.
+        Non-finite gradients are kept; `fit_epoch` then raises.
         """
-        optimiser = getattr(self.optimiser, "optimizer", self.optimiser)  # Fabric's wrapper has it inside
+        optimiser = getattr(self.optimiser, "optimizer", self.optimiser)  # unwrap Fabric's wrapper
         self.fabric.strategy.precision.unscale_gradients(optimiser)
         apart = set(map(id, self._loose))
         network = [p for group in optimiser.param_groups for p in group["params"] if id(p) not in apart]
@@ -162,20 +160,20 @@ class Step:
                 nn.utils.clip_grad_norm_(parameters, longest, error_if_nonfinite=False)
 
     def _record(self, batch: Batch, source_weight: float) -> Recorded | None:
-        """Capture a step, which does not run it; None, and never again, if it cannot be captured."""
+        """Capture a step without running it; on failure, disable graphs and return None."""
         still = _each(batch, torch.clone)
         graph = torch.cuda.CUDAGraph()
-        self.optimiser.zero_grad()  # gradients are to be made in the graph's own memory
+        self.optimiser.zero_grad()  # let gradients be allocated in the graph's memory
         try:
-            # Only this thread's calls are refused while it records: the worker that reads images ahead of
-            # time goes on, and needs page-locked memory.
+            # Restrict only this thread during capture: the prefetch worker keeps running and allocates pinned
+            # memory.
             with torch.cuda.graph(graph, pool=self._pool, capture_error_mode="thread_local"):
                 losses = self._plain(still, source_weight)
         except RuntimeError as error:
-            # A model or objective of the user's that asks the device something in the middle of a step.
+            # A user's model or objective may synchronise with the device within a step.
             warnings.warn(
-                f"a step cannot be recorded ({' '.join(str(error).split())[:200]}): it runs as plain "
-                "PyTorch, which is slower; --set engine.graphs=false says so from the start",
+                f"the step cannot be captured as a CUDA graph ({' '.join(str(error).split())[:200]}) "
+                "and runs eagerly, which is slower; --set engine.graphs=false silences this warning",
                 stacklevel=2,
             )
             self.graphs = False
@@ -193,7 +191,7 @@ class Step:
 
 
 def target_together(batch: Batch) -> Sequence[Tensor]:
-    """The target's images, with a label and without, where images have labels."""
+    """Join labelled and unlabelled target images (classification only)."""
     known = [part.images for part in (batch.labelled, batch.certain) if part is not None]
     if batch.unlabelled is None or not known or batch.source.labels.ndim > 1:
         return ()
@@ -202,14 +200,14 @@ def target_together(batch: Batch) -> Sequence[Tensor]:
 
 
 def few_together(batch: Batch) -> Sequence[Tensor]:
-    """The target's images while those with a label are fewer than half of those without."""
+    """Join target images if a labelled batch is smaller than half of the unlabelled one."""
     group = target_together(batch)
-    # Of half a batch and more, the statistics are sound, and images with labels are best by themselves.
+    # From half a batch on, batch statistics are reliable, and a separate pass of labelled images is better.
     return group if any(2 * len(images) < len(group[0]) for images in group[1:]) else ()
 
 
-def none_together(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - one of several
-    """Each stream by itself, as published."""
+def none_together(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - common signature
+    """Join nothing: each stream is a batch of its own, as published."""
     return ()
 
 
@@ -221,7 +219,7 @@ TOGETHER: Mapping[str, Callable[[Batch], Sequence[Tensor]]] = {
 
 
 def can_record(fabric: Fabric) -> bool:
-    """Whether steps can be recorded here: one CUDA device, and a precision whose step asks it nothing."""
+    """Return whether steps can be captured: one CUDA device, and a precision without gradient scaling."""
     scaled = getattr(fabric.strategy.precision, "scaler", None) is not None
     alone = fabric.world_size == 1 and not is_sharded(fabric)
     return fabric.device.type == "cuda" and alone and not scaled
@@ -231,13 +229,13 @@ FAMILIAR = ("ducats", "timm", "torch", "torchvision")
 
 
 def familiar(objective: Objective, network: nn.Module) -> bool:
-    """Whether objective and network are of these libraries, which keep no state in Python during a step.
+    """Return whether all code of objective and network is from packages that keep no Python state in a step.
 
-    A counter or a coin toss in somebody's own code would be frozen in a recorded step, and nobody told.
+    A captured step would silently freeze a counter or a random choice in other code.
     """
     while isinstance(objective, partial):
         objective = objective.func
-    # Where its code is, not what it calls itself: a wrapper takes the name of what it wraps.
+    # The module of the code itself: `functools.wraps` copies `__module__` from the wrapped function.
     home = getattr(objective, "__globals__", {}).get("__name__", type(objective).__module__)
     homes = {home, *(type(module).__module__ for module in network.modules())}
     return all(home.split(".")[0] in FAMILIAR for home in homes)
@@ -250,7 +248,7 @@ def _tensors(batch: Batch) -> Sequence[Tensor]:
 
 
 def _shapes(batch: Batch) -> tuple[object, ...]:
-    """What a recorded step's buffers can take; label maps are wider once a class beyond 127 was bought."""
+    """Return the key of a captured step; label maps change dtype with the first class above 127."""
 
     def kind(part: Tensor | Labelled | None) -> object:
         if part is None:

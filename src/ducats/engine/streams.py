@@ -1,7 +1,7 @@
-"""Streams: shuffled batches of source, labelled target and unlabelled target, one epoch at a time.
+"""Shuffled batches of source, labelled target and unlabelled target images, one epoch at a time.
 
-An epoch's batches follow from the seed and the epoch's number alone, so a run that goes on after a kill
-draws what it would have drawn.
+The batches of an epoch depend only on the seed and the epoch number. A resumed run therefore sees the same
+batches as an uninterrupted one.
 """
 
 import itertools
@@ -22,14 +22,14 @@ from ducats.objectives import Batch, Labelled
 from ducats.randomness import fork
 
 PLAIN = View()
-Cut = Callable[[Tensor, int], Sequence[Tensor]]  # a shuffled pass, batch size -> batches
+Cut = Callable[[Tensor, int], Sequence[Tensor]]  # (shuffled indices, batch size) -> batches
 
 
 @dataclass(frozen=True)
 class Views:
     """One view per use of the images.
 
-    Where pixels are bought, target images hold both kinds of pixels, and are seen through ``unlabelled``.
+    In segmentation, target images with labelled and unlabelled pixels use ``unlabelled``.
     """
 
     source: View = PLAIN
@@ -37,16 +37,16 @@ class Views:
     unlabelled: View = PLAIN
     scoring: View = PLAIN
     test: View = PLAIN
-    strong: View | None = None  # of unlabelled images, where two views are compared; None: `stronger`
+    strong: View | None = None  # second view of unlabelled images, for consistency losses; None: `stronger`
 
     @property
     def stronger(self) -> View:
-        """The strong view: as `unlabelled`, with RandAugment and a cut-out, if none is named."""
+        """The strong view; by default `unlabelled` with RandAugment and cutout."""
         return self.strong or replace(self.unlabelled, randaugment=(2, 10), cutout=0.5)
 
 
 def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
-    """Steps of an epoch: full batches of the longer of source and pool, as published.
+    """Return the steps of an epoch: full batches of the larger of source and pool, as published.
 
     >>> steps_in_epoch(source=2427, pool=4365, batch_size=32)
     136
@@ -55,13 +55,13 @@ def steps_in_epoch(source: int, pool: int, batch_size: int) -> int:
 
 
 def whole_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
-    """Cut a pass into full batches; the rest waits for another pass. Too few for one make a short one."""
+    """Split into full batches and drop the rest; fewer items than one batch make a short batch."""
     full = len(order) // batch_size * batch_size
     return tuple(order[: full or len(order)].split(batch_size))
 
 
 def even_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
-    """Cut a pass into as few batches as possible, all of nearly one size.
+    """Split into as few batches as possible, of nearly equal size.
 
     >>> [len(batch) for batch in even_batches(torch.arange(65), 32)]
     [22, 22, 21]
@@ -70,10 +70,10 @@ def even_batches(order: Tensor, batch_size: int) -> Sequence[Tensor]:
 
 
 def short_last(order: Tensor, batch_size: int) -> Sequence[Tensor]:
-    """Cut a pass into full batches and a short one (published).
+    """Split into full batches and a short last one (published).
 
-    The short one may be a single image, doubled: its batch statistics have no variance, and on small label
-    sets they spoil the running ones. Hence ``even_batches`` is the default.
+    The short batch may be a single image, repeated: its batch statistics have no variance, and on small label
+    sets they corrupt the running statistics. Hence ``even_batches`` is the default.
     """
     return tuple(order.split(batch_size))
 
@@ -91,7 +91,7 @@ def passes(
     generator: torch.Generator,
     cut: Cut,
 ) -> Iterator[Tensor]:
-    """``steps`` batches of ``items``: shuffled passes, each cut into batches, a new order each time."""
+    """Yield ``steps`` batches of ``items``, reshuffled for each pass."""
     done = 0
     while True:
         for batch in cut(items[torch.randperm(len(items), generator=generator)], batch_size):
@@ -102,22 +102,22 @@ def passes(
 
 
 def rare_first(presence: Tensor, count: int, generator: torch.Generator, span: int = 3000) -> Tensor:
-    """``count`` images drawn so that classes that were seen little come more often, in random order.
+    """Sample ``count`` images, oversampling rare classes, and return them in random order.
 
-    Again and again a class is drawn, with a chance in proportion to ``1 / ln(1.01 + f_c)``, f_c being its
-    share of all classes seen so far; of its images the next one is taken, in an order of their own, and every
-    class in it counts as seen. Counts begin anew after ``span`` images.
+    Each image is sampled in two steps. First, class c is drawn with probability proportional to
+    ``1 / ln(1.01 + f_c)``, where f_c is its share of all classes seen so far. Then the next image of that
+    class is taken from a shuffled list, and every class in the image is counted as seen.
 
     Args:
-        presence: ``(N, C)`` bool: which image has which class.
-        count: images to draw.
-        generator: the only randomness.
-        span: images after which the counts begin anew; published: 3000.
+        presence: ``(N, C)`` bool: whether image n contains class c.
+        count: images to sample.
+        generator: the only source of randomness.
+        span: images after which the counts are reset; published: 3000.
     """
     holders = [_shuffled(column.nonzero().squeeze(1), generator) for column in presence.T]
     possible = torch.tensor([len(images) > 0 for images in holders]).double().numpy()
     if not possible.any():
-        raise UserError("no source image has a pixel of any class: check the source's label maps")
+        raise UserError("no source image contains a labelled pixel; check the label maps of the source")
     luck, shows = torch.rand(count, generator=generator).tolist(), presence.double().numpy()
     order, place, seen = [], [0] * len(holders), np.zeros(len(holders))
     for number in range(count):
@@ -135,13 +135,13 @@ def rare_first(presence: Tensor, count: int, generator: torch.Generator, span: i
 
 
 def classes_shown(source: Domain) -> Tensor:
-    """Which image of a domain shows which class: bool ``(N, C)``."""
+    """Return which image contains which class: bool ``(N, C)``."""
     count = len(source.classes)
     if not source.of_pixels:
         return torch.nn.functional.one_hot(torch.as_tensor(source.labels[:]).long(), count).bool()
     rows = []
     for image in range(len(source)):
-        # Counted from VOID on: to pick out what has a class first would take twenty times as long.
+        # Count from VOID upwards: masking out unlabelled pixels first would take twenty times as long.
         found = source.labels[image].flatten().short() - VOID
         rows.append(torch.bincount(found, minlength=count - VOID)[-VOID : count - VOID] > 0)
     return torch.stack(rows).cpu()
@@ -152,9 +152,9 @@ def _shuffled(items: Tensor, generator: torch.Generator) -> Tensor:
 
 
 def fill(batch: Tensor, processes: int) -> Tensor:
-    """Repeat a short batch from its start until each process gets two or more, and all the same number.
+    """Repeat a short batch from its start until all ranks get the same number of images, at least two.
 
-    Batch statistics need two images: one alone is doubled.
+    Batch statistics need two images.
 
     >>> fill(torch.tensor([7]), processes=1), fill(torch.tensor([1, 2, 3]), processes=2)
     (tensor([7, 7]), tensor([1, 2, 3, 1]))
@@ -165,21 +165,21 @@ def fill(batch: Tensor, processes: int) -> Tensor:
 
 @dataclass(frozen=True)
 class Stream:
-    """One process's share of one stream in one epoch: which images, and all that is random about them.
+    """One rank's share of a stream in one epoch: image indices and augmentation parameters.
 
-    Drawn for the whole epoch at once and sent to the device once, so that a step costs no draw and no copy.
+    Sampled and sent to the device once per epoch, which saves a copy in every step.
     """
 
     images: Images
     view: View
-    index: Tensor  # (M,), in the order of use; on the host
-    near: Tensor  # the same on the device
+    index: Tensor  # (M,), in the order of use, on the host
+    near: Tensor  # `index` on the device
     luck: Tensor  # (M, LUCK), on the device
-    labels: Labels | None  # of the images that are drawn, (M,), on the device; or maps, of all images
-    cuts: Sequence[slice]  # a batch each
+    labels: Labels | None  # (M,), of `index`, on the device; or the label maps of all images
+    cuts: Sequence[slice]  # one per batch
 
     def raw(self, step: int, device: torch.device) -> tuple[Tensor, Tensor | None]:
-        """A batch's pixels and label maps: on the device if they lie there, else on the host, to be sent."""
+        """Return a batch's pixels and label maps, on the device if stored there, else on the host."""
         cut = self.cuts[step]
         maps = None
         if self.labels is not None and self.labels.ndim > 1:
@@ -187,14 +187,14 @@ class Stream:
         return resident.some(self.images.pixels, self.index[cut], self.near[cut], device), maps
 
     def near_at_hand(self, device: torch.device) -> bool:
-        """Whether nothing has to come from the host."""
+        """Return whether all data is on the device."""
         mapped = self.labels is not None and self.labels.ndim > 1
         return resident.on_device(self.images.pixels, device) and (
             not mapped or resident.on_device(self.labels, device)
         )
 
     def show(self, step: int, raw: tuple[Tensor, Tensor | None]) -> tuple[Tensor, Tensor | None]:
-        """A batch as it is looked at, and its labels."""
+        """Apply the view to a batch; return augmented images and labels."""
         cut, (pixels, maps) = self.cuts[step], raw
         device, luck = self.luck.device, self.luck[self.cuts[step]]
         shown = look(resident.send(pixels, device), self.view, luck)
@@ -205,21 +205,21 @@ class Stream:
 
 @dataclass(frozen=True)
 class Streams:
-    """Streams side by side: source, unlabelled target, labelled target.
+    """The streams of a run: source, unlabelled target, labelled target.
 
-    Where pixels are bought, every target image has labelled and unlabelled pixels: they are one stream,
-    ``target``. Only images that were bought whole have a stream of their own.
+    In segmentation, target images with labelled and unlabelled pixels are one stream, ``target``. Images
+    labelled as a whole form the stream ``labelled``.
     """
 
     source: Domain
     pool: Images
     views: Views
-    batch_size: int  # of each stream, over all processes
-    steps: int  # batches in an epoch
+    batch_size: int  # of each stream, over all ranks
+    steps: int  # batches per epoch
     seed: int
-    labelled_batches: str = "even"  # how bought images are cut into batches, a name from CUTS
-    presence: Tensor | None = None  # (source, C) bool, classes of each source image: to draw by rare ones
-    strong: bool = False  # whether unlabelled images come in the strong view, too
+    labelled_batches: str = "even"  # how labelled images are split into batches, a name from CUTS
+    presence: Tensor | None = None  # (source, C) bool: classes in each source image, to oversample rare ones
+    strong: bool = False  # whether batches include the strong view of unlabelled images
 
     def epoch(
         self,
@@ -231,21 +231,20 @@ class Streams:
         bought: bool = True,
         own: Tensor | None = None,
     ) -> Iterator[Batch]:
-        """This process's share of one epoch's batches, on the device.
+        """Yield this rank's share of an epoch's batches, on the device.
 
         Args:
-            number: of the epoch; with the seed it fixes the batches.
-            targets: what the ledger knows of the pool's images, or of their pixels; UNLABELLED and VOID are
-                below zero.
-            fabric: device and processes.
-            whole: images that were bought as a whole, where maps are bought that way.
-            bought: whether pixels of other images may have labels: not before the first answer.
-            own: labels that the objective gave to images of the pool, ``(pool,)``; what was bought prevails.
+            number: of the epoch.
+            targets: labels of the pool's images or pixels, from the ledger; UNLABELLED and VOID are negative.
+            whole: indices of images labelled as a whole, if the unit is ``image``.
+            bought: whether pixels of other images may have labels; False before the first round.
+            own: pseudo-labels of the pool, ``(pool,)``; acquired labels take precedence.
         """
         world = fabric.world_size
         if self.batch_size % world or self.batch_size < 2 * world:
             raise UserError(
-                f"train.batch_size={self.batch_size} must be a multiple of {world} processes, two images each"
+                f"train.batch_size={self.batch_size} must be a multiple of {world} processes, with at least "
+                "two images per process"
             )
         every = torch.arange(len(self.source))
         source, pool, labels = self.source.images, self.pool, self.source.labels
@@ -305,10 +304,10 @@ class Streams:
         fabric: Fabric,
         labels: Labels | None = None,
     ) -> Stream | None:
-        """A stream's epoch, drawn, with labels where its images have some; None if it is empty."""
+        """Sample a stream's epoch; return None if the stream has no images."""
         if len(items) == 0:
             return None
-        # The strong view is of the same images at the same time.
+        # The strong view shows the same images in the same order.
         order_of = "unlabelled" if name == "strong" else name
         world, generator = fabric.world_size, fork(self.seed, order_of, "order", epoch)
         view: View = getattr(self.views, SEEN_AS.get(name, name))
@@ -322,7 +321,7 @@ class Streams:
         height, width = images.pixels.shape[-2:]
         aspect = None if images.aspect is None else images.aspect[index]
         luck = draw(view, len(index), height, width, fork(self.seed, name, "view", epoch), aspect)
-        # Luck belongs to the place in the global batch: another number of processes sees the same views.
+        # Parameters belong to positions in the global batch: views are the same for any number of ranks.
         lengths = [len(batch) // world for batch in batches]
         mine = torch.cat(
             [
@@ -343,7 +342,7 @@ SEEN_AS = {
     "target": "unlabelled",
     "certain": "labelled",
     "strong": "stronger",
-}  # streams without a view of their own
+}  # view of each stream whose name is not a view
 
 
 def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:
@@ -353,7 +352,7 @@ def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:
-    """Where each part begins in the whole.
+    """Return the start offset of each part.
 
     >>> _starts([3, 2, 4])
     [0, 3, 5]

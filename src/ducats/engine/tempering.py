@@ -1,26 +1,28 @@
-"""A temperature for a model's probabilities: the usual remedy for miscalibration, to compare with.
+"""Temperature scaling, the standard calibration baseline.
 
-Guo et al., ICML 2017: softmax(z / T), with T chosen on labels that the model did not learn.
+Guo et al., ICML 2017: softmax(z / T), with T fitted on labels that were not used for training.
 """
 
 import math
 
 from torch import Tensor
 
-LEAST, CLASSES = 5, 2  # labels, and classes among them, below which no temperature is fitted
+LEAST, CLASSES = 5, 2  # minimum number of labels, and of classes among them, for a fit
 BOUNDS = (0.05, 20.0)
 HALVINGS = 60
 
 
 def temperature(z: Tensor, labels: Tensor) -> float | None:
-    """The T within ``BOUNDS`` that makes these labels likeliest under softmax(z / T); None if they are few.
+    """Return the T within ``BOUNDS`` that maximises the likelihood of the labels under softmax(z / T).
+
+    Returns None if there are too few labels.
 
     Args:
         z: ``(N, C)`` log alpha, or logits.
-        labels: ``(N,)`` classes; below zero does not count.
+        labels: ``(N,)`` classes; negative labels are ignored.
 
     >>> import torch
-    >>> z = torch.tensor([[math.log(9.0), 0.0]]).repeat(8, 1)  # 90 % of the first class, which 6 of 8 are
+    >>> z = torch.tensor([[math.log(9.0), 0.0]]).repeat(8, 1)  # 90 % for class 0, but 6 of 8 labels are 0
     >>> t = temperature(z, torch.tensor([0, 0, 1, 0, 0, 0, 1, 0]))
     >>> (z[0] / t).softmax(0)
     tensor([0.7500, 0.2500])
@@ -31,7 +33,7 @@ def temperature(z: Tensor, labels: Tensor) -> float | None:
     own = z.gather(1, labels[:, None]).squeeze(1)
 
     def slope(log_t: float) -> float:
-        """Of the mean negative log-likelihood over 1 / T: it rises with 1 / T, as that is convex in it."""
+        """Derivative of the mean negative log-likelihood in 1 / T, which is convex in 1 / T."""
         p = (z / math.exp(log_t)).softmax(1)
         return float(((p * z).sum(1) - own).mean())
 

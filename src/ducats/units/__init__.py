@@ -1,4 +1,4 @@
-"""Units: what one question about an image covers, and how a budget of pixels is spent on them."""
+"""Labelling units (pixel, region, superpixel, image) and the selection of units within an image."""
 
 import math
 from collections.abc import Mapping
@@ -20,24 +20,24 @@ from ducats.windows import window_max
 
 @dataclass(frozen=True)
 class Unit:
-    """What is bought at once. Whole images compete in the pool, as rows made by `summary`."""
+    """The unit that is labelled at once. Whole images compete in the pool, see `image_columns`."""
 
     name: Literal["pixel", "region", "superpixel", "image"] = "pixel"
-    side: int = 3  # of a region, in pixels
-    superpixels: int = 100  # in an image, about
+    side: int = 3  # of a region, in pixels, odd
+    superpixels: int = 100  # approximate number per image
     compactness: float = 10.0  # of superpixels
 
     def __post_init__(self) -> None:
         if self.side < 1 or self.side % 2 == 0:
-            raise ValueError(f"a region has a pixel in its middle: its side must be odd, not {self.side}")
+            raise ValueError(f"the side of a region must be odd and positive, not {self.side}")
 
 
 @dataclass(frozen=True)
 class Picked:
-    """Pixels to be labelled, in the order in which they were chosen, on the CPU."""
+    """Pixels to label, in the order of selection, on the CPU."""
 
     position: Tensor  # (Q,) int64
-    unit: Tensor | None = None  # (U,) int64, how many pixels each unit has, in the same order; None: one each
+    unit: Tensor | None = None  # (U,) int64, pixels of each unit, in the same order; None: one each
 
 
 @torch.no_grad()
@@ -55,22 +55,20 @@ def spend(
     told: Mapping[str, Tensor] | None = None,
     head: Tensor | None = None,
 ) -> Picked:
-    """Let a strategy spend a budget of pixels on one image.
+    """Select pixels of one image with a query, up to a budget.
 
-    It is spent to the pixel, as long as there are that many: the last region or superpixel is cut.
+    The budget is spent exactly if there are enough pixels: the last region or superpixel is truncated.
 
     Args:
-        strategy: who chooses.
-        unit: what is bought at once.
-        z: log alpha, ``(C, H, W)``, on any device; None if the strategy needs nothing.
-        features: ``(D, h, w)``, if the strategy needs them.
-        target: what is known, ``(H, W)``, on the same device; UNLABELLED can be bought.
-        image: its index in the pool.
-        pixels: the image itself, uint8 ``(channels, h, w)``; superpixels are cut from it.
-        budget: how many pixels to buy, at most.
-        generator: the query's only randomness.
-        told: what witnesses say, ``(..., h, w)`` each.
-        head: the last layer's weights, ``(C, D)``, if the strategy reads them.
+        z: log alpha, ``(C, H, W)``, on any device; None if the query needs no columns.
+        features: ``(D, h, w)``, if the query needs them.
+        target: known labels, ``(H, W)``, on the same device as ``z``; ``UNLABELLED`` pixels can be selected.
+        image: index in the pool.
+        pixels: the image, uint8 ``(channels, h, w)``; needed for superpixels only.
+        budget: maximum number of pixels.
+        generator: the query's only source of randomness.
+        told: probe columns, ``(..., h, w)`` each.
+        head: the last layer's weights, ``(C, D)``, if the query reads them.
     """
     shape = (int(target.shape[0]), int(target.shape[1]))
     counter = _Counter(strategy, Scene(z, features, shape, told), target.flatten(), image, generator, head)
@@ -80,10 +78,10 @@ def spend(
         return _regions(counter, budget, unit.side // 2)
     if unit.name == "superpixel":
         if pixels is None:
-            raise ValueError("superpixels are cut from the image, which was not given")
+            raise ValueError("superpixels are computed from the image: pass pixels")
         pieces = superpixels(pixels, shape, unit.superpixels, unit.compactness)
         return _pieces(counter, budget, pieces.flatten().to(target.device))
-    raise ValueError("whole images are not bought within an image: see `summary`")
+    raise ValueError("whole images are not selected within an image: use `image_columns`")
 
 
 @torch.no_grad()
@@ -95,17 +93,16 @@ def summary(
     told: Mapping[str, Tensor] | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Tensor]:
-    """Columns of an image that is one row, over its UNLABELLED pixels: ``(1,)`` or ``(1, K)`` each.
+    """Compute the columns of a whole image over its ``UNLABELLED`` pixels: ``(1,)`` or ``(1, K)`` each.
 
-    Of an image that has none left, over all pixels.
+    If no pixel is unlabelled, all pixels count.
 
     Args:
         z: log alpha, ``(C, H, W)``.
-        features: ``(D, h, w)``, if they are needed.
-        target: what is known, ``(H, W)``.
-        needs: names of columns.
-        told: what witnesses say, ``(..., h, w)`` each.
-        labels: of a source image, ``(H, W)``: a descriptor is then of pixels that are predicted rightly.
+        features: ``(D, h, w)``, if needed.
+        target: known labels, ``(H, W)``.
+        told: probe columns, ``(..., h, w)`` each.
+        labels: label map of a source image, ``(H, W)``; its descriptor covers correct predictions only.
     """
     scene = Scene(z, features, (int(target.shape[0]), int(target.shape[1])), told)
     open_ = (target.flatten() == UNLABELLED).nonzero().T
@@ -119,7 +116,7 @@ def summary(
 
 @dataclass(frozen=True)
 class _Counter:
-    """Where a strategy buys."""
+    """The state of a query within one image."""
 
     strategy: Strategy
     scene: Scene
@@ -129,7 +126,7 @@ class _Counter:
     head: Tensor | None = None
 
     def ask(self, candidates: Rows, labelled: Rows, count: int) -> Tensor:
-        """Indices of the candidates that the strategy picks."""
+        """Return the indices of the candidates that the query picks."""
         count = min(count, len(candidates))
         return ask(self.strategy.query, Slate(candidates, labelled, count, self.generator, None, self.head))
 
@@ -139,11 +136,11 @@ class _Counter:
         return Rows(torch.full_like(position, self.image), position, dict(columns), self.scene.shape, apart)
 
     def open(self) -> Tensor:
-        """Which pixels can be bought, ``(H * W,)``."""
+        """Return the mask of unlabelled pixels, ``(H * W,)``."""
         return self.target == UNLABELLED
 
     def known(self) -> Tensor:
-        """Positions that have a label."""
+        """Return the positions that have a class label."""
         return (self.target >= 0).nonzero().squeeze(1)
 
 
@@ -158,21 +155,21 @@ def _pixels(counter: _Counter, budget: int) -> Picked:
 
 
 def _regions(counter: _Counter, budget: int, radius: int) -> Picked:
-    """Best first, none overlapping another unless no other is left; the last is cut."""
+    """Select regions, best first, without overlap as long as possible; truncate the last one."""
     needs, scene, apart = counter.strategy.needs, counter.scene, 2 * radius
 
     def rows(position: Tensor) -> Rows:
         return counter.rows(position, scene.regions(needs, radius, position), apart)
 
     labelled, open_ = rows(counter.known()), counter.open()
-    clear = torch.ones_like(open_)  # middles whose region would overlap none of those bought here
+    clear = torch.ones_like(open_)  # centres whose region overlaps no region selected here
     left = min(budget, int(open_.sum()))
     positions, sizes = [labelled.position[:0]], [labelled.position[:0]]
     while left > 0:
         if not bool((open_ & clear).any()):
             clear = torch.ones_like(open_)
         candidates = rows((open_ & clear).nonzero().squeeze(1))
-        # A region at the border, or with pixels that were asked before, buys less: then ask again.
+        # Regions at the border or with labelled pixels are smaller: query again until the budget is spent.
         picks = counter.ask(candidates, labelled, math.ceil(left / (2 * radius + 1) ** 2))
         middle = candidates.position[picks]
         bought, owner = _expanded(middle, radius, scene.shape, open_)
@@ -188,7 +185,7 @@ def _regions(counter: _Counter, budget: int, radius: int) -> Picked:
 
 
 def _expanded(middle: Tensor, radius: int, shape: tuple[int, int], open_: Tensor) -> tuple[Tensor, Tensor]:
-    """The pixels that regions buy, in their order, none twice; and the number of the region of each."""
+    """Return the pixels that regions add, in order and without duplicates, and the region index of each."""
     near, inside = neighbours(middle, radius, shape)
     bought = inside & open_[near.clamp(0, len(open_) - 1)]
     position, owner = near[bought], bought.nonzero()[:, 0]
@@ -199,7 +196,7 @@ def _expanded(middle: Tensor, radius: int, shape: tuple[int, int], open_: Tensor
 
 
 def _pieces(counter: _Counter, budget: int, number: Tensor) -> Picked:
-    """Best first; of the last, the first pixels in raster order."""
+    """Select superpixels, best first; truncate the last one in raster order."""
     needs, scene = counter.strategy.needs, counter.scene
     members, known = (
         _members(number, position) for position in (counter.open().nonzero().squeeze(1), counter.known())
@@ -210,7 +207,7 @@ def _pieces(counter: _Counter, budget: int, number: Tensor) -> Picked:
     positions, sizes = [members.new_empty(0)], list[int]()
     while left > 0:
         open_ = waiting.nonzero().squeeze(1)
-        # As many as will be about enough, so that a query of several rounds sees what it buys.
+        # Ask for about as many as are needed: queries with several internal steps depend on the number.
         count = math.ceil(left / float(size[open_].float().mean()))
         for pick in open_[counter.ask(everything[open_], labelled, count)].tolist():
             bought = members[pick, : min(int(size[pick]), left)]
@@ -224,7 +221,7 @@ def _pieces(counter: _Counter, budget: int, number: Tensor) -> Picked:
 
 
 def _members(number: Tensor, position: Tensor) -> Tensor:
-    """Which of these positions lie in each piece: ``(S, L)`` in raster order, -1 where a piece has fewer."""
+    """Group positions by superpixel: ``(S, L)`` in raster order, padded with -1."""
     piece, size = number[position].unique(return_inverse=True, return_counts=True)[1:]
     order = piece.argsort(stable=True)
     start = size.cumsum(0) - size

@@ -1,4 +1,4 @@
-"""An image that is bought whole, as its classes look in it: see `ducats.anchors`."""
+"""Class descriptors of an image that is labelled whole, see `ducats.class_descriptors`."""
 
 from torch import Tensor
 
@@ -8,13 +8,13 @@ from ducats.domain import UNLABELLED
 
 
 def described(z: Tensor, features: Tensor | None, target: Tensor, labels: Tensor | None = None) -> Tensor:
-    """Mean features of each class, on the features' own grid: ``(1, C * D)``.
+    """Return the mean features of each predicted class, on the feature grid: ``(1, C * D)``.
 
     Args:
         z: log alpha, ``(C, H, W)``.
-        features: ``(D, h, w)``, if the model gives them.
-        target: what is known, ``(H, W)``: positions count that are UNLABELLED; all, if none is.
-        labels: of a source image, ``(H, W)``: positions count that are predicted rightly, instead.
+        features: ``(D, h, w)``, if the model returns them.
+        target: known labels, ``(H, W)``: only ``UNLABELLED`` positions count; all count if there are none.
+        labels: label map of a source image, ``(H, W)``: only correctly predicted positions count, instead.
     """
     seen = given(features)
     size = (int(seen.shape[-2]), int(seen.shape[-1]))

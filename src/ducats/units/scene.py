@@ -1,4 +1,4 @@
-"""What a model says about one image, as columns of pixels, of regions, or of any sets of pixels."""
+"""Columns of an image's pixels, regions and pixel sets, computed on demand from the model output."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -12,17 +12,17 @@ from ducats.errors import UserError
 from ducats.rows import Deferred
 from ducats.windows import log_classes, window_impurity, window_log_mean, window_mean
 
-_AT_ONCE = 2**19  # pixels per pass: the formulas' temporaries are a few dozen times (pixels x classes)
+_AT_ONCE = 2**19  # pixels per pass: temporaries take a few dozen times pixels x classes
 
 
 class Scene:
-    """One image's log alpha and features; a column is computed when it is read, and maps are kept.
+    """Columns of one image, computed when read from log alpha, features and probe outputs; maps are cached.
 
     Args:
         z: log alpha, ``(C, H, W)``; None if no column will be read.
-        features: ``(D, h, w)``, on a grid of their own, corner on corner; None if the model gives none.
+        features: ``(D, h, w)``, on their own grid with aligned corners; None if the model returns none.
         shape: H and W.
-        told: what witnesses say, ``(..., h, w)`` each, on a grid of their own.
+        told: probe columns, ``(..., h, w)`` each, on their own grid.
     """
 
     def __init__(
@@ -33,7 +33,7 @@ class Scene:
         told: Mapping[str, Tensor] | None = None,
     ) -> None:
         if z is not None and tuple(z.shape[1:]) != shape:
-            raise ValueError(f"log alpha of {tuple(z.shape[1:])} for a map of {shape}")
+            raise ValueError(f"log alpha has shape {tuple(z.shape[1:])}, expected {shape}")
         self._z, self._features, self.shape, self._told = z, features, shape, told
         self._maps: dict[tuple[str, int], Tensor] = {}
 
@@ -41,34 +41,33 @@ class Scene:
     def z(self) -> Tensor:
         """Log alpha, ``(C, H, W)``."""
         if self._z is None:
-            raise ValueError("the strategy needs columns, and no log alpha was given")
+            raise ValueError("the query needs columns, but z is None")
         return self._z
 
     def pixels(self, needs: Sequence[str], position: Tensor) -> dict[str, Deferred]:
-        """Columns of rows that are pixels."""
+        """Return columns of pixels."""
         for name in needs:
             if name == "impurity":
                 raise UserError(
-                    "the query needs 'impurity', and a single pixel has none: task.unit=region, "
+                    "the query needs 'impurity', which is undefined for single pixels; set task.unit=region "
                     "or query.name=ripu_points"
                 )
         return {name: Deferred(partial(self._at, name), position) for name in needs}
 
     def regions(self, needs: Sequence[str], radius: int, position: Tensor) -> dict[str, Deferred]:
-        """Columns of rows that are square regions, each named by the pixel in its middle."""
+        """Return columns of square regions, each identified by its centre pixel."""
         return {name: Deferred(partial(self._around, name, radius), position) for name in needs}
 
     def sets(self, needs: Sequence[str], members: Tensor) -> dict[str, Tensor]:
-        """Columns of rows that are sets of pixels.
+        """Return columns of pixel sets.
 
         Args:
-            needs: names of columns.
-            members: positions, ``(S, L)``; -1 fills the rows of smaller sets.
+            members: positions, ``(S, L)``; smaller sets are padded with -1.
         """
         return {name: self._over(name, members) for name in needs}
 
     def _at(self, name: str, position: Tensor) -> Tensor:
-        """A column at some pixels: ``(R,)``, or ``(R, K)``."""
+        """Return a column at some pixels: ``(R,)`` or ``(R, K)``."""
         if name == "z":
             return self.z.flatten(1)[:, position].T
         if name == "features":
@@ -82,13 +81,13 @@ class Scene:
         if found.around:
             return self._map(name, found).flatten()[position]
         z = self.z.flatten(1)
-        # Row by row in memory: then a row's value does not depend, to the last bit, on the rows beside it.
+        # Contiguous rows: a row's value then does not depend on its neighbours, bit for bit.
         return torch.cat([found.of(z[:, some].T.contiguous()) for some in position.split(_AT_ONCE)])
 
     def _sampled(self, coarse: Tensor, position: Tensor) -> Tensor:
-        """A map on a grid of its own, ``(K, h, w)``, at some pixels: ``(R, K)``."""
+        """Sample a map on its own grid, ``(K, h, w)``, at some pixels: ``(R, K)``."""
         height, width = self.shape
-        # grid_sample counts from -1 to 1, from the middle of the first pixel to that of the last
+        # grid_sample's coordinates run from -1 to 1, from the centre of the first pixel to that of the last
         x = (position % width).float() * (2 / max(width - 1, 1)) - 1
         y = (position // width).float() * (2 / max(height - 1, 1)) - 1
         where = torch.stack([x, y], 1)[None, :, None]
@@ -96,7 +95,7 @@ class Scene:
         return found[0, :, :, 0].T
 
     def _around(self, name: str, radius: int, position: Tensor) -> Tensor:
-        """A column of the regions around some pixels."""
+        """Return a column of the regions around some pixels."""
         if name in ("z", "features", *TOLD):
             return self._mean_around(name, radius, position)
         return self._kept(name, radius, lambda: self._pooled(name, radius)).flatten()[position]
@@ -117,7 +116,7 @@ class Scene:
         return (window_log_mean if found.over == "log_mean" else window_mean)(values, radius)
 
     def _map(self, name: str, found: Criterion) -> Tensor:
-        """A criterion at every pixel, ``(H, W)``."""
+        """Compute a criterion at every pixel, ``(H, W)``."""
         if found.around:
             return self._kept(name, 0, lambda: found.of(self.z[None])[0])
         everywhere = torch.arange(self.shape[0] * self.shape[1], device=self.z.device)
@@ -129,7 +128,7 @@ class Scene:
         return self._maps[name, radius]
 
     def _over(self, name: str, members: Tensor) -> Tensor:
-        """A column of sets of pixels: ``(S,)``, or ``(S, K)``."""
+        """Return a column of pixel sets: ``(S,)`` or ``(S, K)``."""
         inside = members >= 0
         size, where = inside.sum(1), members.clamp(min=0)
 
@@ -156,11 +155,10 @@ class Scene:
 
 
 def neighbours(position: Tensor, radius: int, shape: tuple[int, int]) -> tuple[Tensor, Tensor]:
-    """Positions in the window around each, in raster order, and which of them lie in the image.
+    """Return the positions in the window around each position, in raster order, and which lie in the image.
 
     Args:
         position: ``(R,)``.
-        radius: of the window.
         shape: height and width of the image.
     """
     step = torch.arange(-radius, radius + 1, device=position.device)

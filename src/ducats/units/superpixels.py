@@ -1,4 +1,4 @@
-"""Superpixels: an image cut into pieces of like colour, which are bought one by one."""
+"""SLIC superpixels."""
 
 import importlib
 
@@ -10,19 +10,19 @@ from ducats.errors import UserError
 
 
 def superpixels(pixels: Tensor, shape: tuple[int, int], count: int, compactness: float) -> Tensor:
-    """Number the superpixels of an image by SLIC: int64 ``(height, width)``, on the CPU.
+    """Compute SLIC superpixels: a map of indices, int64 ``(height, width)``, on the CPU.
 
     Args:
-        pixels: uint8 ``(channels, h, w)``; resized if that is not the map's shape.
-        shape: height and width of the map.
-        count: how many pieces, about.
-        compactness: higher is squarer.
+        pixels: uint8 ``(channels, h, w)``; resized if the size differs from ``shape``.
+        shape: height and width of the result.
+        count: approximate number of superpixels.
+        compactness: higher values give squarer superpixels.
     """
     try:
         slic = importlib.import_module("skimage.segmentation").slic
     except ImportError:
         raise UserError(
-            "superpixels are cut by scikit-image, which is not installed: pip install 'ducats[superpixels]'"
+            "superpixels need scikit-image, which is not installed: pip install 'ducats[superpixels]'"
         ) from None
     image = pixels.cpu().float()[None] / 255
     if tuple(image.shape[2:]) != shape:
