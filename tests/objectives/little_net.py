@@ -1,4 +1,4 @@
-"""A network of a few numbers, in float64, whose losses can be written down by hand."""
+"""A tiny float64 network whose losses can be computed by hand."""
 
 import torch
 from torch import Tensor, nn
@@ -10,7 +10,7 @@ CLASSES, WIDTH, INPUTS = 3, 4, 2
 
 
 class LittleNet(nn.Module):
-    """Images of two numbers to four features, to three logits; of maps, each place by itself."""
+    """Maps two inputs to four features and three logits, per image or per pixel."""
 
     def __init__(self, pixels: bool = False) -> None:
         super().__init__()
@@ -39,7 +39,7 @@ def drawn(seed: int, count: int) -> Tensor:
 
 
 def little_batch() -> Batch:
-    """Six source images (one without label), four bought ones, five unlabelled ones."""
+    """Six source images (one without label), four labelled and five unlabelled target images."""
     return Batch(
         Labelled(drawn(1, 6), torch.tensor([0, 1, 2, 0, 1, -2])),
         Labelled(drawn(2, 4), torch.tensor([2, 1, 0, 0])),
@@ -48,7 +48,7 @@ def little_batch() -> Batch:
 
 
 def little_maps() -> Batch:
-    """Two source maps, two target maps of 2 x 3 pixels with bought, unlabelled and void ones."""
+    """Two source maps, and two target maps of 2 x 3 labelled, unlabelled and void pixels."""
     source, target = (drawn(seed, 12).reshape(2, 2, 3, INPUTS).movedim(-1, 1) for seed in (4, 5))
     of_source = torch.tensor([[[0, 1, 2], [0, -2, 1]], [[2, 2, 0], [1, 1, 0]]], dtype=torch.int8)
     of_target = torch.tensor([[[0, -1, -1], [-1, -2, 1]], [[-1, -1, -1], [2, -1, -2]]], dtype=torch.int8)

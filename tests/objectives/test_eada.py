@@ -1,4 +1,4 @@
-"""EADA: the level follows the source, and the target's energies come down to it."""
+"""Objective of EADA: running free energy of the source, and alignment of the target."""
 
 import torch
 import torch.nn.functional as F
@@ -8,7 +8,7 @@ from ducats.objectives.batch import Batch
 from ducats.objectives.eada import Level, eada
 
 
-def test_the_level_is_a_running_mean_of_a_pace_that_is_drawn() -> None:
+def test_running_mean_with_random_momentum() -> None:
     level = Level(beside(LittleNet()))
     means = [torch.tensor(value) for value in (-2.0, -1.0, -4.0, -3.0)]
     torch.manual_seed(7)
@@ -51,7 +51,7 @@ def test_losses_by_hand() -> None:
     torch.testing.assert_close(losses["unlabelled/energy"], 0.5 * hinge, rtol=1e-6, atol=1e-7)
 
 
-def test_only_the_target_energies_have_a_gradient() -> None:
+def test_only_target_energies_have_a_gradient() -> None:
     model, batch = LittleNet(), little_batch()
     batch.source.images.requires_grad_()
     assert batch.unlabelled is not None
@@ -62,7 +62,7 @@ def test_only_the_target_energies_have_a_gradient() -> None:
     assert batch.unlabelled.grad.abs().sum() > 0
 
 
-def test_pixels_are_rows() -> None:
+def test_pixels_count_as_samples() -> None:
     model, batch = LittleNet(pixels=True), little_maps()
     losses = eada(model, batch, Level(beside(model)), align=1.0)
     assert batch.target is not None
@@ -77,7 +77,7 @@ def test_pixels_are_rows() -> None:
     torch.testing.assert_close(losses["labelled/nll"], F.cross_entropy(target[bought], of_target[bought]))
 
 
-def test_the_level_follows_also_without_unlabelled_target() -> None:
+def test_running_mean_without_unlabelled_target() -> None:
     model, batch = LittleNet(), little_batch()
     level = Level(beside(model))
     assert eada(model, Batch(batch.source, None, None), level).keys() == {"source/nll"}

@@ -1,4 +1,4 @@
-"""EUQ: variances on the unlabelled target, and labels for what is certain."""
+"""Objective of EUQ: variances on the unlabelled target, and certainty sampling."""
 
 from collections.abc import Iterator
 
@@ -23,7 +23,7 @@ def companion(rate: float = 0.0) -> Certainty:
 
 
 def variances(z: Tensor) -> tuple[Tensor, Tensor]:
-    """Sums over the classes of the variance that is left with the evidence, and of the rest of p (1 - p)."""
+    """Epistemic variance summed over the classes, and the rest of p (1 - p)."""
     law = Dirichlet(z.exp())
     epistemic = law.variance.sum(1)
     return epistemic, (law.mean * (1 - law.mean)).sum(1) - epistemic
@@ -56,7 +56,7 @@ def test_losses_by_hand() -> None:
         torch.testing.assert_close(losses[name], value)
 
 
-def test_by_entropy_it_is_duc() -> None:
+def test_with_entropy_it_is_duc() -> None:
     model, batch = LittleNet(), little_batch()
     ours = euq(model, batch, companion(), uncertainty="entropy")
     theirs = duc(model, batch, beta=1.0, lambda_=0.05)
@@ -67,7 +67,7 @@ def test_by_entropy_it_is_duc() -> None:
         euq(model, batch, companion(), uncertainty="both")  # type: ignore[arg-type]
 
 
-def test_pixels_are_rows() -> None:
+def test_pixels_count_as_samples() -> None:
     model, batch = LittleNet(pixels=True), little_maps()
     losses = euq(model, batch, sure_of_class(beside(model), rate=0.0), eu=2.0)
     assert batch.target is not None
@@ -79,7 +79,7 @@ def test_pixels_are_rows() -> None:
         sure_of_evidence(beside(model), certainty=0.1)
 
 
-def test_duc_learns_from_certain_images_too() -> None:
+def test_duc_learns_from_pseudo_labels() -> None:
     model, batch = LittleNet(), little_batch()
     assert batch.labelled is not None
     losses = duc(model, Batch(batch.source, None, batch.unlabelled, certain=batch.labelled))
@@ -92,7 +92,7 @@ def test_duc_learns_from_certain_images_too() -> None:
 
 
 def slow_passes(doubt: list[float], guess: list[int], count: int) -> list[int]:
-    """The published loop: pass after pass by rising doubt, a class at most once in each."""
+    """The published loop: passes by rising uncertainty, each class at most once per pass."""
     left, taken = sorted(range(len(doubt)), key=lambda i: (doubt[i], i)), list[int]()
     while left and len(taken) < count:
         seen = set[int]()
@@ -115,7 +115,7 @@ def test_passes_take_each_class_once() -> None:
 
 
 class Shown:
-    """A pool whose logits are given."""
+    """A pool with given logits."""
 
     labels: Labels = torch.zeros(0)
     targets: Tensor | None
@@ -128,19 +128,19 @@ class Shown:
             yield index, Output(self.z[index], None)
 
     def source(self) -> Iterator[tuple[Tensor, Output]]:
-        raise AssertionError("certainty needs the pool alone")
+        raise AssertionError("certainty sampling must only read the pool")
 
 
 def evidence(*of: tuple[int, float]) -> Tensor:
-    """Logits with so much evidence for a class."""
+    """Logits with the given evidence for a class."""
     z = torch.zeros(len(of), CLASSES)
     for row, (label, amount) in enumerate(of):
         z[row, label] = amount
     return z
 
 
-def test_the_certain_get_labels_before_each_question() -> None:
-    # Classes 0 0 0 1 1 2 2 0 1 2, ever less certain; image 0 was bought, image 1 has no class.
+def test_certain_images_get_labels_before_each_round() -> None:
+    # Classes 0 0 0 1 1 2 2 0 1 2, in order of certainty; image 0 is labelled, image 1 is void.
     z = evidence(*((label, 9.0 - 0.5 * n) for n, label in enumerate([0, 0, 0, 1, 1, 2, 2, 0, 1, 2])))
     targets = torch.full((10,), UNLABELLED)
     targets[0], targets[1] = 0, VOID
@@ -156,7 +156,7 @@ def test_the_certain_get_labels_before_each_question() -> None:
 
     assert ask(1) == [-1, -1, 0, -1, -1, -1, -1, -1, -1, -1]
     assert ask(2) == [-1, -1, 0, 1, -1, 2, -1, -1, -1, -1]
-    # Three more: the next of each class. Then the share of 60 % is reached, whatever the rate.
+    # Three more: the next of each class. Then the maximum of 60 % is reached.
     assert ask(3) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
     assert ask(4) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
     again = sure_of_class(beside(LittleNet(), pool=10), rate=0.1, most=0.6)
@@ -164,7 +164,7 @@ def test_the_certain_get_labels_before_each_question() -> None:
     assert torch.equal(again.own, sampling.own)
 
 
-def test_an_exhausted_pool_ends_it() -> None:
+def test_an_exhausted_pool() -> None:
     sampling = sure_of_class(beside(LittleNet(), pool=3), rate=1.0, most=1.0)
     look = Shown(evidence((0, 1.0), (1, 2.0), (1, 3.0)), torch.tensor([UNLABELLED, UNLABELLED, 2]))
     for question in (1, 2):
@@ -179,7 +179,7 @@ def test_seven_per_cent_of_a_hundred_are_seven() -> None:
     assert int((sampling.own >= 0).sum()) == 7
 
 
-def test_a_rate_of_zero_holds_and_does_nothing() -> None:
+def test_a_rate_of_zero_has_no_state_and_no_effect() -> None:
     for still in (companion(0.0), sure_of_evidence(beside(LittleNet()))):
         assert not still.state_dict()
         assert still.own_labels() is None
@@ -188,7 +188,7 @@ def test_a_rate_of_zero_holds_and_does_nothing() -> None:
         companion(-1.0)
 
 
-def test_knobs_reach_their_companions() -> None:
+def test_params_reach_the_auxiliary_module() -> None:
     def made(name: str, **knobs: object) -> Companion:
         training = OBJECTIVES[name]
         assert isinstance(training, Training)

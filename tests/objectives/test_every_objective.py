@@ -1,4 +1,4 @@
-"""Every objective goes with every query, and its state with the run."""
+"""Every objective works with queries, and its state is saved with the run."""
 
 import json
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_pixels(objective: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("objective", ["tqs", "euq", "duc"])
-def test_what_images_alone_can_do_is_refused_for_pixels(objective: str, tmp_path: Path) -> None:
+def test_image_only_features_raise_for_pixels(objective: str, tmp_path: Path) -> None:
     knobs = "{certainty: 0.1}" if objective == "duc" else "{}"
     config = quick_pixels(f"objective={{name: {objective}, knobs: {knobs}}}")
     with pytest.raises(UserError, match="pixels"):
@@ -84,7 +84,7 @@ def test_what_images_alone_can_do_is_refused_for_pixels(objective: str, tmp_path
         "{name: duc, knobs: {certainty: 0.05, fixmatch: 1.0, tau: 0.3}}",
     ],
 )
-def test_a_run_that_was_stopped_ends_as_one_that_was_not(objective: str, tmp_path: Path) -> None:
+def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Path) -> None:
     config = quick(
         "train.steps_per_epoch=3",
         f"objective={objective}",

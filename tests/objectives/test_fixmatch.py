@@ -1,4 +1,4 @@
-"""FixMatch: what is kept, what is taught, and where it is refused."""
+"""FixMatch: threshold, loss and unsupported cases."""
 
 import math
 from dataclasses import replace
@@ -17,7 +17,7 @@ def logits(*probabilities: float) -> list[float]:
     return [math.log(p) for p in probabilities]
 
 
-def test_mean_over_those_that_are_kept() -> None:
+def test_mean_over_confident_images() -> None:
     weak = torch.tensor([logits(0.9, 0.05, 0.05), logits(0.1, 0.7, 0.2), logits(0.02, 0.02, 0.96)])
     strong = torch.tensor([[1.0, 2.0, 0.0], [5.0, 0.0, 0.0], [0.0, 0.0, 3.0]])
     by_hand = [math.log(math.e + math.e**2 + 1) - 1, math.log(2 + math.e**3) - 3]
@@ -25,14 +25,14 @@ def test_mean_over_those_that_are_kept() -> None:
     assert float(fixmatch(weak, strong, 0.95)) == pytest.approx(by_hand[1], rel=1e-6)
 
 
-def test_the_threshold_itself_is_not_enough() -> None:
+def test_threshold_is_exclusive() -> None:
     weak = torch.zeros(1, 2, dtype=torch.float64)  # a probability of exactly one half
     strong = torch.tensor([[0.0, 1.0]], dtype=torch.float64)
     assert float(fixmatch(weak, strong, 0.5)) == 0.0
     assert float(fixmatch(weak, strong, math.nextafter(0.5, 0.0))) == pytest.approx(math.log(1 + math.e))
 
 
-def test_none_kept_is_zero_with_a_zero_gradient() -> None:
+def test_no_confident_image_gives_zero_loss_and_gradient() -> None:
     strong = torch.randn(4, 3, requires_grad=True, generator=torch.Generator().manual_seed(0))
     loss = fixmatch(torch.zeros(4, 3), strong, 0.8)
     loss.backward()
@@ -80,7 +80,7 @@ class Normed(nn.Module):
         return Output(self.norm(images), None)
 
 
-def test_strong_views_are_normalised_by_themselves_and_leave_no_statistics(batch: Batch) -> None:
+def test_strong_views_do_not_change_running_statistics(batch: Batch) -> None:
     assert batch.strong is not None
     plain, taught = Normed().train(), Normed().train()
     duc(Remembered(plain), batch)
@@ -93,7 +93,7 @@ def test_strong_views_are_normalised_by_themselves_and_leave_no_statistics(batch
     torch.testing.assert_close(losses[name], unshifted[name], rtol=1e-4, atol=1e-4)
 
 
-def test_the_strong_view_is_made_only_if_it_is_read() -> None:
+def test_strong_view_only_if_needed() -> None:
     training = OBJECTIVES["duc"]
     assert isinstance(training, Training)
     assert not training.wants_strong()
@@ -103,10 +103,10 @@ def test_the_strong_view_is_made_only_if_it_is_read() -> None:
     assert "companion" not in training.signature.parameters
 
 
-def test_where_it_cannot_be(batch: Batch) -> None:
+def test_unsupported_cases(batch: Batch) -> None:
     with pytest.raises(UserError, match="strong view"):
         duc(as_logits, Batch(batch.source, None, batch.unlabelled), fixmatch=1.0)
     assert "unlabelled/fixmatch" not in duc(as_logits, Batch(batch.source, None, None), fixmatch=1.0)
     maps = Labelled(torch.zeros(1, 2, 2, 3), torch.zeros(1, 2, 3, dtype=torch.int8))
-    with pytest.raises(UserError, match="not of pixels"):
+    with pytest.raises(UserError, match="whole images only"):
         duc(lambda images: Output(images, None, (2, 3)), Batch(maps, None, None, maps), fixmatch=1.0)

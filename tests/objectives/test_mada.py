@@ -1,4 +1,4 @@
-"""MADA's objective: descriptors, anchors and losses against plain loops."""
+"""Objective of MADA: descriptors, anchors and losses against plain loops."""
 
 import pytest
 import torch
@@ -50,14 +50,14 @@ def test_descriptors_are_class_means_of_enough_positions() -> None:
         assert (found[:, 15:] == 0).any()
 
 
-def test_the_nearest_pixel_is_that_at_the_same_share_of_the_way() -> None:
+def test_nearest_pixel_with_aligned_corners() -> None:
     values = torch.arange(7 * 10).view(7, 10)
     rows, columns = [0, 3, 6], [0, 2, 5, 7, 9]  # 9 * (0, 1/4, 1/2, 3/4, 1) = 0, 2.25, 4.5, 6.75, 9
     assert torch.equal(anchors.nearest(values, (3, 5)), values[rows][:, columns])
     assert torch.equal(anchors.nearest(values, (1, 1)), values[:1, :1])
 
 
-def test_anchors_are_the_middles_of_groups() -> None:
+def test_anchors_are_cluster_centres() -> None:
     middles = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     rows = (middles[:, None] + torch.tensor([[0.1, 0.0], [-0.1, 0.0], [0.0, 0.3]])).flatten(0, 1)
     found = anchors.anchors_of(rows, 3, seed=0)
@@ -75,7 +75,7 @@ def with_anchors(count: int = 3) -> tuple[Painter, TargetAnchors]:
     return model, companion
 
 
-def test_stage_two_adds_own_labels_and_anchors() -> None:
+def test_stage_two_adds_pseudo_labels_and_anchors() -> None:
     model, companion = with_anchors()
     batch = a_batch()
     assert batch.target is not None
@@ -99,7 +99,7 @@ def test_stage_two_adds_own_labels_and_anchors() -> None:
     torch.testing.assert_close(companion.anchors, moved)
 
 
-def test_two_images_of_one_anchor_move_it_together() -> None:
+def test_two_images_move_their_common_anchor() -> None:
     _, companion = with_anchors(count=1)
     before = companion.anchors.clone()
     described = torch.randn(2, CLASSES * WIDTH, generator=torch.Generator().manual_seed(0))
@@ -117,16 +117,16 @@ def test_before_stage_two_nothing_is_added_or_moved() -> None:
     assert all(slope.isfinite().all() for slope in slopes(losses, model).values())
 
 
-def test_a_small_pool_has_anchors_twice() -> None:
+def test_a_small_pool_has_duplicate_anchors() -> None:
     _, companion = with_anchors(count=10)
     assert len(companion.anchors) == 10
     assert 1 <= len(companion.anchors.unique(dim=0)) <= 6
 
 
-def test_wrong_knobs_are_refused() -> None:
+def test_invalid_params_raise() -> None:
     with pytest.raises(ValueError, match="count"):
         TargetAnchors(beside(Painter()), count=0)
-    with pytest.raises(UserError, match="of pixels only"):
+    with pytest.raises(UserError, match="for segmentation"):
         TargetAnchors(Beside(Painter(), CLASSES, WIDTH, 3, pixels=False))
 
 

@@ -1,4 +1,4 @@
-"""Means in pieces against the formula on the whole map, and of whole images against plain arithmetic."""
+"""Chunked means against the formula on the whole map, and image means against plain arithmetic."""
 
 import importlib
 from collections.abc import Callable
@@ -58,7 +58,7 @@ def plain(
     counted: Tensor,
     evidence: Callable[[Tensor], Tensor] = bounded,
 ) -> tuple[Tensor, ...]:
-    """The whole map, the whole formula, and the mean of what is picked out."""
+    """Mean of the formula on the whole map over the counted positions."""
     whole = evidence(F.interpolate(z, SIZE, mode="bilinear", align_corners=True))
     rows, row_labels = whole.permute(0, 2, 3, 1)[counted], labels.long()[counted]
     values = formula(rows, row_labels)
@@ -68,8 +68,8 @@ def plain(
 @pytest.mark.parametrize("room", [1, 200, 700, 3000, 10**6])  # one row, some, an image, two, all
 @pytest.mark.parametrize("kind", ["mixed", "labelled", "unlabelled", "void"])
 @pytest.mark.parametrize(("formula", "where"), [(fit, known), (calm, unlabelled)])
-@pytest.mark.parametrize("indexed", [True, False])  # a CPU picks positions out, a GPU multiplies by zero
-def test_pieces_give_value_and_gradient_of_the_whole_map(
+@pytest.mark.parametrize("indexed", [True, False])  # a CPU indexes positions, a GPU multiplies by zero
+def test_chunks_give_value_and_gradient_of_the_whole_map(
     room: int,
     kind: str,
     formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
@@ -155,7 +155,7 @@ def test_without_a_gradient_none_is_computed(monkeypatch: pytest.MonkeyPatch) ->
         means(output, fit, labels, known)
 
 
-def test_maps_of_another_size_are_refused() -> None:
+def test_maps_of_another_size_raise() -> None:
     output = Output(coarse(), None, SIZE, bounded)
     with pytest.raises(ValueError, match=r"\(3, 13, 21\)"):
         means(output, fit, maps("mixed")[..., :-1], known)
@@ -165,7 +165,7 @@ def test_maps_of_another_size_are_refused() -> None:
 
 
 class Recorder:
-    """A "model" that returns the images as logits, and remembers how many were forwarded."""
+    """A "model" that returns the images as logits and records how many were forwarded."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -222,7 +222,7 @@ def zip_names(stream: str, values: tuple[Tensor, ...]) -> dict[str, Tensor]:
         ({"source": 0.0}, {"source/nll", "source/kl"}, [2]),
     ],
 )
-def test_terms_on_pixels_switch_off(knobs: dict[str, float], gone: set[str], seen: list[int]) -> None:
+def test_terms_on_pixels_can_be_disabled(knobs: dict[str, float], gone: set[str], seen: list[int]) -> None:
     whole, model = duc(Recorder(), pixels()), Recorder()
     part = duc(model, pixels(), **knobs)  # type: ignore[arg-type]
     assert part.keys() == whole.keys() - gone
@@ -231,7 +231,7 @@ def test_terms_on_pixels_switch_off(knobs: dict[str, float], gone: set[str], see
         torch.testing.assert_close(value, whole[name])
 
 
-def test_images_that_were_bought_whole_stand_beside_the_others() -> None:
+def test_whole_labelled_images_and_unlabelled_maps() -> None:
     bought = Labelled(coarse(4, 4), maps("labelled", 4))
     rest = pixels("unlabelled").target
     batch = Batch(pixels().source, bought, None, rest)
@@ -243,7 +243,7 @@ def test_images_that_were_bought_whole_stand_beside_the_others() -> None:
         torch.testing.assert_close(losses["labelled/nll"], expected, rtol=1e-5, atol=0)
 
 
-def test_softmax_on_pixels_is_cross_entropy_where_labels_are() -> None:
+def test_softmax_on_pixels_is_cross_entropy_on_labelled_ones() -> None:
     batch = pixels()
     losses = softmax(Recorder(), batch, target=0.5)
     assert losses.keys() == {"source/nll", "labelled/nll"}
@@ -254,7 +254,7 @@ def test_softmax_on_pixels_is_cross_entropy_where_labels_are() -> None:
     torch.testing.assert_close(losses["labelled/nll"], 0.5 * expected, rtol=1e-5, atol=0)
 
 
-def test_an_unknown_treatment_of_void_is_refused() -> None:
+def test_invalid_void_raises() -> None:
     with pytest.raises(ValueError, match="left_out"):
         duc(Recorder(), pixels(), void="ignored")  # type: ignore[arg-type]
 
@@ -269,7 +269,7 @@ def earlier_mean(values: Tensor, labels: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("none_known", [False, True])
-def test_whole_images_are_what_they_were_to_the_bit(dtype: torch.dtype, none_known: bool) -> None:
+def test_whole_images_are_bitwise_equal_to_plain_arithmetic(dtype: torch.dtype, none_known: bool) -> None:
     generator = torch.Generator().manual_seed(5)
     z = [4 * torch.randn(n, CLASSES, generator=generator, dtype=dtype).requires_grad_() for n in (33, 8, 31)]
     labels = [torch.randint(-2, CLASSES, (n,), generator=generator) for n in (33, 8)]
@@ -297,8 +297,8 @@ def test_whole_images_are_what_they_were_to_the_bit(dtype: torch.dtype, none_kno
 
 
 @pytest.mark.parametrize("bought", [False, True])
-def test_the_target_is_looked_at_only_if_something_is_learnt_from_it(bought: bool) -> None:
-    """Before the first answer there is nothing for cross-entropy, and for DUC only the uncertainties."""
+def test_target_is_forwarded_only_if_needed(bought: bool) -> None:
+    """Before the first round there is no cross-entropy, and DUC only has the uncertainties."""
     seen = []
 
     def model(images: Tensor) -> Output:

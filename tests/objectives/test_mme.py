@@ -1,4 +1,4 @@
-"""MME: the last layer raises the target's entropy, the features lower it."""
+"""MME: the last layer maximises the target's entropy, the features minimise it."""
 
 import pytest
 import torch
@@ -27,7 +27,7 @@ def test_values_by_hand() -> None:
     assert losses.keys() == {"source/nll", "labelled/nll", "unlabelled/entropy"}
 
 
-def test_a_step_of_the_last_layer_raises_the_entropy_and_one_of_the_features_lowers_it() -> None:
+def test_last_layer_raises_and_features_lower_the_entropy() -> None:
     model, batch = LittleNet(), little_batch()
     assert batch.unlabelled is not None
 
@@ -48,7 +48,7 @@ def test_a_step_of_the_last_layer_raises_the_entropy_and_one_of_the_features_low
                 p.copy_(value)
 
 
-def test_pixels_are_rows() -> None:
+def test_pixels_count_as_samples() -> None:
     model, batch = LittleNet(pixels=True), little_maps()
     losses = mme(model, batch, LastLayer(beside(model)), entropy=1.0)
     assert batch.target is not None
@@ -57,10 +57,13 @@ def test_pixels_are_rows() -> None:
 
 
 @pytest.mark.parametrize("evidence", ["exp", "softplus_plus_one"])
-def test_the_layer_found_is_the_one_that_makes_the_logits(evidence: str) -> None:
+def test_last_layer_is_found(evidence: str) -> None:
     torch.manual_seed(0)
     for network, pixels in (
-        (small_cnn(classes=3, channels=1, width=4, features=3), False),  # three features: a layer looks alike
+        (
+            small_cnn(classes=3, channels=1, width=4, features=3),
+            False,
+        ),  # three features: two layers have the same shape
         (small_fcn(classes=3, channels=1, width=4), True),
     ):
         model = Evidential(network, evidence).eval()
@@ -72,7 +75,7 @@ def test_the_layer_found_is_the_one_that_makes_the_logits(evidence: str) -> None
         assert not last.state_dict()
 
 
-def test_a_model_without_such_a_layer_is_refused() -> None:
+def test_a_model_without_a_linear_last_layer_raises() -> None:
     with pytest.raises(UserError, match="linear"):
         LastLayer(Beside(nn.Linear(2, CLASSES), CLASSES, 5, 1, pixels=False))
     with pytest.raises(UserError, match="features"):
@@ -87,7 +90,7 @@ def test_no_unlabelled_images_no_entropy() -> None:
         mme(model, batch, last, temperature=0.0)
 
 
-def test_the_output_keeps_all_else() -> None:
+def test_other_outputs_are_unchanged() -> None:
     model = LittleNet()
     output = Output(torch.zeros(1, CLASSES), torch.ones(1, 4), None)
     assert LastLayer(beside(model.float())).again(output).features is output.features

@@ -1,4 +1,4 @@
-"""MRKLD against plain arithmetic: thresholds by sorting, losses on whole maps."""
+"""MRKLD against plain references: thresholds by sorting, losses on full-resolution maps."""
 
 import math
 from pathlib import Path
@@ -32,7 +32,7 @@ def test_thresholds_are_quantiles_up_to_a_bin(portion: float) -> None:
     for c in range(3):
         sure = p.amax(1)[p.argmax(1) == c].sort(descending=True).values
         exact = sure[math.ceil(portion * len(sure)) - 1]
-        # The threshold is below the quantile, by one bin of certainty at the most.
+        # The threshold is at most one certainty bin below the quantile.
         below = 1 - (1 - exact) * math.exp(BIN)
         assert below - 1e-6 <= found[c].exp() <= exact + 1e-6
     assert found[3] == torch.inf
@@ -46,15 +46,15 @@ def test_thresholds_by_hand() -> None:
     assert thresholds(certainties(z), 1.0)[0].exp() <= 0.55
 
 
-def test_no_threshold_is_below_what_the_most_probable_class_has() -> None:
+def test_thresholds_are_at_least_one_over_c() -> None:
     z = torch.zeros(1, 300, 2, 2)  # -ln(1 - 1/300) falls into the first bin, whose lower edge is 0
     assert thresholds(certainties(z), 0.5)[0].exp().item() == pytest.approx(1 / 300)
 
 
-def test_rounds_cut_the_training() -> None:
+def test_rounds_divide_the_training() -> None:
     at = [begins(at_epoch(e, 50), 0.4, 4) for e in range(50)]
     assert [(e, number) for e, number in enumerate(at) if number] == [(20, 1), (28, 2), (35, 3), (43, 4)]
-    assert begins(at_epoch(1, 2), 0.4, 4) == 3  # the first three fall together
+    assert begins(at_epoch(1, 2), 0.4, 4) == 3  # the first three start at the same epoch
 
 
 def taught(epoch: int = 4) -> tuple[Painter, Teacher]:
@@ -67,7 +67,7 @@ def taught(epoch: int = 4) -> tuple[Painter, Teacher]:
     return model, teacher
 
 
-def test_each_round_has_its_portion_and_its_copy() -> None:
+def test_each_round_has_its_own_portion_and_teacher() -> None:
     for epoch, portion in ((4, 0.3), (6, 0.4), (8, 0.5)):
         _, teacher = taught(epoch)
         said = torch.cat([output.z for _, output in Pool(Painter(), pictures(5, 6)).pool()]).clamp(max=10)
@@ -95,7 +95,7 @@ def reference(model: Painter, teacher: Teacher) -> tuple[Tensor, Tensor]:
     return torch.stack(fits).mean(), torch.stack(smooth).mean()
 
 
-def test_losses_are_those_of_the_whole_map() -> None:
+def test_losses_match_the_full_resolution_map() -> None:
     model, teacher = taught()
     losses = mrkld(model, a_batch(), teacher, nll=0.7, reg=0.2)
     fit, smooth = reference(model, teacher)
@@ -120,7 +120,7 @@ def test_before_the_first_round_nothing_is_kept() -> None:
     assert all(torch.equal(slope, expected[name]) for name, slope in found.items())
 
 
-def test_bought_labels_are_learnt_from_and_not_pseudo_labelled() -> None:
+def test_labelled_pixels_are_trained_on_and_not_pseudo_labelled() -> None:
     model, teacher = taught()
     batch = a_batch(bought=True)
     assert batch.target is not None
@@ -132,13 +132,13 @@ def test_bought_labels_are_learnt_from_and_not_pseudo_labelled() -> None:
 
 
 @pytest.mark.parametrize("knobs", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"most": 1.5}])
-def test_wrong_knobs_are_refused(knobs: dict[str, float]) -> None:
+def test_invalid_parameters_raise(knobs: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(knobs))):
         Teacher(beside(Painter()), **knobs)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_run_on_streets(run_pixels: Runner, asks: bool) -> None:
+def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
     never = () if asks else ("ask={rounds: 0, after: null}",)
     home = run_pixels("objective.knobs={warmup: 0.5, rounds: 2}", *never, method="mrkld")
     losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
@@ -146,7 +146,7 @@ def test_a_run_on_streets(run_pixels: Runner, asks: bool) -> None:
     assert ("labelled/nll" in losses[-1]) == asks
 
 
-def test_images_are_taught_as_pixels_are(tmp_path: Path) -> None:
+def test_classification_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = quick("objective={name: mrkld, knobs: {warmup: 0.5}}", method="entropy")
     parts, plan = assemble(config, RunDir(folder))

@@ -11,7 +11,7 @@ CLASSES = 4
 
 
 class Recorder:
-    """A "model" that returns the images as logits and remembers which were forwarded, and in which order."""
+    """A "model" that returns the images as logits and records the order of forward passes."""
 
     def __init__(self) -> None:
         self.seen: list[int] = []
@@ -72,7 +72,7 @@ def test_duc_is_the_papers_sum(batch: Batch) -> None:
         ({"target": 0.0}, {"labelled/nll", "labelled/kl"}),
     ],
 )
-def test_each_term_switches_on_its_own(batch: Batch, knobs: dict[str, float], gone: set[str]) -> None:
+def test_each_term_can_be_disabled(batch: Batch, knobs: dict[str, float], gone: set[str]) -> None:
     whole = duc(Recorder(), batch)
     part = duc(Recorder(), batch, **knobs)  # type: ignore[arg-type]
     assert part.keys() == whole.keys() - gone
@@ -80,7 +80,7 @@ def test_each_term_switches_on_its_own(batch: Batch, knobs: dict[str, float], go
         torch.testing.assert_close(value, whole[name])
 
 
-def test_streams_are_forwarded_apart_and_only_if_needed(batch: Batch) -> None:
+def test_streams_are_forwarded_separately_and_only_if_needed(batch: Batch) -> None:
     model = Recorder()
     duc(model, batch)
     assert model.seen == [6, 7, 5]  # source, unlabelled, labelled: the published order
@@ -92,7 +92,7 @@ def test_streams_are_forwarded_apart_and_only_if_needed(batch: Batch) -> None:
     assert model.seen == [6, 5]
 
 
-def test_before_the_first_answer_and_after_the_last(batch: Batch) -> None:
+def test_before_the_first_round_and_after_the_last(batch: Batch) -> None:
     assert duc(Recorder(), Batch(batch.source, None, batch.unlabelled)).keys() == {
         *("source/nll", "source/kl"),
         *("unlabelled/u_dis", "unlabelled/u_data"),
@@ -101,7 +101,7 @@ def test_before_the_first_answer_and_after_the_last(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("objective", [duc, softmax])
-def test_labels_below_zero_do_not_count(objective: Objective, batch: Batch) -> None:
+def test_negative_labels_are_ignored(objective: Objective, batch: Batch) -> None:
     half = Labelled(batch.source.images, batch.source.labels.clone())
     half.labels[3:] = -2
     cut = Labelled(batch.source.images[:3], batch.source.labels[:3])
@@ -110,7 +110,7 @@ def test_labels_below_zero_do_not_count(objective: Objective, batch: Batch) -> N
         torch.testing.assert_close(one[term], two[term])
 
 
-def test_pixel_maps_give_the_same_as_rows(batch: Batch) -> None:
+def test_pixels_and_samples_give_the_same_losses(batch: Batch) -> None:
     def as_map(x: Tensor) -> Tensor:  # (6, C) -> (1, C, 2, 3)
         return x.T.reshape(1, CLASSES, 2, 3)
 

@@ -1,4 +1,4 @@
-"""ProDA: prototypes, rectified labels and losses against plain arithmetic; a run that is stopped."""
+"""ProDA: prototypes, rectified labels and losses against plain references; an interrupted run."""
 
 from pathlib import Path
 from typing import Any
@@ -46,13 +46,13 @@ def prototypes(stage: int) -> tuple[Painter, Prototypes]:
 
 
 def distances(features: Tensor, companion: Prototypes) -> Tensor:
-    """``(N, C, h, w)``, one position after the other."""
+    """Distances ``(N, C, h, w)``, one position at a time."""
     rows = features.permute(0, 2, 3, 1).reshape(-1, WIDTH)
     apart = torch.stack([torch.stack([(row - own).norm() for own in companion.prototypes]) for row in rows])
     return apart.view(len(features), *features.shape[-2:], CLASSES).permute(0, 3, 1, 2)
 
 
-def test_prototypes_are_the_means_of_what_is_predicted() -> None:
+def test_prototypes_are_means_over_predicted_classes() -> None:
     _, companion = prototypes(1)
     output = Painter()(pictures(5, 6))
     assert output.features is not None
@@ -64,7 +64,7 @@ def test_prototypes_are_the_means_of_what_is_predicted() -> None:
         torch.testing.assert_close(companion.prototypes[c], expected)
 
 
-def test_a_class_that_was_never_predicted_is_far_from_everything() -> None:
+def test_a_class_never_predicted_has_no_assignment() -> None:
     _, companion = prototypes(1)
     companion.seen.copy_(torch.tensor([1.0, 0.0, 1.0, 1.0]))
     near = companion.closeness(torch.rand(2, WIDTH, 3, 4), 1.0)
@@ -103,7 +103,7 @@ def test_stage_one_rectifies_pseudo_labels() -> None:
     assert all(p.grad is None for p in (*companion.labels.parameters(), *companion.slow.parameters()))
 
 
-def test_the_distillation_keeps_what_a_new_teacher_is_certain_of() -> None:
+def test_distillation_keeps_confident_labels_of_a_new_teacher() -> None:
     model, companion = prototypes(2)
     batch = a_batch()
     assert batch.target is not None
@@ -121,7 +121,7 @@ def test_the_distillation_keeps_what_a_new_teacher_is_certain_of() -> None:
     assert losses["pseudo/rce"] == losses["target/consistency"] == 0
 
 
-def test_the_slow_copy_and_the_prototypes_move() -> None:
+def test_moving_average_and_prototypes_are_updated() -> None:
     model, companion = prototypes(1)
     before, first = companion.prototypes.clone(), Painter().head.weight
     proda(model, a_batch(), companion, pace=0.25, prototype_pace=0.1)
@@ -140,7 +140,7 @@ def test_the_slow_copy_and_the_prototypes_move() -> None:
         torch.testing.assert_close(companion.prototypes[c], expected)
 
 
-def test_the_warm_up_is_source_and_adversary_alone() -> None:
+def test_warm_up_has_only_source_and_adversarial_losses() -> None:
     model, companion = prototypes(0)
     losses = proda(model, a_batch(), companion, domain=0.5)
     assert all(loss == 0 for name, loss in losses.items() if name.split("/")[0] in ("pseudo", "target"))
@@ -151,7 +151,7 @@ def test_the_warm_up_is_source_and_adversary_alone() -> None:
     assert found["head.weight"].abs().sum() == 0
 
 
-def test_jitter_changes_colours_and_nothing_else() -> None:
+def test_jitter_changes_only_colours() -> None:
     images = pictures(0, 50)
     torch.manual_seed(3)
     shown = jittered(images, 0.4)
@@ -159,7 +159,7 @@ def test_jitter_changes_colours_and_nothing_else() -> None:
     assert 0 <= shown.min() <= shown.max() <= 1
     assert (shown != images).flatten(1).any(1).all()
     torch.testing.assert_close(jittered(images, 0.0), images)
-    flat = torch.full((200, 3, 2, 2), 0.5)  # neither contrast nor saturation: what is left is brightness
+    flat = torch.full((200, 3, 2, 2), 0.5)  # no contrast or saturation, so only brightness changes
     factor = jittered(flat, 0.4)[:, 0, 0, 0] / 0.5
     assert 0.6 <= factor.min() < 0.65
     assert 1.35 < factor.max() <= 1.4
@@ -167,13 +167,13 @@ def test_jitter_changes_colours_and_nothing_else() -> None:
     assert jittered(grey, 0.4).shape == grey.shape
 
 
-def test_wrong_knobs_are_refused() -> None:
+def test_invalid_parameters_raise() -> None:
     model, companion = prototypes(0)
     with pytest.raises(ValueError, match="distil"):
         Prototypes(beside(model), warmup=0.5, distil=0.4)
     with pytest.raises(ValueError, match="tau"):
         proda(model, a_batch(), companion, tau=0.0)
-    with pytest.raises(UserError, match="of pixels only"):
+    with pytest.raises(UserError, match="for segmentation"):
         Prototypes(Beside(model, CLASSES, WIDTH, 3, pixels=False))
 
 
@@ -182,14 +182,14 @@ def losses_of(home: RunDir) -> list[dict[str, float]]:
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_run_that_is_stopped_goes_on_to_the_same_end(
+def test_an_interrupted_run_resumes_to_the_same_result(
     run_pixels: Runner, tmp_path: Path, asks: bool
 ) -> None:
     settings = ["objective.knobs={hidden: 4, warmup: 0.25, distil: 0.75, certain: 0.2}"]
     settings += [] if asks else ["ask={rounds: 0, after: null}"]
 
     def stop(event: Any) -> None:
-        if event.phase == "train" and event.step == 5:  # in the third epoch, within stage 1
+        if event.phase == "train" and event.step == 5:  # third epoch, in stage 1
             raise KeyboardInterrupt
 
     through = run_pixels(*settings, method="proda", folder="through")

@@ -1,4 +1,4 @@
-"""SDM: cross-entropy, hinge and true logit, written down class by class."""
+"""Objective of SDM: cross-entropy, hinge and true logit, computed class by class."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def test_losses_by_hand() -> None:
         torch.testing.assert_close(losses[f"labelled/{name}"], 3 * labelled[name])
 
 
-def test_pixels_are_rows() -> None:
+def test_pixels_count_as_samples() -> None:
     model, batch = LittleNet(pixels=True), little_maps()
     losses = sdm(model, batch)
     for stream, part in (("source", batch.source), ("labelled", batch.target)):
@@ -46,13 +46,13 @@ def test_pixels_are_rows() -> None:
 
 
 @pytest.mark.parametrize("gone", ["margin", "logit"])
-def test_each_term_switches_on_its_own(gone: str) -> None:
+def test_each_term_can_be_disabled(gone: str) -> None:
     losses = sdm(LittleNet(), little_batch(), **{gone: 0.0})
     assert losses.keys() & {f"source/{gone}", f"labelled/{gone}"} == set()
     assert len(losses) == 4
 
 
-def test_logits_without_direction_have_a_finite_gradient() -> None:
+def test_zero_logits_have_a_finite_gradient() -> None:
     z = torch.zeros(2, 3, requires_grad=True)
     losses = sdm(lambda images: Output(images, None), Batch(Labelled(z, torch.tensor([0, 1])), None, None))
     torch.stack(list(losses.values())).sum().backward()

@@ -1,4 +1,4 @@
-"""Seg-Uncertainty against its formula on whole maps."""
+"""Seg-Uncertainty against its formula on full-resolution maps."""
 
 import pytest
 import torch
@@ -50,7 +50,7 @@ def test_stage_one_makes_the_heads_agree() -> None:
     torch.testing.assert_close(losses["source/aux"], 0.25 * F.nll_loss(q.log(), batch.source.labels.long()))
 
 
-def test_stage_two_weighs_pseudo_labels_by_disagreement() -> None:
+def test_stage_two_weights_pseudo_labels_by_disagreement() -> None:
     model, heads = two_heads(second_stage=True)
     batch = a_batch()
     assert batch.target is not None
@@ -75,7 +75,7 @@ def test_stage_two_weighs_pseudo_labels_by_disagreement() -> None:
 
 
 @pytest.mark.parametrize("second_stage", [False, True])
-def test_the_adversary_turns_the_model_in_stage_one_only(second_stage: bool) -> None:
+def test_adversarial_loss_trains_the_model_only_in_stage_one(second_stage: bool) -> None:
     model, heads = two_heads(second_stage=second_stage)
     loss = seg_uncertainty(model, a_batch(), heads, domain=0.5)["domain/nll"]
     found = slopes({"it": loss}, model)
@@ -84,7 +84,7 @@ def test_the_adversary_turns_the_model_in_stage_one_only(second_stage: bool) -> 
     assert all(slope is not None and slope.abs().sum() > 0 for slope in learnt)
 
 
-def test_the_adversary_pushes_the_target_towards_the_source() -> None:
+def test_adversarial_gradient_is_reversed_and_scaled() -> None:
     model, heads = two_heads(second_stage=False)
     batch = a_batch()
     assert batch.target is not None
@@ -101,7 +101,7 @@ def coarse_of(model: Painter, images: Tensor) -> Tensor:
     return probability
 
 
-def test_without_unlabelled_target_both_heads_learn_from_labels() -> None:
+def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
     model, heads = two_heads(second_stage=True)
     batch = a_batch()
     alone = type(batch)(batch.source, batch.source, None)
@@ -110,13 +110,13 @@ def test_without_unlabelled_target_both_heads_learn_from_labels() -> None:
     torch.testing.assert_close(losses["labelled/nll"], softmax(model, alone)["labelled/nll"])
 
 
-def test_images_are_refused() -> None:
-    with pytest.raises(UserError, match="of pixels only"):
+def test_classification_raises() -> None:
+    with pytest.raises(UserError, match="for segmentation"):
         TwoHeads(Beside(Painter(), CLASSES, 5, 3, pixels=False))
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_run_on_streets(run_pixels: Runner, asks: bool) -> None:
+def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
     never = () if asks else ("ask={rounds: 0, after: null}",)
     home = run_pixels("objective.knobs={hidden: 4}", *never, method="seg-uncertainty")
     losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]

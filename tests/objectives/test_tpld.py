@@ -1,4 +1,4 @@
-"""TPLD: voting against plain loops, phases and the loss against whole maps."""
+"""TPLD: voting against plain loops, phases and losses against full-resolution maps."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ from ducats.objectives.selftraining.tpld import confidence, voted
 
 
 def by_loops(p: Tensor, threshold: Tensor, radius: int) -> Tensor:
-    """Each position by itself."""
+    """Reference implementation, one position at a time."""
     found = torch.zeros_like(p)
     images, _, height, width = p.shape
     passes = (p / threshold[:, None, None] >= 1).any(1)
@@ -39,9 +39,9 @@ def by_loops(p: Tensor, threshold: Tensor, radius: int) -> Tensor:
 
 
 @pytest.mark.parametrize("radius", [0, 1, 3])
-def test_votes_are_those_of_plain_loops(radius: int) -> None:
+def test_votes_match_plain_loops(radius: int) -> None:
     generator = torch.Generator().manual_seed(0)
-    rough = 4 * torch.randn(2, CLASSES, 3, 3, generator=generator)  # neighbours are alike
+    rough = 4 * torch.randn(2, CLASSES, 3, 3, generator=generator)  # similar neighbours
     p = F.interpolate(rough, (6, 9), mode="bilinear").softmax(1)
     threshold = torch.tensor([0.7, 0.6, 0.65, torch.inf])
     found = voted(p, threshold, radius)
@@ -49,13 +49,15 @@ def test_votes_are_those_of_plain_loops(radius: int) -> None:
     alone = (p / threshold[:, None, None]).amax(1) >= 1
     dense = found.amax(1) >= 1
     assert (dense | ~alone).all()
-    assert (dense.sum() > alone.sum()) == (radius == 1)  # far neighbours are of another class
+    assert (dense.sum() > alone.sum()) == (radius == 1)  # distant neighbours belong to other classes
 
 
 def test_a_vote_by_hand() -> None:
     p = torch.tensor([[[[0.9, 0.6, 0.5]], [[0.1, 0.4, 0.5]]]])  # 2 classes, a row of three
     score = voted(p, torch.tensor([0.7, 0.7]), 1)
-    expected = torch.tensor([[[[0.9, 0.75, 0.0]], [[0.1, 0.25, 0.0]]]]) / 0.7  # the third sees no label
+    expected = (
+        torch.tensor([[[[0.9, 0.75, 0.0]], [[0.1, 0.25, 0.0]]]]) / 0.7
+    )  # no passing neighbour for the third
     torch.testing.assert_close(score, expected)
 
 
@@ -68,7 +70,7 @@ def densifier(epoch: int) -> tuple[Painter, Densifier]:
     return model, teacher
 
 
-def test_the_second_half_of_the_rounds_is_phase_two_and_half_the_pool_is_easy() -> None:
+def test_phase_two_is_the_second_half_and_half_the_pool_is_easy() -> None:
     assert [densifier(epoch)[1].phase.item() for epoch in (4, 6, 8)] == [1, 1, 2]
     _, teacher = densifier(8)
     sure = confidence(Painter()(pictures(5, 6)).z.clamp(max=10))
@@ -82,7 +84,7 @@ def bootstrapped(p: Tensor, guess: Tensor, beta: float) -> Tensor:
     return beta * F.nll_loss(p.log(), guess, reduction="none") + (1 - beta) * own
 
 
-def test_phase_one_learns_from_what_was_voted() -> None:
+def test_phase_one_learns_from_voted_labels() -> None:
     model, teacher = densifier(4)
     batch = a_batch()
     assert batch.target is not None
@@ -103,7 +105,7 @@ def test_phase_one_learns_from_what_was_voted() -> None:
         torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
 
 
-def test_phase_two_fills_easy_images_and_turns_hard_ones() -> None:
+def test_phase_two_labels_easy_images_and_adapts_hard_ones() -> None:
     model, teacher = densifier(8)
     batch = a_batch()
     assert batch.target is not None
@@ -129,7 +131,7 @@ def test_phase_two_fills_easy_images_and_turns_hard_ones() -> None:
 
 
 @pytest.mark.parametrize("least", [0.0, 1.1])
-def test_a_batch_of_one_kind_is_no_trouble(least: float) -> None:
+def test_a_batch_with_only_easy_or_hard_images(least: float) -> None:
     model, teacher = densifier(8)
     teacher.least.fill_(least)
     losses = tpld(model, a_batch(), teacher)
@@ -138,18 +140,18 @@ def test_a_batch_of_one_kind_is_no_trouble(least: float) -> None:
     assert all(slope.isfinite().all() for slope in found.values())
 
 
-def test_wrong_knobs_are_refused() -> None:
+def test_invalid_parameters_raise() -> None:
     model, teacher = densifier(4)
     with pytest.raises(ValueError, match="radius"):
         tpld(model, a_batch(), teacher, radius=-1)
     with pytest.raises(ValueError, match="easy"):
         Densifier(beside(model), easy=0.0)
-    with pytest.raises(UserError, match="of pixels only"):
+    with pytest.raises(UserError, match="for segmentation"):
         Densifier(Beside(model, CLASSES, 5, 3, pixels=False))
 
 
 @pytest.mark.parametrize("asks", [False, True])
-def test_a_run_on_streets(run_pixels: Runner, asks: bool) -> None:
+def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
     never = () if asks else ("ask={rounds: 0, after: null}",)
     home = run_pixels(
         "objective.knobs={hidden: 4, warmup: 0.25, rounds: 3, easy: 0.8}", *never, method="tpld"

@@ -1,4 +1,4 @@
-"""TQS: softmax, and observers that both learn."""
+"""Objective of TQS: softmax, and two probes."""
 
 import torch
 from torch import nn
@@ -26,7 +26,7 @@ def made() -> tuple[Net, Observers, Batch]:
     return model, Observers(Beside(model, 2, 4, 10, pixels=False)), batch
 
 
-def test_the_models_losses_are_softmax() -> None:
+def test_losses_of_the_model_are_softmax() -> None:
     model, observers, batch = made()
     losses = tqs(Remembered(model), batch, observers, source=0.5)
     for name, value in softmax(model, batch, source=0.5).items():
@@ -34,7 +34,7 @@ def test_the_models_losses_are_softmax() -> None:
     assert losses.keys() == {"witness/committee", "witness/domain"}
 
 
-def test_observers_learn_and_leave_the_model_alone() -> None:
+def test_probes_learn_without_affecting_the_model() -> None:
     model, observers, batch = made()
     optimiser = torch.optim.SGD(observers.parameters(), lr=0.3)
     start = [p.detach().clone() for p in observers.parameters()]
@@ -52,7 +52,7 @@ def test_observers_learn_and_leave_the_model_alone() -> None:
     assert set(observers.tells) == {"committee", "domain"}
 
 
-def test_without_unlabelled_images_the_committee_learns_alone() -> None:
+def test_without_unlabelled_images_only_the_committee_learns() -> None:
     model, observers, batch = made()
     losses = tqs(Remembered(model), Batch(batch.source, None, None), observers)
     assert losses.keys() == {"source/nll", "witness/committee"}

@@ -1,4 +1,4 @@
-"""WAAL: the critic drives labelled and unlabelled apart, the features bring them together."""
+"""Objective of WAAL: the critic separates labelled and unlabelled data, the features align them."""
 
 import torch
 import torch.nn.functional as F
@@ -25,7 +25,7 @@ def made(penalty: float = 2.0) -> tuple[LittleNet, Critic, Batch]:
 
 
 def gap(model: LittleNet, critic: Critic, batch: Batch) -> float:
-    """``mean g(U) - gamma mean g(L)`` in plain words."""
+    """``mean g(U) - gamma mean g(L)``, computed directly."""
     assert batch.labelled is not None
     assert batch.unlabelled is not None
     known = torch.cat([batch.source.images[:5], batch.labelled.images])  # the sixth has no label
@@ -46,7 +46,7 @@ def test_values_by_hand() -> None:
     assert waal(model, Batch(batch.source, None, None), critic).keys() == {"source/nll"}
 
 
-def test_a_step_of_the_critic_widens_the_gap_and_one_of_the_features_narrows_it() -> None:
+def test_critic_widens_and_features_narrow_the_gap() -> None:
     model, critic, batch = made()
     before = gap(model, critic, batch)
     waal(model, batch, critic, weight=0.5)["critic/distance"].backward()
@@ -63,7 +63,7 @@ def test_a_step_of_the_critic_widens_the_gap_and_one_of_the_features_narrows_it(
     assert all(p.grad is None for p in model.head.parameters())
 
 
-def test_the_weight_scales_what_reaches_the_features_only() -> None:
+def test_weight_scales_only_the_gradient_of_the_features() -> None:
     grads = []
     for weight in (1.0, 0.25):
         model, critic, batch = made()
@@ -76,7 +76,7 @@ def test_the_weight_scales_what_reaches_the_features_only() -> None:
     torch.testing.assert_close(grads[0][1], grads[1][1])
 
 
-def test_the_penalty_is_the_critics_alone_and_draws_its_slope_towards_1() -> None:
+def test_penalty_trains_only_the_critic_towards_unit_gradient() -> None:
     model, critic, batch = made()
     torch.manual_seed(1)
     losses = waal(model, batch, critic)

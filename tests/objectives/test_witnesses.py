@@ -1,4 +1,4 @@
-"""Critic and committee: what they learn, what they tell, what they leave alone."""
+"""Probes: critic, committee and discriminator."""
 
 import pytest
 import torch
@@ -13,7 +13,7 @@ from ducats.rows import Output
 
 
 class Pooled(nn.Module):
-    """Images to the means of their channels, which are features and logits."""
+    """Returns channel means as features and logits."""
 
     def forward(self, images: Tensor) -> Output:
         features = images.mean((2, 3))
@@ -26,7 +26,7 @@ def images(level: float, count: int, seed: int = 0) -> Tensor:
 
 
 def slope(critic: Critic, row: Tensor) -> float:
-    """The norm of the slope of ``sigmoid(b + w relu(a + V x))``, written down."""
+    """Gradient norm of ``sigmoid(b + w relu(a + V x))``, by its formula."""
     v, a, w, b = critic.parameters()
     inner = v @ row + a
     score = torch.sigmoid(w[0] @ inner.clamp(min=0) + b[0])
@@ -48,7 +48,7 @@ def test_the_penalty_by_hand() -> None:
     assert float(found.detach()) == pytest.approx(sum((s - 1) ** 2 for s in slopes) / len(slopes), rel=1e-5)
 
 
-def test_a_flat_critic_has_a_finite_gradient() -> None:
+def test_a_constant_critic_has_a_finite_gradient() -> None:
     critic = Critic(Beside(nn.Identity(), 2, 3, 1, pixels=False), hidden=4)
     weight, bias, *_ = critic.parameters()
     nn.init.zeros_(weight)
@@ -59,7 +59,7 @@ def test_a_flat_critic_has_a_finite_gradient() -> None:
     assert all(p.grad is None or p.grad.isfinite().all() for p in critic.parameters())
 
 
-def test_a_critic_beside_a_model_learns_who_is_labelled_and_leaves_the_model_alone() -> None:
+def test_critic_learns_without_affecting_the_model() -> None:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(3, 3))
 
@@ -93,7 +93,7 @@ def test_a_critic_beside_a_model_learns_who_is_labelled_and_leaves_the_model_alo
     assert critic.losses(Remembered(net), Batch(batch.source, None, None)) == {}
 
 
-def test_a_critic_of_maps_scores_each_place() -> None:
+def test_critic_on_maps_scores_each_position() -> None:
     critic = Critic(Beside(nn.Identity(), 2, 3, 1, pixels=True)).eval()
     features = torch.randn(2, 3, 4, 5, generator=torch.Generator().manual_seed(0))
     told = critic.tell(Output(features, features, (8, 10)))["critic"]
@@ -121,14 +121,14 @@ def test_members_learn_from_their_own_images() -> None:
         own = [i for i in range(12) if i % 5 == number and labels[i] >= 0]
         expected.append(F.cross_entropy(member(features[own]), labels[own]))
     torch.testing.assert_close(members.loss(features, labels), torch.stack(expected).sum())
-    # Fewer images than members: the others get no gradient, and nothing breaks.
+    # Fewer images than members: the others get no gradient.
     few = members.loss(features[:2], labels[:2])
     few.backward()
     grads = [p.grad for p in members.parameters() if p.ndim == 2]
     assert [bool(g is not None and g.abs().sum() > 0) for g in grads] == [True, True, False, False, False]
 
 
-def test_members_begin_apart_and_tell_probabilities() -> None:
+def test_members_start_differently_and_return_probabilities() -> None:
     members, output = committee(), Pooled()(images(0.5, 7))
     told = members.tell(output)["committee"]
     assert told.shape == (7, 5, 4)
@@ -137,7 +137,7 @@ def test_members_begin_apart_and_tell_probabilities() -> None:
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])
-def test_each_image_is_changed_in_its_place(channels: int) -> None:
+def test_augmented_images_keep_their_order(channels: int) -> None:
     shown = torch.rand(11, channels, 9, 9, generator=torch.Generator().manual_seed(0))
     torch.manual_seed(1)
     found = changed(shown)
@@ -148,13 +148,13 @@ def test_each_image_is_changed_in_its_place(channels: int) -> None:
     assert found.shape == shown.shape
     assert found.min() >= 0
     assert found.max() <= 1
-    # An image of one colour keeps it where nothing comes in from outside, whatever is done to the others.
+    # A uniform image keeps its colour where no border is visible, regardless of the other images.
     level = (torch.arange(11) + 4) / 20
     plain = changed(level[:, None, None, None].expand(11, channels, 9, 9).contiguous())
     torch.testing.assert_close(plain[3::5].amax((1, 2, 3)), level[3::5])
 
 
-def test_a_committee_learns_from_source_and_bought_images_and_the_model_does_not() -> None:
+def test_committee_learns_from_labelled_images_without_affecting_the_model() -> None:
     members, model = committee(classes=2), Pooled().train()
     batch = Batch(
         Labelled(torch.cat([images(0.1, 10), images(0.9, 10)]), torch.tensor([0] * 10 + [1] * 10)),
@@ -172,12 +172,12 @@ def test_a_committee_learns_from_source_and_bought_images_and_the_model_does_not
     assert told[:, :, 1].min() > 0.6
 
 
-def test_pixels_are_refused_by_the_committee() -> None:
-    with pytest.raises(UserError, match="not at pixels"):
+def test_committee_rejects_pixels() -> None:
+    with pytest.raises(UserError, match="whole images only"):
         Committee(Beside(Pooled(), 2, 3, 1, pixels=True))
 
 
-def test_every_witness_tells_what_it_is_named_for() -> None:
+def test_every_probe_provides_its_column() -> None:
     for name, make in WITNESSES.items():
         witness = make(Beside(Pooled(), 4, 3, 1, pixels=False)).eval()
         assert witness.tells == (name,)
@@ -186,11 +186,11 @@ def test_every_witness_tells_what_it_is_named_for() -> None:
         assert len(told[name]) == 2
 
 
-def test_a_perspective_that_folds_an_image_up_leaves_it_as_it_is() -> None:
+def test_degenerate_perspective_leaves_the_image_unchanged() -> None:
     from ducats.objectives.witnesses.committee import changed
     from ducats.randomness import global_seed
 
     images = torch.rand(45, 1, 16, 16, generator=torch.Generator().manual_seed(0))
-    with global_seed(1, "network", 6, 0):  # the 28th draw of this seed folds
+    with global_seed(1, "network", 6, 0):  # the 28th draw of this seed is degenerate
         shown = [changed(images) for _ in range(60)]
     assert all(bool(some.isfinite().all()) for some in shown)

@@ -1,4 +1,4 @@
-"""A network that tells pixels apart, a pool that it can look at, and plain references on whole maps."""
+"""A tiny segmentation network, a pool of images, and plain references on whole maps."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -17,7 +17,7 @@ bounded = dirichlet.EVIDENCE["exp_at_most_10"]
 
 
 class Painter(nn.Module):
-    """Images to logits and features at half their size."""
+    """Returns logits and features at half the image size."""
 
     def __init__(self, seed: int = 0, classes: int = CLASSES) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ def pictures(seed: int, count: int = 2) -> Tensor:
 
 
 def maps(seed: int, count: int = 2, *, bought: bool = False) -> Tensor:
-    """Labels everywhere; of the target, nowhere but for a void row, or in two rows if some were bought."""
+    """Label maps: full for the source; for the target a void row, and two labelled rows if ``bought``."""
     generator = torch.Generator().manual_seed(100 + seed)
     labels = torch.randint(0, CLASSES, (count, *SIZE), generator=generator).to(torch.int8)
     if seed:
@@ -57,7 +57,7 @@ def a_batch(*, bought: bool = False) -> Batch:
 
 
 class Pool:
-    """Passes over some pictures, two at a time; there is no source in them."""
+    """Passes over some images, two at a time, without a source."""
 
     targets: Tensor | None = None
 
@@ -71,7 +71,7 @@ class Pool:
                 yield index, self.model(self.images[index])
 
     def source(self) -> Iterator[tuple[Tensor, Output]]:
-        raise AssertionError("not to be looked at")
+        raise AssertionError("must not be read")
 
 
 def at_epoch(epoch: int, epochs: int = 10) -> Moment:
@@ -79,13 +79,13 @@ def at_epoch(epoch: int, epochs: int = 10) -> Moment:
 
 
 def whole(z: Tensor, *, evident: bool = True) -> Tensor:
-    """What is said on the coarse grid, at every pixel."""
+    """Upsample the coarse logits to every pixel."""
     dense = F.interpolate(z, SIZE, mode="bilinear", align_corners=True)
     return dense.clamp(max=10) if evident else dense
 
 
 def change(model: nn.Module, seed: int = 1) -> None:
-    """Other weights than a copy of the model has."""
+    """Perturb the weights, so they differ from a copy."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in model.parameters():

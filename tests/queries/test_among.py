@@ -1,4 +1,4 @@
-"""Pre-selection: who competes where a pool is too large for all, and what queries make of it."""
+"""Subsampling of candidates, and the queries that use it."""
 
 import math
 from collections import Counter
@@ -47,25 +47,25 @@ def ask(name: str, budget: int, seed: int = 0, **knobs: Any) -> list[int]:
     return picks
 
 
-def test_all_compete_unless_told_otherwise() -> None:
+def test_all_candidates_by_default() -> None:
     values = torch.tensor([3.0, 1.0, 2.0])
     for among in (None, 3, 4):
         order, chance = competing(of_entropy(values), among, "drawn")
         assert order.tolist() == [0, 1, 2]
         assert chance is None
-    assert len(competing(of_entropy(values, budget=2), 1, "uncertain").order) == 2  # the budget at least
+    assert len(competing(of_entropy(values, budget=2), 1, "uncertain").order) == 2  # at least the budget
 
 
-def test_the_most_uncertain_by_address() -> None:
+def test_most_uncertain_in_location_order() -> None:
     values = torch.tensor([0.1, 0.9, 0.5, 0.5, 0.7])
-    assert competing(of_entropy(values), 3, "uncertain").order.tolist() == [1, 2, 4]  # of equals, the first
+    assert competing(of_entropy(values), 3, "uncertain").order.tolist() == [1, 2, 4]  # ties go to the first
     mixed = torch.tensor([4, 2, 0, 3, 1])
     given = of_entropy(values)
     found = competing(Slate(given.candidates[mixed], given.labelled, 1, seeded(0)), 3, "uncertain").order
     assert mixed[found].tolist() == [1, 2, 4]
 
 
-def test_odds_are_in_proportion_to_entropy() -> None:
+def test_sampling_is_proportional_to_entropy() -> None:
     values, runs = torch.tensor([0.2, 0.0, 1.0, 0.3, 0.5]), 2000
     drawn = Counter(int(competing(of_entropy(values, seed=seed), 1, "drawn").order) for seed in range(runs))
     assert drawn[1] == 0
@@ -73,7 +73,7 @@ def test_odds_are_in_proportion_to_entropy() -> None:
     assert chisquare(often, np.array([0.2, 1.0, 0.3, 0.5]) / 2 * runs).pvalue > 0.01
 
 
-def test_a_sum_over_those_drawn_is_without_bias() -> None:
+def test_weighted_sum_over_the_subsample_is_unbiased() -> None:
     values = torch.rand(40, generator=seeded(5)) ** 3
     worth = values * torch.rand(40, generator=seeded(6))
     found = []
@@ -86,7 +86,7 @@ def test_a_sum_over_those_drawn_is_without_bias() -> None:
     assert error < 0.02 * float(worth.sum())
 
 
-def test_sure_rows_are_drawn_evenly_where_all_are_sure() -> None:
+def test_zero_entropies_are_sampled_uniformly() -> None:
     found = [competing(of_entropy(torch.zeros(9), seed=seed), 4, "drawn").order.tolist() for seed in range(5)]
     assert all(len(set(order)) == 4 for order in found)
     assert len(set(map(tuple, found))) > 1
@@ -94,7 +94,7 @@ def test_sure_rows_are_drawn_evenly_where_all_are_sure() -> None:
 
 @pytest.mark.parametrize("name", PRESELECTING)
 @pytest.mark.parametrize("chosen", ["drawn", "uncertain"])
-def test_only_those_that_compete_are_picked(name: str, chosen: Any) -> None:
+def test_picks_are_in_the_subsample(name: str, chosen: Any) -> None:
     knobs = {"among": 20, "chosen": chosen}
     given = slate(name, 7, seed=3, **knobs)
     compete = competing(given, 20, chosen).order
@@ -105,7 +105,7 @@ def test_only_those_that_compete_are_picked(name: str, chosen: Any) -> None:
 
 
 @pytest.mark.parametrize("name", ["badge", "clue", "coreset"])
-def test_features_of_no_other_rows_are_computed(name: str) -> None:
+def test_features_are_computed_for_the_subsample_only(name: str) -> None:
     z, features = pool()
     where, computed = torch.arange(len(z)), list[int]()
 
@@ -120,7 +120,7 @@ def test_features_of_no_other_rows_are_computed(name: str) -> None:
     assert max(computed) <= 20
 
 
-def test_the_one_cluster_of_clue_is_the_mean_of_all_as_those_drawn_tell_it() -> None:
+def test_clue_with_one_cluster_estimates_the_mean_of_all_candidates() -> None:
     z, features = pool()
     given = slate("clue", 1, seed=2, among=30)
     order, chance = competing(given, 30, "drawn")
@@ -131,7 +131,7 @@ def test_the_one_cluster_of_clue_is_the_mean_of_all_as_those_drawn_tell_it() -> 
     assert ask("clue", 1, seed=2, among=30) == [int(order[nearest])]
 
 
-def test_neighbours_of_those_that_compete_in_las_are_sought_among_all() -> None:
+def test_las_searches_neighbours_in_all_candidates() -> None:
     z, features = pool()
     everyone = torch.arange(len(z))
     score = propagated(torch.nn.functional.normalize(features), z.softmax(1), everyone, 10)
@@ -141,9 +141,7 @@ def test_neighbours_of_those_that_compete_in_las_are_sought_among_all() -> None:
 
 
 @pytest.mark.parametrize(("pairs", "sought"), [(130 * 100.0, 100), (40 * 10.0, 11), (1e9, 120)])
-def test_las_compares_no_more_than_pairs_allow(
-    pairs: float, sought: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_las_respects_the_limit_on_pairs(pairs: float, sought: int, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = list[tuple[int, int]]()
 
     def noted(features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
@@ -153,23 +151,23 @@ def test_las_compares_no_more_than_pairs_allow(
     monkeypatch.setattr("ducats.queries.las.propagated", noted)
     ask("las", 5, among=30, pairs=pairs)
     ((judged, among),) = seen
-    assert among == sought  # never less than K and one more
+    assert among == sought  # at least K + 1
     assert judged <= min(120, 30 + sought)
 
 
 @pytest.mark.parametrize("name", PRESELECTING)
-def test_what_is_needed_and_what_is_refused(name: str) -> None:
+def test_needs_and_invalid_params(name: str) -> None:
     plain = QUERIES[name].needs
     assert QUERIES[name].bound({}).needs == QUERIES[name].bound({"among": None}).needs == plain
     assert QUERIES[name].bound({"among": 5}).needs == ("entropy", *plain)
-    with pytest.raises(ValueError, match="among must be at least 1, not 0"):
+    with pytest.raises(ValueError, match="must be at least 1, not 0"):
         ask(name, 2, among=0)
-    with pytest.raises(ValueError, match="chosen is one of drawn, uncertain, not 'best'"):
+    with pytest.raises(ValueError, match="must be one of drawn, uncertain"):
         ask(name, 2, among=9, chosen="best")
 
 
 @pytest.mark.parametrize("name", PRESELECTING)
-def test_too_many_features_are_refused_with_the_remedy(name: str) -> None:
+def test_too_large_features_raise_with_a_remedy(name: str) -> None:
     where = torch.arange(50_000)
 
     def wide(position: Tensor) -> Tensor:
@@ -177,7 +175,7 @@ def test_too_many_features_are_refused_with_the_remedy(name: str) -> None:
 
     columns: dict[str, Tensor | Deferred] = {"z": torch.zeros(50_000, 2), "features": Deferred(wide, where)}
     rows = Rows(where, torch.zeros_like(where), columns)
-    wrong = r"6\.1 GB of features, and 4 GB are the most: set query.knobs.among"
+    wrong = r"6\.1 GB of features; .*set query.knobs.among"
     with pytest.raises(UserError, match=wrong) as refused:
         QUERIES[name].query(Slate(rows, rows[where[:0]], 3, seeded(0)))
     assert ("query.knobs.shards" in str(refused.value)) == (name == "coreset")

@@ -1,4 +1,4 @@
-"""BADGE draws by squared distances of gradients that it never forms."""
+"""BADGE: k-means++ seeding on gradients that are never formed."""
 
 import itertools
 from collections import Counter
@@ -29,7 +29,7 @@ def pool(seed: int, count: int) -> tuple[Tensor, Tensor]:
 
 
 def gradients(z: Tensor, features: Tensor) -> np.typing.NDArray[np.float64]:
-    """Slope of the cross-entropy by the last layer's weights, by autograd, row by row."""
+    """Gradient of the cross-entropy with respect to the last layer, by autograd, sample by sample."""
     found = []
     for logits, seen in zip(z.double(), features.double(), strict=True):
         weights = torch.zeros(len(logits), len(seen), dtype=torch.float64, requires_grad=True)
@@ -38,14 +38,14 @@ def gradients(z: Tensor, features: Tensor) -> np.typing.NDArray[np.float64]:
     return np.stack(found)
 
 
-def test_the_first_is_the_longest_gradient() -> None:
+def test_first_pick_is_the_largest_gradient() -> None:
     for seed in range(5):
         z, features = pool(seed, 40)
         longest = (gradients(z, features) ** 2).sum(1).argmax()
         assert badge(slate(z, features, 3)).tolist()[0] == longest
 
 
-def test_distances_are_those_of_the_gradients() -> None:
+def test_distances_between_gradients() -> None:
     z, features = pool(0, 60)
     g = gradients(z, features)
     factors = [module._residual(z), features]
@@ -55,8 +55,8 @@ def test_distances_are_those_of_the_gradients() -> None:
 
 
 @pytest.mark.parametrize("patience", [0, 10**9])
-def test_draws_are_by_squared_distance(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    # Also where no distance is ever brought up to date but those of rows that are drawn.
+def test_sampling_is_proportional_to_squared_distance(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Also if distances are only updated for drawn samples.
     monkeypatch.setattr(module, "PATIENCE", patience)
     z, features = pool(3, 6)
     squared = cdist(gradients(z, features), gradients(z, features)) ** 2
@@ -74,9 +74,7 @@ def test_draws_are_by_squared_distance(patience: int, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize("patience", [0, 10**9])
-def test_a_row_that_stands_for_several_is_drawn_as_often(
-    patience: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sampling_is_proportional_to_sample_weights(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "PATIENCE", patience)
     z, features = pool(3, 6)
     squared = cdist(gradients(z, features), gradients(z, features)) ** 2
@@ -93,7 +91,7 @@ def test_a_row_that_stands_for_several_is_drawn_as_often(
     assert chisquare([often[row] for row in others], expected / expected.sum() * runs).pvalue > 0.01
 
 
-def test_one_of_each_kind_and_then_any() -> None:
+def test_one_of_each_kind_then_uniform() -> None:
     z = torch.tensor([[1.0, 0.0], [0.3, 0.1], [0.0, 2.0]]).repeat(5, 1)
     features = torch.tensor([[0.1, 2.0], [3.0, 0.7], [0.9, 0.9]]).repeat(5, 1)
     rests = set()
@@ -105,14 +103,14 @@ def test_one_of_each_kind_and_then_any() -> None:
     assert len(rests) > 15
 
 
-def test_gradients_that_vanish_leave_the_choice_to_chance() -> None:
+def test_zero_gradients_are_sampled_uniformly() -> None:
     z, features = torch.tensor([[1000.0, 0.0]] * 30), torch.ones(30, 3)
     found = [badge(slate(z, features, 30, seed)).tolist() for seed in range(3)]
     assert all(sorted(picks) == list(range(30)) for picks in found)
     assert found[0][1:] != found[1][1:]
 
 
-def test_nearly_sure_rows_are_still_told_apart() -> None:
+def test_nearly_certain_samples_are_distinguished() -> None:
     # 1 - p is 2e-9 and 4e-9: float32 rounds both to 0.
     z = torch.tensor([[20.0, 0.0], [19.3, 0.0]], dtype=torch.float32)
     assert badge(slate(z, torch.ones(2, 3), 1)).tolist() == [1]
@@ -135,7 +133,7 @@ def test_nothing_to_pick() -> None:
     assert badge(slate(z, features, 0)).tolist() == badge(slate(z[:0], features[:0], 3)).tolist() == []
 
 
-def test_sizes_of_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     z, features = pool(2, 300)
     expected = badge(slate(z, features, 50)).tolist()
     monkeypatch.setattr(distances, "AT_ONCE", 64)
@@ -143,7 +141,7 @@ def test_sizes_of_pieces_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     assert badge(slate(z, features, 50)).tolist() == expected
 
 
-def test_regions_overlap_only_when_no_other_is_left() -> None:
+def test_regions_overlap_only_if_no_other_is_left() -> None:
     z, features = pool(6, 40)
     where = torch.arange(40)
     rows = Rows(torch.zeros_like(where), where, {"z": z, "features": features}, (1, 40), 1)

@@ -1,4 +1,4 @@
-"""On small pools and maps made by hand, each query picks what its method says."""
+"""Picks of each query on small hand-made pools and maps."""
 
 import math
 from typing import Any
@@ -24,7 +24,7 @@ def ask(name: str, z: Tensor, budget: int, features: Tensor | None = None, **kno
 def buy(
     name: str, z: Tensor, budget: int, unit: Unit | None = None, target: Tensor | None = None, **knobs: Any
 ) -> list[tuple[int, int]]:
-    """Rows and columns of the pixels bought of one map ``(C, H, W)``."""
+    """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
     height, width = z.shape[1:]
     picked = spend(
         QUERIES[name].bound(knobs),
@@ -49,27 +49,27 @@ def test_scores_of_probabilities_by_hand() -> None:
     assert ask("margin", z, 2) == [
         1,
         2,
-    ]  # gaps 0.30, 0.01, 0.01 (0.34 - 0.33), 0.97: tie to the lower address
+    ]  # gaps 0.30, 0.01, 0.01 (0.34 - 0.33), 0.97: ties go to the lower location
     assert ask("least_confident", z, 2) == [2, 1]
     assert ask("entropy", z, 2) == [2, 0]  # H = 0.898, 0.741, 1.0986, 0.112
 
 
-def test_the_two_uncertainties_part_little_evidence_from_conflict() -> None:
+def test_uncertainties_separate_little_evidence_from_conflict() -> None:
     nothing, conflict, sure = [0.1, 0.1, 0.1], [50.0, 50.0, 50.0], [200.0, 0.5, 0.5]
     z = log_alpha(sure, nothing, conflict)
     assert ask("u_dis", z, 1) == [1]
     assert ask("u_data", z, 1) == [2]
-    # The total is the same for both: entropy cannot tell them apart.
+    # The total uncertainty is the same, so entropy cannot separate them.
     assert sorted(ask("entropy", z, 2)) == [1, 2]
 
 
-def test_duc_takes_the_ambiguous_among_the_foreign() -> None:
+def test_duc_takes_high_u_data_among_high_u_dis() -> None:
     z = log_alpha(
-        [90.0, 90.0],  # ambiguous, but well known: out in the first round
-        [0.2, 0.02],  # foreign
-        [0.6, 0.5],  # foreign and the more ambiguous of the foreign
-        [0.3, 0.05],  # foreign
-        [80.0, 1.0],  # neither
+        [90.0, 90.0],  # high U_data, low U_dis: dropped in the first round
+        [0.2, 0.02],  # high U_dis
+        [0.6, 0.5],  # high U_dis, and the highest U_data of these
+        [0.3, 0.05],  # high U_dis
+        [80.0, 1.0],  # both low
     )
     assert ask("duc", z, 1, kappa=3) == [2]
     assert ask("duc", z, 1, kappa=1) == ask("u_dis", z, 1)
@@ -83,8 +83,8 @@ def test_duc_passes_kappa_times_budget_rounded_up() -> None:
     assert ask("duc", z, 2, kappa=2.4) == [4, 3]  # ceil(4.8) = 5 pass
 
 
-def test_spread_asks_one_of_each_group() -> None:
-    # Three groups of uncertain samples and a crowd of certain ones far away.
+def test_spread_selects_one_per_group() -> None:
+    # Three groups of uncertain samples and a distant group of certain ones.
     centres = torch.tensor([[0.0, 10.0], [10.0, 0.0], [-10.0, 0.0], [0.0, -30.0]])
     group = torch.arange(40) % 4
     jitter = torch.randn(40, 2, generator=torch.Generator().manual_seed(1)) * 0.1
@@ -92,13 +92,13 @@ def test_spread_asks_one_of_each_group() -> None:
     z = torch.where(group[:, None] == 3, torch.tensor([9.0, 0.0, 0.0]), torch.tensor([0.1, 0.05, 0.0]))
     picks = ask("spread", z, 3, features, kappa=10)
     assert sorted(int(group[p]) for p in picks) == [0, 1, 2]
-    for pick in picks:  # the one nearest to its group's centre (all weights are equal)
+    for pick in picks:  # nearest to the centre of its group (all weights are equal)
         members = features[group == group[pick]]
         nearest = (members - members.mean(0)).norm(dim=1).min()
         assert math.isclose(float((features[pick] - members.mean(0)).norm()), float(nearest), rel_tol=1e-5)
 
 
-def test_spread_leans_to_the_more_uncertain() -> None:
+def test_spread_weights_by_uncertainty() -> None:
     # One cluster, one pick: the weighted mean lies at the uncertain end.
     features = torch.arange(10.0)[:, None]
     z = torch.zeros(10, 2)
@@ -111,29 +111,29 @@ def test_spread_of_identical_images_still_spends_the_budget() -> None:
     assert len(set(picks)) == 4
 
 
-def test_the_published_first_round_is_a_share_of_the_whole_pool() -> None:
-    # Ten candidates and no labelled rows: kappa 2 of a 20 % share are four, whatever the budget.
+def test_published_first_round_is_a_fraction_of_the_pool() -> None:
+    # Ten candidates and no labelled samples: kappa 2 times 20 % of the pool are four, for any budget.
     z = torch.tensor([[4.0 - n / 2, 4.0 - n / 2 - (n % 3)] for n in range(10)])
     assert ask("duc", z, 1, kappa=2, share=0.2) == ask("duc", z, 1, kappa=4)
     assert ask("duc", z, 2, kappa=2, share=0.2) == ask("duc", z, 2, kappa=2)
-    assert ask("duc", z, 3, kappa=1, share=0.1) == ask("duc", z, 3, kappa=1)  # never fewer than the budget
+    assert ask("duc", z, 3, kappa=1, share=0.1) == ask("duc", z, 3, kappa=1)  # at least the budget
 
 
-def test_published_arithmetic_agrees_until_it_drowns() -> None:
+def test_published_arithmetic_agrees_until_it_underflows() -> None:
     z = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
     assert ask("duc", z, 20, kappa=3, epsilon=1e-7) == ask("duc", z, 20, kappa=3)
-    sure = z + torch.tensor(20.0)  # so much evidence that U_dis is below float32's grain
+    sure = z + torch.tensor(20.0)  # so much evidence that U_dis is below the float32 resolution
     assert ask("duc", sure, 20, kappa=3, epsilon=1e-7) != ask("duc", sure, 20, kappa=3)
 
 
 @pytest.mark.parametrize("name", ["duc", "spread"])
-def test_kappa_below_one_is_refused(name: str) -> None:
+def test_kappa_below_one_raises(name: str) -> None:
     with pytest.raises(ValueError, match="kappa must be at least 1"):
         ask(name, torch.zeros(5, 2), 1, torch.zeros(5, 2), kappa=0.5)
 
 
 def unsure(sure: float, *weak: tuple[int, int, float]) -> Tensor:
-    """A map of 4 x 6 pixels of two classes, sure of the first but for some pixels with less lead."""
+    """A map of 4 x 6 pixels and two classes, confident in the first except for some pixels."""
     z = torch.zeros(2, 4, 6, dtype=torch.float64)
     z[0] = sure
     for y, x, lead in weak:
@@ -147,16 +147,16 @@ def test_entropy_and_margin_of_pixels() -> None:
         assert buy(name, z, 3) == [(3, 5), (1, 2), (0, 0)]
     known = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
     known[3, 5], known[0, 0] = 1, VOID
-    assert buy("entropy", z, 2, target=known) == [(1, 2), (0, 1)]  # then a tie: the first of the others
-    assert len(buy("margin", z, 99, target=known)) == 22  # what is left is less than the budget
+    assert buy("entropy", z, 2, target=known) == [(1, 2), (0, 1)]  # then a tie: the first
+    assert len(buy("margin", z, 99, target=known)) == 22  # fewer than the budget are left
 
 
 def test_duc_of_pixels() -> None:
     z = torch.tensor([80.0, 1.0]).log()[:, None, None].expand(2, 4, 6).double().clone()
-    z[:, 0, 0] = torch.tensor([90.0, 90.0]).log()  # ambiguous, but well known: out in the first round
-    z[:, 1, 4] = torch.tensor([0.2, 0.02]).log()  # foreign
-    z[:, 2, 2] = torch.tensor([0.6, 0.5]).log()  # foreign and the more ambiguous of the foreign
-    z[:, 3, 5] = torch.tensor([0.3, 0.05]).log()  # foreign
+    z[:, 0, 0] = torch.tensor([90.0, 90.0]).log()  # high U_data, low U_dis: dropped in the first round
+    z[:, 1, 4] = torch.tensor([0.2, 0.02]).log()  # high U_dis
+    z[:, 2, 2] = torch.tensor([0.6, 0.5]).log()  # high U_dis, and the highest U_data of these
+    z[:, 3, 5] = torch.tensor([0.3, 0.05]).log()  # high U_dis
     assert buy("duc", z, 1, kappa=3) == [(2, 2)]
     assert buy("duc", z, 1, kappa=24) == [(0, 0)]
     assert buy("duc", z, 1, kappa=1) == buy("u_dis", z, 1)
@@ -164,7 +164,7 @@ def test_duc_of_pixels() -> None:
 
 
 def reference_scores(z: Tensor, radius: int) -> list[list[tuple[float, float, float]]]:
-    """Impurity and mean entropy of each window, and the entropy of its middle, by RIPU's definitions."""
+    """Impurity and mean entropy of each window, and the entropy of its centre, by RIPU's definitions."""
     classes, height, width = z.shape
     found: list[list[tuple[float, float, float]]] = []
     for y in range(height):
@@ -205,7 +205,7 @@ def test_ripu_takes_the_regions_of_highest_product(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_ripu_takes_the_points_of_highest_product_apart(seed: int) -> None:
+def test_ripu_points_have_the_highest_product_and_are_apart(seed: int) -> None:
     z = torch.randn(4, 9, 13, generator=torch.Generator().manual_seed(seed), dtype=torch.float64) * 2
     scores = reference_scores(z, 2)
     ranked = sorted(
@@ -221,16 +221,16 @@ def test_ripu_takes_the_points_of_highest_product_apart(seed: int) -> None:
 
 def test_ripu_by_hand() -> None:
     z = unsure(4.0)
-    z[1, :2, 4] = 4.5  # two pixels of the other class, and doubt where they are
-    # In the corner they are two of four, more than in any other window. Whatever else has an impurity
-    # overlaps it; of the rest, which are all pure, the first.
+    z[1, :2, 4] = 4.5  # two uncertain pixels of the other class
+    # In the corner they are two of four, more than in any other window. All other impure windows overlap it.
+    # The rest is pure, so the first is taken.
     corner = [(0, 4), (0, 5), (1, 4), (1, 5)]
     assert buy("ripu", z, 4, Unit("region")) == corner
     assert buy("ripu", z, 7, Unit("region")) == [*corner, (0, 0), (0, 1), (1, 0)]
-    # By point: a doubtful pixel itself, where it is two of six; then, apart from it, one of six at the edge.
+    # By point: an uncertain pixel, two of six; then, away from it, one of six at the edge.
     assert buy("ripu_points", z, 2, radius=1) == [(0, 4), (2, 5)]
 
 
-def test_a_window_of_a_single_pixel_is_refused() -> None:
+def test_a_window_of_one_pixel_raises() -> None:
     with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
         buy("ripu_points", unsure(4.0), 1, radius=0)

@@ -1,4 +1,4 @@
-"""CLUE and LAS, and what they share: k-means, and the row nearest to each centre."""
+"""CLUE and LAS, k-means, and the sample nearest to each centre."""
 
 import math
 import re
@@ -32,13 +32,13 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
 
 
 def groups(count: int, each: int) -> tuple[Tensor, Tensor]:
-    """Rows around a few corners far from each other, and the number of each row's corner."""
+    """Samples around a few distant corners, and the corner of each sample."""
     group = torch.arange(count * each) % count
     return torch.eye(count)[group] * 50 + normal(count * each, count).float() * 0.1, group
 
 
 @pytest.mark.parametrize("exact", [clusters.EXACT, 0.0], ids=["at once", "in mini-batches"])
-def test_clue_asks_one_of_each_group_also_of_the_sure(exact: float) -> None:
+def test_clue_selects_one_per_group_including_certain_ones(exact: float) -> None:
     features, group = groups(5, 40)
     z = torch.where(group[:, None] == 3, torch.tensor([4.0, 0.0]), torch.tensor([0.1, 0.0]))
     picks = ask("clue", z, features, 5, exact=exact)
@@ -46,7 +46,7 @@ def test_clue_asks_one_of_each_group_also_of_the_sure(exact: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.1])
-def test_the_one_cluster_of_clue_is_the_weighted_mean(temperature: float) -> None:
+def test_clue_with_one_cluster_uses_the_weighted_mean(temperature: float) -> None:
     features, z = normal(50, 3), normal(50, 4, seed=1)
     weights = entropy(softmax(z.numpy() / temperature, axis=1), axis=1)
     mean = np.average(features.numpy(), axis=0, weights=weights)
@@ -54,14 +54,14 @@ def test_the_one_cluster_of_clue_is_the_weighted_mean(temperature: float) -> Non
     assert ask("clue", z, features, 1, temperature=temperature) == [int(distance.argmin())]
 
 
-def test_clue_spends_the_budget_where_two_points_are_all_there_is() -> None:
+def test_clue_spends_the_budget_on_two_distinct_points() -> None:
     features = torch.tensor([[1.0, 0.0], [0.0, 1.0]])[torch.arange(12) % 2]
     picks = ask("clue", torch.zeros(12, 3), features, 4)
     assert {p % 2 for p in picks[:2]} == {0, 1}
     assert picks[2:] == [p for p in range(12) if p not in picks[:2]][:2]  # then in their order
 
 
-def test_clue_buys_regions_that_do_not_overlap() -> None:
+def test_clue_selects_regions_that_do_not_overlap() -> None:
     z, features = normal(3, 20, 24).float(), normal(4, 20, 24, seed=1).float()
     picked = spend(
         QUERIES["clue"],
@@ -90,16 +90,16 @@ def by_scan(centres: Tensor, features: Tensor) -> list[int]:
 
 @pytest.mark.parametrize("at_once", [clusters.AT_ONCE, 200, 1])
 @pytest.mark.parametrize("kind", [torch.float64, torch.float32])
-def test_the_nearest_to_each_centre(at_once: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nearest_to_each_centre(at_once: int, kind: torch.dtype, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(clusters, "AT_ONCE", at_once)
     features, centres = normal(70, 5).to(kind) + 3, normal(30, 5, seed=1).to(kind) + 3
     assert nearest_each(centres, features).tolist() == by_scan(centres, features)
-    # Centres in one place: each next takes the next nearest, beyond the short list of each.
+    # Identical centres: each takes the next nearest, beyond the shortlist.
     crowd = centres[:1].expand(40, 5)
     assert nearest_each(crowd, features).tolist() == by_scan(crowd, features)
 
 
-def test_clusters_are_repeatable_and_weights_draw_centres() -> None:
+def test_clusters_are_deterministic_and_weighted() -> None:
     features, _ = groups(3, 30)
     even = torch.ones(90)
     first, again = (
@@ -107,13 +107,13 @@ def test_clusters_are_repeatable_and_weights_draw_centres() -> None:
     )
     assert torch.equal(first, again)
     line, pull = torch.arange(10.0)[:, None], torch.zeros(10)
-    assert one_of_each(line, pull, 1, torch.Generator()).tolist() in ([4], [5])  # no weights: all the same
+    assert one_of_each(line, pull, 1, torch.Generator()).tolist() in ([4], [5])  # zero weights count equally
     pull[7] = 1.0
     assert one_of_each(line, pull, 1, torch.Generator()).tolist() == [7]
 
 
 def las_scores(features: Tensor, p: Tensor, among: list[int], K: int) -> list[float]:
-    """LAS's definition, row by row."""
+    """LAS by its definition, sample by sample."""
     unit = features / features.norm(dim=1, keepdim=True)
     near, weight, q = [], [], []
     for i in range(len(p)):
@@ -141,16 +141,16 @@ def test_las_without_spare_candidates_takes_the_highest_scores() -> None:
     assert ask("las", z, features, 7, M=0) == expected
 
 
-def test_las_asks_where_neighbours_disagree() -> None:
+def test_las_selects_where_neighbours_disagree() -> None:
     features, group = groups(4, 20)
     z = torch.zeros(80, 2)
     z[:, 0] = 5.0
     z[(group < 2) & (torch.arange(80) % 8 < 4)] = torch.tensor([0.0, 5.0])  # half of two groups
     picks = ask("las", z, features, 2, M=10)
-    assert sorted(int(group[p]) for p in picks) == [0, 1]  # unlike each other, too
+    assert sorted(int(group[p]) for p in picks) == [0, 1]  # also diverse
 
 
-def test_las_seeks_neighbours_among_some_where_pairs_are_too_many() -> None:
+def test_las_searches_a_subset_if_there_are_too_many_pairs() -> None:
     features, group = groups(4, 20)
     z = torch.zeros(80, 2)
     z[:, 0] = 5.0
@@ -160,16 +160,18 @@ def test_las_seeks_neighbours_among_some_where_pairs_are_too_many() -> None:
     assert len(set(ask("las", z, features, 9, K=4, pairs=1))) == 9
 
 
-def test_las_of_features_without_a_direction() -> None:
+def test_las_on_zero_and_negative_features() -> None:
     assert len(set(ask("las", normal(20, 3), torch.zeros(20, 4), 5))) == 5
-    assert len(set(ask("las", normal(20, 3), -normal(20, 4), 5))) == 5  # some have no similar neighbour
-    assert len(set(ask("las", normal(2, 3), normal(2, 4), 1))) == 1  # one neighbour is all there is
+    assert (
+        len(set(ask("las", normal(20, 3), -normal(20, 4), 5))) == 5
+    )  # some have no neighbour with positive similarity
+    assert len(set(ask("las", normal(2, 3), normal(2, 4), 1))) == 1  # only one neighbour exists
 
 
 @pytest.mark.parametrize("name", ["clue", "las"])
-def test_more_clusters_than_k_means_can_do_are_refused(name: str) -> None:
+def test_too_many_clusters_raise(name: str) -> None:
     rows = CLUSTERS + 2
-    said = f"the query {name!r} would have to cluster 8193 clusters, and 8192 are the most: lower ask.budget"
+    said = f"the query {name!r} needs 8193 clusters"
     with pytest.raises(UserError, match=re.escape(said)):
         ask(name, torch.zeros(rows, 2), torch.zeros(rows, 1), CLUSTERS + 1)
 
@@ -182,6 +184,6 @@ def test_more_clusters_than_k_means_can_do_are_refused(name: str) -> None:
         ("las", {"M": -1}, "M must be at least 0"),
     ],
 )
-def test_wrong_knobs_are_refused(name: str, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_params_raise(name: str, knobs: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
         ask(name, torch.zeros(3, 2), torch.zeros(3, 2), 1, **knobs)

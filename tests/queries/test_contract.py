@@ -1,4 +1,4 @@
-"""Every query keeps the promises of its kind, over images and over pixel rows."""
+"""Contract of all queries, on images and on pixels."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -16,7 +16,7 @@ from ducats.units.scene import Scene
 
 SHAPE = (20, 24)
 
-# What is picked where a pool is too large to compare all rows keeps the same promises.
+# Settings for large pools fulfil the same contract.
 LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "clue drawn": ("clue", {"among": 25}),
     "clue uncertain": ("clue", {"among": 25, "chosen": "uncertain", "exact": 0.0}),
@@ -35,7 +35,7 @@ QUERIES = {**PLAIN, **{label: PLAIN[name].bound(knobs) for label, (name, knobs) 
 
 
 def witnessed(count: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """What witnesses might say of some rows."""
+    """Random outputs of probes."""
     return {
         "domain": torch.rand(count, generator=generator),
         "critic": torch.randn(count, generator=generator),
@@ -44,14 +44,14 @@ def witnessed(count: int, generator: torch.Generator) -> dict[str, Tensor]:
 
 
 def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
-    """Candidates with just the columns that were declared, some of them exact twins."""
+    """Candidates with only the declared columns, some of them exact duplicates."""
     generator = torch.Generator().manual_seed(seed)
     needs, where = QUERIES[name].needs, torch.arange(count)
     if pixels:
         z = torch.randn(5, *SHAPE, generator=generator) * 3
         z[:, SHAPE[0] // 2 :] = z[:, : SHAPE[0] // 2]
         features = torch.randn(8, 5, 6, generator=generator).relu()
-        # A witness's grid is its own, too.
+        # Probes have their own grid.
         told = {k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in witnessed(12, generator).items()}
         scene = Scene(z, features, SHAPE, told)
         position = where * 5
@@ -61,7 +61,7 @@ def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
 
 
 def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict[str, Tensor]:
-    """Columns of images, every seventh of the second half like the first."""
+    """Columns of images; every seventh of the second half duplicates the first."""
     z = torch.randn(count, 5, generator=generator) * 3
     features, told = torch.randn(count, 8, generator=generator).relu(), witnessed(count, generator)
     whole = {"descriptor": torch.randn(count, 40, generator=generator)}
@@ -72,7 +72,7 @@ def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict
 
 
 def slate(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Slate:
-    """What the engine would give: the source and the last layer only where they were declared."""
+    """Context as in a run: with source and last layer only if declared."""
     strategy, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
     if strategy.source and rows.shape is None:
         where = torch.arange(30)
@@ -136,23 +136,23 @@ def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
 
 
 @every_query
-def test_it_says_what_it_does(name: str) -> None:
+def test_summary_is_one_line(name: str) -> None:
     assert len(QUERIES[name].summary) > 20
     assert "\n" not in QUERIES[name].summary
 
 
 @pytest.mark.parametrize("name", [n for n in QUERIES if QUERIES[n].of_pixels and not of_whole_maps(n)])
-def test_queries_that_look_around_refuse_images(name: str) -> None:
-    with pytest.raises(UserError, match=r"pixels have and images have not.*segmentation"):
+def test_queries_of_neighbourhoods_reject_images(name: str) -> None:
+    with pytest.raises(UserError, match=r"defined for pixels only"):
         table(name, 5, pixels=False)
 
 
-def test_random_takes_another_set_with_another_seed() -> None:
+def test_random_depends_on_the_seed() -> None:
     rows = table("random", 80, False)
     assert not torch.equal(ask("random", rows, 9, seed=0), ask("random", rows, 9, seed=1))
 
 
-def test_undeclared_columns_are_refused() -> None:
+def test_undeclared_columns_raise() -> None:
     with pytest.raises(KeyError, match="declare it"):
         ask("entropy", table("random", 10, False), 2)
 
@@ -172,26 +172,24 @@ def test_undeclared_columns_are_refused() -> None:
         ("ripu_points", {"radius": 2}, ("impurity@2", "entropy")),
     ],
 )
-def test_what_a_query_needs_follows_from_its_knobs(
-    name: str, knobs: dict[str, object], needs: tuple[str, ...]
-) -> None:
+def test_needs_depend_on_params(name: str, knobs: dict[str, object], needs: tuple[str, ...]) -> None:
     assert QUERIES[name].bound(knobs).needs == needs
 
 
 @pytest.mark.parametrize(("centres", "source"), [("labelled", ()), ("source_and_labelled", ("features",))])
-def test_what_it_reads_of_the_source_follows_from_its_knobs(centres: str, source: tuple[str, ...]) -> None:
+def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) -> None:
     assert QUERIES["coreset"].bound({"centres": centres}).source == source
     assert QUERIES["dbal"].bound({}).source == ("features",)
 
 
-def test_a_witness_that_is_silent_is_one_sentence() -> None:
-    with pytest.raises(UserError, match=r"needs 'critic' .*and no witness tells it"):
+def test_a_missing_probe_raises() -> None:
+    with pytest.raises(UserError, match="no probe provides it"):
         columns_of(torch.zeros(1, 2), None, QUERIES["waal"].needs, {"domain": torch.zeros(1)})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_kind
-def test_a_gpu_keeps_the_budget_too(name: str, pixels: bool) -> None:
+def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
     def there(rows: Rows | None) -> Rows | None:
         if rows is None:
             return None

@@ -1,4 +1,4 @@
-"""CoreSet covers its pool as a plain greedy k-centre does, and computes less."""
+"""CoreSet equals plain greedy k-centre with fewer distance computations."""
 
 from typing import Any
 
@@ -35,12 +35,12 @@ def line(*places: float) -> Tensor:
 
 def pool(seed: int, count: int = 200) -> Tensor:
     features = torch.randn(count, 6, generator=torch.Generator().manual_seed(seed)).relu()
-    features[count // 2 :: 9] = features[3]  # twins
+    features[count // 2 :: 9] = features[3]  # duplicates
     return features
 
 
 def plain(features: Tensor, budget: int, centres: Tensor) -> list[int]:
-    """Greedy k-centre with every distance computed anew."""
+    """Greedy k-centre that recomputes all distances."""
     x, known = features.double().numpy(), [*centres.double().numpy()]
     picks = list[int]()
     if not known:
@@ -54,25 +54,25 @@ def plain(features: Tensor, budget: int, centres: Tensor) -> list[int]:
     return picks[:budget]
 
 
-def test_the_farthest_from_labels_and_picks_by_hand() -> None:
+def test_farthest_from_labels_and_picks() -> None:
     places = line(1, 2, 6, 20, 14, 3)
-    # From the label at 0: 20. Then 14 is 6 from 20, and 6 is 6 from 0: the lower address. Then 14, then 3.
+    # From the label at 0: 20. Then 14 is 6 from 20, and 6 is 6 from 0: the lower location. Then 14, then 3.
     assert ask(places, 4, line(0)) == [3, 2, 4, 5]
     assert ask(places, 2, line(0, 19)) == [2, 4]
 
 
-def test_without_a_label_it_starts_in_the_middle() -> None:
+def test_without_labels_it_starts_near_the_mean() -> None:
     assert ask(line(0, 10, 4, 5, 7), 3) == [3, 0, 1]  # the mean is 5.2; then 0 and 10 are 5 away
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("bought", [0, 7])
-def test_picks_are_those_of_computing_everything(seed: int, bought: int) -> None:
+def test_picks_equal_the_plain_algorithm(seed: int, bought: int) -> None:
     features, labelled = pool(seed), pool(seed + 50)[:bought]
     assert ask(features, 60, labelled) == plain(features, 60, labelled)
 
 
-def test_the_source_can_be_what_is_covered() -> None:
+def test_source_as_centres() -> None:
     features, source, labelled = pool(0), pool(1) + 1, pool(2)[:4]
     found = ask(features, 30, labelled, source=source, centres="source_and_labelled")
     assert found == plain(features, 30, torch.cat([labelled, source]))
@@ -82,12 +82,12 @@ def test_the_source_can_be_what_is_covered() -> None:
     assert coreset_source({"centres": "source_and_labelled"}) == ("features",)
 
 
-def test_what_it_cannot_do_is_said() -> None:
+def test_invalid_input_raises() -> None:
     with pytest.raises(UserError, match=r"query.knobs.centres=labelled"):
         ask(pool(0), 3, centres="source_and_labelled")
-    with pytest.raises(ValueError, match="labelled or source_and_labelled, not nothing"):
+    with pytest.raises(ValueError, match="must be labelled or source_and_labelled"):
         ask(pool(0), 3, centres="nothing")
-    with pytest.raises(ValueError, match="no finite numbers"):
+    with pytest.raises(ValueError, match="non-finite"):
         ask(line(1, float("nan")), 1)
 
 
@@ -100,7 +100,7 @@ def test_picks_follow_a_permuted_pool(budget: int) -> None:
     assert len(straight.unique()) == min(budget, 200)
 
 
-def test_identical_rows_are_bought_in_their_order() -> None:
+def test_identical_samples_are_selected_in_order() -> None:
     assert ask(torch.ones(5, 3), 4) == [0, 1, 2, 3]
     assert ask(torch.full((5, 3), 0.1), 4, torch.full((1, 3), 0.1)) == [0, 1, 2, 3]
 
@@ -110,7 +110,7 @@ def test_nothing_to_pick() -> None:
 
 
 @pytest.mark.parametrize("few", [1, 5])
-def test_sizes_of_pieces_do_not_matter(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunk_sizes_do_not_matter(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = ask(pool(5), 80, pool(6)[:20])
     monkeypatch.setattr(distances, "AT_ONCE", 40 * few)
     monkeypatch.setattr(distances, "CENTRES", few)
@@ -132,18 +132,18 @@ def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> N
     assert compared[0] < 6000 * 60 / 2
 
 
-def test_regions_overlap_only_when_no_other_is_left() -> None:
-    where = torch.arange(24)  # a map of 2 x 12, and regions that reach two pixels far
+def test_regions_overlap_only_if_no_other_is_left() -> None:
+    where = torch.arange(24)  # a map of 2 x 12, and regions of radius two
     rows = Rows(torch.zeros_like(where), where, {"features": where[:, None].float()}, (2, 12), 2)
     column = coreset(Slate(rows, rows[where[:0]], 6, torch.Generator())) % 12
     apart = (column[:4, None] - column[:4]).abs() + 99 * torch.eye(4)
-    assert apart.min() > 2  # more than four do not fit side by side here
+    assert apart.min() > 2  # no more than four fit side by side
     assert (column[4:, None] - column[:4]).abs().min() <= 2
     everything = coreset(Slate(rows, rows[where[:0]], 24, torch.Generator()))
     assert everything.sort().values.tolist() == where.tolist()
 
 
-def test_more_features_of_pixels_than_fit_are_refused() -> None:
+def test_too_large_pixel_features_raise() -> None:
     computed = list[int]()
 
     def features(position: Tensor) -> Tensor:

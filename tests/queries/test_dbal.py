@@ -1,4 +1,4 @@
-"""DBAL picks what a plain greedy k-medoids picks, and says what it does with more rows than that can do."""
+"""DBAL equals plain greedy k-medoids, also on a random subset."""
 
 from itertools import pairwise
 from typing import Any
@@ -50,7 +50,7 @@ def pool(seed: int, count: int = 120) -> tuple[Tensor, Tensor]:
 
 
 def plain(features: Tensor, margin: Tensor, budget: int, labels: Tensor) -> list[int]:
-    """Greedy k-medoids with every gain computed anew."""
+    """Greedy k-medoids that recomputes all gains."""
     x, weight, picks = features.double().numpy(), 1 - margin.double().numpy(), list[int]()
     apart = cdist(x, x, "cityblock")
     nearest = cdist(x, labels.double().numpy(), "cityblock").min(1) if len(labels) else apart.max()
@@ -71,17 +71,17 @@ def cost(features: Tensor, margin: Tensor, picks: list[int], labels: Tensor) -> 
 def test_by_hand() -> None:
     places = line(1, 2, 10, 11, 12, 30)
     # Distances to the source at 0: 1, 2, 10, 11, 12, 30. A pick at 11 saves 9 + 11 + 11, and 11 of the last;
-    # one at 30 saves 30; then one at 30 saves 19, which is what is left of it.
+    # one at 30 saves 30. After 11, one at 30 saves the remaining 19.
     assert ask(places, 2, source=line(0)) == [3, 5]
-    # Certain rows count little: then the last is worth the first pick.
+    # Certain samples count little, so the last is picked first.
     sure = torch.tensor([0.0, 0.0, 0.9, 0.9, 0.9, 0.0])
     assert ask(places, 1, sure, source=line(0)) == [5]
-    # What is labelled covers as the source does.
+    # Labelled samples cover like the source.
     assert ask(places, 1, None, line(11), source=line(0)) == [5]
 
 
 def test_distance_is_manhattan() -> None:
-    # From the source at the origin, (-3, -3) is farther than (5, 0) by steps, and nearer as the crow flies.
+    # From the origin, (-3, -3) is farther than (5, 0) in Manhattan distance, and nearer in Euclidean.
     assert ask(torch.tensor([[5.0, 0.0], [-3.0, -3.0]]), 1, source=torch.zeros(1, 2)) == [1]
 
 
@@ -94,10 +94,10 @@ def test_without_any_label_it_starts_from_the_weighted_medoid() -> None:
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize(("bought", "known"), [(0, 0), (6, 0), (0, 40), (6, 40)])
-def test_picks_are_those_of_computing_everything(seed: int, bought: int, known: int) -> None:
+def test_picks_equal_the_plain_algorithm(seed: int, bought: int, known: int) -> None:
     features, margin = pool(seed)
     labelled, source = pool(seed + 20)[0][:bought], pool(seed + 40)[0][:known] + 0.5
-    # Unlike each other in the last bits, where sums in another order would decide.
+    # Breaks ties, which the order of summation would decide.
     margin = margin + torch.linspace(0, 1e-3, len(margin))
     found = ask(features, 25, margin, labelled, source=source)
     assert found == plain(features, margin, 25, torch.cat([labelled, source]))
@@ -114,21 +114,21 @@ def test_picks_follow_a_permuted_pool(budget: int, subset: int) -> None:
     assert len(straight.unique()) == min(budget, 120)
 
 
-def test_of_many_rows_a_random_part_stands_for_all() -> None:
-    # Twenty rows beside each other, and one far away, which alone is worth a label if it is in the part.
+def test_random_subset_of_many_samples() -> None:
+    # Twenty close samples, and a distant one, which is picked if it is in the subset.
     features = torch.cat([torch.linspace(0, 1, 20), torch.tensor([500.0])])[:, None]
     found = []
     for seed in range(60):
         rows = images(features)
         given = Slate(rows, rows[torch.arange(0)], 1, torch.Generator().manual_seed(seed), images(line(0)))
         found.append(int(dbal(given, subset=7)[0]) == 20)
-    assert 8 <= sum(found) <= 35  # a third of the time, give or take three standard deviations
+    assert 8 <= sum(found) <= 35  # a third of the time, within three standard deviations
     assert ask(features, 1, source=line(0), subset=21) == [20]
-    assert ask(features, 11, source=line(0), subset=1)[0] == 20  # twice the budget is all of them
+    assert ask(features, 11, source=line(0), subset=1)[0] == 20  # twice the budget is all samples
 
 
-def test_sweeps_move_picks_to_the_middle() -> None:
-    # The first pick lies between two groups, until the second takes one of them.
+def test_refinement_moves_picks_to_medoids() -> None:
+    # The first pick lies between two groups until the second takes one of them.
     places = line(0, 1, 2, 5, 8, 9, 10)
     assert ask(places, 2)[0] == 3
     assert sorted(ask(places, 2, sweeps=10)) in ([1, 4], [1, 5], [2, 5])
@@ -144,14 +144,14 @@ def test_sweeps_move_picks_to_the_middle() -> None:
     assert sum(amount > 0.1 for amount in saved) >= 3
 
 
-def test_twins_stay_two_when_they_move() -> None:
+def test_duplicates_stay_distinct_in_refinement() -> None:
     features = torch.zeros(6, 2)
     assert sorted(ask(features, 5, sweeps=3)) == [0, 1, 2, 3, 4]
     assert sorted(ask(features, 5, labelled=torch.zeros(1, 2), sweeps=3)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("kept", "few", "at_once"), [(0, 64, 2**22), (2**29, 1, 300), (0, 3, 50)])
-def test_sizes_of_pieces_do_not_matter(
+def test_chunk_sizes_do_not_matter(
     kept: int, few: int, at_once: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     features, margin = pool(5)
@@ -163,9 +163,9 @@ def test_sizes_of_pieces_do_not_matter(
     assert ask(features, 30, margin, source=source, sweeps=2) == expected
 
 
-def test_nothing_to_pick_and_wrong_knobs() -> None:
+def test_nothing_to_pick_and_invalid_params() -> None:
     assert ask(line(1, 2), 0) == ask(line(1, 2)[:0], 3) == []
-    with pytest.raises(ValueError, match="subset must be at least 1 and sweeps at least 0"):
+    with pytest.raises(ValueError, match="subset must be at least 1, not 0"):
         ask(line(1, 2), 1, subset=0)
-    with pytest.raises(ValueError, match="not 5000 and -1"):
+    with pytest.raises(ValueError, match="sweeps must be at least 0, not -1"):
         ask(line(1, 2), 1, sweeps=-1)

@@ -1,4 +1,4 @@
-"""MADA's query: by hand, against plain loops over a source and a pool, and in a run."""
+"""Query of MADA: by hand, against plain loops, and in a run."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -30,30 +30,30 @@ def slate(candidates: Tensor, source: Tensor | None, budget: int) -> Slate:
     return Slate(everyone, everyone[everyone.image[:0]], budget, torch.Generator().manual_seed(0), given)
 
 
-def test_the_farthest_from_their_nearest_anchor() -> None:
+def test_farthest_from_the_nearest_anchor() -> None:
     source = torch.tensor([[0.0, 0.0], [0.0, 0.2], [10.0, 0.0], [10.0, 0.2]])  # anchors (0, 0.1), (10, 0.1)
     candidates = torch.tensor([[5.0, 0.1], [0.0, 4.1], [9.0, 0.1], [2.0, 0.1], [10.0, 6.1]])  # 5, 4, 1, 2, 6
     assert mada(slate(candidates, source, 3), anchors=2).tolist() == [4, 0, 1]
-    # One anchor, in the middle (5, 0.1): 0, 41, 16, 9, 61.
+    # One anchor at the mean (5, 0.1): 0, 41, 16, 9, 61.
     assert mada(slate(candidates, source, 3), anchors=1).tolist() == [4, 1, 2]
 
 
-def test_fewer_images_than_anchors_are_anchors_themselves() -> None:
+def test_fewer_images_than_anchors() -> None:
     source = torch.tensor([[0.0, 0.0], [3.0, 0.0]])
     assert mada(slate(torch.tensor([[3.0, 0.0], [1.0, 0.0]]), source, 1)).tolist() == [1]
 
 
-def test_ties_go_to_the_lower_address() -> None:
+def test_ties_go_to_the_lower_location() -> None:
     assert mada(slate(torch.ones(4, 2), torch.zeros(3, 2), 2)).tolist() == [0, 1]
 
 
-def test_a_descriptor_counts_what_can_be_asked_or_what_is_right() -> None:
+def test_descriptor_counts_open_or_correct_pixels() -> None:
     generator = torch.Generator().manual_seed(0)
     z, seen = torch.randn(3, 14, 18, generator=generator), torch.randn(4, 7, 9, generator=generator)
     target = torch.full((14, 18), UNLABELLED, dtype=torch.int8)
     target[:5] = VOID
     labels = torch.randint(0, 3, (14, 18), generator=generator).to(torch.int8)
-    # Row i of seven lies at i * 13 / 6 of fourteen, column j of nine at j * 17 / 8 of eighteen.
+    # Row i of seven maps to i * 13 / 6 of fourteen, column j of nine to j * 17 / 8 of eighteen.
     at = [int(i * 13 / 6 + 0.5) for i in range(7)], [int(j * 17 / 8 + 0.5) for j in range(9)]
     for given, truth in ((target, None), (target, labels), (torch.full_like(target, VOID), None)):
         expected = []
@@ -69,7 +69,7 @@ def test_a_descriptor_counts_what_can_be_asked_or_what_is_right() -> None:
         torch.testing.assert_close(described(z, seen, given, truth)[0], torch.cat(expected))
 
 
-def test_what_it_needs_only_whole_maps_have(tmp_path: Path) -> None:
+def test_requires_whole_images(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"task\.unit=image"):
         mada(slate(torch.ones(4, 2), None, 2))
     with pytest.raises(UserError, match=r"task\.unit=image"):
@@ -80,7 +80,7 @@ def test_what_it_needs_only_whole_maps_have(tmp_path: Path) -> None:
         mada(slate(torch.ones(4, 2), torch.ones(4, 2), 2), anchors=0)
 
 
-def test_a_run_buys_whole_images_and_is_given_the_source(
+def test_run_labels_whole_images_and_passes_the_source(
     run_pixels: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Slate] = []
@@ -100,10 +100,10 @@ def test_a_run_buys_whole_images_and_is_given_the_source(
     counts = home.bought().counts(1)
     picks = mada(replace(seen[-1], generator=torch.Generator().manual_seed(1)))  # six images: all are anchors
     assert (counts > 0).nonzero().flatten().tolist() == sorted(candidates.image[picks].tolist())
-    assert counts.max() > 300  # of 512 pixels, less what is void
+    assert counts.max() > 300  # of 512 pixels, minus void ones
 
 
-def test_a_query_of_whole_images_reads_source_and_head(run_pixels: Runner) -> None:
+def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner) -> None:
     settings = ["task.unit=image", "ask.budget=2"]
     settings += ["query={name: coreset, knobs: {centres: source_and_labelled}}"]
     home = run_pixels(*settings, method="entropy")
@@ -113,7 +113,7 @@ def test_a_query_of_whole_images_reads_source_and_head(run_pixels: Runner) -> No
 
 
 @pytest.mark.parametrize("method", ["aada-seg", "eada-seg"])
-def test_methods_of_images_on_streets(run_pixels: Runner, method: str) -> None:
+def test_image_methods_on_streets(run_pixels: Runner, method: str) -> None:
     budget = ["ask.budget=2"] if method == "aada-seg" else []
     home = run_pixels(*budget, method=method)
     assert (home.bought().counts(2) > 0).sum() == (2 if method == "aada-seg" else 5)

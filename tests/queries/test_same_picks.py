@@ -1,4 +1,4 @@
-"""Queries read columns; over images they pick what they picked when they read log alpha themselves."""
+"""Queries on columns pick the same images as formulas on log alpha."""
 
 import math
 from collections.abc import Callable
@@ -66,7 +66,7 @@ def test_two_rounds(z: Tensor, epsilon: float | None, order: str) -> None:
     assert torch.equal(strategy.query(Slate(rows, rows[where[:0]], 40, torch.Generator())), expected)
 
 
-def test_own_queries_read_log_alpha_and_features() -> None:
+def test_columns_of_log_alpha_and_features() -> None:
     z, features = torch.randn(9, 3), torch.randn(9, 4)
     where = torch.arange(9)
     rows = Rows(where, torch.zeros_like(where), columns_of(z, features, ("z", "features")))

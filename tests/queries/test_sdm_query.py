@@ -1,4 +1,4 @@
-"""SDM's slopes are those of automatic differentiation through the last layer, and its score follows."""
+"""Query of SDM: gradients and scores against automatic differentiation through the last layer."""
 
 import pytest
 import torch
@@ -29,7 +29,7 @@ def slate(z: Tensor, head: Tensor | None, budget: int) -> Slate:
 
 
 def loss(features: Tensor, head: Tensor, bias: Tensor, label: Tensor) -> Tensor:
-    """The training's loss, summed over rows."""
+    """Training loss, summed over samples."""
     z = features @ head.T + bias
     unit = F.normalize(z, dim=1)
     terms = F.cross_entropy(z, label, reduction="none") + F.multi_margin_loss(unit, label, reduction="none")
@@ -37,7 +37,7 @@ def loss(features: Tensor, head: Tensor, bias: Tensor, label: Tensor) -> Tensor:
 
 
 def expected_step(h: Tensor, head: Tensor, bias: Tensor) -> Tensor:
-    """Where the loss falls fastest, for either of the two best classes as a label, by their probabilities."""
+    """Direction of steepest descent, averaged over the two most probable classes as labels."""
     h = h.clone().requires_grad_()
     p, order = (head @ h + bias).softmax(0).detach().sort(descending=True)
     losses = [
@@ -47,16 +47,14 @@ def expected_step(h: Tensor, head: Tensor, bias: Tensor) -> Tensor:
 
 
 def reference(features: Tensor, head: Tensor, bias: Tensor, weight: float) -> Tensor:
-    """The score row by row, all slopes by differentiation through the layer."""
+    """Scores sample by sample, all gradients by differentiation through the layer."""
     scores = []
     for h in features:
         h = h.clone().requires_grad_()
         p, order = (head @ h + bias).softmax(0).sort(descending=True)
         first, second = p[0].item(), p[1].item()
         (q,) = torch.autograd.grad(p[0] - p[1], h)
-        q = q - first * second * (
-            head[order[0]] - head[order[1]]
-        )  # what the two do to each other is left out
+        q = q - first * second * (head[order[0]] - head[order[1]])  # without the cross terms of the two
         step = torch.zeros_like(q)
         for share, label in ((first, order[0]), (second, order[1])):
             step -= share * torch.autograd.grad(loss(h[None], head, bias, label[None]), h)[0]
@@ -66,7 +64,7 @@ def reference(features: Tensor, head: Tensor, bias: Tensor, weight: float) -> Te
 
 
 @pytest.mark.parametrize("scale", [0.1, 1.0, 4.0])
-def test_the_slope_of_the_loss(scale: float) -> None:
+def test_gradient_of_the_loss(scale: float) -> None:
     features, head, bias = layer()
     features = (features * scale).requires_grad_()
     label = torch.arange(len(features)) % CLASSES
@@ -75,7 +73,7 @@ def test_the_slope_of_the_loss(scale: float) -> None:
     torch.testing.assert_close(found, expected)
 
 
-def test_the_slope_of_the_margin_is_the_paper_s() -> None:
+def test_gradient_of_the_margin_is_the_papers() -> None:
     z = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64).log()
     # p1 (1 - p1) of the second class, -p2 (1 - p2) of the third, -(p1 - p2) p of the first
     torch.testing.assert_close(margin_slope(z), torch.tensor([[-0.04, 0.25, -0.21]], dtype=torch.float64))
@@ -91,7 +89,7 @@ def test_picks_are_the_smallest_scores(weight: float, seed: int) -> None:
     assert torch.equal(sdm(given, weight=weight), expected)
 
 
-def test_without_its_second_term_it_is_the_margin() -> None:
+def test_zero_weight_is_the_margin() -> None:
     features, head, bias = layer(4)
     given = slate(features @ head.T + bias, head, 15)
     by_margin = best(-margin(given.candidates.z), 15, given.candidates)
@@ -99,8 +97,8 @@ def test_without_its_second_term_it_is_the_margin() -> None:
     assert not torch.equal(sdm(given, weight=1.0), by_margin)
 
 
-def test_what_a_label_would_widen_comes_first() -> None:
-    # Of two classes Q has the direction of the margin's gradient; with so much weight its term decides alone.
+def test_margins_that_a_label_widens_come_first() -> None:
+    # With two classes, Q has the direction of the margin's gradient. A large weight makes its term dominate.
     features, head, bias = layer(1)
     head, bias = head[:2], bias[:2]
     picks = sdm(slate(features @ head.T + bias, head, len(features)), weight=1e3)
@@ -114,7 +112,7 @@ def test_what_a_label_would_widen_comes_first() -> None:
     assert 5 < sum(widened) < len(widened) - 5
 
 
-def test_logits_without_direction_and_exact_ties() -> None:
+def test_zero_logits_and_exact_ties() -> None:
     features, head, bias = layer()
     z = features @ head.T + bias
     z[3] = 0
@@ -138,8 +136,8 @@ def test_picks_follow_a_permuted_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     assert torch.equal(sdm(given), straight)
 
 
-def test_a_model_without_a_linear_last_layer_is_refused() -> None:
-    with pytest.raises(UserError, match=r"last layer, which must be linear.*model.name"):
+def test_a_model_without_a_linear_last_layer_raises() -> None:
+    with pytest.raises(UserError, match=r"linear last layer.*model.name"):
         sdm(slate(torch.zeros(3, 2), None, 1))
 
 

@@ -1,4 +1,4 @@
-"""CoreSet in shards: less is looked at at once, and the radius is at most four times the best."""
+"""CoreSet in shards: less memory, and a radius of at most four times the optimum."""
 
 import itertools
 from typing import Any
@@ -32,12 +32,12 @@ def ask(features: Tensor, budget: int, labelled: Tensor | None = None, seed: int
 
 
 def radius(features: Tensor, centres: Tensor) -> float:
-    """Of the farthest row."""
+    """Distance of the farthest sample to its nearest centre."""
     return float(cdist(features.double(), centres.double()).min(1).max())
 
 
 def best_radius(features: Tensor, labelled: Tensor, budget: int) -> float:
-    """Of the best choice of so many rows, by trying all."""
+    """Optimal radius, by exhaustive search."""
     distance = cdist(features.double(), features.double())
     known = cdist(features.double(), labelled.double()).min(1) if len(labelled) else np.inf
     choices = itertools.combinations(range(len(features)), budget)
@@ -47,7 +47,7 @@ def best_radius(features: Tensor, labelled: Tensor, budget: int) -> float:
 @pytest.mark.parametrize("shards", [2, 3])
 @pytest.mark.parametrize("bought", [0, 2])
 @pytest.mark.parametrize("kind", ["cloud", "groups"])
-def test_within_four_times_the_best_radius(shards: int, bought: int, kind: str) -> None:
+def test_within_four_times_the_optimal_radius(shards: int, bought: int, kind: str) -> None:
     for seed in range(8):
         labelled = normal(bought, 2, seed=seed + 90)
         features = normal(24, 2, seed=seed)
@@ -56,14 +56,14 @@ def test_within_four_times_the_best_radius(shards: int, bought: int, kind: str) 
         known = [labelled] if bought else []
         least = best_radius(features, labelled, 3)
         won, _ = module._winners(images(features), known, 3, shards, torch.Generator().manual_seed(seed))
-        # The winners would do alone, and lie near to every row.
+        # The representatives alone are within twice the optimum.
         assert radius(features, torch.cat([features[won], labelled])) <= 2 * least + 1e-6
         picks = ask(features, 3, labelled, seed, shards=shards)
         assert len(picks.unique()) == 3
         assert radius(features, torch.cat([features[picks], labelled])) <= 4 * least + 1e-6
 
 
-def test_rows_far_from_all_others_are_found_in_any_shard() -> None:
+def test_outliers_are_found_in_any_shard() -> None:
     features = normal(400, 5, seed=0)
     far = torch.arange(7, 400, 80)
     features[far] = 100 * torch.eye(5)
@@ -73,7 +73,7 @@ def test_rows_far_from_all_others_are_found_in_any_shard() -> None:
 
 def test_shards_no_larger_than_the_budget_change_nothing() -> None:
     features, labelled = normal(60, 4, seed=1), normal(3, 4, seed=2)
-    for shards in (2, 9, 500):  # of which many are empty
+    for shards in (2, 9, 500):  # many of them empty
         assert torch.equal(
             ask(features, 50, labelled, shards=shards),
             ask(features, 50, labelled),
@@ -93,14 +93,14 @@ def test_picks_follow_a_permuted_pool(bought: int) -> None:
     assert not torch.equal(other, straight)
 
 
-def test_twins_are_bought_where_nothing_else_is_left() -> None:
+def test_duplicates_are_selected_if_nothing_else_is_left() -> None:
     features = torch.eye(3)[torch.arange(60) % 3]
     picks = ask(features, 10, shards=3)
     assert len(picks.unique()) == 10
     assert {int(pick) % 3 for pick in picks[:3]} == {0, 1, 2}
 
 
-def test_no_more_than_a_shard_is_read_at_once() -> None:
+def test_at_most_one_shard_is_read_at_once() -> None:
     features, computed = normal(2000, 4, seed=5), list[int]()
 
     def some(position: Tensor) -> Tensor:
@@ -116,7 +116,7 @@ def test_no_more_than_a_shard_is_read_at_once() -> None:
 
 
 @pytest.mark.parametrize("block", [module.BLOCK, 3])
-def test_what_is_left_out_is_near_to_a_centre(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropped_samples_are_near_a_centre(block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "BLOCK", block)
     features, centres = normal(300, 6, seed=6) + 10, normal(20, 6, seed=7) + 10
     squared = (cdist(features.double(), centres.double()) ** 2).min(1)
@@ -125,17 +125,17 @@ def test_what_is_left_out_is_near_to_a_centre(block: int, monkeypatch: pytest.Mo
     assert torch.equal(ordered.sort(0).values, centres.sort(0).values)
     left = module._uncovered(features, ordered, enough)
     assert set((squared > enough).nonzero()[0]) <= set(left.tolist())
-    assert squared[left].min() > enough - 0.05  # rounding is weighed against lengths, and these are long
+    assert squared[left].min() > enough - 0.05  # the tolerance is relative to the norms, which are large
 
 
 def test_centres_that_cover_most_come_first() -> None:
     centres = torch.tensor([[9.0], [50.0], [0.0], [10.0], [1.0]])
     sample = torch.tensor([[0.5], [0.6], [-0.8], [9.8], [10.5], [30.0]])
     ordered = module._useful_first([centres[:2], centres[2:]], sample, 1.0)
-    # 0 has three rows within a distance of 1, 10 then two; 9 and 1 have none that these have not.
+    # 0 covers three samples within a distance of 1, then 10 covers two; 9 and 1 add none.
     assert ordered.flatten().tolist() == [0.0, 10.0, 9.0, 50.0, 1.0]
 
 
-def test_no_shards_are_refused() -> None:
+def test_zero_shards_raise() -> None:
     with pytest.raises(ValueError, match="shards must be at least 1, not 0"):
         ask(normal(5, 2, seed=0), 2, shards=0)

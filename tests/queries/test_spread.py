@@ -1,4 +1,4 @@
-"""Knobs of `spread`, on pools made by hand."""
+"""Parameters of `spread`, on hand-made pools."""
 
 import pytest
 import torch
@@ -20,8 +20,8 @@ def ask(
     return sorted(free[strategy.query(slate)].tolist())
 
 
-def test_candidates_by_the_uncertainty_that_is_named() -> None:
-    # The first two lack evidence, the last two have it in conflict: entropies are nearly the same.
+def test_candidates_by_uncertainty() -> None:
+    # The first two lack evidence, the last two have conflicting evidence. Their entropies are nearly equal.
     z = torch.tensor([[0.1, 0.1], [0.1, 0.12], [50.0, 50.0], [50.0, 49.0]]).log()
     features = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     assert ask(z, features, 2, kappa=1, candidates="u_dis") == [0, 1]
@@ -29,14 +29,14 @@ def test_candidates_by_the_uncertainty_that_is_named() -> None:
     assert ask(z, features, 2, kappa=1, candidates="margin") == [0, 2]
 
 
-def test_weights_draw_the_centre() -> None:
+def test_weights_move_the_centre() -> None:
     z = torch.tensor([[5.0, 5.0], [90.0, 1.0], [90.0, 1.0]]).log()
     features = torch.tensor([[0.0], [4.0], [5.0]])
-    assert ask(z, features, 1, kappa=3) == [0]  # the sure ones hardly count
+    assert ask(z, features, 1, kappa=3) == [0]  # certain samples hardly count
     assert ask(z, features, 1, kappa=3, weights="even") == [1]  # the mean is 3
 
 
-def test_directions_forget_length() -> None:
+def test_directions_ignore_norms() -> None:
     z = torch.zeros(4, 2)
     features = torch.tensor([[1.0, 0.0], [100.0, 1.0], [0.0, 1.0], [1.0, 100.0]])
     directions = ask(z, features, 2, space="directions")
@@ -46,23 +46,23 @@ def test_directions_forget_length() -> None:
     assert len({i // 2 for i in ask(z, lengths[[0, 2, 1, 3]], 2, space="directions")}) == 2
 
 
-def test_gradients_part_what_features_do_not() -> None:
-    # All features alike; two lean to the first class, two to the second.
+def test_gradients_separate_equal_features() -> None:
+    # Nearly equal features; two predict the first class, two the second.
     z = torch.tensor([[1.0, 0.0], [1.0, 0.1], [0.0, 1.0], [0.1, 1.0]])
     features = torch.ones(4, 3) + torch.arange(4)[:, None] * 1e-3 * torch.tensor([1.0, -1.0, 0.0])
     assert len({i // 2 for i in ask(z, features, 2, space="gradients")}) == 2
 
 
-def test_twins_count_once_and_those_of_bought_ones_not_at_all() -> None:
+def test_near_duplicates_count_once_and_not_if_labelled() -> None:
     z = torch.tensor([[0.0, 0.0]] * 3 + [[0.2, 0.0]] * 3)
     features = torch.tensor([[1.0, 0.0], [1.0, 0.001], [1.0, 0.002], [0.0, 1.0], [1.0, 1.0], [0.3, 1.0]])
     assert ask(z, features, 3, twins=0.99) != [0, 1, 2]
     assert 1 not in ask(z, features, 3, labelled=(0,), twins=0.99)
-    # Too few are left: then twins are bought all the same, and the budget is met.
+    # If too few are left, near-duplicates fill up the budget.
     assert len(ask(z[:3], features[:3], 2, twins=0.99)) == 2
 
 
-def test_away_from_what_was_bought() -> None:
+def test_weights_by_distance_to_labelled_samples() -> None:
     z = torch.zeros(4, 2)
     features = torch.tensor([[0.0], [0.1], [3.0], [9.0]])
     near = ask(z, features, 1, labelled=(0,), kappa=3)
@@ -71,7 +71,7 @@ def test_away_from_what_was_bought() -> None:
     assert far == [3]
 
 
-def test_needs_follow_the_knobs() -> None:
+def test_needs_depend_on_params() -> None:
     assert spread_needs({}) == ("entropy", "features")
     assert spread_needs({"candidates": "u_dis", "weights": "even"}) == ("u_dis", "features")
     assert spread_needs({"space": "gradients"}) == ("entropy", "features", "z")
@@ -80,7 +80,7 @@ def test_needs_follow_the_knobs() -> None:
 @pytest.mark.parametrize(
     "knobs", [{"kappa": 0.5}, {"twins": 0.0}, {"space": "here"}, {"weights": "heavy"}, {"candidates": "all"}]
 )
-def test_wrong_knobs_are_refused(knobs: dict[str, object]) -> None:
+def test_invalid_params_raise(knobs: dict[str, object]) -> None:
     rows = Rows(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
     with pytest.raises(ValueError, match=next(iter(knobs))):
         spread(Slate(rows, rows, 1, torch.Generator()), **knobs)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""EADA, EUQ, and what asks witnesses (AADA, WAAL, TQS): the picks that their formulas say."""
+"""Picks of EADA, EUQ and the queries that use probes (AADA, WAAL, TQS)."""
 
 import math
 from statistics import fmean, stdev
@@ -21,7 +21,7 @@ def ask(
     labelled: int = 0,
     **knobs: Any,
 ) -> list[int]:
-    """What a query picks; the last rows may be labelled already."""
+    """Picks of a query; the last samples may be labelled."""
     strategy, where = QUERIES[name].bound(knobs), torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), columns_of(z, None, strategy.needs, told))
     left = len(z) - labelled
@@ -38,18 +38,18 @@ def normal(*shape: int, seed: int = 0) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def test_eada_takes_the_ambiguous_among_the_high_in_free_energy() -> None:
-    # z are negative energies. F = -0.64, -5.69, -0.53, -6.00: low where a class fits, or two.
+def test_eada_takes_small_gaps_among_high_free_energies() -> None:
+    # z are negative energies. F = -0.64, -5.69, -0.53, -6.00: low if one or two classes fit.
     z = torch.tensor([[0.0, -0.1], [5.0, 5.0], [0.5, -3.0], [6.0, 0.0]])
-    assert ask("eada", z, 1) == [0]  # of rows 0 and 2
+    assert ask("eada", z, 1) == [0]  # of samples 0 and 2
     assert ask("eada", z, 1, share=1.0) == [1]
     assert ask("eada", z, 2) == [0, 2]
-    assert ask("eada", z, 3, share=0.01) == [1, 0, 2]  # never fewer than the budget
+    assert ask("eada", z, 3, share=0.01) == [1, 0, 2]  # at least the budget
 
 
-def test_eada_counts_the_labelled_to_the_pool() -> None:
+def test_eada_counts_labelled_samples_in_the_pool() -> None:
     z = torch.tensor([[0.0, -0.1], [5.0, 5.0], [0.5, -3.0], [6.0, 0.0], [9.0, 0.0], [9.0, 0.0]])
-    assert ask("eada", z, 1, labelled=2) == [1]  # half of six pass, and the third is row 1
+    assert ask("eada", z, 1, labelled=2) == [1]  # half of six pass, and the third is sample 1
 
 
 @pytest.mark.parametrize("kappa", [1.0, 2.5, 10.0])
@@ -64,7 +64,7 @@ def test_euq_against_variances_of_the_dirichlet(kappa: float) -> None:
     assert ask("euq", z, 6, kappa=kappa) == expected
 
 
-def test_euq_of_entropy_is_duc() -> None:
+def test_euq_with_entropy_is_duc() -> None:
     z = normal(80, 5) * 3
     assert ask("euq", z, 7, kappa=3, uncertainty="entropy") == ask("duc", z, 7, kappa=3)
     assert ask("euq", z, 7, kappa=3) != ask("duc", z, 7, kappa=3)
@@ -75,16 +75,16 @@ def test_aada_by_hand() -> None:
     z = log_alpha([50, 50], [50, 50], [50, 50], [95, 5])
     told = {"domain": torch.tensor([0.5, 0.1, 0.9, 0.25])}
     assert ask("aada", z, 1, told) == [1]
-    assert set(ask("aada", z, 2, told)) == {0, 1}  # never from fewer than the budget
+    assert set(ask("aada", z, 2, told)) == {0, 1}  # at least the budget
     assert set(ask("aada", z, 3, told)) == {0, 1, 3}
 
 
-def test_aada_divides_by_no_zero() -> None:
-    z = torch.tensor([[500.0, 0.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]])  # the first has no entropy at all
+def test_aada_avoids_division_by_zero() -> None:
+    z = torch.tensor([[500.0, 0.0], [0.0, 0.0], [0.0, 0.5], [0.0, 0.0]])  # the first has zero entropy
     assert set(ask("aada", z, 2, {"domain": torch.tensor([0.0, 0.0, 0.0, 1.0])})) == {1, 2}
 
 
-def test_aada_draws_evenly_from_the_top() -> None:
+def test_aada_samples_uniformly_from_the_top() -> None:
     z, domain = normal(50, 3), torch.rand(50, generator=torch.Generator().manual_seed(1))
     p = z.softmax(1)
     score = (1 - domain) / domain * -(p * p.log()).sum(1)
@@ -95,7 +95,7 @@ def test_aada_draws_evenly_from_the_top() -> None:
     assert all(80 < counts[i] < 160 for i in top)  # 120 on average, and a deviation of 9
 
 
-def test_waal_takes_the_smallest_of_its_score() -> None:
+def test_waal_takes_the_smallest_scores() -> None:
     z, critic = normal(40, 5) * 4, normal(40, seed=1)
     scores = []
     for row, g in zip(z.tolist(), critic.tolist(), strict=True):
@@ -108,10 +108,10 @@ def test_waal_takes_the_smallest_of_its_score() -> None:
 def test_waal_by_hand() -> None:
     z = log_alpha([98, 1, 1], [1, 1, 1], [2, 1, 1])
     flat, high = torch.zeros(3), torch.tensor([1.0, 0.0, 0.0])
-    assert ask("waal", z, 2, {"critic": flat}) == [1, 2]  # even probabilities
+    assert ask("waal", z, 2, {"critic": flat}) == [1, 2]  # equal probabilities
     assert ask("waal", z, 1, {"critic": high}) == [0]  # the critic decides
     assert ask("waal", z, 1, {"critic": high}, weight=0) == [1]
-    # No more than 1e-12: an impossible class does not outweigh all others.
+    # Probabilities are at least 1e-12: an impossible class does not dominate.
     impossible = torch.tensor([[0.0, 0.0, -900.0], [0.0, -29.0, -29.0]])
     assert ask("waal", impossible, 1, {"critic": torch.zeros(2)}) == [0]
 
@@ -132,14 +132,14 @@ def tqs_pool() -> tuple[Tensor, dict[str, Tensor]]:
 
 
 @pytest.mark.parametrize(("weight", "sigma"), [(1.0, 0.25), (3.0, 0.1), (0.0, 0.25)])
-def test_tqs_adds_three_doubts(weight: float, sigma: float) -> None:
+def test_tqs_adds_three_scores(weight: float, sigma: float) -> None:
     z, told = tqs_pool()
     scores = tqs_scores(z, told["domain"], told["committee"], weight, sigma)
     picks = ask("tqs", z, 9, told, domainness=weight, sigma=sigma, reach=1)
     assert set(picks) == set(sorted(range(60), key=lambda i: -scores[i])[:9])
 
 
-def test_tqs_draws_from_as_many_as_the_model_expects_to_get_wrong() -> None:
+def test_tqs_samples_from_the_expected_number_of_errors() -> None:
     z, told = tqs_pool()
     scores = tqs_scores(z, told["domain"], told["committee"], 1.0, 0.25)
     wrong = 60 - round(sum(max(row) for row in z.softmax(1).tolist()))
@@ -148,7 +148,7 @@ def test_tqs_draws_from_as_many_as_the_model_expects_to_get_wrong() -> None:
     assert seen == set(sorted(range(60), key=lambda i: -scores[i])[:wrong])
 
 
-def test_tqs_of_a_sure_model_draws_from_the_budget_and_a_sole_member_agrees() -> None:
+def test_tqs_with_a_confident_model_and_one_member() -> None:
     z = torch.tensor([[60.0, 0.0], [50.0, 0.0], [40.0, 0.0]])
     told = {"domain": torch.tensor([0.5, 0.0, 0.4]), "committee": torch.full((3, 1, 2), 0.5)}
     assert set(ask("tqs", z, 2, told)) == {0, 2}
@@ -160,12 +160,12 @@ def test_tqs_of_a_sure_model_draws_from_the_budget_and_a_sole_member_agrees() ->
         ("eada", {"share": 0.0}, "share must be above 0"),
         ("aada", {"share": 1.5}, "share must be above 0 and at most 1"),
         ("euq", {"kappa": 0.5}, "kappa must be at least 1"),
-        ("euq", {"uncertainty": "spread"}, "one of variance, entropy, not 'spread'"),
+        ("euq", {"uncertainty": "spread"}, "must be one of variance, entropy"),
         ("tqs", {"sigma": 0.0}, "sigma must be above 0"),
         ("tqs", {"reach": 0.5}, "reach must be at least 1"),
     ],
 )
-def test_wrong_knobs_are_refused(name: str, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_params_raise(name: str, knobs: dict[str, Any], said: str) -> None:
     told = {"domain": torch.zeros(3), "committee": torch.zeros(3, 2, 2)}
     with pytest.raises(ValueError, match=said):
         ask(name, torch.zeros(3, 2), 1, told, **knobs)

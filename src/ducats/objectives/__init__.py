@@ -1,9 +1,9 @@
-"""Objectives: how to train.
+"""Objectives: training losses.
 
-An objective is a function from a model and a batch to named losses; the engine adds them up. Each stream is
-forwarded on its own, so that batch-norm statistics stay per domain; the same images, asked about twice in a
-step, are forwarded once. Its knobs are keyword-only. `Training` says what else it needs: a companion that it
-trains or reads, a strong view of unlabelled images.
+An objective is a function from a model and a batch to named losses, which the training step sums. Each stream
+has its own forward pass, so batch-norm statistics stay per domain. Within a step, the same images are
+forwarded only once. Parameters are keyword-only. `Training` declares what else an objective needs: an
+auxiliary module that it trains or reads, or a strong view of the unlabelled images.
 """
 
 from collections.abc import Callable, Mapping

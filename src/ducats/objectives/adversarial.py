@@ -1,4 +1,4 @@
-"""Domain-adversarial training (Ganin et al., 2016), as AADA (Su et al., WACV 2020) uses it."""
+"""Domain-adversarial training (Ganin et al., 2016), as used by AADA (Su et al., WACV 2020)."""
 
 from torch import Tensor
 
@@ -21,18 +21,15 @@ def adversarial(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy where labels are known, features that hide the domain, low entropy on unlabelled target.
+    """Cross-entropy on labelled data; domain-adversarial loss and entropy on unlabelled target data.
 
-    The discriminator learns to tell the domains apart; the gradient that it sends on is reversed.
+    The discriminator learns to separate the domains. Its gradient with respect to the features is reversed.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        discriminator: the companion.
-        domain: weight of the adversary in the model's own training.
-        entropy: weight of the unlabelled target's entropy.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        domain: weight of the reversed gradient.
+        entropy: weight of the entropy of unlabelled target data.
+        source: weight of the cross-entropy on the source.
+        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     images = target_images(batch)

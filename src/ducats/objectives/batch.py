@@ -1,4 +1,4 @@
-"""What an objective is given, and what it gives back."""
+"""Inputs and outputs of objectives."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,29 +9,29 @@ from torch import Tensor
 from ducats.rows import Output
 
 Forward = Callable[[Tensor], Output]
-Losses = dict[str, Tensor]  # scalars, weighted; the names appear in progress and records
+Losses = dict[str, Tensor]  # weighted scalars; the names appear in progress and records
 
 
 class Labelled(NamedTuple):
     """Images and their labels."""
 
     images: Tensor  # float32 (N, channels, height, width) in [0, 1]
-    labels: Tensor  # int64 (N,), or maps (N, height, width) of small integers; below zero does not count
+    labels: Tensor  # int64 (N,), or integer maps (N, height, width); negative values are ignored
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step's data, by stream."""
+    """Data of one training step, by stream."""
 
     source: Labelled
-    labelled: Labelled | None  # bought target images; None before the first answer
-    unlabelled: Tensor | None  # target images without label; None when all were bought
-    target: Labelled | None = None  # where pixels are bought: images whose maps hold labels, UNLABELLED, VOID
-    strong: Tensor | None = None  # the images of `unlabelled` in the strong view, if the objective reads them
-    certain: Labelled | None = None  # target images with labels that the objective's companion gave them
-    bought: bool = True  # whether pixels of `target` may have labels: none has before the first answer
+    labelled: Labelled | None  # labelled target images; None before the first round
+    unlabelled: Tensor | None  # target images without label; None when all are labelled
+    target: Labelled | None = None  # segmentation: images with maps of labels, UNLABELLED and VOID
+    strong: Tensor | None = None  # `unlabelled` in the strong view, if the objective reads it
+    certain: Labelled | None = None  # target images pseudo-labelled by the objective's auxiliary module
+    bought: bool = True  # whether `target` may have labels; False before the first round
 
 
 def known(labels: Tensor) -> Tensor:
-    """Where there is a label."""
+    """Return a mask of the positions that have a label."""
     return labels >= 0

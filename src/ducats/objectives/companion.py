@@ -1,8 +1,8 @@
-"""What stands beside the model: small networks, copies of it, running numbers.
+"""Auxiliary modules trained with the model: small networks, copies of the model, running statistics.
 
-An objective may have a companion, which it trains or reads; a query may need a witness, a companion that is
-trained on what the model says and leaves the model alone. Whatever they hold is saved and restored with the
-run, so it must be in parameters and buffers.
+An objective may have an auxiliary module, which it trains or reads. A query may need a probe, an auxiliary
+module that is trained on the model's outputs and does not affect the model. Their state is saved and restored
+with the run, so it must be in parameters and buffers.
 """
 
 import copy
@@ -23,82 +23,83 @@ from ducats.rows import Output
 
 
 class Beside(NamedTuple):
-    """What a companion is made for."""
+    """Arguments for building an auxiliary module."""
 
     model: nn.Module  # images to `Output`
     classes: int
-    features: int  # width of what the last layer sees; 0 if the model does not tell
-    pool: int  # images in the pool
-    pixels: bool  # whether the model speaks of pixels
-    autocast: torch.dtype | None = None  # what the run computes in, if not in its weights' own kind
+    features: int  # width of the features; 0 if the model does not return them
+    pool: int  # number of images in the pool
+    pixels: bool  # whether the model outputs per-pixel logits
+    autocast: torch.dtype | None = None  # dtype of mixed precision; None: that of the weights
 
 
 class Moment(NamedTuple):
-    """When a companion may look at everything: between two epochs, before a question is asked."""
+    """Position in the run when an auxiliary module may refresh: between epochs, before a round."""
 
-    epoch: int  # epochs done
-    epochs: int  # in all
-    question: int  # number of the question that comes now, from 1; 0: none
-    questions: int  # in all
+    epoch: int  # completed epochs
+    epochs: int  # total
+    question: int  # number of the round that follows, from 1; 0: none
+    questions: int  # total number of rounds
 
 
 class Look(Protocol):
-    """Passes over all images, in their order, without gradients; the same on every process."""
+    """Passes over all images in order, without gradients; identical on every process."""
 
-    targets: Tensor | None  # what is known of the pool's images, (pool,); None where pixels have labels
-    labels: Labels  # of the source
+    targets: Tensor | None  # known labels of the pool, (pool,); None in segmentation
+    labels: Labels  # labels of the source
 
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
-        """Indices and what the model says of them, batch by batch."""
+        """Yield indices and model outputs for the pool, batch by batch."""
 
     def source(self) -> Iterator[tuple[Tensor, Output]]:
-        """The same for the source's images."""
+        """Yield indices and model outputs for the source, batch by batch."""
 
 
 class Companion(nn.Module):
-    """Base of what stands beside a model; all it offers may be left as it is."""
+    """Base class of auxiliary modules. All methods are optional."""
 
-    tells: tuple[str, ...] = ()  # columns that it gives to queries, names from `criteria.TOLD`
-    weightless = (
-        False  # True: it has no weights and reads none of the model's, which may be spread over hosts
-    )
+    tells: tuple[str, ...] = ()  # columns it provides to queries, from `criteria.TOLD`
+    weightless = False  # True: has no weights and reads none of the model's, so the model may be sharded
 
-    def losses(self, model: "Remembered", batch: Batch) -> Losses:  # noqa: ARG002 - for those who override it
-        """A witness's own losses in a step: to be computed from ``model.aside(...)``."""
+    def losses(self, model: "Remembered", batch: Batch) -> Losses:  # noqa: ARG002 - for subclasses
+        """Losses of a probe in a training step, computed from ``model.aside(...)``."""
         return {}
 
     def tell(self, output: Output) -> Mapping[str, Tensor]:  # noqa: ARG002
-        """The columns in ``tells`` for a batch: ``(N, ...)``, or of pixels ``(N, ..., h, w)``."""
+        """Compute the columns in ``tells`` for a batch: ``(N, ...)``, or per pixel ``(N, ..., h, w)``."""
         return {}
 
     def due(self, moment: Moment) -> bool:  # noqa: ARG002
-        """Whether it wants to look at everything now."""
+        """Whether to call `refresh` now."""
         return False
 
     def refresh(self, moment: Moment, look: Look) -> None:
-        """Look at everything, and change what it holds; must follow from that alone."""
+        """Update the state from full passes over the data. Must be deterministic."""
 
     def own_labels(self) -> Tensor | None:
-        """Labels that it gives to images of the pool itself, ``(pool,)``, UNLABELLED elsewhere; None: none.
+        """Return pseudo-labels for the pool, ``(pool,)``, UNLABELLED elsewhere; None: no pseudo-labels.
 
-        Such images are learnt from as ``batch.certain``, are unlabelled no longer, and are not asked about.
+        Pseudo-labelled images form ``batch.certain``, leave the unlabelled stream and are not selected by
+        queries.
         """
         return None
 
 
 @dataclass(frozen=True)
 class Training:
-    """An objective, and what it needs besides a model and a batch."""
+    """An objective and its requirements."""
 
-    loss: Callable[..., Losses]  # (model, batch), and (model, batch, companion) if there is one
-    companion: Callable[..., Companion] | None = None  # from `Beside`; its knobs are keyword-only, too
+    loss: Callable[..., Losses]  # (model, batch), or (model, batch, companion) if there is one
+    companion: Callable[..., Companion] | None = (
+        None  # called with a `Beside`; its parameters are keyword-only
+    )
     strong: Callable[[Mapping[str, Any]], bool] = lambda _: False  # whether it reads `batch.strong`
-    recordable: bool = True  # False: a step draws at random in Python, which a recorded one would freeze
-    knobs: Mapping[str, Any] = field(default_factory=dict)  # bound so far
+    recordable: bool = True  # False: a step samples in Python, which a CUDA graph would freeze
+    knobs: Mapping[str, Any] = field(default_factory=dict)  # bound parameters
 
     @property
     def signature(self) -> inspect.Signature:
-        """Of the loss, with the companion's knobs: what a config may set."""
+        """Signature of the loss with the parameters of the auxiliary module: the settings of a config."""
         parameters = list(inspect.signature(_unbound(self.loss)).parameters.values())
         given = parameters[:2]
         own = parameters[3 if self.companion else 2 :]
@@ -109,7 +110,7 @@ class Training:
         return inspect.Signature([*given, *own, *theirs])
 
     def bound(self, knobs: Mapping[str, Any]) -> "Training":
-        """The same with knobs set: each goes to the loss, to the companion, or to both, as they name it."""
+        """Return a copy with parameters bound to the loss, the auxiliary module, or both, by name."""
         loss = _those_of(self.loss, knobs)
         companion = None
         if self.companion is not None:
@@ -119,11 +120,11 @@ class Training:
         )
 
     def wants_strong(self) -> bool:
-        """Whether batches must hold unlabelled images in the strong view, too."""
+        """Whether batches must contain the strong view of unlabelled images."""
         return self.strong(self.knobs)
 
     def with_companion(self, companion: Companion | None) -> Callable[[Forward, Batch], Losses]:
-        """The loss as a function of model and batch alone."""
+        """Return the loss as a function of model and batch."""
         if companion is None:
             return self.loss
 
@@ -134,7 +135,7 @@ class Training:
 
 
 def as_training(objective: "Callable[..., Losses] | Training") -> Training:
-    """An objective with what else it needs: a plain function needs nothing."""
+    """Wrap a plain function; return a `Training` unchanged."""
     return objective if isinstance(objective, Training) else Training(objective)
 
 
@@ -148,27 +149,26 @@ def _those_of(function: Callable[..., object], knobs: Mapping[str, Any]) -> dict
 
 
 class Remembered:
-    """A model that, within one step, says of the same images what it said before.
+    """Model wrapper that forwards each image tensor once per training step.
 
     Args:
-        model: images to ``Output``; each set of images passes through it once.
-        together: sets of images that pass as one batch, whichever of them is looked at first: batch
-            statistics of three bought images are no statistics.
+        together: image tensors that are forwarded as one batch, as the batch statistics of a few labelled
+            images are unreliable.
     """
 
     def __init__(self, model: nn.Module, together: Sequence[Tensor] = ()) -> None:
         self._model = model
         self._together = together
-        # The images, too: an address must not be used again.
+        # Keeps the images alive: their ids must not be reused.
         self._said: dict[int, tuple[Tensor, Output]] = {}
         self._aside: dict[int, tuple[Tensor, Output]] = {}
 
     def __getattr__(self, name: str) -> Any:
-        """Anything else is the model's own: an objective of a user's may look at its parameters."""
+        """Delegate other attributes to the model, for custom objectives that read its parameters."""
         return getattr(self._model, name)
 
     def __call__(self, images: Tensor) -> Output:
-        """What the model says, with gradients."""
+        """Return the model's output, with gradients."""
         if id(images) not in self._said:
             group = self._together if any(images is other for other in self._together) else (images,)
             outputs = self._model(torch.cat(tuple(group))) if len(group) > 1 else self._model(images)
@@ -177,10 +177,10 @@ class Remembered:
         return self._said[id(images)][1]
 
     def aside(self, images: Tensor) -> Output:
-        """What the model says as it would when it is asked: no gradient, no batch statistics, no trace.
+        """Return the output in eval mode: without gradients, batch statistics or side effects.
 
-        Never what it said in training: a witness that saw one domain so and the other thus would learn the
-        difference.
+        Training outputs are never reused here. A probe that saw the two domains in different modes would
+        learn that difference.
         """
         if id(images) not in self._aside:
             training = self._model.training
@@ -194,7 +194,7 @@ class Remembered:
 
 
 def parted(output: Output, lengths: Sequence[int]) -> list[Output]:
-    """What was said of a batch, cut into what was said of its parts."""
+    """Split the output of a batch into outputs of the given lengths."""
     if len(lengths) == 1:
         return [output]
     ends = list(accumulate(lengths))
@@ -209,33 +209,35 @@ def parted(output: Output, lengths: Sequence[int]) -> list[Output]:
 
 
 class Still(nn.Module):
-    """A copy of a model that does not learn: as the model was, or as it follows it.
+    """Frozen copy of a model, which can be updated as a moving average.
 
     Args:
-        model: what to copy, and to follow; it is not a part of its copy.
-        autocast: what the run computes in, see `Beside`.
+        model: the model to copy; it does not become a submodule.
+        autocast: dtype of mixed precision; None: that of the weights.
     """
 
     def __init__(self, model: nn.Module, autocast: torch.dtype | None = None) -> None:
         super().__init__()
         self._autocast = autocast
         self.model = copy.deepcopy(model).requires_grad_(False).eval()
-        self._followed = (model,)  # in a tuple, where torch does not look for modules
+        self._followed = (model,)  # in a tuple, so torch does not register it as a submodule
 
-    def train(self, mode: bool = True) -> "Still":  # noqa: ARG002 - it has no other mode
-        """Stay as it is: a copy that collected batch statistics would change."""
+    def train(self, mode: bool = True) -> "Still":  # noqa: ARG002 - always in eval mode
+        """Do nothing: collecting batch statistics would change the copy."""
         return self
 
     @torch.no_grad()
     def forward(self, images: Tensor) -> Output:
-        """What the copy says, without gradients."""
+        """Return the output of the copy, without gradients."""
         with torch.autocast(images.device.type, self._autocast, enabled=self._autocast is not None):
             return self.model(images)  # type: ignore[no-any-return]
 
     @torch.no_grad()
     def follow(self, pace: float = 1.0) -> None:
-        """Move towards the model as it now is: 1 copies it, 0.001 is the usual moving average."""
-        theirs = self._followed[0].state_dict(keep_vars=True)  # companions too, which a copy has none of
+        """Move the weights towards the model's; 1 copies them, 0.001 is a typical moving average."""
+        theirs = self._followed[0].state_dict(
+            keep_vars=True
+        )  # includes auxiliary modules, which the copy lacks
         for name, own in self.model.state_dict(keep_vars=True).items():
             if own.is_floating_point() and own.requires_grad is False and pace < 1:
                 own.lerp_(theirs[name], pace)
@@ -255,18 +257,20 @@ class _Reversed(torch.autograd.Function):
 
 
 def reverse_gradient(x: Tensor, strength: float = 1.0) -> Tensor:
-    """The same values; gradients come back turned round (Ganin and Lempitsky, 2015)."""
+    """Return ``x``, with the gradient multiplied by ``-strength`` (Ganin and Lempitsky, 2015)."""
     reversed_: Tensor = _Reversed.apply(x, strength)
     return reversed_
 
 
 def as_weights(x: Tensor, module: nn.Module) -> Tensor:
-    """A tensor in the kind of number of a module's weights: the model may have said it in another."""
+    """Cast a tensor to the dtype of a module's weights."""
     return x.to(next(module.parameters()).dtype)
 
 
 def width_of(beside: Beside, who: str) -> int:
-    """How wide the features are, or a sentence where the model tells none."""
+    """Return the width of the features; raise if the model returns none."""
     if not beside.features:
-        raise UserError(f"{who} needs features, but the model gives none: let it return (logits, features)")
+        raise UserError(
+            f"{who} needs features, but the model returns none; return (logits, features) from its forward"
+        )
     return beside.features

@@ -1,6 +1,6 @@
-"""EADA's objective (Xie et al., AAAI 2022): cross-entropy, and target energies no higher than the source's.
+"""Objective of EADA (Xie et al., AAAI 2022): cross-entropy, and alignment of free energies.
 
-Energies of the classes are ``E = -z``; the free energy ``F = -log sum exp(-E)`` is high where nothing fits.
+Class energies are ``E = -z``. The free energy ``F = -log sum exp(-E)`` is high if no class fits.
 """
 
 import torch
@@ -15,24 +15,20 @@ from ducats.objectives.unlabelled import over_unlabelled
 
 
 class Level(Companion):
-    """The source's free energy: a running mean whose pace is drawn anew for each batch.
-
-    Args:
-        beside: what it is made for.
-    """
+    """Running mean of the source's free energy, with a random momentum for each batch."""
 
     delta: Tensor
     begun: Tensor
     weightless = True
 
-    def __init__(self, beside: Beside) -> None:  # noqa: ARG002 - the same for all
+    def __init__(self, beside: Beside) -> None:  # noqa: ARG002 - common signature
         super().__init__()
         self.register_buffer("delta", torch.zeros(()))
         self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
     def follow(self, mean: Tensor) -> None:
-        """``delta <- xi delta + (1 - xi) mean``, xi uniform in [0, 1); the first mean is taken as it is."""
+        """Update ``delta <- xi delta + (1 - xi) mean``, xi uniform in [0, 1); the first call sets it."""
         share = torch.rand((), device=self.delta.device)
         moved = share * self.delta + (1 - share) * mean
         self.delta.copy_(torch.where(self.begun, moved, mean))
@@ -48,15 +44,12 @@ def eada(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy where labels are known; free energies of unlabelled target drawn down to the source's.
+    """Cross-entropy on labelled data; alignment of the target's free energy with the source's.
 
     Args:
-        model: images to log alpha; energies are its negative.
-        batch: the step's data.
-        level: the companion.
-        align: weight of ``max(0, F(x) - delta)`` on unlabelled target.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        align: weight of ``max(0, F(x) - delta)`` on unlabelled target data.
+        source: weight of the cross-entropy on the source.
+        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     if not align:

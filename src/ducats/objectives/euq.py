@@ -1,4 +1,4 @@
-"""EUQ's objective (Duan et al., WACV 2024): DUC's, with variances of the class probabilities."""
+"""Objective of EUQ (Duan et al., WACV 2024): DUC's, with variances of the class probabilities."""
 
 from typing import Literal
 
@@ -11,14 +11,14 @@ from ducats.objectives.companion import Beside
 from ducats.objectives.evidential import Calm, both_uncertainties, evidential
 
 Uncertainty = Literal["variance", "entropy"]
-USUAL = {"variance": 50.0, "entropy": 1.0}  # weights of the epistemic uncertainty, published for Office-Home
+USUAL = {"variance": 50.0, "entropy": 1.0}  # published weights of the epistemic uncertainty for Office-Home
 DOUBT = {"variance": CRITERIA["epistemic_variance"].of, "entropy": CRITERIA["u_dis"].of}
 
 
 def euq(
     model: Forward,
     batch: Batch,
-    certainty: Certainty,  # noqa: ARG001 - its labels come with the batch
+    certainty: Certainty,  # noqa: ARG001 - its labels are in the batch
     *,
     uncertainty: Uncertainty = "variance",
     eu: float | None = None,
@@ -28,19 +28,18 @@ def euq(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Evidential fit where labels are known, also by certainty sampling; lower uncertainties elsewhere.
+    """Evidential loss on labelled and pseudo-labelled data; uncertainty minimisation on unlabelled data.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        certainty: the companion; its labels come with the batch.
-        uncertainty: ``variance`` of the class probabilities, summed over the classes; or ``entropy``, DUC's.
-        eu: weight of the epistemic uncertainty of unlabelled target; None: 50 of variance, 1 of entropy.
-        au: weight of the aleatoric uncertainty of unlabelled target.
+        uncertainty: ``variance`` of the class probabilities, summed over the classes, or ``entropy`` as in
+            DUC.
+        eu: weight of the epistemic uncertainty of unlabelled target data; None: 50 for variance, 1 for
+            entropy.
+        au: weight of the aleatoric uncertainty of unlabelled target data.
         nll: weight of the evidential negative log-likelihood.
-        kl: weight of the divergence of misleading evidence from none, divided by the number of classes.
-        source: weight of the source's terms.
-        target: weight of the terms of labelled target, and of what certainty sampling labelled.
+        kl: weight of the KL divergence of misleading evidence, which is divided by the number of classes.
+        source: weight of the terms on the source.
+        target: weight of the terms on labelled and pseudo-labelled target data.
     """
     _check(uncertainty)
     names = ("eu", "au") if uncertainty == "variance" else ("u_dis", "u_data")
@@ -52,14 +51,13 @@ def euq(
 def sure_of_class(
     beside: Beside, *, uncertainty: Uncertainty = "variance", rate: float = 0.01, most: float = 0.5
 ) -> Certainty:
-    """EUQ's companion: certainty sampling by the epistemic uncertainty.
+    """Build EUQ's auxiliary module: certainty sampling by the epistemic uncertainty.
 
     Args:
-        beside: what it is made for.
         uncertainty: as in the loss.
-        rate: share of the pool that is labelled before the first question, twice that before the second, and
-            so on; 0: none.
-        most: share of the pool that is labelled at most, in all.
+        rate: fraction of the pool that is pseudo-labelled before the first round, twice that before the
+            second, and so on; 0 disables it.
+        most: maximum fraction of the pool that is pseudo-labelled in total.
     """
     _check(uncertainty)
     return Certainty(beside, DOUBT[uncertainty], rate=rate, most=most)
@@ -67,10 +65,12 @@ def sure_of_class(
 
 def _check(uncertainty: str) -> None:
     if uncertainty not in DOUBT:
-        raise ValueError(f"uncertainty must be one of {', '.join(DOUBT)}, not {uncertainty!r}")
+        raise ValueError(
+            f"objective.knobs.uncertainty must be one of {', '.join(DOUBT)}, not {uncertainty!r}"
+        )
 
 
 def _variances(z: Tensor) -> dict[str, Tensor]:
-    """Sums over the classes, ``(N, ...)``."""
+    """Variances summed over the classes, ``(N, ...)``."""
     classes = z.shape[1]
     return {"eu": classes * epistemic_variance(z), "au": classes * aleatoric_variance(z)}

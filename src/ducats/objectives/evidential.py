@@ -1,4 +1,4 @@
-"""DUC's objective (Xie et al., ICLR 2023, section 3.4), and what it shares with others on a Dirichlet."""
+"""Objective of DUC (Xie et al., ICLR 2023, section 3.4), and the evidential losses that others share."""
 
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,17 +22,17 @@ Weights = Mapping[str, float]
 
 
 class Calm(NamedTuple):
-    """What is to be lowered on unlabelled target."""
+    """Loss terms on unlabelled target data."""
 
     weights: Weights
-    values: Callable[[Tensor], Mapping[str, Tensor]]  # from log alpha to values by name, those of `weights`
-    where: Callable[[Tensor], Tensor] = unlabelled  # of pixels, those that count
+    values: Callable[[Tensor], Mapping[str, Tensor]]  # from log alpha to values by name, as in `weights`
+    where: Callable[[Tensor], Tensor] = unlabelled  # pixels that count; segmentation only
 
 
 def duc(
     model: Forward,
     batch: Batch,
-    companion: Certainty | None = None,  # noqa: ARG001 - its labels come with the batch
+    companion: Certainty | None = None,  # noqa: ARG001 - its labels are in the batch
     *,
     nll: float = 1.0,
     kl: float = 1.0,
@@ -44,29 +44,28 @@ def duc(
     fixmatch: float = 0.0,
     tau: float = 0.8,
 ) -> Losses:
-    """Evidential fit where labels are known; less of both uncertainties where they are not.
+    """Evidential loss on labelled data; uncertainty minimisation on unlabelled target data.
 
-    ``L = [nll + kl]`` on source and on labelled target, ``+ beta U_dis + lambda U_data`` on unlabelled
-    target: images of their own, or pixels of the same images. Means are over all positions of a stream. A
-    weight of zero switches its term off, and leaves out a forward pass that nothing needs.
+    ``L = [nll + kl]`` on the source and the labelled target, ``+ beta U_dis + lambda U_data`` on the
+    unlabelled target. In segmentation, labelled and unlabelled pixels are in the same images. Each term is
+    the mean over all positions of its stream. A weight of zero disables its term, and skips forward passes
+    that are not needed.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        companion: certainty sampling; its labels come with the batch, so that nothing is read of it here.
         nll: weight of the evidential negative log-likelihood.
-        kl: weight of the divergence of misleading evidence from none, divided by the number of classes.
-        beta: weight of the distribution uncertainty of unlabelled target.
-        lambda_: weight of the data uncertainty of unlabelled target; None: the paper's, 0.05 for images and
-            0.01 for pixels.
-        source: weight of the source's terms.
-        target: weight of the labelled target's terms.
-        void: whether a pixel that has no class is left out, or counts as unlabelled, as was published.
-        fixmatch: weight of FixMatch on unlabelled images, which the paper's appendix adds with 1.
-        tau: FixMatch's threshold: a prediction counts that is more probable.
+        kl: weight of the KL divergence of misleading evidence, which is divided by the number of classes.
+        beta: weight of the distribution uncertainty of unlabelled target data.
+        lambda_: weight of the data uncertainty of unlabelled target data; None: as in the paper, 0.05 for
+            images and 0.01 for pixels.
+        source: weight of the terms on the source.
+        target: weight of the terms on the labelled target.
+        void: ``left_out`` ignores pixels without a class; ``unlabelled`` counts them as unlabelled, as the
+            published code does.
+        fixmatch: weight of FixMatch on unlabelled images; 1 in the paper's appendix.
+        tau: confidence threshold of FixMatch.
     """
     if void not in ("left_out", "unlabelled"):
-        raise ValueError(f"void is 'left_out' or 'unlabelled', not {void!r}")
+        raise ValueError(f"objective.knobs.void must be 'left_out' or 'unlabelled', not {void!r}")
     images = batch.target is None and batch.source.labels.ndim == 1
     usual = 0.05 if images else 0.01
     calm = Calm(
@@ -79,11 +78,10 @@ def duc(
 
 
 def sure_of_evidence(beside: Beside, *, certainty: float = 0.0) -> Certainty:
-    """DUC's companion: certainty sampling by U_dis, if it is asked for.
+    """Build DUC's auxiliary module: optional certainty sampling by U_dis.
 
     Args:
-        beside: what it is made for.
-        certainty: rate of certainty sampling; 0: none.
+        certainty: rate of certainty sampling; 0 disables it.
     """
     return Certainty(beside, CRITERIA["u_dis"].of, rate=certainty, knob="certainty")
 
@@ -98,21 +96,19 @@ def evidential(
     target: float = 1.0,
     more: Callable[[Forward, Batch], Losses] | None = None,
 ) -> Losses:
-    """Evidential fit where labels are known, something to be lowered where they are not.
+    """Evidential loss on labelled data, with given terms on unlabelled target data.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
         fit: weights of ``nll`` and ``kl``.
-        calm: of unlabelled target.
-        source: weight of the source's fit.
-        target: weight of the fit to labelled target, and to what the objective labelled itself.
-        more: other losses, whose images pass after the unlabelled ones.
+        calm: terms on unlabelled target data.
+        source: weight of the terms on the source.
+        target: weight of the terms on labelled and pseudo-labelled target data.
+        more: additional losses, whose images are forwarded after the unlabelled ones.
     """
     fit_target = {name: target * weight for name, weight in fit.items()}
     fit = {name: source * weight for name, weight in fit.items()}
     losses: Losses = {}
-    # The order of the forwards is the published one: running batch statistics end nearer to the target's.
+    # The order of forward passes is the published one. It leaves running statistics closer to the target's.
     if any(fit.values()):
         losses |= _fit("source", model(batch.source.images), batch.source.labels, fit)
     if batch.target is None:
@@ -125,7 +121,7 @@ def evidential(
         if fits_pixels:
             losses |= _fit("labelled", output, batch.target.labels, fit_target)
         losses |= _calmed(lambda _: output, batch, calm)
-    # Where images are bought whole there is a target stream, too: of other images, without labels.
+    # If whole images are labelled, the target stream contains other, unlabelled images.
     for stream, part in (("labelled", batch.labelled), ("certain", batch.certain)):
         if part is not None and any(fit_target.values()):
             values = _fit(stream, model(part.images), part.labels, fit_target)
@@ -134,23 +130,23 @@ def evidential(
 
 
 def both_uncertainties(z: Tensor) -> dict[str, Tensor]:
-    """U_dis and U_data by name."""
+    """Return U_dis and U_data by name."""
     found = uncertainties(z)
     return {"u_dis": found.distribution, "u_data": found.data}
 
 
 def _taught(model: Forward, batch: Batch, *, weight: float, tau: float) -> Losses:
-    """FixMatch's loss, if there are unlabelled images."""
+    """FixMatch loss, if there are unlabelled images."""
     if batch.target is not None or batch.source.labels.ndim > 1:
         raise UserError(
-            "FixMatch is of images, not of pixels: set objective.knobs.fixmatch=0 for segmentation"
+            "FixMatch supports whole images only; set objective.knobs.fixmatch=0 for segmentation"
         )
     if batch.unlabelled is None:
         return {}
     if batch.strong is None:
         raise UserError(
-            "objective.knobs.fixmatch needs unlabelled images in a strong view: name the objective 'duc' in "
-            "a config, or give a run OBJECTIVES['duc'].bound({'fixmatch': 1.0})"
+            "objective.knobs.fixmatch needs a strong view of unlabelled images; name the objective 'duc' in "
+            "a config, or pass OBJECTIVES['duc'].bound({'fixmatch': 1.0}) to the run"
         )
     weak = model(batch.unlabelled).z
     with unnoted(model):

@@ -1,4 +1,4 @@
-"""FixMatch on a Dirichlet (DUC's appendix D): what is sure in a weak view is taught in a strong one."""
+"""FixMatch with a Dirichlet (DUC, appendix D): confident weak-view predictions label the strong view."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,15 +12,15 @@ from ducats.objectives.batch import Forward, known
 
 
 def fixmatch(weak: Tensor, strong: Tensor, tau: float) -> Tensor:
-    """Mean of ``ln alpha_0 - ln alpha_y`` of strong views, over images that are sure in the weak one.
+    """Mean of ``ln alpha_0 - ln alpha_y`` of the strong views, over images with a confident weak view.
 
-    The class y is the weak view's most probable one, kept where its probability is above tau. Zero if none
-    is kept. There is no gradient through the weak view.
+    The pseudo-label y is the most probable class of the weak view, used if its probability is above tau. The
+    loss is zero if there is none. There is no gradient through the weak view.
 
     Args:
         weak: log alpha of weak views, ``(N, C)``.
         strong: log alpha of strong views of the same images, ``(N, C)``.
-        tau: probability that is not enough.
+        tau: confidence threshold (exclusive).
 
     >>> sure, unsure = [3.0, 0.0], [0.1, 0.0]
     >>> fixmatch(torch.tensor([sure, unsure]), torch.tensor([[0.0, 0.0], [5.0, 0.0]]), 0.8)
@@ -33,9 +33,9 @@ def fixmatch(weak: Tensor, strong: Tensor, tau: float) -> Tensor:
 
 @contextmanager
 def unnoted(model: Forward) -> Iterator[None]:
-    """Inside the block batches are normalised by their own statistics, and the running ones do not move.
+    """Freeze the running batch-norm statistics; batches are normalised by their own statistics.
 
-    For strong views, which are never met after training: they must not change how others are normalised.
+    For strong views, which only occur in training and must not affect the normalisation at inference.
     """
     modules = model.modules() if hasattr(model, "modules") else ()
     noting = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]

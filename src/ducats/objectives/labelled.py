@@ -1,4 +1,4 @@
-"""Losses where labels are known: on the source and on what was bought of the target."""
+"""Losses on labelled data of the source and the target."""
 
 from collections.abc import Mapping
 
@@ -15,20 +15,18 @@ def over_labelled(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Weighted means of a formula's values over positions with a label: ``source/NAME``, ``labelled/NAME``.
+    """Compute weighted means over labelled positions, as ``source/NAME`` and ``labelled/NAME``.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
         formula: from log alpha and labels to one value per position for each name.
-        weights: by name, in the order of the values; zero leaves a term out.
-        source: weight of the source's terms.
-        target: weight of the labelled target's terms.
+        weights: weights by name, in the order of the values; zero skips a term.
+        source: weight of the terms on the source.
+        target: weight of the terms on the labelled target.
     """
     losses: Losses = {}
     streams = (
         ("source", batch.source, source),
-        # Where pixels are bought; whole images are others than these.
+        # Labelled pixels; whole labelled images are a separate stream.
         ("labelled", batch.target if batch.bought else None, target),
         ("labelled", batch.labelled, target),
     )

@@ -1,4 +1,4 @@
-"""MADA's objective (Ning et al., ICCV 2021): pseudo-labels, and target images drawn to target anchors."""
+"""Objective of MADA (Ning et al., ICCV 2021): pseudo-labels, and target images pulled to target anchors."""
 
 import torch
 from torch import Tensor
@@ -14,16 +14,15 @@ from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import unlabelled
 from ducats.rows import Output
 
-LITTLE = 1e-12  # squared error, so that an image on its anchor divides by something
+LITTLE = 1e-12  # lower bound of squared errors, which are divided by
 
 
 class TargetAnchors(Companion):
-    """Anchors of the target's images, and a copy of the model whose word pseudo-labels are, in stage 2.
+    """Target anchors, and a frozen copy of the model that gives the pseudo-labels in stage 2.
 
     Args:
-        beside: what it is made for.
-        warmup: share of the training before stage 2.
-        count: of anchors.
+        warmup: fraction of the training before stage 2.
+        count: number of anchors.
     """
 
     anchors: Tensor  # (count, C * D)
@@ -34,7 +33,9 @@ class TargetAnchors(Companion):
         check_pixels(beside, "mada")
         check_rounds(warmup, 1)
         if count < 1:
-            raise ValueError(f"count must be at least 1, not {count}: it is of anchors")
+            raise ValueError(
+                f"objective.knobs.count must be at least 1, not {count}; it is the number of anchors"
+            )
         self.warmup = warmup
         width = width_of(beside, "the objective 'mada'")
         self.still = Still(beside.model, beside.autocast)
@@ -42,13 +43,13 @@ class TargetAnchors(Companion):
         self.register_buffer("stage", torch.zeros(()))
 
     def due(self, moment: Moment) -> bool:
-        """When stage 2 begins."""
+        """Return True when stage 2 starts."""
         return begins(moment, self.warmup, 1) > 0
 
     def refresh(self, moment: Moment, look: Look) -> None:  # noqa: ARG002
-        """Copy the model, and group the pool's images by what their classes look like."""
+        """Copy the model and cluster the class descriptors of the pool."""
         self.still.follow()
-        seed = int(torch.randint(2**31, ()))  # the run has seeded torch for this
+        seed = int(torch.randint(2**31, ()))  # the caller has seeded torch
         found = anchors_of(
             torch.cat([_described(output).cpu() for _, output in look.pool()]), self.count, seed
         )
@@ -57,17 +58,17 @@ class TargetAnchors(Companion):
 
     @property
     def count(self) -> int:
-        """How many anchors there are; of a small pool some are the same."""
+        """Number of anchors; a small pool has duplicates."""
         return len(self.anchors)
 
     def pull(self, described: Tensor, pace: float) -> Tensor:
-        """Harmonic mean of the squared errors against all anchors, of each image; the nearest ones follow it.
+        """Return the harmonic mean of each image's squared errors to all anchors, and move the anchors.
 
         Args:
-            described: ``(N, C * D)``.
-            pace: at which an anchor moves to the images that it is the nearest of.
+            described: class descriptors, ``(N, C * D)``.
+            pace: step size of an anchor towards the images that it is nearest to.
         """
-        anchors = self.anchors.clone()  # they move before gradients come back
+        anchors = self.anchors.clone()  # they move before the backward pass
         errors = errors_to(described, anchors).clamp(min=LITTLE)
         number = torch.arange(self.count, device=anchors.device)
         mine = (errors.detach().argmin(1)[:, None] == number).to(anchors.dtype)
@@ -87,17 +88,14 @@ def mada(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy where labels are known; then also on own labels, and target images near their anchors.
+    """Cross-entropy on labelled data; in stage 2 also on pseudo-labels, and the distance to anchors.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        companion: anchors and a copy of the model.
         pseudo: weight of the cross-entropy on pseudo-labels in stage 2.
         anchor: weight of the distance to the anchors in stage 2.
-        pace: at which the nearest anchor follows an image.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        pace: step size of the nearest anchor towards an image.
+        source: weight of the cross-entropy on the source.
+        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     if batch.target is None:

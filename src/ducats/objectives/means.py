@@ -1,8 +1,8 @@
-"""Means over positions, of images or of their pixels; of pixels without ever making the whole map.
+"""Masked means over images or pixels; the full-resolution map of pixels is never built.
 
-At 1280 x 720 with 19 classes, log alpha of two images takes 140 MB in float32, and each of the hundred steps
-from there to a loss and its gradient as much again. Values and gradients are therefore computed in one walk
-over pieces of a few rows; what is kept of a piece is a sum, and a gradient on the network's coarse grid.
+At 1280 x 720 with 19 classes, log alpha of two images takes 140 MB in float32, and so does each of the
+hundred operations from there to a loss and its gradient. Values and gradients are therefore computed in
+chunks of a few rows. Each chunk leaves only sums and a gradient on the network's coarse grid.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,27 +15,27 @@ from torch.autograd.function import once_differentiable
 from ducats import grid
 from ducats.rows import Output
 
-# From log alpha (N, C, ...) and labels (N, ...) to values (N, ...), each position by itself.
+# From log alpha (N, C, ...) and labels (N, ...) to values (N, ...), elementwise over positions.
 Formula = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
 
-# Elements (positions x classes) of a piece. On a CPU its temporaries then stay in a core's cache; on a GPU a
-# piece is large enough to keep it busy, and small beside what the network keeps.
+# Elements (positions x classes) per chunk. On a CPU the temporaries stay in a core's cache. On a GPU a chunk
+# is large enough to keep it busy, and small compared with the network's activations.
 CACHED = 2**17
 LAUNCHED = 2**23
-INDEXED = ("cpu",)  # devices that pick out what counts; a GPU would have to tell the host how much that is
+INDEXED = ("cpu",)  # devices that index the positions that count; on a GPU this would synchronise
 
 
 def means(
     output: Output, formula: Formula, labels: Tensor, where: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, ...]:
-    """Means of each of a formula's values over the positions that count; zero if none does.
+    """Compute the means of a formula's values over the positions that count; zero if there are none.
 
     Args:
-        output: what a model said; gradients flow to its ``z``.
-        formula: from log alpha and labels to one or several values per position, each by itself: it may be
-            given any of them, in any shape.
-        labels: ``(N,)``, or maps ``(N, H, W)`` in the size of ``output``.
-        where: from labels to those positions that count.
+        output: model output; gradients flow to its ``z``.
+        formula: from log alpha and labels to one or several values per position. It must be elementwise over
+            positions, as it is called with arbitrary subsets of them.
+        labels: ``(N,)``, or maps ``(N, H, W)`` of the size of ``output``.
+        where: from labels to a mask of the positions that count.
 
     >>> z, labels = torch.tensor([[1.0, 0.0], [5.0, 0.0]]), torch.tensor([0, -1])
     >>> means(Output(z, None), lambda z, _: (z[:, 0],), labels, lambda labels: labels >= 0)
@@ -47,7 +47,7 @@ def means(
         return tuple((values * counted).sum() / count for values in formula(output.z, labels))
     expected = (len(output.z), *output.size)
     if tuple(labels.shape) != expected:
-        raise ValueError(f"label maps of {tuple(labels.shape)} for images of {expected}")
+        raise ValueError(f"the label maps have shape {tuple(labels.shape)}, but the images need {expected}")
     walk = _Walk(output.size, output.evidence, formula, labels, where(labels))
     slopes = output.z.requires_grad and torch.is_grad_enabled()
     results: tuple[Tensor, ...] = _Means.apply(output.z, walk, slopes)
@@ -55,7 +55,7 @@ def means(
 
 
 class _Walk(NamedTuple):
-    """What is to be computed at each position."""
+    """Arguments of the chunked computation."""
 
     size: tuple[int, int]
     evidence: Callable[[Tensor], Tensor]
@@ -65,7 +65,7 @@ class _Walk(NamedTuple):
 
 
 class _Means(torch.autograd.Function):
-    """Sums with their gradients on the coarse grid: these are small, and backward only weighs them."""
+    """Means with precomputed gradients on the coarse grid, which backward only scales."""
 
     @staticmethod
     def forward(ctx: Any, z: Tensor, walk: _Walk, slopes: bool) -> tuple[Tensor, ...]:
@@ -85,12 +85,12 @@ class _Means(torch.autograd.Function):
 
 
 def _walked(z: Tensor, walk: _Walk, slopes: bool) -> tuple[list[Tensor], list[Tensor]]:
-    """Sum of each value, and the gradient of each sum, ``(C, N, h, w)``, if asked for."""
-    z = (z if z.dtype == torch.float64 else z.float()).transpose(0, 1)  # class after class: no copies later
+    """Sum of each value, and the gradient of each sum, ``(C, N, h, w)``, if ``slopes``."""
+    z = (z if z.dtype == torch.float64 else z.float()).transpose(0, 1)  # classes first: avoids copies later
     height, width = walk.size
     down = grid.weights(height, z.shape[2], z.dtype, z.device)
     across = grid.weights(width, z.shape[3], z.dtype, z.device)
-    sums: list[list[Tensor]] = []  # by piece, by value
+    sums: list[list[Tensor]] = []  # by chunk, by value
     gradients: list[Tensor] = []
     for images, rows in _pieces(z.shape[1], z.shape[0], walk.size, z.device):
         near = grid.reach(rows, height, z.shape[2])
@@ -104,7 +104,7 @@ def _walked(z: Tensor, walk: _Walk, slopes: bool) -> tuple[list[Tensor], list[Te
         if slopes and not gradients:
             gradients = [torch.zeros_like(z, memory_format=torch.contiguous_format) for _ in values]
         for number, gradient in enumerate(gradients):
-            if not values[number].requires_grad:  # as a count of what a formula keeps
+            if not values[number].requires_grad:  # such as a count
                 continue
             (slope,) = torch.autograd.grad(values[number], leaf, retain_graph=number + 1 < len(gradients))
             gradient[:, images, near] += slope
@@ -112,8 +112,8 @@ def _walked(z: Tensor, walk: _Walk, slopes: bool) -> tuple[list[Tensor], list[Te
 
 
 def _values(walk: _Walk, logits: Tensor, labels: Tensor, counted: Tensor) -> tuple[Tensor, ...]:
-    """Sum of each value over those positions that count: ``(C, R), (R,), (R,) -> ()``."""
-    if logits.device.type in INDEXED:  # bought pixels are few
+    """Sum of each value over the positions that count: ``(C, R), (R,), (R,) -> ()``."""
+    if logits.device.type in INDEXED:  # labelled pixels are few
         chosen = counted.nonzero().squeeze(1)
         if len(chosen) < len(counted):
             logits, labels, counted = logits.index_select(1, chosen), labels[chosen], counted[chosen]
@@ -124,12 +124,12 @@ def _values(walk: _Walk, logits: Tensor, labels: Tensor, counted: Tensor) -> tup
 def _pieces(
     images: int, classes: int, size: tuple[int, int], device: torch.device
 ) -> Iterator[tuple[slice, slice]]:
-    """Images and rows of each piece: several small images, or some rows of a large one."""
+    """Slices of images and rows of each chunk: several small images, or some rows of a large one."""
     height, width = size
     room = max(1, (CACHED if device.type == "cpu" else LAUNCHED) // (classes * width))  # rows
     together = max(1, room // height)
     parts = -(-height // room)
-    rows = -(-height // parts)  # of about equal height, so that buffers fit again
+    rows = -(-height // parts)  # about equal heights, which lets buffers be reused
     for image in range(0, max(images, 1), together):
         for row in range(0, height, rows):
             yield slice(image, min(image + together, images)), slice(row, min(row + rows, height))

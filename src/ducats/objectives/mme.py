@@ -1,4 +1,4 @@
-"""MME, the training of CLUE (Saito et al., ICCV 2019; Prabhu et al., ICCV 2021): minimax entropy."""
+"""MME (Saito et al., ICCV 2019), the training of CLUE (Prabhu et al., ICCV 2021): minimax entropy."""
 
 import torch.nn.functional as F
 from torch import nn
@@ -14,25 +14,21 @@ from ducats.rows import Output
 
 
 class LastLayer(Companion):
-    """The model's own last layer, to be applied once more; it has nothing of its own.
-
-    Args:
-        beside: what it is made for.
-    """
+    """Reference to the model's last layer; has no parameters of its own."""
 
     def __init__(self, beside: Beside) -> None:
         super().__init__()
         found = last_layer(beside.model, beside.classes, width_of(beside, "the objective 'mme'"))
         if found is None:
             raise UserError(
-                "the objective 'mme' applies the model's last layer once more, which must be linear: choose "
-                "another objective.name, or a model whose logits come from one linear layer"
+                "the objective 'mme' needs a model with a linear last layer; choose another objective.name "
+                "or model.name"
             )
-        self._found = (found,)  # in a tuple, where torch does not look for modules: it is the model's
+        self._found = (found,)  # in a tuple, so torch does not register it as a submodule
         self._evidence = EVIDENCE[getattr(beside.model, "evidence", "exp")]
 
     def again(self, output: Output) -> Output:
-        """What the layer says of the same features, whose gradient is turned round."""
+        """Apply the layer to the same features with reversed gradient."""
         layer, seen = self._found[0], output.features
         assert seen is not None
         seen = reverse_gradient(seen.to(layer.weight.dtype))
@@ -44,7 +40,7 @@ class LastLayer(Companion):
 
 
 def last_layer(model: nn.Module, classes: int, width: int) -> nn.Linear | nn.Conv2d | None:
-    """The layer that makes logits from features: the last linear one, or 1 x 1 convolution, of that shape."""
+    """Return the last linear layer or 1 x 1 convolution from features to logits; None if there is none."""
     found = None
     for module in model.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
@@ -64,22 +60,19 @@ def mme(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy where labels are known; on unlabelled target a contest about the entropy.
+    """Cross-entropy on labelled data; minimax entropy on unlabelled target data.
 
-    The last layer raises it, which draws its weights towards the target; the features lower it, which draws
-    target images to those weights.
+    The last layer maximises the entropy, which moves its weights towards the target. The features minimise
+    it, which moves target images towards those weights.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        last: the companion.
-        entropy: weight of the unlabelled target's entropy, on both sides.
-        temperature: of the softmax whose entropy it is.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        entropy: weight of the entropy of unlabelled target data, for both sides.
+        temperature: temperature of the softmax.
+        source: weight of the cross-entropy on the source.
+        target: weight of the cross-entropy on the labelled target.
     """
     if temperature <= 0:
-        raise ValueError(f"temperature must be above 0, not {temperature}")
+        raise ValueError(f"objective.knobs.temperature must be above 0, not {temperature}")
     losses = softmax(model, batch, source=source, target=target)
     if entropy:
         found = over_unlabelled(

@@ -1,4 +1,4 @@
-"""SDM's objective (Xie et al., CVPR 2022): cross-entropy, and a margin between normalised logits."""
+"""Objective of SDM (Xie et al., CVPR 2022): cross-entropy, and a margin between normalised logits."""
 
 import torch
 from torch import Tensor
@@ -17,15 +17,13 @@ def sdm(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy, hinge and true logit of ``z / ||z||``, on source and on labelled target.
+    """Cross-entropy, hinge and true logit of ``z / ||z||``, on the source and the labelled target.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        margin: weight of ``(1 / C) sum_{c != y} max(0, 1 - (u_y - u_c))``, u being the normalised logits.
+        margin: weight of ``(1 / C) sum_{c != y} max(0, 1 - (u_y - u_c))``, where u are the normalised logits.
         logit: weight of ``-u_y``.
-        source: weight of the source's terms.
-        target: weight of the labelled target's terms.
+        source: weight of the terms on the source.
+        target: weight of the terms on the labelled target.
     """
     weights = {"nll": 1.0, "margin": margin, "logit": logit}
     return over_labelled(model, batch, _terms, weights, source=source, target=target)
@@ -37,6 +35,6 @@ def _terms(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
     unit = z / torch.where(length > 0, length, 1.0)
     place = label.clamp(min=0).unsqueeze(1)
     true = unit.gather(1, place)
-    short = (1 - true + unit).clamp(min=0)  # of the true class itself it is 1
+    short = (1 - true + unit).clamp(min=0)  # 1 for the true class itself
     hinge = (short.sum(1) - 1) / z.shape[1]
     return negative_log_likelihood(z, label), hinge, -true.squeeze(1)

@@ -1,4 +1,4 @@
-"""Cross-entropy, for the baselines."""
+"""Cross-entropy, the objective of the baselines."""
 
 from torch import Tensor
 
@@ -8,15 +8,13 @@ from ducats.objectives.labelled import over_labelled
 
 
 def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float = 1.0) -> Losses:
-    """Cross-entropy on source and on labelled target; unlabelled target is not looked at.
+    """Cross-entropy on the source and the labelled target.
 
     With ``alpha = exp z`` the evidential likelihood is the softmax cross-entropy of ``z``.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        source: weight of the source's loss.
-        target: weight of the labelled target's loss.
+        source: weight of the loss on the source.
+        target: weight of the loss on the labelled target.
     """
     return over_labelled(model, batch, _cross_entropy, {"nll": 1.0}, source=source, target=target)
 

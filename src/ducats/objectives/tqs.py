@@ -1,4 +1,4 @@
-"""TQS's training (Fu et al., CVPR 2021): cross-entropy, a committee and a discriminator beside it."""
+"""Objective of TQS (Fu et al., CVPR 2021): cross-entropy, with a committee and a discriminator as probes."""
 
 from collections.abc import Mapping
 
@@ -12,11 +12,7 @@ from ducats.rows import Output
 
 
 class Observers(Companion):
-    """A committee and a linear discriminator, which learn from the model and leave it alone.
-
-    Args:
-        beside: what they are made for.
-    """
+    """A committee and a linear discriminator, trained on the model's features without affecting the model."""
 
     tells = ("committee", "domain")
 
@@ -26,24 +22,21 @@ class Observers(Companion):
         self.discriminator = Discriminator(beside, hidden=0)
 
     def losses(self, model: Remembered, batch: Batch) -> Losses:
-        """Those of both."""
+        """Return the losses of both probes."""
         return self.committee.losses(model, batch) | self.discriminator.losses(model, batch)
 
     def tell(self, output: Output) -> Mapping[str, Tensor]:
-        """What both say."""
+        """Return the columns of both probes."""
         return {**self.committee.tell(output), **self.discriminator.tell(output)}
 
 
 def tqs(
     model: Remembered, batch: Batch, observers: Observers, *, source: float = 1.0, target: float = 1.0
 ) -> Losses:
-    """Cross-entropy on source and on labelled target; observers learn beside it.
+    """Cross-entropy on the source and the labelled target, and the losses of the probes.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        observers: the companion.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        source: weight of the cross-entropy on the source.
+        target: weight of the cross-entropy on the labelled target.
     """
     return softmax(model, batch, source=source, target=target) | observers.losses(model, batch)

@@ -1,4 +1,4 @@
-"""Means over the target that has no label: images, or pixels of images that may have some."""
+"""Means over unlabelled target images or pixels."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from ducats.objectives.means import means
 
 
 def unlabelled(labels: Tensor) -> Tensor:
-    """Where a label may still be bought."""
+    """Return a mask of the positions that can still be labelled."""
     return labels == UNLABELLED
 
 
@@ -20,13 +20,11 @@ def over_unlabelled(
     formula: Callable[[Tensor], tuple[Tensor, ...]],
     where: Callable[[Tensor], Tensor] = unlabelled,
 ) -> tuple[Tensor, ...] | None:
-    """Means of each of a formula's values; None if the step has no unlabelled target.
+    """Compute the means of a formula's values; None if the batch has no unlabelled target data.
 
     Args:
-        model: images to what is said of them.
-        batch: the step's data.
         formula: from log alpha ``(N, C, ...)`` to one or several values per position, ``(N, ...)``.
-        where: of pixels, from labels to those that count.
+        where: from labels to a mask of the pixels that count; segmentation only.
     """
     if batch.target is not None:
         return means(model(batch.target.images), lambda z, _: formula(z), batch.target.labels, where)

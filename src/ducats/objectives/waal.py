@@ -1,4 +1,4 @@
-"""WAAL's objective (Shui et al., AISTATS 2020): features in which labelled and unlabelled look the same."""
+"""Objective of WAAL (Shui et al., AISTATS 2020): features that align labelled and unlabelled data."""
 
 from ducats.objectives.batch import Batch, Forward, Losses
 from ducats.objectives.softmax import softmax
@@ -14,18 +14,15 @@ def waal(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy where labels are known, and features that bring both sides of a critic together.
+    """Cross-entropy on labelled data, and an adversarial distance of labelled and unlabelled features.
 
-    The critic widens ``mean g(U) - gamma mean g(L)`` with a slope near 1; the gradient that it sends on to
-    the features is reversed, so that they narrow it.
+    The critic g maximises ``mean g(U) - gamma mean g(L)`` with a gradient norm near 1. Its gradient with
+    respect to the features is reversed, so the features minimise it.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        critic: the companion.
-        weight: of the distance in the model's own training.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        weight: weight of the distance in the training of the model.
+        source: weight of the cross-entropy on the source.
+        target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
     rivalry = critic.rivalry(model, batch, weight)

@@ -1,7 +1,8 @@
-"""Queries: which rows are worth a label.
+"""Queries: select the samples to label.
 
-A query is a function from a slate to the indices of its picks. Its knobs are keyword-only, with defaults. A
-strategy adds which columns must be computed for it, so that random choice costs no forward pass.
+A query is a function from a `QueryContext` to the indices of the selected candidates. Its parameters are
+keyword-only and have defaults. A `QuerySpec` also declares the columns that the query reads, so random
+selection needs no forward pass.
 """
 
 import inspect
@@ -42,20 +43,20 @@ Query = Callable[[Slate], Tensor]
 class Strategy:
     """A query and the columns it reads.
 
-    Columns are ``z`` (log alpha), ``features`` (what the last layer sees), the criteria of
-    `ducats.criteria`: ``entropy``, ``margin``, ``u_dis``, and so on; and what a witness tells, a small
-    network that is trained beside the model: ``domain``, ``critic``, ``committee``.
+    The columns are ``z`` (log alpha), ``features`` (the input of the last layer), the criteria of
+    `ducats.criteria` (``entropy``, ``margin``, ``u_dis``, ...), and the outputs of probes, which are small
+    networks trained alongside the model: ``domain``, ``critic``, ``committee``.
     """
 
     query: Callable[..., Tensor]
-    needs: tuple[str, ...] = GIVEN  # with default knobs
-    needs_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on knobs
-    source: tuple[str, ...] = ()  # columns of the source's images, for `slate.source`; where images compete
-    source_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if these depend on knobs
-    head: bool = False  # whether it reads `slate.head`, the last layer's weights
+    needs: tuple[str, ...] = GIVEN  # with default parameters
+    needs_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
+    source: tuple[str, ...] = ()  # columns of `slate.source`; whole images only
+    source_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
+    head: bool = False  # whether it reads `slate.head`, the weights of the last layer
 
     def bound(self, knobs: Mapping[str, Any]) -> "Strategy":
-        """The same with its knobs set, and the columns that it reads then."""
+        """Return a copy with the parameters bound and the columns resolved."""
         needs = self.needs if self.needs_of is None else self.needs_of(knobs)
         source = self.source if self.source_of is None else self.source_of(knobs)
         query = partial(self.query, **knobs)
@@ -63,18 +64,18 @@ class Strategy:
 
     @property
     def of_pixels(self) -> bool:
-        """Whether it looks at how pixels lie, and cannot choose among images that are single rows."""
+        """Whether the query needs pixel neighbourhoods and so cannot select whole images."""
         named = [name for name in self.needs if name not in (*GIVEN, *TOLD)]
         return any(name in WHOLE or criterion(name).of_pixels for name in named)
 
     @property
     def summary(self) -> str:
-        """The promise, in one line."""
+        """First line of the query's docstring."""
         return (self.query.__doc__ or "no description").strip().splitlines()[0]
 
     @property
     def knobs(self) -> str:
-        """What can be turned, with defaults."""
+        """Parameters and their defaults, as ``name=default, ...``."""
         parameters = list(inspect.signature(self.query).parameters.values())[1:]
         return ", ".join(f"{p.name}={p.default}" for p in parameters)
 

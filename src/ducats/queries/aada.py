@@ -1,4 +1,4 @@
-"""AADA's query (Su et al., WACV 2020): uncertain, and unlike the source."""
+"""Query of AADA (Su et al., WACV 2020): uncertain samples that look unlike the source."""
 
 from torch import Tensor
 
@@ -6,16 +6,17 @@ from ducats.queries.two_round import at_least, check_share, pool_of
 from ducats.randomness import draw_per_address
 from ducats.rows import Slate, best
 
-SUREST = 1e-6  # of the source, at least: a discriminator that is sure would divide by zero
+SUREST = 1e-6  # lower bound of D, which divides the score
 
 
 def aada(slate: Slate, *, share: float = 0.02) -> Tensor:
-    """At random from the top by entropy times importance, the odds that it is of the target (AADA).
+    """Sample at random from the candidates with the highest importance times entropy (AADA).
+
+    The importance is ``(1 - D) / D``, the odds that a sample is from the target. D is the column ``domain``,
+    the discriminator's probability of the source.
 
     Args:
-        slate: the candidates; ``domain`` is the probability D of the source, and the score is
-            ``(1 - D) / D`` times the entropy.
-        share: of the pool (candidates and labelled rows) that is drawn from; never below the budget.
+        share: fraction of the pool (candidates and labelled samples) to sample from; at least the budget.
     """
     check_share(share)
     rows = slate.candidates

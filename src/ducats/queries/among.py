@@ -1,6 +1,7 @@
-"""Pre-selection: of a pool too large to compare its rows with each other, some candidates compete.
+"""Subsampling of candidates, for pools too large to compare all samples with each other.
 
-Only their entropy is read of all rows. Other columns, features above all, are those of the few that are left.
+Only the entropy is read for all candidates. Other columns, notably the features, are computed for the
+subsample alone.
 """
 
 import math
@@ -16,31 +17,32 @@ from ducats.rows import Slate, best
 
 Chosen = Literal["drawn", "uncertain"]
 
-LEAST = 1e-12  # entropy of a sure row, so that it has a chance, too
+LEAST = 1e-12  # added to the entropy: a certain sample keeps a non-zero probability
 
 
 class Competing(NamedTuple):
-    """Which candidates compete."""
+    """Candidates that a query considers."""
 
-    order: Tensor  # their indices, by address
-    chance: Tensor | None  # how probable it was that each was drawn; None: no luck was in it
+    order: Tensor  # their indices, in location order
+    chance: Tensor | None  # inclusion probability of each; None: not sampled at random
 
 
 def competing(slate: Slate, among: int | None, chosen: Chosen) -> Competing:
-    """The candidates that compete for a budget: all, or ``among`` of them, and never less than the budget.
+    """Return all candidates, or a subsample of them that is at least as large as the budget.
 
-    A sum over those drawn, each divided by its chance, is without bias the sum over all candidates.
+    Dividing each sampled value by its inclusion probability gives an unbiased estimate of the sum over all
+    candidates. The result does not depend on the order of the pool.
 
     Args:
-        slate: the candidates; where not all compete, with their entropy.
-        among: how many; None: all.
-        chosen: ``drawn``, without replacement, with odds in proportion to their entropy; or ``uncertain``,
-            those of the highest. Either way the order of the pool has no say.
+        slate: needs the column ``entropy`` if a subsample is taken.
+        among: size of the subsample; None: all candidates.
+        chosen: ``drawn`` samples without replacement, with probability proportional to the entropy;
+            ``uncertain`` takes the candidates with the highest entropy.
     """
     if chosen not in get_args(Chosen):
-        raise ValueError(f"chosen is one of {', '.join(get_args(Chosen))}, not {chosen!r}")
+        raise ValueError(f"query.knobs.chosen must be one of {', '.join(get_args(Chosen))}, not {chosen!r}")
     if among is not None and among < 1:
-        raise ValueError(f"among must be at least 1, not {among}: that many candidates compete")
+        raise ValueError(f"query.knobs.among must be at least 1, not {among}; None considers all candidates")
     rows = slate.candidates
     count = len(rows) if among is None else max(math.ceil(among), slate.budget)
     if count >= len(rows):
@@ -49,8 +51,8 @@ def competing(slate: Slate, among: int | None, chosen: Chosen) -> Competing:
     if chosen == "uncertain":
         kept = best(entropy, count, rows)
         return Competing(by_address(rows, kept), None)
-    # A row of weight w that draws u is kept where log(u) / w is high: the odds are then in proportion to w.
-    # Once the first that is not kept is known, so is the chance of each other one to pass it.
+    # Weighted sampling without replacement: keep the samples with the highest log(u) / w, u uniform. The
+    # first key that is not kept is the threshold, from which the inclusion probability of each follows.
     weight = entropy.clamp(min=0) + LEAST
     luck = draw_per_address(slate.generator, rows.image, rows.position).log().to(weight.device) / weight
     kept = best(luck, count + 1, rows)
@@ -60,7 +62,7 @@ def competing(slate: Slate, among: int | None, chosen: Chosen) -> Competing:
 
 
 def needs_among(*needs: str) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
-    """Columns of a query that pre-selects: its own, and the entropy where not all compete."""
+    """Return a function from parameters to the columns of a query, with the entropy if it subsamples."""
 
     def with_knobs(knobs: Mapping[str, Any]) -> tuple[str, ...]:
         return needs if knobs.get("among") is None else ("entropy", *needs)

@@ -1,7 +1,7 @@
-"""BADGE (Ash et al., ICLR 2020): gradients that are long and unlike each other.
+"""BADGE (Ash et al., ICLR 2020): large and diverse gradients of the last layer.
 
-A row stands for the gradient that its predicted class would give the last layer, the outer product of
-``onehot - p`` and the features. k-means++ seeding picks among them: each with a probability in proportion to
+A sample is represented by the gradient of the last layer for its predicted class, the outer product of
+``onehot - p`` and the features. k-means++ seeding selects among them: each with a probability proportional to
 D², its squared distance to the nearest pick.
 """
 
@@ -20,27 +20,28 @@ from ducats.queries.distances import (
 )
 from ducats.rows import Rows, Slate
 
-# Draws in vain, before every row's D² is brought up to date: so many, or one for every so many rows, if that
-# is more. Then they have cost less than that will.
+# Rejected draws before D² is updated for all samples: this number, or one per this number of samples if that
+# is more. Until then rejections are cheaper than the update.
 PATIENCE = 64
 
 
 def badge(slate: Slate, *, among: int | None = None, chosen: Chosen = "drawn") -> Tensor:
-    """Rows whose gradients of the last layer are long and unlike each other, by k-means++ seeding (BADGE).
+    """Select large and diverse last-layer gradients by k-means++ seeding (BADGE).
 
-    The first is the longest gradient. Where no row differs from all picks any more, the rest is uniform.
+    The first pick is the largest gradient. Once every candidate equals a pick, the rest is uniform.
 
     Args:
-        slate: the candidates.
-        among: how many candidates compete; None: all. Each that is drawn counts for those it stands for.
-        chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
+        among: number of candidates to consider; None: all. Sampled candidates are weighted by the inverse of
+            their inclusion probability.
+        chosen: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
+            highest entropies.
     """
     order, chance = competing(slate, among, chosen)
     count = min(slate.budget, len(order))
     if count == 0:
         return order[:0]
     rows = in_order(slate.candidates, order)
-    features = features_of(rows, "badge")  # first: they may be too many
+    features = features_of(rows, "badge")  # before `z`: raises if they are too large
     gradients = (_residual(rows.z), features)
     seeds = _Seeds(rows, gradients, count, slate.generator, None if chance is None else 1 / chance)
     while len(seeds.picks) < count:
@@ -49,7 +50,7 @@ def badge(slate: Slate, *, among: int | None = None, chosen: Chosen = "drawn") -
 
 
 def _residual(z: Tensor) -> Tensor:
-    """``onehot - p`` of the predicted class, ``(n, C)``; from float64, as ``1 - p`` cancels."""
+    """``onehot - p`` for the predicted class, ``(n, C)``; computed in float64, as ``1 - p`` cancels."""
     found = torch.empty(z.shape, dtype=torch.float32, device=z.device)
     for piece in pieces(len(z), z.shape[1]):
         part = z[piece].double()
@@ -60,17 +61,16 @@ def _residual(z: Tensor) -> Tensor:
 
 
 class _Seeds:
-    """Draws in proportion to D², of which few are computed.
+    """k-means++ seeding by rejection sampling, which computes few of the D².
 
-    D² only falls, so an old one is a bound. A row that is drawn by the old ones is kept with probability new
-    over old, or else another is drawn: that is a draw by the new ones, and only those drawn are computed.
+    D² only decreases, so a stale value is an upper bound. A sample drawn by stale values is accepted with
+    probability new / stale, which is a draw by the new values. Only drawn samples are recomputed.
 
     Args:
-        rows: the candidates, by address.
-        gradients: the two factors of each, ``(n, C)`` and ``(n, D)``.
-        count: how many will be picked.
-        generator: for the draws.
-        stands_for: how many candidates each stands for, and so counts for in a draw; None: one.
+        rows: the candidates, in location order.
+        gradients: the two factors of each gradient, ``(n, C)`` and ``(n, D)``.
+        count: number of picks.
+        stands_for: sample weights, ``(n,)``; None: all 1.
     """
 
     def __init__(
@@ -85,19 +85,19 @@ class _Seeds:
         self._gradients, self._generator, self._free = gradients, generator, Free(rows)
         self._stands_for = stands_for
         self._picked = [factor.new_empty(count, factor.shape[1], dtype=torch.float64) for factor in gradients]
-        self._lengths = self._picked[0].new_empty(count)  # squared, of the picked
+        self._lengths = self._picked[0].new_empty(count)  # squared norms of the picks
         self._old = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=rows.image.device)
-        self._seen = 0  # picks that the old D² know
-        self._up_to = self._old.cpu()  # sums of the old D² of open rows
+        self._seen = 0  # number of picks that the stale D² account for
+        self._up_to = self._old.cpu()  # cumulative sum of the stale D² of open samples
         self._in_vain = 0
 
     def longest(self) -> int:
-        """The longest gradient, the first of equals."""
+        """Return the index of the largest gradient; ties go to the first."""
         nothing = [factor.new_zeros(1, factor.shape[1]) for factor in self._gradients]
         return int(squared_to_nearest(self._gradients, nothing).argmax())
 
     def add(self, pick: int) -> None:
-        """Make a row a pick."""
+        """Add a pick."""
         for picked, factor in zip(self._picked, self._gradients, strict=True):
             picked[len(self.picks)] = factor[pick]
         last = slice(len(self.picks), len(self.picks) + 1)
@@ -107,7 +107,7 @@ class _Seeds:
             self._update()
 
     def draw(self) -> int:
-        """A row that is open, by D²; if that is 0 everywhere, any."""
+        """Sample an open index with probability proportional to D²; uniformly if all D² are 0."""
         while True:
             total = float(self._up_to[-1])
             if total == 0:
@@ -131,7 +131,7 @@ class _Seeds:
     def _update(self) -> None:
         self._old = self._new(slice(None))
         self._seen, self._in_vain = len(self.picks), 0
-        # Summed on the CPU: on a GPU the order of the sum is open, and draws must be repeatable.
+        # Summed on the CPU: on a GPU the order of summation varies, and draws must be deterministic.
         mass = self._old.masked_fill(~self._free.open, 0.0)
         if self._stands_for is not None:
             mass = mass * self._stands_for

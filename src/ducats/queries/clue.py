@@ -1,4 +1,4 @@
-"""CLUE's query (Prabhu et al., ICCV 2021): clusters of all candidates, drawn to the uncertain."""
+"""Query of CLUE (Prabhu et al., ICCV 2021): uncertainty-weighted clustering of all candidates."""
 
 import torch
 from torch import Tensor
@@ -9,8 +9,8 @@ from ducats.queries.clusters import EXACT, check_feasible, one_of_each
 from ducats.queries.distances import features_of, in_order
 from ducats.rows import Slate, best
 
-GIGABYTES = 4.0  # (2**30 bytes) of features, at most
-AT_ONCE = 2**16  # rows per pass
+GIGABYTES = 4.0  # maximum size of the features, in units of 2**30 bytes
+AT_ONCE = 2**16  # samples per pass
 
 
 def clue(
@@ -21,23 +21,25 @@ def clue(
     among: int | None = None,
     chosen: Chosen = "drawn",
 ) -> Tensor:
-    """One from each cluster of the features, weighted by entropy (CLUE).
+    """Select one sample per cluster of the features, weighted by entropy (CLUE).
 
-    K-means of all candidates, with as many clusters as the budget; from each cluster the sample nearest to
-    its centre.
+    Runs k-means on all candidates with as many clusters as the budget, and takes the sample nearest to each
+    centre.
 
     Args:
-        slate: the candidates.
-        temperature: of the softmax whose entropy is the weight; lower, and the sure count less.
-        exact: candidates times budget, up to which k-means sees all at once; mini-batches beyond.
-        among: how many candidates are clustered at all; None: all. Those that are drawn stand for the others.
-        chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
+        temperature: temperature of the softmax whose entropy is the weight; lower values reduce the weight of
+            confident samples.
+        exact: limit of candidates times budget for full k-means; above it, mini-batches are used.
+        among: number of candidates to cluster; None: all. Sampled candidates are weighted by the inverse of
+            their inclusion probability.
+        chosen: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
+            highest entropies.
 
     Raises:
-        UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
+        UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
     """
     if temperature <= 0:
-        raise ValueError(f"temperature must be above 0, not {temperature}")
+        raise ValueError(f"query.knobs.temperature must be above 0, not {temperature}")
     order, chance = competing(slate, among, chosen)
     if slate.budget == 0 or len(order) <= slate.budget:
         return order[: slate.budget]
@@ -46,7 +48,7 @@ def clue(
     if chance is not None:
         weights = weights / chance.to(weights.device)
     if rows.apart:
-        # Regions that overlap would be bought twice: as many as certainly do not, the most uncertain first.
+        # Overlapping regions would be labelled twice: keep as many as surely fit, most uncertain first.
         apart = best(weights, max(slate.budget, len(rows) // (2 * rows.apart + 1) ** 2), rows)
         order, rows, weights = order[apart], rows[apart], weights[apart]
         if len(order) <= slate.budget:

@@ -1,4 +1,4 @@
-"""CoreSet (Sener and Savarese, ICLR 2018): no candidate far from a label, by greedy k-centre."""
+"""CoreSet (Sener and Savarese, ICLR 2018): greedy k-centre, so no candidate is far from a label."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Literal
@@ -19,10 +19,10 @@ from ducats.queries.distances import (
 from ducats.randomness import draw_per_address
 from ducats.rows import Rows, Slate
 
-TOGETHER = 256  # rows of about the same age are brought up to date at once
-BLOCK = 128  # centres that rows of a shard are compared with, before those that are near to one are left out
-SAMPLE = 2048  # rows that tell which centres have most rows near to them
-ROUNDED = 1e-5  # of the squared lengths: more than float32 errs by in a squared distance
+TOGETHER = 256  # samples of similar staleness updated together
+BLOCK = 128  # centres compared with a shard before covered samples are dropped
+SAMPLE = 2048  # samples used to estimate how many samples each centre covers
+ROUNDED = 1e-5  # bound on the float32 error of a squared distance, relative to the squared norms
 
 
 def coreset(
@@ -33,21 +33,22 @@ def coreset(
     among: int | None = None,
     chosen: Chosen = "drawn",
 ) -> Tensor:
-    """Always the candidate farthest from all that is labelled or picked, as the last layer sees it (CoreSet).
+    """Repeatedly select the candidate farthest from all labelled and selected samples (CoreSet).
 
-    Where nothing is labelled yet, the first pick is the candidate nearest to their mean.
+    Distances are between features. If nothing is labelled yet, the first pick is the candidate nearest to the
+    mean of the candidates.
 
     Args:
-        slate: the candidates.
-        centres: what counts as labelled: the bought rows, or the source's images, too.
-        shards: more than 1, and the features of one random part at a time are looked at: greedy in each part,
-            then greedy among all that these picked. The farthest candidate is then at most 4 times as far
-            from a label as it must be, instead of twice.
-        among: how many candidates compete; None: all.
-        chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
+        centres: initial centres: the labelled target samples, with or without the source images.
+        shards: if above 1, split the candidates at random, run greedy k-centre in each shard and again on the
+            union of their picks. Only one shard of features is in memory at a time. The guarantee on the
+            largest distance to a label is then 4 times the optimum instead of 2.
+        among: number of candidates to consider; None: all.
+        chosen: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
+            highest entropies.
     """
     if shards < 1:
-        raise ValueError(f"shards must be at least 1, not {shards}")
+        raise ValueError(f"query.knobs.shards must be at least 1, not {shards}")
     known = [features_of(group, "coreset") for group in _known(slate, centres)]
     order, _ = competing(slate, among, chosen)
     count = min(slate.budget, len(order))
@@ -62,20 +63,19 @@ def coreset(
 
 
 def coreset_source(knobs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Columns of the source that it reads."""
+    """Return the source columns that `coreset` reads."""
     return ("features",) if knobs.get("centres") == "source_and_labelled" else ()
 
 
 def _known(slate: Slate, centres: str) -> list[Rows]:
-    """What is labelled, without what is empty."""
+    """Non-empty tables of initial centres."""
     if centres not in ("labelled", "source_and_labelled"):
-        raise ValueError(f"centres must be labelled or source_and_labelled, not {centres}")
+        raise ValueError(f"query.knobs.centres must be labelled or source_and_labelled, not {centres}")
     groups = [slate.labelled]
     if centres == "source_and_labelled":
         if slate.source is None:
             raise UserError(
-                "the query 'coreset' is not given the source in segmentation: "
-                "set query.knobs.centres=labelled"
+                "the query 'coreset' cannot use the source in segmentation; set query.knobs.centres=labelled"
             )
         groups.append(slate.source)
     return [group for group in groups if len(group)]
@@ -92,15 +92,12 @@ def _farthest(
     """Greedy k-centre: indices of the picks, in order.
 
     Args:
-        rows: the candidates, by address.
-        known: features of what is labelled.
-        count: how many to pick.
-        first: the first pick; None: the farthest from what is labelled, or the middle.
-        enough: squared distance to a label or a pick, below which no row is picked any more.
+        rows: the candidates, in location order.
+        known: features of the labelled samples, one tensor per table.
+        first: the first pick; None: the farthest from the labelled samples, or the nearest to the mean.
+        enough: stop when all squared distances to a label or a pick are at most this.
     """
-    features = features_of(
-        rows, "coreset", f"{FEWER}, or query.knobs.shards, how many parts they are dealt to"
-    )
+    features = features_of(rows, "coreset", f"{FEWER}, or query.knobs.shards, the number of shards")
     bound = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=features.device)
     for some in known:
         bound = torch.minimum(bound, squared_to_nearest([features], [some.to(features.device)]))
@@ -114,13 +111,13 @@ def _farthest(
 def _winners(
     rows: Rows, known: Sequence[Tensor], count: int, shards: int, generator: torch.Generator
 ) -> tuple[Tensor, int | None]:
-    """Rows that stand for all, by address: the greedy picks of each shard. And which is to be the first pick.
+    """Representatives of all shards (their greedy picks, in location order), and the first pick among them.
 
-    After ``count`` picks in the first shard, some row is at a distance ``r`` from all of them. Whichever
-    ``count`` rows are picked, one of these is at least ``r / 2`` away, as two of them share a pick. So in
-    the other shards, what is within ``r`` of a pick of the first is covered as well as greedy picks promise,
-    and is left out. What is left all wins, or so many greedy picks. Every row is then within twice the best
-    radius of a winner.
+    After ``count`` picks in the first shard, some sample is at a distance ``r`` from all of them. For any
+    choice of ``count`` samples, one of these ``count + 1`` is at least ``r / 2`` away, as two of them share a
+    nearest choice. So samples of other shards within ``r`` of a pick of the first are already covered as well
+    as greedy picks guarantee, and are dropped. The rest become representatives, or ``count`` greedy picks of
+    them if they are more. Every sample is then within twice the optimal radius of a representative.
     """
     luck = draw_per_address(generator, rows.image, rows.position)
     parts = [part for part in _split((luck * shards).long(), shards) if len(part)]
@@ -143,15 +140,15 @@ def _winners(
 
 
 def _split(shard: Tensor, shards: int) -> Iterator[Tensor]:
-    """Indices of the rows of each shard, ascending."""
+    """Ascending indices of the samples of each shard."""
     return (part for part in shard.argsort(stable=True).split(shard.bincount(minlength=shards).tolist()))
 
 
 def _useful_first(centres: Sequence[Tensor], sample: Tensor, enough: float) -> Tensor:
-    """The centres as one table, ``(k, D)``: first those that cover most of a sample, then any.
+    """The centres as one table, ``(k, D)``, ordered by how much of a sample they cover.
 
-    Each covers most of what the ones before it leave of the sample. So most rows are found to be covered by
-    the first few, where the first that greedy picked, odd ones, would cover hardly any.
+    Greedy set cover: each centre covers the most of what earlier ones leave uncovered. Most samples are then
+    covered by the first few centres. The first greedy k-centre picks are outliers and cover hardly any.
     """
     sample = sample.float()
     table = torch.cat([some.to(sample.device).float() for some in centres])
@@ -169,7 +166,7 @@ def _useful_first(centres: Sequence[Tensor], sample: Tensor, enough: float) -> T
 
 
 def _uncovered(features: Tensor, centres: Tensor, enough: float) -> Tensor:
-    """Indices of the rows that are farther than ``enough``, squared, from all centres; in doubt, too."""
+    """Indices of samples whose squared distance to all centres may exceed ``enough``, given rounding."""
     known = [(block, block.square().sum(1)) for block in centres.split(BLOCK)]
     found = []
     for piece in pieces(len(features), features.shape[1] + BLOCK):
@@ -185,7 +182,7 @@ def _uncovered(features: Tensor, centres: Tensor, enough: float) -> Tensor:
 
 
 class _Covered:
-    """Squared distance of each row to the nearest centre, brought up to date where it is asked for."""
+    """Squared distance of each sample to the nearest centre, updated on demand."""
 
     def __init__(self, features: Tensor, squared: Tensor, count: int) -> None:
         self._features, self._squared = features, squared

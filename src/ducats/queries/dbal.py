@@ -1,7 +1,7 @@
-"""DBAL (de Mathelin et al., ICLR 2022): labels for what is uncertain and far from any label.
+"""DBAL (de Mathelin et al., ICLR 2022): samples that are uncertain and far from any label.
 
-Weighted k-medoids, greedy: each pick lowers most the sum over rows of uncertainty times Manhattan distance to
-the nearest label, of the source or of the target.
+Greedy weighted k-medoids: each pick minimises the sum over samples of uncertainty times Manhattan distance to
+the nearest labelled sample of the source or the target.
 """
 
 import torch
@@ -11,28 +11,29 @@ from ducats.queries.distances import by_address, features_of, greedy, in_order, 
 from ducats.randomness import draw_per_address
 from ducats.rows import Slate
 
-KEPT = 2**29  # bytes of distances between rows that are kept; where there are more, each read computes them
+KEPT = 2**29  # maximum bytes of cached pairwise distances; above it they are recomputed
 
 
 def dbal(slate: Slate, *, subset: int = 5000, sweeps: int = 0) -> Tensor:
-    """What brings uncertain rows nearest to a label, by greedy weighted k-medoids (DBAL).
-
-    Of more rows than ``subset`` a random part stands for all: these are covered, and among these it picks.
+    """Minimise the distance of uncertain samples to the nearest label, by weighted k-medoids (DBAL).
 
     Args:
-        slate: the candidates.
-        subset: how many rows, but never less than twice the budget.
-        sweeps: passes, at most, that move each pick to the middle of the rows that are nearest to it.
+        subset: number of candidates, sampled at random, to cover and to select from; at least twice the
+            budget.
+        sweeps: maximum number of passes that move each pick to the medoid of the samples nearest to it.
     """
     if subset < 1 or sweeps < 0:
-        raise ValueError(f"subset must be at least 1 and sweeps at least 0, not {subset} and {sweeps}")
+        raise ValueError(
+            f"query.knobs.subset must be at least 1, not {subset}, and "
+            f"query.knobs.sweeps must be at least 0, not {sweeps}"
+        )
     order = by_address(slate.candidates)
     count = min(slate.budget, len(order))
     if count == 0:
         return order[:0]
     order = _part(slate, order, max(subset, 2 * count))
     rows = in_order(slate.candidates, order)
-    features = features_of(rows, "dbal", "query.knobs.subset, how many of the candidates it works on")
+    features = features_of(rows, "dbal", "query.knobs.subset, the number of candidates considered")
     cover = _Cover(features, 1 - rows.column("margin").double(), _to_labels(features, slate))
     everyone = torch.arange(len(rows), device=order.device)
     picks = greedy(rows, count, cover.gain(everyone), cover.gain, cover.add)
@@ -40,7 +41,7 @@ def dbal(slate: Slate, *, subset: int = 5000, sweeps: int = 0) -> Tensor:
 
 
 def _part(slate: Slate, order: Tensor, size: int) -> Tensor:
-    """Rows that stand for all, by address."""
+    """Random subset of the candidates, in location order."""
     if len(order) <= size:
         return order
     rows = slate.candidates
@@ -49,24 +50,24 @@ def _part(slate: Slate, order: Tensor, size: int) -> Tensor:
 
 
 def _to_labels(features: Tensor, slate: Slate) -> Tensor:
-    """Manhattan distance of each row to the nearest label, ``(n,)``."""
+    """Manhattan distance of each sample to the nearest label, ``(n,)``."""
     found = torch.full((len(features),), torch.inf, dtype=torch.float64, device=features.device)
     for group in (slate.labelled, slate.source):
         if group is not None and len(group):
             others = features_of(group, "dbal").to(features.device)
             for piece in pieces(len(others), len(features)):
                 found = torch.minimum(found, torch.cdist(features, others[piece], p=1).amin(1).double())
-    # Without a label, as far as any row can be from another: the first pick is then the weighted medoid.
+    # Without labels, use an upper bound of all distances: the first pick is then the weighted medoid.
     widest = 2 * float(torch.cdist(features, features[:1], p=1).max())
     return found.masked_fill(found.isinf(), widest)
 
 
 class _Cover:
-    """How near each row is to a label or a pick.
+    """Distance of each sample to the nearest label or pick.
 
     Args:
-        features: of the rows, ``(n, D)``.
-        weight: how much each row's distance counts, ``(n,)``.
+        features: ``(n, D)``.
+        weight: weight of each sample's distance, ``(n,)``.
         to_labels: distance to the nearest label, ``(n,)``.
     """
 
@@ -81,13 +82,13 @@ class _Cover:
                 self._kept[piece] = torch.cdist(features[piece], features, p=1)
 
     def distances(self, index: Tensor) -> Tensor:
-        """From some rows to all, ``(k, n)``."""
+        """Distances from the given samples to all, ``(k, n)``."""
         if self._kept is not None:
             return self._kept[index].double()
         return torch.cdist(self._features[index], self._features, p=1).double()
 
     def gain(self, index: Tensor) -> Tensor:
-        """By how much the weighted sum would fall, were one of these rows the next pick."""
+        """Decrease of the weighted sum if each of these samples were the next pick, ``(k,)``."""
         found = torch.empty(len(index), dtype=torch.float64, device=index.device)
         for piece in pieces(len(index), len(self._features)):
             nearer = (self._nearest - self.distances(index[piece])).clamp_(min=0)
@@ -95,12 +96,12 @@ class _Cover:
         return found
 
     def add(self, pick: int) -> None:
-        """Make a row a pick."""
+        """Add a pick."""
         one = torch.tensor([pick], device=self._features.device)
         self._nearest = torch.minimum(self._nearest, self.distances(one)[0])
 
     def spread(self, members: Tensor) -> Tensor:
-        """Weighted sum of the distances of each of these rows to the others."""
+        """Weighted sum of the distances of each member to the other members."""
         parts = [
             self.distances(members[piece])[:, members].mul_(self._weight[members]).sum(1)
             for piece in pieces(len(members), len(self._features))
@@ -108,19 +109,19 @@ class _Cover:
         return torch.cat(parts)
 
     def owner(self, picks: Tensor) -> Tensor:
-        """The number of the pick to which each row is nearest, ``(n,)``; -1 where a label is as near."""
+        """Index of the pick nearest to each sample, ``(n,)``; -1 where a label is as near."""
         nearest = self.to_labels.clone()
         found = torch.full_like(nearest, -1, dtype=torch.long)
         for piece in pieces(len(picks), len(nearest)):
             distance, number = self.distances(picks[piece]).min(0)
             closer = distance < nearest
             found[closer], nearest[closer] = number[closer] + piece.start, distance[closer]
-        found[picks] = torch.arange(len(picks), device=picks.device)  # else twins could become one pick
+        found[picks] = torch.arange(len(picks), device=picks.device)  # or duplicates could become one pick
         return found
 
 
 def _refined(picks: Tensor, cover: _Cover, sweeps: int) -> Tensor:
-    """Each pick moved to the medoid of its rows, again and again; the weighted sum never rises."""
+    """Move each pick to the medoid of its samples, repeatedly; the weighted sum never increases."""
     for _ in range(sweeps):
         owner, moved = cover.owner(picks), picks.clone()
         for number in range(len(picks)):

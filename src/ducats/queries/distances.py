@@ -1,7 +1,7 @@
-"""What queries share that look at how rows lie to each other: an order, distances in pieces, greedy picks.
+"""Tools for queries that compare samples: location order, distances in chunks, lazy greedy selection.
 
-Everything starts from rows in the order of their addresses, so the order of the pool has no say, to the last
-bit. No table has more than a piece of (rows x rows) at a time.
+Samples are first sorted by location (image, pixel), so the results do not depend on the order of the pool, to
+the last bit. Pairwise tables are only ever built in chunks.
 """
 
 import math
@@ -13,36 +13,36 @@ from torch import Tensor
 from ducats.errors import UserError
 from ducats.rows import Deferred, Rows
 
-AT_ONCE = 2**22  # numbers in a piece: some dozen megabytes with its temporaries
-CENTRES = 1024  # compared with a piece at once
-FEW = 64  # rows that are brought up to date first, when the leader of a greedy choice is sought
-TWINS = 1e-12  # squared distances below this share of the squared lengths are rounding: the rows are the same
-GIGABYTES = 4.0  # (2**30 bytes) of features that are computed or read when they are asked for, at most
-FEWER = "query.knobs.among, how many of the candidates compete"
+AT_ONCE = 2**22  # elements per chunk: a few dozen megabytes with temporaries
+CENTRES = 1024  # centres compared with a chunk at once
+FEW = 64  # samples updated first when searching for the next greedy pick
+TWINS = 1e-12  # squared distances below this fraction of the squared norms are rounding: duplicates
+GIGABYTES = 4.0  # maximum size of lazily computed features, in units of 2**30 bytes
+FEWER = "query.knobs.among, the number of candidates considered"
 
 
 def by_address(rows: Rows, some: Tensor | None = None) -> Tensor:
-    """Indices of the rows, or some of them, in the order of their addresses, image by image."""
+    """Return the indices of all or some samples, sorted by image and then by pixel."""
     order = torch.arange(len(rows), device=rows.image.device) if some is None else some
     order = order[rows.position[order].argsort(stable=True)]
     return order[rows.image[order].argsort(stable=True)]
 
 
 def in_order(rows: Rows, order: Tensor) -> Rows:
-    """The rows in that order; the same table, not a copy, where they are so already."""
+    """Return the samples in the given order, without a copy if they already are."""
     return rows if torch.equal(order, torch.arange(len(rows), device=order.device)) else rows[order]
 
 
 def features_of(rows: Rows, query: str, fewer: str = FEWER) -> Tensor:
-    """What the last layer sees of the rows, ``(R, D)``.
+    """Return the features of the samples, ``(R, D)``.
 
     Args:
-        rows: one or more.
-        query: its name, for the message.
-        fewer: which knobs have fewer images' features read at a time, for the message.
+        rows: at least one sample.
+        query: name of the query, for the message.
+        fewer: parameters that reduce the number of features in memory, for the message.
 
     Raises:
-        UserError: They would have to be computed first, and are more than GIGABYTES.
+        UserError: If the features are computed lazily and are larger than `GIGABYTES`.
     """
     if isinstance(rows.columns.get("features"), Deferred):
         width = rows[torch.zeros(1, dtype=torch.long, device=rows.image.device)].features.flatten(1).shape[1]
@@ -52,18 +52,18 @@ def features_of(rows: Rows, query: str, fewer: str = FEWER) -> Tensor:
             if rows.shape is None:
                 what, remedy = "", fewer
             raise UserError(
-                f"the query {query!r} would need {gigabytes:.1f} GB of features{what}, and "
-                f"{GIGABYTES:g} GB are the most: set {remedy}, or choose another query.name"
+                f"the query {query!r} needs {gigabytes:.1f} GB of features{what}; the maximum is "
+                f"{GIGABYTES:g} GB. To fix it: set {remedy}, or choose another query.name"
             )
     features = rows.features.flatten(1).contiguous()
     features = features if features.dtype == torch.float64 else features.float()
     if not bool(features.sum().isfinite()):
-        raise ValueError(f"the query {query!r} got features that are no finite numbers: the model is broken")
+        raise ValueError(f"the query {query!r} got non-finite features (NaN or infinity); check the model")
     return features
 
 
 def pieces(count: int, width: int) -> Iterator[slice]:
-    """Slices of ``count`` rows, each of at most AT_ONCE numbers."""
+    """Yield slices of ``count`` rows of the given width, each of at most `AT_ONCE` elements."""
     size = max(1, AT_ONCE // max(1, width))
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
@@ -71,15 +71,16 @@ def pieces(count: int, width: int) -> Iterator[slice]:
 def squared_to_nearest(
     rows: Sequence[Tensor], centres: Sequence[Tensor], lengths: Tensor | None = None
 ) -> Tensor:
-    """Squared Euclidean distance of each row to its nearest centre, ``(n,)`` in float64.
+    """Squared Euclidean distance of each point to its nearest centre, ``(n,)`` in float64.
 
-    A row may be the outer product of several vectors, which is never formed: inner products of outer
-    products are products of inner products. Twins are exactly 0 apart, and without a centre all are inf.
+    A point may be the outer product of several vectors, which is never formed: inner products of outer
+    products are products of inner products. Duplicates have a distance of exactly 0. Without centres all
+    distances are infinite.
 
     Args:
-        rows: one table ``(n, D)``, or one for each factor.
-        centres: as many tables ``(k, D)``.
-        lengths: squared lengths of the centres, ``(k,)``, if they are known.
+        rows: one tensor ``(n, D)`` per factor.
+        centres: one tensor ``(k, D)`` per factor.
+        lengths: squared norms of the centres, ``(k,)``, if already computed.
     """
     count, width = len(rows[0]), sum(factor.shape[1] for factor in rows)
     found = torch.full((count,), torch.inf, dtype=torch.float64, device=rows[0].device)
@@ -96,7 +97,7 @@ def squared_to_nearest(
 
 
 def squared_length(factors: Sequence[Tensor]) -> Tensor:
-    """Of rows that are outer products, ``(n,)``."""
+    """Squared norm of each outer product, ``(n,)``."""
     return _product([factor.square().sum(1) for factor in factors])
 
 
@@ -108,7 +109,7 @@ def _product(factors: Sequence[Tensor]) -> Tensor:
 
 
 class Free:
-    """Which rows can be picked: each once, and those that overlap a pick only when no other is left."""
+    """Samples that can be picked: each once, and overlapping ones only when no other is left."""
 
     def __init__(self, rows: Rows) -> None:
         self.open = torch.ones(len(rows), dtype=torch.bool, device=rows.image.device)
@@ -116,7 +117,7 @@ class Free:
         self._rows = rows if rows.apart and rows.shape is not None else None
 
     def take(self, pick: int) -> bool:
-        """Close a row and what overlaps it; whether rows that were passed over are open again."""
+        """Close a sample and those that overlap it. Return whether skipped samples were reopened."""
         self.open[pick] = self._left[pick] = False
         if self._rows is None:
             return False
@@ -143,19 +144,19 @@ def greedy(
     first: int | None = None,
     enough: float = -math.inf,
 ) -> Tensor:
-    """Pick rows one by one, each time the one of highest value then, the first of equals.
+    """Lazy greedy selection: pick the highest value, update, repeat; ties go to the first.
 
-    Values may only fall from pick to pick. So an old value is a bound, and only rows whose bound is above all
-    else are computed anew: the picks are those of computing every row every time.
+    Values may only decrease from pick to pick. A stale value is then an upper bound, and only the samples
+    with the highest bounds are recomputed. The picks equal those of recomputing all values after every pick.
 
     Args:
-        rows: the candidates, by address.
-        count: how many, at most as many as there are.
-        bound: ``(n,)`` the values before the first pick, or bounds of them; it is overwritten.
-        refresh: indices to their values after the picks so far.
-        taken: told of each pick.
-        first: the first pick, if it is settled.
-        enough: where no value is above it any more, fewer are picked.
+        rows: the candidates, in location order.
+        count: number of picks, at most the number of candidates.
+        bound: ``(n,)``, the values before the first pick or upper bounds of them; overwritten.
+        refresh: function from indices to their values after the picks so far.
+        taken: called with each pick.
+        first: the first pick, if it is given.
+        enough: stop early when no value is above this.
     """
     free, picks = Free(rows), list[int]()
     fresh = torch.zeros(len(bound), dtype=torch.bool, device=bound.device)
@@ -173,10 +174,10 @@ def greedy(
 def _leader(bound: Tensor, fresh: Tensor, open_: Tensor, refresh: Callable[[Tensor], Tensor]) -> int:
     running, many = bound.masked_fill(~open_, -torch.inf), FEW
     while True:
-        leader = int(running.argmax())  # the first of equals
+        leader = int(running.argmax())  # ties go to the first
         if bool(fresh[leader]):
             return leader
-        # Also those that may lead next; more of them each time, so there are few times.
+        # Also update likely next leaders. The batch grows each time, which keeps the iterations few.
         some = running.topk(min(many, len(running)), sorted=False).indices
         some = torch.cat([some, some.new_tensor([leader])]).unique()
         some = some[~fresh[some] & open_[some]]

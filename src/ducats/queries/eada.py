@@ -1,4 +1,4 @@
-"""EADA's query (Xie et al., AAAI 2022): two rounds on the energies of the classes, ``E = -z``."""
+"""Query of EADA (Xie et al., AAAI 2022): two rounds on the class energies, ``E = -z``."""
 
 from torch import Tensor
 
@@ -7,11 +7,11 @@ from ducats.rows import Slate
 
 
 def eada(slate: Slate, *, share: float = 0.5) -> Tensor:
-    """Of the half of the pool with the highest free energy, where the two lowest energies meet (EADA).
+    """Keep the candidates with the highest free energy, then pick the smallest energy gaps (EADA).
 
     Args:
-        slate: the candidates.
-        share: of the pool (candidates and labelled rows) that passes the first round; never below the budget.
+        share: fraction of the pool (candidates and labelled samples) that passes the first round; at least
+            the budget.
     """
     check_share(share)
     return in_two_rounds(slate, "free_energy", "energy_gap", share * pool_of(slate))

@@ -1,4 +1,4 @@
-"""EUQ's query (Duan et al., WACV 2024): DUC's two rounds, with variances for the two uncertainties."""
+"""Query of EUQ (Duan et al., WACV 2024): DUC's two rounds with variances as uncertainties."""
 
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -14,21 +14,20 @@ COLUMNS = {"variance": ("epistemic_variance", "aleatoric_variance"), "entropy": 
 def euq(
     slate: Slate, *, kappa: float = 10.0, uncertainty: Literal["variance", "entropy"] = "variance"
 ) -> Tensor:
-    """Of the kappa times budget candidates of highest epistemic variance, the highest aleatoric (EUQ).
+    """Keep the κ·b candidates with the highest epistemic variance, then pick the b highest aleatoric (EUQ).
 
     Args:
-        slate: the candidates.
-        kappa: how many times the budget pass the first round.
-        uncertainty: ``variance`` of the class probabilities, or ``entropy``, which is DUC's.
+        kappa: multiple of the budget that passes the first round.
+        uncertainty: ``variance`` of the class probabilities, or ``entropy`` as in DUC.
     """
     check_kappa(kappa)
     if uncertainty not in COLUMNS:
-        raise ValueError(f"uncertainty must be one of {', '.join(COLUMNS)}, not {uncertainty!r}")
+        raise ValueError(f"query.knobs.uncertainty must be one of {', '.join(COLUMNS)}, not {uncertainty!r}")
     first, second = euq_needs({"uncertainty": uncertainty})
     return in_two_rounds(slate, first, second, kappa * slate.budget)
 
 
 def euq_needs(knobs: Mapping[str, Any]) -> tuple[str, str]:
-    """Columns of the epistemic and of the aleatoric uncertainty."""
-    # A knob that is wrong is refused by the query itself, when it is tried.
+    """Return the columns of the epistemic and the aleatoric uncertainty."""
+    # An invalid value is rejected by the query itself.
     return COLUMNS["entropy" if knobs.get("uncertainty") == "entropy" else "variance"]

@@ -1,6 +1,7 @@
-"""LADA's query (Sun et al., ICCV 2023): local context-aware sampling.
+"""LAS, the query of LADA (Sun et al., ICCV 2023): local context-aware sampling.
 
-A candidate is worth a label where its neighbours predict other classes than it does, and one another.
+A candidate scores high if its predictions disagree with those of its neighbours, and theirs with their own
+neighbours.
 """
 
 import math
@@ -17,9 +18,9 @@ from ducats.queries.distances import by_address, features_of, in_order
 from ducats.randomness import draw_per_address
 from ducats.rows import Rows, Slate, best
 
-GIGABYTES = 4.0  # (2**30 bytes) of features, at most
+GIGABYTES = 4.0  # maximum size of the features, in units of 2**30 bytes
 AT_ONCE = 2**24  # similarities per pass
-PAIRS = 5e9  # similarities in all: all pairs of 70 000 candidates
+PAIRS = 5e9  # maximum number of similarities: all pairs of 70 000 candidates
 
 
 def las(
@@ -32,26 +33,26 @@ def las(
     among: int | None = None,
     chosen: Chosen = "uncertain",
 ) -> Tensor:
-    """One from each cluster of those whose neighbours disagree with them (LAS).
+    """Select one sample per cluster of the candidates that disagree most with their neighbours (LAS).
 
     Args:
-        slate: the candidates.
-        K: neighbours, by the cosine of the features.
-        M: ``(1 + M)`` times the budget of highest disagreement are clustered.
-        pairs: similarities to compute at most; if all pairs are more, neighbours are sought among as many
-            candidates, drawn at random, as this leaves to each.
-        exact: clustered candidates times budget, up to which k-means sees all at once; mini-batches beyond.
-        among: how many candidates compete; None: all. Neighbours are still sought among all, or a random
-            part of all: the fewer compete, the larger is the part that ``pairs`` allows.
-        chosen: whether these are ``drawn``, with odds by their entropy, or the most ``uncertain`` ones.
+        K: number of neighbours, by cosine similarity of the features.
+        M: cluster the ``(1 + M)`` times budget candidates with the highest disagreement.
+        pairs: maximum number of similarities to compute. If all pairs are more, neighbours are searched in a
+            random subset of the candidates.
+        exact: limit of clustered candidates times budget for full k-means; above it, mini-batches are used.
+        among: number of candidates to consider; None: all. Neighbours are still searched in all
+            candidates, or in the random subset that ``pairs`` allows.
+        chosen: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
+            highest entropies.
 
     Raises:
-        UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
+        UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
     """
     if K < 1:
-        raise ValueError(f"K must be at least 1, not {K}: a candidate is judged by its neighbours")
+        raise ValueError(f"query.knobs.K must be at least 1, not {K}; it is the number of neighbours")
     if M < 0:
-        raise ValueError(f"M must be at least 0, not {M}: a cluster needs a sample")
+        raise ValueError(f"query.knobs.M must be at least 0, not {M}; every cluster needs a sample")
     own, _ = competing(slate, among, chosen)
     if slate.budget == 0 or len(own) <= slate.budget:
         return own[: slate.budget]
@@ -72,10 +73,10 @@ def las(
 
 
 def _sought(rows: Rows, judged: int, K: int, pairs: float, generator: torch.Generator) -> Tensor:
-    """Among which rows neighbours are sought: all, or as many at random as ``pairs`` allows.
+    """Indices of the samples in which neighbours are searched: all, or a random subset that ``pairs`` allows.
 
-    Their own neighbours count, too. So where not all rows compete, as many are compared as compete and are
-    sought among.
+    The score also needs the neighbours of neighbours. With a subsample, the similarities to compute are those
+    of the subsample and of the neighbour candidates.
     """
     allowed = pairs / judged
     if judged < len(rows):
@@ -86,16 +87,16 @@ def _sought(rows: Rows, judged: int, K: int, pairs: float, generator: torch.Gene
 
 
 def propagated(features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
-    """LAS's score of each row, ``(R,)``: its disagreement with its neighbours, and theirs with their own.
+    """Compute the LAS score of each sample, ``(R,)``.
 
-    ``Q_i = -sum_k w_k p_i . p_k`` over the K nearest, ``w_k`` their share of the similarity, and then once
-    ``Q_i + sum_k w_k Q_k``.
+    ``Q_i = -sum_k w_k p_i . p_k`` over the K nearest neighbours, with normalised similarities ``w_k``. One
+    propagation step then gives the score ``Q_i + sum_k w_k Q_k``.
 
     Args:
-        features: ``(R, D)``, of length one.
+        features: ``(R, D)``, of unit norm.
         p: probabilities, ``(R, C)``.
-        among: indices of the rows that can be neighbours, ascending.
-        K: how many neighbours.
+        among: ascending indices of the samples that can be neighbours.
+        K: number of neighbours.
     """
     near, weight = neighbours(features, among, K)
     q = torch.cat(
@@ -108,12 +109,12 @@ def propagated(features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
 
 
 def neighbours(features: Tensor, among: Tensor, K: int) -> tuple[Tensor, Tensor]:
-    """The K rows most like each other row, and their shares of the similarity: ``(R, K)`` both.
+    """Return the K nearest neighbours of each sample and their normalised similarities, both ``(R, K)``.
 
     Args:
-        features: ``(R, D)``, of length one.
-        among: indices of the rows that can be neighbours, ascending; none is its own.
-        K: how many; all others, if there are fewer.
+        features: ``(R, D)``, of unit norm.
+        among: ascending indices of the samples that can be neighbours; a sample is not its own neighbour.
+        K: number of neighbours; all others if there are fewer.
     """
     device, K = features.device, min(K, len(among) - 1)
     column = torch.full((len(features),), -1, device=device)
@@ -128,7 +129,7 @@ def neighbours(features: Tensor, among: Tensor, K: int) -> tuple[Tensor, Tensor]
         similarity[inside, own[inside]] = -math.inf
         found = similarity.topk(K, 1)
         near.append(among[found.indices])
-        # The cosine of features without a ReLU may be negative, and a share may not.
+        # The cosine of features without a ReLU may be negative, but a weight must not be.
         alike.append(found.values.clamp(min=0))
     weight = torch.cat(alike)
     total = weight.sum(1, keepdim=True)

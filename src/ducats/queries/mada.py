@@ -1,4 +1,4 @@
-"""MADA's query (Ning et al., ICCV 2021): whole images that no anchor of the source is near to."""
+"""Query of MADA (Ning et al., ICCV 2021): whole images far from all source anchors."""
 
 import torch
 from torch import Tensor
@@ -9,16 +9,17 @@ from ducats.rows import Slate, best
 
 
 def mada(slate: Slate, *, anchors: int = 10) -> Tensor:
-    """Images farthest from their nearest source anchor, by what each class looks like in them (MADA).
+    """Select the images whose class descriptors are farthest from the nearest source anchor (MADA).
+
+    The column ``descriptor`` holds the mean feature of each class in an image.
 
     Args:
-        slate: the candidates; ``descriptor`` is the mean feature of each class.
-        anchors: groups of source images, by k-means on their descriptors.
+        anchors: number of anchors, the k-means centres of the source descriptors.
     """
     if anchors < 1:
-        raise ValueError(f"anchors must be at least 1, not {anchors}: something must be near or far")
+        raise ValueError(f"query.knobs.anchors must be at least 1, not {anchors}")
     if slate.source is None:
-        raise UserError("the query 'mada' compares whole images with the source: set task.unit=image")
+        raise UserError("the query 'mada' selects whole images; set task.unit=image")
     seed = int(torch.randint(2**31, (), generator=slate.generator))
     middles = anchors_of(slate.source.column("descriptor"), anchors, seed)
     far = errors_to(slate.candidates.column("descriptor"), middles).amin(1)

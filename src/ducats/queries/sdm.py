@@ -1,8 +1,8 @@
-"""SDM (Xie et al., CVPR 2022): small margins, and rather those that a label would widen.
+"""Query of SDM (Xie et al., CVPR 2022): small margins, preferring those that a label would widen.
 
-To first order, a step of training changes the margin between the two most probable classes by the inner
-product of the margin's gradient Q and the step g, both by the features. Which class the label will be is not
-known: g is that of either, weighted by their probabilities.
+To first order, a training step changes the margin between the two most probable classes by the inner product
+of the margin's gradient Q and the step g, both with respect to the features. The label is unknown, so g is
+averaged over the two classes, weighted by their probabilities.
 """
 
 import torch
@@ -15,16 +15,15 @@ from ducats.rows import Slate, best
 
 
 def sdm(slate: Slate, *, weight: float = 0.01) -> Tensor:
-    """Smallest gap between the two best classes, rather where a label would widen it (SDM-AG).
+    """Select small margins, preferring those that a label would widen (SDM-AG).
 
     Args:
-        slate: the candidates.
-        weight: of the cosine of the gap's gradient and the step that a label causes; 0 leaves the gap alone.
+        weight: weight of the cosine between the margin's gradient and the step that a label causes; 0 ranks
+            by the margin alone.
     """
     if slate.head is None:
         raise UserError(
-            "the query 'sdm' reads the weights of the model's last layer, which must be linear: "
-            "choose another model.name or query.name"
+            "the query 'sdm' needs a model with a linear last layer; choose another model.name or query.name"
         )
     order = by_address(slate.candidates)
     if min(slate.budget, len(order)) == 0:
@@ -48,10 +47,10 @@ def _score(z: Tensor, head: Tensor, weight: float) -> Tensor:
 
 
 def margin_slope(z: Tensor) -> Tensor:
-    """Slope of ``p1 - p2`` by each logit, ``(n, C)``, without what the two classes do to each other.
+    """Gradient of ``p1 - p2`` with respect to the logits, ``(n, C)``, without the cross terms of the two.
 
-    Times the last layer's weights it is Q of the paper, ``p1 (1 - p1) w1 - p2 (1 - p2) w2 - (p1 - p2) times
-    the sum of the other classes' p w``.
+    Multiplied by the weights of the last layer it is the paper's Q, ``p1 (1 - p1) w1 - p2 (1 - p2) w2 -
+    (p1 - p2) sum_c p_c w_c`` over the other classes c.
     """
     p, first, second = _two_best(z)
     p1, p2 = p.gather(1, first), p.gather(1, second)
@@ -60,23 +59,23 @@ def margin_slope(z: Tensor) -> Tensor:
 
 
 def loss_slope(z: Tensor, label: Tensor) -> Tensor:
-    """Slope of the loss by each logit, ``(n, C)``, for labels ``(n, 1)``.
+    """Gradient of the loss with respect to the logits, ``(n, C)``, for labels ``(n, 1)``.
 
-    The loss is cross-entropy, plus the multi-class hinge of the normalised logits with a margin of 1, minus
-    the normalised logit of the label.
+    The loss is the cross-entropy, plus the multi-class hinge of the normalised logits with a margin of 1,
+    minus the normalised logit of the label.
     """
     length = z.norm(dim=1, keepdim=True)
     unit = z / length.clamp(min=torch.finfo(z.dtype).tiny)
     one = torch.zeros_like(z).scatter_(1, label, 1.0)
-    short = (1 - unit.gather(1, label) + unit > 0) & (one == 0)  # classes that are less than 1 below
+    short = (1 - unit.gather(1, label) + unit > 0) & (one == 0)  # classes less than 1 below the label
     outer = short / z.shape[1] - one * (1 + short.sum(1, keepdim=True) / z.shape[1])
     through: Tensor = (outer - unit * (outer * unit).sum(1, keepdim=True)) / length
-    # Logits that are all 0 have no direction to change.
+    # All-zero logits have no direction.
     return expected_probability(z) - one + through.masked_fill(length == 0, 0.0)
 
 
 def _two_best(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Probabilities, and the two most probable classes, ``(n, 1)`` each; the first of equals."""
+    """Probabilities, and the two most probable classes, ``(n, 1)`` each; ties go to the first."""
     first = z.argmax(1, keepdim=True)
     second = z.scatter(1, first, -torch.inf).argmax(1, keepdim=True)
     return expected_probability(z), first, second

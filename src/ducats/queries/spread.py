@@ -1,7 +1,7 @@
-"""Our own query: uncertain, and unlike each other.
+"""Our own query: uncertain and diverse samples.
 
-With few labels the most uncertain samples are near-twins, and the budget buys one lesson many times. So the
-uncertain ones are clustered by what the last layer sees, and one of each cluster is asked.
+With few labels, the most uncertain samples are near-duplicates, and labelling them all adds little. So the
+uncertain samples are clustered by their features, and one per cluster is selected.
 """
 
 import math
@@ -21,7 +21,7 @@ Worth = Literal["entropy", "u_dis", "u_data", "margin"]
 Weight = Literal["entropy", "u_dis", "u_data", "even"]
 Space = Literal["features", "directions", "gradients"]
 
-GIGABYTES = 2.0  # (2**30 bytes) of features to cluster, at most: k-means holds several such tables
+GIGABYTES = 2.0  # maximum size of clustered features, in units of 2**30 bytes; k-means holds several copies
 
 
 def spread(
@@ -35,39 +35,37 @@ def spread(
     away: bool = False,
     exact: float = EXACT,
 ) -> Tensor:
-    """One from each cluster of the kappa times budget most uncertain candidates.
+    """Cluster the κ·b most uncertain candidates and select one sample per cluster.
 
-    K-means with as many clusters as the budget, weighted by uncertainty; from each cluster the sample nearest
-    to its centre.
+    Runs k-means with as many clusters as the budget, weighted by uncertainty, and takes the sample nearest to
+    each centre.
 
     Args:
-        slate: the candidates.
-        kappa: how many times the budget are clustered.
-        candidates: by which uncertainty these are chosen.
-        weights: how much each draws its centre: by an uncertainty, or all the same.
-        space: what is clustered: features, their directions alone, or the gradients that a label would give
-            the last layer (BADGE's).
-        twins: of samples whose features have at least this cosine, one is clustered, the most uncertain; one
-            that has a twin among those already bought, none. None: all.
-        away: whether a sample weighs more the farther it is from the nearest one bought.
-        exact: clustered samples times budget, up to which k-means sees all at once; mini-batches beyond.
+        kappa: multiple of the budget that is clustered.
+        candidates: uncertainty that selects the clustered samples.
+        weights: uncertainty that weights samples in k-means, or ``even`` for equal weights.
+        space: what is clustered: features, features of unit norm, or BADGE's last-layer gradients.
+        twins: cosine similarity of features from which samples count as near-duplicates. Of near-duplicates
+            only the most uncertain is clustered, and none if one is already labelled. None: no deduplication.
+        away: whether to multiply weights by the distance to the nearest labelled sample.
+        exact: limit of clustered samples times budget for full k-means; above it, mini-batches are used.
 
     Raises:
-        UserError: That is more than k-means can do: over CLUSTERS clusters, or over GIGABYTES of features.
+        UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
     """
     if kappa < 1:
-        raise ValueError(f"kappa must be at least 1, not {kappa}: a cluster needs a sample")
+        raise ValueError(f"query.knobs.kappa must be at least 1, not {kappa}")
     if twins is not None and not 0 < twins <= 1:
-        raise ValueError(f"twins is a cosine from above 0 to 1, not {twins}")
+        raise ValueError(f"query.knobs.twins must be above 0 and at most 1, not {twins}; it is a cosine")
     for name, value, known in (
         ("candidates", candidates, Worth),
         ("weights", weights, Weight),
         ("space", space, Space),
     ):
         if value not in get_args(known):
-            raise ValueError(f"{name} is one of {', '.join(get_args(known))}, not {value!r}")
+            raise ValueError(f"query.knobs.{name} must be one of {', '.join(get_args(known))}, not {value!r}")
     worth = slate.candidates.column(candidates)
-    # `best` also fixes the order, so the clustering does not depend on the order of the pool.
+    # `best` also fixes the order, which makes the clustering independent of the order of the pool.
     first = best(
         -worth if candidates == "margin" else worth, math.ceil(kappa * slate.budget), slate.candidates
     )
@@ -90,7 +88,7 @@ def spread(
 
 
 def spread_needs(knobs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Columns of the two uncertainties, and of what is clustered."""
+    """Return the columns of the two uncertainties and of the clustered space."""
     names = [knobs.get("candidates", "entropy"), knobs.get("weights", "entropy"), "features"]
     if knobs.get("space") == "gradients":
         names.append("z")
@@ -101,7 +99,7 @@ def _weights(rows: Rows, name: Weight) -> Tensor:
     if name == "even":
         return torch.ones(len(rows), device=rows.image.device)
     column = rows.column(name)
-    # U_dis is kept as its logarithm; the largest is 1, since nothing but the shares matters.
+    # The column holds log U_dis. Only ratios matter, so the largest weight is set to 1.
     return (column - column.max()).exp() if name == "u_dis" else column
 
 
@@ -118,17 +116,17 @@ def _places(rows: Rows, space: Space) -> Tensor:
 
 
 def _check_gradients(rows: int, width: int) -> None:
-    """Refuse gradients that do not fit into memory."""
+    """Raise if the gradients do not fit into memory."""
     gigabytes = rows * width * 8 / 2**30
     if gigabytes > GIGABYTES:
         raise UserError(
-            f"the query 'spread' would have to cluster {gigabytes:.1f} GB of gradients, and {GIGABYTES:g} GB "
-            "are the most: set query.knobs.space=features, or query.name=badge, which never builds them"
+            f"the query 'spread' needs to cluster {gigabytes:.1f} GB of gradients; the maximum is "
+            f"{GIGABYTES:g} GB. Set query.knobs.space=features, or query.name=badge, which never builds them"
         )
 
 
 def _single(rows: Rows, labelled: Rows, cosine: float, least: int) -> Tensor:
-    """Indices of rows that are no twin of one before them or of one bought; at least so many, twins last."""
+    """Indices without near-duplicates of earlier or labelled samples; refilled up to ``least`` if too few."""
     own = F.normalize(rows.features.flatten(1).double())
     open_ = torch.ones(len(rows), dtype=torch.bool, device=own.device)
     if len(labelled):
@@ -148,6 +146,6 @@ def _single(rows: Rows, labelled: Rows, cosine: float, least: int) -> Tensor:
 
 
 def _distance(rows: Rows, labelled: Rows) -> Tensor:
-    """How far each row is from the nearest one bought."""
+    """Distance of each sample to the nearest labelled one."""
     own, known = (some.features.flatten(1).double() for some in (rows, labelled))
     return torch.cdist(own, known).amin(1)

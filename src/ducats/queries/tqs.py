@@ -1,4 +1,4 @@
-"""TQS's query (Fu et al., CVPR 2021): committee, uncertainty and domainness, and some chance."""
+"""Query of TQS (Fu et al., CVPR 2021): committee, uncertainty and domainness, with random sampling."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,26 +11,26 @@ from ducats.queries.two_round import at_least
 from ducats.randomness import draw_per_address
 from ducats.rows import Rows, Slate, best
 
-AT_ONCE = 2**14  # rows per pass
+AT_ONCE = 2**14  # samples per pass
 
 
 def tqs(slate: Slate, *, domainness: float = 1.0, sigma: float = 0.25, reach: float | None = None) -> Tensor:
-    """At random from the top by disagreement of a committee, margin, and doubt of the domain (TQS).
+    """Sample at random from the top by committee disagreement, margin and domainness (TQS).
 
-    Drawn from as many of the top as the model expects to get wrong, ``N (1 - mean confidence)``: the
-    published code takes the error on the test set, whose labels nobody has.
+    The number of top candidates is the expected number of errors, ``N (1 - mean confidence)``. The published
+    code uses the error on the test set, whose labels are not available.
 
     Args:
-        slate: the candidates.
-        domainness: weight of the doubt of the domain, ``exp(-(D - 1/2)^2 / (2 sigma^2))``.
-        sigma: how far from 1/2 the discriminator's D may be.
-        reach: draw from this many times the budget instead.
+        domainness: weight of the domainness, ``exp(-(D - 1/2)^2 / (2 sigma^2))``, where D is the
+            discriminator's probability of the source.
+        sigma: width of the domainness around D = 1/2.
+        reach: sample from this multiple of the budget instead.
     """
     if sigma <= 0:
-        raise ValueError(f"sigma must be above 0, not {sigma}")
+        raise ValueError(f"query.knobs.sigma must be above 0, not {sigma}")
     if reach is not None and reach < 1:
-        raise ValueError(f"reach must be at least 1, not {reach}: it is a multiple of the budget")
-    # In a fixed order: the last bits of a mean depend on it.
+        raise ValueError(f"query.knobs.reach must be at least 1, not {reach}; it is a multiple of the budget")
+    # In a fixed order, as the last bits of a mean depend on it.
     order = by_address(slate.candidates)
     if slate.budget == 0 or not len(order):
         return order[:0]
@@ -48,15 +48,15 @@ def tqs(slate: Slate, *, domainness: float = 1.0, sigma: float = 0.25, reach: fl
 
 
 def tqs_needs(knobs: Mapping[str, Any]) -> tuple[str, ...]:
-    """Columns; the confidence only where it says how many to draw from."""
+    """Return the columns; the confidence is only needed without `reach`."""
     always = ("margin", "committee", "domain")
     return (*always, "confidence") if knobs.get("reach") is None else always
 
 
 def disagreement(rows: Rows) -> Tensor:
-    """Standard deviation of a class's probability over the members, mean over the classes: ``(R,)``."""
+    """Compute the standard deviation of class probabilities over members, mean over classes: ``(R,)``."""
     committee = rows.column("committee")
-    unbiased = min(1, committee.shape[1] - 1)  # a single member agrees with itself
-    # In parts: the whole table in float64 would be twice as large again.
+    unbiased = min(1, committee.shape[1] - 1)  # a single member has no deviation
+    # In chunks: the whole table in float64 would need twice the memory.
     parts = [some.double().std(1, correction=unbiased).mean(1) for some in committee.split(AT_ONCE)]
     return torch.cat(parts)

@@ -1,4 +1,4 @@
-"""DUC's query (Xie et al., ICLR 2023, section 3.3): two rounds, one per origin of uncertainty."""
+"""Query of DUC (Xie et al., ICLR 2023, section 3.3): two rounds, one per kind of uncertainty."""
 
 import math
 from collections.abc import Mapping
@@ -17,15 +17,15 @@ def two_round(
     share: float | None = None,
     epsilon: float | None = None,
 ) -> Tensor:
-    """Of the kappa times budget candidates most foreign to the model, the most ambiguous (DUC).
+    """Keep the κ·b candidates with the highest U_dis, then pick the b with the highest U_data (DUC).
 
     Args:
-        slate: the candidates.
-        kappa: how many times the budget pass the first round; 1 leaves the first criterion alone.
-        order: ``dis_data`` is the paper's; ``data_dis`` swaps the two rounds.
-        share: kappa times this share of the pool (candidates and labelled rows) pass the first round,
-            rather than kappa times the budget; published for images: 0.01.
-        epsilon: rank by U_dis itself, its entropy with log(p + epsilon), as the published code (1e-7) does.
+        kappa: multiple of the budget that passes the first round; 1 selects by the first criterion alone.
+        order: ``dis_data`` as in the paper; ``data_dis`` swaps the two rounds.
+        share: if given, κ times this fraction of the pool (candidates and labelled samples) passes the first
+            round, instead of κ times the budget; the published code uses 0.01 for images.
+        epsilon: if given, rank by U_dis itself with log(p + epsilon) in its entropy, as the published code
+            does with 1e-7.
     """
     check_kappa(kappa)
     distribution, data = two_round_needs({"epsilon": epsilon})
@@ -35,19 +35,18 @@ def two_round(
 
 
 def two_round_needs(knobs: Mapping[str, Any]) -> tuple[str, str]:
-    """Columns of the distribution uncertainty and of the data uncertainty."""
+    """Return the columns of the distribution uncertainty and the data uncertainty."""
     epsilon = knobs.get("epsilon")
     return "u_dis" if epsilon is None else f"published_u_dis@{float(epsilon)}", "u_data"
 
 
 def in_two_rounds(slate: Slate, first: str, second: str, wanted: float) -> Tensor:
-    """Of those highest in one column, the highest in another.
+    """Keep the highest values of one column, then pick the highest of another.
 
     Args:
-        slate: the candidates.
         first: column of the first round.
-        second: column of the second round, which is read of those only that passed the first.
-        wanted: how many pass the first round, rounded up; never fewer than the budget.
+        second: column of the second round, read only for candidates that passed the first.
+        wanted: number of candidates that pass the first round, rounded up; at least the budget.
     """
     passed = best(slate.candidates.column(first), at_least(wanted, slate), slate.candidates)
     rows = slate.candidates[passed]
@@ -55,23 +54,23 @@ def in_two_rounds(slate: Slate, first: str, second: str, wanted: float) -> Tenso
 
 
 def at_least(wanted: float, slate: Slate) -> int:
-    """A number of candidates, rounded up, and not below the budget."""
-    # 0.01 * 4365 * 10 is 436.49999999999994 in binary: forgive the last bits.
+    """Round a number of candidates up, to at least the budget."""
+    # 0.01 * 4365 * 10 is 436.49999999999994 in binary: ignore the last bits.
     return max(math.ceil(wanted - 1e-9), slate.budget)
 
 
 def pool_of(slate: Slate) -> int:
-    """How many rows there were before the first was bought."""
+    """Return the number of samples in the pool before any was labelled."""
     return len(slate.candidates) + len(slate.labelled) if slate.pool is None else slate.pool
 
 
 def check_kappa(kappa: float) -> None:
-    """Refuse a first round that is smaller than the second."""
+    """Raise if the first round would be smaller than the second."""
     if kappa < 1:
-        raise ValueError(f"kappa must be at least 1, not {kappa}: the first round feeds the second")
+        raise ValueError(f"query.knobs.kappa must be at least 1, not {kappa}")
 
 
 def check_share(share: float) -> None:
-    """Refuse what is no share of a pool."""
+    """Raise if ``share`` is not a fraction of the pool."""
     if not 0 < share <= 1:
-        raise ValueError(f"share must be above 0 and at most 1, not {share}: it is a share of the pool")
+        raise ValueError(f"query.knobs.share must be above 0 and at most 1, not {share}")

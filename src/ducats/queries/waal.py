@@ -1,4 +1,4 @@
-"""WAAL's query (Shui et al., AISTATS 2020): uncertain, and far from what is labelled."""
+"""Query of WAAL (Shui et al., AISTATS 2020): uncertain samples that look unlabelled to the critic."""
 
 import math
 
@@ -8,21 +8,20 @@ from torch import Tensor
 from ducats.queries.distances import by_address, in_order
 from ducats.rows import Slate, best
 
-RAREST = math.log(1e-12)  # of a probability: below it a class counts no more
-AT_ONCE = 2**16  # rows per pass
+RAREST = math.log(1e-12)  # lower bound of a log-probability
+AT_ONCE = 2**16  # samples per pass
 
 
 def waal(slate: Slate, *, weight: float = 10.0) -> Tensor:
-    """Even probabilities, and a high score of the critic of labelled and unlabelled images (WAAL).
+    """Select uncertain predictions with a high score of the critic of labelled and unlabelled images (WAAL).
 
-    The smallest ``(||log p||_2 + ||log p||_1) / 2 - weight * critic``: a sure prediction has classes of
+    Minimises ``(||log p||_2 + ||log p||_1) / 2 - weight * critic``. A confident prediction has classes of
     tiny probability, whose logarithms are large.
 
     Args:
-        slate: the candidates.
-        weight: of the critic; 0 leaves the uncertainty alone.
+        weight: weight of the critic; 0 ranks by uncertainty alone.
     """
-    # In a fixed order: a sum's last bits may depend on where a row lies.
+    # In a fixed order, as the last bits of a sum may depend on the position of a sample.
     order = by_address(slate.candidates)
     rows = in_order(slate.candidates, order)
     sure = torch.cat([sureness(z) for z in rows.z.split(AT_ONCE)])
@@ -30,6 +29,6 @@ def waal(slate: Slate, *, weight: float = 10.0) -> Tensor:
 
 
 def sureness(z: Tensor) -> Tensor:
-    """``(||log p||_2 + ||log p||_1) / 2`` of each row, least where all classes are equally probable."""
+    """Compute ``(||log p||_2 + ||log p||_1) / 2``, which is lowest if all classes are equally probable."""
     log_p = z.double().log_softmax(1).clamp(min=RAREST)
     return (log_p.square().sum(1).sqrt() + log_p.abs().sum(1)) / 2

@@ -1,7 +1,8 @@
-"""Self-training: the model learns from what an earlier copy of it, a teacher, said of unlabelled target.
+"""Self-training: the model learns from pseudo-labels of a teacher, an earlier copy of the model.
 
-No pseudo-label is ever written to a file. A companion holds the teacher and a few numbers per class, and
-makes them anew when a round begins; in a step the teacher looks at the same images as the model.
+Pseudo-labels are never written to a file. An auxiliary module holds the teacher and a few statistics per
+class, and updates them at the start of each self-training round. In a training step the teacher sees the same
+images as the model.
 """
 
 from ducats.objectives.selftraining.mrkld import mrkld

@@ -1,17 +1,17 @@
-"""A strong view that leaves every pixel where it is: colours are changed, drawn on the device itself."""
+"""Colour jitter on the device: a strong view that does not move pixels."""
 
 import torch
 from torch import Tensor
 
-LUMA = (0.299, 0.587, 0.114)  # grey of red, green and blue
+LUMA = (0.299, 0.587, 0.114)  # weights of red, green and blue
 
 
 def jittered(images: Tensor, strength: float) -> Tensor:
-    """Change brightness, contrast and saturation of each image, in this order, by factors of their own.
+    """Change brightness, contrast and saturation, in this order, by random factors per image.
 
     Args:
-        images: float32 ``(N, channels, H, W)`` in [0, 1]; only three channels have saturation.
-        strength: factors are drawn between ``1 - strength`` and ``1 + strength``.
+        images: float32 ``(N, channels, H, W)`` in [0, 1]; saturation is changed only for three channels.
+        strength: factors are sampled between ``1 - strength`` and ``1 + strength``.
     """
     factors = 1 + strength * (2 * torch.rand(3, len(images), 1, 1, 1, device=images.device) - 1)
     shown = (images * factors[0]).clamp(0, 1)

@@ -25,19 +25,16 @@ def mrkld(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy where labels are known, and on a teacher's where it is sure, smoothed towards uniform.
+    """Cross-entropy on labels and on confident pseudo-labels, with a regulariser towards uniform predictions.
 
-    A pseudo-label is ``argmax_c p_c / threshold_c`` of the teacher, kept if that is 1 or more. On kept
-    positions the loss is ``nll`` times the cross-entropy plus ``reg`` times ``-mean_c log p_c``.
+    The pseudo-label is ``argmax_c p_c / threshold_c`` of the teacher, kept if that ratio is at least 1.
+    On kept positions the loss is ``nll`` times the cross-entropy plus ``reg`` times ``-mean_c log p_c``.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        teacher: the companion.
         nll: weight of the cross-entropy on pseudo-labels.
-        reg: weight of the regulariser, the divergence of the uniform distribution up to a constant.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        reg: weight of the regulariser: up to a constant, the KL divergence from the uniform distribution.
+        source: weight of the cross-entropy on source data.
+        target: weight of the cross-entropy on labelled target data.
     """
     losses = softmax(model, batch, source=source, target=target)
     unknown = unlabelled_target(batch)

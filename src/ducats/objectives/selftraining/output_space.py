@@ -1,4 +1,4 @@
-"""Adversarial adaptation of output space (AdaptSegNet, Tsai et al., CVPR 2018), as a warm-up."""
+"""Adversarial adaptation in output space (AdaptSegNet, Tsai et al., CVPR 2018), used as warm-up."""
 
 import itertools
 
@@ -12,11 +12,10 @@ from ducats.rows import Output
 
 
 class OutputDiscriminator(nn.Module):
-    """Tells two kinds of images apart by their maps of class probabilities, at each place of a coarser map.
+    """Discriminator of two groups of images by their class probabilities, at each position of a coarser map.
 
     Args:
-        classes: of the maps.
-        hidden: channels of the first layer; twice as many in each of the two that follow.
+        hidden: channels of the first layer; the next two layers have 2 and 4 times as many.
     """
 
     def __init__(self, classes: int, hidden: int = 64) -> None:
@@ -27,28 +26,28 @@ class OutputDiscriminator(nn.Module):
         self.net = nn.Sequential(*layers, nn.Conv2d(widths[-1], 1, 3, padding=1))
 
     def forward(self, probability: Tensor) -> Tensor:
-        """Log odds of the first kind, ``(N, C, h, w) -> (N, h', w')``."""
+        """Compute the log odds of the first group, ``(N, C, h, w) -> (N, h', w')``."""
         odds: Tensor = self.net(probability).squeeze(1)
         return odds.float()
 
 
 def against(discriminator: OutputDiscriminator, source: Output, target: Output, strength: Tensor) -> Tensor:
-    """Loss of a discriminator of domains; the target is trained to look like the source, the source is not.
+    """Loss of a domain discriminator; the model is trained to make target outputs look like source outputs.
 
     Args:
-        discriminator: learns at full weight.
-        source: what the model says of the source.
-        target: what it says of the target; the gradient comes back reversed, times ``strength``.
-        strength: a scalar; zero leaves the model alone.
+        discriminator: trained with full weight.
+        source: model output on source images; receives no gradient.
+        target: model output on target images; receives the reversed gradient times ``strength``.
+        strength: scalar; 0 does not train the model.
     """
     ours, theirs = evident(source).softmax(1).detach(), evident(target).softmax(1)
-    # The strength may change between steps, so it is a tensor, and weighs the gradient alone.
+    # The strength may change between steps, so it is a tensor. It scales only the gradient.
     hidden = theirs.detach() + strength * (theirs - theirs.detach())
     odds = discriminator(ours), discriminator(reverse_gradient(hidden))
     return (F.softplus(-odds[0]).mean() + F.softplus(odds[1]).mean()) / 2
 
 
 def check_pixels(beside: Beside, objective: str) -> None:
-    """Refuse images that have one label each."""
+    """Raise if the task is not segmentation."""
     if not beside.pixels:
-        raise UserError(f"the objective {objective!r} is of pixels only: choose another objective.name")
+        raise UserError(f"the objective {objective!r} is for segmentation; choose another objective.name")

@@ -1,4 +1,4 @@
-"""ProDA: prototypes rectify pseudo-labels, then a teacher is distilled (Zhang et al., CVPR 2021)."""
+"""ProDA: pseudo-labels rectified by class prototypes, then distillation (Zhang et al., CVPR 2021)."""
 
 import math
 
@@ -17,28 +17,27 @@ from ducats.objectives.unlabelled import unlabelled
 from ducats.rows import Output
 
 FAR = 1e4  # distance of a class that was never predicted
-NEVER = -math.log(1e-4)  # what the reverse cross-entropy takes for -log 0
+NEVER = -math.log(1e-4)  # value of -log 0 in the reverse cross-entropy
 
 
 class Prototypes(Companion):
-    """What each class looks like on the target, a slow copy of the model, and a copy that labels.
+    """Class prototypes on the target, a moving average of the model, and a frozen teacher.
 
     Args:
-        beside: what it is made for.
-        warmup: share of the training before stage 1.
-        distil: share of the training before the distillation; 1: none.
+        warmup: fraction of the training before stage 1.
+        distil: fraction of the training before the distillation; 1: no distillation.
         hidden: channels of the discriminator's first layer.
     """
 
     prototypes: Tensor  # (C, D)
-    seen: Tensor  # (C,), 0 where a class was never predicted
+    seen: Tensor  # (C,), 0 for classes that were never predicted
     stage: Tensor  # 0: warm-up, 1, 2: distillation
 
     def __init__(self, beside: Beside, *, warmup: float = 0.3, distil: float = 0.7, hidden: int = 64) -> None:
         super().__init__()
         check_pixels(beside, "proda")
         if not 0 <= warmup < distil <= 1:
-            raise ValueError(f"0 <= warmup < distil <= 1 must hold, not {warmup} and {distil}")
+            raise ValueError(f"warmup={warmup} and distil={distil} must satisfy 0 <= warmup < distil <= 1")
         self.warmup, self.distil = warmup, distil
         width = width_of(beside, "the objective 'proda'")
         self.labels, self.slow = Still(beside.model, beside.autocast), Still(beside.model, beside.autocast)
@@ -48,11 +47,11 @@ class Prototypes(Companion):
         self.register_buffer("stage", torch.zeros(()))
 
     def due(self, moment: Moment) -> bool:
-        """When stage 1 or the distillation begins."""
+        """Whether stage 1 or the distillation starts now."""
         return moment.epoch in (epoch_of(share, moment.epochs) for share in (self.warmup, self.distil))
 
     def refresh(self, moment: Moment, look: Look) -> None:
-        """Copy the model, which is the teacher from now on; for stage 1, also find the prototypes."""
+        """Copy the model as the new teacher; at the start of stage 1, also compute the prototypes."""
         self.labels.follow()
         if moment.epoch != epoch_of(self.warmup, moment.epochs):
             self.stage.fill_(2.0)
@@ -68,7 +67,7 @@ class Prototypes(Companion):
         self.stage.fill_(1.0)
 
     def closeness(self, features: Tensor, tau: float) -> Tensor:
-        """``log softmax_c(-|f - prototype_c| / tau)`` at each place: ``(N, D, h, w) -> (N, C, h, w)``."""
+        """Compute ``log softmax_c(-|f - prototype_c| / tau)``: ``(N, D, h, w) -> (N, C, h, w)``."""
         with torch.autocast(device_type=features.device.type, enabled=False):
             f, own = features.to(self.prototypes.dtype), self.prototypes
             inner = torch.einsum("ndhw,cd->nchw", f, own)
@@ -77,7 +76,7 @@ class Prototypes(Companion):
             return torch.where(by_class(self.seen, distance) > 0, -distance, -FAR).log_softmax(1)
 
     def move(self, said: Output, pace: float) -> None:
-        """Move each prototype towards the mean of its class in a batch, if it is there."""
+        """Move each prototype towards the mean of its class in the batch, if the class is present."""
         assert said.features is not None
         total, size = class_sums(said.z, said.features)
         total, size = total.sum(0), size.sum(0)[:, None]
@@ -103,31 +102,28 @@ def proda(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Pseudo-labels of a fixed teacher, weighed by how near the features are to each class's prototype.
+    """Cross-entropy on labels, and on teacher pseudo-labels rectified by the distance to class prototypes.
 
-    Warm-up: an adversary in output space. Stage 1: symmetric cross-entropy on ``argmax_c p_c w_c``, the
-    regulariser of MRKLD, and agreement with a slow copy about the nearest prototype. Distillation:
-    cross-entropy on a new teacher's labels where it is certain.
+    Warm-up: adversarial loss in output space. Stage 1: symmetric cross-entropy on ``argmax_c p_c w_c``, the
+    regulariser of MRKLD, and consistency of the prototype assignments with those of a moving average of the
+    model. Distillation: cross-entropy on confident pseudo-labels of a new teacher.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        companion: prototypes and copies.
         ce: weight of the cross-entropy in stage 1.
         rce: weight of the reverse cross-entropy in stage 1.
         reg: weight of the regulariser ``-mean_c log p_c``.
-        consistency: weight of the divergence of the two assignments to prototypes in stage 1.
-        jitter: how far brightness, contrast and saturation of what the model sees are changed, at most.
-        tau: temperature of the assignment to prototypes.
-        certain: confidence that a label needs in the distillation.
-        domain: weight of the adversary in the model's own training, in the warm-up.
-        pace: at which the slow copy follows the model.
-        prototype_pace: at which prototypes move.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        consistency: weight of the KL divergence between the two prototype assignments in stage 1.
+        jitter: maximum relative change of brightness, contrast and saturation of the model's input.
+        tau: temperature of the prototype assignment.
+        certain: minimum confidence of a pseudo-label in the distillation.
+        domain: weight of the adversarial loss for the model, in the warm-up.
+        pace: update rate of the model's moving average.
+        prototype_pace: update rate of the prototypes.
+        source: weight of the cross-entropy on source data.
+        target: weight of the cross-entropy on labelled target data.
     """
     if tau <= 0:
-        raise ValueError(f"tau must be above 0, not {tau}: it is a temperature")
+        raise ValueError(f"tau must be positive, not {tau}")
     losses = softmax(model, batch, source=source, target=target)
     if batch.target is None:
         return losses

@@ -1,4 +1,4 @@
-"""When a round of self-training begins, in shares of the training."""
+"""Schedule of self-training rounds, in fractions of the training."""
 
 import math
 
@@ -6,7 +6,7 @@ from ducats.objectives.companion import Moment
 
 
 def epoch_of(share: float, epochs: int) -> int:
-    """The whole epoch nearest to a share of a training.
+    """Return the epoch nearest to a fraction of the training.
 
     >>> epoch_of(0.5, 5), epoch_of(0.25, 50)
     (3, 13)
@@ -15,10 +15,10 @@ def epoch_of(share: float, epochs: int) -> int:
 
 
 def begins(moment: Moment, warmup: float, rounds: int) -> int:
-    """The number of the round that begins now, from 1; 0 if none does.
+    """Return the number of the round that starts now, from 1; 0 if none does.
 
-    What is left of the training after its warm-up is cut into rounds of about the same length. In a training
-    that is too short for all of them, of those that begin together the last one does.
+    The training after the warm-up is divided into rounds of about equal length. If it is too short for all of
+    them, only the last of those that would start at the same epoch starts.
 
     >>> [begins(Moment(epoch, 10, 0, 0), warmup=0.4, rounds=3) for epoch in range(10)]
     [0, 0, 0, 0, 1, 0, 2, 0, 3, 0]
@@ -31,10 +31,8 @@ def begins(moment: Moment, warmup: float, rounds: int) -> int:
 
 
 def check_rounds(warmup: float, rounds: int) -> None:
-    """Refuse a self-training that has no room."""
+    """Raise if ``warmup`` or ``rounds`` is out of range."""
     if not 0 <= warmup < 1:
-        raise ValueError(
-            f"warmup must be at least 0 and below 1, not {warmup}: it is a share of the training"
-        )
+        raise ValueError(f"warmup is a fraction of the training and must be in [0, 1), not {warmup}")
     if rounds < 1:
-        raise ValueError(f"rounds must be at least 1, not {rounds}: one teacher at the least")
+        raise ValueError(f"rounds must be at least 1, not {rounds}")

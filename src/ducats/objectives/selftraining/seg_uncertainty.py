@@ -1,4 +1,4 @@
-"""Rectifying pseudo-labels by the disagreement of two classifiers (Zheng and Yang, IJCV 2021)."""
+"""Pseudo-labels rectified by the disagreement of two classifiers (Zheng and Yang, IJCV 2021)."""
 
 import torch
 from torch import Tensor, nn
@@ -15,13 +15,12 @@ from ducats.rows import Output
 
 
 class TwoHeads(Companion):
-    """A second classifier on the model's features; a copy of both, whose word pseudo-labels are.
+    """Second classifier on the model's features, and frozen copies of both classifiers for pseudo-labels.
 
     Args:
-        beside: what it is made for.
-        warmup: share of the training that is stage I, without pseudo-labels.
-        rounds: how often the copies are made anew, the first time when stage II begins.
-        dropout: share of the features that the second classifier does not see.
+        warmup: fraction of the training for stage I, which has no pseudo-labels.
+        rounds: number of times the copies are updated, first at the start of stage II.
+        dropout: dropout rate of the features for the second classifier.
         hidden: channels of the discriminator's first layer.
     """
 
@@ -47,7 +46,7 @@ class TwoHeads(Companion):
         self.register_buffer("stage", torch.zeros(()))
 
     def due(self, moment: Moment) -> bool:
-        """When stage II begins, and at each further round of it."""
+        """Whether stage II or a further round of it starts now."""
         return begins(moment, self.warmup, self.rounds) > 0
 
     def refresh(self, moment: Moment, look: Look) -> None:  # noqa: ARG002
@@ -57,12 +56,12 @@ class TwoHeads(Companion):
         self.stage.fill_(1.0)
 
     def second(self, output: Output) -> Output:
-        """What the second classifier says of the same images."""
+        """Return the output of the second classifier for the same images."""
         assert output.features is not None
         return output._replace(z=self.aux(self.drop(as_weights(output.features, self.aux))), features=None)
 
     def pseudo(self, images: Tensor, aux: float) -> Tensor:
-        """Score of each class: probability of the first copy plus ``aux`` times that of the second."""
+        """Compute class scores: probability of the first copy plus ``aux`` times that of the second."""
         first = self.still(images)
         assert first.features is not None
         second = self.still_aux.model(as_weights(first.features, self.still_aux))
@@ -81,21 +80,19 @@ def seg_uncertainty(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Two classifiers that first learn to agree, then weigh pseudo-labels by how far they disagree.
+    """Train two classifiers to agree, then weight pseudo-labels by their disagreement.
 
-    Both learn from known labels. Stage I adds on target ``memory`` times ``KL(main || aux)`` and an adversary
-    in output space; stage II, instead, ``CE exp(-D) + D`` on pseudo-labels with ``D = KL(aux || main)``.
+    Both classifiers learn from labels. On target data, stage I adds ``memory`` times ``KL(main || aux)`` and
+    an adversarial loss in output space. Stage II replaces these by ``CE exp(-D) + D`` on pseudo-labels, with
+    ``D = KL(aux || main)``.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        heads: the companion.
         aux: weight of the second classifier, in its losses and in pseudo-labels.
         memory: weight of the memory regularisation in stage I.
-        domain: weight of the adversary in the model's own training, in stage I.
+        domain: weight of the adversarial loss for the model, in stage I.
         rectified: weight of the loss on pseudo-labels in stage II.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        source: weight of the cross-entropy on source data.
+        target: weight of the cross-entropy on labelled target data.
     """
     losses = softmax(model, batch, source=source, target=target)
     by_second = softmax(

@@ -1,4 +1,4 @@
-"""What model and teacher say of the same positions, laid on each other, so that `means` sees both at once."""
+"""Losses on pseudo-labels: outputs of model and teacher stacked as channels for `means`."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,15 +12,15 @@ from ducats.objectives.batch import Batch, Labelled
 from ducats.objectives.means import Formula, means
 from ducats.rows import Output
 
-FEW = 1e-12  # share of positions, below which none was kept
+FEW = 1e-12  # avoids division by zero if no position is kept
 
 
 def stacked(student: Output, alike: Sequence[Tensor] = (), plain: Sequence[Tensor] = ()) -> Output:
-    """One output whose channels are the student's classes, then what others say.
+    """Stack the student's logits and other maps along the channels, as one output without features.
 
     Args:
-        student: what the model says; its features are left out.
-        alike: logits ``(N, C, h, w)`` to be read as the student's are, with its evidence function.
+        student: output of the model.
+        alike: further logits ``(N, C, h, w)``, to which the student's evidence function also applies.
         plain: maps ``(N, K, h, w)`` that are only interpolated.
     """
     grids = student.z.shape[2:]
@@ -37,20 +37,18 @@ def _first(evidence: Callable[[Tensor], Tensor], channels: int, logits: Tensor) 
 
 
 def _on(grids: torch.Size, x: Tensor) -> Tensor:
-    """A map on another's coarse grid."""
+    """Interpolate a map to a given coarse grid."""
     return x if x.shape[2:] == grids else grid.interpolate(x, (grids[0], grids[1]))
 
 
 def over_kept(
     output: Output, formula: Formula, labels: Tensor, where: Callable[[Tensor], Tensor]
 ) -> tuple[Tensor, ...]:
-    """Means as `means` has them, over those positions alone that the formula keeps; zero if it keeps none.
+    """Compute means like `means`, but only over positions that the formula keeps; zero if it keeps none.
 
     Args:
-        output: see `stacked`.
-        formula: its last value says which positions are kept, bool; the others are values.
-        labels: see `means`.
-        where: likewise.
+        output: from `stacked`.
+        formula: returns values and, last, a bool mask of the positions to keep.
     """
 
     def weighed(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
@@ -62,7 +60,7 @@ def over_kept(
 
 
 def unlabelled_target(batch: Batch) -> Labelled | None:
-    """Target images that have positions without a label, and their maps; None if there are none."""
+    """Return target images with unlabelled positions, and their labels; None if there are none."""
     if batch.target is not None or batch.unlabelled is None:
         return batch.target
     images = batch.unlabelled
@@ -70,16 +68,16 @@ def unlabelled_target(batch: Batch) -> Labelled | None:
 
 
 def evident(output: Output) -> Tensor:
-    """Log alpha on the network's own grid, in float32."""
+    """Return log alpha on the network's own grid, in float32 or float64."""
     z = output.z if output.size is None else output.evidence(output.z)
     return z if z.dtype == torch.float64 else z.float()
 
 
 def at(log_probability: Tensor, label: Tensor) -> Tensor:
-    """The logarithm of one class's probability at each position: ``(N, C, ...), (N, ...) -> (N, ...)``."""
+    """Return the log probability of the label at each position: ``(N, C, ...), (N, ...) -> (N, ...)``."""
     return log_probability.gather(1, label[:, None]).squeeze(1)
 
 
 def by_class(values: Tensor, like: Tensor) -> Tensor:
-    """A number per class, ``(C,)``, so that it can be added to ``(N, C, ...)``."""
+    """Reshape values per class, ``(C,)``, for broadcasting with ``(N, C, ...)``."""
     return values.view(1, -1, *[1] * (like.ndim - 2))

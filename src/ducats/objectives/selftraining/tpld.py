@@ -1,4 +1,4 @@
-"""TPLD: pseudo-labels made dense in two phases (Shin et al., ECCV 2020). A reconstruction, see its page."""
+"""TPLD: two-phase pseudo-label densification (Shin et al., ECCV 2020). A reconstruction, see its page."""
 
 import torch
 import torch.nn.functional as F
@@ -13,25 +13,24 @@ from ducats.objectives.selftraining.teacher import Teacher
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import unlabelled
 
-ROUNDING = 1e-5  # a score that is interpolated between 1 and 1 may come out below
+ROUNDING = 1e-5  # tolerance: interpolating between 1 and 1 may give slightly less than 1
 
 
 class Densifier(Teacher):
-    """A teacher whose labels spread to neighbours, and in the second half of its rounds fill easy images.
+    """Teacher with dense pseudo-labels: spread to neighbours in phase 1, full images in phase 2.
 
     Args:
-        beside: what it is made for.
-        warmup: share of the training before the first round.
-        rounds: how many teachers there are; the second half of them, rounded down, is phase 2.
-        portion: of each class's positions that is labelled in the first round, before it spreads.
-        growth: how much more in each round after it.
-        most: what is labelled at most.
-        easy: share of the pool's images that are easy in phase 2.
+        warmup: fraction of the training before the first round.
+        rounds: number of rounds, each with a new teacher; the second half, rounded down, is phase 2.
+        portion: fraction of each class's positions that is pseudo-labelled in round 1, before spreading.
+        growth: increase of the portion per round.
+        most: maximum portion.
+        easy: fraction of the pool's images that count as easy in phase 2.
         hidden: channels of the discriminator's first layer.
     """
 
     phase: Tensor  # 0 before the first round, then 1 or 2
-    least: Tensor  # mean confidence of an easy image
+    least: Tensor  # minimum mean confidence of an easy image
 
     def __init__(
         self,
@@ -48,14 +47,14 @@ class Densifier(Teacher):
         check_pixels(beside, "tpld")
         super().__init__(beside, warmup=warmup, rounds=rounds, portion=portion, growth=growth, most=most)
         if not 0 < easy <= 1:
-            raise ValueError(f"easy must be above 0 and at most 1, not {easy}: it is a share of the images")
+            raise ValueError(f"easy is a fraction of the images and must be in (0, 1], not {easy}")
         self.easy = easy
         self.discriminator = OutputDiscriminator(beside.classes, hidden)
         self.register_buffer("phase", torch.zeros(()))
         self.register_buffer("least", torch.zeros(()))
 
     def refresh(self, moment: Moment, look: Look) -> None:
-        """Become what the model now is; find the thresholds, and which images are easy."""
+        """Copy the model, and compute the class thresholds and the threshold of easy images on the pool."""
         super().refresh(moment, look)
         number = begins(moment, self.warmup, self.rounds)
         self.phase.fill_(2.0 if number > self.rounds - self.rounds // 2 else 1.0)
@@ -65,21 +64,21 @@ class Densifier(Teacher):
 
 
 def confidence(z: Tensor) -> Tensor:
-    """Mean confidence of each image: ``(N, C, h, w) -> (N,)``."""
+    """Compute the mean confidence of each image: ``(N, C, h, w) -> (N,)``."""
     return z.softmax(1).amax(1).mean((1, 2))
 
 
 def voted(probability: Tensor, threshold: Tensor, radius: int) -> Tensor:
-    """Ratio of score and threshold for each class: where the highest is 1 or more, it is the pseudo-label.
+    """Compute the ratio of score to threshold per class; the highest is the pseudo-label if it is at least 1.
 
-    A position that passes by itself keeps its own probabilities. Any other is scored, for its two most
-    probable classes, by the mean of its own probability and that of the passing positions around it; it
-    fails if there are none.
+    A position that passes a threshold is scored by its own probabilities. At other positions, the score of
+    the two most probable classes is the mean of the own probability and that of the passing positions in the
+    window. It is 0 if there are none.
 
     Args:
         probability: ``(N, C, h, w)``.
-        threshold: of each class, ``(C,)``; inf: never.
-        radius: of the window around a position.
+        threshold: threshold per class, ``(C,)``; inf: never passes.
+        radius: radius of the window.
     """
     own = probability / by_class(threshold, probability)
     passes = (own.amax(1, keepdim=True) >= 1).to(probability.dtype)
@@ -89,7 +88,7 @@ def voted(probability: Tensor, threshold: Tensor, radius: int) -> Tensor:
         return F.avg_pool2d(x, side, stride=1, padding=radius)
 
     share = around(passes)
-    # Sums over windows leave rounding dust where no neighbour passes: one of them is 1 / side^2.
+    # Window sums have rounding errors where no neighbour passes; a single neighbour contributes 1 / side^2.
     near = share > 0.5 / side**2
     mean = around(probability * passes) / share.clamp(min=0.5 / side**2)
     top = probability.topk(2, dim=1).indices
@@ -111,25 +110,22 @@ def tpld(
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
-    """Cross-entropy where labels are known, and bootstrapped on a teacher's labels that were made denser.
+    """Cross-entropy on labels, and bootstrapped cross-entropy on densified pseudo-labels.
 
-    Phase 1: confident labels spread to neighbours. Phase 2: easy images are labelled everywhere, hard ones
-    are trained to look like easy ones to a discriminator of their class probabilities.
+    Phase 1: confident pseudo-labels spread to neighbours. Phase 2: easy images are pseudo-labelled
+    everywhere, and an adversarial loss adapts the class probabilities of hard images to those of easy ones.
 
     Args:
-        model: images to log alpha.
-        batch: the step's data.
-        teacher: the companion.
         nll: weight of the loss on pseudo-labels.
-        beta: weight of a pseudo-label in it; the model's own prediction has the rest (bootstrapping).
-        reg: weight of the regulariser, as MRKLD has it.
-        radius: of the window in which labels spread, in positions of the network's grid.
-        domain: weight of the adversary in the model's own training.
-        source: weight of the source's cross-entropy.
-        target: weight of the labelled target's cross-entropy.
+        beta: weight of the pseudo-label in that loss; the model's own prediction has weight 1 - beta.
+        reg: weight of the regulariser of MRKLD.
+        radius: radius of the window in which labels spread, in positions of the network's grid.
+        domain: weight of the adversarial loss for the model.
+        source: weight of the cross-entropy on source data.
+        target: weight of the cross-entropy on labelled target data.
     """
     if radius < 0 or not 0 <= beta <= 1:
-        raise ValueError(f"radius must be at least 0, and beta between 0 and 1, not {radius} and {beta}")
+        raise ValueError(f"radius must be at least 0 (got {radius}), and beta in [0, 1] (got {beta})")
     losses = softmax(model, batch, source=source, target=target)
     if batch.target is None:
         return losses
@@ -137,7 +133,7 @@ def tpld(
     said, student = evident(teacher.still(images)), model(images)
     probability, second = said.softmax(1), teacher.phase == 2
     easy = (confidence(said) >= teacher.least)[:, None, None, None]
-    # Interpolated probabilities still add up to 1, so one of them reaches 1 / C at every pixel.
+    # Interpolated probabilities sum to 1, so one of them is at least 1 / C at every pixel.
     full = probability * probability.shape[1]
     by_neighbours = voted(probability, teacher.log_threshold.exp(), radius)
     score = torch.where(second, torch.where(easy, full, 0.0), by_neighbours)
@@ -161,7 +157,7 @@ def tpld(
 
 
 def _two_kinds(odds: Tensor, first: Tensor) -> Tensor:
-    """Binary cross-entropy, both kinds weighing the same; nothing of a kind that is not there."""
+    """Compute the class-balanced binary cross-entropy; a group without members contributes 0."""
     each = torch.where(first, F.softplus(-odds), F.softplus(odds)).mean((1, 2))
     member = first.flatten()
     sides = [(each * kind).sum() / kind.sum().clamp(min=1) for kind in (member, ~member)]

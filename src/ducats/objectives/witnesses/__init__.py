@@ -1,7 +1,7 @@
-"""Witnesses: small networks that learn from what the model says, so that a query can ask them.
+"""Probes: small networks trained on the model's outputs, which provide columns to queries.
 
-Each stands beside any objective, and leaves the model alone. An objective that trains the model against one,
-as domain-adversarial training does, has it as its companion instead.
+A probe works with any objective and does not affect the model. An objective that trains the model against
+such a network, as domain-adversarial training does, has it as its auxiliary module instead.
 """
 
 from collections.abc import Callable, Mapping

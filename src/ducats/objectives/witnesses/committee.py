@@ -1,4 +1,4 @@
-"""TQS's committee (Fu et al., CVPR 2021): classifiers that agree where a class transfers."""
+"""Committee of TQS (Fu et al., CVPR 2021): classifiers that agree on transferable samples."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchvision.transforms import v2
 
 START: Sequence[Callable[[Tensor], object]] = (
-    partial(nn.init.xavier_uniform_, gain=math.sqrt(2)),  # the gain of a ReLU
+    partial(nn.init.xavier_uniform_, gain=math.sqrt(2)),  # gain of a ReLU
     nn.init.xavier_normal_,
     nn.init.kaiming_uniform_,
     nn.init.kaiming_uniform_,
@@ -27,13 +27,10 @@ START: Sequence[Callable[[Tensor], object]] = (
 
 
 class Committee(Companion):
-    """Five linear classifiers on the model's features, each with its own start and its own view of images.
+    """Five linear classifiers on the model's features, each with its own initialisation and augmentation.
 
-    A member learns from each fifth labelled image of a batch, changed in the member's own way: one more
-    forward pass for all of them together.
-
-    Args:
-        beside: what it is made for.
+    Each member learns from every fifth labelled image of a batch, with the member's augmentation. This takes
+    one additional forward pass for all members.
     """
 
     tells = ("committee",)
@@ -42,7 +39,7 @@ class Committee(Companion):
         super().__init__()
         if beside.pixels:
             raise UserError(
-                "a committee looks at images, not at pixels: choose another query.name or objective.name"
+                "a committee supports whole images only, not pixels; use another query.name or objective.name"
             )
         width = width_of(beside, "a committee")
         self.members = nn.ModuleList(nn.Linear(width, beside.classes) for _ in START)
@@ -51,11 +48,11 @@ class Committee(Companion):
             start(member.weight)
 
     def forward(self, features: Tensor) -> Tensor:
-        """Logits of each member, ``(N, members, C)``."""
+        """Return the logits of each member, ``(N, members, C)``."""
         return torch.stack([member(as_weights(features, member)) for member in self.members], 1)
 
     def losses(self, model: Remembered, batch: Batch) -> Losses:
-        """Cross-entropy of each member on its own share of source and bought images."""
+        """Return the cross-entropy of the members on their shares of the labelled images."""
         parts = [part for part in (batch.source, batch.labelled) if part is not None]
         images = torch.cat([part.images for part in parts])
         labels = torch.cat([part.labels for part in parts])
@@ -64,7 +61,7 @@ class Committee(Companion):
         return {"witness/committee": self.loss(features, labels)}
 
     def loss(self, features: Tensor, labels: Tensor) -> Tensor:
-        """Sum of the members' mean cross-entropies; row i is for member i modulo their number."""
+        """Sum of the members' mean cross-entropies; sample i belongs to member i modulo their number."""
         logits, number = self(features), len(self.members)
         member = torch.arange(len(labels), device=labels.device) % number
         mine = F.one_hot(member, number) * known(labels)[:, None]  # (N, members)
@@ -73,28 +70,28 @@ class Committee(Companion):
         return ((values * mine).sum(0) / mine.sum(0).clamp(min=1)).sum()
 
     def tell(self, output: Output) -> Mapping[str, Tensor]:
-        """Probabilities that each member gives."""
+        """Return the probabilities of each member."""
         assert output.features is not None
         return {"committee": self(output.features).softmax(2)}
 
 
 def changed(images: Tensor) -> Tensor:
-    """Each member's images in its own view, in their places: ``(N, channels, height, width)``.
+    """Augment each member's images and return them in their order: ``(N, channels, height, width)``.
 
-    Draws from torch's global generator on the CPU, once for all images of a member.
+    Samples from torch's global CPU generator, once for all images of a member.
     """
     result = torch.empty_like(images)
     for number, change in enumerate(_views(images.shape[1])):
         share = images[number :: len(START)]
         if len(share):
             bent = change(share)
-            # A perspective may fold a small image up: torchvision then gives what is no number.
+            # A perspective may be degenerate on a small image: torchvision then returns non-finite values.
             result[number :: len(START)] = torch.where(bent.isfinite(), bent, share).clamp(0, 1)
     return result
 
 
 def _views(channels: int) -> "Sequence[v2.Transform]":
-    """The published changes without their crops; colours where there are some, or one of grey."""
+    """The published augmentations without crops; colour changes only for 1 or 3 channels."""
     from torchvision.transforms import v2  # takes seconds to import
 
     coloured = channels in (1, 3)

@@ -1,4 +1,4 @@
-"""WAAL's critic (Shui et al., AISTATS 2020): how unlike the labelled images one is."""
+"""Critic of WAAL (Shui et al., AISTATS 2020): separates labelled from unlabelled images."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -19,13 +19,12 @@ from ducats.rows import Output
 
 
 class Critic(Companion):
-    """Scores features between 0, labelled, and 1, unlabelled; of maps, each place by itself.
+    """Scores features from 0 (labelled) to 1 (unlabelled), for images or for each position of a map.
 
     Args:
-        beside: what it is made for.
-        hidden: width of its hidden layer.
-        dropout: share of the hidden layer that is dropped in training.
-        penalty: weight of what keeps its slope near 1.
+        hidden: width of the hidden layer.
+        dropout: dropout probability of the hidden layer.
+        penalty: weight of the gradient penalty.
     """
 
     tells = ("critic",)
@@ -41,27 +40,27 @@ class Critic(Companion):
         )
 
     def forward(self, rows: Tensor) -> Tensor:
-        """Scores of features ``(R, D)``: ``(R,)``."""
+        """Return the scores ``(R,)`` of features ``(R, D)``."""
         scores: Tensor = self.net(as_weights(rows, self.net)).squeeze(1)
         return scores
 
     def distance(self, unlabelled: Tensor, labelled: Tensor, counts: Tensor) -> Tensor:
-        """``mean g(U) - gamma mean g(L)``, gamma being ``|L| / |U|``.
+        """Compute ``mean g(U) - gamma mean g(L)`` with ``gamma = |L| / |U|``.
 
         Args:
             unlabelled: features ``(U, D)``.
             labelled: features ``(L, D)``.
-            counts: bool ``(L,)``: which of them have a label indeed.
+            counts: bool ``(L,)``, mask of those that have a label.
         """
         gap: Tensor = self(unlabelled).mean() - (self(labelled) * counts).sum() / len(unlabelled)
         return gap
 
     def steepness(self, unlabelled: Tensor, labelled: Tensor) -> Tensor:
-        """``mean (||slope of g|| - 1)^2`` at both kinds of features and between them; a loss for it alone."""
+        """Gradient penalty ``mean (||grad g|| - 1)^2`` at and between the features, for the critic alone."""
         some, others = (as_weights(x.detach(), self.net) for x in (unlabelled, labelled))
         place = torch.arange(max(len(some), len(others)), device=some.device)
         share = torch.rand(len(place), 1, device=some.device, dtype=some.dtype)
-        # The shorter one is used again from its start.
+        # The shorter one is repeated.
         between = share * some[place % len(some)] + (1 - share) * others[place % len(others)]
         rows = torch.cat([between, some, others]).requires_grad_()
         with torch.enable_grad():
@@ -70,12 +69,10 @@ class Critic(Companion):
         return ((length - 1) ** 2).mean()
 
     def rivalry(self, said: Callable[[Tensor], Output], batch: Batch, strength: float) -> Losses:
-        """Its own losses, to be lowered: it drives labelled and unlabelled apart.
+        """Return the losses of the critic, which separates labelled from unlabelled features.
 
         Args:
-            said: the model.
-            batch: the step's data.
-            strength: how much of its gradient goes on to the features, turned round.
+            strength: weight of the reversed gradient with respect to the features.
         """
         images = target_images(batch)
         if images is None:
@@ -89,24 +86,24 @@ class Critic(Companion):
         return {"distance": -apart, "penalty": self.penalty * self.steepness(unlabelled, labelled)}
 
     def losses(self, model: Remembered, batch: Batch) -> Losses:
-        """Learn to tell labelled from unlabelled images."""
+        """Return the losses that train the critic alone."""
         return {f"witness/{name}": loss for name, loss in self.rivalry(model.aside, batch, 0.0).items()}
 
     def tell(self, output: Output) -> Mapping[str, Tensor]:
-        """The score."""
+        """Return the scores."""
         rows, features = _rows(output), output.features
         assert features is not None
         return {"critic": self(rows).reshape(len(features), *features.shape[2:])}
 
 
 def _rows(output: Output) -> Tensor:
-    """Features as rows, ``(R, D)``: of each image, or of each place of its map."""
+    """Features as ``(R, D)``, one row per image or per position of a map."""
     assert output.features is not None
     return output.features.movedim(1, -1).flatten(0, -2)
 
 
 def _counts(parts: Sequence[Labelled], rows: Tensor) -> Tensor:
-    """Which rows have a label; of maps all, since a place of the coarse grid covers many pixels."""
+    """Mask of labelled rows; all rows of maps, as a coarse position covers many pixels."""
     if parts[0].labels.ndim == 1:
         return known(torch.cat([part.labels for part in parts]))
     return torch.ones(len(rows), dtype=torch.bool, device=rows.device)

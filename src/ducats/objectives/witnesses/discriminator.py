@@ -1,4 +1,4 @@
-"""A discriminator of source and target."""
+"""Domain discriminator."""
 
 from collections.abc import Mapping
 
@@ -12,13 +12,12 @@ from ducats.rows import Output
 
 
 class Discriminator(Companion):
-    """Tells source from target by the features: of an image, or at each place of its map.
+    """Classifies source and target from the features of an image, or at each position of a map.
 
-    Two hidden layers, as the domain-adversarial baselines have.
+    It has two hidden layers, as in the domain-adversarial baselines.
 
     Args:
-        beside: what it is made for.
-        hidden: width of the hidden layers; 0: none, it is linear.
+        hidden: width of the hidden layers; 0: linear.
     """
 
     tells = ("domain",)
@@ -31,16 +30,16 @@ class Discriminator(Companion):
         self.net = nn.Sequential(*inner, layer(hidden or width, 1))
 
     def forward(self, features: Tensor) -> Tensor:
-        """Log odds of the source, ``(N,)`` or ``(N, h, w)``."""
+        """Return the log odds of the source, ``(N,)`` or ``(N, h, w)``."""
         odds: Tensor = self.net(as_weights(features, self.net)).squeeze(1)
         return odds
 
     def loss(self, source: Tensor, target: Tensor) -> Tensor:
-        """Binary cross-entropy, both domains weighing the same."""
+        """Binary cross-entropy with equal weights of the domains."""
         return (F.softplus(-self(source)).mean() + F.softplus(self(target)).mean()) / 2
 
     def losses(self, model: Remembered, batch: Batch) -> Losses:
-        """Learn to tell the domains apart."""
+        """Return the loss that trains the discriminator alone."""
         target = target_images(batch)
         if target is None:
             return {}
@@ -51,11 +50,11 @@ class Discriminator(Companion):
         return {"witness/domain": self.loss(source, unknown)}
 
     def tell(self, output: Output) -> Mapping[str, Tensor]:
-        """Probability of the source."""
+        """Return the probability of the source."""
         assert output.features is not None
         return {"domain": torch.sigmoid(self(output.features))}
 
 
 def target_images(batch: Batch) -> Tensor | None:
-    """Unlabelled target images: of a stream of their own, or those whose pixels are bought."""
+    """Return the unlabelled target images, or in segmentation those with label maps."""
     return batch.unlabelled if batch.target is None else batch.target.images
