@@ -1,4 +1,4 @@
-"""Deep embedded validation, against densities that are known."""
+"""Deep embedded validation against known densities."""
 
 import math
 import statistics
@@ -17,7 +17,7 @@ def above(threshold: float) -> float:
 
 
 def gaussians(seed: int, *, shift: float, width: int = 8, count: int = 600) -> tuple[Tensor, ...]:
-    """Source-train, source-validation and target: standard normal, the target moved in one direction."""
+    """Source-train, source-validation and target: standard normal, with the target shifted along one axis."""
     luck = torch.Generator().manual_seed(seed)
     source, validation, target = (torch.randn(n, width, generator=luck) for n in (count, 300, count))
     target[:, 0] += shift
@@ -30,7 +30,7 @@ def true_weights(x: Tensor, shift: float) -> Tensor:
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_the_estimate_is_near_the_targets_risk_and_the_source_is_not(seed: int) -> None:
+def test_estimate_is_close_to_the_target_risk(seed: int) -> None:
     source, validation, target = gaussians(seed, shift=1.0)
     found = dev_risk(source, validation, target, (validation[:, 0] > 0.5).double(), seed=seed)
     truth = above(0.5 - 1.0)  # 0.69, and 0.31 on the source
@@ -41,7 +41,7 @@ def test_the_estimate_is_near_the_targets_risk_and_the_source_is_not(seed: int) 
     assert not found.degenerate
 
 
-def test_weights_are_the_ratio_of_densities_also_where_domains_differ_in_size() -> None:
+def test_weights_are_density_ratios_for_domains_of_different_sizes() -> None:
     source, validation, target = gaussians(3, shift=1.0, count=1500)
     truth = true_weights(validation[:, 0], 1.0).double()
     for few in (target, target[:400]):
@@ -50,7 +50,7 @@ def test_weights_are_the_ratio_of_densities_also_where_domains_differ_in_size() 
         assert float(torch.corrcoef(torch.stack([found.values.log(), truth.log()]))[0, 1]) > 0.8
 
 
-def test_alike_domains_have_weights_near_one() -> None:
+def test_similar_domains_have_weights_near_one() -> None:
     source, validation, target = gaussians(0, shift=0.0)
     losses = (validation[:, 0] > 0.5).double()
     found = dev_risk(source, validation, target, losses, seed=0)
@@ -60,7 +60,7 @@ def test_alike_domains_have_weights_near_one() -> None:
     assert found.domain_accuracy < 0.6
 
 
-def test_domains_far_apart_are_called_degenerate() -> None:
+def test_distant_domains_are_degenerate() -> None:
     source, validation, target = gaussians(0, shift=6.0)
     found = dev_risk(source, validation, target, torch.ones(len(validation)), seed=0)
     assert found.domain_accuracy > 0.97
@@ -68,8 +68,8 @@ def test_domains_far_apart_are_called_degenerate() -> None:
     assert found.numbers()["effective"] < 0.05
 
 
-def test_control_agrees_with_a_line_through_the_weighted_losses() -> None:
-    """The estimate is where the least-squares line of w l over w passes w = 1."""
+def test_control_variate_matches_linear_regression() -> None:
+    """The estimate is the value of the least-squares line of w l over w at w = 1."""
     luck = np.random.default_rng(0)
     weights, losses = luck.lognormal(0.2, 0.7, 40), luck.random(40)
     found = control(torch.from_numpy(weights), torch.from_numpy(losses))
@@ -80,7 +80,7 @@ def test_control_agrees_with_a_line_through_the_weighted_losses() -> None:
     assert found.eta == pytest.approx(-both / statistics.variance(weights.tolist()), rel=1e-9)
 
 
-def test_control_by_hand() -> None:
+def test_control_variate_by_hand() -> None:
     # w l = 0, 1, 0; mean 1/3; w has mean 4/3, variance 1/3; Cov = -1/6: eta = 1/2, r = 1/3 + 1/2 * 1/3
     found = control(torch.tensor([1.0, 1.0, 2.0]), torch.tensor([0.0, 1.0, 0.0]))
     assert found.eta == pytest.approx(1 / 2)
@@ -89,7 +89,7 @@ def test_control_by_hand() -> None:
     assert found.deviation == pytest.approx(0.5 / math.sqrt(3))
 
 
-def test_control_lowers_the_variance_and_keeps_the_mean() -> None:
+def test_control_variate_reduces_the_variance_and_keeps_the_mean() -> None:
     luck = torch.Generator().manual_seed(0)
     x = torch.randn(800, 100, generator=luck).double()  # 800 repetitions of 100 samples
     plain, risk, deviation = [], [], []
@@ -105,7 +105,7 @@ def test_control_lowers_the_variance_and_keeps_the_mean() -> None:
 
 
 @pytest.mark.parametrize("level", [1.0, 0.9])
-def test_equal_weights_have_no_control(level: float) -> None:
+def test_equal_weights_have_no_control_variate(level: float) -> None:
     losses = torch.tensor([0.0, 1.0, 1.0, 0.5])
     for weights in (torch.full((4,), level), level + 1e-6 * torch.tensor([1.0, -1.0, 1.0, 0.0])):
         found = control(weights, losses)
@@ -121,16 +121,16 @@ def test_normalising() -> None:
     assert (float(standard.mean()), float(standard.std())) == pytest.approx((1.0, 1.0))
     assert standard.argsort().tolist() == [0, 1, 2, 3]
     assert normalised(torch.full((3,), 2.0), "standardize").tolist() == [1, 1, 1]
-    with pytest.raises(ValueError, match="normalise is one of none, max, standardize, not 'sum'"):
+    with pytest.raises(ValueError, match="must be one of none, max, standardize, not 'sum'"):
         normalised(weights, "sum")  # type: ignore[arg-type]
 
 
-def test_normalised_weights_enter_the_risk() -> None:
+def test_normalised_weights_are_used_in_the_risk() -> None:
     source, validation, target = gaussians(0, shift=1.0, count=100)
     losses = (validation[:, 0] > 0.5).double()
     values = domain_weights(source, validation, target, seed=0).values
     found = dev_risk(source, validation, target, losses, seed=0, normalise="standardize")
-    wanted = ((1 + (values - values.mean()) / values.std()) * losses).mean()  # their mean is 1: no control
+    wanted = ((1 + (values - values.mean()) / values.std()) * losses).mean()  # mean 1, so no correction
     assert found.risk == pytest.approx(float(wanted), rel=1e-6)
     assert found.weight_max == pytest.approx(float(values.max()))
 
@@ -141,7 +141,7 @@ def test_effective_share_by_hand() -> None:
     assert effective_share(torch.tensor([1e200, 0.0, 0.0, 0.0], dtype=torch.float64)) == pytest.approx(0.25)
 
 
-def test_the_same_seed_gives_the_same_bits_and_touches_no_global_luck() -> None:
+def test_same_seed_gives_identical_results_without_global_random_state() -> None:
     source, validation, target = gaussians(0, shift=1.0, count=100)
     losses = validation[:, 0].abs()
     torch.manual_seed(0)
@@ -154,7 +154,7 @@ def test_the_same_seed_gives_the_same_bits_and_touches_no_global_luck() -> None:
     assert dev_risk(source, validation, target, losses, seed=1) != one
 
 
-def test_large_sets_are_drawn_from() -> None:
+def test_large_sets_are_subsampled() -> None:
     source, validation, target = gaussians(0, shift=1.0)
     some = domain_weights(source, validation, target, seed=0, most=60)
     every = domain_weights(source, validation, target, seed=0)
@@ -162,18 +162,18 @@ def test_large_sets_are_drawn_from() -> None:
     assert not torch.equal(some.values, every.values)
 
 
-def test_what_cannot_be_weighed_is_refused() -> None:
+def test_invalid_inputs_raise() -> None:
     source, validation, target = gaussians(0, shift=0.0, count=20)
     losses = torch.zeros(len(validation))
-    with pytest.raises(ValueError, match=r"one width for all, not .*target \(20, 4\)"):
+    with pytest.raises(ValueError, match=r"common width, not .*target \(20, 4\)"):
         dev_risk(source, validation, target[:, :4], losses, seed=0)
-    with pytest.raises(ValueError, match=r"one width for all, not source_train \(20,\)"):
+    with pytest.raises(ValueError, match=r"common width, not source_train \(20,\)"):
         dev_risk(source[:, 0], validation, target, losses, seed=0)
-    with pytest.raises(ValueError, match=r"\(7,\) losses for 300 validation samples"):
+    with pytest.raises(ValueError, match=r"shape \(7,\) for 300 validation samples"):
         dev_risk(source, validation, target, losses[:7], seed=0)
     with pytest.raises(ValueError, match="target has 1 sample"):
         dev_risk(source, validation, target[:1], losses, seed=0)
-    with pytest.raises(ValueError, match="losses has values that are not finite"):
+    with pytest.raises(ValueError, match="losses contains non-finite values"):
         dev_risk(source, validation, target, losses + math.nan, seed=0)
-    with pytest.raises(ValueError, match="source_validation has values that are not finite"):
+    with pytest.raises(ValueError, match="source_validation contains non-finite values"):
         dev_risk(source, validation / 0, target, losses, seed=0)

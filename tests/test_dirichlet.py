@@ -1,4 +1,4 @@
-"""The formulas against exact arithmetic (mpmath), torch.distributions, sampling, and finite differences."""
+"""Dirichlet formulas against mpmath, torch.distributions, sampling and finite differences."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -32,7 +32,7 @@ UNARY: tuple[Callable[[Tensor], Tensor], ...] = (
 
 @dataclass(frozen=True)
 class Exact:
-    """The definitions, with so many digits that their cancellation does not matter."""
+    """The definitions, with enough digits that cancellation does not matter."""
 
     z: list[Any]
     alpha: list[Any]
@@ -65,7 +65,7 @@ class Exact:
         )
 
     def slopes(self) -> tuple[list[Any], list[Any]]:
-        """Gradients of U_data and U_dis; the latter is what the former leaves of the entropy's."""
+        """Gradients of U_data and U_dis, the latter as the gradient of the entropy minus the former."""
         data, entropy = self.data(), self.entropy()
         psi_0, b_0 = mp.digamma(self.alpha_0 + 1), self.alpha_0 * mp.psi(1, self.alpha_0 + 1)
         of_data, of_distribution = [], []
@@ -93,10 +93,10 @@ def peaked(classes: int, mean: float, gap: float) -> Tensor:
 
 
 def families(classes: int) -> Iterator[Tensor]:
-    """The specification's families of logits, one row ``(1, C)`` at a time."""
+    """Yield test logits, one row ``(1, C)`` at a time."""
     for mean in SPREAD_MEANS:
         yield from spread(classes, mean).split(1)
-    for mean in (-20, 1, 20, 60):  # almost equal: the entropy's gradient all but vanishes
+    for mean in (-20, 1, 20, 60):  # almost equal: the entropy's gradient nearly vanishes
         yield mean + spread(classes, 0)[:1] / 1024
     for mean in (-20, -10, -2, 0, 2, 10, 20):
         for gap in (5, 20, 40) if classes > 100 else (5, 10, 20, 30, 40):
@@ -127,7 +127,7 @@ def test_uncertainties_match_exact_arithmetic(classes: int) -> None:
 def test_kl_matches_exact_arithmetic(classes: int) -> None:
     for z in families(classes):
         exact = Exact.of(z[0]).kl()
-        size = max(exact, 1)  # towards z = 0 the divergence vanishes, its terms do not
+        size = max(exact, 1)  # near z = 0 the divergence vanishes, but its terms do not
         if exact < torch.finfo(torch.float32).max:
             assert abs(dirichlet.kl_to_uniform(z).item() - exact) < 1e-6 * size, z
         else:
@@ -219,7 +219,7 @@ def test_gradients_match_finite_differences(formula: Callable[[Tensor], Tensor],
     generator = torch.Generator().manual_seed(7)
     z = mean + torch.randn(3, 4, 2, generator=generator, dtype=torch.float64)
     z[2, 1] += 9.0
-    # KL grows like 1/alpha, U_dis falls like 1/alpha_0: compare at the size of the values
+    # KL grows like 1/alpha and U_dis decreases like 1/alpha_0, so scale by the values
     size = formula(z).abs().max().item()
     assert torch.autograd.gradcheck(lambda v: formula(v) / size, (z.requires_grad_(),), atol=1e-7, rtol=1e-5)
 
@@ -233,14 +233,14 @@ def test_loss_gradients_match_finite_differences() -> None:
         assert slope[2].eq(0).all()
     assert torch.autograd.gradcheck(dirichlet.expected_probability, (z,))
     (slope,) = torch.autograd.grad(dirichlet.misleading_evidence(z, label).sum(), z)
-    assert slope[1, 4] == 0  # the true class's own evidence is not held against it
+    assert slope[1, 4] == 0  # evidence for the true class is not penalised
 
 
 @pytest.mark.parametrize("classes", [1, 2, 10, 65])
 def test_no_gradient_is_nan(classes: int) -> None:
     generator = torch.Generator().manual_seed(classes)
     z = torch.rand(400, classes, generator=generator) * 240 - 120
-    z[:100] = z[:100, :1] + torch.randn(100, classes, generator=generator)  # close together, anywhere
+    z[:100] = z[:100, :1] + torch.randn(100, classes, generator=generator)  # similar logits at any level
     z[100:110] = torch.linspace(-120, 120, 10)[:, None]  # all equal
     for formula in UNARY:
         leaf = z.clone().requires_grad_()
@@ -289,7 +289,7 @@ def test_a_single_class_has_no_uncertainty() -> None:
     assert dirichlet.kl_to_uniform(z).abs().max() < 1e-6
 
 
-def test_negative_labels_do_not_count() -> None:
+def test_negative_labels_are_ignored() -> None:
     z = torch.tensor([[-200.0, 0.0], [3e38, -3e38], [1.0, 0.0]]).requires_grad_()
     label = torch.tensor([-1, -2, -100])
     for loss in (dirichlet.negative_log_likelihood, dirichlet.misleading_evidence):
@@ -325,7 +325,7 @@ def top_twentieth(score: list[Any]) -> set[int]:
 @pytest.mark.parametrize(
     ("log10_alpha_0", "naive_is_right"), [(2, True), (8, False), (10.5, False), (13, False)]
 )
-def test_the_top_twentieth_is_that_of_exact_arithmetic(log10_alpha_0: float, naive_is_right: bool) -> None:
+def test_top_twentieth_matches_exact_arithmetic(log10_alpha_0: float, naive_is_right: bool) -> None:
     generator = torch.Generator().manual_seed(int(2 * log10_alpha_0))
     z = torch.randn(600, 10, generator=generator) * 1.5
     z += log10_alpha_0 * math.log(10) - z.logsumexp(1, keepdim=True) - torch.rand(600, 1, generator=generator)
@@ -334,10 +334,10 @@ def test_the_top_twentieth_is_that_of_exact_arithmetic(log10_alpha_0: float, nai
     naive = top_twentieth(naive_distribution_uncertainty(z).tolist())
     assert (naive == exact) == naive_is_right
     if log10_alpha_0 > 10:
-        assert len(naive & exact) < len(exact) / 2  # not a near miss: noise
+        assert len(naive & exact) < len(exact) / 2  # the naive ranking is noise
 
 
-def test_logarithm_ranks_what_underflows() -> None:
+def test_logarithm_ranks_values_that_underflow() -> None:
     z = torch.tensor([[150.0, 150.0], [151.0, 150.0], [100.0, 150.0], [150.0, 120.0]])
     assert dirichlet.distribution_uncertainty(z).eq(0).all()
     exact = [float(mp.log(Exact.of(row).distribution())) for row in z]
@@ -369,7 +369,7 @@ def test_losses_on_maps_and_rows_agree() -> None:
 
 @pytest.mark.parametrize("formula", UNARY)
 @pytest.mark.parametrize("positions", [1, 2, 300])
-def test_classes_may_lie_apart_in_memory(formula: Callable[[Tensor], Tensor], positions: int) -> None:
+def test_memory_layout_does_not_matter(formula: Callable[[Tensor], Tensor], positions: int) -> None:
     z = torch.randn(5, positions, generator=torch.Generator().manual_seed(2)).mul_(4)  # as in a map
     apart, together = z.T.requires_grad_(), z.T.contiguous().requires_grad_()
     found, expected = formula(apart), formula(together)
@@ -380,8 +380,8 @@ def test_classes_may_lie_apart_in_memory(formula: Callable[[Tensor], Tensor], po
     torch.testing.assert_close(slope, expected_slope, rtol=1e-5, atol=1e-6)
 
 
-def test_compiled_formulas_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    # Traced as for a GPU, without a break and without a kernel: no compiler is needed here.
+def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Traced as for a GPU, without graph breaks; the aot_eager backend needs no compiler.
     compiled = partial(torch.compile, fullgraph=True, backend="aot_eager")
     z = torch.randn(1, 5, 40, generator=torch.Generator().manual_seed(2)).mul_(4).requires_grad_()
     plain = [formula(z) for formula in UNARY]
@@ -394,12 +394,12 @@ def test_compiled_formulas_are_the_same(monkeypatch: pytest.MonkeyPatch) -> None
             found = formula(z)
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
             torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], slope, rtol=1e-5, atol=1e-6)
-        assert dirichlet._compiled.cache_info().currsize == 4  # both uncertainties come from one
+        assert dirichlet._compiled.cache_info().currsize == 4  # both uncertainties share one formula
     dirichlet._compiled.cache_clear()
     assert not dirichlet.can_fuse(torch.device("cpu"))
 
 
-def test_large_inputs_are_cut_into_passes_without_a_seam(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunked_computation_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(23, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
     whole = dirichlet.uncertainties(z)
     (slope,) = torch.autograd.grad(whole.data.sum() + 2 * whole.distribution.sum(), z)

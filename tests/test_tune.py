@@ -1,4 +1,4 @@
-"""The search for settings: trials that are runs, ranked without any test label."""
+"""Hyperparameter search: trials ranked without test labels."""
 
 import json
 import subprocess
@@ -35,7 +35,7 @@ SMALL = {"train.epochs": (3, 4)}
 
 
 class Launched:
-    """Runs trials in this process, which saves the seconds that a new one takes, and counts them."""
+    """Run trials in this process, which is faster, and record their names."""
 
     def __init__(self) -> None:
         self.names: list[str] = []
@@ -57,7 +57,7 @@ def read(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "tune.json").read_text()))
 
 
-def test_a_grid_is_ranked_written_down_and_not_repeated(tmp_path: Path) -> None:
+def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     launch, said = Launched(), []  # type: Launched, list[str]
     found = search(tmp_path, choices=GRID, launch=launch, say=said.append)
     kept = read(tmp_path)
@@ -73,7 +73,7 @@ def test_a_grid_is_ranked_written_down_and_not_repeated(tmp_path: Path) -> None:
     assert kept["criterion"] == {"by": "dev", "loss": "nll", "normalise": "none", "source_share": 0.2}
     assert "deep embedded validation from 20 % of the source" in kept["says"]
     assert len(said) == 4
-    # Each trial is a run of the base config with its own two settings, and the source's share held out.
+    # Each trial is a run of the base config with its own two settings and held-out source images.
     for one in found.outcomes:
         made = Config.model_validate(RunDir(tmp_path / one.name).identity)
         assert made.objective.knobs["beta"] == one.settings["objective.knobs.beta"]
@@ -83,7 +83,7 @@ def test_a_grid_is_ranked_written_down_and_not_repeated(tmp_path: Path) -> None:
     best = configs.load([found.best])
     assert best.objective.knobs["beta"] == found.outcomes[0].settings["objective.knobs.beta"]
     assert best.query.knobs["kappa"] == found.outcomes[0].settings["query.knobs.kappa"]
-    assert best.evaluation.source_share == 0  # in the end, all of the source is for training
+    assert best.evaluation.source_share == 0  # the best config trains on the full source
     assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
         "engine.precision=32-true"
     )
@@ -91,7 +91,7 @@ def test_a_grid_is_ranked_written_down_and_not_repeated(tmp_path: Path) -> None:
     assert len(launch.names) == 4
 
 
-def test_a_search_goes_on_after_a_kill(tmp_path: Path) -> None:
+def test_interrupted_search_resumes(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
     launch = Launched()
 
@@ -104,12 +104,12 @@ def test_a_search_goes_on_after_a_kill(tmp_path: Path) -> None:
         search(tmp_path / "cut", launch=killed)
     assert [one["name"] for one in read(tmp_path / "cut")["trials"]] == launch.names
     again = search(tmp_path / "cut", launch=launch)
-    assert sorted(launch.names) == sorted(one.name for one in whole.outcomes)  # each once
+    assert sorted(launch.names) == sorted(one.name for one in whole.outcomes)  # each runs once
     assert again.outcomes == whole.outcomes
 
 
-def test_devs_parts_are_those_of_the_trained_model(tmp_path: Path) -> None:
-    """The source's mean loss, from the model itself; and no test image has a part in it."""
+def test_dev_parts_match_the_trained_model(tmp_path: Path) -> None:
+    """The mean source loss matches the model, and the risk does not depend on test images."""
     found = search(tmp_path / "with", trials=1, loss="error")
     bare = search(
         tmp_path / "without", "data.knobs={test: 0}", "evaluation.images=auto", trials=1, loss="error"
@@ -126,7 +126,7 @@ def test_devs_parts_are_those_of_the_trained_model(tmp_path: Path) -> None:
     assert 0.5 <= one.parts["domain_accuracy"] <= 1
 
 
-def test_the_nll_is_another_criterion_of_the_same_runs(tmp_path: Path) -> None:
+def test_changing_the_loss_reuses_the_runs(tmp_path: Path) -> None:
     launch = Launched()
     errors = search(tmp_path, launch=launch, loss="error")
     other = search(tmp_path, launch=launch, normalise="max")
@@ -143,10 +143,10 @@ def test_losses_by_hand() -> None:
     assert losses(z, labels, "nll").tolist() == pytest.approx(wanted)
 
 
-def test_bought_labels_are_random_counted_and_asked_once(tmp_path: Path) -> None:
+def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) -> None:
     found = search(tmp_path, by="bought", validation=30)
     assert read(tmp_path)["criterion"] == {"by": "bought", "loss": "error", "validation": 30}
-    assert "on 30 random target images, bought for this" in found.says
+    assert "on 30 random target images" in found.says
     ledger = RunDir(tmp_path / "validation-30").bought()
     assert len(ledger) == 30
     truth, known = toy().truth, ledger.targets()
@@ -166,12 +166,12 @@ def test_bought_labels_are_random_counted_and_asked_once(tmp_path: Path) -> None
         assert one.parts == {"images": int(left.sum())}
         assert one.deviation == pytest.approx(float(wrong.std()) / int(left.sum()) ** 0.5)
     assert found.labels == {"trials": int(asked.sum()), "validation": 30}
-    # Nothing of the source is held out for this, and so the winner's run is what best.yaml would run.
+    # No source images are held out, so the best trial is the run of best.yaml.
     assert configs.load([found.best]).digest() == found.outcomes[0].name
 
 
 def people(tmp_path: Path) -> Config:
-    """A target without labels, in folders."""
+    """Config for image folders with an unlabelled target."""
     shift = toy(per_class=6, pool=20)
     for part, images, names in (
         ("source", shift.source.images, [shift.classes[i] for i in shift.source.labels[:].tolist()]),
@@ -185,9 +185,9 @@ def people(tmp_path: Path) -> Config:
     return quick("data.name=folders", f"data.knobs={json.dumps(knobs)}", "train.batch_size=8")
 
 
-def test_people_answer_for_validation_and_for_nothing_else(tmp_path: Path) -> None:
+def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
     config = people(tmp_path)
-    with pytest.raises(UserError, match="people would have to answer them all: tune without questions"):
+    with pytest.raises(UserError, match="tune with --rounds 0"):
         search(tmp_path / "tune", config=config)
     still = config.model_copy(update={"ask": config.ask.model_copy(update={"rounds": 0, "after": None})})
     assert "query.knobs.kappa" not in usual_choices(still)
@@ -196,7 +196,7 @@ def test_people_answer_for_validation_and_for_nothing_else(tmp_path: Path) -> No
     launch = Launched()
     with pytest.raises(AwaitingLabels, match="waits for 5 labels"):
         search(tmp_path / "tune", config=still, by="bought", validation=5, launch=launch)
-    assert not launch.names  # people are asked first
+    assert not launch.names  # validation labels come first
     folder = tmp_path / "tune" / "validation-5" / "questions" / "round-01"
     lines = (folder / "questions.csv").read_text().splitlines()
     answers = [
@@ -208,7 +208,7 @@ def test_people_answer_for_validation_and_for_nothing_else(tmp_path: Path) -> No
     assert [one.parts for one in found.outcomes] == [{"images": 4}] * 2  # no class applies to the fifth
 
 
-def test_a_failing_trial_does_not_stop_the_rest(tmp_path: Path) -> None:
+def test_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
     launch = Launched()
 
     def fragile(trial: Trial) -> None:
@@ -219,22 +219,22 @@ def test_a_failing_trial_does_not_stop_the_rest(tmp_path: Path) -> None:
     found = search(tmp_path, launch=fragile)
     assert found.failed == read(tmp_path)["failed"] == {"epochs=3": "the training diverged"}
     assert [one.settings for one in found.outcomes] == [{"train.epochs": 4}]
-    with pytest.raises(UserError, match="all 1 trials failed, the first with: the training diverged"):
+    with pytest.raises(UserError, match="all 1 trials failed; first error: the training diverged"):
         search(tmp_path, choices={"train.epochs": (3,)}, launch=fragile)
 
 
-def test_labels_of_a_trial_that_failed_after_buying_are_counted(tmp_path: Path) -> None:
+def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
     launch, failing, grid = Launched(), {0.001}, {"train.lr": (0.001, 0.2)}
 
     def fragile(trial: Trial) -> None:
         launch(trial)
         if trial.config.train.lr in failing:
-            raise UserError("there was no room for the model")
+            raise UserError("out of memory")
 
     found = search(tmp_path, launch=fragile, choices=grid)
     bought = {entry.key for name in launch.names for entry in RunDir(tmp_path / name).bought().entries()}
     assert len(launch.names) == 2
-    assert len(bought) > 20  # more than the one trial that did not fail
+    assert len(bought) > 20  # more than those of the trial that did not fail
     assert found.labels == {"trials": len(bought), "validation": 0}
     failing.add(0.2)
     with pytest.raises(UserError, match="all 2 trials failed"):
@@ -242,39 +242,37 @@ def test_labels_of_a_trial_that_failed_after_buying_are_counted(tmp_path: Path) 
     assert read(tmp_path / "all")["labels"] == found.labels
 
 
-def test_the_same_runs_are_ranked_by_both_criteria_if_a_share_is_held_out_for_both(tmp_path: Path) -> None:
+def test_both_criteria_rank_the_same_runs_with_the_same_held_out_source(tmp_path: Path) -> None:
     launch, share = Launched(), "evaluation.source_share=0.2"
     dev = search(tmp_path, share, launch=launch)
     bought = search(tmp_path, share, launch=launch, by="bought", validation=30)
     assert len(launch.names) == 2
     assert {one.name for one in bought.outcomes} == {one.name for one in dev.outcomes}
-    search(tmp_path, launch=launch, by="bought", validation=30, trials=1)  # on all of the source
+    search(tmp_path, launch=launch, by="bought", validation=30, trials=1)  # on the full source
     assert len(launch.names) == 3
 
 
-def test_what_the_order_rests_on_is_said() -> None:
+def test_ranking_warnings() -> None:
     def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> Outcome:
         parts = {"effective": effective, "source": source}
         return Outcome("x", {}, risk, 0.02, parts, effective < 0.05, 0)
 
     assert warnings_of([outcome(0.1), outcome(0.13)], "dev") == []
     (near,) = warnings_of([outcome(0.1), outcome(0.11), outcome(0.2)], "bought")
-    assert near.startswith("1 other trial is within one standard error of the best: the order")
-    assert "raise --validation" in near
+    assert near.startswith("1 other trial is within one standard error of the best")
+    assert "increase --validation" in near
     assert warnings_of([replace(outcome(0.1), deviation=0.0), outcome(0.11), outcome(0.2)], "bought") == [
         near
     ]
     (weak,) = warnings_of([outcome(0.1), outcome(0.2, 0.01)], "dev")
-    assert weak.startswith("in 1 of 2 trials a handful of source images carries all the weight")
+    assert weak.startswith("DEV is unreliable for 1 of 2 trials: ")
     (weak,) = warnings_of([outcome(0.1, 0.01), outcome(0.2, 0.01)], "dev")
-    assert weak.startswith("in 2 of 2 trials, the best among them, a handful")
+    assert weak.startswith("DEV is unreliable for 2 of 2 trials, including the best")
     (nothing,) = warnings_of([outcome(0.0, source=0.0)], "dev")
     assert nothing.startswith("no held-out source image is misclassified")
 
 
-def test_the_command_runs_trials_in_processes_of_their_own(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = [part for setting in QUICK for part in ("--set", setting)]
     command = ["tune", "--method", "duc", *options, "--out", str(tmp_path / "tune")]
     with pytest.raises(SystemExit) as end:
@@ -282,7 +280,7 @@ def test_the_command_runs_trials_in_processes_of_their_own(
     assert not end.value.code
     said = " ".join(capsys.readouterr().out.split())
     assert "risk: mean negative log-likelihood on the target, estimated by deep embedded validation" in said
-    assert "1 of 1 combinations tried; 20 distinct target labels were bought by the trials, 0 for" in said
+    assert "1 of 1 combinations tried; 20 distinct target labels acquired by the trials, 0 for" in said
     assert f"`ducats run -c {tmp_path / 'tune' / 'best.yaml'}`" in said
     here = search(tmp_path / "here", choices={"train.epochs": (3,)})
     (trial,) = read(tmp_path / "tune")["trials"]
@@ -292,12 +290,12 @@ def test_the_command_runs_trials_in_processes_of_their_own(
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--by", "bought", "--normalise", "max"], "--normalise is for --by dev"),
-        (["--validation", "5"], "--validation is for --by bought"),
+        (["--by", "bought", "--normalise", "max"], "--normalise needs --by dev"),
+        (["--validation", "5"], "--validation needs --by bought"),
         (["--over", "seed=0,1"], "--over seed cannot be searched"),
     ],
 )
-def test_the_command_refuses(
+def test_command_rejects_invalid_options(
     options: list[str], sentence: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -307,7 +305,7 @@ def test_the_command_refuses(
     assert not (tmp_path / "tune").exists()
 
 
-def test_a_process_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial = Trial({}, quick(), RunDir(tmp_path / "run"))
 
     def ends_with(code: int, said: str) -> None:
@@ -320,41 +318,41 @@ def test_a_process_that_fails_says_why(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(UserError, match=r"^MemoryError: much$"):
         ends_with(1, "Traceback\nMemoryError: much\n")
     with pytest.raises(KeyboardInterrupt):
-        ends_with(130, "stopped; the same command goes on\n")
+        ends_with(130, "run the same command again to resume\n")
     ends_with(0, "")
 
 
-def test_what_cannot_be_searched() -> None:
+def test_settings_that_cannot_be_searched() -> None:
     for over, sentence in {
-        "seed=0,1": "the luckiest would win",
-        "data.knobs.shift=0,1": "the problem would be another",
+        "seed=0,1": "the best seed would win by chance",
+        "data.knobs.shift=0,1": "it would change the problem",
         "ask.budget=5,50": "more labels would always win",
-        "engine.device=cpu,cuda": "does not change it",
-        "train.lr": "is not of the form",
-        "train.lr=": "is not of the form",
-        "train.lr=[1": "are not YAML",
+        "engine.device=cpu,cuda": "does not affect the result",
+        "train.lr": "must have the form",
+        "train.lr=": "must have the form",
+        "train.lr=[1": "invalid YAML",
     }.items():
         with pytest.raises(UserError, match=sentence):
             parse([over])
     with pytest.raises(UserError, match=r"train\.lr is given twice"):
         parse(["train.lr=1", "train.lr=2"])
-    with pytest.raises(UserError, match="nothing is searched by default"):
+    with pytest.raises(UserError, match="no default search space"):
         usual_choices(quick(method="source-only"))
-    with pytest.raises(UserError, match="--trials 0"):
+    with pytest.raises(UserError, match="--trials must be at least 1"):
         points(SMALL, 0, 0)
 
 
-def test_refused_before_anything_is_trained(tmp_path: Path) -> None:
+def test_invalid_searches_fail_before_training(tmp_path: Path) -> None:
     launch = Launched()
-    with pytest.raises(UserError, match="`ducats tune` is for classification"):
+    with pytest.raises(UserError, match="`ducats tune` supports only classification"):
         search(tmp_path, config=quick_pixels(), launch=launch)
-    with pytest.raises(UserError, match="no knob 'kapa'"):
+    with pytest.raises(UserError, match="no parameter 'kapa'"):
         search(tmp_path, choices={"query.knobs.kapa": (1, 2)}, launch=launch)
     with pytest.raises(UserError, match="kappa must be at least 1"):
         search(tmp_path, choices={"query.knobs.kappa": (2, 0.5)}, launch=launch)
     with pytest.raises(UserError, match="epochs=3 and epochs=3 are the same run"):
         search(tmp_path, choices={"train.epochs": (3, 3)}, launch=launch)
-    with pytest.raises(UserError, match="--validation 81 of 80 target images"):
+    with pytest.raises(UserError, match="--validation must be between 2 and 80"):
         search(tmp_path, by="bought", validation=81, launch=launch)
     with pytest.raises(
         UserError, match=r"evaluation\.source_share=0\.001 of 96 source images leaves nothing"
@@ -363,7 +361,7 @@ def test_refused_before_anything_is_trained(tmp_path: Path) -> None:
     assert not launch.names
 
 
-def test_points_are_drawn_without_repeats_and_more_begin_with_fewer() -> None:
+def test_points_are_distinct_and_more_trials_extend_fewer() -> None:
     grid = {"a": (1, 2, 3), "b": ("x", "y"), "c": (True, False)}
     every = points(grid, 100, 0)
     assert len(every) == combinations(grid) == 12
@@ -372,14 +370,14 @@ def test_points_are_drawn_without_repeats_and_more_begin_with_fewer() -> None:
     assert points(grid, 100, 1) != every
 
 
-def test_settings_survive_the_way_through_yaml() -> None:
+def test_settings_round_trip_through_yaml() -> None:
     grid = parse(["train.lr=1e-5, 0.5", "query.knobs.order=data_dis", "train.nesterov=false"])
     assert grid == {"train.lr": (1e-5, 0.5), "query.knobs.order": ("data_dis",), "train.nesterov": (False,)}
     made = quick(*settings_of({key: values[0] for key, values in grid.items()}))
     assert (made.train.lr, made.query.knobs["order"], made.train.nesterov) == (1e-5, "data_dis", False)
 
 
-def test_the_sources_share_is_stratified_and_the_same_for_all_seeds() -> None:
+def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
     shift = toy(per_class=10)
     small, held = hold_out_source(shift, 0.3)
     assert held is not None
@@ -399,7 +397,7 @@ def test_the_sources_share_is_stratified_and_the_same_for_all_seeds() -> None:
     assert one.images.keys == other.images.keys
 
 
-def test_a_share_of_nothing_leaves_a_runs_identity_as_it_was() -> None:
+def test_zero_source_share_does_not_change_the_identity() -> None:
     assert "source_share" not in quick().identity()["evaluation"]
     shared = quick("evaluation.source_share=0.2")
     assert shared.identity()["evaluation"]["source_share"] == 0.2
@@ -407,11 +405,11 @@ def test_a_share_of_nothing_leaves_a_runs_identity_as_it_was() -> None:
     assert yaml.safe_load(configs.to_yaml(quick()))["evaluation"]["source_share"] == 0
 
 
-def test_other_data_are_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changed_data_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     search(tmp_path, trials=1)
-    (tmp_path / "tune.json").unlink()  # so that it is scored anew
+    (tmp_path / "tune.json").unlink()  # forces a new score
     real = toy()
     pool = Images(tuple(f"other/{key}" for key in real.pool.keys), real.pool.pixels)
     monkeypatch.setattr("ducats.tune.scores.load_data", lambda _: replace(real, pool=pool))
-    with pytest.raises(UserError, match="the pool has other images than when this trial was run"):
+    with pytest.raises(UserError, match="the pool images have changed"):
         search(tmp_path, trials=1)

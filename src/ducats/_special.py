@@ -1,20 +1,20 @@
 """Entropies and divergences of Dirichlet rows without cancellation, on z = log alpha ``(R, C)``.
 
 The usual formulas subtract nearly equal numbers: in float32 the distribution uncertainty is noise from
-alpha_0 = 1e6 on, or when one class dominates. The forms below lose nothing. Nothing here uses autograd:
-each function also returns its gradient, written out, for it would cancel in the same way. For x >= 0 let
+alpha_0 = 1e6 on, or when one class dominates. The forms below avoid this loss of precision. Autograd would
+cancel in the same way, so each function also returns an explicit gradient. For x >= 0 let
 
-    k(x) = psi(1+x) - ln x      falls from +inf to 0, 1/(2x) for large x
-    h(x) = x k(x)               rises from 0 to 1/2
-    q(x) = psi(1+x) + gamma     rises from 0, zeta(2) x for small x
-    b(x) = x psi'(1+x)          rises from 0 to 1;  x h'(x) = h(x) - x [1 - b(x)]
+    k(x) = psi(1+x) - ln x      decreases from +inf to 0, 1/(2x) for large x
+    h(x) = x k(x)               increases from 0 to 1/2
+    q(x) = psi(1+x) + gamma     increases from 0, zeta(2) x for small x
+    b(x) = x psi'(1+x)          increases from 0 to 1;  x h'(x) = h(x) - x [1 - b(x)]
 
-Recurrence, then asymptotic series, give them all, with w a whole number and c_k = B_2k/2k:
+All follow from recurrence and the asymptotic series, with an integer w and c_k = B_2k/2k:
 
     psi(1+x) = ln(x+w) - s(x),  s(x) = sum_{j<w} 1/(x+j) + 1/(2(x+w)) + sum_k c_k/(x+w)^2k
 
-Then k(x) = log1p(w/x) - s(x) holds for small and large x alike, without a branch; and a difference between
-x and x + d has d as an explicit factor, because 1/(x+j) - 1/(x+d+j) = d/((x+j)(x+d+j)).
+Then k(x) = log1p(w/x) - s(x) holds for small and large x, without a branch. A difference between x and x + d
+has d as an explicit factor, because 1/(x+j) - 1/(x+d+j) = d/((x+j)(x+d+j)).
 """
 
 import math
@@ -33,9 +33,9 @@ class _Scheme(NamedTuple):
     shift: int  # w
     series: tuple[float, ...]  # c_k
     slope: tuple[float, ...]  # 2k c_k: the derivative of the series
-    origin: tuple[float, ...]  # the series' divided difference with x = 0, in powers of 1/(x+w)^2
+    origin: tuple[float, ...]  # divided difference of the series with x = 0, in powers of 1/(x+w)^2
     binet: tuple[float, ...]  # c_k / (2k-1): the series of ln Gamma
-    floor: float  # below this z, w exp(-z) would overflow; alpha is about to leave the normal numbers
+    floor: float  # below this z, w exp(-z) overflows and alpha becomes subnormal
     ceiling: float  # above this z, h(alpha) is 1/2 to the last bit
 
 
@@ -51,19 +51,19 @@ _SCHEMES = {torch.float32: _scheme(4, 4, -87.0, 20.0), torch.float64: _scheme(9,
 
 
 class Values(NamedTuple):
-    """Results per row, ``(R, 1)`` each, and (if asked for) the gradient of each, ``(R, C)``."""
+    """Results per row, ``(R, 1)`` each, and, if requested, the gradient of each, ``(R, C)``."""
 
     values: tuple[Tensor, ...]
     slopes: tuple[Tensor, ...]
 
 
 class _Rows(NamedTuple):
-    """Rows seen from their largest class m, which is left out of ``others``, ``gap`` and ``ratio``."""
+    """Rows relative to their largest class m, which ``others``, ``gap`` and ``ratio`` leave out."""
 
     top: Tensor  # z_m (R, 1)
     winner: Tensor  # m (R, 1)
-    others: Tensor  # z (R, C), and -inf in column m
-    gap: Tensor  # z_c - z_m (R, C), never infinite: a ratio of 0 times it must be 0
+    others: Tensor  # z (R, C), with -inf in column m
+    gap: Tensor  # z_c - z_m (R, C); finite, so its product with a ratio of 0 is 0
     ratio: Tensor  # alpha_c / alpha_m (R, C), 0 in column m
     rho: Tensor  # the sum of ratio (R, 1)
     whole: Tensor  # 1 + rho = alpha_0 / alpha_m (R, 1)
@@ -72,10 +72,10 @@ class _Rows(NamedTuple):
 
 def _dominated(z: Tensor) -> _Rows:
     top, index = z.max(1, keepdim=True)
-    others = z.clone().scatter_(1, index, -math.inf)  # scatter would not keep the layout
+    others = z.clone().scatter_(1, index, -math.inf)  # scatter would not preserve the memory layout
     gap = others - top
-    # A gap of 40 is rounded by up to 2e-6 in float32, which is then the relative error of its exponential.
-    # The rounding error of a difference is itself a float (Knuth); it is NaN only where the ratio is 0.
+    # A gap of 40 is rounded by up to 2e-6 in float32, which becomes the relative error of its exponential.
+    # The rounding error of a difference is itself a float (Knuth). It is NaN only where the ratio is 0.
     shadow = gap - others
     error = (others - (gap - shadow)).sub_(top + shadow).nan_to_num_(0.0)
     ratio = gap.exp()
@@ -85,7 +85,7 @@ def _dominated(z: Tensor) -> _Rows:
 
 
 def _beside(columns: Tensor, last: Tensor) -> Tensor:
-    """``(R, C)`` and ``(R, 1)`` as ``(R, C + 1)``, laid out as the former: of maps, class after class."""
+    """Append ``(R, 1)`` to ``(R, C)`` and keep its memory layout: maps are stored class by class."""
     if columns.stride(0) == 1:
         return torch.cat([columns.T, last.T]).T
     return torch.cat([columns, last], 1)
@@ -100,7 +100,7 @@ def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
 
 
 def _divided_difference(coefficients: tuple[float, ...], u: Tensor, v: Tensor) -> Tensor:
-    """``(P(u) - P(v)) / (u - v)`` for the polynomial P above, by Horner's rule and without a division."""
+    """``(P(u) - P(v)) / (u - v)`` for the polynomial P above, by Horner's rule without division."""
     value = difference = torch.full_like(u, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         value = value * u + c
@@ -109,7 +109,7 @@ def _divided_difference(coefficients: tuple[float, ...], u: Tensor, v: Tensor) -
 
 
 class _Shifted(NamedTuple):
-    """What ``psi(1+x)`` is made of."""
+    """Terms of ``psi(1+x)``."""
 
     reciprocals: list[Tensor]  # 1/(x+j) for j = 1..w
     last: Tensor  # 1/(x+w)
@@ -128,7 +128,7 @@ def _shifted(x: Tensor, scheme: _Scheme) -> _Shifted:
 
 
 def _sigma(at: _Shifted, scheme: _Scheme) -> Tensor:
-    """``-s'(x)``, so that ``psi'(1+x) = 1/(x+w) + sigma(x)`` and ``1 - b(x) = w/(x+w) - x sigma(x)``."""
+    """``-s'(x)``; then ``psi'(1+x) = 1/(x+w) + sigma(x)`` and ``1 - b(x) = w/(x+w) - x sigma(x)``."""
     sigma = _polynomial(scheme.slope, at.square).mul_(at.last).add_(at.square, alpha=0.5)
     for r in at.reciprocals[:-1]:
         sigma.addcmul_(r, r)
@@ -136,7 +136,7 @@ def _sigma(at: _Shifted, scheme: _Scheme) -> Tensor:
 
 
 def _q(x: Tensor, at: _Shifted, scheme: _Scheme) -> Tensor:
-    """``psi(1+x) + gamma = log1p(x/w) + s(0) - s(x)``, with x taken out of the difference."""
+    """``psi(1+x) + gamma = log1p(x/w) + s(0) - s(x)``, with x factored out of the difference."""
     w = scheme.shift
     mean = _polynomial(scheme.origin[1:], at.square).add_(scheme.origin[0])
     mean.mul_(at.last + 1 / w).add_(0.5).mul_(at.last / w)
@@ -146,15 +146,15 @@ def _q(x: Tensor, at: _Shifted, scheme: _Scheme) -> Tensor:
 
 
 class _Step(NamedTuple):
-    """From alpha_m to alpha_0, all positive and right however close the two are: ``(R, 1)``."""
+    """Differences between alpha_m and alpha_0, ``(R, 1)``; positive, and accurate for close values."""
 
     k: Tensor  # k(alpha_m) - k(alpha_0)
     q: Tensor  # q(alpha_0) - q(alpha_m)
-    b: Tensor | None  # b(alpha_0) - b(alpha_m), if slopes are asked for
+    b: Tensor | None  # b(alpha_0) - b(alpha_m), if gradients are requested
 
 
 def _step(x: Tensor, rho: Tensor, whole: _Shifted, scheme: _Scheme, slopes: bool) -> _Step:
-    """Differences between alpha_0, given as ``whole``, and ``x`` = alpha_m = alpha_0 / (1 + rho)."""
+    """Compute differences between alpha_0, given as ``whole``, and ``x`` = alpha_m = alpha_0 / (1 + rho)."""
     w, d = scheme.shift, x * rho
     at_x = (x + torch.arange(1, w + 1, dtype=x.dtype, device=x.device)).reciprocal_()  # (R, w)
     at_y = torch.cat(whole.reciprocals, 1)
@@ -163,7 +163,7 @@ def _step(x: Tensor, rho: Tensor, whole: _Shifted, scheme: _Scheme, slopes: bool
     square = last * last
     mean = products[:, :-1].sum(1, keepdim=True)
     mean += product * (0.5 + total * _divided_difference(scheme.series, square, whole.square))
-    # ln(alpha_0/alpha_m) less the same of alpha + w: two logarithms nearly equal for large x, in one log1p.
+    # ln(alpha_0/alpha_m) - ln((alpha_0+w)/(alpha_m+w)) as one log1p: both are nearly equal for large x.
     k = (w * rho * whole.last).log1p_() - d * mean
     q = (d * last).log1p_() + d * mean
     if not slopes:
@@ -179,7 +179,7 @@ def _last_column(at: _Shifted) -> _Shifted:
 
 
 def entropy(z: Tensor, slopes: bool) -> Values:
-    """Entropy of the expectation, ``sum_{c != m} p_c ln(1/p_c) + p_m log1p(rho)``."""
+    """Compute the entropy of the expectation, ``sum_{c != m} p_c ln(1/p_c) + p_m log1p(rho)``."""
     rows = _dominated(z)
     value, slope = _entropy(rows, slopes)
     return Values((value,), (slope,) if slope is not None else ())
@@ -190,14 +190,14 @@ def _entropy(rows: _Rows, slopes: bool) -> tuple[Tensor, Tensor | None]:
     value /= rows.whole
     if not slopes:
         return value, None
-    # dH/dz_j = p_j {ln(1/p_j) - H} = p_j {sum_c p_c z_c - z_j}: for almost equal z only the latter is exact
+    # dH/dz_j = p_j {ln(1/p_j) - H} = p_j {sum_c p_c z_c - z_j}; only the latter is accurate for similar z
     mean = (rows.ratio * rows.gap).sum(1, keepdim=True).div_(rows.whole)
     slope = (mean - rows.gap).mul_(rows.ratio).scatter_(1, rows.winner, mean)
     return value, slope.div_(rows.whole)
 
 
 class _Split(NamedTuple):
-    """The entropy in two parts. U_dis = scaled * scale: it may be too small for a float, its log is not."""
+    """Entropy split into U_data and U_dis = scaled * scale. U_dis may underflow, its logarithm does not."""
 
     rows: _Rows
     tiny: Tensor  # (R, 1) alpha_0 < 1
@@ -209,14 +209,14 @@ class _Split(NamedTuple):
 
 
 def _split(z: Tensor, slopes: bool) -> _Split:
-    """Compute one part as a sum of positive terms; the other is what it leaves of the entropy.
+    """Compute one part as a sum of positive terms, and the other as the entropy minus that part.
 
     alpha_0 U_dis = sum_c h(alpha_c) - h(alpha_0)
                   = sum_{c != m} [h(alpha_c) - p_c h(alpha_0)] + alpha_m [k(alpha_m) - k(alpha_0)]
     U_data = sum_{c != m} p_c [q(alpha_0) - q(alpha_c)] + p_m [q(alpha_0) - q(alpha_m)]
 
-    Both are good around alpha_0 = 1. For less evidence U_data is small and k, h are mostly ln(1/alpha); for
-    more, U_dis is small and q mostly ln alpha.
+    Both forms are accurate around alpha_0 = 1. With less evidence, U_data is small and ln(1/alpha) dominates
+    k and h. With more evidence, U_dis is small and ln alpha dominates q.
     """
     scheme = _SCHEMES[z.dtype]
     rows = _dominated(z)
@@ -249,9 +249,9 @@ def _split(z: Tensor, slopes: bool) -> _Split:
 
 
 def _alphas(rows: _Rows, alpha_0: Tensor, scheme: _Scheme) -> tuple[Tensor, Tensor]:
-    """Alpha of the other classes, then alpha_0, and the inverses of all: ``(R, C + 1)`` each.
+    """Return alpha of the other classes with alpha_0 appended, and their inverses: ``(R, C + 1)`` each.
 
-    Above the ceiling alpha is capped: there h does not depend on it, and q is not used.
+    Alpha is capped at the ceiling. Above it, h does not depend on alpha and q is not used.
     """
     x = rows.others.clamp(max=scheme.ceiling).exp_()
     inverse = rows.others.clamp(scheme.floor, scheme.ceiling).neg_().exp_()
@@ -272,7 +272,7 @@ def _scaled_slope(rows: _Rows, eta: Tensor, eta_step: Tensor, scaled: Tensor) ->
 
 
 def uncertainties(z: Tensor, slopes: bool) -> Values:
-    """U_data and U_dis."""
+    """Compute U_data and U_dis."""
     split = _split(z, slopes)
     values = (split.data, split.scaled * split.scale)
     if split.data_slope is None or split.scaled_slope is None:
@@ -281,7 +281,7 @@ def uncertainties(z: Tensor, slopes: bool) -> Values:
 
 
 def log_distribution_uncertainty(z: Tensor, slopes: bool) -> Values:
-    """``ln U_dis``; -inf (and no slope) where not even alpha_0 U_dis is representable."""
+    """Compute ``ln U_dis``; -inf with zero gradient where even alpha_0 U_dis underflows."""
     split = _split(z, slopes)
     log_whole = torch.where(split.tiny, 0.0, split.rows.log_whole)
     value = split.scaled.log() - log_whole - torch.where(split.tiny, 0.0, split.rows.top)
@@ -291,10 +291,11 @@ def log_distribution_uncertainty(z: Tensor, slopes: bool) -> Values:
 
 
 def kl_to_uniform(z: Tensor, slopes: bool) -> Values:
-    """``KL(Dir(alpha) || Dir(1))``, of terms without the orders alpha, C ln alpha and C ln C, which cancel.
+    """Compute ``KL(Dir(alpha) || Dir(1))``.
 
-    With Stirling's ln Gamma(1+x) = (x + 1/2) ln x - x + ln(2 pi)/2 + mu(x), E(x) = ln(2 pi)/2 + mu(x) - h(x)
-    and M = ln(alpha_0 / C),
+    The terms of order alpha, C ln alpha and C ln C cancel and are left out. With Stirling's
+    ln Gamma(1+x) = (x + 1/2) ln x - x + ln(2 pi)/2 + mu(x), E(x) = ln(2 pi)/2 + mu(x) - h(x) and
+    M = ln(alpha_0 / C),
 
         KL = sum_c {(M - z_c)/2 + (1 - p_c)/alpha_c - E(alpha_c) - k(alpha_c)}
              + (C - 1)/2 M + E(alpha_0) + C k(alpha_0) + {(C - 1/2) ln C - C + 1 - ln Gamma(C)}
@@ -309,7 +310,7 @@ def kl_to_uniform(z: Tensor, slopes: bool) -> Values:
     e = _binet(x, logs, inverse, scheme).sub_(x * k).add_(_HALF_LOG_TAU)
     p = rows.ratio.clone().scatter_(1, rows.winner, 1.0).div_(rows.whole)
     others = (1 - p).scatter_(1, rows.winner, rows.rho / rows.whole)
-    # NaN is 0 times an overflow, for the largest class: then the others' inverses overflow all the more
+    # NaN comes from 0 times an overflow at the largest class; the other inverses then overflow too.
     inverses = z.neg().exp_().mul_(others).nan_to_num_(nan=0.0, posinf=math.inf)
     log_mean = rows.top + (rows.whole / classes).log_()
     value = (log_mean - z).mul_(0.5).add_(inverses).sub_(e[:, :-1]).sub_(k[:, :-1]).sum(1, keepdim=True)
@@ -325,7 +326,7 @@ def kl_to_uniform(z: Tensor, slopes: bool) -> Values:
 
 
 def _binet(x: Tensor, logs: Tensor, inverse: Tensor, scheme: _Scheme) -> Tensor:
-    """``mu(x)``: its series where that converges, else by definition; both are finite everywhere."""
+    """Compute ``mu(x)`` by its series where that converges, else by definition; both are always finite."""
     knee = float(scheme.shift)
     low, log_low = x.clamp(max=knee), logs.clamp(scheme.floor, math.log(knee))
     exact = torch.lgamma(1 + low).sub_((low + 0.5).mul_(log_low)).add_(low).sub_(_HALF_LOG_TAU)

@@ -1,10 +1,10 @@
-"""What a Dirichlet model knows, and what it should be told: the paper's uncertainties and losses.
+"""Uncertainties and losses of a Dirichlet model, as in the paper.
 
-A network's output is read as ``z = log alpha``, the log-parameters of a Dirichlet distribution over the
-class probabilities rho. Each function works per position, ``(N, C, ...) -> (N, ...)``: the same for images
-and for pixels, reduced by the caller. Half precision is computed in float32, float64 stays. There are no
-epsilons, and no finite input gives NaN. Names: alpha_0 is the sum of alpha, p = alpha / alpha_0 the expected
-probability, psi the digamma function.
+The network's output is ``z = log alpha``, the log-parameters of a Dirichlet distribution over the class
+probabilities rho. Each function works per position, ``(N, C, ...) -> (N, ...)``, for images and for pixels;
+the caller reduces. Half precision is computed in float32, float64 stays float64. There are no epsilons, and
+no finite input gives NaN. Notation: alpha_0 is the sum of alpha, p = alpha / alpha_0 is the expected
+probability, psi is the digamma function.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -21,21 +21,21 @@ from torch.nn import functional as F
 
 from ducats import _special
 
-# Compile formulas into a few kernels each, where `can_fuse` says that it can be done: some hundred launches
-# less per piece of a map, for some seconds at the first use. Results differ by rounding.
+# Whether to compile formulas into a few kernels each; set it only if `can_fuse` is true. This saves about a
+# hundred launches per chunk of a map and takes a few seconds at first use. Results differ by rounding.
 FUSED = False
-_CACHED = 2**17  # elements per pass: the dozen temporaries of one pass then stay in a core's cache
+_CACHED = 2**17  # elements per pass: a dozen temporaries then fit into a core's cache
 
 
 class Uncertainties(NamedTuple):
-    """The two origins of uncertainty; their sum is the entropy of the expectation."""
+    """Data and distribution uncertainty; their sum is the entropy of the expected probabilities."""
 
     data: Tensor  # (N, ...)
     distribution: Tensor  # (N, ...)
 
 
 def expected_probability(z: Tensor) -> Tensor:
-    """Expectation of the class probabilities, ``p_c = alpha_c / alpha_0``: ``(N, C, ...)``.
+    """Compute the expected class probabilities ``p_c = alpha_c / alpha_0``, ``(N, C, ...)``.
 
     >>> expected_probability(torch.tensor([[2.0, 0.0, -1.0]]))
     tensor([[0.8438, 0.1142, 0.0420]])
@@ -44,9 +44,9 @@ def expected_probability(z: Tensor) -> Tensor:
 
 
 def entropy(z: Tensor) -> Tensor:
-    """Entropy of the expectation, ``H[p] = -sum_c p_c ln p_c``: both uncertainties together.
+    """Compute the entropy of the expectation, ``H[p] = -sum_c p_c ln p_c``: the sum of both uncertainties.
 
-    Exact also for a dominating class m, where ``p_m`` rounds to 1 and ``ln p_m`` to 0.
+    Accurate even if one class m dominates, where ``p_m`` rounds to 1 and ``ln p_m`` to 0.
 
     >>> entropy(torch.tensor([[2.0, 0.0, -1.0]]))
     tensor([0.5243])
@@ -55,7 +55,7 @@ def entropy(z: Tensor) -> Tensor:
 
 
 def uncertainties(z: Tensor) -> Uncertainties:
-    """Data and distribution uncertainty in one pass.
+    """Compute data and distribution uncertainty in one pass.
 
     >>> both = uncertainties(torch.tensor([[2.0, 0.0, -1.0]]))
     >>> both.data, both.distribution
@@ -65,9 +65,10 @@ def uncertainties(z: Tensor) -> Uncertainties:
 
 
 def data_uncertainty(z: Tensor) -> Tensor:
-    """Expected entropy ``U_data = sum_c p_c [psi(alpha_0 + 1) - psi(alpha_c + 1)]``: what classes share.
+    """Compute the expected entropy ``U_data = sum_c p_c [psi(alpha_0 + 1) - psi(alpha_c + 1)]``.
 
-    It tends to 0 when there is no evidence for any class, and to the entropy when there is much.
+    High for samples between classes. Tends to 0 without evidence for any class, and to the entropy with much
+    evidence.
 
     >>> data_uncertainty(torch.tensor([[0.0, 0.0, 0.0]]))
     tensor([0.8333])
@@ -76,10 +77,10 @@ def data_uncertainty(z: Tensor) -> Tensor:
 
 
 def distribution_uncertainty(z: Tensor) -> Tensor:
-    """Mutual information ``U_dis = I[y, rho] = H[p] - U_data``: what lack of evidence leaves open.
+    """Compute the mutual information ``U_dis = I[y, rho] = H[p] - U_data``, which is high without evidence.
 
-    Relative error about 1e-6 in float32 for any evidence: it is not computed as the difference, see
-    `ducats._special`. From z = 87 on it is too small for float32: rank by `log_distribution_uncertainty`.
+    It is not computed as the difference (see `ducats._special`), so the relative error is about 1e-6 in
+    float32 for any evidence. From z = 87 on it underflows in float32; rank by `log_distribution_uncertainty`.
 
     >>> distribution_uncertainty(torch.tensor([[0.0, 0.0], [20.0, 20.0]]))
     tensor([1.9315e-01, 5.1529e-10])
@@ -88,9 +89,10 @@ def distribution_uncertainty(z: Tensor) -> Tensor:
 
 
 def log_distribution_uncertainty(z: Tensor) -> Tensor:
-    """``ln U_dis``: ranks also those positions whose `distribution_uncertainty` underflows.
+    """Compute ``ln U_dis``, which can rank positions whose `distribution_uncertainty` underflows.
 
-    It is -inf, and its gradient 0, for a single class or when the largest logit leads by more than about 100.
+    The value is -inf and the gradient 0 for a single class, or if the largest logit exceeds the others by
+    more than about 100.
 
     >>> log_distribution_uncertainty(torch.tensor([[200.0, 200.0], [201.0, 200.0]]))
     tensor([-201.3863, -202.0064])
@@ -99,11 +101,11 @@ def log_distribution_uncertainty(z: Tensor) -> Tensor:
 
 
 def negative_log_likelihood(z: Tensor, label: Tensor) -> Tensor:
-    """Negative log of the marginal likelihood, ``ln alpha_0 - ln alpha_y``; 0 where the label is negative.
+    """Compute the negative log marginal likelihood ``ln alpha_0 - ln alpha_y``.
 
     Args:
         z: log alpha, ``(N, C, ...)``.
-        label: class indices, ``(N, ...)``; a negative one does not count.
+        label: class indices, ``(N, ...)``; the loss is 0 where the label is negative.
 
     >>> negative_log_likelihood(torch.tensor([[2.0, 0.0, -1.0]] * 3), torch.tensor([0, 1, -1]))
     tensor([0.1698, 2.1698, 0.0000])
@@ -115,9 +117,10 @@ def negative_log_likelihood(z: Tensor, label: Tensor) -> Tensor:
 
 
 def kl_to_uniform(z: Tensor) -> Tensor:
-    """``KL[Dir(alpha) || Dir(1)]``: how far all evidence is from none; 0 only where all z are 0.
+    """Compute ``KL[Dir(alpha) || Dir(1)]``; 0 only where all z are 0.
 
-    It rises on both sides of z = 0, on the negative side like 1/alpha: below z = -88 it is inf in float32.
+    It increases on both sides of z = 0, like 1/alpha on the negative side. Below z = -88 it is inf in
+    float32.
 
     >>> kl_to_uniform(torch.tensor([[2.0, 0.0, -1.0], [-2.0, -2.0, -2.0]]))
     tensor([3.1501, 7.8858])
@@ -126,13 +129,13 @@ def kl_to_uniform(z: Tensor) -> Tensor:
 
 
 def misleading_evidence(z: Tensor, label: Tensor) -> Tensor:
-    """``KL[Dir(alpha~) || Dir(1)]``, alpha~ being alpha with the true class's evidence removed (alpha_y = 1).
+    """Compute ``KL[Dir(alpha~) || Dir(1)]``, where alpha~ is alpha with alpha_y = 1 for the true class y.
 
-    The paper's L_kl divides it by C. It is 0 where the label is negative.
+    Setting alpha_y = 1 removes the evidence for the true class. The paper's L_kl divides the result by C.
 
     Args:
         z: log alpha, ``(N, C, ...)``.
-        label: class indices, ``(N, ...)``; a negative one does not count.
+        label: class indices, ``(N, ...)``; the loss is 0 where the label is negative.
 
     >>> misleading_evidence(torch.tensor([[2.0, 0.0, -1.0]] * 3), torch.tensor([0, 1, -1]))
     tensor([0.8005, 3.1501, 0.0000])
@@ -154,7 +157,7 @@ def _at_most_10(logits: Tensor) -> Tensor:
 
 
 def _softplus(logits: Tensor) -> Tensor:
-    # torch's softplus is the identity beyond its threshold; at 20, the default, float64 still sees the error
+    # torch's softplus is the identity above its threshold; at the default of 20 the error shows in float64
     return F.softplus(_full_precision(logits), threshold=40.0)
 
 
@@ -162,12 +165,12 @@ def _log_softplus_plus_one(logits: Tensor) -> Tensor:
     return _softplus(logits).log1p()
 
 
-# How a network's logits become z = log alpha.
+# Functions from a network's logits to z = log alpha.
 EVIDENCE: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "exp": _identity,  # alpha = exp(logit): DUC
-        "exp_clamped": _clamped,  # the same between exp(-10) and exp(10): EUQ
-        "exp_at_most_10": _at_most_10,  # alpha = exp(logit) <= exp(10): DUC on pixels
+        "exp_clamped": _clamped,  # the same, clamped to [exp(-10), exp(10)]: EUQ
+        "exp_at_most_10": _at_most_10,  # alpha = exp(logit) <= exp(10): DUC for segmentation
         "exp_plus_one": _softplus,  # alpha = exp(logit) + 1
         "softplus_plus_one": _log_softplus_plus_one,  # alpha = ln(1 + exp(logit)) + 1
     }
@@ -175,13 +178,13 @@ EVIDENCE: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
 
 
 def can_fuse(device: torch.device) -> bool:
-    """Whether formulas can be compiled for a device: see ``FUSED``."""
+    """Whether formulas can be compiled for a device; see ``FUSED``."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 @contextmanager
 def compiled(on: bool = True) -> Iterator[None]:
-    """Compile formulas inside the block: for many positions of few shapes, as in a training on pixels."""
+    """Compile formulas inside the block; worthwhile for many positions of few shapes, as in segmentation."""
     global FUSED
     before, FUSED = FUSED, on
     try:
@@ -195,14 +198,14 @@ def _full_precision(z: Tensor) -> Tensor:
 
 
 def _per_position(formula: Callable[[Tensor, bool], _special.Values], z: Tensor) -> tuple[Tensor, ...]:
-    """Apply a formula on rows ``(R, C)`` to ``(N, C, ...)``; each of its values becomes ``(N, ...)``."""
+    """Apply a formula on rows ``(R, C)`` to ``(N, C, ...)``; each value becomes ``(N, ...)``."""
     z = _full_precision(z if torch.is_grad_enabled() else z.detach()).movedim(1, -1)
     results: tuple[Tensor, ...] = _Formula.apply(z.reshape(-1, z.shape[-1]), formula)
     return tuple(r.reshape(z.shape[:-1]) for r in results)
 
 
 class _Formula(torch.autograd.Function):
-    """A formula that knows its gradient: computed along with the value, where they share their work."""
+    """Formula with an explicit gradient, computed together with the value because they share work."""
 
     @staticmethod
     def forward(

@@ -32,7 +32,7 @@ def some_images(height: int = 65, width: int = 97, channels: int = 3, count: int
 
 
 def saved(folder: Path, backbone: str = "resnet18") -> tuple[Path, dict[str, Tensor]]:
-    """A file like the one of ImageNet weights that is about: int8 with a scale per output channel."""
+    """Save weights as int8 with a scale per output channel."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
         state = timm.create_model(backbone, zero_init_last=False).state_dict()
@@ -53,7 +53,7 @@ def saved(folder: Path, backbone: str = "resnet18") -> tuple[Path, dict[str, Ten
 @pytest.mark.parametrize(
     ("size", "output_stride"), [((64, 96), 8), ((65, 97), 8), ((33, 70), 16), ((47, 31), 32)]
 )
-def test_v2_answers_at_its_output_stride(size: tuple[int, int], output_stride: int) -> None:
+def test_v2_logits_have_the_output_stride(size: tuple[int, int], output_stride: int) -> None:
     logits, features = built(output_stride=output_stride)(some_images(*size))
     grid = tuple(-(-side // output_stride) for side in size)
     assert logits.shape == (2, 5, *grid)
@@ -63,7 +63,7 @@ def test_v2_answers_at_its_output_stride(size: tuple[int, int], output_stride: i
 @pytest.mark.parametrize(
     ("head_norm", "output_stride"), [("group", 8), ("batch", 8), ("none", 8), ("none", 16), ("group", 32)]
 )
-def test_v3plus_answers_at_stride_4(head_norm: str, output_stride: int) -> None:
+def test_v3plus_logits_have_stride_4(head_norm: str, output_stride: int) -> None:
     network = built("deeplab_v3plus", head_norm=head_norm, output_stride=output_stride)
     logits, features = network(some_images(65, 98))
     assert logits.shape == (2, 5, 17, 25)
@@ -75,20 +75,20 @@ def test_v3plus_answers_at_stride_4(head_norm: str, output_stride: int) -> None:
 
 @BOTH
 @pytest.mark.parametrize("backbone", ["mobilenetv3_small_050", "convnext_atto", "regnety_002"])
-def test_other_families_of_backbones_will_do(name: str, backbone: str) -> None:
+def test_other_families_of_backbones(name: str, backbone: str) -> None:
     network = built(name, backbone=backbone)
     side = 64 // STRIDE[name]
     assert network(some_images(64, 64))[0].shape == (2, 5, side, side)
 
 
 @BOTH
-def test_a_backbone_without_maps_is_one_sentence(name: str) -> None:
-    with pytest.raises(UserError, match=r"'vit_tiny_patch16_224' cannot give maps at output stride 8"):
+def test_backbone_without_feature_maps_raises(name: str) -> None:
+    with pytest.raises(UserError, match=r"'vit_tiny_patch16_224' cannot return feature maps"):
         built(name, backbone="vit_tiny_patch16_224")
 
 
 @pytest.mark.parametrize("given", [{}, {"head_std": 0.01}])
-def test_the_head_of_v2_is_a_sum_of_convolutions(given: dict[str, Any]) -> None:
+def test_v2_head_is_a_sum_of_convolutions(given: dict[str, Any]) -> None:
     network = built(**given).eval()
     logits, features = network(some_images())
     state = network.head.state_dict()
@@ -102,8 +102,8 @@ def test_the_head_of_v2_is_a_sum_of_convolutions(given: dict[str, Any]) -> None:
     assert float(stacked.std()) == pytest.approx(given.get("head_std", 0.001), rel=0.02)
 
 
-def test_the_head_of_v3plus_is_the_published_one() -> None:
-    """Written down again, without norms and in evaluation."""
+def test_v3plus_head_matches_the_published_one() -> None:
+    """Against a reimplementation, without norms and in evaluation mode."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         head = HeadV3Plus([6, 10], 5, [6, 12, 18], "none", 0.1).eval()
@@ -147,7 +147,7 @@ def test_parameters_of_the_published_network() -> None:
 
 
 @BOTH
-def test_norms_are_frozen_if_there_are_weights(name: str, tmp_path: Path) -> None:
+def test_norms_are_frozen_with_pretrained_weights(name: str, tmp_path: Path) -> None:
     file, _ = saved(tmp_path)
     network = built(name, weights=str(file))
     norms = [m for m in network.backbone.modules() if isinstance(m, FrozenNorm)]
@@ -164,7 +164,7 @@ def test_norms_are_frozen_if_there_are_weights(name: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("strides", ["timm", "first"])
-def test_an_int8_file_of_weights_loads_in_full(tmp_path: Path, strides: str) -> None:
+def test_int8_weights_file_loads_completely(tmp_path: Path, strides: str) -> None:
     file, state = saved(tmp_path, "resnet26")
     network = built(backbone="resnet26", weights=str(file), strides=strides, norm_eps=0)
     for key, tensor in network.backbone.state_dict().items():
@@ -178,7 +178,7 @@ def test_an_int8_file_of_weights_loads_in_full(tmp_path: Path, strides: str) -> 
 
 
 @BOTH
-def test_every_parameter_learns_and_the_backbone_at_its_own_pace(name: str, tmp_path: Path) -> None:
+def test_every_parameter_learns_and_the_backbone_has_its_own_rate(name: str, tmp_path: Path) -> None:
     network = built(name, weights=str(saved(tmp_path)[0]))
     optimiser = make_optimiser(network, Optimisation(lr=3e-3))
     rates = {id(p): group["first_lr"] for group in optimiser.param_groups for p in group["params"]}
@@ -194,7 +194,7 @@ def test_every_parameter_learns_and_the_backbone_at_its_own_pace(name: str, tmp_
 
 @BOTH
 @pytest.mark.parametrize("learnt", [True, False])
-def test_a_run_that_has_begun_needs_no_weights(name: str, learnt: bool, tmp_path: Path) -> None:
+def test_a_resumed_run_needs_no_weights(name: str, learnt: bool, tmp_path: Path) -> None:
     file = str(saved(tmp_path)[0]) if learnt else None
     network = built(name, weights=file)
     knobs = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False}
@@ -206,7 +206,7 @@ def test_a_run_that_has_begun_needs_no_weights(name: str, learnt: bool, tmp_path
 
 
 @BOTH
-def test_half_floats_stay_half_and_finite(name: str, tmp_path: Path) -> None:
+def test_bfloat16_outputs_are_close(name: str, tmp_path: Path) -> None:
     network = built(name, weights=str(saved(tmp_path)[0])).eval()
     images = some_images()
     plain = network(images)
@@ -218,7 +218,7 @@ def test_half_floats_stay_half_and_finite(name: str, tmp_path: Path) -> None:
         assert float((one - other).detach().abs().max() / other.detach().abs().max()) < 0.1
 
 
-def test_normalisation_comes_with_the_backbone() -> None:
+def test_normalisation_is_that_of_the_backbone() -> None:
     network, images = built(backbone="tf_efficientnet_lite0").eval(), some_images()
     assert torch.allclose(network(images)[1], network.backbone(2 * images - 1)[-1], atol=1e-4)
     street = built().eval()
@@ -235,7 +235,7 @@ def test_other_than_three_channels(name: str, channels: int) -> None:
     assert logits.shape == (2, 5, side, side)
 
 
-def test_channels_last_gives_the_same() -> None:
+def test_channels_last_gives_the_same_result() -> None:
     network, images = built("deeplab_v3plus").eval(), some_images()
     plain = network(images)[0]
     other = network.to(memory_format=torch.channels_last)(
@@ -244,7 +244,7 @@ def test_channels_last_gives_the_same() -> None:
     assert torch.allclose(plain, other, atol=1e-3 * float(plain.detach().abs().max()))
 
 
-def test_evidence_waits_for_the_interpolation() -> None:
+def test_evidence_is_applied_after_the_interpolation() -> None:
     network = built().eval()
     output = Evidential(network, "exp_clamped")(some_images())
     logits, features = network(some_images())
@@ -260,21 +260,19 @@ def test_evidence_waits_for_the_interpolation() -> None:
     ("knobs", "message"),
     [
         ({"backbone": "resnet5"}, r"timm has no model 'resnet5'"),
-        ({"backbone": "densenet121"}, r"'densenet121' cannot give maps at output stride 8"),
-        ({"output_stride": 4}, r"output_stride is 4: choose 8, 16 or 32"),
-        ({"weights": "gone.npz"}, r"no file of weights gone.npz"),
-        ({"frozen": True, "pretrained": False}, r"norms of random weights.*leave it at null"),
+        ({"backbone": "densenet121"}, r"'densenet121' cannot return feature maps"),
+        ({"output_stride": 4}, r"output_stride is 4"),
+        ({"weights": "gone.npz"}, r"gone.npz does not exist"),
+        ({"frozen": True, "pretrained": False}, r"frozen=true needs pretrained weights"),
     ],
 )
-def test_what_cannot_start_is_refused_before_images_are_read(
-    name: str, knobs: dict[str, Any], message: str
-) -> None:
+def test_check_rejects_invalid_parameters(name: str, knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         CHECK[name](**knobs)
 
 
 @BOTH
-def test_what_can_start_is_not_refused(name: str) -> None:
+def test_check_accepts_valid_parameters(name: str) -> None:
     CHECK[name]()
     CHECK[name](backbone="convnext_atto", pretrained=False, output_stride=16)
 
@@ -282,25 +280,25 @@ def test_what_can_start_is_not_refused(name: str) -> None:
 @pytest.mark.parametrize(
     ("knobs", "message"),
     [
-        ({"rates": []}, r"rates is \[\]: give one or more"),
+        ({"rates": []}, r"rates is \[\]"),
         ({"rates": [6, 0]}, r"rates is \[6, 0\]"),
-        ({"norm_eps": 0.0}, r"norm_eps is of frozen norms, and these are not"),
+        ({"norm_eps": 0.0}, r"norm_eps applies only to frozen norms"),
         ({"frozen": True, "norm_eps": -1.0}, r"norm_eps is -1.0"),
     ],
 )
-def test_knobs_that_cannot_be_meant_are_one_sentence(knobs: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_raise(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
         built(**knobs)
 
 
-def test_head_norms_have_three_names() -> None:
-    with pytest.raises(UserError, match=r"head_norm is 'layer': choose group, batch, none"):
+def test_unknown_head_norm_raises() -> None:
+    with pytest.raises(UserError, match=r"head_norm is 'layer'; choose one of group, batch, none"):
         built("deeplab_v3plus", head_norm="layer")
     with pytest.raises(UserError, match=r"head_norm is 'layer'"):
         CHECK["deeplab_v3plus"](head_norm="layer")
 
 
-def test_the_builders_are_named() -> None:
+def test_builders_are_registered() -> None:
     assert MODELS["deeplab_v2"] is deeplab_v2
     assert MODELS["deeplab_v3plus"] is deeplab_v3plus
     assert BLANK.keys() == CHECK.keys() <= MODELS.keys()

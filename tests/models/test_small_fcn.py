@@ -21,7 +21,7 @@ def test_logits_and_features_at_half_the_size(
 
 
 @pytest.mark.parametrize("width", [8, 12, 24])
-def test_an_image_does_not_depend_on_its_batch(width: int) -> None:
+def test_output_does_not_depend_on_the_batch(width: int) -> None:
     torch.manual_seed(0)
     network = small_fcn(classes=3, channels=3, width=width).train()
     images = torch.rand(4, 3, 16, 32)
@@ -30,10 +30,10 @@ def test_an_image_does_not_depend_on_its_batch(width: int) -> None:
 
 
 @pytest.mark.parametrize(("dilations", "reach"), [((), 11), ((1,), 19), ((1, 2, 4), 67)], ids=str)
-def test_how_far_a_position_sees(dilations: tuple[int, ...], reach: int) -> None:
+def test_receptive_field(dilations: tuple[int, ...], reach: int) -> None:
     torch.manual_seed(0)
     network = small_fcn(classes=2, channels=1, width=8, dilations=dilations)
-    # A norm sees the whole image; without it, what the convolutions see is left.
+    # Remove norms, which see the whole image, to measure the convolutions only.
     for stack in network.modules():
         if not isinstance(stack, torch.nn.Sequential):
             continue
@@ -47,7 +47,7 @@ def test_how_far_a_position_sees(dilations: tuple[int, ...], reach: int) -> None
     assert int(seen[-1] - seen[0]) + 1 == reach
 
 
-def test_it_learns_a_map() -> None:
+def test_learns_a_label_map() -> None:
     torch.manual_seed(0)
     images = torch.rand(4, 3, 16, 32)
     images[:, 0, :, 16:] += 1

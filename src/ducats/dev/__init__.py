@@ -1,4 +1,4 @@
-"""Deep embedded validation: a model's risk on the target without the target's labels."""
+"""Deep embedded validation: estimate a model's target risk without target labels."""
 
 from ducats.dev.estimate import NORMALISE as NORMALISE
 from ducats.dev.estimate import Control as Control

@@ -1,7 +1,7 @@
-"""Deep embedded validation (You et al., ICML 2019): a model's risk on the target, from labels of the source.
+"""Deep embedded validation (You et al., ICML 2019): a model's target risk, estimated from source labels.
 
-Held-out source losses are weighted by how much more often the target has such features than the source has.
-The weights' mean is known to be 1; what it strays from that corrects the estimate (a control variate).
+Losses on held-out source samples are weighted by the density ratio of target to source features. The weights
+have a known mean of 1, so the deviation from it serves as a control variate.
 """
 
 import math
@@ -16,42 +16,42 @@ from ducats.dev.weights import MOST, domain_weights
 Normalise = Literal["none", "max", "standardize"]
 NORMALISE: tuple[Normalise, ...] = ("none", "max", "standardize")
 
-ALIKE = 1e-3  # a relative deviation of weights up to this is none
-DEGENERATE = 0.05  # an effective share of samples below this says that few of them decide
+ALIKE = 1e-3  # weights with a smaller relative deviation count as equal
+DEGENERATE = 0.05  # below this effective sample fraction, few samples decide the estimate
 
 
 @dataclass(frozen=True)
 class Control:
-    """A weighted mean of losses, before and after its correction."""
+    """Weighted mean of losses, with and without the control variate."""
 
     risk: float  # mean(w l) + eta mean(w) - eta
     plain: float  # mean(w l)
-    eta: float  # -Cov(w l, w) / Var(w); 0 where all weights are alike
-    deviation: float  # standard error of the risk, the weights taken for true
+    eta: float  # -Cov(w l, w) / Var(w); 0 if all weights are equal
+    deviation: float  # standard error of the risk, with the weights treated as exact
 
 
 @dataclass(frozen=True)
 class Dev:
-    """The estimate, and what it rests on."""
+    """Estimate of the target risk, with diagnostics."""
 
     risk: float  # lower is better
     plain: float  # without the control variate
-    source: float  # the plain mean of the losses
+    source: float  # unweighted mean of the losses
     eta: float
-    deviation: float  # standard error of the risk, the weights taken for true
-    weight_mean: float  # of the weights before normalising; near 1 if they are right
+    deviation: float  # standard error of the risk, with the weights treated as exact
+    weight_mean: float  # before normalisation; near 1 if the weights are right
     weight_max: float
-    effective: float  # effective sample size, as a share of the samples
-    domain_accuracy: float  # near 0.5: domains look alike; near 1: no source sample stands for the target
+    effective: float  # effective sample size, as a fraction of the samples
+    domain_accuracy: float  # near 0.5: domains are similar; near 1: no source sample represents the target
     decay: float
 
     @property
     def degenerate(self) -> bool:
-        """Whether a handful of samples decides, so that the risk says little."""
+        """Whether a few samples dominate the weights, which makes the risk unreliable."""
         return self.effective < DEGENERATE
 
     def numbers(self) -> dict[str, float]:
-        """Every part by name."""
+        """Return all fields by name."""
         return asdict(self)
 
 
@@ -70,14 +70,14 @@ def dev_risk(
 
     Args:
         source_train: features ``(S, D)`` of source samples that the model was trained on.
-        source_validation: features ``(V, D)`` of source samples that it was not trained on.
-        target: features ``(T, D)`` of target samples, without labels.
-        losses: ``(V,)``, of the validation samples.
-        seed: of the domain classifier.
-        normalise: ``max`` divides the weights by the largest; ``standardize`` gives them mean 1 and deviation
-            1; the formula stays. Either bounds what few samples can do, and neither is an unbiased estimate.
-        most: samples of each domain that the domain classifier learns from, drawn by the seed.
-        device: where it learns.
+        source_validation: features ``(V, D)`` of held-out source samples.
+        target: features ``(T, D)`` of target samples.
+        losses: losses of the validation samples, ``(V,)``.
+        seed: seed of the domain classifier.
+        normalise: ``max`` divides the weights by the largest; ``standardize`` gives them mean 1 and standard
+            deviation 1. Both limit the influence of a few samples, and both make the estimate biased.
+        most: maximum number of samples per domain for training the domain classifier, sampled at random.
+        device: device of the domain classifier.
     """
     _check(source_train, source_validation, target, losses)
     found = domain_weights(source_train, source_validation, target, seed=seed, most=most, device=device)
@@ -98,7 +98,7 @@ def dev_risk(
 
 
 def control(weights: Tensor, losses: Tensor) -> Control:
-    """Weigh losses, and correct their mean by what the weights' mean strays from 1.
+    """Compute the weighted mean of losses, with the mean of the weights as control variate.
 
     >>> control(torch.ones(4), torch.tensor([0.0, 1.0, 1.0, 1.0])).risk
     0.75
@@ -108,7 +108,7 @@ def control(weights: Tensor, losses: Tensor) -> Control:
     plain, eta = float(weighted.mean()), 0.0
     around = weights - weights.mean()
     variance = float((around**2).sum()) / (len(weights) - 1)
-    # Of weights that are nearly alike, the mean strays for other reasons than chance: eta would blow that up.
+    # If nearly equal weights have a mean other than 1, it is not by chance, and eta would amplify it.
     if math.sqrt(variance) > ALIKE * float(weights.abs().mean()):
         eta = -float((around * (weighted - plain)).sum()) / (len(weights) - 1) / variance
     risk = plain + eta * float(weights.mean()) - eta
@@ -117,9 +117,9 @@ def control(weights: Tensor, losses: Tensor) -> Control:
 
 
 def normalised(weights: Tensor, how: Normalise) -> Tensor:
-    """Weights on another scale, so that a few large ones cannot drown the rest."""
+    """Normalise weights to limit the influence of a few large ones."""
     if how not in NORMALISE:
-        raise ValueError(f"normalise is one of {', '.join(NORMALISE)}, not {how!r}")
+        raise ValueError(f"normalise must be one of {', '.join(NORMALISE)}, not {how!r}")
     if how == "max":
         return weights / weights.max()
     if how == "standardize":
@@ -129,12 +129,12 @@ def normalised(weights: Tensor, how: Normalise) -> Tensor:
 
 
 def effective_share(weights: Tensor) -> float:
-    """How many equal weights would be worth as much, over how many there are: ``(sum w)^2 / (n sum w^2)``.
+    """Return the effective sample size as a fraction of the samples: ``(sum w)^2 / (n sum w^2)``.
 
     >>> effective_share(torch.tensor([1.0, 1.0, 0.0, 0.0]))
     0.5
     """
-    scaled = weights.double() / weights.max()  # the squares of large weights overflow
+    scaled = weights.double() / weights.max()  # squares of large weights would overflow
     return float(scaled.sum() ** 2 / (scaled**2).sum() / len(scaled))
 
 
@@ -143,11 +143,13 @@ def _check(source_train: Tensor, source_validation: Tensor, target: Tensor, loss
     for name, features in named.items():
         if features.ndim != 2 or features.shape[1] != target.shape[-1]:
             shapes = ", ".join(f"{n} {tuple(f.shape)}" for n, f in named.items())
-            raise ValueError(f"features must be (samples, width), one width for all, not {shapes}")
+            raise ValueError(f"features must have shape (samples, width) with a common width, not {shapes}")
         if len(features) < 2:
-            raise ValueError(f"{name} has {len(features)} sample(s): at least 2 are needed")
+            raise ValueError(f"{name} has {len(features)} sample(s), but at least 2 are needed")
     if losses.shape != (len(source_validation),):
-        raise ValueError(f"{tuple(losses.shape)} losses for {len(source_validation)} validation samples")
+        raise ValueError(
+            f"losses has shape {tuple(losses.shape)} for {len(source_validation)} validation samples"
+        )
     for name, values in {**named, "losses": losses}.items():
         if not bool(values.isfinite().all()):
-            raise ValueError(f"{name} has values that are not finite: the training diverged")
+            raise ValueError(f"{name} contains non-finite values; the training diverged")

@@ -1,4 +1,4 @@
-"""What source samples count for on the target: densities compared by a classifier of domains."""
+"""Importance weights of source samples: density ratios estimated by a domain classifier."""
 
 import math
 from dataclasses import dataclass
@@ -10,19 +10,19 @@ from torch.nn.functional import binary_cross_entropy_with_logits
 from ducats.randomness import fork
 
 DECAYS = tuple(10 ** (-exponent / 2) for exponent in range(2, 11))  # 1e-1 ... 1e-5, half a decade apart
-HELD_OUT = 0.2  # of the classifier's own samples
+HELD_OUT = 0.2  # fraction of the classifier's samples
 BATCH, RATE, EPOCHS, PATIENCE = 128, 1e-3, 100, 5
-MOST = 2000  # samples of each domain that it learns from
-LARGEST = 50.0  # logarithm of a weight: more is as good as infinite, and would overflow
+MOST = 2000  # training samples per domain
+LARGEST = 50.0  # bound on the logarithm of a weight, which prevents overflow
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What source samples count for on the target, and how well domains could be told apart."""
+    """Importance weights of source samples, and the quality of the domain classifier."""
 
-    values: Tensor  # (V,) float64: density of the target over that of the source
-    accuracy: float  # of the domain classifier, on its held-out samples
-    decay: float  # the weight decay that did best
+    values: Tensor  # (V,) float64: target density over source density
+    accuracy: float  # of the domain classifier on its held-out samples
+    decay: float  # best weight decay
 
 
 def domain_weights(
@@ -34,19 +34,18 @@ def domain_weights(
     most: int = MOST,
     device: torch.device | str = "cpu",
 ) -> Weights:
-    """Density of target features over source features at the validation samples, by a domain classifier.
+    """Estimate the density ratio of target to source features at the validation samples.
 
-    The classifier has two hidden layers as wide as the features. One is trained for each weight decay, all at
-    once, and stopped where its cross-entropy on the held-out fifth is lowest; of these, the one with the best
-    held-out accuracy says ``w = P(target) / P(source) * N_source / N_target``.
+    The domain classifier has two hidden layers as wide as the features. One classifier per weight decay is
+    trained, all in parallel, with early stopping on the cross-entropy of the held-out fifth. The one with the
+    best held-out accuracy gives ``w = P(target) / P(source) * N_source / N_target``.
 
     Args:
         source_train: features ``(S, D)``.
         source_validation: features ``(V, D)``.
         target: features ``(T, D)``.
-        seed: of its first weights, the split and the batches.
-        most: samples of each domain to learn from.
-        device: where it learns.
+        seed: seed of the initial weights, the split and the batches.
+        most: maximum number of training samples per domain.
     """
     luck = fork(seed, "dev")
     source, foreign = (_some(features, most, luck) for features in (source_train, target))
@@ -55,9 +54,9 @@ def domain_weights(
         (torch.cat([source[side[0]], foreign[side[1]]]), _is_target(source[side[0]], foreign[side[1]]))
         for side in ([slice(cut) for cut in cuts], [slice(cut, None) for cut in cuts])
     )
-    # The ratio of densities does not change with the scale of the features; learning does.
+    # Standardise the features: this does not change the density ratio, but helps training.
     mean, scale = kept[0].mean(0), kept[0].std(0)
-    scale[scale < 1e-6] = 1.0  # a feature that never fires: what little there is of it must not be blown up
+    scale[scale < 1e-6] = 1.0  # do not amplify a feature that is almost constant
     train, test = (((x - mean) / scale).to(device) for x in (kept[0], held[0]))
     parameters, accuracy, best = _fit(train, kept[1].to(device), test, held[1].to(device), luck)
     with torch.no_grad():
@@ -68,7 +67,7 @@ def domain_weights(
 
 
 def _some(features: Tensor, most: int, luck: torch.Generator) -> Tensor:
-    """At most so many rows, in random order."""
+    """Return at most ``most`` rows, in random order."""
     return features.float().cpu()[torch.randperm(len(features), generator=luck)[:most]]
 
 
@@ -79,7 +78,7 @@ def _is_target(source: Tensor, target: Tensor) -> Tensor:
 def _fit(
     features: Tensor, is_target: Tensor, held_features: Tensor, held: Tensor, luck: torch.Generator
 ) -> tuple[list[Tensor], float, int]:
-    """Train a classifier per weight decay; return their parameters, the best accuracy, and whose it is."""
+    """Train one classifier per weight decay; return the parameters, the best accuracy and its index."""
     decays = torch.tensor(DECAYS, device=features.device)
     parameters = _first(features.shape[1], len(decays), luck, features.device)
     optimiser = torch.optim.Adam(parameters, lr=RATE)
@@ -108,7 +107,7 @@ def _fit(
 
 
 def _first(width: int, copies: int, luck: torch.Generator, device: torch.device) -> list[Tensor]:
-    """Weights and biases of two hidden layers and one output; all copies begin alike."""
+    """Initialise weights and biases of two hidden layers and one output, identical for all copies."""
     made = []
     for out in (width, width, 1):
         bound = 1 / math.sqrt(width)
@@ -119,7 +118,7 @@ def _first(width: int, copies: int, luck: torch.Generator, device: torch.device)
 
 
 def _logits(features: Tensor, parameters: list[Tensor]) -> Tensor:
-    """Log odds of the target, ``(N, D) -> (copies, N)``."""
+    """Compute the log odds of the target, ``(N, D) -> (copies, N)``."""
     first, a, second, b, last, c = parameters
     hidden = torch.relu(features @ first + a)
     hidden = torch.relu(hidden @ second + b)

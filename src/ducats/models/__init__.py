@@ -1,7 +1,7 @@
-"""Models: builders that return a network from images to logits, of each image or on a grid of its pixels.
+"""Model builders. They return networks from images to logits, per image or on a grid of pixels.
 
-A builder takes ``classes`` and ``channels`` and its own knobs. Networks take images as float32 in [0, 1] and
-normalise them themselves, since the right numbers come with the weights.
+A builder takes ``classes``, ``channels`` and its own parameters. Networks take float32 images in [0, 1] and
+normalise them, because mean and standard deviation depend on the weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,14 +25,14 @@ MODELS: Mapping[str, Builder] = {
     "deeplab_v3plus": deeplab_v3plus,
 }
 
-# The same networks for a run that has begun: no first weights are read or fetched. Others have none to read.
+# The same networks for resuming a run: no initial weights are read or downloaded. The other models have none.
 BLANK: Mapping[str, Builder] = {
     "timm": classifier.blank,
     "deeplab_v2": deeplab.blank_v2,
     "deeplab_v3plus": deeplab.blank_v3plus,
 }
 
-# What refuses a model's knobs before any image is read.
+# Functions that validate a model's parameters before any image is read.
 CHECK: Mapping[str, Callable[..., None]] = {
     "timm": classifier.check_start,
     "deeplab_v2": deeplab.check_start,

@@ -1,4 +1,4 @@
-"""A timm backbone by name: its weights, its strides, its width; as rows of features, or as maps."""
+"""timm backbones by name, with their weights: as feature vectors or as feature maps."""
 
 import difflib
 import re
@@ -22,7 +22,7 @@ OUTPUT_STRIDES = (8, 16, 32)
 def make_backbone(
     name: str, *, channels: int, pretrained: bool, weights: str | None, strides: Strides
 ) -> nn.Module:
-    """Build a backbone without classifier, from the first of: a file, the offline package, timm's own."""
+    """Build a backbone without classifier, with weights from a file, the offline package or timm."""
     check_name(name)
     _check_strides(strides)
     if weights is None and pretrained and not offline.serves(name):
@@ -41,9 +41,9 @@ def make_backbone(
 
 
 class Features(NamedTuple):
-    """A backbone that gives maps, and how many channels each has."""
+    """Backbone that returns feature maps, and the channels of each map."""
 
-    net: nn.Module  # images to a list of maps
+    net: nn.Module  # from images to a list of maps
     widths: list[int]
 
 
@@ -57,16 +57,11 @@ def make_features(
     output_stride: int,
     reductions: Sequence[int],
 ) -> Features:
-    """Build a backbone that gives maps, with the same weights as ``make_backbone`` would.
+    """Build a backbone that returns feature maps, with the same weights as ``make_backbone``.
 
     Args:
-        name: that timm knows.
-        channels: of the images.
-        pretrained: see ``make_backbone``.
-        weights: see ``make_backbone``.
-        strides: see ``make_backbone``.
-        output_stride: of the last map; what later stages would shrink is dilated instead.
-        reductions: which maps: of each of these strides the last, in this order.
+        output_stride: stride of the last map; later stages are dilated instead of strided.
+        reductions: strides of the maps to return, in this order; of several maps with one stride, the last.
     """
     check_name(name)
     _check_strides(strides)
@@ -82,13 +77,13 @@ def make_features(
 
 
 def check_maps(name: str, output_stride: int) -> None:
-    """Refuse a backbone that does not give maps at this stride."""
+    """Raise if the backbone cannot return feature maps at this stride."""
     check_output_stride(output_stride)
     _stages(name, 3, output_stride, (output_stride,))
 
 
 def _feature_net(name: str, channels: int, output_stride: int, **knobs: Any) -> nn.Module:
-    if output_stride != max(OUTPUT_STRIDES):  # not all can be dilated; at 32 they need not be
+    if output_stride != max(OUTPUT_STRIDES):  # 32 needs no dilation, which not all backbones support
         knobs["output_stride"] = output_stride
     net: nn.Module = timm.create_model(name, pretrained=False, features_only=True, in_chans=channels, **knobs)
     return net
@@ -97,17 +92,17 @@ def _feature_net(name: str, channels: int, output_stride: int, **knobs: Any) -> 
 def _stages(
     name: str, channels: int, output_stride: int, reductions: Sequence[int]
 ) -> tuple[list[int], list[int]]:
-    """Index and width of the last stage of each of these strides, by asking the network's shapes.
+    """Return index and width of the last stage of each stride, from the shapes of the network's outputs.
 
-    What timm notes as a stage's stride is not in all families that of the dilated network.
+    In some families, timm's recorded strides are not those of the dilated network.
     """
     side = 4 * max(OUTPUT_STRIDES)
     try:
-        with torch.device("meta"):  # shapes alone: nothing is computed
+        with torch.device("meta"):  # only shapes, no computation
             net = _feature_net(name, channels, output_stride).eval()
             shapes = [tuple(maps.shape) for maps in net(torch.empty(1, channels, side, side))]
             known = [side // shape[2] if shape[2] == shape[3] else 0 for shape in shapes]
-    except Exception as error:  # each family of timm refuses in its own way, or breaks
+    except Exception as error:  # timm's families raise different errors
         said = str(error).partition("\n")[0]
         raise _no_maps(name, output_stride, f"{type(error).__name__}: {said}" if said else "") from error
     indices = [len(known) - 1 - known[::-1].index(r) if r in known else -1 for r in reductions]
@@ -119,18 +114,18 @@ def _stages(
 def _no_maps(name: str, output_stride: int, why: str) -> UserError:
     wider = "" if output_stride == max(OUTPUT_STRIDES) else ", or try model.knobs.output_stride=32"
     return UserError(
-        f"the backbone {name!r} cannot give maps at output stride {output_stride}"
+        f"the backbone {name!r} cannot return feature maps at output stride {output_stride}"
         + (f" ({why})" if why else "")
-        + f": choose another, such as resnet101{wider}"
+        + f"; choose another, e.g. resnet101{wider}"
     )
 
 
 def _copy(plain: nn.Module, net: nn.Module, name: str) -> None:
-    """Copy a backbone's weights into its twin that gives maps, which lacks the last layers."""
+    """Copy a backbone's weights into its feature-map version, which lacks the last layers."""
     state = plain.state_dict()
     renamed = {}
     for key in net.state_dict():
-        # timm's wrappers flatten `stages.0` to `stages_0`, or hold the whole as `model` or `body`.
+        # timm's wrappers flatten `stages.0` to `stages_0`, or add a prefix `model` or `body`.
         for old in (key, re.sub(r"^(\w+)_(\d+)\.", r"\1.\2.", key), re.sub(r"^(model|body)\.", "", key)):
             if old in state:
                 renamed[key] = state[old]
@@ -139,33 +134,33 @@ def _copy(plain: nn.Module, net: nn.Module, name: str) -> None:
         net.load_state_dict(renamed)
     except RuntimeError as error:
         raise UserError(
-            f"the weights of {name!r} cannot be moved to the network that gives maps: choose another "
-            "backbone, such as resnet101"
+            f"the weights of {name!r} cannot be loaded into its feature-map version; choose another "
+            "backbone, e.g. resnet101"
         ) from error
 
 
 def stride_first(trunk: nn.Module, name: str, output_stride: int = 32) -> None:
     """Move each down-sampling stride from the 3x3 convolution of its block to the 1x1 before it.
 
-    So the ResNets of 2015 had it, and the Caffe and Keras weights that descend from them. The tensors have
-    the same shapes either way, so weights load without complaint and then see the image wrongly.
+    The ResNets of 2015, and the Caffe and Keras weights derived from them, have this layout. The tensors have
+    the same shapes in both layouts, so weights of the wrong one load without error and give wrong outputs.
 
     Args:
-        trunk: changed in place.
-        name: for the message.
-        output_stride: from which on the trunk is dilated.
+        trunk: backbone, modified in place.
+        name: name of the backbone, for error messages.
+        output_stride: stride from which on the backbone is dilated.
     """
     blocks = [
         block for block in trunk.modules() if isinstance(block, Bottleneck) and max(block.conv2.stride) > 1
     ]
     if not blocks:
         raise UserError(
-            f"strides 'first' is for ResNets of bottleneck blocks (resnet50, resnet101, …), and {name!r} has "
-            "no such stride to move: leave model.knobs.strides at 'timm'"
+            f"model.knobs.strides='first' is for ResNets with bottleneck blocks (resnet50, resnet101, …), "
+            f"not for {name!r}; use 'timm'"
         )
     for block in blocks:
         block.conv1.stride, block.conv2.stride = block.conv2.stride, block.conv1.stride
-    # Where dilation stands for a stride, the 3x3 that came after the stride is already one of the dilated.
+    # Where dilation replaces a stride, the 3x3 that follows the stride is dilated too.
     stride, dilation = 4, 1
     for stage in ("layer2", "layer3", "layer4"):
         if stride < output_stride:
@@ -177,10 +172,10 @@ def stride_first(trunk: nn.Module, name: str, output_stride: int = 32) -> None:
 
 
 def width_of(trunk: nn.Module, channels: int) -> int:
-    """How many features a backbone gives, by asking it.
+    """Return the width of a backbone's features, from a forward pass.
 
-    timm's ``num_features`` is what comes before the head's hidden layer where there is one (MobileNetV3),
-    and ``head_hidden_size`` is not known by all.
+    timm's ``num_features`` is the width before the head's hidden layer, if there is one (MobileNetV3), and
+    some backbones lack ``head_hidden_size``.
     """
     cfg = trunk.pretrained_cfg
     assert isinstance(cfg, dict)
@@ -190,46 +185,46 @@ def width_of(trunk: nn.Module, channels: int) -> int:
     trunk.train()
     if not isinstance(features, torch.Tensor) or features.ndim != 2 or not features.shape[1]:
         raise UserError(
-            f"the backbone {cfg['architecture']!r} does not give one row of features per image, "
-            "so it cannot carry a classifier: choose another"
+            f"the backbone {cfg['architecture']!r} does not return one feature vector per image, which the "
+            "classifier needs; choose another"
         )
     return features.shape[1]
 
 
 def normalisation(trunk: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
-    """Mean and deviation that the backbone's weights expect, ``(channels, 1, 1)`` each."""
+    """Return the mean and standard deviation that the weights expect, ``(channels, 1, 1)`` each."""
     data = resolve_model_data_config(trunk)
     both = []
     for name in ("mean", "std"):
         colours = torch.tensor(data[name])
-        # Weights for three colours fold onto fewer or more channels as their average.
+        # timm adapts weights for three colours to other channel counts, so use the average.
         fitting = colours if len(colours) == channels else colours.mean().expand(channels)
         both.append(fitting.reshape(-1, 1, 1).clone())
     return both[0], both[1]
 
 
 def check_name(name: str) -> None:
-    """Refuse a backbone, or a tag of it, that timm does not know."""
+    """Raise if timm does not know the backbone or its tag."""
     architecture = name.split(".")[0]
     if not timm.is_model(architecture):
         near = timm.list_models(f"*{architecture}*")[:5]
         near = near or difflib.get_close_matches(architecture, timm.list_models(), n=3)
-        hint = f"; near: {', '.join(near)}" if near else ""
-        raise UserError(f"timm has no model {name!r}{hint} (`timm.list_models()` names all)")
+        hint = f"; similar: {', '.join(near)}" if near else ""
+        raise UserError(f"timm has no model {name!r}{hint} (`timm.list_models()` lists all)")
     try:
         timm.get_pretrained_cfg(name)
     except RuntimeError:
         tagged = timm.list_models(f"{architecture}.*", pretrained=True)
-        known = f"has {', '.join(tagged)}" if tagged else f"knows {architecture!r} without a tag only"
-        raise UserError(f"timm has no weights {name!r}: it {known}") from None
+        known = f"choose one of {', '.join(tagged)}" if tagged else f"use {architecture!r} without a tag"
+        raise UserError(f"timm has no weights {name!r}; {known}") from None
 
 
 def _check_strides(strides: str) -> None:
     if strides not in get_args(Strides):
-        raise UserError(f"model.knobs.strides is {strides!r}: choose {' or '.join(get_args(Strides))}")
+        raise UserError(f"model.knobs.strides is {strides!r}; choose {' or '.join(get_args(Strides))}")
 
 
 def check_output_stride(output_stride: int) -> None:
-    """Refuse a stride that no backbone is dilated to."""
+    """Raise if the output stride is not supported."""
     if output_stride not in OUTPUT_STRIDES:
-        raise UserError(f"model.knobs.output_stride is {output_stride}: choose 8, 16 or 32")
+        raise UserError(f"model.knobs.output_stride is {output_stride}; choose 8, 16 or 32")

@@ -1,4 +1,4 @@
-"""A timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
+"""timm backbone with the published head: linear to 256, batch norm, ReLU, linear."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ from ducats.models.backbone import Strides, check_name, make_backbone, normalisa
 
 
 class Classifier(nn.Module):
-    """Backbone, bottleneck, head; normalises as its weights expect."""
+    """Backbone, bottleneck and head; normalises images as the backbone's weights expect."""
 
     mean: Tensor
     std: Tensor
@@ -36,7 +36,7 @@ class Classifier(nn.Module):
         self.head = nn.Linear(bottleneck, classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] to logits and features."""
+        """Return logits and features for images in [0, 1]."""
         try:
             seen = self.backbone((images - self.mean) / self.std)
         except torch.OutOfMemoryError:
@@ -47,9 +47,9 @@ class Classifier(nn.Module):
         return self.head(features), features
 
     def _wrong_side(self, images: Tensor) -> UserError | None:
-        """The one sentence for a backbone that takes one size only, where another arrived.
+        """Return an error if the images do not have the fixed input size of the backbone; else None.
 
-        Asked after it failed, not before: many that timm lists with a fixed size take others too.
+        Called only after a failure: many backbones that timm lists with a fixed size accept others too.
         """
         cfg = self.backbone.pretrained_cfg
         assert isinstance(cfg, dict)
@@ -57,28 +57,23 @@ class Classifier(nn.Module):
         if side == arrived or not cfg.get("fixed_input_size"):
             return None
         return UserError(
-            f"the backbone {cfg['architecture']!r} takes images of {side[0]} x {side[1]}, not of "
-            f"{arrived[0]} x {arrived[1]}: give every view that size (--set views.source.size={side[0]}, and "
-            "likewise unlabelled, scoring, test), or choose a backbone that takes any, such as resnet50"
+            f"the backbone {cfg['architecture']!r} needs images of {side[0]} x {side[1]}, not "
+            f"{arrived[0]} x {arrived[1]}; set this size in every view (--set views.source.size={side[0]}, "
+            "likewise unlabelled, scoring and test), or choose a backbone without a fixed size, e.g. resnet50"
         )
 
 
 def check_start(*, backbone: str = "resnet50", weights: str | None = None, **_: object) -> None:
-    """Refuse a name or a file that is not there, before any image is read.
-
-    Args:
-        backbone: a name that timm should know.
-        weights: a file that should be there.
-    """
+    """Raise if the backbone is unknown or the file of weights is missing, before any image is read."""
     check_name(backbone)
     if weights is not None and not Path(weights).expanduser().is_file():
-        raise UserError(f"there is no file of weights {weights}: check model.knobs.weights")
+        raise UserError(f"the weights file {weights} does not exist; check model.knobs.weights")
 
 
 def blank(**knobs: Any) -> "Classifier":
-    """What ``timm_classifier`` builds, without its first weights: a checkpoint brings others.
+    """Build the network of ``timm_classifier`` without initial weights, to load a checkpoint into it.
 
-    Nothing is read or fetched; the advice on learning rates is that of the network with its weights.
+    Nothing is read or downloaded. The learning-rate multipliers are those of the network with its weights.
     """
     network = timm_classifier(**{**knobs, "weights": None, "pretrained": False})
     network.lr_multipliers = advice(knobs.get("pretrained", True) or knobs.get("weights") is not None)
@@ -86,7 +81,7 @@ def blank(**knobs: Any) -> "Classifier":
 
 
 def advice(learnt: bool) -> dict[str, float]:
-    """Weights that know much already move at a tenth of the pace, as published."""
+    """Return learning-rate multipliers: a pretrained backbone uses a tenth of the rate, as published."""
     return {"backbone": 0.1} if learnt else {}
 
 
@@ -103,13 +98,11 @@ def timm_classifier(
     """Build a classifier on any timm backbone.
 
     Args:
-        classes: number of classes.
-        channels: of the images.
-        backbone: a name that timm knows, with or without a tag; it brings its normalisation.
-        pretrained: start from ImageNet weights: timm's own (downloaded once), or those of `ducats[offline]`.
-        weights: start from this file of the backbone's weights instead (.safetensors, .pth, .npz).
-        strides: where a ResNet's blocks shrink their input: `timm`, or `first` (nets of 2015, Caffe, Keras).
-        bottleneck: width of what the last layer sees.
+        backbone: timm model name, with or without tag; it also determines the normalisation.
+        pretrained: start from ImageNet weights: those of timm (downloaded once) or of `ducats[offline]`.
+        weights: file with weights of the backbone, used instead (.safetensors, .pth, .npz).
+        strides: placement of the strides in ResNet blocks: `timm`, or `first` (2015 ResNets, Caffe, Keras).
+        bottleneck: width of the features, the input of the last layer.
     """
     trunk = make_backbone(
         backbone, channels=channels, pretrained=pretrained, weights=weights, strides=strides

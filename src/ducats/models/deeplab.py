@@ -1,4 +1,4 @@
-"""DeepLab on any timm backbone: v2, and v3+ with its decoder. Logits are on the network's own coarse grid."""
+"""DeepLab-v2 and DeepLab-v3+ on any timm backbone. Logits are on the network's own coarse grid."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args
@@ -13,37 +13,37 @@ from ducats.models.backbone import Features, Strides, check_maps, make_features,
 from ducats.models.frozen import freeze_norms
 
 HeadNorm = Literal["group", "batch", "none"]
-LOW = 4  # stride of the map that v3+ takes its fine structure from
+LOW = 4  # stride of the low-level map in the decoder of v3+
 
 
 class DeepLab(nn.Module):
-    """Backbone and head; normalises as its weights expect.
+    """Backbone and head; normalises images as the backbone's weights expect.
 
     Args:
-        backbone: normalised images to maps.
-        head: those maps to logits and features.
-        channels: of the images.
-        learnt: whether the backbone starts from weights that know much already.
+        backbone: from normalised images to a list of maps.
+        head: from these maps to logits and features.
+        channels: number of image channels.
+        learnt: whether the backbone starts from pretrained weights.
     """
 
     def __init__(self, backbone: nn.Module, head: nn.Module, channels: int, *, learnt: bool) -> None:
         super().__init__()
         self.lr_multipliers = classifier.advice(learnt)
         mean, std = normalisation(backbone, channels)
-        # (x - mean) / std as one multiply-add: images of a street are large.
+        # (x - mean) / std as one multiply-add, since images are large.
         self.register_buffer("scale", 1 / std, persistent=False)
         self.register_buffer("shift", -mean / std, persistent=False)
         self.backbone = backbone
         self.head = head
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] to logits ``(N, C, h, w)`` and what the last layer saw, ``(N, D, h, w)``."""
+        """Return logits ``(N, C, h, w)`` and features ``(N, D, h, w)`` for images in [0, 1]."""
         maps = self.backbone(torch.addcmul(self.get_buffer("shift"), images, self.get_buffer("scale")))
         return self.head(maps)  # type: ignore[no-any-return]
 
 
 class HeadV2(nn.Module):
-    """The sum of parallel 3x3 convolutions that look ever further around them."""
+    """Sum of parallel 3x3 convolutions with different dilations."""
 
     def __init__(self, width: int, classes: int, rates: Sequence[int], std: float) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class HeadV2(nn.Module):
             nn.init.normal_(look.weight, std=std)  # type: ignore[arg-type]
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """The last map to logits; the map itself is the features."""
+        """Compute logits from the last map, which is returned as the features."""
         deep = maps[-1]
         logits = self.looks[0](deep)
         for look in list(self.looks)[1:]:
@@ -63,7 +63,7 @@ class HeadV2(nn.Module):
 
 
 class HeadV3Plus(nn.Module):
-    """A pyramid of looks at the deep map, then a decoder on the finer grid of an early one."""
+    """Atrous spatial pyramid on the deep map, and a decoder on the finer grid of a low-level map."""
 
     def __init__(
         self,
@@ -91,9 +91,9 @@ class HeadV3Plus(nn.Module):
                 nn.init.kaiming_normal_(module.weight)
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-        """An early and the last map to logits and features on the grid of the early one."""
+        """Compute logits and features on the grid of the low-level map, the first of two."""
         low, deep = maps
-        # Not pooled adaptively: that is not deterministic on a GPU.
+        # Adaptive pooling is not deterministic on a GPU.
         whole = self.whole(deep.mean((2, 3), keepdim=True)).expand(-1, -1, *deep.shape[-2:])
         seen = [self.point(deep), *(look(deep) for look in self.looks), whole]
         joined = self.join(torch.cat(seen, 1))
@@ -103,10 +103,10 @@ class HeadV3Plus(nn.Module):
 
 
 class GroupNorm(nn.GroupNorm):
-    """A group norm that keeps a half type under autocast; its sums are float32 inside all the same."""
+    """Group norm that keeps half precision under autocast; its sums are computed in float32."""
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps to maps of their dtype."""
+        """Normalise maps and keep their dtype."""
         with torch.autocast(device_type=maps.device.type, enabled=False):
             return F.group_norm(
                 maps, self.num_groups, self.weight.to(maps.dtype), self.bias.to(maps.dtype), self.eps
@@ -116,7 +116,7 @@ class GroupNorm(nn.GroupNorm):
 def _norm(kind: HeadNorm, width: int) -> list[nn.Module]:
     if kind == "batch":
         return [nn.BatchNorm2d(width)]
-    # Sixteen channels a group divide 48 as they do 512.
+    # 16 channels per group divide both 48 and 512.
     return [GroupNorm(width // 16 if width % 16 == 0 else 1, width)] if kind == "group" else []
 
 
@@ -130,7 +130,7 @@ def _conv(
 
 
 def _separable(inputs: int, outputs: int, norm: HeadNorm, rate: int = 1) -> nn.Sequential:
-    """A 3x3 convolution of each channel by itself, then a 1x1 across them."""
+    """Build a depthwise separable convolution: 3x3 per channel, then 1x1 across channels."""
     return nn.Sequential(
         *_conv(inputs, inputs, 3, norm, rate, groups=inputs), *_conv(inputs, outputs, 1, norm)
     )
@@ -150,21 +150,19 @@ def deeplab_v2(
     rates: Sequence[int] = (6, 12, 18, 24),
     head_std: float = 0.001,
 ) -> DeepLab:
-    """Build DeepLab-v2: a dilated backbone and a sum of dilated convolutions. Logits have its output stride.
+    """Build DeepLab-v2: a dilated backbone and a sum of dilated convolutions. Logits have the output stride.
 
     Args:
-        classes: number of classes.
-        channels: of the images.
-        backbone: a name that timm knows, with or without a tag; it brings its normalisation.
-        pretrained: start from ImageNet weights: timm's own (downloaded once), or those of `ducats[offline]`.
-        weights: start from this file of the backbone's weights instead (.safetensors, .pth, .npz).
-        strides: where a ResNet's blocks shrink their input: `timm`, or `first` (nets of 2015, Caffe, Keras).
-        output_stride: pixels per position of the last map: 8, 16 or 32.
-        frozen: keep the backbone's batch norms as they are; None: if it starts from weights.
-        norm_eps: of the frozen norms; None for their own. The published networks have 0.
-        rates: dilation of each convolution of the head.
-        head_std: spread of the head's first weights; published: 0.01, with which a sum over some 70 000
-            numbers begins with logits of 3, and a Dirichlet that claims to know. It should know nothing yet.
+        backbone: timm model name, with or without tag; it also determines the normalisation.
+        pretrained: start from ImageNet weights: those of timm (downloaded once) or of `ducats[offline]`.
+        weights: file with weights of the backbone, used instead (.safetensors, .pth, .npz).
+        strides: placement of the strides in ResNet blocks: `timm`, or `first` (2015 ResNets, Caffe, Keras).
+        output_stride: stride of the last map: 8, 16 or 32.
+        frozen: freeze the backbone's batch norms; None: only if it starts from pretrained weights.
+        norm_eps: eps of the frozen norms; None: that of each norm. The published networks use 0.
+        rates: dilations of the head's convolutions.
+        head_std: standard deviation of the head's initial weights. With the published 0.01, a sum over some
+            70 000 inputs gives initial logits of about 3, a Dirichlet with evidence before any training.
     """
     stages = make_features(
         backbone,
@@ -196,21 +194,19 @@ def deeplab_v3plus(
     head_norm: HeadNorm = "group",
     dropout: float = 0.1,
 ) -> DeepLab:
-    """Build DeepLab-v3+: a dilated backbone, a pyramid, and a decoder. Logits have stride 4.
+    """Build DeepLab-v3+: a dilated backbone, a spatial pyramid and a decoder. Logits have stride 4.
 
     Args:
-        classes: number of classes.
-        channels: of the images.
-        backbone: a name that timm knows, with or without a tag; it brings its normalisation.
-        pretrained: start from ImageNet weights: timm's own (downloaded once), or those of `ducats[offline]`.
-        weights: start from this file of the backbone's weights instead (.safetensors, .pth, .npz).
-        strides: where a ResNet's blocks shrink their input: `timm`, or `first` (nets of 2015, Caffe, Keras).
-        output_stride: pixels per position of the last map: 8, 16 or 32.
-        frozen: keep the backbone's batch norms as they are; None: if it starts from weights.
-        norm_eps: of the frozen norms; None for their own. The published networks have 0.
-        rates: dilation of each separable convolution of the pyramid.
-        head_norm: of the head's convolutions: `group`, `batch`, or `none` as in the published code.
-        dropout: share of the features' channels that are dropped in training.
+        backbone: timm model name, with or without tag; it also determines the normalisation.
+        pretrained: start from ImageNet weights: those of timm (downloaded once) or of `ducats[offline]`.
+        weights: file with weights of the backbone, used instead (.safetensors, .pth, .npz).
+        strides: placement of the strides in ResNet blocks: `timm`, or `first` (2015 ResNets, Caffe, Keras).
+        output_stride: stride of the last map: 8, 16 or 32.
+        frozen: freeze the backbone's batch norms; None: only if it starts from pretrained weights.
+        norm_eps: eps of the frozen norms; None: that of each norm. The published networks use 0.
+        rates: dilations of the separable convolutions of the pyramid.
+        head_norm: norm of the head's convolutions: `group`, `batch`, or `none` as in the published code.
+        dropout: dropout rate of the features' channels.
     """
     _check_norm(head_norm)
     stages = make_features(
@@ -229,12 +225,12 @@ def deeplab_v3plus(
 
 
 def blank_v2(**knobs: Any) -> DeepLab:
-    """What ``deeplab_v2`` builds, without its first weights: a checkpoint brings others."""
+    """Build the network of ``deeplab_v2`` without initial weights, to load a checkpoint into it."""
     return _without_weights(deeplab_v2(**_no_start(knobs)), knobs)
 
 
 def blank_v3plus(**knobs: Any) -> DeepLab:
-    """What ``deeplab_v3plus`` builds, without its first weights: a checkpoint brings others."""
+    """Build the network of ``deeplab_v3plus`` without initial weights, to load a checkpoint into it."""
     return _without_weights(deeplab_v3plus(**_no_start(knobs)), knobs)
 
 
@@ -263,23 +259,17 @@ def check_start(
     head_norm: HeadNorm = "group",
     **_: object,
 ) -> None:
-    """Refuse what cannot start a run, before any image is read.
+    """Raise if the parameters are invalid, before any image is read.
 
-    Args:
-        backbone: a name that timm should know.
-        pretrained: whether weights are fetched.
-        weights: a file that should be there.
-        output_stride: one of three, and one that the backbone can give.
-        frozen: not without weights: timm's ResNets start with norms that multiply by 0.
-        head_norm: one of three.
+    ``frozen`` needs pretrained weights: norms of timm's untrained ResNets multiply by 0.
     """
     classifier.check_start(backbone=backbone, weights=weights)
     check_maps(backbone, output_stride)
     _check_norm(head_norm)
     if frozen and not pretrained and weights is None:
         raise UserError(
-            "model.knobs.frozen keeps the norms of random weights, which are to be learnt: leave it at null, "
-            "or start from weights (model.knobs.pretrained, model.knobs.weights)"
+            "model.knobs.frozen=true needs pretrained weights (model.knobs.pretrained, model.knobs.weights); "
+            "with random weights set it to null"
         )
 
 
@@ -288,17 +278,16 @@ def _freeze(stages: Features, frozen: bool, eps: float | None) -> None:
         freeze_norms(stages.net, eps)
     elif eps is not None:
         raise UserError(
-            "model.knobs.norm_eps is of frozen norms, and these are not: leave it at null, or set "
-            "model.knobs.frozen=true"
+            "model.knobs.norm_eps applies only to frozen norms; set it to null, or model.knobs.frozen to true"
         )
 
 
 def _checked(rates: Sequence[int]) -> list[int]:
     if not rates or any(not isinstance(rate, int) or rate < 1 for rate in rates):
-        raise UserError(f"model.knobs.rates is {rates}: give one or more dilations, such as [6, 12, 18]")
+        raise UserError(f"model.knobs.rates is {rates}, but must be a list of dilations, e.g. [6, 12, 18]")
     return list(rates)
 
 
 def _check_norm(kind: str) -> None:
     if kind not in get_args(HeadNorm):
-        raise UserError(f"model.knobs.head_norm is {kind!r}: choose {', '.join(get_args(HeadNorm))}")
+        raise UserError(f"model.knobs.head_norm is {kind!r}; choose one of {', '.join(get_args(HeadNorm))}")

@@ -1,4 +1,4 @@
-"""Any network as an evidential model: images in, log alpha and features out; or maps, see `Output`."""
+"""Wrapper that makes any network an evidential model."""
 
 from typing import Any
 
@@ -10,24 +10,24 @@ from ducats.rows import Output
 
 
 class Evidential(nn.Module):
-    """Turns a network's logits into ``Output(z, features)``; the one place that owns the evidence function.
+    """Wrapper that turns a network's logits into an `Output`. It owns the evidence function.
 
     Args:
         network: maps images ``(N, channels, height, width)`` to logits ``(N, C, ...)``, or to a pair of
-            logits and features. From logits alone, the features are what the linear layer that made them saw.
-            Logits ``(N, C, h, w)`` are of pixels, on a grid of the network's own.
-        evidence: a name from ``EVIDENCE``: how logits become ``z = log alpha``.
+            logits and features. If it returns logits only, the features are the input of the linear layer
+            that computed them. Logits ``(N, C, h, w)`` are per pixel, on the network's own grid.
+        evidence: name in ``EVIDENCE`` of the function from logits to ``z = log alpha``.
     """
 
     def __init__(self, network: nn.Module, evidence: str = "exp") -> None:
         super().__init__()
         self.network = network
         self.evidence = evidence
-        self.companions = nn.ModuleDict()  # what learns beside the network in training, by name
+        self.companions = nn.ModuleDict()  # auxiliary modules in training, by name
         self._evidence = EVIDENCE[evidence]
         self._calls: list[
             tuple[nn.Module, Tensor, Tensor]
-        ] = []  # linear layers in the forward pass under way
+        ] = []  # linear layers called in the current forward pass
         self._hooks = {
             module: module.register_forward_hook(self._note)
             for module in network.modules()
@@ -38,9 +38,9 @@ class Evidential(nn.Module):
         self._calls.append((module, arguments[0], output))
 
     def _features(self, logits: Tensor | None) -> Tensor | None:
-        """What the layer that made the logits saw; once it is known, only that layer is listened to.
+        """Return the input of the layer that computed the logits, and remove the hooks of all other layers.
 
-        A network that tells its features itself has no such layer: what the others saw would only use memory.
+        If the network returns its features itself (``logits`` is None), all hooks are removed to save memory.
         """
         head, seen = None, None
         for module, arrived, left in self._calls:
@@ -51,27 +51,27 @@ class Evidential(nn.Module):
         return seen
 
     def forward(self, images: Tensor) -> Output:
-        """Images as float32 in [0, 1] to log alpha in float32; maps stay logits, to be interpolated."""
+        """Return log alpha in float32 for float32 images in [0, 1]; maps stay logits, to be interpolated."""
         said = self.network(images)
         told = isinstance(said, tuple)
         found = self._features(None if told else said)
         logits, features = said if told else (said, found)
-        self._calls.clear()  # nothing may outlive the step: it holds a graph
+        self._calls.clear()  # the tensors hold the autograd graph of this step
         if logits.ndim == 4:
             z = logits.float() if logits.dtype.itemsize < 4 else logits
             return Output(z, features, (images.shape[-2], images.shape[-1]), self._evidence)
-        # Dirichlet maths leaves autocast: half floats carry three digits, and exp overflows at 12.
+        # No autocast for Dirichlet maths: half floats have three digits, and exp overflows at 12.
         with torch.autocast(device_type=images.device.type, enabled=False):
             z = self._evidence(logits.float() if logits.dtype.itemsize < 4 else logits)
         return Output(z, features)
 
 
 def head_of(network: nn.Module, classes: int, width: int) -> Tensor | None:
-    """Weights ``(classes, width)`` of the layer that makes the logits, on the CPU; None if none is linear."""
+    """Return the weights ``(classes, width)`` of the last matching layer, on the CPU; None if not found."""
     found = None
     for module in network.modules():
         if isinstance(module, nn.Linear | nn.Conv2d):
             weight = module.weight.detach()
             if weight.shape[:2] == (classes, width) and weight[0, 0].numel() == 1:
-                found = weight  # the last of them
+                found = weight  # the last match wins
     return None if found is None else found.reshape(classes, width).float().cpu()

@@ -1,13 +1,14 @@
-"""A small convolutional network, for digits and tests: trains in seconds on one core."""
+"""Small convolutional network, for digits and tests; trains in seconds on one core."""
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 
 class PoolTo(nn.Module):
-    """Average to a square of a given side.
+    """Average pooling to a square of a given side.
 
-    Where the side divides the input's, by plain pooling: the adaptive kind is not deterministic on a GPU.
+    Plain pooling is used where the side divides that of the input: adaptive pooling is not deterministic on a
+    GPU.
     """
 
     def __init__(self, side: int) -> None:
@@ -15,7 +16,7 @@ class PoolTo(nn.Module):
         self.side = side
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps ``(N, C, H, W)`` to ``(N, C, side, side)``."""
+        """Pool maps ``(N, C, H, W)`` to ``(N, C, side, side)``."""
         height, width = maps.shape[-2:]
         if height % self.side or width % self.side:
             return F.adaptive_avg_pool2d(maps, self.side)
@@ -24,7 +25,7 @@ class PoolTo(nn.Module):
 
 
 class SmallCNN(nn.Module):
-    """Two blocks of two convolutions, a hidden layer, a linear head."""
+    """Two blocks of two convolutions, a hidden layer and a linear head."""
 
     def __init__(self, classes: int, channels: int, width: int, features: int) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class SmallCNN(nn.Module):
         self.head = nn.Linear(features, classes)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] to logits and features."""
+        """Return logits and features for images in [0, 1]."""
         features = self.backbone(images - 0.5)
         return self.head(features), features
 
@@ -49,10 +50,8 @@ def small_cnn(*, classes: int, channels: int, width: int = 16, features: int = 6
     """Build a small convolutional network.
 
     Args:
-        classes: number of classes.
-        channels: of the images.
         width: channels of the first block; the second has twice as many.
-        features: what the last layer sees.
+        features: width of the features, the input of the last layer.
     """
     return SmallCNN(classes, channels, width, features)
 

@@ -1,14 +1,13 @@
-"""A small fully convolutional network, for drawn streets and tests: trains in half a minute on one core."""
+"""Small fully convolutional network, for synthetic streets and tests; trains in half a minute on one core."""
 
 import torch
 from torch import Tensor, nn
 
 
 class SmallFCN(nn.Module):
-    """Fine maps at half the image's size, context from dilated convolutions at a quarter, a head on both.
+    """Fine features at 1/2 resolution, context by dilated convolutions at 1/4, and a head on both.
 
-    Normalisation is by groups of channels within each image, so small batches, and batches of one domain or
-    of both, are all the same to it.
+    Group normalisation makes the output independent of the batch: its size and its mix of domains.
     """
 
     def __init__(self, classes: int, channels: int, width: int, dilations: tuple[int, ...]) -> None:
@@ -17,7 +16,7 @@ class SmallFCN(nn.Module):
         self.fine = nn.Sequential(*_layer(channels, width, stride=2), *_layer(width, width))
         self.down = nn.Sequential(*_layer(width, wide, stride=2))
         self.context = nn.ModuleList(nn.Sequential(*_layer(wide, wide, dilation=d)) for d in dilations)
-        # Four times the channels, then laid out as 2 x 2 pixels: deterministic on a GPU, as bilinear is not.
+        # Pixel shuffle is deterministic on a GPU; bilinear upsampling is not.
         self.up = nn.Sequential(nn.Conv2d(wide, 4 * width, 1), nn.PixelShuffle(2))
         self.fuse = nn.Sequential(
             nn.Conv2d(wide, wide, 1, bias=False), nn.GroupNorm(_groups(wide), wide), nn.ReLU()
@@ -25,7 +24,7 @@ class SmallFCN(nn.Module):
         self.head = nn.Conv2d(wide, classes, 1)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """Images in [0, 1] to logits and features, both at half the images' height and width, rounded up."""
+        """Return logits and features at half the height and width, rounded up, for images in [0, 1]."""
         fine = self.fine(images - 0.5)
         context = self.down(fine)
         for layer in self.context:
@@ -42,11 +41,9 @@ def small_fcn(
     """Build a small fully convolutional network.
 
     Args:
-        classes: number of classes.
-        channels: of the images.
-        width: channels at half the image's size; twice as many at a quarter, and before the head.
-        dilations: of the convolutions at a quarter of the size; each adds ``8 * dilation`` pixels to the
-            side of what a position sees.
+        width: channels at 1/2 resolution; twice as many at 1/4 and before the head.
+        dilations: dilations of the convolutions at 1/4 resolution; each adds ``8 * dilation`` pixels to the
+            side of the receptive field.
     """
     return SmallFCN(classes, channels, width, tuple(dilations))
 
@@ -60,5 +57,5 @@ def _layer(inputs: int, outputs: int, *, stride: int = 1, dilation: int = 1) -> 
 
 
 def _groups(channels: int) -> int:
-    """As many groups of 8 channels as there are, or one."""
+    """Return the number of groups of 8 channels; 1 if 8 does not divide the channels."""
     return channels // 8 if channels % 8 == 0 else 1

@@ -1,4 +1,4 @@
-"""A local file of a backbone's weights: read it safely, and fit it or say why it does not."""
+"""Local weights files of backbones: safe reading, and loading with clear errors."""
 
 import re
 import sys
@@ -20,12 +20,12 @@ State = dict[str, Tensor]
 
 
 def read(path: Path) -> State:
-    """Read tensors by name from .safetensors, .npz or what torch saved; nothing in the file is executed.
+    """Read named tensors from a .safetensors, .npz or torch file, without executing code from it.
 
-    Of a whole checkpoint, what lies under ``state_dict`` or ``model`` is taken.
+    From a checkpoint, the entry ``state_dict`` or ``model`` is used.
     """
     if not path.is_file():
-        raise UserError(f"there is no file of weights {path}: check model.knobs.weights")
+        raise UserError(f"the weights file {path} does not exist; check model.knobs.weights")
     try:
         stored: Any
         if path.suffix == ".safetensors":
@@ -36,8 +36,8 @@ def read(path: Path) -> State:
             stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(
-            f"{path} is no file of weights that can be read safely ({_brief(error)}): "
-            "save the network's state_dict() alone, best as .safetensors"
+            f"the weights file {path} cannot be read safely ({_brief(error)}); "
+            "save only the network's state_dict(), preferably as .safetensors"
         ) from error
     for key in ("state_dict", "model"):
         if isinstance(stored, Mapping) and isinstance(stored.get(key), Mapping):
@@ -47,13 +47,13 @@ def read(path: Path) -> State:
         tensors = {str(name): value for name, value in stored.items() if isinstance(value, Tensor)}
     if not tensors:
         raise UserError(
-            f"{path} holds no tensors by name: save the network's state_dict(), best as .safetensors"
+            f"{path} has no named tensors; save the network's state_dict(), preferably as .safetensors"
         )
     return tensors
 
 
 def _read_npz(path: Path) -> State:
-    """Arrays by parameter name; ``NAME|q`` (int8) times ``NAME|s``, a scale per output channel, is NAME."""
+    """Read arrays by name; NAME is ``NAME|q`` (int8) times ``NAME|s``, a scale per output channel."""
     state = {}
     with np.load(path, allow_pickle=False) as arrays:
         for key in arrays.files:
@@ -69,14 +69,14 @@ def _read_npz(path: Path) -> State:
 
 
 def fit(trunk: nn.Module, state: State, *, name: str, channels: int, origin: str) -> None:
-    """Load weights into a backbone that has no classifier; refuse what does not fit in full.
+    """Load weights into a backbone without classifier; raise if they do not fit completely.
 
     Args:
-        trunk: timm's backbone, changed in place.
-        state: its weights; the classifier of the pretraining task may be among them.
-        name: of the backbone, for timm and for messages.
-        channels: of the images; weights for three colours are adapted as timm does it.
-        origin: where the weights are from, for messages.
+        trunk: timm backbone, modified in place.
+        state: weights; may include the classifier of the pretraining task.
+        name: name of the backbone, for timm and for error messages.
+        channels: number of image channels; weights for three colours are adapted by timm's rule.
+        origin: where the weights come from, for error messages.
     """
     state = _for_channels(_unwrapped(state, trunk), trunk, channels)
     wrong = _misfit(state, trunk, name)
@@ -84,14 +84,14 @@ def fit(trunk: nn.Module, state: State, *, name: str, channels: int, origin: str
         state, wrong = newer, _misfit(newer, trunk, name) and wrong
     if wrong:
         raise UserError(
-            f"{origin} does not fit the backbone {name!r}: {wrong}; if it was saved from another "
-            "architecture, name that one with --set model.knobs.backbone=NAME"
+            f"{origin} does not fit the backbone {name!r}: {wrong}. If it was saved from another "
+            "architecture, set that with --set model.knobs.backbone=NAME"
         )
-    trunk.load_state_dict(state, strict=False)  # what is left over is the classifier's
+    trunk.load_state_dict(state, strict=False)  # the rest belongs to the classifier
 
 
 def _unwrapped(state: State, trunk: nn.Module) -> State:
-    """Names without the wrappers' (``module.``, ``_orig_mod.``, ``model.``): one word before all of them."""
+    """Remove common prefixes of wrappers from all names: ``module.``, ``_orig_mod.``, ``model.``."""
     known = {name.split(".")[0] for name in trunk.state_dict()}
     while True:
         first = {name.partition(".")[0] for name in state}
@@ -101,7 +101,7 @@ def _unwrapped(state: State, trunk: nn.Module) -> State:
 
 
 def _for_channels(state: State, trunk: nn.Module, channels: int) -> State:
-    """The first convolution's weights for other than three colours, by timm's own rule."""
+    """Adapt the first convolution to other than three channels, by timm's rule."""
     cfg = trunk.pretrained_cfg
     assert isinstance(cfg, dict)
     first = cfg.get("first_conv") or ()
@@ -113,28 +113,28 @@ def _for_channels(state: State, trunk: nn.Module, channels: int) -> State:
 
 
 def _renewed(state: State, trunk: nn.Module) -> State | None:
-    """The weights in today's form, where timm knows the older one.
+    """Convert weights from an older format with timm's conversion function; None if there is none.
 
-    timm's own files are not all in the form that the network has now: the module of such an architecture has
-    a function of this name that its download goes through.
+    Some of timm's own files are in an older format. The module of such an architecture defines
+    ``checkpoint_filter_fn``, which timm applies after a download.
     """
     convert = getattr(sys.modules[type(trunk).__module__], "checkpoint_filter_fn", None)
     try:
         return None if convert is None else dict(convert(dict(state), trunk))
-    except Exception:  # no older form of this architecture either
+    except Exception:  # not an older format either
         return None
 
 
 def _misfit(state: State, trunk: nn.Module, name: str) -> str:
-    """What is wrong with these weights for this backbone; empty if nothing is."""
+    """Describe why the weights do not fit the backbone; empty if they do."""
     own = trunk.state_dict()
-    # Files older than this counter lack it, and no inference or training of ours reads it.
+    # Old files lack this counter, and ducats never reads it.
     needed = [key for key in own if not key.endswith("num_batches_tracked")]
     missing = [key for key in needed if key not in state]
     other = [key for key in needed if key in state and state[key].shape != own[key].shape]
     surplus = [key for key in state if key not in own]
     if surplus:
-        with torch.device("meta"):  # its names are all that is wanted
+        with torch.device("meta"):  # only the names are needed
             whole = timm.create_model(name, pretrained=False, num_classes=2).state_dict()
         surplus = [key for key in surplus if key not in whole]
     said = []
@@ -143,15 +143,15 @@ def _misfit(state: State, trunk: nn.Module, name: str) -> str:
     if other:
         said.append(f"{other[0]} is {_shape(state[other[0]])} instead of {_shape(own[other[0]])}")
     if surplus:
-        said.append(f"{len(surplus)} have no place, e.g. {surplus[0]}")
+        said.append(f"{len(surplus)} are unexpected, e.g. {surplus[0]}")
     return ", ".join(said)
 
 
 def _shape(tensor: Tensor) -> str:
-    return " x ".join(map(str, tensor.shape)) or "a number"
+    return " x ".join(map(str, tensor.shape)) or "a scalar"
 
 
 def _brief(error: Exception) -> str:
-    """Kind and first sentence of an error; torch's go on for a page, and in colours."""
+    """Return type and first sentence of an error; torch's messages are long and coloured."""
     first = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n")[0].partition(". ")[0]
     return shorten(f"{type(error).__name__}: {first}", 120, placeholder=" …")

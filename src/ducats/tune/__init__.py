@@ -1,4 +1,4 @@
-"""Search for settings: runs of one problem, ranked by an estimate of their risk on the target."""
+"""Hyperparameter search: runs ranked by an estimate of their target risk."""
 
 from ducats.tune.search import Outcome as Outcome
 from ducats.tune.search import Tuned as Tuned

@@ -1,4 +1,4 @@
-"""What a finished trial is worth, by one of two criteria; neither looks at a test set."""
+"""Scores of finished trials, by one of two criteria; neither uses a test set."""
 
 import math
 from collections.abc import Mapping
@@ -32,31 +32,31 @@ Loss = Literal["error", "nll"]
 
 @dataclass(frozen=True)
 class Score:
-    """An estimate of a model's risk on the target."""
+    """Estimate of a model's target risk."""
 
     risk: float  # lower is better
-    deviation: float  # its standard error
+    deviation: float  # standard error of the risk
     parts: Mapping[str, float] = field(default_factory=dict)
-    degenerate: bool = False  # whether it says little
+    degenerate: bool = False  # whether the estimate is unreliable
 
 
 class Judge(Protocol):
-    """Scores trials of one problem."""
+    """Function that scores finished trials."""
 
     def __call__(self, trial: Trial) -> Score:
-        """The score of a finished trial."""
+        """Return the score of a finished trial."""
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What all trials share: the data as their runs see it, and the source images that no run was taught."""
+    """Data shared by all trials, split as in their runs."""
 
     shift: Shift
-    held: Domain | None  # the source's held-out share
+    held: Domain | None  # source images that no run is trained on
 
 
 def problem_of(config: Config) -> Problem:
-    """Read the data once, split as a run splits it."""
+    """Load the data and split it as a run does."""
     shift, held = hold_out_source(load_data(config), config.evaluation.source_share)
     shift, _ = examine(shift, config.evaluation.images, config.evaluation.share)
     return Problem(shift, held)
@@ -64,14 +64,14 @@ def problem_of(config: Config) -> Problem:
 
 @dataclass(frozen=True)
 class ByDev:
-    """Deep embedded validation: held-out source labels, weighted towards the target."""
+    """Scorer by deep embedded validation: held-out source labels, weighted towards the target."""
 
     problem: Problem
     loss: Loss
     normalise: Normalise
 
     def __call__(self, trial: Trial) -> Score:
-        """Estimate the risk from the source's held-out share; no target label is read."""
+        """Estimate the risk from the held-out source images; no target label is used."""
         trained, fabric = _ready(trial, self.problem)
         held = self.problem.held
         assert held is not None
@@ -82,7 +82,7 @@ class ByDev:
         known = (held.labels[:] >= 0).nonzero().squeeze(1)
         if len(known) < 2:
             raise UserError(
-                f"{len(known)} held-out source image(s) are too few: raise evaluation.source_share"
+                f"{len(known)} held-out source image(s) are too few; increase evaluation.source_share"
             )
         found = dev_risk(
             taught.features,
@@ -99,24 +99,24 @@ class ByDev:
 
 @dataclass(frozen=True)
 class ByBought:
-    """Labels of random target images that were bought for this, and that no run was taught for it."""
+    """Scorer by labels of random target images, acquired for validation only."""
 
     problem: Problem
     loss: Loss
-    labels: Tensor  # (pool,): a class, or below zero where nothing is known
+    labels: Tensor  # (pool,): class, or negative if unknown
 
     def __call__(self, trial: Trial) -> Score:
-        """The mean loss on those of them that the trial did not ask about itself.
+        """Return the mean loss on the validation images that the trial did not label itself.
 
-        What a query picks does not depend on which images were drawn for validation, so these are a random
-        sample of the target images that the trial left without a label.
+        A query does not depend on the choice of validation images, so these are a random sample of the target
+        images that the trial left unlabelled.
         """
         trained, fabric = _ready(trial, self.problem)
         unasked = trained.home.bought().targets() == UNLABELLED
         known = ((self.labels >= 0) & unasked).nonzero().squeeze(1)
         if len(known) < 2:
             raise UserError(
-                f"the trial bought all but {len(known)} of the validation images itself: raise --validation"
+                f"the trial itself labelled all but {len(known)} of the validation images; raise --validation"
             )
         z = _say(trained, fabric, self.problem.shift.pool, ("z",)).z[known]
         found = losses(z, self.labels[known], self.loss)
@@ -124,27 +124,26 @@ class ByBought:
 
 
 def losses(z: Tensor, labels: Tensor, loss: Loss) -> Tensor:
-    """One loss per image: whether it is wrong, or the negative logarithm of its class's probability."""
+    """Compute the loss per image: 0-1 error or negative log-likelihood."""
     if loss == "error":
         return (z.argmax(1) != labels).double()
     return dirichlet.negative_log_likelihood(z, labels).double()
 
 
 def buy_validation(config: Config, problem: Problem, count: int, folder: Path) -> Tensor:
-    """Ask the oracle about random target images, once; return what is known of each image of the pool.
+    """Acquire labels of random target images, once per folder; return the known labels of the pool.
 
     Args:
-        config: names the oracle, and seeds the draw.
-        problem: the data.
-        count: labels to buy.
-        folder: the request and the ledger of these labels; the same folder asks nothing again.
+        config: provides the oracle and the seed.
+        count: number of labels.
+        folder: folder of the request and the ledger; existing labels are reused.
 
     Raises:
-        AwaitingLabels: people have to answer; call again when they have.
+        AwaitingLabels: annotators have to answer first; call again afterwards.
     """
     pool, home = problem.shift.pool, RunDir(folder)
     if not 2 <= count <= len(pool):
-        raise UserError(f"--validation {count} of {len(pool)} target images: give 2 to {len(pool)}")
+        raise UserError(f"--validation must be between 2 and {len(pool)} (target images), not {count}")
     ledger = home.ledger(pool.keys)
     if not ledger.rounds:
         request = home.request(1)
@@ -152,7 +151,7 @@ def buy_validation(config: Config, problem: Problem, count: int, folder: Path) -
             drawn = torch.randperm(len(pool), generator=fork(config.seed, "validation"))[:count]
             request = Request(1, drawn, torch.zeros_like(drawn))
             home.keep_request(request)
-        # Who answers is told the truth: these were drawn, and all of them are needed.
+        # The oracle may show the query and the budget to annotators, so both must be correct.
         query = config.query.model_copy(update={"name": "random", "knobs": {}})
         ask = config.ask.model_copy(update={"budget": count})
         asked = config.model_copy(update={"query": query, "ask": ask})
@@ -161,19 +160,19 @@ def buy_validation(config: Config, problem: Problem, count: int, folder: Path) -
 
 
 def _ready(trial: Trial, problem: Problem) -> tuple[Trained, Fabric]:
-    """A trial's model, if it was made from this data."""
+    """Load a trial's model; raise if the trial was run on other data."""
     trained = load_trained(trial.home.folder)
     source, pool = problem.shift.source, problem.shift.pool
     now = {"source": digest(source.images.keys, source.labels), "pool": digest(pool.keys)}
     for name, known in now.items():
         if trained.home.data[name]["keys"] != known:
-            raise UserError(f"the {name} has other images than when this trial was run: give another --out")
+            raise UserError(f"the {name} images have changed since this trial was run; use another --out")
     device = trial.config.engine.device
     return trained, make_fabric(device, precision=usable_precision(trained, device))
 
 
 def _say(trained: Trained, fabric: Fabric, images: Images, needs: tuple[str, ...]) -> Rows:
-    """What the model says about some images, all seen in the view of a test."""
+    """Compute the model's outputs for images in the test view."""
     view = make_views(trained.config).test
     return table(
         fabric.setup(trained.model),

@@ -1,4 +1,4 @@
-"""The search: run each trial, score it, rank; what is done already is not done again."""
+"""Hyperparameter search: run, score and rank trials. Resumable."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -18,33 +18,33 @@ from ducats.tune.trials import Launch, Trial, as_process, make_trials, words
 
 By = Literal["dev", "bought"]
 USUAL_LOSS: Mapping[By, Loss] = {"dev": "nll", "bought": "error"}
-SHARE = 0.2  # of the source, held out for DEV where the config holds none out
+SHARE = 0.2  # fraction of the source held out for DEV if the config has none
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A trial that was run and scored."""
+    """Result of a trial."""
 
-    name: str  # of its folder
+    name: str  # name of the run folder
     settings: Mapping[str, Any]
     risk: float
     deviation: float
     parts: Mapping[str, float]
     degenerate: bool
-    labels: int  # that its run bought
+    labels: int  # number acquired by the run
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """What a search found."""
+    """Result of a search."""
 
-    says: str  # what the risk is
+    says: str  # description of the risk
     outcomes: Sequence[Outcome]  # best first
-    failed: Mapping[str, str]  # by the trial's settings: why
-    combinations: int  # of the whole grid
-    labels: Mapping[str, int]  # distinct ones that all trials bought, and those bought for validation
+    failed: Mapping[str, str]  # error message by the trial's settings
+    combinations: int  # size of the whole grid
+    labels: Mapping[str, int]  # distinct labels acquired by all trials, and those for validation
     warnings: Sequence[str]
-    best: Path  # the winner's config, for `ducats run -c`
+    best: Path  # config of the best trial, for `ducats run -c`
 
 
 def tune(
@@ -60,25 +60,25 @@ def tune(
     launch: Launch = as_process,
     say: Callable[[str], None] = lambda _: None,
 ) -> Tuned:
-    """Search settings, rank the trials by their risk on the target, and write down the best.
+    """Search hyperparameters, rank the trials by target risk, and write the best config.
 
     Args:
-        config: what is searched from.
-        out: a folder for each trial's run, and base.yaml, tune.json, best.yaml.
-        choices: of each searched setting; DUC's usual ones by default.
-        by: ``dev`` estimates the risk from a held-out share of the source, ``bought`` from labels of random
-            target images, bought for this.
-        trials: combinations to try, drawn at random.
-        loss: the share of errors, or the mean negative log-likelihood, which is the default for DEV: a good
-            model makes no errors on the source, and weights of nothing rank nothing.
-        normalise: of DEV's weights.
-        validation: labels to buy where they decide.
-        launch: brings a trial's run to its end.
-        say: told of each trial.
+        config: base config of all trials.
+        out: output folder, with one run folder per trial, base.yaml, tune.json and best.yaml.
+        choices: values of each searched setting; None: those of `usual_choices`.
+        by: ``dev`` estimates the risk from held-out source images, ``bought`` from labels of random target
+            images, acquired for validation.
+        trials: maximum number of combinations, sampled at random.
+        loss: error rate or mean negative log-likelihood. None: the latter for DEV, because a good model makes
+            no errors on the source, which leaves nothing to weight.
+        normalise: normalisation of DEV's weights.
+        validation: number of validation labels, for ``bought``.
+        launch: runs a trial to its end.
+        say: called with a line of text after each trial.
     """
     if config.task.name != "classification":
         raise UserError(
-            "`ducats tune` is for classification: of segmentation, compare a few runs with `ducats report`"
+            "`ducats tune` supports only classification; for segmentation, compare runs with `ducats report`"
         )
     config, loss = settled(config), loss or USUAL_LOSS[by]
     choices = choices or usual_choices(config)
@@ -119,7 +119,7 @@ def tune(
     labels = {"trials": _distinct(planned), "validation": validation if by == "bought" else 0}
     if not outcomes:
         _write(out / "tune.json", criterion, list(known.values()), failed, {"labels": labels})
-        raise UserError(f"all {len(planned)} trials failed, the first with: {next(iter(failed.values()))}")
+        raise UserError(f"all {len(planned)} trials failed; first error: {next(iter(failed.values()))}")
     outcomes.sort(key=lambda one: one.risk)
     found = Tuned(
         says=_says(by, loss, share, validation),
@@ -138,7 +138,7 @@ def tune(
 
 
 def _outcome(trial: Trial, judge: Judge, known: Mapping[str, Outcome], launch: Launch) -> Outcome:
-    """Run a trial and score it, unless that was done."""
+    """Run and score a trial, unless that is already done."""
     if not trial.home.finished:
         launch(trial)
     elif trial.name in known:
@@ -156,60 +156,62 @@ def _outcome(trial: Trial, judge: Judge, known: Mapping[str, Outcome], launch: L
 
 
 def _refuse_people(config: Config, problem: Problem) -> None:
-    """Each trial would ask people about images of its own."""
+    """Raise if the trials would query human annotators: each trial needs labels of its own."""
     people = config.oracle.name == "people" or (config.oracle.name == "auto" and problem.shift.truth is None)
     if people and ask_epochs(config):
         raise UserError(
-            "every trial buys labels of its own, and people would have to answer them all: tune without "
-            "questions, --rounds 0, and give the number of rounds again when best.yaml is run"
+            "every trial acquires its own labels, which annotators cannot provide; tune with --rounds 0, and "
+            "set the number of rounds when you run best.yaml"
         )
 
 
 def _says(by: By, loss: Loss, share: float, validation: int) -> str:
-    what = "share of errors" if loss == "error" else "mean negative log-likelihood"
+    what = "error rate" if loss == "error" else "mean negative log-likelihood"
     if by == "dev":
         return (
             f"{what} on the target, estimated by deep embedded validation from {100 * share:g} % of the "
-            "source, which no trial was trained on; no target label decides"
+            "source, held out from all trials; no target labels used"
         )
     return (
-        f"{what} on {validation} random target images, bought for this, without those that a trial bought "
-        "itself"
+        f"{what} on {validation} random target images, labelled for validation, except those that a trial "
+        "labelled itself"
     )
 
 
 def warnings_of(outcomes: Sequence[Outcome], by: By) -> list[str]:
-    """What a reader must know before believing the order."""
+    """Return warnings about the reliability of the ranking; ``outcomes`` are sorted, best first."""
     found, best = [], outcomes[0]
     weak = sum(one.degenerate for one in outcomes)
     if weak:
         found.append(
-            f"in {weak} of {len(outcomes)} trials{', the best among them,' if best.degenerate else ''} a "
-            "handful of source images carries all the weight (effective sample below 5 %), so that DEV says "
-            "little: source and target are too easily told apart; use --by bought (it runs trials anew, on "
-            "all of the source), or --normalise standardize"
+            f"DEV is unreliable for {weak} of {len(outcomes)} trials"
+            f"{', including the best' if best.degenerate else ''}: a few source images carry all the weight "
+            "(effective sample size below 5 %), because source and target are too easy to separate; use "
+            "--by bought (reruns the trials, on the full source) or --normalise standardize"
         )
     if by == "dev" and best.parts["source"] == 0:
-        found.append("no held-out source image is misclassified, so the risk says nothing: use --loss nll")
-    # A best without any error has no deviation of its own.
+        found.append(
+            "no held-out source image is misclassified, so the risk is uninformative; use --loss nll"
+        )
+    # The standard error of a best trial without any errors is 0.
     near = sum(one.risk - best.risk <= max(one.deviation, best.deviation) for one in outcomes[1:])
     if near:
-        remedy = "raise evaluation.source_share" if by == "dev" else "raise --validation"
+        remedy = "increase evaluation.source_share" if by == "dev" else "increase --validation"
         found.append(
-            f"{near} other trial{'s are' if near > 1 else ' is'} within one standard error of the best: "
-            f"the order among them is chance; {remedy} to tell them apart"
+            f"{near} other trial{'s are' if near > 1 else ' is'} within one standard error of the best, so "
+            f"their order is not significant; {remedy} to separate them"
         )
     return found
 
 
 def _distinct(planned: Sequence[Trial]) -> int:
-    """Labels that an annotator would have had to give for all trials together, also for those that failed."""
+    """Count the distinct labels acquired by all trials, including failed ones."""
     begun = [trial.home for trial in planned if (trial.home.folder / "pool.json").exists()]
     return len({entry.key for home in begun for entry in home.bought().entries()})
 
 
 def _scored(path: Path, criterion: Mapping[str, Any]) -> dict[str, Outcome]:
-    """Outcomes of an earlier call by the same criterion."""
+    """Load the results of an earlier call with the same criterion."""
     if not path.exists():
         return {}
     try:
@@ -218,7 +220,7 @@ def _scored(path: Path, criterion: Mapping[str, Any]) -> dict[str, Outcome]:
             return {}
         return {one["name"]: Outcome(**one) for one in before["trials"]}
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"{path} was spoilt: remove it, and the trials are scored anew") from None
+        raise UserError(f"{path} is corrupt; remove it to score the trials again") from None
 
 
 def _write(

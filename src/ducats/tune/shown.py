@@ -1,25 +1,20 @@
-"""A search's trials as a table."""
+"""Table of the trials of a search."""
 
 from rich.table import Table
 
 from ducats.tune.search import Tuned
 
-PARTS = {  # of a score, if it has them: title, factor, digits
-    "source": ("on the source", 1, 4),
-    "plain": ("without control", 1, 4),
+PARTS = {  # columns for parts of a score: title, factor, digits
+    "source": ("source risk", 1, 4),
+    "plain": ("uncorrected risk", 1, 4),
     "effective": ("effective sample %", 100, 1),
-    "domain_accuracy": ("domains told apart %", 100, 1),
+    "domain_accuracy": ("domain accuracy %", 100, 1),
     "images": ("images", 1, 0),
 }
 
 
 def table(found: Tuned, most: int = 20) -> Table:
-    """The best trials, best first.
-
-    Args:
-        found: the search.
-        most: rows; tune.json has them all.
-    """
+    """Build a table of the best trials, best first; tune.json has all of them."""
     best = found.outcomes[0]
     view = Table(header_style="bold")
     for key in best.settings:

@@ -1,4 +1,4 @@
-"""What is searched: settings with their choices, and which of their combinations are tried."""
+"""Search space: settings with their values, and the combinations to try."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -15,26 +15,26 @@ from ducats.randomness import fork
 Choices = Mapping[str, Sequence[Any]]
 Point = dict[str, Any]  # one value of each searched setting
 
-OBJECTIVE: Choices = {  # the grids of the paper's sensitivity study
+OBJECTIVE: Choices = {  # grids of the paper's sensitivity study
     "objective.knobs.beta": (0.01, 0.05, 0.1, 0.5, 1.0),
     "objective.knobs.lambda_": (0.001, 0.005, 0.01, 0.05, 0.1),
 }
-QUERY: Choices = {"query.knobs.kappa": (10, 20, 30)}  # what the paper finds to work
+QUERY: Choices = {"query.knobs.kappa": (10, 20, 30)}  # values that work well in the paper
 
-FIXED = {  # by the beginning of a setting's name: why it cannot be searched
-    "seed": "a seed is luck, and the luckiest would win",
-    "data": "the problem would be another",
-    "task": "the problem would be another",
-    "oracle": "the labels would be others",
-    "evaluation": "the risk would be of other images",
-    "engine": "where a run is computed does not change it",
-    "method": "it is a name and changes nothing",
+FIXED = {  # reason why a setting cannot be searched, by prefix
+    "seed": "the best seed would win by chance",
+    "data": "it would change the problem",
+    "task": "it would change the problem",
+    "oracle": "it would change the labels",
+    "evaluation": "it would change the images of the risk estimate",
+    "engine": "it does not affect the result",
+    "method": "it is only a name",
     "ask.budget": "more labels would always win",
 }
 
 
 def usual_choices(config: Config) -> Choices:
-    """What is searched if nothing is said: DUC's weights, and kappa where the run asks."""
+    """Return the default search space: DUC's loss weights, and kappa if the run has query rounds."""
     found: dict[str, Sequence[Any]] = {}
     if config.objective.name == "duc":
         found |= OBJECTIVE
@@ -42,14 +42,14 @@ def usual_choices(config: Config) -> Choices:
         found |= QUERY
     if not found:
         raise UserError(
-            f"for the objective {config.objective.name!r} and the query {config.query.name!r} nothing is "
-            "searched by default: say what, e.g. --over train.lr=0.001,0.01"
+            f"there is no default search space for the objective {config.objective.name!r} with the query "
+            f"{config.query.name!r}; define one, e.g. --over train.lr=0.001,0.01"
         )
     return found
 
 
 def parse(over: Sequence[str]) -> Choices:
-    """Choices from ``key=value,value``, values in YAML.
+    """Parse settings of the form ``key=value,value``, with values in YAML.
 
     >>> parse(["query.knobs.kappa=5,10", "train.lr=1e-3"])
     {'query.knobs.kappa': (5, 10), 'train.lr': (0.001,)}
@@ -58,24 +58,24 @@ def parse(over: Sequence[str]) -> Choices:
     for text in over:
         key, equals, listed = (part.strip() for part in text.partition("="))
         if not key or not equals or not listed:
-            raise UserError(f"--over {text!r} is not of the form key=value,value, e.g. train.lr=0.001,0.01")
+            raise UserError(f"--over {text!r} must have the form key=value,value, e.g. train.lr=0.001,0.01")
         for beginning, why in FIXED.items():
             if key == beginning or key.startswith(f"{beginning}."):
-                raise UserError(f"--over {key} cannot be searched: {why}; give one value with --set")
+                raise UserError(f"--over {key} cannot be searched, because {why}; set one value with --set")
         if key in found:
-            raise UserError(f"--over {key} is given twice: name all its values at once")
+            raise UserError(f"--over {key} is given twice; list all values in one option")
         try:
             values = yaml.safe_load(f"[{listed}]")
         except yaml.YAMLError as error:
             raise UserError(
-                f"--over {text}: the values are not YAML: {' '.join(str(error).split())}"
+                f"--over {text} has invalid YAML values: {' '.join(str(error).split())}"
             ) from None
         found[key] = tuple(_number(value) for value in values)
     return found
 
 
 def _number(value: Any) -> Any:
-    """YAML takes ``1e-3`` for a word."""
+    """Convert strings like ``1e-3``, which YAML does not parse as numbers."""
     if isinstance(value, str):
         with suppress(ValueError):
             return float(value)
@@ -83,22 +83,16 @@ def _number(value: Any) -> Any:
 
 
 def points(choices: Choices, trials: int, seed: int) -> list[Point]:
-    """At most so many combinations, in random order; more trials begin with those that fewer have.
-
-    Args:
-        choices: of each setting.
-        trials: how many to take.
-        seed: of the order.
-    """
+    """Sample at most ``trials`` combinations; a larger number extends the list of a smaller one."""
     if trials < 1:
-        raise UserError(f"--trials {trials} tries nothing: give at least 1")
+        raise UserError(f"--trials must be at least 1, not {trials}")
     every = list(product(*choices.values()))
     order = torch.randperm(len(every), generator=fork(seed, "tune"))[:trials].tolist()
     return [dict(zip(choices, every[place], strict=True)) for place in order]
 
 
 def combinations(choices: Choices) -> int:
-    """How many there are."""
+    """Return the number of combinations."""
     count = 1
     for values in choices.values():
         count *= len(values)
@@ -106,7 +100,7 @@ def combinations(choices: Choices) -> int:
 
 
 def settings_of(point: Mapping[str, Any]) -> list[str]:
-    """A point as ``key=value`` settings.
+    """Convert a point to ``key=value`` settings.
 
     >>> settings_of({"train.lr": 1e-05, "query.knobs.kappa": 5})
     ['train.lr=1.0e-05', 'query.knobs.kappa=5']

@@ -1,4 +1,4 @@
-"""One trial: a config, its folder, and a run of it in a process of its own."""
+"""Trials of a search, each a run in its own folder and process."""
 
 import os
 import subprocess
@@ -25,21 +25,20 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of the run folder."""
         return self.home.folder.name
 
 
-Launch = Callable[[Trial], None]  # brings a trial's run to its end, or raises UserError
+Launch = Callable[[Trial], None]  # runs a trial to its end, or raises UserError
 
 
 def make_trials(base: Path, points: Sequence[Point], out: Path, more: Sequence[str] = ()) -> list[Trial]:
-    """A trial for each point; each is the base config with a few settings changed.
+    """Create one trial per point: the base config with the point's settings.
 
     Args:
-        base: a config's file.
-        points: what to change.
-        out: a folder for each run comes into it, named by the run's digest.
-        more: settings that all trials share.
+        base: config file.
+        out: parent of the run folders, which are named by the config's digest.
+        more: settings shared by all trials.
     """
     trials: dict[str, Trial] = {}
     for point in points:
@@ -47,17 +46,17 @@ def make_trials(base: Path, points: Sequence[Point], out: Path, more: Sequence[s
         name = config.digest()
         if name in trials:
             raise UserError(
-                f"{words(point)} and {words(trials[name].point)} are the same run: name each value once"
+                f"{words(point)} and {words(trials[name].point)} are the same run; list each value only once"
             )
         trials[name] = Trial(point, config, RunDir(out / name))
     return list(trials.values())
 
 
 def as_process(trial: Trial) -> None:
-    """Run a trial as `ducats run` does: nothing of it is left in memory, whatever becomes of it."""
+    """Run a trial with `ducats run` in a child process, which frees all memory even after a failure."""
     file = trial.home.folder.with_suffix(".yaml")
     write_text_atomically(file, configs.to_yaml(trial.config))
-    child = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]  # it ends when we do
+    child = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]  # ends when this process ends
     command = [*child, "run", "-c", str(file), "--out", str(trial.home.folder)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode == 130:
@@ -65,11 +64,11 @@ def as_process(trial: Trial) -> None:
     if done.returncode:
         said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
         last = next((line for line in said if line.startswith("ducats:")), said[-1] if said else "")
-        raise UserError(last.removeprefix("ducats:").strip() or f"it ended with {done.returncode}")
+        raise UserError(last.removeprefix("ducats:").strip() or f"failed with exit code {done.returncode}")
 
 
 def words(point: Mapping[str, object]) -> str:
-    """A point for people.
+    """Format a point for display.
 
     >>> words({"objective.knobs.beta": 0.1, "train.lr": 0.01})
     'beta=0.1, lr=0.01'
