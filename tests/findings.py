@@ -1,4 +1,4 @@
-"""What the doctor's tests ask of findings."""
+"""Helpers for tests of the doctor."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ def said(findings: Sequence[Finding], severity: str) -> list[str]:
 
 
 def has(sentences: Sequence[str], *words: str) -> bool:
-    """Whether one sentence holds all these words."""
+    """Return whether one sentence contains all the words."""
     return any(all(word in sentence for word in words) for sentence in sentences)
 
 

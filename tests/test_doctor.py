@@ -27,7 +27,7 @@ SMALL: dict[str, Any] = {
 
 
 def paint(path: Path) -> None:
-    """An image like no other, the same each time."""
+    """Write a unique image that depends only on its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = random.Random("/".join(path.parts[-3:])).randbytes(144)
     Image.frombytes("L", (12, 12), pixels).save(path)
@@ -35,7 +35,7 @@ def paint(path: Path) -> None:
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """A sound shift: two classes, three images of each in source, target and test."""
+    """Valid data: two classes, three images of each in source, target and test."""
     for role in ("source", "target", "test"):
         for name in ("cat", "dog"):
             for number in range(3):
@@ -49,21 +49,21 @@ def config(root: Path, *, knobs: dict[str, Any] | None = None, **layer: Any) -> 
     return Config.model_validate({**SMALL, "data": data, **layer})
 
 
-# -- what is sound -----------------------------------------------------------------------------------
+# -- valid data -----------------------------------------------------------------------------------
 
 
-def test_a_clean_set_has_notes_only(root: Path) -> None:
+def test_valid_data_has_notes_only(root: Path) -> None:
     findings = examine(config(root))
     assert {finding.severity for finding in findings} == {"note"}
     notes = said(findings, "note")
     assert has(notes, "source: 6 images in 2 classes, 3 each")
-    assert has(notes, "4 labels", "2 each", "after epoch 2, 4 of 10")
+    assert has(notes, "4 labels", "2 per round", "after epoch 2, 4 of 10")
     assert has(notes, "torch " + torch.__version__, "device", "CPU threads")
     assert has(notes, "decoded", "GB", "memory_gb")
     assert verdict(findings) == ("No errors and no warnings: ready to run.", 0)
 
 
-def test_hidden_files_are_passed_over(root: Path) -> None:
+def test_hidden_files_are_ignored(root: Path) -> None:
     (root / "source/cat/.broken.png").write_bytes(b"no image")
     (root / "source/.hidden").mkdir()
     (root / "source/.hidden/x.png").write_bytes(b"")
@@ -73,23 +73,23 @@ def test_hidden_files_are_passed_over(root: Path) -> None:
     assert {finding.severity for finding in examine(config(root))} == {"note"}
 
 
-def test_the_digits_that_come_with_the_library_are_sound() -> None:
+def test_the_bundled_digits_are_valid() -> None:
     findings = examine(load(["data/digits", "methods/duc"], ["data.knobs.source_size=200"]))
     assert {finding.severity for finding in findings} == {"note"}
     assert has(said(findings, "note"), "source: 200 images in 10 classes, 20 each")
 
 
-def test_an_unlabelled_target_is_asked_of_people(root: Path) -> None:
+def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
     findings = examine(config(root, knobs={"truth": False}))
     assert {finding.severity for finding in findings} == {"note"}
     assert has(said(findings, "note"), "target: 6 images without labels")
-    assert has(said(findings, "note"), "a person will be asked for 2 labels in each round")
+    assert has(said(findings, "note"), "human annotators provide 2 labels per round")
 
 
-def test_target_as_test_is_no_leak(root: Path) -> None:
+def test_target_as_test_is_not_a_leak(root: Path) -> None:
     findings = examine(config(root, knobs={"test": str(root / "target")}))
     assert {finding.severity for finding in findings} == {"note"}
-    assert has(said(findings, "note"), "target and test are one folder")
+    assert has(said(findings, "note"), "target and test are the same folder")
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -114,7 +114,7 @@ def test_many_broken_files_are_counted(root: Path) -> None:
     assert sentence.count("empty file") == 20
     assert "23 of 29" in sentence
     assert "and 3 more" in sentence
-    assert said(findings, "warning") == []  # files that say nothing are no copies of each other
+    assert said(findings, "warning") == []  # unreadable files are not reported as copies
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_copies_across_roles(root: Path, one: str, two: str, severity: str) -> N
     shutil.copy(root / one / "cat/1.png", root / two / "cat/copy.png")
     findings = examine(config(root))
     assert [f.severity for f in findings if f.severity != "note"] == [severity]
-    assert has(said(findings, severity), f"1 image of the {two}", f"in the {one} too", "copy.png", "1.png")
+    assert has(said(findings, severity), f"1 image of the {two}", f"also in the {one}", "copy.png", "1.png")
 
 
 def test_copies_in_one_role(root: Path) -> None:
@@ -147,7 +147,7 @@ def test_one_image_in_two_classes(root: Path) -> None:
 
 def test_links_to_one_file_are_copies(root: Path) -> None:
     (root / "test/cat/link.png").symlink_to(root / "source/cat/0.png")
-    assert has(errors(config(root)), "link.png", "in the source too")
+    assert has(errors(config(root)), "link.png", "also in the source")
 
 
 # -- classes -----------------------------------------------------------------------------------------
@@ -155,37 +155,37 @@ def test_links_to_one_file_are_copies(root: Path) -> None:
 
 def test_empty_class_folder(root: Path) -> None:
     (root / "source/cow").mkdir()
-    assert has(errors(config(root)), "source", "without an image", "'cow'")
+    assert has(errors(config(root)), "source", "without images", "'cow'")
 
 
 def test_images_outside_of_class_folders(root: Path) -> None:
     paint(root / "source/loose.png")
     (sentence,) = errors(config(root))
     assert "loose.png" in sentence
-    assert "outside of any class folder" in sentence
+    assert "outside class folders" in sentence
 
 
 def test_classes_that_differ(root: Path) -> None:
     (root / "test/dog").rename(root / "test/Dog")
     paint(root / "target/cow/1.png")
     findings = examine(config(root))
-    assert has(said(findings, "error"), "test", "the source lacks", "'Dog'")
-    assert has(said(findings, "error"), "target", "the source lacks", "'cow'")
-    assert has(said(findings, "warning"), "test", "lacks classes that the source has: 'dog'")
-    # Without truth, the names of the target's folders mean nothing.
+    assert has(said(findings, "error"), "test", "not in the source", "'Dog'")
+    assert has(said(findings, "error"), "target", "not in the source", "'cow'")
+    assert has(said(findings, "warning"), "test", "no images of the source classes 'dog'")
+    # Without ground truth, the names of the target's folders are ignored.
     assert not has(errors(config(root, knobs={"truth": False})), "'cow'")
 
 
 def test_one_class_only(root: Path) -> None:
     for role in ("source", "target", "test"):
         shutil.rmtree(root / role / "dog")
-    assert has(errors(config(root)), "source", "one class only, 'cat'")
+    assert has(errors(config(root)), "source", "only one class, 'cat'")
 
 
 def test_a_class_of_one_image(root: Path) -> None:
     for number in (1, 2):
         (root / f"source/dog/{number}.png").unlink()
-    (sentence,) = (line for line in warned(config(root)) if "one image only" in line)
+    (sentence,) = (line for line in warned(config(root)) if "only one image" in line)
     assert "'dog'" in sentence
 
 
@@ -212,14 +212,14 @@ def test_missing_and_empty_folders(root: Path) -> None:
     (root / "target").mkdir()
     found = errors(config(root))
     assert has(found, "test folder", "does not exist")
-    assert has(found, "target folder", "holds no image")
+    assert has(found, "target folder", "contains no images")
 
 
 def test_folders_within_folders(root: Path) -> None:
     assert has(errors(config(root, knobs={"target": str(root / "source/cat"), "truth": False})), "inside")
 
 
-def test_knobs_of_a_wrong_kind(root: Path) -> None:
+def test_parameters_of_a_wrong_type(root: Path) -> None:
     found = errors(config(root, knobs={"size": "big", "source": 5, "truth": "perhaps", "memory_gb": True}))
     for name in ("size", "source", "truth", "memory_gb"):
         assert has(found, f"data.knobs.{name} is ")
@@ -241,7 +241,7 @@ def sound_rows(root: Path) -> list[tuple[str, str, str, str]]:
     ]
 
 
-def test_a_clean_manifest_has_notes_only(root: Path) -> None:
+def test_a_valid_manifest_has_notes_only(root: Path) -> None:
     findings = examine(write_manifest(root, sound_rows(root)))
     assert {finding.severity for finding in findings} == {"note"}
     assert has(said(findings, "note"), "test: 6 images in 2 classes")
@@ -258,13 +258,13 @@ def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
     assert has(found, "line 3", "gone.png")
     assert has(found, "line 9", "neither")
     assert has(found, "1 of 5 target rows lack a label", "line 10")
-    assert has(found, "line 20", "the key 'source/cat/0.png' is that of line 2")
+    assert has(found, "line 20", "the key 'source/cat/0.png' is already used on line 2")
     assert has(found, "test", "2.png (empty file)")
 
 
 def test_a_path_on_two_rows_is_a_copy(root: Path) -> None:
     rows = [*sound_rows(root), ("./source/cat/0.png", "target", "cat", "test")]
-    assert has(errors(write_manifest(root, rows)), "1 image of the test", "in the source too")
+    assert has(errors(write_manifest(root, rows)), "1 image of the test", "also in the source")
 
 
 def test_very_many_bad_rows_are_counted(root: Path) -> None:
@@ -274,9 +274,9 @@ def test_very_many_bad_rows_are_counted(root: Path) -> None:
     assert has(found, "5 more bad rows")
 
 
-def test_no_manifest(tmp_path: Path) -> None:
+def test_a_missing_manifest(tmp_path: Path) -> None:
     (tmp_path / "table.txt").write_text("path")
-    for name, word in (("gone.csv", "no manifest"), ("table.txt", ".parquet")):
+    for name, word in (("gone.csv", "does not exist"), ("table.txt", ".parquet")):
         data = {"name": "manifest", "knobs": {"path": str(tmp_path / name)}}
         assert has(errors(Config.model_validate({**SMALL, "data": data})), word)
 
@@ -304,11 +304,11 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("own")
-def test_a_set_of_ones_own_is_built_and_examined() -> None:
+def test_a_user_defined_data_set_is_built_and_checked() -> None:
     layer = {**SMALL, "data": {"name": "own_data:leaky"}, "ask": {"budget": 1, "rounds": 1}}
     findings = examine(Config.model_validate(layer))
     assert has(said(findings, "error"), "1 image of the test", "such as c and t")
-    assert has(said(findings, "error"), "the test has classes that the source lacks: '7'")
+    assert has(said(findings, "error"), "the test has classes that are not in the source: '7'")
     assert has(said(findings, "warning"), "larger than the target (2 images)")
     assert has(said(findings, "note"), "target: 2 images in 1 class")
 
@@ -320,13 +320,13 @@ def test_a_set_that_cannot_be_built() -> None:
     found = errors(Config.model_validate({**SMALL, "data": {"name": "own_data:nothing"}}))
     assert has(found, "own_data:nothing", "not a Shift")
     found = errors(Config.model_validate({**SMALL, "data": {"name": "toy", "knobs": {"classes": 1}}}))
-    assert has(found, "classes of at least 2")
+    assert has(found, "classes must be at least 2")
 
 
 # -- settings and plan -------------------------------------------------------------------------------
 
 
-def test_every_slip_in_names_and_knobs_is_reported(root: Path) -> None:
+def test_every_misspelt_name_and_parameter_is_reported(root: Path) -> None:
     layer: dict[str, Any] = {
         "query": {"name": "dcu"},
         "objective": {"name": "duc", "knobs": {"betta": 1}},
@@ -340,7 +340,7 @@ def test_every_slip_in_names_and_knobs_is_reported(root: Path) -> None:
 
 
 @pytest.mark.usefixtures("own")
-def test_a_part_that_is_no_function(root: Path) -> None:
+def test_a_component_that_is_not_callable(root: Path) -> None:
     assert has(errors(config(root, objective={"name": "own_data:SMALL"})), "objective", "callable")
 
 
@@ -350,7 +350,7 @@ def test_a_data_set_that_does_not_exist_is_reported_once() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "word"), [(7, "pool holds 6 images"), ("1%", "too few"), ("5 %%", "neither")]
+    ("budget", "word"), [(7, "pool has 6 images"), ("1%", "too few"), ("5 %%", "must be a count")]
 )
 def test_budget(root: Path, budget: int | str, word: str) -> None:
     assert has(errors(config(root, ask={"budget": budget, "rounds": 2})), word)
@@ -358,7 +358,7 @@ def test_budget(root: Path, budget: int | str, word: str) -> None:
 
 def test_uneven_rounds_and_none(root: Path) -> None:
     assert has(noted(config(root, ask={"budget": 5, "rounds": 2})), "5 labels", "2 + 3")
-    assert has(noted(config(root, ask={"rounds": 0})), "no labels are asked for")
+    assert has(noted(config(root, ask={"rounds": 0})), "no labels are queried")
 
 
 def test_batches(root: Path) -> None:
@@ -366,10 +366,8 @@ def test_batches(root: Path) -> None:
     assert has(found, "train.batch_size=8", "source (6 images)")
     assert has(found, "train.batch_size=8", "target (6 images)")
     found = errors(config(root, engine={"device": "cpu", "processes": 3}))
-    assert found == [
-        "train.batch_size=4 must be a multiple of engine.processes=3, two images for each; "
-        "change one of the two"
-    ]
+    assert len(found) == 1
+    assert has(found, "train.batch_size=4 must be a multiple of engine.processes=3")
 
 
 def test_crops(root: Path) -> None:
@@ -389,18 +387,18 @@ def test_crops(root: Path) -> None:
 def test_oracles(root: Path) -> None:
     found = errors(config(root, knobs={"truth": False}, oracle={"name": "truth"}))
     assert has(found, "'truth'", "--oracle people")
-    assert has(noted(config(root, oracle={"name": "people"})), "a person will be asked")
+    assert has(noted(config(root, oracle={"name": "people"})), "human annotators provide")
     assert has(errors(config(root, oracle={"name": "people", "knobs": {"patience": 3}})), "patience")
 
 
 def test_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 1e-6)
-    assert has(warned(config(root)), "held in memory", "memory_gb")
+    assert has(warned(config(root)), "kept in memory", "memory_gb")
     findings = examine(config(root, knobs={"memory_gb": 0, "cache": str(root / "new/cache")}))
     assert said(findings, "warning") == []
     assert has(said(findings, "note"), f"go to {root / 'new/cache'}")
     monkeypatch.setattr(plan_module, "free_disk_gb", lambda folder: 0.0)
-    assert has(warned(config(root, knobs={"memory_gb": 0})), "0.0 GB are left", "every batch", "cache")
+    assert has(warned(config(root, knobs={"memory_gb": 0})), "0.0 GB are free", "every batch", "cache")
 
 
 # -- the machine -------------------------------------------------------------------------------------
@@ -412,7 +410,7 @@ def test_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_device(root: Path) -> None:
-    assert has(errors(config(root, engine={"device": "abacus"})), "no device 'abacus'")
+    assert has(errors(config(root, engine={"device": "abacus"})), "device 'abacus'")
     assert has(
         errors(config(root, engine={"device": "cpu", "precision": "16-mixed"})), "16-mixed needs a GPU"
     )
@@ -423,7 +421,7 @@ def test_torchvision_that_does_not_fit(root: Path, monkeypatch: pytest.MonkeyPat
     (root / "source/cow").mkdir()
     found = errors(config(root))
     assert has(found, "torchvision", "from the same index")
-    assert has(found, "'cow'")  # the rest is looked at all the same
+    assert has(found, "'cow'")  # the rest is still checked
 
 
 # -- all together ------------------------------------------------------------------------------------
@@ -444,13 +442,18 @@ def test_several_defects_are_all_reported(root: Path) -> None:
     for words in (
         ("'cow'",),
         ("bad.png",),
-        ("1 image of the test", "in the target too"),
+        ("1 image of the test", "also in the target"),
         ("'cats'",),
         ("no query 'oracle'",),
         ("100 labels",),
     ):
         assert has(said(findings, "error"), *words), words
-    for words in (("more than one class",), ("is a copy",), ("lacks", "'cat'"), ("larger than the source",)):
+    for words in (
+        ("more than one class",),
+        ("is a copy",),
+        ("no images of", "'cat'"),
+        ("larger than the source",),
+    ):
         assert has(said(findings, "warning"), *words), words
     sentence, code = verdict(findings)
     assert code == 1
@@ -462,7 +465,7 @@ def test_verdict() -> None:
     sentence, code = verdict([Finding("warning", "w"), Finding("note", "n")])
     assert (code, "1 warning:" in sentence) == (0, True)
     assert verdict([Finding("error", "e")]) == (
-        "1 error and no warnings: mend the errors before training.",
+        "1 error and no warnings: fix the errors before training.",
         1,
     )
 
@@ -471,39 +474,39 @@ def test_public_names() -> None:
     assert doctor.__all__ == ["Finding", "examine", "verdict"]
 
 
-def test_views_of_different_sizes_are_noticed(root: Path) -> None:
+def test_views_of_different_sizes_are_reported(root: Path) -> None:
     crop = {"crop": "resized", "size": 6}
     found = warned(config(root, views={**SMALL["views"], "source": crop}))
     assert has(found, "different sizes", "views.source 6")
 
 
-# ---- what is measured
+# ---- evaluation
 
 
-def test_the_doctor_says_what_the_model_will_be_measured_on(root: Path) -> None:
+def test_the_evaluation_images_are_reported(root: Path) -> None:
     notes = said(examine(config(root)), "note")
-    assert has(notes, "measured on held-out target images")
-    for images, words in (("unlabelled", "without those bought so far"), ("target", "bought ones included")):
-        assert has(said(examine(config(root, evaluation={"images": images})), "note"), "measured on", words)
+    assert has(notes, "evaluated on held-out target images")
+    for images, words in (("unlabelled", "without the labelled"), ("target", "including the labelled")):
+        assert has(said(examine(config(root, evaluation={"images": images})), "note"), "evaluated on", words)
 
 
-def test_held_out_images_are_not_asked_about(root: Path) -> None:
+def test_held_out_images_are_not_queried(root: Path) -> None:
     shutil.rmtree(root / "test")
     checked = config(root, knobs={"test": None}, evaluation={"images": "held_out", "share": 0.4})
     notes = said(examine(checked), "note")
-    assert has(notes, "of 4 images of the target")  # one of three of each class is held out
+    assert has(notes, "from 4 images of the target")  # one of three of each class is held out
 
 
-def test_what_cannot_be_measured_is_an_error_now(root: Path) -> None:
+def test_an_impossible_evaluation_is_an_error(root: Path) -> None:
     checked = config(root, knobs={"truth": False, "test": None}, evaluation={"images": "target"})
     assert has(errors(checked), "evaluation.images=target needs the target's labels", "--truth")
 
 
-def test_speed_that_the_device_cannot_have(root: Path) -> None:
+def test_performance_options_unavailable_on_the_device(root: Path) -> None:
     assert has(errors(config(root, engine={"device": "cpu", "graphs": True})), "needs one CUDA device")
 
 
-def test_a_shape_that_no_file_tells() -> None:
+def test_short_side_needs_files() -> None:
     view = {"resize": "short_side", "crop": "random", "size": 4}
     checked = Config.model_validate(
         {**SMALL, "data": {"name": "toy"}, "views": {**SMALL["views"], "unlabelled": view}}
@@ -511,11 +514,11 @@ def test_a_shape_that_no_file_tells() -> None:
     assert has(errors(checked), "views.unlabelled.resize=short_side needs images from files")
 
 
-def test_weights_and_backbones_that_are_not_there(root: Path, tmp_path: Path) -> None:
+def test_missing_weights_and_backbones(root: Path, tmp_path: Path) -> None:
     def timm(**knobs: Any) -> Config:
         return config(root, model={"name": "timm", "knobs": {"backbone": "resnet18", **knobs}})
 
-    assert has(errors(timm(weights=str(root / "none.pth"))), "there is no file of weights", "none.pth")
-    assert has(errors(timm(backbone="resnet5O")), "timm has no model 'resnet5O'", "near: resnet50")
+    assert has(errors(timm(weights=str(root / "none.pth"))), "the weights file", "none.pth")
+    assert has(errors(timm(backbone="resnet5O")), "timm has no model 'resnet5O'", "similar: resnet50")
     torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "other.pth")
     assert has(errors(timm(weights=str(tmp_path / "other.pth"))), "does not fit the backbone 'resnet18'")

@@ -1,4 +1,4 @@
-"""What the doctor finds in data whose pixels have labels, and in plans to buy pixels."""
+"""Findings of the doctor about segmentation data and plans."""
 
 import sys
 from collections.abc import Sequence
@@ -43,23 +43,21 @@ def config(root: Path, *settings: str, **knobs: Any) -> Config:
     return load(["segmentation"], [*SETTINGS, *settings], {"data": {"knobs": {**given, **knobs}}})
 
 
-# ---- what is sound
+# ---- valid data
 
 
-def test_sound_folders_have_notes_only(root: Path) -> None:
+def test_valid_folders_have_notes_only(root: Path) -> None:
     findings = examine(config(root))
     assert {finding.severity for finding in findings} == {"note"}
     notes = said(findings, "note")
     for role in ("source", "target", "test"):
         assert has(notes, f"{role}: 4 images with label maps, 10.0 % of their pixels void")
-    assert has(
-        notes, "of 4 images of the target, 76 pixels are asked for", "19 of each image, 9 to 10 in a round"
-    )
-    assert has(notes, "38 + 38 in all after epoch 2, 4 of 10", "task.resolution=network")
+    assert has(notes, "76 pixels", "of 4 images of the target", "19 per image, 9 to 10 per image and round")
+    assert has(notes, "38 + 38 in total after epoch 2, 4 of 10", "task.resolution=network")
     assert verdict(findings)[1] == 0
 
 
-def test_drawn_streets_are_sound() -> None:
+def test_synthetic_streets_are_valid() -> None:
     findings = examine(load(["data/streets"], ["data.knobs={source: 30, pool: 3, test: 20}"]))
     assert said(findings, "error") == []
     assert has(said(findings, "note"), "source: 30 images with label maps, 0.0 % of their pixels void")
@@ -67,13 +65,13 @@ def test_drawn_streets_are_sound() -> None:
 
 
 @pytest.mark.parametrize("config_name", ["gtav-cityscapes", "synthia-cityscapes", "carla-camvid"])
-def test_benchmarks_whose_files_are_not_there(config_name: str, root: Path) -> None:
+def test_benchmarks_with_missing_files(config_name: str, root: Path) -> None:
     given = {"source": str(root / "none"), "target": str(root)}
     found = errors(load([f"data/{config_name}"], SETTINGS, {"data": {"knobs": given}}))
-    assert has(found, str(root / "none"), "does not hold")
+    assert has(found, str(root / "none"), "does not contain")
 
 
-def test_a_benchmark_in_its_own_layout(tmp_path: Path) -> None:
+def test_a_benchmark_in_its_published_layout(tmp_path: Path) -> None:
     carla, camvid = tmp_path / "carla", tmp_path / "camvid"
     for number in range(3):
         for folder in (carla / "images", camvid / "train", camvid / "test"):
@@ -95,7 +93,7 @@ def test_a_benchmark_in_its_own_layout(tmp_path: Path) -> None:
     assert has(said(findings, "error"), "label files of the test", "id 12", "id 13", "data.knobs.ids")
 
 
-def test_a_benchmark_without_labels_of_its_target(tmp_path: Path) -> None:
+def test_a_benchmark_without_target_labels(tmp_path: Path) -> None:
     tags = np.resize(np.arange(29), tiny_streets.SIZE).astype(np.uint8)
     for number in range(3):
         for place in ("carla/images", "camvid/train", "camvid/test"):
@@ -108,19 +106,19 @@ def test_a_benchmark_without_labels_of_its_target(tmp_path: Path) -> None:
     findings = examine(load(["data/carla-camvid"], SETTINGS, {"data": {"knobs": given}}))
     assert said(findings, "error") == []
     assert has(said(findings, "note"), "target: 3 images without labels")
-    assert has(said(findings, "note"), "people answer")
+    assert has(said(findings, "note"), "human annotators label")
 
 
-def test_a_target_without_labels_is_asked_of_people(root: Path) -> None:
+def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
     findings = examine(config(root, "ask.budget=20/image", truth=False))
     assert {finding.severity for finding in findings} == {"note"}
     notes = said(findings, "note")
     assert has(notes, "target: 4 images without labels")
-    assert has(notes, "80 pixels are asked for", "20 of each image, 10 in a round; 40 + 40 in all")
-    assert has(notes, "a person will be asked for 40 pixels in each of 2 rounds", "label PNGs")
+    assert has(notes, "80 pixels", "20 per image, 10 per image and round; 40 + 40 in total")
+    assert has(notes, "human annotators label 40 pixels in each of 2 rounds", "label PNGs")
 
 
-def test_masks_say_what_they_leave_out(root: Path) -> None:
+def test_the_share_of_masked_pixels_is_reported(root: Path) -> None:
     for number in range(4):
         mask = np.zeros(tiny_streets.SIZE, np.uint8)
         mask[:5] = 255
@@ -128,7 +126,7 @@ def test_masks_say_what_they_leave_out(root: Path) -> None:
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(mask).save(path)
     assert has(
-        noted(config(root, truth=False)), "4 images without labels; masks leave 25.0 % of the pixels out"
+        noted(config(root, truth=False)), "4 images without labels; masks exclude 25.0 % of the pixels"
     )
 
 
@@ -147,7 +145,7 @@ def test_broken_images_and_label_files_are_named(root: Path) -> None:
     assert len(found) == 3
 
 
-def test_missing_partners_on_both_sides_are_reported_and_the_rest_is_looked_at(root: Path) -> None:
+def test_missing_partners_on_both_sides_are_reported_and_the_rest_is_checked(root: Path) -> None:
     (root / "source/labels/000.png").unlink()
     (root / "source/images/001.png").unlink()
     (root / "source/labels/002.png").write_bytes(b"")
@@ -179,12 +177,12 @@ def test_lossy_label_files(root: Path) -> None:
     with Image.open(root / "source/labels/000.png") as opened:
         opened.convert("RGB").save(root / "source/labels/000.jpg")
     (root / "source/labels/000.png").unlink()
-    assert has(errors(config(root)), "lossy format, such as 000.jpg", "give PNG")
+    assert has(errors(config(root)), "lossy format, such as 000.jpg", "use PNG")
 
 
 def test_copies_across_roles(root: Path) -> None:
     (root / "test/images/200.png").write_bytes((root / "target/images/101.png").read_bytes())
-    assert has(errors(config(root)), "1 image of the test is in the target too", "101.png", "200.png")
+    assert has(errors(config(root)), "1 image of the test is also in the target", "101.png", "200.png")
 
 
 # ---- classes
@@ -205,25 +203,25 @@ def test_unknown_ids_are_named_with_their_pixels(root: Path) -> None:
 def test_classes_that_never_occur(root: Path) -> None:
     (root / "classes.txt").write_text(tiny_streets.CLASSES + "8 tram\n9 bicycle\n")
     found = warned(config(root))
-    assert has(found, "the source never shows 'tram', 'bicycle'", "bought pixels alone", "data.knobs.keep")
-    assert has(found, "the test never shows 'tram', 'bicycle'", "nothing can be measured")
+    assert has(
+        found, "the source has no pixels of 'tram', 'bicycle'", "labelled target pixels", "data.knobs.keep"
+    )
+    assert has(found, "the test has no pixels of 'tram', 'bicycle'", "cannot be evaluated")
     assert warned(config(root, keep=["road", "car", "sky"])) == []
 
 
 def test_a_source_of_one_class_or_none(root: Path) -> None:
     for path in (root / "source/labels").iterdir():
         Image.fromarray(np.full(tiny_streets.SIZE, 7, np.uint8)).save(path)
-    assert has(errors(config(root)), "the source shows one class only, 'sky'")
+    assert has(errors(config(root)), "the source has only one class, 'sky'")
     for path in (root / "source/labels").iterdir():
         Image.fromarray(np.full(tiny_streets.SIZE, 255, np.uint8)).save(path)
     findings = examine(config(root))
-    assert has(said(findings, "error"), "the source shows no class")
+    assert has(said(findings, "error"), "the source has only void pixels")
     assert has(said(findings, "note"), "source: 4 images with label maps, 100.0 % of their pixels void")
 
 
-def test_of_very_many_files_some_are_read_and_that_is_said(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_sets_are_sampled_and_this_is_reported(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maps_module, "MANY", 3)
     monkeypatch.setattr(maps_module, "SAMPLE", 2)
     (root / "classes.txt").write_text(tiny_streets.CLASSES + "8 tram\n")
@@ -232,13 +230,13 @@ def test_of_very_many_files_some_are_read_and_that_is_said(
     (root / "test/images/201.png").write_bytes(b"")
     findings = examine(config(root))
     assert not has(said(findings, "error"), "label files of the source")
-    assert has(said(findings, "error"), "1 of 4 label files of the target (2 of 4 looked at", "102.png")
-    # Every header is read all the same.
-    assert has(said(findings, "error"), "1 of 4 images of the test (2 of 4 looked at", "201.png")
-    assert has(said(findings, "note"), "source: 4 images with label maps (2 of 4 looked at, evenly spaced)")
-    # A rare class may be in the others.
+    assert has(said(findings, "error"), "1 of 4 label files of the target (2 of 4 checked", "102.png")
+    # Every header is still read.
+    assert has(said(findings, "error"), "1 of 4 images of the test (2 of 4 checked", "201.png")
+    assert has(said(findings, "note"), "source: 4 images with label maps (2 of 4 checked, evenly spaced)")
+    # A rare class may be in the other files.
     assert has(
-        said(findings, "note"), "the source never shows 'tram' in the 2 label maps that were looked at"
+        said(findings, "note"), "the source has no pixels of 'tram' in the 2 label maps that were checked"
     )
     assert said(findings, "warning") == []
 
@@ -255,7 +253,7 @@ def test_label_files_are_read_one_by_one(root: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(maps_module, "attempts", counted)
     examine(config(root))
     assert kept
-    # What stays of a file is a handful of numbers, never its pixels.
+    # Only a few numbers of each file are kept, never its pixels.
     assert all(isinstance(one, Failure | tuple) or np.size(one) <= 4 for one in kept)
 
 
@@ -270,26 +268,28 @@ def built(beyond: int = 0) -> Shift:
     return Shift(Domain(images[0], labels, ("a", "b")), images[1], truth=labels[:2])
 
 
-def test_maps_that_are_built_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_built_label_maps_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "own_maps", sys.modules[__name__])
     own = load(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built'}"])
     findings = examine(own)
     assert said(findings, "error") == []
     assert has(said(findings, "note"), "source: 3 images with label maps, 0.0 %")
-    assert has(said(findings, "note"), "measured on", "without those bought so far")
+    assert has(said(findings, "note"), "evaluated on", "without the labelled ones")
     wrong = load(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built', knobs: {beyond: 7}}"])
-    assert has(errors(wrong), "label maps of the source hold 7, which is no class", "from 0 to 1, or -2")
+    assert has(
+        errors(wrong), "label maps of the source contain 7, which is not a class index", "0 to 1, or -2"
+    )
 
 
 # ---- settings and plan
 
 
-def test_knobs_of_a_wrong_kind(root: Path) -> None:
+def test_parameters_of_a_wrong_type(root: Path) -> None:
     assert has(errors(config(root, size="big")), "[height, width], not 'big'")
     assert has(errors(config(root, size=[1, 2, 3])), "[height, width]")
     assert has(errors(config(root, memory_gb="much")), "data.knobs.memory_gb is 'much'")
     assert has(errors(config(root, void="perhaps")), "known or asked")
-    assert has(errors(config(root, sizes=3)), "has no knob 'sizes'")
+    assert has(errors(config(root, sizes=3)), "has no parameter 'sizes'")
     assert has(errors(config(root, source=5)), "cannot be listed", "TypeError")
 
 
@@ -297,44 +297,44 @@ def test_knobs_of_a_wrong_kind(root: Path) -> None:
     ("resolution", "words"),
     [
         ("network", "76 pixels"),
-        ("original", "240 pixels are asked for (10 %): 60 of each image, 30 in a round"),
+        ("original", "240 pixels (10 %) of 4 images of the target: 60 per image, 30 per image and round"),
     ],
 )
-def test_the_grid_in_which_pixels_count(root: Path, resolution: str, words: str) -> None:
+def test_the_resolution_in_which_pixels_count(root: Path, resolution: str, words: str) -> None:
     assert has(noted(config(root, f"task.resolution={resolution}")), words, f"task.resolution={resolution}")
 
 
-def test_images_of_several_sizes_are_asked_for_different_numbers(root: Path) -> None:
+def test_images_of_several_sizes_have_different_budgets(root: Path) -> None:
     tiny_streets.write(root / "target", 104, size=(40, 60))
     notes = noted(config(root, "task.resolution=original"))
-    assert has(notes, "480 pixels are asked for (10 %): 60 to 240 of each image, 30 to 120 in a round")
+    assert has(notes, "480 pixels (10 %)", "60 to 240 per image, 30 to 120 per image and round")
 
 
 @pytest.mark.parametrize(
     ("budget", "word"),
     [
-        ("200/image", "asks for 200 pixels of image 0, which has 192"),
-        ("5 %%", "neither"),
-        ("0%", "buys no pixel"),
+        ("200/image", "200 pixels of image 0, which has 192"),
+        ("5 %%", "must be a count"),
+        ("0%", "rounds without pixels"),
     ],
 )
-def test_budgets_that_cannot_be(root: Path, budget: str, word: str) -> None:
+def test_impossible_budgets(root: Path, budget: str, word: str) -> None:
     assert has(errors(config(root, f"ask.budget={budget!r}")), word)
 
 
-def test_a_round_that_gets_nothing(root: Path) -> None:
+def test_a_round_without_pixels(root: Path) -> None:
     assert errors(config(root, "ask.budget=1/image")) == []  # of half the images in each round
-    assert has(errors(config(root, "ask.budget=1")), "buys no pixel of any image in one of 2 rounds")
+    assert has(errors(config(root, "ask.budget=1")), "at least one of 2 rounds without pixels")
 
 
 def test_whole_images_are_counted_as_images(root: Path) -> None:
     notes = noted(config(root, "task.unit=image", "ask.budget=50%"))
-    assert has(notes, "of 4 images of the target, 2 images, all pixels of each, are asked for, 1 each")
+    assert has(notes, "2 whole images from 4 images of the target: 1 per round")
 
 
-def test_held_out_images_are_not_asked_about(root: Path) -> None:
+def test_held_out_images_are_not_queried(root: Path) -> None:
     checked = config(root, "evaluation={images: held_out, share: 0.25}", test=None)
-    assert has(noted(checked), "of 3 images of the target, 57 pixels")
+    assert has(noted(checked), "57 pixels", "of 3 images of the target")
 
 
 def test_views_must_show_whole_images(root: Path) -> None:
@@ -346,7 +346,7 @@ def test_views_must_show_whole_images(root: Path) -> None:
     assert errors(config(root, "views.source={crop: random, size: [12, 8], flip: 0.5}")) == []
     assert warned(config(root, "views.source={crop: random, size: [12, 8]}")) == []
     found = errors(config(root, "views.source={crop: random, size: [13, 8]}"))
-    assert has(found, "views.source cuts a random crop of 8 x 13 pixels", "stored as 16 x 12")
+    assert has(found, "views.source takes a random crop of 8 x 13 pixels", "stored as 16 x 12")
 
 
 def test_source_and_target_of_different_sizes_are_fine(root: Path) -> None:
@@ -359,25 +359,25 @@ def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPat
     assert has(errors(config(root, "task.unit=superpixel")), "needs scikit-image", "ducats[superpixels]")
 
 
-def test_classes_left_out_of_the_star_must_exist(root: Path) -> None:
+def test_classes_excluded_from_miou_star_must_exist(root: Path) -> None:
     assert has(errors(config(root, "evaluation.star_without=[horse]")), "'horse'", "road, car, sky")
     assert errors(config(root, "evaluation.star_without=[car]")) == []
 
 
 def test_task_data_and_model_that_do_not_fit(root: Path) -> None:
     found = errors(config(root, "task={name: classification, unit: image}"))
-    assert has(found, "'map_folders' has a label for each pixel", "-c segmentation")
-    assert has(errors(config(root, "model={name: small_cnn}")), "'small_cnn' says one class for an image")
+    assert has(found, "'map_folders' has one label per pixel", "-c segmentation")
+    assert has(errors(config(root, "model={name: small_cnn}")), "'small_cnn' outputs one class per image")
     found = errors(load(["data/digits"], ["task.name=segmentation", "data.knobs.source_size=50"]))
-    assert has(found, "'digits' has a label for each image")
+    assert has(found, "'digits' has one label per image")
     found = errors(load(["data/digits"], ["model={name: small_fcn}", "data.knobs.source_size=50"]))
-    assert has(found, "'small_fcn' says a class for each pixel", "model.name=timm")
+    assert has(found, "'small_fcn' outputs one class per pixel", "model.name=timm")
     for setting in ("evaluation.flip=true", "evaluation.star_without=[road]"):
-        assert has(errors(load(["data/digits"], [setting])), "evaluation.flip", "are for segmentation")
-        assert not has(errors(config(root, setting)), "are for segmentation")
+        assert has(errors(load(["data/digits"], [setting])), "evaluation.flip", "only to segmentation")
+        assert not has(errors(config(root, setting)), "only to segmentation")
 
 
-def test_the_tables_of_what_speaks_of_pixels_are_whole() -> None:
+def test_the_tables_of_segmentation_data_and_models_are_complete() -> None:
     assert {name for name, function in DATASETS.items() if isinstance(function, Reader)} | {
         "streets"
     } == DATA_WITH_MAPS
@@ -392,7 +392,7 @@ def test_the_tables_of_what_speaks_of_pixels_are_whole() -> None:
 
 
 @pytest.mark.parametrize("query", ["duc", "random", "entropy", "margin", "ripu"])
-def test_queries_and_units_are_tried(root: Path, query: str) -> None:
+def test_queries_and_units_are_accepted(root: Path, query: str) -> None:
     unit = "region" if query == "ripu" else "pixel"
     assert errors(config(root, f"query={{name: {query}}}", f"task.unit={unit}")) == []
 
@@ -402,31 +402,31 @@ def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
     settings = f"query={{name: {query}}}", "ask={budget: 24%, rounds: 2}"
     stored = {"size": [300, 300]}  # 24 % of 90000 in two rounds: 10800
     found = errors(config(root, *settings, **stored))
-    assert has(found, f"{query!r} would have to make 10800 clusters", "8192 are the most", "task.unit=image")
+    assert has(found, f"{query!r} would need 10800 clusters", "maximum is 8192", "task.unit=image")
     for unit in ("region", "superpixel"):
         assert errors(config(root, *settings, f"task.unit={unit}", **stored)) == []
     assert errors(config(root, settings[0], "ask={budget: 18%, rounds: 2}", **stored)) == []
     assert errors(config(root, settings[1], **stored)) == []
 
 
-def test_a_query_that_a_pixel_cannot_answer(root: Path) -> None:
-    assert has(errors(config(root, "query={name: ripu}")), "a single pixel has none: task.unit=region")
+def test_a_query_that_is_undefined_for_pixels(root: Path) -> None:
+    assert has(errors(config(root, "query={name: ripu}")), "undefined for single pixels")
 
 
 def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert has(noted(config(root)), "decoded, all images and label maps take less than 0.01 GB")
+    assert has(noted(config(root)), "decoded images and label maps take less than 0.01 GB")
     monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 8.0)
-    # 12 images of 3 + 1 bytes a pixel.
+    # 12 images of 3 + 1 bytes per pixel.
     notes = noted(config(root, size=[8192, 8192], memory_gb=100))
-    assert has(notes, "decoded, all images and label maps take 3.00 GB; 100 GB may be held")
-    # The source takes 0.75 + 0.25 GB and leaves 0.1, into which no other set fits as a whole.
+    assert has(notes, "decoded images and label maps take 3.00 GB; 100 GB may be kept")
+    # The source takes 0.75 + 0.25 GB; no other array fits into the remaining 0.1 GB.
     notes = noted(config(root, size=[8192, 8192], memory_gb=1.1, cache=str(root / "cache")))
     assert has(notes, f"so 2.00 GB go to {root / 'cache'}")
     assert has(noted(config(root, size=[8192, 8192], memory_gb=100, truth=False)), "take 2.75 GB")
 
 
-def test_weights_are_said_to_be_fetched(root: Path) -> None:
+def test_the_download_of_weights_is_reported(root: Path) -> None:
     checked = config(root, "model={name: deeplab_v3plus, knobs: {backbone: resnet18}}")
-    assert has(noted(checked), "the weights of timm's resnet18 are fetched")
+    assert has(noted(checked), "the weights of timm's resnet18 are downloaded")
     found = errors(config(root, "model={name: deeplab_v2, knobs: {weights: none.pth}}"))
-    assert has(found, "there is no file of weights", "none.pth")
+    assert has(found, "the weights file", "none.pth")

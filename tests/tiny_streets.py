@@ -1,4 +1,4 @@
-"""A tiny problem whose pixels have labels, as a user's own folders hold it."""
+"""A tiny segmentation data set in folders, as a user would have it."""
 
 from pathlib import Path
 from typing import Any
@@ -7,9 +7,9 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-CLASSES = "# what label files mean\n0 road\n3 car\n7 sky\n255 void\n"
+CLASSES = "# label ids\n0 road\n3 car\n7 sky\n255 void\n"
 IDS = {"road": 0, "car": 3, "sky": 7, "void": 255}
-SIZE = (20, 30)  # of the files; images are stored smaller
+SIZE = (20, 30)  # of the files; stored images are smaller
 SMALL = (
     *("--set", "model={name: small_fcn, knobs: {width: 4, dilations: [1]}, evidence: exp_at_most_10}"),
     *("--set", "data.knobs.size=[12, 16]", "--set", "train.steps_per_epoch=3", "--set", "train.lr=0.02"),
@@ -18,7 +18,7 @@ SMALL = (
 
 
 def scene(seed: int, size: tuple[int, int] = SIZE) -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """A picture and its ids: sky above, road below, a car, and a void strip at the bottom."""
+    """Make an image and its ids: sky above, road below, a car, and a void strip at the bottom."""
     random = np.random.default_rng(seed)
     height, width = size
     ids = np.full(size, 7, np.uint8)
@@ -35,7 +35,7 @@ def scene(seed: int, size: tuple[int, int] = SIZE) -> tuple[NDArray[np.uint8], N
 def write(
     root: Path, seed: int, name: str = "", size: tuple[int, int] = SIZE, *, labelled: bool = True
 ) -> None:
-    """One image, and its label file."""
+    """Write one image and its label file."""
     pixels, ids = scene(seed, size)
     name = name or f"{seed:03d}"
     for folder, array in (("images", pixels), *([("labels", ids)] if labelled else [])):
@@ -45,7 +45,7 @@ def write(
 
 
 def tree(root: Path) -> Path:
-    """Source, target and test, four images each, with labels everywhere; and the class list."""
+    """Write source, target and test with four labelled images each, and the class list."""
     root.mkdir(parents=True, exist_ok=True)
     (root / "classes.txt").write_text(CLASSES)
     for start, role in ((0, "source"), (100, "target"), (200, "test")):
@@ -55,6 +55,6 @@ def tree(root: Path) -> Path:
 
 
 def folders(root: Path, *, test: bool = True) -> list[Any]:
-    """The options that name it."""
+    """Return the command-line options for the data set."""
     given: list[Any] = ["-c", "segmentation", "--source", root / "source", "--target", root / "target"]
     return [*given, *(["--test", root / "test"] if test else []), "--classes", root / "classes.txt", *SMALL]

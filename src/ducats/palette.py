@@ -1,11 +1,11 @@
-"""A colour for each class, so that every picture shows the same class in the same one. Needs nothing else."""
+"""Class colours, the same in all figures and pages. Standard library only."""
 
 from collections.abc import Sequence
 from itertools import cycle
 
 Colour = tuple[int, int, int]  # red, green, blue
 
-CITYSCAPES: dict[str, Colour] = {  # as everyone draws them
+CITYSCAPES: dict[str, Colour] = {  # the official colours
     "road": (128, 64, 128),
     "sidewalk": (244, 35, 232),
     "building": (70, 70, 70),
@@ -35,7 +35,7 @@ ALSO = {
     "motorbike": "motorcycle",
     "bicyclist": "rider",
 }
-TWENTY: tuple[Colour, ...] = (  # matplotlib's tab20, the strong ones first
+TWENTY: tuple[Colour, ...] = (  # matplotlib's tab20, saturated colours first
     *((31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 103, 189)),
     *((140, 86, 75), (227, 119, 194), (127, 127, 127), (188, 189, 34), (23, 190, 207)),
     *((174, 199, 232), (255, 187, 120), (152, 223, 138), (255, 152, 150), (197, 176, 213)),
@@ -44,7 +44,7 @@ TWENTY: tuple[Colour, ...] = (  # matplotlib's tab20, the strong ones first
 
 
 def palette(classes: Sequence[str]) -> list[Colour]:
-    """A colour per class: the usual one where its name is known from Cityscapes, else one of twenty.
+    """Return a colour per class: that of Cityscapes if the name is known there, else one of twenty.
 
     >>> palette(["road", "Pedestrian", "unicorn"])
     [(128, 64, 128), (220, 20, 60), (31, 119, 180)]

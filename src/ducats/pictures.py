@@ -1,4 +1,4 @@
-"""Image files as their viewer shows them: upright, opaque, in 8 bits."""
+"""Reading image files as a viewer shows them: upright, opaque, 8 bits per channel."""
 
 from io import BytesIO
 from pathlib import Path
@@ -6,15 +6,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-SUFFIXES = frozenset(
-    {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}  # in any case
+SUFFIXES = frozenset(  # in lower case
+    {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 )
-File = Path | BytesIO  # an image file, or what is in one
+File = Path | BytesIO  # an image file, or its contents
 _ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # in EXIF
 
 
 def is_image(name: str) -> bool:
-    """Whether a file by this name is to be read.
+    """Return whether a file name is that of a visible image file.
 
     >>> [is_image(name) for name in ("a.JPG", ".a.jpg", "a.txt", "jpg")]
     [True, False, False, False]
@@ -23,10 +23,10 @@ def is_image(name: str) -> bool:
 
 
 def as_shown(file: File) -> Image.Image:
-    """One image in full, upright and opaque, in a mode with 8 bits."""
+    """Load an image upright and opaque, as 8-bit grey or RGB."""
     image = opened_upright(file)
     if image.mode.startswith("I"):
-        # Pillow's own conversion cuts at 255 and makes a white picture of 16 bits.
+        # Pillow's conversion clips at 255, which turns a 16-bit image white.
         return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
     if image.mode == "F":
         raise ValueError("floating-point pixels have no known range; save as 8 or 16 bits")
@@ -37,29 +37,29 @@ def as_shown(file: File) -> Image.Image:
 
 
 def opened_upright(file: File) -> Image.Image:
-    """One image in full, in its own mode, turned as its EXIF says."""
+    """Load an image in its own mode, rotated according to its EXIF orientation."""
     if (file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes) == 0:
         raise ValueError("empty file")
     with Image.open(file) as opened:
         opened.load()
         try:
             return ImageOps.exif_transpose(opened)
-        except Exception:  # a broken note about a sound picture: show it as it is stored
+        except Exception:  # broken EXIF, but the image is fine: return it unrotated
             return opened.copy()
 
 
 def shown_size(file: File) -> tuple[int, int]:
-    """Height and width of one image as it is shown, from its header."""
+    """Read height and width of an image as displayed, from its header only."""
     with Image.open(file) as opened:
         width, height = opened.size
-        # A TIFF is opened with the sides that it is going to have. The PNG's own method would read the whole
-        # picture, in case that a note follows it.
+        # For a TIFF, Pillow's size already accounts for the orientation. A PNG's own getexif() would read the
+        # whole file, because EXIF may follow the pixels.
         turned = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS
     return (width, height) if turned else (height, width)
 
 
 def _orientation(image: Image.Image) -> int:
-    """How the image is to be turned."""
+    """Return the EXIF orientation, 1 to 8."""
     try:
         return int(Image.Image.getexif(image).get(_ORIENTATION, 1))
     except Exception:  # as in opened_upright

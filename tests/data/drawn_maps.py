@@ -1,4 +1,4 @@
-"""Tiny label files and trees of them, for the tests of data whose pixels have labels."""
+"""Write tiny synthetic images and label files for tests of segmentation data."""
 
 import struct
 import zlib
@@ -14,12 +14,11 @@ HEIGHT, WIDTH = 8, 16
 
 
 def write_png(path: Path, numbers: Array, depth: int, kind: int) -> Path:
-    """A PNG of any depth and kind, written by hand: Pillow has no such modes.
+    """Write a PNG of any bit depth and colour type, also those without a Pillow mode.
 
     Args:
-        path: Where to.
-        numbers: (height, width), or (height, width, channels).
-        depth: Bits of a channel.
+        numbers: (height, width) or (height, width, channels).
+        depth: Bits per channel.
         kind: 0 grey, 2 RGB, 4 grey with alpha, 6 RGB with alpha.
     """
     height, width = numbers.shape[:2]
@@ -41,12 +40,12 @@ def write_png(path: Path, numbers: Array, depth: int, kind: int) -> Path:
 
 
 def write_ids(path: Path, ids: Array) -> Path:
-    """A label file with one channel of 8 bits."""
+    """Write a label file with one 8-bit channel."""
     return write(path, Image.fromarray(ids.astype(np.uint8)))
 
 
 def write_palette(path: Path, ids: Array) -> Path:
-    """A label file with a palette whose colours have nothing to do with the ids."""
+    """Write a label file with a palette whose colours are unrelated to the ids."""
     image = Image.fromarray(ids.astype(np.uint8)).convert("L")
     indexed = Image.new("P", image.size)
     indexed.putpalette([value for i in range(256) for value in (255 - i, 7 * i % 256, 13 * i % 256)])
@@ -55,18 +54,18 @@ def write_palette(path: Path, ids: Array) -> Path:
 
 
 def write_red(path: Path, ids: Array) -> Path:
-    """A label file with ids in the red channel, something else in the others, and alpha: CARLA's."""
+    """Write a label file like CARLA's: ids in the red channel, other values in the rest, and alpha."""
     others = [np.full_like(ids, value) for value in (77, 3, 255)]
     return write(path, Image.fromarray(np.stack([ids, *others], -1).astype(np.uint8)))
 
 
 def write_colours(path: Path, colours: Array) -> Path:
-    """A label file of colours (height, width, 3)."""
+    """Write a label file of colours (height, width, 3)."""
     return write(path, Image.fromarray(colours.astype(np.uint8)))
 
 
 def write_image(path: Path, seed: int = 0, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Path:
-    """An image of noise."""
+    """Write an image of noise."""
     pixels = np.random.default_rng(seed).integers(0, 256, (*size, 3)).astype(np.uint8)
     return write(path, Image.fromarray(pixels))
 
@@ -78,6 +77,6 @@ def write(path: Path, image: Image.Image) -> Path:
 
 
 def stripes(values: Any, size: tuple[int, int] = (HEIGHT, WIDTH)) -> Array:
-    """The values one after the other, again and again, row by row: all occur if there is room."""
+    """Fill an array with the values, repeated row by row."""
     numbers = np.asarray(values)
     return np.resize(numbers, (size[0] * size[1], *numbers.shape[1:])).reshape(*size, *numbers.shape[1:])

@@ -1,4 +1,4 @@
-"""Benchmarks in small: the layouts as published, a few images of each."""
+"""Benchmarks in their published layouts, with a few images each."""
 
 import re
 from collections.abc import Callable, Iterable
@@ -21,7 +21,7 @@ def paint(path: Path, shade: int = 100) -> None:
 
 
 def lay(root: Path, domains: Iterable[str], classes: Iterable[str], count: int = 2) -> None:
-    """Class folders in domain folders; every image of a domain has its own shade."""
+    """Write class folders in domain folders; every image of a domain has its own shade."""
     for domain in domains:
         shades = iter(range(0, 256, 10))
         for name in classes:
@@ -44,9 +44,7 @@ def truth(shift: Shift) -> list[int]:
 
 
 @pytest.mark.parametrize("real", ["Real World", "RealWorld", "Real_World", "real_world"])
-def test_office_home_in_ascii_order_under_every_spelling_of_its_fourth_domain(
-    tmp_path: Path, real: str
-) -> None:
+def test_office_home_in_ascii_order_for_every_spelling_of_real_world(tmp_path: Path, real: str) -> None:
     lay(tmp_path, ["Art", real], ["Table", "TV", "Alarm_Clock"])
     shift = office_home(root=tmp_path, task="Ar-Rw", size=4)
     assert shift.classes == ("Alarm_Clock", "TV", "Table")
@@ -56,10 +54,10 @@ def test_office_home_in_ascii_order_under_every_spelling_of_its_fourth_domain(
     assert shift.pool.files is not None
     assert shift.pool.files[-1] == tmp_path / real / "Table/1.png"
     assert truth(shift) == [0, 0, 1, 1, 2, 2]
-    assert shift.test is None  # published: the target itself, which is a setting of the run
+    assert shift.test is None  # published results use the target; this is a setting of the run
 
 
-def test_source_and_target_are_not_confused(tmp_path: Path) -> None:
+def test_source_and_target_are_not_swapped(tmp_path: Path) -> None:
     for domain, shade in (("Art", 10), ("Clipart", 20), ("Product", 30)):
         paint(tmp_path / domain / "TV/a.png", shade)
     for task, shades in (("Ar-Cl", (10, 20)), ("Cl-Ar", (20, 10)), ("Pr-Cl", (30, 20))):
@@ -80,7 +78,7 @@ def test_office31_with_and_without_the_authors_images_folder(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("within", ["", "kfold", "pacs_data"])
-def test_pacs_below_its_authors_folders_and_beside_their_lists(tmp_path: Path, within: str) -> None:
+def test_pacs_in_published_folders_ignores_the_lists(tmp_path: Path, within: str) -> None:
     lay(tmp_path / within, ["photo", "art_painting"], ["house", "dog"])
     write_list(tmp_path / within / "photo_train_kfold.txt", ["photo/dog/0.png 1"])
     shift = pacs(root=tmp_path, task="P-A", size=4)
@@ -89,34 +87,34 @@ def test_pacs_below_its_authors_folders_and_beside_their_lists(tmp_path: Path, w
     assert shift.test is None
 
 
-def test_a_class_that_one_domain_lacks_is_named(tmp_path: Path) -> None:
+def test_class_missing_in_one_domain(tmp_path: Path) -> None:
     lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
     paint(tmp_path / "webcam/ruler/0.png")
     for task in ("A-W", "W-A"):
-        with pytest.raises(UserError, match=r"folder .*amazon lacks classes .* has: ruler; get Office-31"):
+        with pytest.raises(UserError, match=r"folder .*amazon lacks classes .* has: ruler"):
             office31(root=tmp_path, task=task)
 
 
-def test_too_many_classes_are_another_data_set(tmp_path: Path) -> None:
+def test_too_many_classes(tmp_path: Path) -> None:
     lay(tmp_path, ["photo", "sketch"], [f"class {i}" for i in range(8)], count=1)
     with pytest.raises(UserError, match="has 8 classes, but PACS has 7"):
         pacs(root=tmp_path, task="P-S")
 
 
-def test_images_outside_of_class_folders(tmp_path: Path) -> None:
+def test_images_outside_class_folders(tmp_path: Path) -> None:
     lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
     paint(tmp_path / "webcam/stray.png")
     with pytest.raises(UserError, match=r"webcam has 1 images outside .* stray\.png"):
         office31(root=tmp_path, task="A-W")
 
 
-def test_two_folders_of_one_domain(tmp_path: Path) -> None:
+def test_two_folders_for_one_domain(tmp_path: Path) -> None:
     lay(tmp_path, ["Art", "Real World", "RealWorld"], ["TV"])
-    with pytest.raises(UserError, match="has 2 folders of Real World: Real World, RealWorld; keep one"):
+    with pytest.raises(UserError, match="has 2 folders for Real World: Real World, RealWorld"):
         office_home(root=tmp_path, task="Ar-Rw")
 
 
-def test_file_and_memory_agree(tmp_path: Path) -> None:
+def test_cached_pixels_equal_pixels_in_memory(tmp_path: Path) -> None:
     lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
     held = office31(root=tmp_path, task="A-W", size=4)
     filed = office31(root=tmp_path, task="A-W", size=4, cache=tmp_path / "cache", memory_gb=0)
@@ -127,7 +125,7 @@ def test_file_and_memory_agree(tmp_path: Path) -> None:
 # -- lists -------------------------------------------------------------------------------------------
 
 
-def test_visda_by_its_lists_and_without_them(tmp_path: Path) -> None:
+def test_visda_with_and_without_lists(tmp_path: Path) -> None:
     lay(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
     plain = visda2017(root=tmp_path, size=4)
     assert plain.classes == ("aeroplane", "truck")
@@ -146,7 +144,7 @@ def test_visda_by_its_lists_and_without_them(tmp_path: Path) -> None:
     assert listed.test is None
 
 
-def test_visda_with_one_list_only_has_its_order(tmp_path: Path) -> None:
+def test_visda_with_one_list_uses_its_class_order(tmp_path: Path) -> None:
     lay(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
     write_list(tmp_path / "validation/image_list.txt", ["truck/1.png 0", "aeroplane/0.png 1"])
     assert visda2017(root=tmp_path, size=4).classes == ("truck", "aeroplane")
@@ -154,7 +152,7 @@ def test_visda_with_one_list_only_has_its_order(tmp_path: Path) -> None:
 
 @pytest.fixture
 def mini(tmp_path: Path) -> Path:
-    """Two domains with lists as published: class 0 is not the first in the alphabet."""
+    """Two domains with lists; class 0 is not the first in alphabetical order."""
     lay(tmp_path, ["clipart", "sketch"], ["zebra", "ant"], count=3)
     for domain, spelt in (("clipart", "clipart"), ("sketch", "Sketch")):
         images = [f"{domain}/{name}" for name in ("zebra", "ant")]
@@ -165,7 +163,7 @@ def mini(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_train_lists_are_source_and_pool_and_the_targets_test_list_is_held_out(mini: Path) -> None:
+def test_train_lists_are_source_and_pool_and_test_list_is_test_set(mini: Path) -> None:
     shift = mini_domainnet(root=mini, task="clp-skt", size=4)
     assert shift.classes == ("zebra", "ant")
     assert shift.source.images.keys == (
@@ -183,14 +181,14 @@ def test_train_lists_are_source_and_pool_and_the_targets_test_list_is_held_out(m
     assert shift.pool.pixels[:, 0, 0, 0].tolist() == [20, 0, 50, 30]
 
 
-def test_paths_of_somebody_elses_machine_are_cut(mini: Path) -> None:
+def test_path_prefixes_from_another_machine_are_ignored(mini: Path) -> None:
     for file in (mini / "splits_mini").iterdir():
         write_list(file, [f"data/domainnet/{line}" for line in file.read_text().splitlines()])
     assert mini_domainnet(root=mini, task="c->s", size=4).pool.keys[0] == "sketch/zebra/2.png"
 
 
 @pytest.mark.parametrize("folder", ["", "splits", "{}"])
-def test_domainnets_lists_in_the_root_or_beside_the_images(mini: Path, folder: str) -> None:
+def test_domainnet_lists_in_all_folders(mini: Path, folder: str) -> None:
     for file in (mini / "splits_mini").iterdir():
         domain = file.name.split("_")[0].lower()
         write_list(mini / folder.format(domain) / file.name, file.read_text().splitlines())
@@ -198,8 +196,8 @@ def test_domainnets_lists_in_the_root_or_beside_the_images(mini: Path, folder: s
     assert (len(shift.source), len(shift.pool), len(shift.test or ())) == (4, 4, 2)
 
 
-def test_a_class_that_only_a_domains_test_list_has(mini: Path) -> None:
-    """As t-shirt among DomainNet's paintings."""
+def test_class_that_is_only_in_a_test_list(mini: Path) -> None:
+    """Like t-shirt in DomainNet's paintings."""
     paint(mini / "clipart/t-shirt/0.png")
     paint(mini / "sketch/t-shirt/0.png")
     for name, split in (("clipart", "test"), ("Sketch", "train")):
@@ -215,30 +213,30 @@ BAD_LINES = [
     ("sketch/zebra/0.png zero", r"Sketch_train\.txt, line 5: .* is not `class/image number`"),
     ("0.png 0", r"line 5: '0\.png 0' is not"),
     ("sketch/zebra/0.png", "line 5: .* is not"),
-    ("clipart/zebra/0.png 0", "line 5: the image lies in 'clipart', not in 'sketch'"),
+    ("clipart/zebra/0.png 0", "line 5: the image is in 'clipart', not in 'sketch'"),
     ("sketch/zebra/0.png 1", "line 5: the class 'zebra' has the number 1, but 0 further up"),
     ("sketch/bee/0.png 2", "clipart_train.txt lacks classes that the other domain has: bee"),
 ]
 
 
 @pytest.mark.parametrize(("line", "words"), BAD_LINES)
-def test_lines_that_no_list_should_have(mini: Path, line: str, words: str) -> None:
+def test_rejects_invalid_lines(mini: Path, line: str, words: str) -> None:
     file = mini / "splits_mini/Sketch_train.txt"
     write_list(file, [*file.read_text().splitlines(), line])
     with pytest.raises(UserError, match=words):
         mini_domainnet(root=mini, task="clp-skt", size=4)
 
 
-def test_lists_that_number_classes_differently(mini: Path) -> None:
+def test_lists_with_contradictory_class_numbers(mini: Path) -> None:
     for name in ("train", "test"):
         file = mini / f"splits_mini/Sketch_{name}.txt"
         swapped = {"0": "1", "1": "0"}
         write_list(file, [line[:-1] + swapped[line[-1]] for line in file.read_text().splitlines()])
-    with pytest.raises(UserError, match="gives the class 'zebra' the number 1, another list 0"):
+    with pytest.raises(UserError, match="gives the class 'zebra' the number 1, but another list gives it 0"):
         mini_domainnet(root=mini, task="clp-skt", size=4)
 
 
-def test_lists_that_give_one_number_twice(mini: Path) -> None:
+def test_lists_with_a_duplicate_class_number(mini: Path) -> None:
     for name in ("clipart", "Sketch"):
         file = mini / f"splits_mini/{name}_test.txt"
         write_list(file, [*file.read_text().splitlines(), f"{name.lower()}/bee/0.png 1"])
@@ -246,7 +244,7 @@ def test_lists_that_give_one_number_twice(mini: Path) -> None:
         mini_domainnet(root=mini, task="clp-skt", size=4)
 
 
-def test_images_that_a_list_names_and_nobody_has(mini: Path) -> None:
+def test_listed_image_that_does_not_exist(mini: Path) -> None:
     (mini / "sketch/ant/0.png").unlink()
     with pytest.raises(
         UserError, match=r"1 of 4 images cannot be read: .*sketch/ant/0\.png \(no such file\)"
@@ -269,7 +267,7 @@ def test_images_that_a_list_names_and_nobody_has(mini: Path) -> None:
         "digit_sets": 3,
     }.items(),
 )
-def test_every_spelling_means_one_task(name: str, count: int) -> None:
+def test_every_spelling_is_one_task(name: str, count: int) -> None:
     benchmark = BENCHMARKS[name]
     assert len(set(benchmark.tasks)) == count
     meant: dict[str, str] = {}
@@ -284,20 +282,20 @@ def test_every_spelling_means_one_task(name: str, count: int) -> None:
 
 
 @pytest.mark.parametrize("task", ["A-A", "A-X", "", "A", "A-W-D", "A-D2W", 7, None])
-def test_a_task_that_there_is_not(tmp_path: Path, task: str) -> None:
+def test_rejects_unknown_tasks(tmp_path: Path, task: str) -> None:
     known = "A-W, A-D, W-A, W-D, D-A, D-W"
-    with pytest.raises(UserError, match=rf"^Office-31 has no task {task!r}; there are: {known}$"):
+    with pytest.raises(UserError, match=rf"^Office-31 has no task {task!r}; its tasks are {known}$"):
         office31(root=tmp_path, task=task)
 
 
 def test_usual_task() -> None:
     assert usual_task("office_home", "art->clipart") == "Ar-Cl"
-    assert usual_task("office_home", "art->nowhere") == "art->nowhere"  # refused where it is read
+    assert usual_task("office_home", "art->nowhere") == "art->nowhere"  # rejected when it is read
     assert usual_task("mine:own", "art->clipart") == "art->clipart"
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_options_are_asked_for_with_the_tasks(name: str) -> None:
+def test_missing_options_are_reported_with_the_tasks(name: str) -> None:
     benchmark = BENCHMARKS[name]
     with pytest.raises(UserError, match=rf"^the data set '{name}' needs --root") as caught:
         require_options(name, DATASETS[name], {})
@@ -306,33 +304,33 @@ def test_options_are_asked_for_with_the_tasks(name: str) -> None:
     require_options(name, DATASETS[name], {"root": "x", "task": "y"})
 
 
-# -- what is missing ---------------------------------------------------------------------------------
+# -- missing files -----------------------------------------------------------------------------------
 
 
 def nowhere(root: Path) -> str:
-    return "no such folder"
+    return "the folder does not exist"
 
 
 def a_file(root: Path) -> str:
     root.touch()
-    return "a file"
+    return "it is a file"
 
 
 def empty(root: Path) -> str:
     root.mkdir()
-    return "there is: nothing"
+    return "it contains nothing"
 
 
 def something_else(root: Path) -> str:
     root.mkdir()
     for i in range(10):
         (root / f"{i}.tar").touch()
-    return "there is: 0.tar, 1.tar, 2.tar, 3.tar, 4.tar, 5.tar, 6.tar, 7.tar and 2 more"
+    return "it contains 0.tar, 1.tar, 2.tar, 3.tar, 4.tar, 5.tar, 6.tar, 7.tar and 2 more"
 
 
 @pytest.mark.parametrize("make", [nowhere, a_file, empty, something_else])
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_what_is_missing_is_said_once_with_where_to_get_it(
+def test_error_for_missing_files_says_where_to_get_them(
     tmp_path: Path, name: str, make: Callable[[Path], str]
 ) -> None:
     benchmark = BENCHMARKS[name]
@@ -347,11 +345,11 @@ def test_what_is_missing_is_said_once_with_where_to_get_it(
     assert "http" in said or "torchvision" in said
 
 
-def test_the_domain_that_is_missing_is_named(tmp_path: Path) -> None:
+def test_error_names_the_missing_domain(tmp_path: Path) -> None:
     lay(tmp_path, ["amazon"], ["mug", "bike"])
     (tmp_path / "webcam").mkdir()
     for task, missing in (("A-D", "dslr"), ("A-W", "webcam")):
-        with pytest.raises(UserError, match=rf"images of {missing} are not in .*there is: amazon, webcam"):
+        with pytest.raises(UserError, match=rf"images of {missing} are not in .*contains amazon, webcam"):
             office31(root=tmp_path, task=task)
 
 
@@ -365,7 +363,7 @@ def test_lists_without_images_and_images_without_lists(mini: Path) -> None:
         mini_domainnet(root=mini, task="clp-skt")
 
 
-# -- known counts ------------------------------------------------------------------------------------
+# -- published counts --------------------------------------------------------------------------------
 
 TOTALS = {
     "office_home": [2427, 4365, 4439, 4357],
@@ -376,7 +374,7 @@ TOTALS = {
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
-def test_counts_are_known_for_every_domain_and_agree_with_themselves(name: str) -> None:
+def test_counts_are_complete_and_consistent(name: str) -> None:
     benchmark = BENCHMARKS[name]
     splits = ("train", "test") if benchmark.held_out else ("all",)
     assert set(benchmark.counts) == {(place.short, split) for place in benchmark.places for split in splits}
@@ -389,7 +387,7 @@ def test_counts_are_known_for_every_domain_and_agree_with_themselves(name: str) 
         assert [benchmark.counts[place.short, "all"].total for place in benchmark.places] == TOTALS[name]
 
 
-def test_docs_name_every_benchmark_with_its_config() -> None:
+def test_docs_cover_every_benchmark() -> None:
     from ducats.config import load
 
     page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""MNIST, USPS and SVHN, a few images of each, in files as torchvision keeps them."""
+"""MNIST, USPS and SVHN: a few images of each, in torchvision's file formats."""
 
 import bz2
 import struct
@@ -28,7 +28,7 @@ def write_usps(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name, labels in (("usps.bz2", [9, 2]), ("usps.t.bz2", [4])):
         level = " ".join(f"{i + 1}:-1.0" for i in range(256))
-        text = "".join(f"{label + 1} {level}\n" for label in labels)  # the file counts from 1
+        text = "".join(f"{label + 1} {level}\n" for label in labels)  # labels in the file start at 1
         (folder / name).write_bytes(bz2.compress(text.encode()))
 
 
@@ -37,8 +37,8 @@ def write_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchvision.datasets import SVHN
 
     folder.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr(SVHN, "_check_integrity", lambda self: True)  # it knows the real files' sums
-    for split, labels in (("train", [10, 6, 1, 2]), ("test", [3])):  # 10 is a nought there
+    monkeypatch.setattr(SVHN, "_check_integrity", lambda self: True)  # checksums of the real files
+    for split, labels in (("train", [10, 6, 1, 2]), ("test", [3])):  # 10 means 0
         pixels: NDArray[np.uint8] = np.zeros((32, 32, 3, len(labels)), np.uint8)
         pixels[:, :, 0] = 200  # red
         savemat(folder / f"{split}_32x32.mat", {"X": pixels, "y": np.array(labels)[:, None]})
@@ -61,9 +61,9 @@ def test_mnist_to_usps(tmp_path: Path) -> None:
     assert shift.test.labels[:].tolist() == [4]
 
 
-def test_usps_to_mnist_holds_out_mnists_test_split(tmp_path: Path) -> None:
+def test_usps_to_mnist_uses_mnists_test_split(tmp_path: Path) -> None:
     write_mnist(tmp_path)
-    write_usps(tmp_path / "USPS")  # a folder of its own will do
+    write_usps(tmp_path / "USPS")  # a separate folder also works
     shift = digit_sets(root=tmp_path, task="usps->mnist")
     assert shift.test is not None
     assert shift.test.labels[:].tolist() == [7, 1]
@@ -78,25 +78,25 @@ def test_svhn_to_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert shift.source.images.pixels[0, :, 0, 0].tolist() == [200, 0, 0]
 
 
-def test_there_is_no_task_to_svhn(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no task 'M-S'; there are: M-U, U-M, S-M"):
+def test_svhn_is_not_a_target(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no task 'M-S'; its tasks are M-U, U-M, S-M"):
         digit_sets(root=tmp_path, task="M-S")
 
 
-def test_spoilt_and_missing_files(tmp_path: Path) -> None:
+def test_corrupt_and_missing_files(tmp_path: Path) -> None:
     write_mnist(tmp_path)
-    with pytest.raises(UserError, match=r"images of USPS \(train\) are not in .*there is: MNIST"):
+    with pytest.raises(UserError, match=r"images of USPS \(train\) are not in .*contains MNIST"):
         digit_sets(root=tmp_path, task="M-U")
     write_usps(tmp_path)
     (tmp_path / "usps.t.bz2").write_bytes(b"no bzip")
-    with pytest.raises(UserError, match=r"usps\.t\.bz2 cannot be read as USPS \(.*\); get it anew"):
+    with pytest.raises(UserError, match=r"usps\.t\.bz2 cannot be read as USPS"):
         digit_sets(root=tmp_path, task="M-U")
     (tmp_path / "train_32x32.mat").write_bytes(b"half a download")
     (tmp_path / "test_32x32.mat").write_bytes(b"")
-    with pytest.raises(UserError, match=r"train_32x32\.mat cannot be read as SVHN \(.*corrupted"):
+    with pytest.raises(UserError, match=r"train_32x32\.mat cannot be read as SVHN"):
         digit_sets(root=tmp_path, task="S-M")
 
 
-def test_a_size_of_nothing(tmp_path: Path) -> None:
+def test_rejects_size_zero(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="cannot be 0 pixels wide"):
         digit_sets(root=tmp_path, task="M-U", size=0)

@@ -10,7 +10,7 @@ from ducats.domain import Shift
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_every_dataset_takes_named_arguments_and_makes_a_shift(name: str) -> None:
+def test_every_dataset_takes_keyword_arguments_and_returns_adaptation_data(name: str) -> None:
     function = DATASETS[name]
     assert get_type_hints(function)["return"] is Shift
     kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
@@ -18,11 +18,11 @@ def test_every_dataset_takes_named_arguments_and_makes_a_shift(name: str) -> Non
 
 
 @pytest.mark.parametrize("name", DATASETS)
-def test_every_dataset_says_what_it_promises(name: str) -> None:
+def test_every_dataset_has_a_docstring(name: str) -> None:
     assert (DATASETS[name].__doc__ or "").strip()
 
 
-def test_importing_is_light() -> None:
+def test_import_is_light() -> None:
     heavy = "{'torchvision', 'sklearn', 'matplotlib', 'pyarrow', 'timm'}"
     code = f"import sys, ducats.data; print(sorted({heavy} & set(sys.modules)))"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

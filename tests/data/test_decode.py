@@ -30,7 +30,7 @@ NOTHING = 0.0  # gigabytes of memory: everything goes to a file
 
 
 def picture(seed: int = 0, size: tuple[int, int] = (24, 16)) -> Image.Image:
-    """Smooth colours, so that lossy formats stay close."""
+    """Make an image with smooth colours, which lossy formats preserve well."""
     corners = np.random.default_rng(seed).integers(0, 256, (2, 2, 3)).astype(np.uint8)
     return Image.fromarray(corners).resize(size, Image.Resampling.BILINEAR)
 
@@ -76,13 +76,13 @@ def test_nothing_to_decode_is_an_empty_tensor() -> None:
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), (8, 2)])
-def test_impossible_shapes_are_refused(size: int, channels: int) -> None:
+def test_rejects_invalid_shapes(size: int, channels: int) -> None:
     with pytest.raises(ValueError, match=r"size of 1 or more|channels must be"):
         decode([], size, channels=channels)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
-def test_exif_orientation_is_obeyed(tmp_path: Path, orientation: int) -> None:
+def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
     undo = {
         2: [Image.Transpose.FLIP_LEFT_RIGHT],
         3: [Image.Transpose.ROTATE_180],
@@ -102,7 +102,7 @@ def test_exif_orientation_is_obeyed(tmp_path: Path, orientation: int) -> None:
     assert torch.equal(one(tmp_path / "turned.png"), one(tmp_path / "upright.png"))
 
 
-def test_broken_exif_does_not_lose_the_picture(tmp_path: Path) -> None:
+def test_broken_exif_is_ignored(tmp_path: Path) -> None:
     picture().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
     picture().save(tmp_path / "plain.jpg")
     assert torch.equal(one(tmp_path / "noted.jpg"), one(tmp_path / "plain.jpg"))
@@ -117,8 +117,8 @@ def test_grey_becomes_three_equal_channels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
-def test_transparency_lies_on_white(tmp_path: Path, mode: str) -> None:
-    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))  # black that nobody sees
+def test_transparency_is_composited_on_white(tmp_path: Path, mode: str) -> None:
+    image = Image.new("RGBA", (8, 8), (0, 0, 0, 0))  # transparent black
     image.paste((0, 0, 0, 255), (0, 0, 4, 8))
     if mode == "P":
         indexed = Image.new("P", (8, 8), 1)
@@ -177,12 +177,12 @@ def test_odd_names(tmp_path: Path) -> None:
 
 
 def broken(folder: Path) -> dict[Path, str]:
-    """One file of each kind of trouble, and what is said about it."""
+    """Write one file per kind of failure; return the expected reasons."""
     picture(size=(64, 64)).save(folder / "whole.png")
     whole = (folder / "whole.png").read_bytes()
     (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
     (folder / "empty.jpg").touch()
-    (folder / "text.jpg").write_text("no picture at all")
+    (folder / "text.jpg").write_text("not an image at all")
     Image.fromarray(np.zeros((4, 4), np.float32)).save(folder / "float.tif")
     (folder / "folder.png").mkdir()
     return {
@@ -195,7 +195,7 @@ def broken(folder: Path) -> dict[Path, str]:
     }
 
 
-def test_each_unreadable_file_has_its_reason(tmp_path: Path) -> None:
+def test_reason_of_each_unreadable_file(tmp_path: Path) -> None:
     expected = broken(tmp_path)
     found = find_unreadable([("whole", tmp_path / "whole.png"), *((p.name, p) for p in expected)])
     assert [path for path, _ in found] == list(expected)
@@ -203,10 +203,10 @@ def test_each_unreadable_file_has_its_reason(tmp_path: Path) -> None:
         assert expected[path] in reason
 
 
-def test_forbidden_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (_, path), *_ = save(tmp_path, 1)
 
-    def refuse(*_: object) -> None:  # not by chmod: root may read everything
+    def refuse(*_: object) -> None:  # not chmod, because root can read everything
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Image, "open", refuse)
@@ -214,7 +214,7 @@ def test_forbidden_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 
 @pytest.mark.parametrize("memory_gb", [NOTHING, 4.0])
-def test_unreadable_files_are_one_sentence(tmp_path: Path, memory_gb: float) -> None:
+def test_unreadable_files_are_one_message(tmp_path: Path, memory_gb: float) -> None:
     files = [(str(i), path) for i, path in enumerate([*broken(tmp_path), *(p for _, p in save(tmp_path))])]
     cache = tmp_path / "cache"
     with pytest.raises(UserError, match="6 of 9 images cannot be read") as caught:
@@ -223,7 +223,7 @@ def test_unreadable_files_are_one_sentence(tmp_path: Path, memory_gb: float) -> 
     assert str(tmp_path / "truncated.png") in sentence
     assert "(empty file)" in sentence
     assert "missing.png" not in sentence  # the sixth
-    assert "and 1 more; remove or replace them; `ducats doctor` lists all" in sentence
+    assert "and 1 more; remove or replace them" in sentence
     assert "\n" not in sentence
     assert not cache.exists() or list(cache.iterdir()) == []
 
@@ -237,7 +237,7 @@ def in_cache(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("by", [in_temporary_file, in_cache])
-def test_pixels_in_a_file_are_those_in_memory(
+def test_pixels_in_a_file_equal_pixels_in_memory(
     tmp_path: Path, by: Callable[[list[tuple[str, Path]], Path], torch.Tensor]
 ) -> None:
     files = save(tmp_path)
@@ -252,19 +252,19 @@ def test_grey_pixels_in_a_file(tmp_path: Path) -> None:
     assert torch.equal(filed, decode(files, 8, channels=1).pixels[:])
 
 
-def test_temporary_file_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_temporary_file_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
     decode(save(tmp_path), 8, memory_gb=NOTHING)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
-def test_what_fits_in_memory_leaves_no_cache(tmp_path: Path) -> None:
+def test_no_cache_if_images_fit_in_memory(tmp_path: Path) -> None:
     decode(save(tmp_path), 8, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
-def test_cache_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cache_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path)
     first = decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels[:].clone()
 
@@ -275,7 +275,7 @@ def test_cache_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert torch.equal(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels[:], first)
 
 
-def test_every_change_makes_another_cache(tmp_path: Path) -> None:
+def test_every_change_makes_a_new_cache(tmp_path: Path) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     os.utime(files[0][1], ns=(1, 1))
     decode(files, 8, cache=cache, memory_gb=NOTHING)
@@ -289,7 +289,7 @@ def test_every_change_makes_another_cache(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("left", [0, 60, 200])
-def test_half_a_cache_is_not_used(tmp_path: Path, left: int) -> None:
+def test_truncated_cache_is_not_used(tmp_path: Path, left: int) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     decode(files, 8, cache=cache, memory_gb=NOTHING)
     (path,) = cache.iterdir()
@@ -298,7 +298,7 @@ def test_half_a_cache_is_not_used(tmp_path: Path, left: int) -> None:
     assert torch.equal(found, decode(files, 8).pixels[:])
 
 
-def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_killed_process_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     read = as_shown
 
@@ -318,7 +318,7 @@ def test_killed_decode_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.Monke
     assert torch.equal(found, decode(files, 8).pixels[:])
 
 
-def test_abandoned_drafts_are_removed_and_growing_ones_kept(tmp_path: Path) -> None:
+def test_only_old_partial_files_are_removed(tmp_path: Path) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     decode(files, 8, cache=cache, memory_gb=NOTHING)
     (path,) = cache.iterdir()
@@ -331,9 +331,9 @@ def test_abandoned_drafts_are_removed_and_growing_ones_kept(tmp_path: Path) -> N
     assert sorted(cache.iterdir()) == sorted([new, path])
 
 
-def test_cache_that_cannot_be_written(tmp_path: Path) -> None:
+def test_cache_folder_that_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
-    with pytest.raises(UserError, match=r"cannot be kept in the cache folder .*cache .*give a folder"):
+    with pytest.raises(UserError, match="cannot be written to the cache folder"):
         decode(save(tmp_path), 8, cache=tmp_path / "cache", memory_gb=NOTHING)
 
 
@@ -343,7 +343,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("folder", ["cache", None])
-def test_without_any_room_images_are_decoded_when_looked_at(
+def test_images_are_decoded_on_demand_if_nothing_else_fits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str | None
 ) -> None:
     files = save(tmp_path)
@@ -359,7 +359,7 @@ def test_without_any_room_images_are_decoded_when_looked_at(
     assert cache is None or not cache.exists()
 
 
-def test_the_lack_of_room_is_said_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoding_on_demand_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 6)
     fill_disk(monkeypatch)
     with warnings.catch_warnings(record=True) as said:
@@ -368,7 +368,7 @@ def test_the_lack_of_room_is_said_once(tmp_path: Path, monkeypatch: pytest.Monke
     assert len(said) == 1
 
 
-def test_a_whole_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_existing_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path)
     decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING)
     fill_disk(monkeypatch)
@@ -376,7 +376,7 @@ def test_a_whole_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("channels", [1, 3])
-def test_file_pixels_are_indexed_as_a_tensor_is(tmp_path: Path, channels: int) -> None:
+def test_file_arrays_are_indexed_like_a_tensor(tmp_path: Path, channels: int) -> None:
     files = save(tmp_path, 5)
     held = decode(files, 8, channels=channels).pixels
     pixels = FileArrays(files, recipe(8, channels))
@@ -396,7 +396,7 @@ def test_file_pixels_are_indexed_as_a_tensor_is(tmp_path: Path, channels: int) -
         pixels[5]
 
 
-def test_file_pixels_name_a_file_that_has_gone_bad(tmp_path: Path) -> None:
+def test_file_arrays_report_a_corrupt_file(tmp_path: Path) -> None:
     files = save(tmp_path)
     pixels = FileArrays(files, recipe(8))
     files[1][1].write_bytes(b"no picture")
@@ -405,7 +405,7 @@ def test_file_pixels_name_a_file_that_has_gone_bad(tmp_path: Path) -> None:
         pixels[torch.tensor([0, 1])]
 
 
-def test_memory_is_half_of_what_is_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_budget_is_half_of_the_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     monkeypatch.setattr(store, "free_memory_gb", lambda: 2 * gigabytes(3, 8))
     decode(files, 8, cache=cache)
@@ -418,7 +418,7 @@ def test_memory_is_half_of_what_is_free(tmp_path: Path, monkeypatch: pytest.Monk
     assert len(list(cache.iterdir())) == 2
 
 
-def test_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "free_memory_gb", lambda: 24.0)
     assert allowance(3.0) == 3.0
     assert allowance(None) == 12.0
@@ -431,7 +431,7 @@ def test_allowance(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
 @pytest.mark.parametrize("orientation", [None, *range(1, 9)])
-def test_aspects_are_those_of_the_image_as_shown(
+def test_aspects_are_those_of_the_displayed_image(
     tmp_path: Path, suffix: str, orientation: int | None
 ) -> None:
     exif = Image.Exif()
@@ -451,7 +451,7 @@ def test_aspects_come_from_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     picture().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
 
     def refuse(self: Image.Image) -> None:
-        raise AssertionError("the picture itself was read")
+        raise AssertionError("the pixels were read")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
     found = aspects([*paths, tmp_path / "noted.jpg"])
@@ -460,7 +460,7 @@ def test_aspects_come_from_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert aspects([]).shape == (0,)
 
 
-def test_aspects_of_what_is_no_image(tmp_path: Path) -> None:
+def test_aspects_of_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "text.jpg").write_text("no picture at all")
     good = [path for _, path in save(tmp_path)]
     with pytest.raises(
@@ -469,24 +469,24 @@ def test_aspects_of_what_is_no_image(tmp_path: Path) -> None:
         aspects([*good, tmp_path / "text.jpg", tmp_path / "gone.png"])
 
 
-def test_parts_share_the_memory(tmp_path: Path) -> None:
+def test_sets_share_the_memory_budget(tmp_path: Path) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     first, second, third = decode_each(
         [files, files[:2], files[2:]], 8, cache=cache, memory_gb=gigabytes(4, 8)
     )
-    assert len(list(cache.iterdir())) == 1  # the second; the first and the third fit
+    assert len(list(cache.iterdir())) == 1  # the second set; the first and the third fit in memory
     assert torch.equal(torch.cat([second.pixels[:], third.pixels[:]]), first.pixels[:])
 
 
-def test_aspects_are_one_for_each_image(tmp_path: Path) -> None:
+def test_one_aspect_per_image(tmp_path: Path) -> None:
     images = decode(save(tmp_path), 8)
-    assert images.aspect is None  # known only where a view asks for it
+    assert images.aspect is None  # set only if a view needs it
     assert replace(images, aspect=torch.ones(3)).aspect is not None
     with pytest.raises(ValueError, match="for 3 images"):
         replace(images, aspect=torch.ones(2))
 
 
-def test_what_is_no_image_is_found_at_once_even_if_files_stay_files(
+def test_unreadable_files_are_found_at_once_if_decoded_on_demand(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = save(tmp_path, 3)
@@ -518,11 +518,11 @@ def test_one_number_is_a_square(tmp_path: Path) -> None:
     square = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels[:]
     assert torch.equal(decode(files, (8, 8), cache=cache, memory_gb=NOTHING).pixels[:], square)
     assert len(list(cache.iterdir())) == 1
-    decode(files, (4, 16), cache=cache, memory_gb=NOTHING)  # as many bytes
+    decode(files, (4, 16), cache=cache, memory_gb=NOTHING)  # the same number of bytes
     assert len(list(cache.iterdir())) == 2
 
 
-def test_a_cache_keeps_its_name_from_version_to_version(tmp_path: Path) -> None:
+def test_cache_name_is_stable_across_versions(tmp_path: Path) -> None:
     files, cache = save(tmp_path, 1), tmp_path / "cache"
     decode(files, 8, cache=cache, memory_gb=NOTHING)
     (key, path), status = files[0], files[0][1].stat()
@@ -532,7 +532,7 @@ def test_a_cache_keeps_its_name_from_version_to_version(tmp_path: Path) -> None:
     ]
 
 
-def test_few_large_pictures_wait_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_large_images_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 7)
     whole = decode(files, 8).pixels[:]
     blocks = []

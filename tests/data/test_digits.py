@@ -25,7 +25,7 @@ def test_shapes(shift: Shift) -> None:
     assert shift.classes == CLASSES
 
 
-def test_classes_are_balanced_and_in_no_order(shift: Shift) -> None:
+def test_classes_are_balanced_and_shuffled(shift: Shift) -> None:
     assert shift.truth is not None
     assert shift.source.labels[:].bincount().tolist() == [40] * 10
     assert shift.truth[:].bincount().min() > 110
@@ -33,7 +33,7 @@ def test_classes_are_balanced_and_in_no_order(shift: Shift) -> None:
         assert not torch.equal(labels[:10], torch.arange(10))
 
 
-def test_pool_and_test_are_scikit_learns_digits_and_share_none(shift: Shift) -> None:
+def test_pool_and_test_split_scikit_learns_digits(shift: Shift) -> None:
     assert shift.test is not None
     assert shift.truth is not None
     assert set(shift.pool.keys) | set(shift.test.images.keys) == {f"handwritten/{i:04d}" for i in range(1797)}
@@ -47,14 +47,14 @@ def test_pool_and_test_are_scikit_learns_digits_and_share_none(shift: Shift) -> 
         assert (small - torch.from_numpy(whole.images[row])).abs().mean() < 1
 
 
-def test_ink_is_white_on_black_in_both(shift: Shift) -> None:
+def test_ink_is_white_on_black_in_both_domains(shift: Shift) -> None:
     for pixels in (shift.source.images.pixels[:], shift.pool.pixels[:]):
         border = torch.cat([pixels[..., 0].flatten(), pixels[..., -1].flatten()]).float().mean()
         assert border < 25
         assert pixels.flatten(1).amax(1).float().mean() > 180
 
 
-def test_every_font_draws_ten_different_digits() -> None:
+def test_every_font_has_ten_different_digits() -> None:
     from ducats.data.digits import _masters
 
     glyphs = _masters()
@@ -70,7 +70,7 @@ def test_every_font_draws_ten_different_digits() -> None:
                 assert right < 64 > bottom
 
 
-def test_same_seed_same_images_and_the_target_knows_no_seed(shift: Shift) -> None:
+def test_seed_determines_the_source_only(shift: Shift) -> None:
     again, other = digits(source_size=400), digits(source_size=400, seed=1)
     assert torch.equal(again.source.images.pixels[:], shift.source.images.pixels[:])
     assert torch.equal(again.source.labels[:], shift.source.labels[:])
@@ -94,7 +94,7 @@ def test_other_sizes() -> None:
 
 
 @pytest.mark.parametrize("wrong", [{"source_size": 9}, {"test_size": 0}, {"test_size": 1797}, {"size": 4}])
-def test_impossible_numbers(wrong: dict[str, int]) -> None:
+def test_rejects_invalid_numbers(wrong: dict[str, int]) -> None:
     with pytest.raises(UserError, match=next(iter(wrong))):
         digits(**wrong)
 

@@ -1,4 +1,4 @@
-"""Which images a model is measured on."""
+"""Evaluation split."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -23,7 +23,7 @@ BARE = replace(WITH_TEST, test=None, truth=None)
 
 
 def named(shift: Shift, folder: Path) -> Shift:
-    """The same with files, and the target as its own test set."""
+    """Return the same data with files, and with the target as test set."""
     assert shift.truth is not None
     files = tuple(folder / key for key in shift.pool.keys)
     pool = replace(shift.pool, files=files)
@@ -32,7 +32,7 @@ def named(shift: Shift, folder: Path) -> Shift:
 
 
 @pytest.mark.parametrize("images", ["auto", "held_out", "published"])
-def test_the_datas_own_test_set_comes_first(images: str) -> None:
+def test_existing_test_set_is_used_first(images: str) -> None:
     shift, on = examine(WITH_TEST, images, 0.2)  # type: ignore[arg-type]
     assert shift.test is WITH_TEST.test
     assert shift.pool is WITH_TEST.pool
@@ -43,7 +43,7 @@ def test_the_datas_own_test_set_comes_first(images: str) -> None:
     ("images", "on"),
     [("auto", "unlabelled"), ("unlabelled", "unlabelled"), ("target", "target"), ("published", "target")],
 )
-def test_without_one_the_target_is_its_own(images: str, on: str) -> None:
+def test_target_is_the_test_set_if_there_is_none(images: str, on: str) -> None:
     shift, said = examine(TRUTH_ONLY, images, 0.2)  # type: ignore[arg-type]
     assert shift.test is not None
     assert shift.test.images is shift.pool is TRUTH_ONLY.pool
@@ -52,7 +52,7 @@ def test_without_one_the_target_is_its_own(images: str, on: str) -> None:
     assert said == on
 
 
-def test_a_share_of_each_class_is_held_out_and_leaves_the_pool() -> None:
+def test_held_out_images_leave_the_pool() -> None:
     shift, on = examine(TRUTH_ONLY, "held_out", 0.25)
     whole, truth = TRUTH_ONLY.pool, TRUTH_ONLY.truth
     assert on == "held_out"
@@ -67,13 +67,13 @@ def test_a_share_of_each_class_is_held_out_and_leaves_the_pool() -> None:
     place = {key: number for number, key in enumerate(whole.keys)}
     for images, labels in ((shift.test.images, shift.test.labels), (shift.pool, shift.truth)):
         at = torch.tensor([place[key] for key in images.keys])
-        assert torch.equal(images.pixels[:], whole.pixels[at])  # each image goes with its key and label
+        assert torch.equal(images.pixels[:], whole.pixels[at])  # images keep their key and label
         assert torch.equal(labels[:], truth[at])
     again, _ = examine(TRUTH_ONLY, "held_out", 0.25)
     assert again.pool.keys == left
 
 
-def test_chosen_pixels_are_taken_like_a_tensors() -> None:
+def test_subset_is_indexed_like_a_tensor() -> None:
     pixels = torch.arange(5, dtype=torch.uint8)[:, None, None, None].expand(5, 3, 2, 2)
     chosen = Chosen(pixels, torch.tensor([4, 2, 0]))
     assert (len(chosen), chosen.shape, chosen.ndim, chosen.dtype) == (3, (3, 3, 2, 2), 4, torch.uint8)
@@ -82,13 +82,13 @@ def test_chosen_pixels_are_taken_like_a_tensors() -> None:
     assert chosen[1].shape == (3, 2, 2)
 
 
-def test_the_target_named_as_its_own_test_set(tmp_path: Path) -> None:
+def test_target_given_as_test_set(tmp_path: Path) -> None:
     shift = named(WITH_TEST, tmp_path)
     for images, said in (("auto", "target"), ("target", "target"), ("unlabelled", "unlabelled")):
         made, on = examine(shift, images, 0.2)  # type: ignore[arg-type]
         assert on == said
         assert made.test is not None
-        assert made.test.images is made.pool  # decoded twice, kept once
+        assert made.test.images is made.pool  # decoded twice, held once
     first = tmp_path / shift.pool.keys[0]
     first.parent.mkdir(parents=True, exist_ok=True)
     first.write_text("a file")
@@ -97,15 +97,15 @@ def test_the_target_named_as_its_own_test_set(tmp_path: Path) -> None:
     assert shift.test is not None
     other = replace(shift.test.images, files=tuple(link / key for key in shift.pool.keys))
     _, on = examine(replace(shift, test=replace(shift.test, images=other)), "auto", 0.2)
-    assert on == "target"  # by whatever path
+    assert on == "target"  # also through a link
     made, on = examine(shift, "held_out", 0.5)
     assert (on, len(made.pool)) == ("held_out", 20)
-    # Without a truth for the oracle, too: the test set's labels are the user's own.
+    # Also without ground truth: the labels of the test set are used.
     made, on = examine(replace(shift, truth=None), "held_out", 0.5)
     assert (on, len(made.pool), made.truth) == ("held_out", 20, None)
 
 
-def test_nothing_known_nothing_measured() -> None:
+def test_without_labels_there_is_no_test_set() -> None:
     shift, _ = examine(BARE, "auto", 0.2)
     assert shift.test is None
     for images in ("held_out", "target", "unlabelled", "published"):
@@ -113,7 +113,7 @@ def test_nothing_known_nothing_measured() -> None:
             examine(BARE, images, 0.2)
 
 
-def test_a_share_that_leaves_nothing() -> None:
+def test_rejects_a_share_that_leaves_nothing() -> None:
     with pytest.raises(UserError, match="leaves nothing"):
         examine(TRUTH_ONLY, "held_out", 0.001)
 
@@ -125,7 +125,7 @@ MAPS_ONLY = replace(MAPS, test=None)
 
 
 class Sized:
-    """Maps with an original of twice the size."""
+    """Label maps with originals of twice the size."""
 
     ndim, dtype = 3, torch.int8
 
@@ -142,7 +142,7 @@ class Sized:
         return self._maps[index].repeat_interleave(2, 0).repeat_interleave(2, 1)
 
 
-def test_maps_of_a_test_set_come_first() -> None:
+def test_existing_test_set_with_label_maps_is_used_first() -> None:
     shift, on = examine(MAPS, "auto", 0.2)
     assert (shift, on) == (MAPS, "held_out")
 
@@ -150,7 +150,7 @@ def test_maps_of_a_test_set_come_first() -> None:
 @pytest.mark.parametrize(
     ("images", "on"), [("auto", "unlabelled"), ("unlabelled", "unlabelled"), ("target", "target")]
 )
-def test_without_a_test_set_the_targets_maps_are_it(images: str, on: str) -> None:
+def test_target_label_maps_are_the_test_set_if_there_is_none(images: str, on: str) -> None:
     shift, said = examine(MAPS_ONLY, images, 0.2)  # type: ignore[arg-type]
     assert said == on
     assert shift.test is not None
@@ -160,7 +160,7 @@ def test_without_a_test_set_the_targets_maps_are_it(images: str, on: str) -> Non
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
-def test_a_share_of_images_with_maps_is_held_out(share: float) -> None:
+def test_images_with_label_maps_are_held_out(share: float) -> None:
     assert MAPS.truth is not None
     assert MAPS.pool.void is not None
     sized = Sized(MAPS.truth[:])
@@ -183,7 +183,7 @@ def test_a_share_of_images_with_maps_is_held_out(share: float) -> None:
         assert torch.equal(images.sizes, whole.sizes[at])
         assert torch.equal(images.void[:], MAPS.pool.void[at])
         assert (labels.ndim, labels.dtype, tuple(labels.shape)) == (3, torch.int8, (len(at), 16, 32))
-        for number in range(len(at)):  # one by one, and in their own size
+        for number in range(len(at)):  # one by one, also at original size
             assert torch.equal(labels[number], sized[int(at[number])])
             assert torch.equal(original_map(labels, number), sized.original(int(at[number])))
             assert torch.equal(original_map(images.void, number), MAPS.pool.void[int(at[number])])
@@ -191,12 +191,12 @@ def test_a_share_of_images_with_maps_is_held_out(share: float) -> None:
     assert again.pool.keys == shift.pool.keys
 
 
-def test_a_share_of_few_images_with_maps_leaves_nothing() -> None:
+def test_rejects_a_share_of_label_maps_that_leaves_nothing() -> None:
     with pytest.raises(UserError, match="leaves nothing"):
         examine(MAPS_ONLY, "held_out", 0.01)
 
 
-def test_files_with_maps_are_split_like_others(tmp_path: Path) -> None:
+def test_label_map_files_are_split(tmp_path: Path) -> None:
     luck = np.random.default_rng(0)
     for part, count in (("source", 1), ("target", 4)):
         for number in range(count):

@@ -1,4 +1,4 @@
-"""Label maps: where they are held, what they are, and that each image has its own."""
+"""Label maps: storage, values and pairing with images."""
 
 import warnings
 from collections.abc import Callable
@@ -40,7 +40,7 @@ def label_files(folder: Path, count: int = 5) -> Files:
 
 
 def expected(path: Path, size: tuple[int, int] | None) -> torch.Tensor:
-    """By another way: resized first, then looked up one by one."""
+    """Compute independently: resize first, then look up each id."""
     with Image.open(path) as image:
         shown = image if size is None else image.resize(size[::-1], Image.Resampling.NEAREST)
         numbers = np.asarray(shown)
@@ -79,9 +79,7 @@ WAYS = [in_memory, in_cache, in_temporary_file, on_demand]
 
 
 @pytest.mark.parametrize("hold", WAYS)
-def test_maps_are_the_same_wherever_they_are(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Hold
-) -> None:
+def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Hold) -> None:
     files = label_files(tmp_path)
     maps = hold(files, tmp_path, monkeypatch)
     whole = torch.stack([expected(path, SIZE) for _, path in files])
@@ -95,7 +93,7 @@ def test_maps_are_the_same_wherever_they_are(
         maps[5]
 
 
-def test_other_meanings_make_another_cache(tmp_path: Path) -> None:
+def test_another_encoding_makes_another_cache(tmp_path: Path) -> None:
     files = label_files(tmp_path)
     other = Codes(
         ("car", "road"),
@@ -129,23 +127,23 @@ def test_unknown_ids_name_file_id_pixels_and_remedy(
 ) -> None:
     files = label_files(tmp_path)
     ids = stripes([0, 1, 2])
-    ids[0, :3] = 77  # of 8 x 16: lost when resized to 5 x 9, and found all the same
+    ids[0, :3] = 77  # of 8 x 16: lost when resized to 5 x 9, but still reported
     write_ids(files[3][1], ids)
     with pytest.raises(UserError) as caught:
         hold(files, tmp_path, monkeypatch)
     said = str(caught.value)
     assert f"1 of 5 label maps cannot be read: {files[3][1]} (" in said
     assert "id 77 in 3 pixels" in said
-    assert "in data.knobs.classes: as their class, or as void if none applies" in said
+    assert "to data.knobs.classes, with the name of their class or void" in said
 
 
-def test_unknown_ids_that_are_met_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_ids_found_after_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = label_files(tmp_path)
     maps = on_demand(files, tmp_path, monkeypatch)
     write_ids(files[1][1], stripes([0, 9]))
     looks: list[Callable[[], torch.Tensor]] = [lambda: maps[1], lambda: maps.original(1)]
     for look in looks:
-        with pytest.raises(UserError, match=r"1\.png \(nobody knows what is meant by id 9 in 64 pixels\)"):
+        with pytest.raises(UserError, match=r"1\.png \(unknown values: id 9 in 64 pixels\)"):
             look()
 
 
@@ -163,7 +161,7 @@ def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("with_files", [False, True])
 @pytest.mark.parametrize("with_maps", [False, True])
-def test_masks_are_where_there_is_no_class(tmp_path: Path, with_maps: bool, with_files: bool) -> None:
+def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: bool) -> None:
     files = label_files(tmp_path)
     maps = hold_maps(Room(None, MANY), files, CODES, SIZE) if with_maps else None
     painted = []
@@ -196,7 +194,7 @@ def test_masks_are_where_there_is_no_class(tmp_path: Path, with_maps: bool, with
         assert torch.equal(masks.original(i), wanted(i, None))
 
 
-def test_masks_do_not_lead_to_the_maps(tmp_path: Path) -> None:
+def test_masks_hold_no_reference_to_the_maps(tmp_path: Path) -> None:
     maps = hold_maps(Room(None, MANY), label_files(tmp_path), CODES, SIZE)
     masks = masks_of(maps, None, SIZE)
     assert masks is not None
@@ -272,7 +270,7 @@ def test_label_files_without_images_are_named(tmp_path: Path) -> None:
 
 def test_two_images_of_one_name(tmp_path: Path) -> None:
     write_image(tree(tmp_path) / "images/a.png")
-    with pytest.raises(UserError, match=r"differ only in their ending, a\.jpg and a\.png"):
+    with pytest.raises(UserError, match=r"differ only in their suffix, a\.jpg and a\.png"):
         pair_up(tmp_path, LAYOUT)
 
 
@@ -281,7 +279,7 @@ def test_lossy_label_files_are_refused(tmp_path: Path, suffix: str) -> None:
     tree(tmp_path)
     (tmp_path / "labels/a.png").unlink()
     write_image(tmp_path / f"labels/a.{suffix}")
-    with pytest.raises(UserError, match=rf"lossy format, such as a\.{suffix}.*give PNG"):
+    with pytest.raises(UserError, match=rf"lossy format, such as a\.{suffix}.*use PNG"):
         pair_up(tmp_path, LAYOUT)
 
 
@@ -289,7 +287,7 @@ def test_missing_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder .*images"):
         pair_up(tmp_path, LAYOUT)
     (tmp_path / "images").mkdir()
-    with pytest.raises(UserError, match="images holds no image"):
+    with pytest.raises(UserError, match="images contains no images"):
         pair_up(tmp_path, LAYOUT)
     write_image(tmp_path / "images/a.png")
     with pytest.raises(UserError, match=r"there is no folder .*labels"):
@@ -302,22 +300,22 @@ def test_a_label_file_of_another_size_names_both(tmp_path: Path) -> None:
     write_ids(tmp_path / "labels/d.png", stripes([0], (4, 8)))
     with pytest.raises(
         UserError,
-        match=r"images/b/c\.jpg is 8x16 \(height x width\), but .*labels/b/c\.png is 16x8, .* 1 more",
+        match=r"images/b/c\.jpg is 8x16 \(height x width\), but .*labels/b/c\.png is 16x8 \(1 more",
     ):
         pair_up(tmp_path, LAYOUT).sizes()
 
 
-def test_sizes_are_compared_by_headers_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_are_read_from_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     part = pair_up(tree(tmp_path), LAYOUT)
 
     def refuse(self: Image.Image) -> None:
-        raise AssertionError("the picture itself was read")
+        raise AssertionError("the image itself was read")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
     assert part.sizes().shape == (3, 2)
 
 
-def test_several_parts_are_one(tmp_path: Path) -> None:
+def test_parts_are_concatenated(tmp_path: Path) -> None:
     one, two = (pair_up(tree(tmp_path / name), LAYOUT) for name in ("x", "y"))
     assert together([("x", one)]) == one
     both = together([("x", one), ("y", two)])
@@ -329,7 +327,7 @@ def test_several_parts_are_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("orientation", [1, 3, 6, 8])
-def test_sizes_are_those_of_the_image_as_shown(tmp_path: Path, orientation: int) -> None:
+def test_sizes_respect_the_exif_orientation(tmp_path: Path, orientation: int) -> None:
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=exif)
@@ -340,12 +338,12 @@ def test_sizes_are_those_of_the_image_as_shown(tmp_path: Path, orientation: int)
 
 
 @pytest.mark.parametrize("size", [(1, 2, 3), (4,), "ab", (2.5, 3), 0, (0, 4), (4, -1)])
-def test_what_is_no_size(size: object) -> None:
-    with pytest.raises(UserError, match=r"a size is a whole number|give a size of 1 or more"):
+def test_invalid_sizes(size: object) -> None:
+    with pytest.raises(UserError, match=r"must be a whole number|give a size of 1 or more"):
         sides(size)  # type: ignore[arg-type]
 
 
-def test_holding_maps_says_nothing(tmp_path: Path) -> None:
+def test_loading_maps_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         room = Room(tmp_path / "cache", NOTHING)

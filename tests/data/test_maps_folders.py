@@ -1,4 +1,4 @@
-"""Any pair of folders with label files and a class list."""
+"""Segmentation data in folders with label files and a class list."""
 
 import inspect
 from pathlib import Path
@@ -45,7 +45,7 @@ def read(root: Path, **knobs: Any) -> Shift:
     return map_folders(root=root, **given)
 
 
-def test_the_config_of_the_streets(root: Path) -> None:
+def test_the_config_of_carla_to_camvid_folders(root: Path) -> None:
     data = load(["data/streets-carla-camvid"], extra={"data": {"knobs": {"root": str(root)}}}).data
     shift = DATASETS[data.name](**data.knobs)
     assert list(shift.classes) == [
@@ -68,7 +68,7 @@ def test_the_configs_of_the_benchmarks() -> None:
         assert set(data.knobs) <= set(inspect.signature(DATASETS[name]).parameters)
 
 
-def test_labels_of_the_target_are_read_with_truth_alone(root: Path) -> None:
+def test_target_labels_are_read_only_with_truth(root: Path) -> None:
     for path in (root / "camvid_train/labels").iterdir():
         path.unlink()
     shift = read(root)
@@ -118,7 +118,7 @@ def test_ids_in_the_red_channel(root: Path) -> None:
     shift = read(root, coded="red")
     assert torch.equal(
         shift.source.labels[:], read(root, source="carla_b").source.labels[:]
-    )  # one channel will do as well
+    )  # a single channel works as well
 
 
 def test_a_list_of_colours(root: Path) -> None:
@@ -132,7 +132,7 @@ def test_a_list_of_colours(root: Path) -> None:
     assert shift.source.labels.original(0).flatten()[:4].tolist() == [0, 1, VOID, 0]
 
 
-def test_sources_of_one_name_are_told_apart(root: Path) -> None:
+def test_sources_of_one_name_get_distinct_keys(root: Path) -> None:
     domain(root / "more/carla_a", ("a",))
     shift = read(root, source=["carla_a", "more/carla_a"])
     assert shift.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "more/carla_a/a.jpg")
@@ -141,33 +141,31 @@ def test_sources_of_one_name_are_told_apart(root: Path) -> None:
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({"source": []}, "names no folder"),
+        ({"source": []}, "data.knobs.source is empty"),
         ({"source": "nowhere"}, "the source folder .*nowhere does not exist"),
-        ({"source": ["carla_a", "carla_a"]}, "share images"),
+        ({"source": ["carla_a", "carla_a"]}, "overlap"),
         ({"target": "carla_a"}, "source and target are the same folder"),
         ({"test": "carla_a"}, "source and test are the same folder"),
         ({"classes": "none.txt"}, "the class list .*none.txt cannot be read"),
-        ({"void": "maybe"}, "void is known or asked"),
-        ({"coded": "blue"}, "coded is ids or red or colours, not 'blue'"),
+        ({"void": "maybe"}, "void must be known or asked"),
+        ({"coded": "blue"}, "coded must be ids or red or colours, not 'blue'"),
         ({"size": (0, 4)}, "give a size of 1 or more"),
     ],
 )
-def test_what_is_refused(root: Path, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_parameters(root: Path, knobs: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         read(root, **knobs)
 
 
-def test_the_test_may_be_the_target(root: Path) -> None:
+def test_the_test_folder_may_be_the_target(root: Path) -> None:
     shift = read(root, test="camvid_train")
     assert shift.test is not None
     assert shift.test.images.keys == shift.pool.keys
 
 
-def test_an_id_that_the_list_lacks(root: Path) -> None:
+def test_an_id_missing_from_the_list(root: Path) -> None:
     (root / "classes.txt").write_text(STREETS.replace("13 car\n", ""))
-    with pytest.raises(
-        UserError, match=r"labels/a\.png \(nobody knows what is meant by id 13 in \d+ pixels\)"
-    ):
+    with pytest.raises(UserError, match=r"labels/a\.png \(unknown values: id 13 in \d+ pixels\)"):
         read(root)
 
 
@@ -198,11 +196,11 @@ def test_lists_in_files(tmp_path: Path, text: str) -> None:
 @pytest.mark.parametrize(
     "given", [{0: "road", "1": "car", 2: "void"}, ["road", "car", "void"], ("road", "car", "sky (void)")]
 )
-def test_lists_in_place(given: Any) -> None:
+def test_lists_given_as_values(given: Any) -> None:
     assert meanings(own_codes(given)) == {0: "road", 1: "car", 2: "void"}
 
 
-def test_colours_in_place() -> None:
+def test_colours_given_as_values() -> None:
     codes = own_codes({"0 0 1": "road", "0 1 0": "car", "1 0 0": "void"})
     assert codes.coded == "colours"
     assert meanings(codes) == {1: "road", 256: "car", 65536: "void"}
@@ -232,17 +230,17 @@ def test_classes_are_merged_and_kept_by_name() -> None:
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({"merge": {"sign": ["lamp"]}}, "merge names 'lamp', which data.knobs.classes lacks; it has road"),
+        ({"merge": {"sign": ["lamp"]}}, "merge contains 'lamp', which is not in data.knobs.classes"),
         ({"merge": {"a": ["sky"], "b": ["sky"]}}, "has 'sky' in 'a' and in 'b'"),
-        ({"merge": {"a": "sky"}}, r"must be a list, \[sky\]"),
-        ({"keep": ["road", "lamp"]}, "keep must be a list of different classes among road, wall"),
-        ({"keep": ["road", "road"]}, "keep must be a list of different classes"),
+        ({"merge": {"a": "sky"}}, r"must be a list, such as \[sky\]"),
+        ({"keep": ["road", "lamp"]}, "keep must be a list of distinct classes from road, wall"),
+        ({"keep": ["road", "road"]}, "keep must be a list of distinct classes"),
         ({"keep": "road"}, "keep must be a list"),
-        ({"keep": ["road"]}, "leaves 1 classes"),
-        ({"coded": "colours"}, "has ids, but label files of colours need lines `r g b name`"),
+        ({"keep": ["road"]}, "fewer than two classes"),
+        ({"coded": "colours"}, "lists ids, but data.knobs.coded=colours needs"),
     ],
 )
-def test_merging_what_is_not_there(knobs: dict[str, Any], said: str) -> None:
+def test_invalid_merging(knobs: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
         own_codes(LISTED, **knobs)
 
@@ -252,17 +250,17 @@ def test_merging_what_is_not_there(knobs: dict[str, Any], said: str) -> None:
     [
         ("0 road\ncar\n", "line 2: 'car' is not `id name`"),
         ("0 road\n1 car\n1 bus\n", "gives 1 the names 'car' and 'bus'"),
-        ("", "leaves 0 classes"),
+        ("", "fewer than two classes"),
         ("0 road\n1 2 3 car\n0 bus\n", "gives 0 the names 'road' and 'bus'"),
     ],
 )
-def test_lists_that_are_wrong(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_lists(tmp_path: Path, text: str, said: str) -> None:
     (tmp_path / "classes.txt").write_text(text)
     with pytest.raises(UserError, match=said):
         own_codes(tmp_path / "classes.txt")
 
 
-def test_a_list_that_is_no_text(tmp_path: Path) -> None:
+def test_a_list_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(UserError, match=r"cannot be read \(no text\)"):
+    with pytest.raises(UserError, match=r"cannot be read \(not a text file\)"):
         own_codes(tmp_path / "classes.txt")

@@ -1,4 +1,4 @@
-"""Data whose pixels have labels, in the layouts of their authors."""
+"""Segmentation benchmarks in the layouts of their authors."""
 
 import shutil
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def gtav(tmp_path: Path) -> Path:
     for i in (1, 2):
         write_image(tmp_path / f"gtav/images/0000{i}.png", i)
         write_palette(tmp_path / f"gtav/labels/0000{i}.png", stripes(np.arange(35)))
-    write_image(tmp_path / "gtav/images/15188.png", size=(2, 2))  # as it is published: another size
+    write_image(tmp_path / "gtav/images/15188.png", size=(2, 2))  # as published: of another size
     write_palette(tmp_path / "gtav/labels/15188.png", stripes([7]))
     return tmp_path / "gtav"
 
@@ -53,13 +53,13 @@ def cityscapes(tmp_path: Path) -> Path:
             name = f"{split}/{city}/{city}_00000{i}_000019"
             write_image(root / f"leftImg8bit/{name}_leftImg8bit.png", i)
             write_ids(root / f"gtFine/{name}_gtFine_labelIds.png", stripes(np.arange(34)))
-            write_image(root / f"gtFine/{name}_gtFine_color.png", i)  # beside, and none of ours
+            write_image(root / f"gtFine/{name}_gtFine_color.png", i)  # to be ignored
             write_ids(root / f"gtFine/{name}_gtFine_instanceIds.png", stripes([0]))
     return root
 
 
 def classes_by_id(shift: Shift, maps: object, ids: Any) -> dict[int, str]:
-    """Class names, or void, by raw ids, of the first map in its own size."""
+    """Return class names, or void, by raw id, of the first map at its original size."""
     assert isinstance(maps, LabelMaps)
     found: dict[int, str] = {}
     for code, index in zip(np.ravel(ids), maps.original(0).flatten().tolist(), strict=True):
@@ -71,7 +71,7 @@ def classes_by_id(shift: Shift, maps: object, ids: Any) -> dict[int, str]:
 def test_gtav_to_cityscapes(gtav: Path, cityscapes: Path) -> None:
     shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
     assert tuple(shift.classes) == CLASSES_19
-    assert shift.source.images.keys == ("00001.png", "00002.png")  # without the one that does not fit
+    assert shift.source.images.keys == ("00001.png", "00002.png")  # without the one of another size
     assert shift.source.images.pixels.shape == (2, 3, 6, 8)
     assert shift.source.labels.shape == (2, 6, 8)
     assert shift.pool.pixels.shape == (3, 3, 4, 8)
@@ -89,7 +89,7 @@ def test_gtav_to_cityscapes(gtav: Path, cityscapes: Path) -> None:
         assert classes_by_id(shift, maps, stripes(np.arange(34))) == named
 
 
-def test_images_are_squashed_with_a_bicubic_filter_to_any_size(gtav: Path, cityscapes: Path) -> None:
+def test_images_are_resized_with_a_bicubic_filter_to_any_size(gtav: Path, cityscapes: Path) -> None:
     shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
     with Image.open(gtav / "images/00002.png") as image:
         expected = np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC))
@@ -138,12 +138,12 @@ def test_void_is_known_or_asked(gtav: Path, cityscapes: Path, void: Void) -> Non
     assert shift.source.images.void is None
 
 
-def test_another_void_is_refused(gtav: Path, cityscapes: Path) -> None:
-    with pytest.raises(UserError, match="void is known or asked, not 'guessed'"):
+def test_an_invalid_void_setting(gtav: Path, cityscapes: Path) -> None:
+    with pytest.raises(UserError, match="void must be known or asked, not 'guessed'"):
         gtav_cityscapes(source=gtav, target=cityscapes, void="guessed")  # type: ignore[arg-type]
 
 
-def test_ids_that_the_authors_do_not_have(gtav: Path, cityscapes: Path) -> None:
+def test_ids_missing_from_the_published_list(gtav: Path, cityscapes: Path) -> None:
     ids = stripes(np.arange(34))
     ids[0, :5] = 255
     name = "train/bochum/bochum_000000_000019_gtFine_labelIds.png"
@@ -155,9 +155,9 @@ def test_ids_that_the_authors_do_not_have(gtav: Path, cityscapes: Path) -> None:
     assert (shift.truth.original(2)[0, :5] == VOID).all()
 
 
-def test_what_is_missing_says_where_to_get_it(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
+def test_missing_files_name_the_download_page(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"^GTAV: .*cityscapes does not hold .*images.*http.*data\.knobs\.source"
+        UserError, match=r"^GTAV: .*cityscapes does not contain .*images.*http.*data\.knobs\.source"
     ):
         gtav_cityscapes(source=cityscapes, target=cityscapes)
     with pytest.raises(UserError, match=r"^Cityscapes: .* leftImg8bit/train .*gtFine.*data\.knobs\.target"):
@@ -169,7 +169,7 @@ def test_what_is_missing_says_where_to_get_it(gtav: Path, cityscapes: Path, tmp_
         gtav_cityscapes(source=gtav, target=cityscapes)
 
 
-def test_cityscapes_without_labels_is_for_people(gtav: Path, cityscapes: Path) -> None:
+def test_cityscapes_without_labels_has_no_ground_truth(gtav: Path, cityscapes: Path) -> None:
     shutil.rmtree(cityscapes / "gtFine/train")
     shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
     assert len(shift.pool) == 3
@@ -195,11 +195,11 @@ def test_cityscapes_with_some_of_its_labels_is_refused(synthia: Path, cityscapes
         cityscapes / "gtFine/train/bochum/bochum_000000_000019_gtFine_labelIds.png", stripes(np.arange(34))
     )
     shutil.rmtree(cityscapes / "gtFine/val")
-    with pytest.raises(UserError, match=r"Cityscapes: .* does not hold .*gtFine/val"):
+    with pytest.raises(UserError, match=r"Cityscapes: .* does not contain .*gtFine/val"):
         synthia_cityscapes(source=synthia, target=cityscapes)
 
 
-def test_files_and_memory_give_the_same_shift(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
+def test_files_and_memory_give_the_same_data(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
     held = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
     cache = tmp_path / "cache"
     filed = gtav_cityscapes(source=gtav, target=cityscapes, cache=cache, memory_gb=0.0, **SMALL)
@@ -257,7 +257,7 @@ def original_tree(root: Path) -> Path:
 
 
 def label_of(root: Path, frame: str) -> Path:
-    """A frame's label file, in whichever layout."""
+    """Return the label file of a frame, in any layout."""
     (path,) = [*root.glob(f"*annot/{frame}.png"), *root.glob(f"*/{frame}_L.png")]
     return path
 
@@ -315,7 +315,7 @@ def test_carla_to_coloured_camvid(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("emptied", [False, True])
 @pytest.mark.parametrize("make", [segnet_tree, copied_tree, original_tree])
-def test_camvid_without_labels_is_for_people(
+def test_camvid_without_labels_has_no_ground_truth(
     tmp_path: Path, make: Callable[[Path], Path], emptied: bool
 ) -> None:
     source, root = carla_tree(tmp_path / "carla", 29), make(tmp_path / "camvid")
@@ -327,7 +327,7 @@ def test_camvid_without_labels_is_for_people(
     assert shift.test is not None
     assert shift.test.images.keys == tuple(f"{frame}.png" for frame in FRAMES["test"])
     assert isinstance(shift.test.labels, LabelMaps)
-    # In its own size all classes are seen, whether files hold ids or colours.
+    # At the original size all classes occur, for ids and colours.
     assert shift.test.labels.original(0).unique().tolist() == [VOID, *range(len(SHARED))]
     for folder in [path for path in root.iterdir() if "abel" in path.name or path.name.endswith("annot")]:
         shutil.rmtree(folder)
@@ -349,12 +349,12 @@ def test_camvid_with_some_of_its_labels_is_refused(tmp_path: Path, make: Callabl
     make(root)
     for frame in FRAMES["test"]:
         label_of(root, frame).unlink()
-    with pytest.raises(UserError, match="train split has label files and the test split has none"):
+    with pytest.raises(UserError, match="but the test split has none"):
         carla_camvid(source=source, target=root)
     assert carla_camvid(source=source, target=root, test="val", size=(4, 8)).test is not None
 
 
-def test_the_split_to_measure_on_may_be_set(tmp_path: Path) -> None:
+def test_the_evaluation_split_can_be_set(tmp_path: Path) -> None:
     carla_tree(tmp_path / "carla", 29)
     segnet_tree(tmp_path / "camvid")
     folders = {"source": str(tmp_path / "carla"), "target": str(tmp_path / "camvid"), "size": [4, 8]}
@@ -386,13 +386,13 @@ def test_a_colour_that_camvid_does_not_have(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("knobs", "said"),
     [
-        ({"version": "new"}, "'new' is no version of CARLA"),
-        ({"test": "train"}, "measured on its test or val split"),
-        ({"source": "{}/camvid"}, "CARLA: .* does not hold images/ and labels/ or CameraRGB/"),
-        ({"target": "{}/carla"}, "CamVid: .* holds neither train/ and trainannot/"),
+        ({"version": "new"}, "'new' is not a CARLA version"),
+        ({"test": "train"}, "not a CamVid split to evaluate on"),
+        ({"source": "{}/camvid"}, "CARLA: .* does not contain images/ and labels/ or CameraRGB/"),
+        ({"target": "{}/carla"}, "CamVid: .* contains neither train/ and trainannot/"),
     ],
 )
-def test_what_carla_to_camvid_refuses(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_parameters_of_carla_to_camvid(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
     carla_tree(tmp_path / "carla", 29)
     segnet_tree(tmp_path / "camvid")
     given: dict[str, Any] = {"source": "{}/carla", "target": "{}/camvid", **knobs}
@@ -400,12 +400,12 @@ def test_what_carla_to_camvid_refuses(tmp_path: Path, knobs: dict[str, Any], sai
         carla_camvid(**{name: value.format(tmp_path) for name, value in given.items()})
 
 
-def test_a_frame_of_another_film() -> None:
-    with pytest.raises(UserError, match=r"mine\.png is not named as a frame of CamVid"):
+def test_a_frame_of_another_data_set() -> None:
+    with pytest.raises(UserError, match=r"mine\.png is not a CamVid frame name"):
         camvid_split("mine.png")
 
 
-def test_options_that_are_asked_for() -> None:
+def test_required_options() -> None:
     with pytest.raises(
         UserError, match=r"needs --source and --target and --classes \(or data\.knobs\.source"
     ):

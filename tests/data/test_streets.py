@@ -31,7 +31,7 @@ def test_shapes_and_names(problem: Shift) -> None:
     assert streets(source=1, pool=1, test=0).test is None
 
 
-def test_void_is_known_beforehand_and_nothing_else_is_void(problem: Shift) -> None:
+def test_void_masks_mark_all_void_pixels(problem: Shift) -> None:
     assert problem.truth is not None
     assert problem.pool.void is not None
     assert problem.test is not None
@@ -44,7 +44,7 @@ def test_void_is_known_beforehand_and_nothing_else_is_void(problem: Shift) -> No
     assert int(problem.source.labels[:].min()) == 0
 
 
-def test_every_class_is_in_both_domains_and_small_things_are_rare(problem: Shift) -> None:
+def test_both_domains_have_every_class_and_small_objects_are_rare(problem: Shift) -> None:
     assert problem.truth is not None
     for maps in (problem.source.labels[:], problem.truth[:]):
         share = torch.bincount(maps[maps >= 0].long(), minlength=len(CLASSES)) / (maps >= 0).sum()
@@ -55,7 +55,7 @@ def test_every_class_is_in_both_domains_and_small_things_are_rare(problem: Shift
         assert float(share[CLASSES.index("road")]) > 0.15
 
 
-def test_seed_decides_all_and_numbers_of_images_change_nothing() -> None:
+def test_seed_determines_images_and_counts_are_independent() -> None:
     one, more, other = (
         streets(source=2, pool=2, test=1),
         streets(source=4, pool=3, test=2),
@@ -71,12 +71,12 @@ def test_seed_decides_all_and_numbers_of_images_change_nothing() -> None:
 
 
 def colours(pixels: Tensor, maps: Tensor) -> Tensor:
-    """Mean colour of each class: (classes, 3), in levels of 256."""
+    """Return the mean colour of each class: (classes, 3), from 0 to 255."""
     at = [pixels.movedim(1, -1)[maps == label].float().mean(0) for label in range(len(CLASSES))]
     return torch.stack(at)
 
 
-def test_look_scales_the_gap() -> None:
+def test_look_scales_the_domain_shift() -> None:
     gaps = []
     for look in (0.0, 0.5, 1.0):
         shift = streets(source=30, pool=30, test=0, look=look)
@@ -87,7 +87,7 @@ def test_look_scales_the_gap() -> None:
 
 
 def mean_iou(predicted: Tensor, maps: Tensor) -> float:
-    """Mean intersection over union over all classes, where a map has one."""
+    """Return the mean intersection over union, ignoring void pixels."""
     counts = maps >= 0
     found = []
     for label in range(len(CLASSES)):
@@ -97,12 +97,12 @@ def mean_iou(predicted: Tensor, maps: Tensor) -> float:
 
 
 def by_nearest_colour(means: Tensor, pixels: Tensor) -> Tensor:
-    """The class whose mean colour is nearest, for each pixel."""
+    """Return the class with the nearest mean colour for each pixel."""
     apart = pixels.float()[:, None] - means[None, :, :, None, None]
     return apart.square().sum(2).argmin(1)
 
 
-def test_what_the_source_says_of_colours_misleads_on_the_target() -> None:
+def test_source_colours_mislead_on_the_target() -> None:
     found = {}
     for look in (0.0, 1.0):
         shift = streets(source=20, pool=20, test=12, look=look)
@@ -120,7 +120,7 @@ def test_what_the_source_says_of_colours_misleads_on_the_target() -> None:
     assert found[1.0][1] < found[0.0][1]  # the target's colours overlap more
 
 
-def test_between_ends_where_it_says() -> None:
+def test_interpolation_ends_at_both_looks() -> None:
     assert np.array_equal(between(RENDERED, CAMERA, 0.0).palette, RENDERED.palette)
     assert np.array_equal(between(RENDERED, CAMERA, 1.0).palette, CAMERA.palette)
 
@@ -134,7 +134,7 @@ def test_any_size_and_look(size: tuple[int, int], look: float) -> None:
     assert int(shift.truth[:].max()) < len(CLASSES)
 
 
-def test_the_road_lies_below_the_sky() -> None:
+def test_road_is_below_the_sky() -> None:
     image, labels = street(RENDERED, 64, 128, np.random.default_rng(3))
     assert image.shape == (64, 128, 3)
     assert image.min() >= 0
@@ -146,12 +146,12 @@ def test_the_road_lies_below_the_sky() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"source": 0}, {"pool": 0}, {"test": -1}, {"height": 15}, {"width": 8}], ids=str
 )
-def test_impossible_numbers(wrong: dict[str, Any]) -> None:
-    with pytest.raises(UserError, match=f"streets needs {next(iter(wrong))} of at least"):
+def test_rejects_invalid_numbers(wrong: dict[str, Any]) -> None:
+    with pytest.raises(UserError, match=f"streets: {next(iter(wrong))} must be at least"):
         streets(**wrong)
 
 
 @pytest.mark.parametrize("look", [-0.1, 2.5, float("nan")])
-def test_impossible_look(look: float) -> None:
-    with pytest.raises(UserError, match="look between 0"):
+def test_rejects_invalid_look(look: float) -> None:
+    with pytest.raises(UserError, match="must be between 0"):
         streets(look=look)

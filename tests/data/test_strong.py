@@ -1,4 +1,4 @@
-"""Strong views: RandAugment by an image's own seed, a grey square."""
+"""Strong augmentations: RandAugment with one seed per image, and cutout."""
 
 import torch
 from torchvision.transforms import v2
@@ -11,7 +11,7 @@ def some(count: int = 4, channels: int = 3) -> torch.Tensor:
     return torch.rand(count, channels, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
-def test_an_images_changes_follow_from_its_own_seed() -> None:
+def test_randaugment_depends_only_on_the_images_seed() -> None:
     images, seeds = some(), torch.tensor([3, 1, 4, 1])
     before = torch.get_rng_state()
     shown = randaugment(images, 2, 10, seeds)
@@ -24,13 +24,13 @@ def test_an_images_changes_follow_from_its_own_seed() -> None:
     assert not torch.allclose(shown, images, atol=0.01)
 
 
-def test_grey_images_are_changed_too() -> None:
+def test_randaugment_of_grey_images() -> None:
     shown = randaugment(some(channels=1), 2, 10, torch.arange(4))
     assert shown.shape == (4, 1, 16, 16)
     assert 0 <= shown.min() <= shown.max() <= 1
 
 
-def test_the_square_is_cut_at_the_border() -> None:
+def test_cutout_is_clipped_at_the_border() -> None:
     images = torch.zeros(2, 1, 8, 8)
     shown = cutout(images, 0.5, torch.tensor([[0.5, 0.5], [0.0, 1.0 - 1e-6]]))
     hole = shown[:, 0] == GREY
@@ -39,7 +39,7 @@ def test_the_square_is_cut_at_the_border() -> None:
     assert hole[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)]
 
 
-def test_a_view_draws_only_what_it_needs() -> None:
+def test_view_samples_only_the_parameters_it_needs() -> None:
     plain, strong = View(), View(randaugment=(2, 10), cutout=0.5)
     left, right = (torch.Generator().manual_seed(0) for _ in range(2))
     draw(plain, 3, 8, 8, left)

@@ -23,14 +23,14 @@ def test_shapes_and_balance() -> None:
     assert toy(test=0).test is None
 
 
-def test_seed_decides_all_and_sizes_are_independent() -> None:
+def test_seed_determines_images_and_counts_are_independent() -> None:
     one, two, other = toy(), toy(per_class=50, test=7), toy(seed=1)
     assert torch.equal(one.pool.pixels[:], two.pool.pixels[:])
     assert torch.equal(one.source.images.pixels[:], toy().source.images.pixels[:])
     assert not torch.equal(one.pool.pixels[:], other.pool.pixels[:])
 
 
-def test_made_in_milliseconds() -> None:
+def test_is_made_in_milliseconds() -> None:
     toy()
     start = time.perf_counter()
     toy()
@@ -40,9 +40,9 @@ def test_made_in_milliseconds() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"classes": 1}, {"per_class": 0}, {"pool": 0}, {"test": -1}, {"size": 3}], ids=str
 )
-def test_impossible_numbers(wrong: dict[str, int]) -> None:
+def test_rejects_invalid_numbers(wrong: dict[str, int]) -> None:
     name = next(iter(wrong))
-    with pytest.raises(UserError, match=f"toy data needs {name} of at least"):
+    with pytest.raises(UserError, match=f"toy: {name} must be at least"):
         toy(**wrong)
 
 
@@ -51,7 +51,7 @@ def as_input(pixels: Tensor) -> Tensor:
 
 
 def accuracy_after(shift: Shift, pixels: Tensor, labels: Tensor) -> float:
-    """Held-out accuracy of a tiny CNN after 60 steps on these images."""
+    """Return the test accuracy of a tiny CNN after 60 steps on these images."""
     assert shift.test is not None
     torch.manual_seed(0)
     model = nn.Sequential(
@@ -73,7 +73,7 @@ def accuracy_after(shift: Shift, pixels: Tensor, labels: Tensor) -> float:
     return float(right.float().mean())
 
 
-def test_target_labels_help_and_without_a_shift_none_are_needed() -> None:
+def test_target_labels_help_only_with_a_domain_shift() -> None:
     shift, same = toy(), toy(shift=0.0)
     assert shift.truth is not None
     source_only = accuracy_after(shift, shift.source.images.pixels[:], shift.source.labels[:])

@@ -1,4 +1,4 @@
-"""The reference is torchvision, image by image, with the parameters that luck holds."""
+"""Views, compared with torchvision on single images with the same augmentation parameters."""
 
 from collections.abc import Callable
 from itertools import permutations
@@ -35,7 +35,7 @@ HEIGHT, WIDTH = 20, 26
 STRONG = (0.8, 0.8, 0.8, 0.5)
 USUAL = (0.4, 0.4, 0.4, 0.1)
 ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
-UNLIKELY = 1e-3  # p-values below it are refused; seeds are fixed, so no test fails by chance
+UNLIKELY = 1e-3  # smallest accepted p-value; seeds are fixed, so no test fails by chance
 
 
 def noise(count: int = 12, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
@@ -49,7 +49,7 @@ def drawn(view: View, images: Tensor, *use: str | int) -> Tensor:
 
 
 def theirs(image: Tensor, view: View, luck: Tensor) -> Tensor:
-    """One image through torchvision's operators."""
+    """Apply torchvision's operations to one image."""
     shown = image.float() / 255
     top, left, tall, wide = luck[:4].int().tolist()
     size = view.size or image.shape[-1]
@@ -79,7 +79,7 @@ def agree(images: Tensor, view: View, within: float) -> None:
     torch.testing.assert_close(shown, expected, rtol=0, atol=within)
 
 
-# -- the same as torchvision, given the same luck ----------------------------------------------------
+# -- equal to torchvision for the same parameters ----------------------------------------------------
 
 
 @pytest.mark.parametrize("flip", [0.0, 0.5])
@@ -89,7 +89,7 @@ def agree(images: Tensor, view: View, within: float) -> None:
     [
         {},
         {"crop": "center", "size": 12},
-        {"crop": "center", "size": 13},  # a margin that is odd
+        {"crop": "center", "size": 13},  # an odd margin
         {"crop": "random", "size": 16},
         {"crop": "random", "size": 20, "pad": 3},
         {"crop": "random", "size": 23, "pad": 2},  # larger than the image
@@ -108,14 +108,14 @@ def test_resizing(crop: Any, size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [7, 20, 33])
-def test_resizing_at_once_is_resizing_one_by_one(size: int) -> None:
+def test_batched_resizing_equals_resizing_one_by_one(size: int) -> None:
     images, view = noise(40), View(crop="resized", size=size, scale=(0.01, 1.0), flip=0.5)
     luck = drawn(view, images)
     at_once, one_by_one = (r(images, luck, (size, size)) for r in (resize_at_once, resize_one_by_one))
     torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-6)
 
 
-def test_a_box_shows_nothing_of_what_is_beside_it() -> None:
+def test_pixels_outside_the_box_are_ignored() -> None:
     images = torch.full((1, 1, 16, 16), 255, dtype=torch.uint8)
     images[:, :, 4:9, 3:12] = 51
     luck = torch.tensor([[4.0, 3.0, 5.0, 9.0] + [0.0] * (LUCK - 4)])
@@ -123,7 +123,7 @@ def test_a_box_shows_nothing_of_what_is_beside_it() -> None:
         torch.testing.assert_close(resize(images, luck, (11, 11)), torch.full((1, 1, 11, 11), 0.2))
 
 
-def test_interpolation_in_numbers() -> None:
+def test_interpolation_weights() -> None:
     def weights(start: float, length: float, size: int) -> list[list[float]]:
         place, one = torch.arange(float(size))[None], torch.ones(1)
         return interpolation(place, start * one, length * one, 4, blinkers=True)[0].tolist()
@@ -152,9 +152,9 @@ def test_colour_jitter_in_every_order() -> None:
         torch.testing.assert_close(look(images, view, luck), expected, rtol=0, atol=1e-5)
 
 
-def test_a_turn_of_hue() -> None:
+def test_hue_shift() -> None:
     levels = torch.linspace(0, 1, 9)
-    colours = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 27, 27)  # grey, ties and all
+    colours = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 27, 27)  # includes grey and ties
     for turn in (-0.5, -1 / 3, -0.123, 0.0, 0.1, 1 / 6, 0.4, 0.5):
         expected = TF.adjust_hue(colours, turn)
         shown = turn_hue(colours, torch.tensor([turn]))
@@ -163,20 +163,20 @@ def test_a_turn_of_hue() -> None:
         assert float(shown.max()) <= 1
 
 
-def test_hue_of_colours_that_are_nearly_grey_stays_finite() -> None:
+def test_hue_shift_of_nearly_grey_colours_is_finite() -> None:
     tiny = torch.tensor([0.0, 1e-45, 1e-40, 1e-30, 1e-8, 0.5, 0.5 + 1e-7, 1.0])
     colours = torch.cartesian_prod(tiny, tiny, tiny).T.reshape(1, 3, 16, 32)
     shown = turn_hue(colours, torch.tensor([0.3]))
     torch.testing.assert_close(shown, TF.adjust_hue(colours, 0.3), rtol=0, atol=1e-6)
 
 
-def test_shares_of_one_leave_the_image_alone() -> None:
+def test_blend_weight_of_one_leaves_the_image_unchanged() -> None:
     images = noise().float() / 255
     for kinds in ([0], [0, 1], [2], [0, 1, 2]):
         assert torch.equal(blend(images, torch.tensor([[1.0, 0.0, 0.0]]).expand(12, 3), kinds), images)
 
 
-def test_large_images_are_jittered_as_small_ones_are(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_do_not_change_colour_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     images = noise(7).float() / 255
     luck = drawn(View(jitter=USUAL), images)
     whole = color_jitter(images, USUAL, luck)
@@ -190,7 +190,7 @@ def test_the_whole_chain(crop: Any, channels: int) -> None:
     agree(noise(24, channels), View(crop=crop, size=15, flip=0.5, jitter=USUAL), within=1e-5)
 
 
-def test_nothing_under_autocast_is_rounded() -> None:
+def test_autocast_does_not_change_views() -> None:
     images, view = noise(), View(crop="random", size=16, resize="short_side", jitter=USUAL)
     luck = draw(view, 12, HEIGHT, WIDTH, fork(0), torch.full((12,), 1.3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -199,12 +199,12 @@ def test_nothing_under_autocast_is_rounded() -> None:
 
 
 @pytest.mark.parametrize("crop", ["none", "center", "random", "resized"])
-def test_no_images_are_no_trouble(crop: Any) -> None:
+def test_empty_batch(crop: Any) -> None:
     view = View(crop=crop, size=16, flip=0.5, jitter=USUAL)
     assert look(noise(0), view, drawn(view, noise(0))).shape == (0, 3, 16, 16)
 
 
-def test_what_does_not_fit_is_refused() -> None:
+def test_rejects_a_crop_that_does_not_fit() -> None:
     for view in (View(crop="center", size=21), View(crop="random", size=24, pad=1)):
         with pytest.raises(ValueError, match="does not fit"):
             draw(view, 1, HEIGHT, WIDTH, fork(0))
@@ -214,7 +214,7 @@ def test_what_does_not_fit_is_refused() -> None:
         look(noise(channels=2), View(jitter=USUAL), torch.zeros(12, LUCK))
 
 
-# -- luck --------------------------------------------------------------------------------------------
+# -- augmentation parameters -------------------------------------------------------------------------
 
 VIEWS = [
     View(),
@@ -229,7 +229,7 @@ VIEWS = [
 
 
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_the_same_generator_draws_the_same_luck(view: View) -> None:
+def test_generator_determines_the_parameters(view: View) -> None:
     aspect = torch.linspace(0.4, 2.5, 30)
     one, two, other = (draw(view, 30, HEIGHT, WIDTH, fork(seed), aspect) for seed in (1, 1, 2))
     assert one.shape == (30, LUCK)
@@ -241,29 +241,29 @@ def test_the_same_generator_draws_the_same_luck(view: View) -> None:
 
 
 @pytest.mark.parametrize("view", [View(size=9), View(crop="center", size=12, resize="short_side")], ids=str)
-def test_a_fixed_view_leaves_the_generator_alone(view: View) -> None:
+def test_deterministic_view_does_not_advance_the_generator(view: View) -> None:
     generator = fork(0)
     before = generator.get_state()
     draw(view, 10, HEIGHT, WIDTH, generator, torch.full((10,), 1.5))
     assert torch.equal(generator.get_state(), before)
 
 
-def test_boxes_of_fixed_views() -> None:
+def test_boxes_of_deterministic_views() -> None:
     none, center = (draw(view, 2, 20, 27, fork(0))[:, :4] for view in (View(), View(crop="center", size=12)))
     assert none.tolist() == [[0, 0, 20, 27]] * 2
-    assert center.tolist() == [[4, 8, 12, 12]] * 2  # 7.5 to the even side, as Python rounds
+    assert center.tolist() == [[4, 8, 12, 12]] * 2  # 7.5 is rounded to even, as in Python
 
 
 SHAPES: list[Any] = [
     ((0.08, 1.0), (3 / 4, 4 / 3), (24, 32)),
     ((0.08, 1.0), (3 / 4, 4 / 3), (256, 256)),
     ((0.5, 0.9), (0.5, 2.0), (64, 48)),
-    ((0.9, 1.0), (3.0, 4.0), (25, 32)),  # nothing fits, mostly
+    ((0.9, 1.0), (3.0, 4.0), (25, 32)),  # mostly nothing fits
 ]
 
 
 @pytest.mark.parametrize(("scale", "ratio", "sides"), SHAPES, ids=str)
-def test_boxes_are_distributed_as_torchvisions(scale: Any, ratio: Any, sides: tuple[int, int]) -> None:
+def test_boxes_are_distributed_as_in_torchvision(scale: Any, ratio: Any, sides: tuple[int, int]) -> None:
     count = 4000
     ours = crop_boxes(count, *sides, scale, ratio, fork(0)).numpy()
     transform, image = T.RandomResizedCrop(8, scale=scale, ratio=ratio), torch.empty(1, *sides)
@@ -286,7 +286,7 @@ def test_boxes_are_distributed_as_torchvisions(scale: Any, ratio: Any, sides: tu
         assert ks_2samp(measure(ours), measure(tvs)).pvalue > UNLIKELY
 
 
-def test_the_box_where_none_fits_is_torchvisions() -> None:
+def test_fallback_box_equals_torchvisions() -> None:
     for sides in ((25, 32), (32, 25), (7, 50), (50, 7)):
         for ratio in ((3.0, 4.0), (0.2, 0.3)):
             scale = (1.0, 1.0)
@@ -295,7 +295,7 @@ def test_the_box_where_none_fits_is_torchvisions() -> None:
             assert ours.tolist() == [[found[n] for n in ("top", "left", "height", "width")]] * 3
 
 
-def test_factors_and_orders_are_distributed_as_torchvisions() -> None:
+def test_factors_and_orders_are_distributed_as_in_torchvision() -> None:
     count, jitter = 4000, (0.4, 1.5, 0.2, 0.1)
     luck = draw(View(jitter=jitter), count, 8, 8, fork(0)).numpy()
     transform = T.ColorJitter(*jitter)
@@ -312,7 +312,7 @@ def test_factors_and_orders_are_distributed_as_torchvisions() -> None:
     assert chisquare(counts).pvalue > UNLIKELY
 
 
-def test_places_of_random_crops_are_uniform() -> None:
+def test_positions_of_random_crops_are_uniform() -> None:
     luck = draw(View(crop="random", size=16, pad=2), 6000, 20, 24, fork(0))
     for column, starts in ((0, range(-2, 7)), (1, range(-2, 11))):
         places = luck[:, column].int().tolist()
@@ -321,12 +321,12 @@ def test_places_of_random_crops_are_uniform() -> None:
         assert chisquare(counts).pvalue > UNLIKELY
 
 
-def test_flips_come_with_their_probability() -> None:
+def test_flip_probability() -> None:
     rate = float(draw(View(flip=0.3), 10_000, 8, 8, fork(0))[:, FLIP].mean())
     assert abs(rate - 0.3) < 4 * (0.3 * 0.7 / 10_000) ** 0.5
 
 
-def test_columns_of_luck_do_not_know_each_other() -> None:
+def test_parameters_are_uncorrelated() -> None:
     luck = draw(View(crop="random", size=16, flip=0.5, jitter=USUAL), 10_000, 20, 20, fork(0))
     varied = luck[:, [0, 1, FLIP, *range(5, 10)]]
     correlation = torch.corrcoef(varied.T) - torch.eye(8)
@@ -335,7 +335,7 @@ def test_columns_of_luck_do_not_know_each_other() -> None:
     assert float(behind.abs().max()) < 0.045
 
 
-def test_each_image_has_its_own_luck() -> None:
+def test_each_image_has_its_own_parameters() -> None:
     same = noise(1).expand(8, -1, -1, -1)
     view = View(crop="resized", size=16, jitter=USUAL)
     shown = look(same, view, drawn(view, same))
@@ -343,7 +343,7 @@ def test_each_image_has_its_own_luck() -> None:
     assert torch.equal(shown, look(same, view, drawn(view, same)))
 
 
-def test_pixels_are_distributed_as_torchvisions() -> None:
+def test_pixels_are_distributed_as_in_torchvision() -> None:
     count = 600
     images = TF.gaussian_blur(noise(3, 3, 32, 32), [5, 5], [1.5, 1.5])
     view = View(crop="resized", size=16, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.2))
@@ -371,7 +371,7 @@ def test_pixels_are_distributed_as_torchvisions() -> None:
 
 
 def photograph(width: int, height: int) -> Image.Image:
-    """Smooth as a photograph is: a few waves, none shorter than a sixteenth of the picture."""
+    """Make an image as smooth as a photograph: a few waves, none shorter than a sixteenth of its side."""
     random = np.random.default_rng(width)
     y, x = np.mgrid[0:height, 0:width] / [[[height]], [[width]]]
     waves = [
@@ -384,20 +384,20 @@ def photograph(width: int, height: int) -> Image.Image:
 
 
 def stored(image: Image.Image, side: int) -> Tensor:
-    """As ``decode`` stores it."""
+    """Resize an image as ``decode`` does."""
     squashed = image.resize((side, side), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.asarray(squashed).copy()).permute(2, 0, 1)[None]
 
 
 @pytest.mark.parametrize("crop", ["center", "random"])
 @pytest.mark.parametrize("sides", [(400, 300), (300, 400), (500, 333), (300, 300), (301, 487)])
-def test_the_short_side_shows_what_torchvision_shows(sides: tuple[int, int], crop: Any) -> None:
+def test_short_side_equals_torchvision(sides: tuple[int, int], crop: Any) -> None:
     side, size = 256, 224
     image = photograph(*sides)
     view = View(crop=crop, size=size, resize="short_side")
     luck = draw(view, 5, side, side, fork(1), torch.tensor([sides[0] / sides[1]]).expand(5))
     shown = look(stored(image, side).expand(5, -1, -1, -1), view, luck)
-    resized = TF.pil_to_tensor(TF.resize(image, [side])).float() / 255  # the published path, by Pillow
+    resized = TF.pil_to_tensor(TF.resize(image, [side])).float() / 255  # the published pipeline, with Pillow
     tall, wide = resized.shape[-2:]
     for ours, row in zip(shown, luck, strict=True):
         top, left = float(row[0]) * tall / side, float(row[1]) * wide / side
@@ -409,18 +409,18 @@ def test_the_short_side_shows_what_torchvision_shows(sides: tuple[int, int], cro
         assert float((ours - expected).abs().max()) < 4 / 255
 
 
-def test_the_short_sides_field_of_view() -> None:
-    """A line down the photograph is where it is after ``Resize`` and a crop, to a fraction of a pixel."""
+def test_short_side_field_of_view() -> None:
+    """A vertical edge is where ``Resize`` and a crop put it, to a fraction of a pixel."""
     image = np.zeros((300, 400, 3), np.uint8)
     image[:, 100:] = 255
     view = View(crop="center", size=224, resize="short_side")
     luck = draw(view, 1, 256, 256, fork(0), torch.tensor([4 / 3]))
     shown = look(stored(Image.fromarray(image), 256), view, luck)[0, 0]
-    edge = 224 - float(shown.sum(1).mean())  # black pixels of a row
-    assert abs(edge - (100 / 400 * 341 - 58)) < 0.2  # 341 wide, of which the first 58 are cut off
+    edge = 224 - float(shown.sum(1).mean())  # black pixels per row
+    assert abs(edge - (100 / 400 * 341 - 58)) < 0.2  # 341 pixels wide, with the first 58 cut off
 
 
-def test_places_along_the_long_side_are_uniform() -> None:
+def test_positions_along_the_long_side_are_uniform() -> None:
     view = View(crop="random", size=224, resize="short_side")
     luck = draw(view, 8000, 256, 256, fork(0), torch.full((8000,), 1.1)).double()  # 281 wide
     assert torch.allclose(luck[:, 2:4], torch.tensor([224.0, 224 * 256 / 281]).double())
@@ -431,8 +431,8 @@ def test_places_along_the_long_side_are_uniform() -> None:
         assert chisquare(counts).pvalue > UNLIKELY
 
 
-def test_long_sides_are_whole_pixels_as_resize_finds_them() -> None:
-    """Also where the ratio, rounded to 24 bits, times the side falls just short of a whole number."""
+def test_long_sides_equal_those_of_resize() -> None:
+    """Also if the float32 ratio times the side is just below a whole number."""
     sides = torch.tensor([[w, h] for w in range(40, 400, 7) for h in range(40, 400, 9)])
     view, side = View(crop="center", size=200, resize="short_side"), 200
     aspect = (sides[:, 0] / sides[:, 1]).float()
@@ -445,7 +445,7 @@ def test_long_sides_are_whole_pixels_as_resize_finds_them() -> None:
     assert found == expected
 
 
-def test_the_short_side_needs_to_know_it() -> None:
+def test_short_side_needs_the_aspect_ratio() -> None:
     with pytest.raises(ValueError, match="aspect"):
         draw(View(crop="center", size=8, resize="short_side"), 2, 16, 16, fork(0))
     refused: list[dict[str, Any]] = [{}, {"crop": "resized"}, {"crop": "random", "pad": 1}]
@@ -454,11 +454,11 @@ def test_the_short_side_needs_to_know_it() -> None:
             View(**view, resize="short_side")
 
 
-# -- no waiting for a GPU ----------------------------------------------------------------------------
+# -- no synchronisation with a GPU -------------------------------------------------------------------
 
 
 class OnDeviceOnly(TorchDispatchMode):
-    """Refuses whatever a CUDA graph cannot hold: values read back, tensors made on the host."""
+    """Rejects operations that a CUDA graph cannot record, such as tensors created on the host."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         result = func(*args, **(kwargs or {}))
@@ -469,8 +469,8 @@ class OnDeviceOnly(TorchDispatchMode):
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_looking_never_waits_for_a_device(view: View, channels: int) -> None:
-    with FakeTensorMode():  # has no values, so to ask for one is an error; needs no GPU
+def test_views_never_synchronise_the_device(view: View, channels: int) -> None:
+    with FakeTensorMode():  # fake tensors have no values: reading one is an error; needs no GPU
         images = torch.empty(4, channels, HEIGHT, WIDTH, dtype=torch.uint8, device="cuda")
         luck = torch.empty(4, LUCK, device="cuda")
         with OnDeviceOnly():  # type: ignore[no-untyped-call]
@@ -478,7 +478,7 @@ def test_looking_never_waits_for_a_device(view: View, channels: int) -> None:
     assert shown.shape == (4, channels, view.size or HEIGHT, view.size or WIDTH)
 
 
-def test_the_test_for_waiting_can_fail() -> None:
+def test_synchronisation_would_be_detected() -> None:
     with FakeTensorMode():
         luck = torch.empty(4, LUCK, device="cuda")
         with OnDeviceOnly(), pytest.raises(AssertionError, match="host"):  # type: ignore[no-untyped-call]
@@ -490,13 +490,13 @@ def test_the_test_for_waiting_can_fail() -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @pytest.mark.parametrize("view", VIEWS, ids=str)
-def test_a_graph_shows_what_the_cpu_shows(view: View) -> None:
+def test_cuda_graph_equals_cpu(view: View) -> None:
     images, aspect = noise(height=WIDTH), torch.linspace(0.4, 2.5, 12)
     first, second = (draw(view, 12, WIDTH, WIDTH, fork(seed), aspect) for seed in (1, 2))
     there, luck = images.cuda(), first.cuda()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        look(there, view, luck)  # libraries set themselves up outside of the graph
+        look(there, view, luck)  # libraries initialise outside the graph
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -511,12 +511,12 @@ def test_a_graph_shows_what_the_cpu_shows(view: View) -> None:
 
 
 def labels_like(images: Tensor) -> Tensor:
-    """A map whose label is the image's own grey: what is shown of both must stay together."""
+    """Make label maps from the images' grey levels; both must be transformed in the same way."""
     return (images[:, 0] // 16).to(torch.int8)
 
 
 def steps(count: int = 6, height: int = 24, width: int = 40) -> Tensor:
-    """Images in flat blocks of eight pixels, so that a nearest neighbour is unambiguous inside of them."""
+    """Make images of constant blocks of eight pixels, inside which the nearest neighbour is unambiguous."""
     generator = torch.Generator().manual_seed(3)
     blocks = torch.randint(0, 16, (count, 1, height // 8, width // 8), generator=generator) * 16
     return blocks.repeat_interleave(8, 2).repeat_interleave(8, 3).to(torch.uint8)
@@ -532,7 +532,7 @@ def steps(count: int = 6, height: int = 24, width: int = 40) -> Tensor:
         View(crop="random", size=24, pad=4, flip=0.5),
     ],
 )
-def test_a_label_map_is_shown_as_its_image_is(view: View) -> None:
+def test_label_map_is_transformed_like_its_image(view: View) -> None:
     images = steps()
     luck = drawn(view, images)
     shown = look(images, view, luck)
@@ -543,7 +543,7 @@ def test_a_label_map_is_shown_as_its_image_is(view: View) -> None:
 
 
 @pytest.mark.parametrize("size", [(12, 20), (48, 80), (17, 31)])
-def test_a_resized_label_map_is_torchvisions_nearest(size: tuple[int, int]) -> None:
+def test_resized_label_map_equals_torchvisions_nearest(size: tuple[int, int]) -> None:
     images = steps()
     view = View(crop="resized", size=size, scale=(0.3, 1.0), flip=0.5)
     luck, maps = drawn(view, images), labels_like(images)
@@ -556,7 +556,7 @@ def test_a_resized_label_map_is_torchvisions_nearest(size: tuple[int, int]) -> N
         assert torch.equal(one, theirs.flip(-1) if row[FLIP] else theirs)
 
 
-def test_views_of_another_shape_are_torchvisions() -> None:
+def test_views_of_another_shape_equal_torchvision() -> None:
     images = noise(4)
     for view in (View(size=(9, 14)), View(crop="resized", size=(7, 12), flip=0.5)):
         luck = drawn(view, images)

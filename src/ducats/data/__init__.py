@@ -1,4 +1,4 @@
-"""Where problems come from: each entry makes a ``Shift``, a source with labels and a pool without."""
+"""Data sets by name. Each function returns a ``Shift``: a labelled source and an unlabelled pool."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -49,11 +49,11 @@ _SHORT = (
     "task",
     "path",
     "classes",
-)  # knobs that have options of their own
+)  # parameters with a command-line option of their own
 
 
 def require_options(name: str, function: Callable[..., Shift], knobs: Mapping[str, Any]) -> None:
-    """Ask for the options that a data set cannot do without."""
+    """Raise if a required parameter of a data set is missing."""
     parameters = inspect.signature(function).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
     missing = [option for option in needed if knobs.get(option) is None]
@@ -71,7 +71,10 @@ def require_options(name: str, function: Callable[..., Shift], knobs: Mapping[st
 
 
 def usual_task(name: str, task: str) -> str:
-    """A benchmark's task in its usual spelling, so that one task is one run; any other as it is."""
+    """Return a benchmark task in its canonical spelling; other tasks are returned unchanged.
+
+    All spellings of a task then name the same run.
+    """
     return (BENCHMARKS[name].spell(task) if name in BENCHMARKS else None) or task
 
 

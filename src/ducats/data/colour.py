@@ -1,6 +1,6 @@
-"""Colour jitter of whole batches: torchvision's ColorJitter image by image, each with its own luck.
+"""Batched colour jitter, equal to torchvision's ColorJitter with separate parameters for each image.
 
-Like all of ``views``, it draws nothing and asks the device for no value.
+As in ``views``, nothing is sampled here and no value is read back from the device.
 """
 
 from collections.abc import Sequence
@@ -8,30 +8,30 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-FACTORS = slice(5, 9)  # of brightness, contrast, saturation, and the turn of hue
-ORDER = slice(9, 13)  # which of these four comes first, second, ...
+FACTORS = slice(5, 9)  # brightness, contrast, saturation and hue shift
+ORDER = slice(9, 13)  # the operation to apply first, second, third, fourth
 BRIGHTNESS, CONTRAST, SATURATION, HUE = range(4)
-LUMA = (0.2989, 0.587, 0.114)  # grey of red, green and blue, as torchvision has it
-_CACHED = 2**18  # colour values that a CPU keeps close while it works on them
+LUMA = (0.2989, 0.587, 0.114)  # weights of red, green and blue, as in torchvision
+_CACHED = 2**18  # colour values per chunk on a CPU: fits its cache
 
 
 def color_jitter(images: Tensor, strength: tuple[float, float, float, float], luck: Tensor) -> Tensor:
     """Change brightness, contrast, saturation and hue of each image, in its own order (ColorJitter).
 
-    What has no strength is left out. Grey images know neither saturation nor hue.
+    Operations of strength 0 are skipped, and so are saturation and hue for grey images.
 
-    Each image has each blend either before or after its hue is turned. So one turn for all images is
-    enough, which is the costly part, with as many blends before and after it as there are kinds of them.
+    For each image, every blend comes either before or after the hue shift. One hue shift for the whole batch,
+    the expensive part, is therefore enough, with one blend of each kind before it and one after it.
     """
     channels = images.shape[1]
     if channels not in (1, 3):
-        raise ValueError(f"colours can be jittered in images of 1 or 3 channels, not {channels}")
+        raise ValueError(f"colour jitter needs images of 1 or 3 channels, not {channels}")
     used = [kind for kind in range(4) if strength[kind] and (channels == 3 or kind < SATURATION)]
     if not used:
         return images
     blends, hue = [kind for kind in used if kind != HUE], HUE in used
     shares, turns = blend_shares(luck, blends, hue=hue), luck[:, FACTORS][:, HUE]
-    # A CPU takes a few images at a time through all steps, for it is quick only with what it has at hand.
+    # On a CPU, take a few images at a time through all steps: they stay in its cache.
     some = max(1, _CACHED // images.shape[1:].numel()) if images.device.type == "cpu" else len(images)
     parts = []
     for shown, share, turn in zip(images.split(some), shares.split(some), turns.split(some), strict=True):
@@ -47,17 +47,18 @@ def color_jitter(images: Tensor, strength: tuple[float, float, float, float], lu
 
 
 def blend_shares(luck: Tensor, blends: Sequence[int], *, hue: bool) -> Tensor:
-    """Of what each step makes its image: shares of itself, of its mean grey, of its grey pixels.
+    """Compute the blend weights of each step: of the image, its mean grey and its grey pixels.
 
-    ``(N, steps, 3)``: a step for each kind of blend, and with hue these again for after it. (1, 0, 0) leaves
-    the image as it is, for in each of them some images have nothing to do.
+    Returns:
+        ``(N, steps, 3)``, with one step for each kind of blend and, with hue, the same number again after the
+        hue shift. The weights (1, 0, 0) leave an image unchanged; in every step some images have these.
     """
     if not blends:
         return luck.new_zeros(len(luck), 0, 3)
     slots = torch.arange(4, device=luck.device)
-    when = ((luck[:, ORDER, None] == slots) * slots[:, None]).sum(dim=1)  # (N, 4): the slot of each kind
+    when = ((luck[:, ORDER, None] == slots) * slots[:, None]).sum(dim=1)  # (N, 4): position of each kind
     mine = torch.stack([when[:, kind] for kind in blends], dim=1)
-    step = (mine[:, :, None] > mine[:, None, :]).sum(dim=2)  # the blends that come earlier
+    step = (mine[:, :, None] > mine[:, None, :]).sum(dim=2)  # number of earlier blends
     if hue:
         step = step + len(blends) * (mine > when[:, HUE, None])
     steps = torch.arange(len(blends) * (1 + hue), device=luck.device)
@@ -71,9 +72,9 @@ def blend_shares(luck: Tensor, blends: Sequence[int], *, hue: bool) -> Tensor:
 
 
 def blend(images: Tensor, shares: Tensor, kinds: Sequence[int]) -> Tensor:
-    """Mix each image with black, with its mean grey or with its grey pixels, where there are such kinds.
+    """Blend each image with black, its mean grey or its grey pixels, depending on ``kinds``.
 
-    Shares ``(N, 3)`` are those of the image itself, of the mean grey and of the grey pixels.
+    The weights ``(N, 3)`` are those of the image, the mean grey and the grey pixels.
     """
     own, mean, pixel = shares[:, :, None, None, None].unbind(1)
     if CONTRAST not in kinds and SATURATION not in kinds:
@@ -86,10 +87,10 @@ def blend(images: Tensor, shares: Tensor, kinds: Sequence[int]) -> Tensor:
 
 
 def turn_hue(images: Tensor, turn: Tensor) -> Tensor:
-    """Turn the hue of each image by a share ``(N,)`` of the full circle, through HSV.
+    """Shift the hue of each image by a fraction ``(N,)`` of the full circle, through HSV.
 
-    Value and chroma stay. Hue is counted in sixths from red; a channel falls short of the value by the
-    share of chroma that its distance from the hue says.
+    Value and chroma are unchanged. Hue is measured in sixths of the circle, from red. Each channel is the
+    value minus a fraction of the chroma, which depends on the channel's distance from the hue.
     """
     red, green, blue = images.unbind(1)
     value = torch.maximum(torch.maximum(red, green), blue)
@@ -97,7 +98,7 @@ def turn_hue(images: Tensor, turn: Tensor) -> Tensor:
     beside_blue = (red - green).add_(chroma, alpha=4)
     beside_green = (blue - red).add_(chroma, alpha=2)
     hue = torch.where(value == red, green - blue, torch.where(value == green, beside_green, beside_blue))
-    hue.div_(chroma.clamp_min(torch.finfo(chroma.dtype).tiny))  # grey has no hue, and needs none
+    hue.div_(chroma.clamp_min(torch.finfo(chroma.dtype).tiny))  # grey has no hue: any finite value will do
     hue.add_(turn[:, None, None], alpha=6).remainder_(6)
     shown = torch.empty_like(images)
     for channel, short in enumerate((2 - (hue - 3).abs(), (hue - 2).abs_() - 1, (hue - 4).abs_() - 1)):
@@ -106,7 +107,7 @@ def turn_hue(images: Tensor, turn: Tensor) -> Tensor:
 
 
 def _grey(images: Tensor) -> Tensor:
-    """Grey as torchvision has it: ``(N, 1, H, W)``."""
+    """Convert to grey as torchvision does: ``(N, 1, H, W)``."""
     if images.shape[1] == 1:
         return images
     red, green, blue = images.split(1, dim=1)

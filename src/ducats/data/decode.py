@@ -1,4 +1,4 @@
-"""From image files to pixels: what an image is, to everything that looks at one."""
+"""Decoding of image files to pixel arrays."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -20,8 +20,8 @@ Array = NDArray[np.uint8]
 Size = int | Sequence[int]  # the side of a square, or height and width
 
 _MODES = {1: "L", 3: "RGB"}
-_RECIPE = 1  # raise it when the same files would give other pixels: old caches are then left alone
-_REMEDY = "remove or replace them; `ducats doctor` lists all"
+_RECIPE = 1  # increase it when decoding changes: old caches are then ignored
+_REMEDY = "remove or replace them; `ducats doctor` lists them all"
 
 
 def decode(
@@ -32,24 +32,24 @@ def decode(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Images:
-    """Read images as their viewer would show them, squashed to one size, in the given order.
+    """Decode images as a viewer shows them and resize them to one size, in the given order.
 
-    Turned as their EXIF says, transparency laid on white, 16 bits brought down to 8, the first frame of a
-    film; resized with Pillow's bicubic filter, as the published settings do, whatever the aspect ratio.
+    The EXIF orientation is applied, transparency is composited on white, 16 bits are reduced to 8, and only
+    the first frame of an animation is read. Images are resized with Pillow's bicubic filter, ignoring the
+    aspect ratio, as in the published settings.
 
     Args:
-        files: Keys and paths.
         size: Height and width in pixels; one number for a square.
         channels: 3 for RGB, 1 for grey.
-        cache: A folder for what does not fit in memory. A later call with the same keys, paths, file
-            sizes, times and size opens what is there. Without a folder, an unnamed temporary file is used
-            that goes when the process ends, and the next process decodes again.
-        memory_gb: Gigabytes (2**30 bytes) of pixels to hold in memory; None for half of what is free. More
-            go to a file, from which the system reads what is looked at. Such pixels are read-only: writing
-            to them ends the process. Without room for that either, images are decoded when looked at.
+        cache: Folder for pixels that do not fit in memory. A later call with the same keys, paths, file
+            sizes, modification times and size reuses them. If None, a temporary file is used, which is
+            deleted when the process ends.
+        memory_gb: Gigabytes (2**30 bytes) of pixels to hold in memory; None for half of the free memory. Any
+            others go to a memory-mapped file, which is read-only: writing to these pixels crashes the
+            process. If the disk has no room either, images are decoded on each access.
 
     Raises:
-        UserError: Some files are no images that can be read.
+        UserError: Some files are not readable images.
     """
     room = Room(cache, memory_gb)
     images = decode_into(room, files, size, channels=channels)
@@ -60,7 +60,7 @@ def decode(
 def decode_each(
     parts: Sequence[Files], size: Size, *, cache: str | Path | None, memory_gb: float | None
 ) -> list[Images]:
-    """Decode several sets of RGB images that share one allowance of memory, the first ones first."""
+    """Decode several sets of RGB images that share one memory budget, first come, first served."""
     room = Room(cache, memory_gb)
     decoded = [decode_into(room, files, size) for files in parts]
     room.warn()
@@ -68,13 +68,13 @@ def decode_each(
 
 
 def decode_into(room: Room, files: Files, size: Size, *, channels: int = 3) -> Images:
-    """What ``decode`` does, in a room that other arrays share, and without a word."""
+    """Decode images into a store that other arrays share, without a warning."""
     pixels = room.hold(files, recipe(size, channels))
     return Images(tuple(key for key, _ in files), pixels, tuple(path for _, path in files))
 
 
 def gigabytes(count: int, size: Size, channels: int = 3) -> float:
-    """Gigabytes that so many decoded images take.
+    """Return the gigabytes that ``count`` decoded images take.
 
     >>> gigabytes(2**14, 256)
     3.0
@@ -83,14 +83,14 @@ def gigabytes(count: int, size: Size, channels: int = 3) -> float:
 
 
 def sides(size: Size) -> tuple[int, int]:
-    """Height and width, of one number for both or of two.
+    """Return height and width from one number for both, or from two.
 
     >>> sides(8), sides([4, 6])
     ((8, 8), (4, 6))
     """
     numbers = (size, size) if isinstance(size, int) else tuple(size)
     if len(numbers) != 2 or not all(isinstance(number, int) for number in numbers):
-        raise UserError(f"a size is a whole number of pixels, or [height, width], not {size!r}")
+        raise UserError(f"size must be a whole number of pixels or [height, width], not {size!r}")
     height, width = numbers
     if min(numbers) < 1:
         one = isinstance(size, int)
@@ -102,9 +102,9 @@ def sides(size: Size) -> tuple[int, int]:
 
 
 def find_unreadable(files: Files) -> list[tuple[Path, str]]:
-    """Every file that cannot be decoded, with the reason, in the given order."""
+    """Return every file that cannot be decoded, with the reason, in the given order."""
     paths = [path for _, path in files]
-    # Each picture is dropped at once: only the reason is wanted.
+    # bool() discards each image: only the failures are needed.
     outcomes = attempts(lambda path: bool(as_shown(path)), paths)
     return [
         (path, outcome.reason)
@@ -114,18 +114,18 @@ def find_unreadable(files: Files) -> list[tuple[Path, str]]:
 
 
 def aspects(files: Sequence[Path]) -> Tensor:
-    """Width over height of each image as it is shown, from the files' headers: float32 (N,)."""
+    """Read width / height of each image as displayed, from the file headers: float32 (N,)."""
     found = each(shown_size, files, "images", _REMEDY)
     return torch.tensor([width / height for height, width in found], dtype=torch.float32)
 
 
 def sizes(files: Sequence[Path], what: str = "images") -> Tensor:
-    """Height and width of each image as it is shown, from the files' headers: int64 (N, 2)."""
+    """Read height and width of each image as displayed, from the file headers: int64 (N, 2)."""
     return torch.tensor(each(shown_size, files, what, _REMEDY), dtype=torch.int64).reshape(-1, 2)
 
 
 def recipe(size: Size, channels: int = 3) -> Recipe:
-    """How a file becomes pixels, for whoever holds them."""
+    """Return the recipe for decoding images of this size."""
     height, width = sides(size)
     if channels not in _MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
@@ -141,13 +141,13 @@ def recipe(size: Size, channels: int = 3) -> Recipe:
 
 
 def decode_bytes(data: bytes, size: Size, channels: int = 3) -> Array:
-    """One image of what is in its file, as ``decode`` reads it: uint8 (channels, height, width)."""
+    """Decode one image from the contents of its file: uint8 (channels, height, width)."""
     height, width = sides(size)
     return _array(BytesIO(data), height, width, channels)
 
 
 def _array(file: File, height: int, width: int, channels: int) -> Array:
-    """One image, squashed: uint8 (channels, height, width)."""
+    """Decode and resize one image: uint8 (channels, height, width)."""
     image = as_shown(file).convert(_MODES[channels])
     image = image.resize((width, height), Image.Resampling.BICUBIC)
     pixels: Array = np.asarray(image).reshape(height, width, channels)

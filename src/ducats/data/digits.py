@@ -1,7 +1,6 @@
-"""Synthetic to real without a download: printed digits as source, handwritten digits as target.
+"""Printed to handwritten digits, a synthetic-to-real problem without a download.
 
-The fonts come with matplotlib, the handwriting with scikit-learn, so both are on every machine that has
-this library.
+The fonts come with matplotlib and the handwritten digits with scikit-learn, which are dependencies of ducats.
 """
 
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from ducats.errors import UserError
 
 CLASSES = tuple("0123456789")
 HANDWRITTEN = 1797  # images in scikit-learn's copy of the UCI digits
-SPLIT_SEED = 20260  # not the run's seed: what is held out must be the same in every run
+SPLIT_SEED = 20260  # fixed: every run holds out the same images
 
-# Named one by one, because the other fonts beside them hold symbols, or nothing, in the digits' places
+# An explicit list, because matplotlib's other fonts have symbols or nothing at the digits' code points
 # (and cmmi10 has old-style figures of three different heights).
 FONTS = (
     *(f"DejaVuSans{style}" for style in ("", "-Bold", "-Oblique", "-BoldOblique")),
@@ -30,32 +29,33 @@ FONTS = (
     *("cmb10", "cmr10", "cmss10", "cmti10", "cmtt10"),
 )
 
-_MASTER = 64  # height and width of the glyphs that every image is warped from
-_GLYPH = 44  # height of the ink in them
+_MASTER = 64  # side of the master glyphs, which the images are warped from
+_GLYPH = 44  # height of the ink in a master glyph
 _STROKES = (0, 1, 2)  # thickening in master pixels
-_OVERSAMPLING = 3  # warped this much larger, then shrunk: an affine warp alone would alias
+_OVERSAMPLING = 3  # warp at this multiple of the size, then shrink: avoids aliasing
 
 
 def digits(*, source_size: int = 4000, test_size: int = 500, size: int = 16, seed: int = 0) -> Shift:
-    """Printed digits as source, 1797 handwritten ones as pool and test; grey, white ink on black.
+    """Make a task from printed digits (source) to 1797 handwritten digits (pool and test set).
 
-    Which handwritten digits are held out depends on ``test_size`` alone, never on a seed.
+    Images have one channel, with white ink on black. The split of the handwritten digits depends only on
+    ``test_size``, not on the seed.
 
     Args:
-        source_size: Number of rendered images; classes are equally frequent.
-        test_size: Held-out handwritten images; the other ones are the pool.
+        source_size: Number of printed images; classes are equally frequent.
+        test_size: Number of held-out handwritten images; the others are the pool.
         size: Height and width in pixels.
-        seed: Draws fonts, sizes, places, slants; the handwritten images do not depend on it.
+        seed: Seed of the printed images (font, size, position, slant).
     """
     if source_size < len(CLASSES):
-        raise UserError(f"digits needs source_size of at least {len(CLASSES)}, got {source_size}; raise it")
+        raise UserError(f"digits: source_size must be at least {len(CLASSES)}, got {source_size}")
     if not 1 <= test_size < HANDWRITTEN:
         raise UserError(
-            f"digits has {HANDWRITTEN} handwritten images, so test_size must lie"
-            f" between 1 and {HANDWRITTEN - 1}, got {test_size}"
+            f"digits: test_size must be between 1 and {HANDWRITTEN - 1}, got {test_size};"
+            f" there are {HANDWRITTEN} handwritten images"
         )
     if size < 8:
-        raise UserError(f"digits needs size of at least 8 pixels, got {size}; raise it")
+        raise UserError(f"digits: size must be at least 8 pixels, got {size}")
     source = _printed(source_size, size, np.random.default_rng(seed))
     pixels, labels = _handwritten(size)
     order = np.random.default_rng(SPLIT_SEED).permutation(HANDWRITTEN)
@@ -69,22 +69,22 @@ def digits(*, source_size: int = 4000, test_size: int = 500, size: int = 16, see
 
 
 def _pick(pixels: Tensor, rows: NDArray[np.int64]) -> Images:
-    """The handwritten images in these rows, named by their place in scikit-learn's copy."""
+    """Select images; their keys are indices into scikit-learn's data set."""
     return Images(tuple(f"handwritten/{row:04d}" for row in rows), pixels[rows])
 
 
 def _handwritten(size: int) -> tuple[Tensor, Tensor]:
-    """All handwritten digits: uint8 (1797, 1, size, size), int64 (1797,)."""
+    """Load all handwritten digits: uint8 (1797, 1, size, size) and int64 (1797,)."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
-    grey = (bunch.images * (255 / 16)).round().astype(np.uint8)  # (1797, 8, 8) of 0...16
+    grey = (bunch.images * (255 / 16)).round().astype(np.uint8)  # (1797, 8, 8), values 0 to 16
     resized = [Image.fromarray(image).resize((size, size), Image.Resampling.BICUBIC) for image in grey]
     return _stack(resized), torch.from_numpy(bunch.target.astype(np.int64))
 
 
 def _printed(count: int, size: int, generator: np.random.Generator) -> Domain:
-    """``count`` rendered digits, as many of each class as it allows, in random order."""
+    """Render ``count`` digits of balanced classes in random order."""
     labels = generator.permutation(np.arange(count) % len(CLASSES))
     glyphs = _masters()
     font = generator.integers(len(FONTS), size=count)
@@ -95,14 +95,14 @@ def _printed(count: int, size: int, generator: np.random.Generator) -> Domain:
 
 
 def _masters() -> list[list[list[Image.Image]]]:
-    """Every digit of every font and stroke, large and centred: ``[font][stroke][digit]``."""
+    """Render the master glyphs, large and centred: ``[font][stroke][digit]``."""
     import matplotlib
 
     folder = Path(matplotlib.get_data_path()) / "fonts" / "ttf"
     missing = [name for name in FONTS if not (folder / f"{name}.ttf").is_file()]
     if missing:
         raise UserError(
-            f"matplotlib's own fonts are incomplete: {folder} lacks {', '.join(missing)};"
+            f"matplotlib's fonts are incomplete: {folder} lacks {', '.join(missing)};"
             " reinstall matplotlib from its wheel (pip install --force-reinstall matplotlib)"
         )
     return [
@@ -112,7 +112,7 @@ def _masters() -> list[list[list[Image.Image]]]:
 
 
 def _master(font_file: Path, digit: str, stroke: int) -> Image.Image:
-    """One digit in white on black, its ink ``_GLYPH`` high and in the middle."""
+    """Render one digit in white on black, centred, with ink of height ``_GLYPH``."""
     font = ImageFont.truetype(font_file, 2 * _MASTER, layout_engine=ImageFont.Layout.BASIC)
     left, top, right, bottom = font.getbbox(digit)
     font = font.font_variant(size=2 * _MASTER * _GLYPH / (bottom - top))
@@ -124,14 +124,14 @@ def _master(font_file: Path, digit: str, stroke: int) -> Image.Image:
 
 
 def _warp(glyph: Image.Image, size: int, generator: np.random.Generator) -> Image.Image:
-    """A glyph with a random size, place, slant, turn, sharpness and ink, on ``size`` x ``size``."""
+    """Warp a glyph to ``size`` x ``size`` with random scale, position, slant, rotation, blur and ink."""
     draw = generator.uniform
     turn, slant = draw(-0.26, 0.26), draw(-0.25, 0.25)
     narrow, high = draw(0.75, 1.2), draw(0.85, 1.25)
     shape = np.array([[np.cos(turn), -np.sin(turn)], [np.sin(turn), np.cos(turn)]])
-    shape = shape @ np.array([[narrow, slant], [0, high]])  # master, seen from its middle -> image
+    shape = shape @ np.array([[narrow, slant], [0, high]])  # from master (relative to its centre) to image
     canvas = size * _OVERSAMPLING
-    # PIL asks where each pixel of the result comes from: the inverse.
+    # PIL expects the inverse map, from output to input.
     inverse = np.linalg.inv(shape) * (_MASTER / canvas)
     place = canvas / 2 + draw(-0.08, 0.08, 2) * canvas
     offset = _MASTER / 2 - inverse @ place
@@ -144,5 +144,5 @@ def _warp(glyph: Image.Image, size: int, generator: np.random.Generator) -> Imag
 
 
 def _stack(images: Sequence[Image.Image]) -> Tensor:
-    """Grey images of one size as a tensor: uint8 (N, 1, size, size)."""
+    """Stack grey images of one size: uint8 (N, 1, size, size)."""
     return torch.from_numpy(np.stack([np.asarray(image) for image in images])[:, None])

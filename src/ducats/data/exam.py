@@ -1,7 +1,7 @@
-"""On which images a model is measured: held-out ones, or the target itself, with or without what was bought.
+"""Evaluation split: held-out images, or the target itself with or without its labelled images.
 
-Published numbers on Office-Home and VisDA include the images whose labels were bought; on miniDomainNet they
-do not. So it is a setting, and a result says which.
+Published results on Office-Home and VisDA include the target images labelled during the run; those on
+miniDomainNet do not. The split is therefore a setting, and is recorded with each result.
 """
 
 from dataclasses import replace
@@ -16,11 +16,11 @@ from ducats.randomness import fork
 
 MeasuredOn = Literal["held_out", "unlabelled", "target"]
 Wanted = Literal["auto", "held_out", "unlabelled", "target", "published"]
-Made = Literal["own", "split", "target"]  # the data's test set; a share of the target; the target itself
+Made = Literal["own", "split", "target"]  # the data's test set; part of the target; the whole target
 
 
 class Chosen:
-    """Some of a set's pixels or maps, by index: nothing is copied, in memory or from a file."""
+    """Subset of pixels or label maps by index, without copying."""
 
     def __init__(self, held: Held, index: Tensor) -> None:
         self._held, self._index = held, index
@@ -35,18 +35,18 @@ class Chosen:
         return found
 
     def original(self, index: int) -> Tensor:
-        """A map in the size that it had before it was stored."""
+        """Return a label map at its original size."""
         return original_map(self._held, int(self._index[index]))
 
 
 def decide(images: Wanted, *, test: bool, truth: bool, target_is_test: bool) -> tuple[MeasuredOn, Made]:
-    """What a setting comes to with some data: what is measured on, and how that set is made.
+    """Resolve the setting for given data: the images to evaluate on, and the origin of the test set.
 
     Args:
-        images: see ``config.Evaluation``.
-        test: whether the data has a test set.
-        truth: whether the target's labels are known to an oracle.
-        target_is_test: whether that test set is the target itself, by the user's will.
+        images: See ``config.Evaluation``.
+        test: Whether the data has a test set.
+        truth: Whether the target's ground truth is known.
+        target_is_test: Whether the user gave the target as the test set.
     """
     if target_is_test:
         if images == "held_out":
@@ -55,12 +55,12 @@ def decide(images: Wanted, *, test: bool, truth: bool, target_is_test: bool) -> 
     if test and images in ("auto", "published", "held_out"):
         return "held_out", "own"
     if images == "auto" and not truth:
-        return "held_out", "own"  # if there is anything
+        return "held_out", "own"  # there may be no test set
     if not truth:
         raise UserError(
-            f"evaluation.images={images} needs the target's labels, and this data has none: give --truth "
-            "if the target's folders are its classes, or leave the setting out and give labelled images of "
-            "the target with --test"
+            f"evaluation.images={images} needs the target's labels, but this data has none; give --truth if "
+            "the target's folders are its classes, or drop the setting and give labelled target images with "
+            "--test"
         )
     if images == "held_out":
         return "held_out", "split"
@@ -68,12 +68,12 @@ def decide(images: Wanted, *, test: bool, truth: bool, target_is_test: bool) -> 
 
 
 def examine(shift: Shift, images: Wanted, share: float) -> tuple[Shift, MeasuredOn]:
-    """The problem with the test set that a setting asks for, and what that set is.
+    """Attach the test set that the setting asks for; return the data and the kind of test set.
 
     Args:
-        shift: as the data set gave it.
-        images: see ``config.Evaluation``.
-        share: of each class that is held out where the data has no test set of its own.
+        shift: Data as returned by the data set.
+        images: See ``config.Evaluation``.
+        share: Fraction of each class to hold out if the test set is split from the target.
     """
     test, truth = shift.test, shift.truth
     same = test is not None and same_images(test.images, shift.pool)
@@ -88,19 +88,19 @@ def examine(shift: Shift, images: Wanted, share: float) -> tuple[Shift, Measured
 
 
 def same_images(one: Images, two: Images) -> bool:
-    """Whether two sets are the same files, whatever path led there."""
+    """Return whether two sets are the same files, possibly through different paths."""
     if one is two:
         return True
     if not one.files or not two.files:
         return False
-    # Where the keys agree, the folders are the same if one file is.
+    # If the keys agree, one common file shows that the folders are the same.
     return one.files == two.files or (
         one.keys == two.keys and one.files[0].exists() and one.files[0].samefile(two.files[0])
     )
 
 
 def held_out_of(members: int, share: float) -> int:
-    """How many of a class are held out.
+    """Return the number of images of a class to hold out.
 
     >>> held_out_of(10, 0.25), held_out_of(2, 0.2)
     (2, 0)
@@ -109,13 +109,13 @@ def held_out_of(members: int, share: float) -> int:
 
 
 def hold_out_source(shift: Shift, share: float) -> tuple[Shift, Domain | None]:
-    """The problem with a smaller source, and what its source lost; None for a share of 0.
+    """Split a validation set off the source; return the data and that set (None for a share of 0).
 
-    The same images for every seed of a run, so that results compare.
+    The split does not depend on the run's seed, which keeps results comparable.
 
     Args:
-        shift: as the data set gave it.
-        share: of each source class that is held out.
+        shift: Data as returned by the data set.
+        share: Fraction of each source class to hold out.
     """
     if not share:
         return shift, None
@@ -124,7 +124,7 @@ def hold_out_source(shift: Shift, share: float) -> tuple[Shift, Domain | None]:
     if not len(inside) or not len(outside):
         raise UserError(
             f"evaluation.source_share={share} of {len(source)} source images leaves nothing to train on or "
-            "to validate with: choose another share, or 0 for none"
+            "to validate with; choose another fraction, or 0 to hold out none"
         )
     kept, held = (
         Domain(_some(source.images, index), _some_labels(source.labels, index), source.classes)
@@ -134,12 +134,12 @@ def hold_out_source(shift: Shift, share: float) -> tuple[Shift, Domain | None]:
 
 
 def _split(shift: Shift, labels: Labels, share: float) -> Shift:
-    """Hold a share of each class of the target out; the same share for every seed of a run."""
+    """Hold out a fraction of each target class, independently of the run's seed."""
     inside, outside = _share_of_each(labels, share, "held out")
     if not len(inside) or not len(outside):
         raise UserError(
-            f"evaluation.share={share} of {len(labels)} target images leaves nothing to ask or to measure: "
-            "use evaluation.images=unlabelled"
+            f"evaluation.share={share} of {len(labels)} target images leaves nothing to label or to evaluate "
+            "on; use evaluation.images=unlabelled"
         )
     return Shift(
         source=shift.source,
@@ -150,9 +150,9 @@ def _split(shift: Shift, labels: Labels, share: float) -> Shift:
 
 
 def _share_of_each(labels: Labels, share: float, use: str) -> tuple[Tensor, Tensor]:
-    """Indices of a share of each class, and of the rest; they depend on the name of the use alone.
+    """Return the indices of a fraction of each class, and the others; ``use`` names the random stream.
 
-    Images with label maps show many classes each: of them, a share of all is taken.
+    With label maps, an image has many classes; a fraction of all images is taken instead.
     """
     luck = torch.rand(len(labels), generator=fork(0, use))
     held = torch.zeros(len(labels), dtype=torch.bool)

@@ -1,4 +1,4 @@
-"""The common case: one folder per class with labelled images, one folder with images to be labelled."""
+"""Images in folders: a source with one sub-folder per class, and an unlabelled target."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -23,23 +23,24 @@ def folders(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Shift:
-    """Read a shift from folders: the source's sub-folders are the classes, the target's mean nothing.
+    """Read a labelled source and an unlabelled target from folders.
 
-    Hidden files and folders and files that are no images by their suffix are passed over. Classes are
-    sorted as ASCII (``TV`` before ``Table``). Keys are paths within their folder, with ``/``.
+    The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``truth`` is set.
+    Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
+    order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder.
 
     Args:
-        source: Labelled images: ``class/...``, at any depth below the class.
-        target: Images without labels, in any sub-folders or none.
-        test: Labelled images of the target domain, like ``source``; may lack classes. It may be the
-            target folder itself, as in published protocols; then images are tested that were also asked.
-        size: Height and width that images are squashed to.
-        truth: The target's first-level folders are its true classes: for a simulated oracle.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, all folders together; None: see ``decode``.
+        source: Labelled images, ``class/...``, at any depth below the class.
+        target: Unlabelled images, with or without sub-folders.
+        test: Labelled images of the target domain, laid out like ``source``; classes may be missing. It may
+            be the target folder, as in published protocols; images labelled during the run are then included.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
 
     Raises:
-        UserError: A folder is missing, empty, not as described, or inside another; an image is broken.
+        UserError: A folder is missing, empty, invalid or inside another one, or an image is unreadable.
     """
     source, target = existing_folder("source", source), existing_folder("target", target)
     test = existing_folder("test", test) if test is not None else None
@@ -48,12 +49,12 @@ def folders(
     classes = tuple(sorted({_class_of(key) for key, _ in labelled}))
     if len(classes) < 2:
         raise UserError(
-            f"the source folder {source} has one class only, {classes[0]!r};"
-            " give a folder with a sub-folder for each of two classes or more"
+            f"the source folder {source} has only one class, {classes[0]!r};"
+            " give a folder with sub-folders for at least two classes"
         )
     pool = _images_of_classes("target", target) if truth else _images("target", target)
     held_out = _images_of_classes("test", test) if test is not None else []
-    # Before decoding, which may take minutes, everything that may be wrong is known.
+    # All checks come before decoding, which may take minutes.
     truths = _labels("target", target, pool, classes) if truth else None
     labels = _labels("test", test, held_out, classes) if test is not None else None
     images = decode_each([labelled, pool, held_out], size, cache=cache, memory_gb=memory_gb)
@@ -73,12 +74,12 @@ def labelled_folder(
     channels: int = 3,
     memory_gb: float | None = None,
 ) -> Domain:
-    """Read labelled images, ``class/...``, of classes that are known already.
+    """Read labelled images, ``class/...``, of known classes.
 
     Args:
-        folder: A sub-folder per class; classes may be missing.
-        classes: Their names, in their order.
-        size: Height and width that images are squashed to.
+        folder: One sub-folder per class; classes may be missing.
+        classes: Class names, in the order of the labels.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
         channels: 3 for RGB, 1 for grey.
         memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
     """
@@ -91,11 +92,10 @@ def labelled_folder(
 def image_folder(
     folder: Path, *, size: Size = 256, channels: int = 3, memory_gb: float | None = None
 ) -> Images:
-    """Read images without labels, in any sub-folders or none.
+    """Read unlabelled images at any depth of a folder.
 
     Args:
-        folder: Where they are.
-        size: Height and width that images are squashed to.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
         channels: 3 for RGB, 1 for grey.
         memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
     """
@@ -104,7 +104,7 @@ def image_folder(
 
 
 def list_images(folder: Path) -> list[tuple[str, Path]]:
-    """Key and path of every image at any depth of a folder, sorted by key."""
+    """List key and path of every image at any depth of a folder, sorted by key."""
     found = [(path.relative_to(folder).as_posix(), path) for path in _walk(folder)]
     for key, path in found:
         try:
@@ -115,7 +115,7 @@ def list_images(folder: Path) -> list[tuple[str, Path]]:
 
 
 def _walk(folder: Path) -> Iterator[Path]:
-    """Every visible image file; links to folders are followed, unless they lead back up."""
+    """Yield every image file that is not hidden; links are followed, except to a parent folder."""
     for here, inner, names in os.walk(folder, onerror=_refuse, followlinks=True):
         above = Path(here).resolve()
         inner[:] = [
@@ -127,12 +127,14 @@ def _walk(folder: Path) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> None:
-    """A folder that may not be read would silently be an empty one."""
-    raise UserError(f"the folder {error.filename} cannot be read ({error.strerror}); allow it or remove it")
+    """Raise for an unreadable folder, which ``os.walk`` would skip silently."""
+    raise UserError(
+        f"the folder {error.filename} cannot be read ({error.strerror}); fix its permissions or remove it"
+    )
 
 
 def existing_folder(role: str, folder: str | Path) -> Path:
-    """The folder, its ``~`` replaced, if there is one."""
+    """Expand ``~`` and raise if the folder does not exist."""
     folder = Path(folder).expanduser()
     if not folder.exists():
         raise UserError(f"the {role} folder {folder} does not exist; check the path")
@@ -142,7 +144,7 @@ def existing_folder(role: str, folder: str | Path) -> Path:
 
 
 def check_apart(source: Path, target: Path, test: Path | None) -> None:
-    """Refuse folders that share images."""
+    """Raise if two of the folders share images."""
     pairs = [("source", source, "target", target)]
     if test is not None:
         pairs.append(("source", source, "test", test))
@@ -154,60 +156,60 @@ def check_apart(source: Path, target: Path, test: Path | None) -> None:
             raise UserError(f"{role} and {other_role} are the same folder, {folder}; give two folders")
         if one in two.parents or two in one.parents:
             raise UserError(
-                f"of the {role} folder {folder} and the {other_role} folder {other} one is inside"
-                " the other, so images would be in both; give two separate folders"
+                f"the {role} folder {folder} and the {other_role} folder {other} overlap: one is inside"
+                " the other; give two separate folders"
             )
 
 
 def _images(role: str, folder: Path) -> list[tuple[str, Path]]:
-    """The images of a folder, at least one."""
+    """List the images of a folder; raise if there are none."""
     images = list_images(folder)
     if not images:
         raise UserError(
-            f"the {role} folder {folder} holds no image ({', '.join(sorted(SUFFIXES))});"
-            " put images there or give another folder"
+            f"the {role} folder {folder} contains no images ({', '.join(sorted(SUFFIXES))});"
+            " add images or give another folder"
         )
     return images
 
 
 def _images_of_classes(role: str, folder: Path) -> list[tuple[str, Path]]:
-    """The images of a folder, each in a class folder; no class folder is empty."""
+    """List the images of a folder; raise if one is outside a class folder or a class folder is empty."""
     images = _images(role, folder)
     loose = [key for key, _ in images if "/" not in key]
     if loose:
         raise UserError(
             f"the {role} folder {folder} has {len(loose)} images outside of any class folder,"
-            f" such as {loose[0]}; move each into a sub-folder named after its class"
+            f" such as {loose[0]}; move each to a sub-folder named after its class"
         )
     inside = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
     empty = sorted(inside - {_class_of(key) for key, _ in images})
     if empty:
         raise UserError(
             f"the {role} folder {folder} has class folders without an image: {_listed(empty)};"
-            " put images there or remove them"
+            " add images or remove the folders"
         )
     return images
 
 
 def _class_of(key: str) -> str:
-    """The class folder in a key."""
+    """Return the class folder of a key."""
     return key.split("/", 1)[0]
 
 
 def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes: Sequence[str]) -> Tensor:
-    """The class of each image by its folder: int64 (N,)."""
+    """Return the class index of each image, from its folder: int64 (N,)."""
     index = {name: i for i, name in enumerate(classes)}
     unknown = sorted({_class_of(key) for key, _ in images} - set(index))
     if unknown:
         raise UserError(
             f"the {role} folder {folder} has classes that the source lacks: {_listed(unknown)};"
-            f" the source has {_listed(classes)}; rename or remove the folders"
+            f" the source has {_listed(classes)}; rename or remove these folders"
         )
     return torch.tensor([index[_class_of(key)] for key, _ in images], dtype=torch.int64)
 
 
 def _listed(names: Sequence[str], most: int = 10) -> str:
-    """Names for a sentence.
+    """Join names for a message.
 
     >>> _listed(["a", "b", "c"], most=2)
     "'a', 'b' and 1 more"

@@ -1,4 +1,4 @@
-"""Images that a table lists: CSV, or Parquet with ``pip install ducats[parquet]``."""
+"""Images listed in a table: CSV, or Parquet with ``pip install ducats[parquet]``."""
 
 import csv
 import difflib
@@ -23,34 +23,39 @@ SPLITS = ("train", "test")
 class Row:
     """One image of a manifest."""
 
-    place: str  # for errors: "line 7", "row 7"
+    place: str  # for error messages, such as "line 7" or "row 7"
     key: str
     path: Path
     domain: str
-    label: str  # "" if none is given
+    label: str  # "" for none
     split: str
 
 
 def manifest(
     *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float | None = None
 ) -> Shift:
-    """Read a shift from a table with the columns ``path``, ``domain``, ``label``, ``key``, ``split``.
+    """Read source, pool and test set from a table with one row per image.
 
-    ``path`` is absolute or relative to the table's folder; ``domain`` is ``source`` or ``target``;
-    ``split`` is ``train`` or ``test``, and ``train`` where empty or absent; ``key`` is the path where
-    absent, and unique in the table. Source rows are for training and need a label. Target rows of the
-    train split are the pool: either all have a label, for a simulated oracle, or none has. Target rows of
-    the test split need a label. Classes are the source's labels, sorted as ASCII. Other columns are
-    ignored, unless they look like one of these, misspelt.
+    The columns are:
+
+    - ``path``: absolute, or relative to the table's folder.
+    - ``domain``: ``source`` or ``target``.
+    - ``label``: required for source rows and for target rows of the test split. The other target rows are the
+      pool: either all of them have a label, for a simulated oracle, or none has.
+    - ``split`` (optional): ``train`` (default) or ``test``.
+    - ``key`` (optional): unique in the table; the path by default.
+
+    Classes are the source's labels in ASCII order. Other columns are ignored, except that a column whose name
+    looks like a misspelling of one of these is an error.
 
     Args:
-        path: A ``.csv`` (UTF-8, commas) or ``.parquet`` file.
-        size: Height and width that images are squashed to.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, all rows together; None: see ``decode``.
+        path: A ``.csv`` (UTF-8, comma-separated) or ``.parquet`` file.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
 
     Raises:
-        UserError: The table, or an image that it lists, is not as described.
+        UserError: The table is invalid, or an image is missing or unreadable.
     """
     table = Path(path).expanduser()
     rows = read_rows(table)
@@ -75,7 +80,7 @@ def manifest(
 
 
 def read_rows(table: Path) -> list[Row]:
-    """The rows of a manifest, if nothing is wrong with any of them."""
+    """Read the rows of a manifest; raise if one is invalid."""
     rows, problems = scan_rows(table)
     if problems:
         raise UserError(problems[0])
@@ -83,9 +88,9 @@ def read_rows(table: Path) -> list[Row]:
 
 
 def scan_rows(table: Path) -> tuple[list[Row], list[str]]:
-    """The good rows of a manifest, and one sentence for all that is wrong with each other row."""
+    """Read a manifest; return its valid rows and an error message for each invalid one."""
     if not table.is_file():
-        raise UserError(f"there is no manifest at {table}; check the path")
+        raise UserError(f"the manifest {table} does not exist; check the path")
     readers = {".csv": _read_csv, ".parquet": _read_parquet}
     if table.suffix.lower() not in readers:
         raise UserError(f"the manifest {table} must be a .csv or .parquet file; convert or rename it")
@@ -102,8 +107,8 @@ def scan_rows(table: Path) -> tuple[list[Row], list[str]]:
             continue
         if row.key in rows:
             problems.append(
-                f"{table}, {row.place}: the key {row.key!r} is that of {rows[row.key].place} already;"
-                " keys must be unique: correct it, or add a column `key`"
+                f"{table}, {row.place}: the key {row.key!r} is already used on {rows[row.key].place};"
+                " keys must be unique: change it, or add a column `key`"
             )
             continue
         rows[row.key] = row
@@ -111,9 +116,9 @@ def scan_rows(table: Path) -> tuple[list[Row], list[str]]:
 
 
 def _read_csv(table: Path) -> list[tuple[str, dict[str, str]]]:
-    """Place and cells of each row of a CSV file."""
+    """Return line number and cells of each row of a CSV file."""
     try:
-        # utf-8-sig: spreadsheets put a mark in front that would become part of the first column's name.
+        # utf-8-sig: spreadsheets write a byte order mark, which would end up in the first column's name.
         with table.open(encoding="utf-8-sig", newline="") as file:
             reader = csv.DictReader(file, restkey="", restval="", strict=True)
             _check_columns(table, reader.fieldnames or ())
@@ -121,12 +126,12 @@ def _read_csv(table: Path) -> list[tuple[str, dict[str, str]]]:
     except UnicodeDecodeError as error:
         raise UserError(f"the manifest {table} is not UTF-8 ({error.reason}); save it as UTF-8") from None
     except csv.Error as error:
-        start = reader.line_num + 1  # the reader counts the lines of rows that it could read
-        raise UserError(f"{table}, line {start}: {error}; correct the line") from None
+        start = reader.line_num + 1  # line_num counts the lines of the rows read so far
+        raise UserError(f"{table}, line {start}: {error}; fix the line") from None
 
 
 def _cells(table: Path, line: int, row: Mapping[str, str | list[str]]) -> dict[str, str]:
-    """A CSV row without surplus cells."""
+    """Return the cells of a CSV row; raise if it has more than the header."""
     if "" in row and isinstance(row[""], list):
         raise UserError(
             f"{table}, line {line}: more cells than the header has columns;"
@@ -136,7 +141,7 @@ def _cells(table: Path, line: int, row: Mapping[str, str | list[str]]) -> dict[s
 
 
 def _read_parquet(table: Path) -> list[tuple[str, dict[str, str]]]:
-    """Place and cells of each row of a Parquet file."""
+    """Return row number and cells of each row of a Parquet file."""
     try:
         import pyarrow
         import pyarrow.parquet
@@ -149,9 +154,7 @@ def _read_parquet(table: Path) -> list[tuple[str, dict[str, str]]]:
         _check_columns(table, file.schema_arrow.names)
         rows = file.read(columns=[name for name in file.schema_arrow.names if name in COLUMNS]).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(
-            f"the manifest {table} is not readable as Parquet ({error}); write it again"
-        ) from None
+        raise UserError(f"the manifest {table} cannot be read as Parquet ({error}); write it again") from None
     return [
         (f"row {number}", {column: _text(value) for column, value in row.items()})
         for number, row in enumerate(rows, start=1)
@@ -159,87 +162,89 @@ def _read_parquet(table: Path) -> list[tuple[str, dict[str, str]]]:
 
 
 def _text(value: object) -> str:
-    """A Parquet value as a CSV cell would hold it; nothing and not-a-number are empty."""
+    """Convert a Parquet value to the text of a CSV cell; null and NaN become empty."""
     return "" if value is None or value != value else str(value)
 
 
 def _check_columns(table: Path, columns: Iterable[str]) -> None:
-    """Refuse a header that lacks a column, has one twice, or has one misspelt."""
+    """Raise if a column is missing, duplicated or misspelt."""
     columns = list(columns)
     doubled = sorted({name for name in columns if name in COLUMNS and columns.count(name) > 1})
     if doubled:
-        raise UserError(f"{table}, header: the column {doubled[0]!r} occurs twice; remove one")
+        raise UserError(
+            f"{table}, header: the column {doubled[0]!r} occurs more than once; remove the others"
+        )
     absent = [name for name in COLUMNS if name not in columns]
     for name in columns:
         near = difflib.get_close_matches(name.strip().lower(), absent, n=1, cutoff=0.8)
         if name not in COLUMNS and near:
-            raise UserError(f"{table}, header: is the column {name!r} meant to be {near[0]!r}? rename it")
+            raise UserError(f"{table}, header: unknown column {name!r}; did you mean {near[0]!r}? rename it")
     missing = [name for name in REQUIRED if name not in columns]
     if missing:
         raise UserError(
-            f"{table}, header: there is no column {', '.join(map(repr, missing))}, only"
-            f" {', '.join(map(repr, columns)) or 'an empty line'}; columns are separated by commas"
-            f" and named {', '.join(COLUMNS)}"
+            f"{table}, header: missing column {', '.join(map(repr, missing))}; found"
+            f" {', '.join(map(repr, columns)) or 'an empty line'}; the columns are"
+            f" {', '.join(COLUMNS)}, separated by commas"
         )
 
 
 def _row(table: Path, place: str, cells: Mapping[str, str]) -> Row:
-    """One row, if each cell holds what it may."""
+    """Parse one row; raise if a cell is invalid."""
     cell = {column: cells.get(column, "").strip() for column in COLUMNS}
     split = cell["split"] or "train"
     where = f"{table}, {place}:"
     if not cell["path"]:
-        raise UserError(f"{where} the path is empty; give the image's file")
+        raise UserError(f"{where} the path is empty; give the path of the image")
     for column, value, known in (("domain", cell["domain"], DOMAINS), ("split", split, SPLITS)):
         if value not in known:
-            raise UserError(f"{where} the {column} is {value!r}; write {known[0]} or {known[1]}")
+            raise UserError(f"{where} the {column} is {value!r}; it must be {known[0]} or {known[1]}")
     if (cell["domain"], split) == ("source", "test"):
         raise UserError(
-            f"{where} a source image cannot be in the test split; make it train or remove the row"
+            f"{where} a source image cannot be in the test split; change the split to train or remove the row"
         )
     if not cell["label"] and (cell["domain"] == "source" or split == "test"):
         kind = "a source image" if cell["domain"] == "source" else "a test image"
-        raise UserError(f"{where} {kind} needs a label; fill it in or remove the row")
+        raise UserError(f"{where} {kind} needs a label; add one or remove the row")
     file = table.parent / Path(cell["path"]).expanduser()  # an absolute path replaces the folder
     if not file.is_file():
-        raise UserError(f"{where} there is no file {file}; paths start at the manifest's folder")
+        raise UserError(f"{where} {file} does not exist; paths are relative to the manifest's folder")
     return Row(place, cell["key"] or cell["path"], file, cell["domain"], cell["label"], split)
 
 
 def _classes(table: Path, source: Sequence[Row]) -> tuple[str, ...]:
-    """The source's labels, at least two."""
+    """Return the source's classes; raise if there are fewer than two."""
     classes = tuple(sorted({row.label for row in source}))
     if not source:
         raise UserError(f"{table} has no row with domain source; add the labelled images")
     if len(classes) < 2:
         raise UserError(
             f"{table}: all {len(source)} source rows have the label {classes[0]!r};"
-            " add source images of two classes or more"
+            " add source images of at least one other class"
         )
     return classes
 
 
 def _truth(table: Path, pool: Sequence[Row], classes: Sequence[str]) -> Tensor | None:
-    """The labels of the pool if it has them; all or none."""
+    """Return the pool's labels; None if no row has one; raise if only some have."""
     bare = [row for row in pool if not row.label]
     if len(bare) == len(pool):
         return None
     if bare:
         raise UserError(
             f"{table}: {len(bare)} of {len(pool)} target rows of the train split lack a label, the"
-            f" first on {bare[0].place}; give all of them one (a simulated oracle answers with"
-            " these) or none (people will be asked)"
+            f" first on {bare[0].place}; label all of them (for a simulated oracle) or none (for"
+            " human annotators)"
         )
     return _labels(table, pool, classes)
 
 
 def _labels(table: Path, rows: Sequence[Row], classes: Sequence[str]) -> Tensor:
-    """The class of each row: int64 (N,)."""
+    """Return the class index of each row: int64 (N,)."""
     index = {name: i for i, name in enumerate(classes)}
     for row in rows:
         if row.label not in index:
             raise UserError(
-                f"{table}, {row.place}: no source row has the label {row.label!r}, only"
-                f" {', '.join(map(repr, classes))}; correct it or remove the row"
+                f"{table}, {row.place}: no source row has the label {row.label!r}; the source's labels are"
+                f" {', '.join(map(repr, classes))}; fix it or remove the row"
             )
     return torch.tensor([index[row.label] for row in rows], dtype=torch.int64)

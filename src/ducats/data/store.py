@@ -1,6 +1,7 @@
-"""From many files to one tensor: in memory, in a file where that is too much, or bit by bit if need be.
+"""Storage of decoded files: in memory, in a memory-mapped file, or decoded on demand.
 
-What one file becomes is a ``Recipe``: an image, a label map. Where the arrays of all files go is a ``Room``.
+A ``Recipe`` describes how one file becomes an array (an image or a label map). A ``Room`` decides where the
+arrays of all files are stored.
 """
 
 import hashlib
@@ -27,37 +28,37 @@ from ducats.errors import UserError
 from ducats.files import write_atomically
 from ducats.room import free_disk_gb, free_memory_gb
 
-Files = Sequence[tuple[str, Path]]  # keys, and where the files are
+Files = Sequence[tuple[str, Path]]  # keys and paths
 Array = NDArray[Any]
 S = TypeVar("S")
 T = TypeVar("T")
 
-_BLOCK = 256  # files decoded before they are put in their place: bounds what waits in memory
-_BLOCK_BYTES = 2**28  # and so do bytes, where one file makes much
-_NAMED = 5  # unreadable files that an error names
-_MEMORY_GB = 4.0  # to hold where the system does not say how much there is
-SPARE_GB = 1.0  # of disk that is left for checkpoints
+_BLOCK = 256  # files decoded at a time; bounds the memory of results not yet stored
+_BLOCK_BYTES = 2**28  # the same bound in bytes, for large arrays
+_NAMED = 5  # unreadable files listed in an error
+_MEMORY_GB = 4.0  # used if the free memory is unknown
+SPARE_GB = 1.0  # disk space left free for checkpoints
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How one file becomes one array."""
 
-    read: Callable[[Path], Array]  # of the shape and dtype below; whatever it raises is the file's fault
-    begin: Callable[[Path], object]  # as little of it as shows that it can be read
-    shape: tuple[int, ...]  # of one file's array
+    read: Callable[[Path], Array]  # returns shape and dtype below; any exception means an unreadable file
+    begin: Callable[[Path], object]  # cheap check that the file is readable
+    shape: tuple[int, ...]  # of the array of one file
     dtype: "np.dtype[Any]"
-    what: str  # in names of cached files, and in sentences: "images"
-    identity: object  # JSON; another one when the same file would give another array
-    remedy: str  # what to do about files that cannot be read
+    what: str  # plural noun for messages and cache file names, such as "images"
+    identity: object  # JSON value that changes when the same file would give another array
+    remedy: str  # advice in the error about unreadable files
 
     def gigabytes(self, count: int) -> float:
-        """Gigabytes (2**30 bytes) that the arrays of so many files take."""
+        """Return the gigabytes (2**30 bytes) that the arrays of ``count`` files take."""
         return count * prod(self.shape) * self.dtype.itemsize / 2**30
 
 
 class Room:
-    """Where decoded arrays go: one allowance of memory for several sets of files, the first ones first."""
+    """Store of decoded arrays. Several sets of files share one memory budget, first come, first served."""
 
     def __init__(self, cache: str | Path | None, memory_gb: float | None) -> None:
         self._cache = None if cache is None else Path(cache).expanduser()
@@ -65,7 +66,7 @@ class Room:
         self._on_demand = False
 
     def hold(self, files: Files, recipe: Recipe) -> "Tensor | FileArrays":
-        """The arrays of these files, wherever there is room for them."""
+        """Decode files into memory, a cache file or a temporary file, or return them to decode on demand."""
         taken = recipe.gigabytes(len(files))
         held: Tensor | FileArrays
         if taken <= self._left:
@@ -79,20 +80,20 @@ class Room:
         return held
 
     def warn(self) -> None:
-        """Say what it costs that files stay files, if any do."""
+        """Warn if files have to be decoded on demand."""
         if self._on_demand:
             warnings.warn(
-                f"decoded images do not fit in memory or in {self._cache or tempfile.gettempdir()}: they are "
-                "decoded again for every batch, which is slower; give --set data.knobs.cache=DIR on a larger "
-                "disk, or a smaller data.knobs.size",
+                f"decoded images do not fit in memory or in {self._cache or tempfile.gettempdir()}; they are "
+                "decoded again for every batch, which is slower. Set data.knobs.cache to a folder on a "
+                "larger disk, or reduce data.knobs.size",
                 stacklevel=3,
             )
 
 
 class FileArrays:
-    """Arrays that are decoded whenever they are looked at, where neither memory nor disk has room for them.
+    """Arrays that are decoded on each access, used if neither memory nor disk has room for them.
 
-    To the rest of the library it is what a tensor is, as far as ``domain.Pixels`` and ``domain.Maps`` go.
+    Implements ``domain.Pixels`` and ``domain.Maps``, as a tensor does.
     """
 
     def __init__(self, files: Files, recipe: Recipe) -> None:
@@ -112,7 +113,7 @@ class FileArrays:
 
 
 def allowance(memory_gb: float | None) -> float:
-    """Gigabytes to hold in memory: as given, or half of what is free, shared by all processes."""
+    """Return the gigabytes to hold in memory: as given, or this process's share of half the free memory."""
     if memory_gb is not None:
         return memory_gb
     free = free_memory_gb()
@@ -122,10 +123,10 @@ def allowance(memory_gb: float | None) -> float:
 
 
 def each(work: Callable[[Path], T], paths: Sequence[Path], what: str, remedy: str) -> list[T]:
-    """What ``work`` makes of each file; one sentence about all that it fails on.
+    """Apply ``work`` to each file in parallel.
 
     Raises:
-        UserError: ``work`` raised for some of them.
+        UserError: ``work`` failed on some files; the message covers all of them.
     """
     done, failed = [], []
     for path, outcome in zip(paths, attempts(work, paths), strict=True):
@@ -140,69 +141,69 @@ def each(work: Callable[[Path], T], paths: Sequence[Path], what: str, remedy: st
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a file cannot be read."""
+    """Reason why a file cannot be read."""
 
     reason: str
 
 
 def attempts(work: Callable[[Path], T], paths: Sequence[Path], block: int = _BLOCK) -> Iterator[T | Failure]:
-    """What ``work`` makes of each file, or why it cannot: in order, by a thread per core.
+    """Apply ``work`` to each file with one thread per core; yield results and failures in order.
 
-    Pillow and NumPy free the interpreter for most of it.
+    Pillow and NumPy release the interpreter lock most of the time.
     """
     with warnings.catch_warnings(), ThreadPoolExecutor(_cores()) as threads:
-        # Pillow warns of odd metadata and large pictures. What cannot be read is an error of its own,
-        # and nobody could tell from the warning which of a hundred thousand files is meant.
+        # Pillow warns about odd metadata and large images without naming the file. Unreadable files are
+        # reported as errors anyway.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         for start in range(0, len(paths), block):
             yield from threads.map(lambda path: attempt(work, path), paths[start : start + block])
 
 
 def complaint(failed: Sequence[tuple[Path, str]], count: int, what: str, remedy: str) -> str:
-    """One sentence about all files that cannot be read."""
+    """Return an error message that covers all unreadable files."""
     named = ", ".join(f"{path} ({reason})" for path, reason in failed[:_NAMED])
     more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
     return f"{len(failed)} of {count} {what} cannot be read: {named}{more}; {remedy}"
 
 
 def attempt(work: Callable[[S], T], file: S) -> T | Failure:
-    """What ``work`` makes of a file, or why it cannot."""
+    """Apply ``work`` to a file; return a ``Failure`` if it raises."""
     try:
         return work(file)
     except FileNotFoundError:
         return Failure("no such file")
     except IsADirectoryError:
-        return Failure("a folder")
+        return Failure("it is a folder")
     except PermissionError:
         return Failure("no permission to read it")
     except UnidentifiedImageError:
         return Failure("not an image")
-    except Exception as error:  # Pillow's decoders raise nearly anything on broken files
+    except Exception as error:  # Pillow's decoders raise many types of exceptions on corrupt files
         return Failure(str(error) or type(error).__name__)
 
 
 def _cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _decoded(files: Files, recipe: Recipe) -> Iterator[Array]:
-    """Each file's array, in order; after the last, an error if any was unreadable."""
+    """Yield the array of each file in order; raise at the end if any file was unreadable."""
     failed: list[tuple[Path, str]] = []
-    # Twice as many as there are threads, whatever they take: no thread has to wait for another.
+    # At least two files per thread, regardless of their size, to keep all threads busy.
     few = max(2 * _cores(), int(_BLOCK_BYTES / 2**30 / max(recipe.gigabytes(1), 1e-9)))
     outcomes = attempts(recipe.read, [path for _, path in files], min(_BLOCK, few))
     for (_, path), outcome in zip(files, outcomes, strict=True):
         if isinstance(outcome, Failure):
             failed.append((path, outcome.reason))
-        elif not failed:  # the rest is read only to count what else is wrong
+        elif not failed:  # after a failure, the rest is read only to report other failures
             yield outcome
     if failed:
         raise UserError(complaint(failed, len(files), recipe.what, recipe.remedy))
 
 
 def _in_memory(files: Files, recipe: Recipe) -> Array:
-    """The decoded files as one array."""
+    """Decode files into one array."""
     arrays = np.empty((len(files), *recipe.shape), recipe.dtype)
     for row, array in enumerate(_decoded(files, recipe)):
         arrays[row] = array
@@ -210,12 +211,12 @@ def _in_memory(files: Files, recipe: Recipe) -> Array:
 
 
 def _in_cache(files: Files, recipe: Recipe, folder: Path) -> Tensor | FileArrays:
-    """The decoded files in a file of this folder, written unless it is there already."""
+    """Map the decoded files from a file in the cache folder, which is written first if missing."""
     path = folder / f"{recipe.what.replace(' ', '-')}-{_digest(files, recipe)}.npy"
     try:
         return _mapped(path, len(files), recipe)
     except (OSError, ValueError):
-        pass  # not there, or spoilt
+        pass  # missing or corrupt
     if not _has_room(folder, files, recipe):
         return _on_demand(files, recipe)
     try:
@@ -224,35 +225,35 @@ def _in_cache(files: Files, recipe: Recipe, folder: Path) -> Tensor | FileArrays
         _write(path, files, recipe)
     except OSError as error:
         raise UserError(
-            f"decoded images cannot be kept in the cache folder {folder} ({error.strerror or error});"
-            " give a folder that can be written to, or more memory_gb"
+            f"decoded images cannot be written to the cache folder {folder} ({error.strerror or error});"
+            " give a writable folder, or increase memory_gb"
         ) from None
     return _mapped(path, len(files), recipe)
 
 
 def _in_temporary_file(files: Files, recipe: Recipe) -> Tensor | FileArrays:
-    """The decoded files in a file without a name, gone when the tensor is."""
+    """Map the decoded files from an unlinked temporary file, which is freed with the tensor."""
     if not _has_room(Path(tempfile.gettempdir()), files, recipe):
         return _on_demand(files, recipe)
     with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
         path = Path(folder) / "decoded.npy"
         _write(path, files, recipe)
-        return _mapped(path, len(files), recipe)  # an open mapping outlives the name
+        return _mapped(path, len(files), recipe)  # the mapping stays valid after the file is unlinked
 
 
 def _has_room(folder: Path, files: Files, recipe: Recipe) -> bool:
-    """Whether the decoded files fit on the disk where this folder is, or would be made."""
+    """Return whether the decoded files fit on the disk of this folder, which need not exist yet."""
     return recipe.gigabytes(len(files)) <= free_disk_gb(folder) - SPARE_GB
 
 
 def _on_demand(files: Files, recipe: Recipe) -> FileArrays:
-    """The files as they are, each at least begun: what is no image is found now, not hours later."""
+    """Return files to decode on demand, after a quick check of each: errors appear now, not hours later."""
     each(recipe.begin, [path for _, path in files], recipe.what, recipe.remedy)
     return FileArrays(files, recipe)
 
 
 def _write(path: Path, files: Files, recipe: Recipe) -> None:
-    """Decode into a NumPy file, which has its name only once it is whole."""
+    """Decode files into a NumPy file, which is written atomically."""
 
     def write(file: IO[bytes]) -> None:
         descr = np.lib.format.dtype_to_descr(recipe.dtype)
@@ -265,35 +266,35 @@ def _write(path: Path, files: Files, recipe: Recipe) -> None:
 
 
 def _mapped(path: Path, count: int, recipe: Recipe) -> Tensor:
-    """A file of arrays as a tensor, read by the system when looked at."""
+    """Memory-map a file of arrays as a tensor."""
     arrays = np.lib.format.open_memmap(path, mode="r")
     shape = (count, *recipe.shape)
     if arrays.shape != shape or arrays.dtype != recipe.dtype:
         raise ValueError(f"{path} holds {arrays.dtype} {arrays.shape}, not {recipe.dtype} {shape}")
     with warnings.catch_warnings():
-        # PyTorch has no read-only tensors and says so. Read-only is meant: a writable shared mapping would
-        # let a slip spoil the cache for good, and a private one is refused when larger than the memory.
+        # PyTorch has no read-only tensors and warns. The mapping is read-only on purpose: with a writable
+        # shared one, a bug could corrupt the cache, and a private one fails if it is larger than the memory.
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         return torch.from_numpy(arrays)
 
 
 def _drop_abandoned_drafts(path: Path) -> None:
-    """Remove what killed decodes of the same files left; a draft that still grows is someone's."""
+    """Remove partial files left by killed processes; a recent one may still be in use."""
     for draft in path.parent.glob(f".{path.name}.*.part"):
         if time.time() - draft.stat().st_mtime > 3600:
             draft.unlink(missing_ok=True)
 
 
 def _digest(files: Files, recipe: Recipe) -> str:
-    """A name for these files by this recipe; another one as soon as any file was touched."""
-    # The path is in it because archives may give one time to files of one name and size.
+    """Return a digest of the recipe and the files; it changes when any file is modified."""
+    # The path is included, because files from archives may agree in name, size and time.
     described = [(key, str(path.absolute()), *_size_and_time(path)) for key, path in files]
     text = json.dumps([recipe.identity, (len(files), *recipe.shape), described])
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
 
 def _size_and_time(path: Path) -> tuple[int, int]:
-    """Bytes and time of the last change; a missing file is left to the decoder to complain about."""
+    """Return size and modification time; a missing file is reported later, by the decoder."""
     try:
         status = path.stat()
     except OSError:

@@ -1,4 +1,4 @@
-"""Synthetic to real segmentation without a download: drawn streets in two looks, with exact label maps."""
+"""Synthetic street scenes in two styles with exact label maps: segmentation without a download."""
 
 from typing import Any
 
@@ -12,7 +12,7 @@ from ducats.errors import UserError
 
 
 def _look(palette: Any, **ranges: Any) -> Look:
-    """A look from colours in percent by class name, and the other fields as they are."""
+    """Build a ``Look`` from colours in percent by class name, and the other fields unchanged."""
     colours = np.array([palette[name] for name in CLASSES]) / 100
     return Look(
         palette=colours, **{name: np.array(value, dtype=np.float64) for name, value in ranges.items()}
@@ -112,20 +112,21 @@ def streets(
     look: float = 1.0,
     seed: int = 0,
 ) -> Shift:
-    """Streets as drawn by a renderer; the target: as a dim, blurred, noisy dashboard camera sees them.
+    """Make street scenes with per-pixel labels of ten classes.
 
-    Every pixel has one of ten classes. In the target, large things (road, sky, houses) look a bit different,
-    small and rare ones (fences, poles, signs, people) very; cars crowd the kerbs and streets bend. The car's
-    own bonnet and a frame of one pixel are void there, which ``Images.void`` says beforehand.
+    The source looks rendered. The target looks like a dim, blurred, noisy dashboard camera: large things
+    (road, sky, houses) differ a little from the source, small and rare ones (fences, poles, signs, people) a
+    lot; there are more parked cars, and streets bend. In the target, the car's own bonnet and a frame of one
+    pixel are void; ``Images.void`` marks them.
 
     Args:
-        source: Number of rendered images, all their pixels labelled.
-        pool: Unlabelled target images (their truth is in ``Shift.truth``).
-        test: Held-out target images; 0 for none.
-        height: Of the images, in pixels, at least 16.
-        width: Of the images, in pixels, at least 16.
-        look: 0: target and source look alike (but for the bonnet); 1: far apart; more: farther.
-        seed: All draws come from it. An image depends on the seed, its domain and its number alone.
+        source: Number of source images, labelled in every pixel.
+        pool: Number of unlabelled target images (ground truth in ``Shift.truth``).
+        test: Number of held-out target images; 0 for none.
+        height: At least 16 pixels.
+        width: At least 16 pixels.
+        look: Strength of the domain shift, 0 to 2. 0: none, except for the bonnet; 1: large; more: larger.
+        seed: An image depends only on the seed, its domain and its index.
 
     >>> problem = streets(source=3, pool=2, test=1)
     >>> problem.source.labels.shape, problem.pool.pixels.shape, problem.pool.keys
@@ -142,19 +143,19 @@ def streets(
 
 
 def _check(*, look: float, **given: int) -> None:
-    """Refuse numbers that make no problem."""
+    """Raise if an argument is out of range."""
     least = {"source": 1, "pool": 1, "test": 0, "height": 16, "width": 16}
     for name, value in given.items():
         if value < least[name]:
-            raise UserError(f"streets needs {name} of at least {least[name]}, got {value}; raise it")
+            raise UserError(f"streets: {name} must be at least {least[name]}, got {value}")
     if not 0 <= look <= 2:
-        raise UserError(f"streets needs a look between 0 (alike) and 2 (farthest apart), got {look}")
+        raise UserError(f"streets: look must be between 0 (no domain shift) and 2 (largest), got {look}")
 
 
 def _domain(
     name: str, count: int, look: Look, void: NDArray[np.bool_], generator: np.random.Generator
 ) -> Domain:
-    """``count`` streets of one look; a stream each, so that more images do not change the first ones."""
+    """Make ``count`` images, each with its own random stream: more images do not change the first ones."""
     drawn = [_framed(look, void, stream) for stream in generator.spawn(count)]
     keys = tuple(f"{name}/{i:03d}" for i in range(count))
     pixels = torch.from_numpy(np.stack([image for image, _ in drawn]))
@@ -167,11 +168,11 @@ def _domain(
 def _framed(
     look: Look, void: NDArray[np.bool_], generator: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
-    """One street behind the bonnet: uint8 (3, height, width), int8 (height, width)."""
+    """Make one street with the bonnet: uint8 (3, height, width) and int8 (height, width)."""
     height, width = void.shape
     image, labels = street(look, height, width, generator)
-    # Dark varnish that mirrors a little of the sky along its edge. The frame shows the street: black pixels
-    # there would be an edge that no source image has, and what lies beside it the first thing to be bought.
+    # Dark paint that reflects a little sky along its edge. The frame shows the street: a black frame would be
+    # an edge that no source image has, and pixels next to it would be selected first.
     hidden = void.copy()
     hidden[: len(void) // 2] = hidden[:, 0] = hidden[:, -1] = False
     varnish = 0.12 + 0.1 * (np.roll(hidden, 2, 0) < hidden) + generator.normal(0, 0.02, void.shape)
@@ -181,7 +182,7 @@ def _framed(
 
 
 def _bonnet(height: int, width: int) -> NDArray[np.bool_]:
-    """Where the target's camera sees its own car, and a frame of one pixel: the same in every image."""
+    """Return the void mask of the target: the car's bonnet and a frame of one pixel."""
     across = (2 * np.arange(width) + 1 - width) / width
     top = 1 - 0.1 * (1 - 0.6 * across * across)
     void = ((np.arange(height) + 0.5) / height)[:, None] > top[None]

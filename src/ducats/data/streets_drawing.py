@@ -1,10 +1,10 @@
-"""Draws one street in perspective, with the label of every pixel, and looks at it through a camera.
+"""Renderer of one street in perspective, with the label of every pixel and a simulated camera.
 
-Lengths are in metres, image coordinates in image heights. A point ``side`` metres right of the road's middle,
+Lengths are in metres, image coordinates in image heights. A point ``side`` metres right of the road's centre,
 ``up`` metres above the ground and ``depth`` metres away is drawn at scale ``s = 1 / depth``, at column
 ``middle(s) + side * s`` and row ``horizon + (camera - up) * s``.
 
-Between the draws and a pixel there is no more than ``+ - * /`` and comparisons, which give the same bits on
+Pixels are computed from the random numbers with ``+ - * /`` and comparisons only. These give the same bits on
 every machine; sines and exponentials do not.
 """
 
@@ -29,42 +29,42 @@ _STOREY = 3.2  # metres
 
 @dataclass(frozen=True)
 class Look:
-    """All that a domain's streets and camera have in common; a pair is the range of a uniform draw."""
+    """Style of a domain: its streets, colours and camera. A pair is the range of a uniform distribution."""
 
     # The street
     camera: Array  # metres above the ground
     horizon: Array  # image heights from the top
-    bend: Array  # image heights that the road's far end lies aside
-    lane: Array  # metres that the camera stands aside of the road's middle
-    road: Array  # half its width
-    pavement: Array  # width
+    bend: Array  # sideways offset of the road's far end, in image heights
+    lane: Array  # sideways offset of the camera from the road's centre, in metres
+    road: Array  # half the width, in metres
+    pavement: Array  # width, in metres
     setback: Array  # metres from pavement to facades
     storeys: Array
-    built: Array  # share of facades among what stands along the road (the others: trees, or nothing)
-    fenced: Array  # share of stretches with a fence
-    parked: Array  # cars at the kerbs
-    moving: Array  # cars on the road
+    built: Array  # fraction of roadside stretches with a house (the others: trees or bushes)
+    fenced: Array  # fraction of stretches with a fence
+    parked: Array  # number of cars at the kerbs
+    moving: Array  # number of cars on the road
     people: Array
     poles: Array
-    signed: Array  # share of poles that bear a sign
+    signed: Array  # fraction of poles with a sign
     trees: Array
     # Colours
     palette: Array  # (classes, 3 variants, 3)
     spread: Array  # standard deviation of an object's colour around the palette
-    texture: Array  # (classes,) strength of the grain in the colour
+    texture: Array  # (classes,) strength of the grain
     # The light and the camera
-    paint: Array  # strength of the marks on the road
+    paint: Array  # strength of the road markings
     haze: Array
-    shadow: Array  # darkness of what lies in the shade
+    shadow: Array  # darkness of the shade
     exposure: Array
-    cast: Array  # standard deviation of the gain of each colour channel
+    cast: Array  # standard deviation of the gain per colour channel
     vignette: Array
-    blur: Array  # times a pixel is averaged with its neighbours
+    blur: Array  # number of 3 x 3 smoothing passes
     noise: Array  # standard deviation
 
 
 def between(one: Look, other: Look, amount: float) -> Look:
-    """A look that is ``amount`` of the way from one to the other; more than 1 goes beyond."""
+    """Interpolate linearly between two looks; an ``amount`` above 1 extrapolates."""
     return Look(
         **{
             f.name: (1 - amount) * getattr(one, f.name) + amount * getattr(other, f.name)
@@ -74,7 +74,7 @@ def between(one: Look, other: Look, amount: float) -> Look:
 
 
 class Street:
-    """A street that is being drawn: from far to near, each object over what was there."""
+    """Canvas for one street, painted from far to near."""
 
     def __init__(self, look: Look, height: int, width: int, generator: np.random.Generator) -> None:
         self.look, self.generator = look, generator
@@ -83,7 +83,7 @@ class Street:
         self.pixel = 1 / height
         self.labels = np.full((height, width), SKY, np.int8)
         self.colour = np.zeros((height, width, 3))
-        self.scale = np.zeros((height, width))  # of what is seen there, for the haze
+        self.scale = np.zeros((height, width))  # scale of the visible object, for the haze
         self.camera, self.horizon = self.draw("camera"), self.draw("horizon")
         self.bend, self.lane, self.road = self.draw("bend"), self.draw("lane"), self.draw("road")
         self.kerb = self.road + self.draw("pavement")
@@ -91,34 +91,34 @@ class Street:
         self.vanishing = generator.uniform(-0.15, 0.15)
 
     def draw(self, name: str) -> float:
-        """One draw from a range of the look."""
+        """Sample a number from a range of the look."""
         low, high = np.sort(getattr(self.look, name))
         return max(float(self.generator.uniform(low, high)), 0.0 if low >= 0 else -np.inf)
 
     def count(self, name: str) -> int:
-        """A whole number from a range of the look."""
+        """Sample a whole number from a range of the look."""
         return int(self.draw(name) + 0.5)
 
     def chance(self, share: Array | float) -> bool:
-        """Whether something happens that happens in this share of cases."""
+        """Return True with this probability."""
         return bool(self.generator.random() < share)
 
     def hue(self, label: int) -> Array:
-        """A colour of the class."""
+        """Sample a colour of the class."""
         variant = self.look.palette[label, self.generator.integers(3)]
         return np.asarray(variant + self.generator.normal(0, float(abs(self.look.spread)), 3))
 
     def middle(self, s: Any) -> Any:
-        """Column of the road's middle at a scale."""
+        """Return the column of the road's centre at a scale."""
         nearness = np.minimum(s * self.camera / (1 - self.horizon), 1)
         return self.vanishing + self.lane * s + self.bend * (1 - nearness) * (1 - nearness)
 
     def row(self, up: Any, s: Any) -> Any:
-        """Row of a height above the ground at a scale."""
+        """Return the row of a height above the ground at a scale."""
         return self.horizon + (self.camera - up) * s
 
     def fill(self, mask: Mask, label: int | None, colour: Any, s: Any = None) -> None:
-        """Paint the pixels of a mask; without a label, what is there keeps its own."""
+        """Paint the pixels of a mask; with a label of None, their labels are unchanged."""
         if label is not None:
             self.labels[mask] = label
         self.colour[mask] = colour
@@ -126,7 +126,7 @@ class Street:
             self.scale[mask] = s
 
     def box(self, side: float, s: float, half: float, low: float, high: float, lean: float = 0.0) -> Mask:
-        """An upright rectangle in metres, never thinner than a pixel; ``lean`` narrows it at the top."""
+        """Return the mask of an upright rectangle, at least one pixel thick; ``lean`` narrows its top."""
         top, bottom = self.row(high, s), self.row(low, s)
         bottom = max(bottom, top + self.pixel)
         shrink = 1 - lean * (bottom - self.y) / (bottom - top)
@@ -135,7 +135,7 @@ class Street:
         return np.asarray(rows & (aside <= wide))
 
     def disc(self, side: float, s: float, up: float, half: float, tall: float) -> Mask:
-        """An upright ellipse in metres, never smaller than a pixel or two."""
+        """Return the mask of an upright ellipse, at least one or two pixels large."""
         a, b = (max(r * s, 0.6 * self.pixel) for r in (half, tall))
         across, along = (self.x - self.middle(s) - side * s) / a, (self.y - self.row(up, s)) / b
         return np.asarray(across * across + along * along <= 1)
@@ -144,7 +144,7 @@ class Street:
 def street(
     look: Look, height: int, width: int, generator: np.random.Generator
 ) -> tuple[Array, NDArray[np.int8]]:
-    """Draw and photograph a street: colours ``(height, width, 3)`` in [0, 1], labels ``(height, width)``."""
+    """Render a street: colours ``(height, width, 3)`` in [0, 1] and labels ``(height, width)``."""
     scene = Street(look, height, width, generator)
     _sky_and_ground(scene)
     _along_the_road(scene)
@@ -169,14 +169,14 @@ def _sky_and_ground(scene: Street) -> None:
     marks = ground & (dash | edge) & (np.abs(aside) < scene.road)
     paint = float(scene.look.paint)
     scene.fill(marks, None, (1 - paint) * scene.colour[marks] + paint * 0.92)
-    # The shade of the houses of one side lies over part of the street.
+    # The houses on one side shade part of the street.
     shade, which = scene.draw("shadow"), 1 if scene.chance(0.5) else -1
     dark = ground & (which * aside > scene.generator.uniform(-scene.road, scene.road))
     scene.colour[dark] *= 1 - shade
 
 
 def _scale_of_wall(scene: Street, aside: float) -> tuple[Array, Mask]:
-    """Scale of walls on both sides of the street at each column, and whether it is the right one."""
+    """Return, for each column, the scale of the walls and whether the visible wall is the right one."""
     s = np.linspace(1 / _FARTHEST, 3 * (1 - scene.horizon) / scene.camera, 200)
     right, left = scene.middle(s) + aside * s, scene.middle(s) - aside * s
     at_right = np.interp(scene.x[0], np.maximum.accumulate(right), s, left=0)
@@ -185,7 +185,7 @@ def _scale_of_wall(scene: Street, aside: float) -> tuple[Array, Mask]:
 
 
 def _along_the_road(scene: Street) -> None:
-    """Houses, trees and gaps on both sides, then the fences before them."""
+    """Paint houses, trees and gaps on both sides, then the fences in front of them."""
     draw = scene.generator
     s, on_right = _scale_of_wall(scene, scene.facade)
     fence_s, fence_right = _scale_of_wall(scene, 0.5 * (scene.kerb + scene.facade))
@@ -208,7 +208,7 @@ def _along_the_road(scene: Street) -> None:
 
 
 def _stretch(scene: Street, columns: Mask, s: Array) -> None:
-    """What stands along one stretch of one side: a house, or trees, or bushes far away."""
+    """Paint one stretch of one side: a house, trees, or low bushes."""
     draw, near = scene.generator, np.broadcast_to(s, scene.labels.shape)
     up = scene.camera - (scene.y - scene.horizon) / s  # metres above the ground, on the wall
     wall = columns & (up >= 0)
@@ -229,12 +229,12 @@ def _stretch(scene: Street, columns: Mask, s: Array) -> None:
 
 
 def _objects(scene: Street) -> list[tuple[float, Any, float, float]]:
-    """Everything that stands for itself: ``(order, drawing, side, depth)``."""
+    """Place the free-standing objects: ``(order, drawing, side, depth)``."""
     draw, found = scene.generator, []
 
     def place(drawing: Any, count: int, low: float, high: float, nearest: float, farthest: float) -> None:
         for _ in range(count):
-            # Evenly in scale and depth both, or all would be far away and tiny.
+            # Between uniform in depth and uniform in scale: uniform depth would make most objects tiny.
             depth = nearest + (farthest - nearest) * draw.random() * draw.random()
             side = draw.uniform(low, high) * (1 if scene.chance(0.5) else -1)
             found.append((depth, drawing, side, depth))
@@ -252,10 +252,10 @@ def _objects(scene: Street) -> list[tuple[float, Any, float, float]]:
 def _car(scene: Street, side: float, s: float) -> None:
     draw, colour = scene.generator, scene.hue(CAR)
     half, high, long = draw.uniform(0.8, 0.95), draw.uniform(1.35, 1.8), draw.uniform(3.2, 4.5)
-    if scene.chance(0.12):  # it stands across the road, or turns
+    if scene.chance(0.12):  # parked across the road, or turning
         half = 0.5 * long
     scene.colour[scene.disc(side, s, 0.05, 1.15 * half, 0.25)] *= 0.55
-    for slice_ in np.linspace(long, 0, 6):  # from its far end to its near one
+    for slice_ in np.linspace(long, 0, 6):  # from the far end to the near end
         far = 1 / (1 / s + slice_)
         tone = 0.8 if slice_ else 1.0
         body, cabin = (
@@ -314,7 +314,7 @@ def _pole(scene: Street, side: float, s: float) -> None:
 
 
 def _smooth_noise(generator: np.random.Generator, height: int, width: int, cell: int) -> Array:
-    """Noise in [0, 1] that changes over about ``cell`` pixels."""
+    """Return noise in [0, 1] that is smooth over about ``cell`` pixels."""
     rows, columns = (np.arange(n) / cell for n in (height, width))
     grid = generator.random((int(rows[-1]) + 2, int(columns[-1]) + 2))
     top, left = rows.astype(int), columns.astype(int)
@@ -325,7 +325,7 @@ def _smooth_noise(generator: np.random.Generator, height: int, width: int, cell:
 
 
 def _photograph(scene: Street) -> Array:
-    """What the camera makes of the colours: grain, haze, light, blur, noise."""
+    """Simulate the camera: grain, haze, light, blur and noise."""
     look, draw, image = scene.look, scene.generator, scene.colour
     height, width = scene.labels.shape
     grain = sum(_smooth_noise(draw, height, width, cell) - 0.5 for cell in (1, 2, 5)) * 1.2
@@ -346,7 +346,7 @@ def _photograph(scene: Street) -> Array:
 
 
 def _neighbours(image: Array) -> Array:
-    """Each pixel with weights 1, 2, 1 along both axes; the border repeats."""
+    """Smooth with weights 1, 2, 1 along both axes; the border is repeated."""
     padded = np.pad(image, ((1, 1), (0, 0), (0, 0)), mode="edge")
     image = 0.25 * padded[:-2] + 0.5 * padded[1:-1] + 0.25 * padded[2:]
     padded = np.pad(image, ((0, 0), (1, 1), (0, 0)), mode="edge")

@@ -1,4 +1,4 @@
-"""Strong changes of a view: RandAugment (Cubuk et al., 2020) and a cut-out, as FixMatch uses them."""
+"""Strong augmentations, as in FixMatch: RandAugment (Cubuk et al., 2020) and cutout."""
 
 import torch
 from torch import Tensor
@@ -7,20 +7,20 @@ GREY = 0.5
 
 
 def randaugment(shown: Tensor, operations: int, magnitude: int, seeds: Tensor) -> Tensor:
-    """A few operations of torchvision's RandAugment on each image, drawn by its own seed.
+    """Apply torchvision's RandAugment to each image, with one seed per image.
 
     Args:
         shown: float32 ``(N, C, H, W)`` in [0, 1].
-        operations: how many on each image.
-        magnitude: their strength, 0 to 30.
-        seeds: ``(N,)`` whole numbers: an image's changes follow from its own.
+        operations: Number of operations per image.
+        magnitude: 0 to 30.
+        seeds: Integers ``(N,)``.
     """
     from torchvision.transforms import v2  # takes seconds to import
 
     change = v2.RandAugment(operations, magnitude)
     whole = (shown * 255).round().to(torch.uint8)
     changed = []
-    with torch.random.fork_rng(devices=[]):  # it draws from the CPU's global generator, and takes no other
+    with torch.random.fork_rng(devices=[]):  # RandAugment always uses the CPU's global generator
         for image, seed in zip(whole, seeds.tolist(), strict=True):
             torch.manual_seed(int(seed))
             changed.append(change(image))
@@ -28,12 +28,12 @@ def randaugment(shown: Tensor, operations: int, magnitude: int, seeds: Tensor) -
 
 
 def cutout(shown: Tensor, share: float, centre: Tensor) -> Tensor:
-    """A grey square in each image, cut at the border.
+    """Cover a square of each image with grey, clipped at the image border.
 
     Args:
         shown: float32 ``(N, C, H, W)``.
-        share: its side, as a share of the image's.
-        centre: ``(N, 2)`` in [0, 1): where its middle is, from the top and from the left.
+        share: Side of the square, as a fraction of the image's side.
+        centre: Centre of the square, ``(N, 2)`` in [0, 1), as (row, column).
     """
     height, width = shown.shape[-2:]
     inside = []

@@ -1,4 +1,4 @@
-"""A shift in miniature: coloured blobs, made in milliseconds, for tests and first steps."""
+"""Tiny synthetic data for tests and first steps: coloured blobs, made in milliseconds."""
 
 import numpy as np
 import torch
@@ -19,26 +19,25 @@ def toy(
     shift: float = 1.0,
     seed: int = 0,
 ) -> Shift:
-    """Blobs on a ring: a class is a place and a hue; the target turns the hue, dims, and adds noise.
+    """Make blobs on a ring: a class is a position and a hue.
 
-    What the source teaches about colour misleads on the target and what it teaches about place does not,
-    so a model trained on the source alone does something there, but not well, and a few labels help.
+    The target has shifted hues, dimmer images and more noise. Position transfers from source to target but
+    hue misleads, so a model trained on the source alone works only partly, and a few target labels help.
 
     Args:
         classes: Number of classes, at least 2.
-        per_class: Source images of each class.
-        pool: Unlabelled target images (their truth is in ``Shift.truth``).
-        test: Held-out target images; 0 for none.
+        per_class: Number of source images per class.
+        pool: Number of unlabelled target images (ground truth in ``Shift.truth``).
+        test: Number of held-out target images; 0 for none.
         size: Height and width in pixels, at least 4.
-        shift: 0: target and source are alike; 1: a source model is often wrong; more: worse.
-        seed: All draws come from it.
+        shift: Strength of the domain shift. 0: none; 1: a source model is often wrong; more: worse.
 
     >>> problem = toy(pool=10, test=4)
     >>> len(problem.source), problem.source.images.pixels.shape[1:], len(problem.pool), len(problem.test)
     (96, torch.Size([3, 8, 8]), 10, 4)
     """
     _check(classes=classes, per_class=per_class, pool=pool, test=test, size=size)
-    # A stream each, so that a larger source does not change the target.
+    # Separate random streams: a larger source does not change the target.
     of_source, of_pool, of_test = np.random.default_rng(seed).spawn(3)
     source = _domain("source", classes, classes * per_class, size, 0.0, of_source)
     unlabelled = _domain("pool", classes, pool, size, shift, of_pool)
@@ -47,18 +46,18 @@ def toy(
 
 
 def _check(*, classes: int, per_class: int, pool: int, test: int, size: int) -> None:
-    """Refuse numbers that make no problem."""
+    """Raise if a number is too small."""
     least = {"classes": 2, "per_class": 1, "pool": 1, "test": 0, "size": 4}
     given = {"classes": classes, "per_class": per_class, "pool": pool, "test": test, "size": size}
     for name, value in given.items():
         if value < least[name]:
-            raise UserError(f"toy data needs {name} of at least {least[name]}, got {value}; raise it")
+            raise UserError(f"toy: {name} must be at least {least[name]}, got {value}")
 
 
 def _domain(
     name: str, classes: int, count: int, size: int, shift: float, generator: np.random.Generator
 ) -> Domain:
-    """``count`` images, as many of each class as it allows, in random order."""
+    """Make ``count`` images of balanced classes in random order."""
     labels = generator.permutation(np.arange(count) % classes)
     pixels = _blobs(labels, classes, size, shift, generator)
     width = len(str(max(count - 1, 0)))
@@ -70,12 +69,12 @@ def _domain(
 def _blobs(
     labels: NDArray[np.int64], classes: int, size: int, shift: float, generator: np.random.Generator
 ) -> Tensor:
-    """One blob per label: uint8 (N, 3, size, size)."""
+    """Draw one blob per label: uint8 (N, 3, size, size)."""
     count = len(labels)
     place = 2 * np.pi * (labels + generator.normal(0, 0.22, count)) / classes
-    # Half a class is where a rule about hue alone is as often wrong as right.
+    # With a shift of half a class, a rule based on hue alone is wrong as often as right.
     hue = 2 * np.pi * (labels + 0.6 * shift + generator.normal(0, 0.15, count)) / classes
-    centre = 0.5 + 0.22 * np.stack([np.sin(place), np.cos(place)])  # (2, N), in image heights
+    centre = 0.5 + 0.22 * np.stack([np.sin(place), np.cos(place)])  # (2, N), as fractions of the image height
     grid = (np.arange(size) + 0.5) / size
     distance = (grid[None, :, None] - centre[0, :, None, None]) ** 2
     distance = distance + (grid[None, None, :] - centre[1, :, None, None]) ** 2

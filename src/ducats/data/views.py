@@ -1,9 +1,9 @@
-"""Views: how stored images become a model's input. Whole batches at once, each image with its own luck.
+"""Views: batched transforms from stored images to a model's input, with separate parameters for each image.
 
-Luck is drawn on the CPU, for an epoch at a time; looking is arithmetic on the device where the images are.
-It draws nothing and asks the device for no value, so a GPU never has to wait for it, and it can be part of
-a CUDA graph (but for RandAugment, which goes through images one by one). Every operation is torchvision's
-(``transforms.v2``, on floats in [0, 1]), image by image.
+``draw`` samples the augmentation parameters on the CPU, for a whole epoch at a time. ``look`` applies them on
+the images' device. It samples nothing and reads no value back, so it never synchronises a GPU and can be part
+of a CUDA graph (except RandAugment, which processes images one by one). Every operation gives the result of
+torchvision's (``transforms.v2``, on floats in [0, 1]) on a single image.
 """
 
 import math
@@ -17,17 +17,17 @@ from torch import Tensor
 from ducats.data.colour import FACTORS, ORDER, color_jitter
 from ducats.data.strong import cutout, randaugment
 
-ATTEMPTS = 10  # of RandomResizedCrop to find a box that fits, as in torchvision
-LUCK = 16  # columns of luck; FACTORS and ORDER are for colour:
+ATTEMPTS = 10  # to sample a RandomResizedCrop box that fits, as in torchvision
+LUCK = 16  # number of augmentation parameters per image; FACTORS and ORDER are for colour jitter
 BOX = slice(0, 4)  # top, left, height, width, in stored pixels
 FLIP = 4  # 1 or 0
-SEED = 13  # of RandAugment; whole numbers that float32 holds
-HOLE = slice(14, 16)  # middle of the cut-out, as shares of the sides
+SEED = 13  # seed of RandAugment; integers that float32 represents exactly
+HOLE = slice(14, 16)  # centre of the cutout, as fractions of height and width
 
 
 @dataclass(frozen=True)
 class View:
-    """Crop, flip, colour; see ``config.View`` for the meaning of each field."""
+    """Crop, flip and colour of images; ``config.View`` documents the fields."""
 
     crop: Literal["none", "center", "random", "resized"] = "none"
     size: int | tuple[int, int] | None = None
@@ -42,10 +42,10 @@ class View:
 
     def __post_init__(self) -> None:
         if self.resize == "short_side" and (self.crop not in ("center", "random") or self.pad):
-            raise ValueError("resize 'short_side' goes with a center or random crop without pad")
+            raise ValueError("resize 'short_side' needs a center or random crop and no pad")
 
     def sides(self, height: int, width: int) -> tuple[int, int]:
-        """Height and width of what is shown of images that are stored in these.
+        """Return height and width of the output for stored images of this height and width.
 
         >>> View(size=5).sides(8, 9), View(size=(4, 6)).sides(8, 9), View().sides(8, 9)
         ((5, 5), (4, 6), (8, 9))
@@ -63,21 +63,17 @@ def draw(
     generator: torch.Generator,
     aspect: Tensor | None = None,
 ) -> Tensor:
-    """Draw all that is random about views of images that are stored as ``height`` x ``width``.
+    """Sample the augmentation parameters of a view for stored images of ``height`` x ``width``.
 
-    Only what the view leaves to chance is drawn, so a fixed view leaves the generator as it was.
+    Only random parameters are sampled: a deterministic view does not advance the generator.
 
     Args:
-        view: What to draw for.
-        count: How many views.
-        height: Of the stored images.
-        width: Of the stored images.
+        count: Number of parameter rows.
         generator: A CPU generator.
-        aspect: Width over height ``(count,)`` that each image had before it was squashed, for
-            ``resize="short_side"``.
+        aspect: Original width / height of each image, ``(count,)``; required for ``resize="short_side"``.
 
     Returns:
-        Luck: float32 ``(count, LUCK)`` on the CPU. Rows do not depend on each other.
+        float32 ``(count, LUCK)`` on the CPU, with independent rows.
     """
     luck = torch.zeros(count, LUCK)
     luck[:, BOX] = _boxes(view, count, height, width, generator, aspect)
@@ -99,15 +95,14 @@ def draw(
 
 
 def look(images: Tensor, view: View, luck: Tensor) -> Tensor:
-    """Show images through a view, as luck has it.
+    """Apply a view with pre-sampled augmentation parameters.
 
     Args:
         images: uint8 ``(N, C, H, W)`` on any device.
-        view: What is shown of them.
-        luck: From ``draw`` for this view and these sides, ``(N, LUCK)`` on the same device.
+        luck: Output of ``draw`` for this view and image size, ``(N, LUCK)`` on the same device.
 
     Returns:
-        float32 ``(N, C, height, width)`` in [0, 1], as high and wide as ``View.sides`` says.
+        float32 ``(N, C, height, width)`` in [0, 1]; see ``View.sides`` for height and width.
     """
     size = view.sides(*images.shape[-2:])
     if view.crop == "resized":
@@ -130,16 +125,14 @@ def look(images: Tensor, view: View, luck: Tensor) -> Tensor:
 
 
 def look_labels(maps: Tensor, view: View, luck: Tensor) -> Tensor:
-    """Show label maps through the view of their images: the nearest label, never a mixture.
+    """Apply the view of the images to their label maps, with nearest-neighbour interpolation.
 
     Args:
-        maps: ``(N, H, W)`` of any integers, on any device.
-        view: What is shown of the images.
-        luck: What the images are shown with, ``(N, LUCK)`` on the same device.
+        maps: Integers ``(N, H, W)`` on any device.
+        luck: Parameters that the images were augmented with, ``(N, LUCK)`` on the same device.
 
     Returns:
-        ``(N, height, width)`` of the same integers. Beyond the edge, where the image's edge is repeated, its
-        label is, too.
+        ``(N, height, width)`` of the same type. Padding repeats the label at the edge, as it does for images.
     """
     height, width = maps.shape[-2:]
     size = view.sides(height, width)
@@ -160,7 +153,7 @@ def look_labels(maps: Tensor, view: View, luck: Tensor) -> Tensor:
 def _boxes(
     view: View, count: int, height: int, width: int, generator: torch.Generator, aspect: Tensor | None
 ) -> Tensor:
-    """What each view is cut from: ``(count, 4)``."""
+    """Return the crop box of each image: ``(count, 4)``."""
     tall, wide = view.sides(height, width)
     if view.crop == "none":
         return torch.tensor([0.0, 0.0, height, width]).expand(count, 4)
@@ -188,7 +181,7 @@ def crop_boxes(
     ratio: tuple[float, float],
     generator: torch.Generator,
 ) -> Tensor:
-    """Boxes ``(count, 4)`` as top, left, height, width, drawn by the rule of RandomResizedCrop."""
+    """Sample boxes ``(count, 4)`` (top, left, height, width) as RandomResizedCrop does."""
     area = height * width * _between(*scale, (count, ATTEMPTS), generator)
     shape = _between(math.log(ratio[0]), math.log(ratio[1]), (count, ATTEMPTS), generator).exp()
     wide, tall = (area * shape).sqrt().round(), (area / shape).sqrt().round()
@@ -197,7 +190,7 @@ def crop_boxes(
     wide, tall = wide.gather(1, first).squeeze(1), tall.gather(1, first).squeeze(1)
     top = _between(0, 1, (count,), generator).mul(height - tall + 1).floor()
     left = _between(0, 1, (count,), generator).mul(width - wide + 1).floor()
-    # No attempt fits: the middle of the image, its longer side cut to the allowed shape.
+    # If no attempt fits: the centre of the image, with the longer side cut to the allowed aspect ratio.
     most_tall, most_wide = min(height, round(width / ratio[0])), min(width, round(height * ratio[1]))
     middle = [(height - most_tall) // 2, (width - most_wide) // 2, most_tall, most_wide]
     boxes = torch.stack([top, left, tall, wide], dim=1)
@@ -207,13 +200,14 @@ def crop_boxes(
 def short_side_boxes(
     view: View, height: int, width: int, aspect: Tensor, generator: torch.Generator
 ) -> Tensor:
-    """Boxes ``(count, 4)`` in squashed images that show what a crop after ``Resize(short side)`` shows.
+    """Return boxes ``(count, 4)`` in the stored images that equal a crop after ``Resize(short side)``.
 
-    Places are whole pixels of the image as ``Resize`` would make it, so boxes are fractions of stored ones.
+    Stored images have lost their aspect ratio. Boxes are aligned to whole pixels of the image that ``Resize``
+    would make, so their coordinates in stored pixels are fractional.
     """
     tall, wide = view.sides(height, width)
     side = _fitting(min(height, width), max(tall, wide))
-    # Rounded ratios must not fall short of a whole number of pixels that Resize finds exactly.
+    # The factor guards against a float32 ratio that ends up just below the whole number Resize gets.
     across = aspect.double() * (1 + 1e-7)
     down = aspect.double().reciprocal() * (1 + 1e-7)
     boxes = []
@@ -229,14 +223,14 @@ def short_side_boxes(
 
 
 def _fitting(side: int, size: int) -> int:
-    """The side, if a crop of this size fits in."""
+    """Return the side; raise if the crop is larger."""
     if size > side:
-        raise ValueError(f"a crop of {size} does not fit into images of {side}")
+        raise ValueError(f"a crop of {size} pixels does not fit into images of {side} pixels")
     return side
 
 
 def _middle(side: int, size: int) -> int:
-    """Where the middle begins, as torchvision rounds it."""
+    """Return the start of a centre crop, rounded as in torchvision."""
     return round((_fitting(side, size) - size) / 2)
 
 
@@ -247,17 +241,17 @@ def _between(low: float, high: float, shape: tuple[int, ...], generator: torch.G
 # ---- crops
 
 
-Size = tuple[int, int]  # height and width of what is shown
+Size = tuple[int, int]  # height and width of the output
 
 
 def center_crop(images: Tensor, size: Size) -> Tensor:
-    """Cut the middle out."""
+    """Crop the centre of each image."""
     top, left = (_middle(side, shown) for side, shown in zip(images.shape[-2:], size, strict=True))
     return images[..., top : top + size[0], left : left + size[1]]
 
 
 def cut(images: Tensor, luck: Tensor, size: Size) -> Tensor:
-    """Cut a piece out of each image, turned if it is to be; beyond the edge, the edge is repeated."""
+    """Crop each image at its own position and flip it if required; padding repeats the edge."""
     height, width = images.shape[-2:]
     rows = luck[:, 0, None].long() + torch.arange(size[0], device=images.device)
     columns = luck[:, 1, None].long() + _from_left(luck, size[1]).long()
@@ -269,7 +263,7 @@ def cut(images: Tensor, luck: Tensor, size: Size) -> Tensor:
 
 
 def resize_one_by_one(images: Tensor, luck: Tensor, size: Size) -> Tensor:
-    """What ``resize_at_once`` does, on a CPU, where its matrices, mostly zeros, take four times as long."""
+    """Do the same as ``resize_at_once``, whose mostly-zero matrices take four times as long on a CPU."""
     shown = torch.empty(*images.shape[:2], *size)
     boxes = luck[:, [0, 1, 2, 3, FLIP]].int().tolist()
     for image, part, (top, left, tall, wide, turned) in zip(images, shown, boxes, strict=True):
@@ -280,11 +274,11 @@ def resize_one_by_one(images: Tensor, luck: Tensor, size: Size) -> Tensor:
 
 
 def resize_at_once(images: Tensor, luck: Tensor, size: Size, *, blinkers: bool = True) -> Tensor:
-    """Cut a box out of each image, resize it (bilinear, antialiased), and turn it if it is to be.
+    """Crop a box from each image, resize it (bilinear, antialiased) and flip it if required.
 
-    Each side is one matrix product per image, in float32 (or what ``torch.set_float32_matmul_precision``
-    was told to allow), also under autocast. With ``blinkers`` nothing outside of the box is seen, as if it
-    were cut out first; without, the image is resized before it is cut, and the box may be of fractions.
+    Each axis is one matrix product per image, in float32 even under autocast (subject to
+    ``torch.set_float32_matmul_precision``). With ``blinkers``, pixels outside the box are ignored, as in a
+    crop followed by a resize. Without, the image is resized first, and the box may be fractional.
     """
     top, left, tall, wide = luck[:, BOX].unbind(1)
     down = torch.arange(size[0], device=images.device, dtype=torch.float32).expand(len(images), size[0])
@@ -296,13 +290,20 @@ def resize_at_once(images: Tensor, luck: Tensor, size: Size, *, blinkers: bool =
 
 
 def interpolation(place: Tensor, start: Tensor, length: Tensor, side: int, *, blinkers: bool) -> Tensor:
-    """How much each stored pixel of a side counts in each pixel shown: ``(N, size, side)``, sums of 1.
+    """Return the weight of each stored pixel in each output pixel along one axis: ``(N, size, side)``.
 
-    A triangle around the place, as wide as a pixel shown or as a stored one, whichever is wider. ``place``
-    is ``(N, size)``: which of ``size`` pixels of the box; ``start`` and ``length`` ``(N,)`` are the box's.
+    The weights of an output pixel sum to 1. They form a triangle around its position, as wide as an output
+    pixel or a stored pixel, whichever is wider.
+
+    Args:
+        place: Index of each output pixel within the box, ``(N, size)``.
+        start: Start of each box, ``(N,)``.
+        length: Length of each box, ``(N,)``.
+        side: Length of the stored images along this axis.
+        blinkers: Whether to ignore pixels outside the box.
     """
     scale = (length / place.shape[1])[:, None, None]
-    stored = torch.arange(side, device=place.device) - start[:, None, None]  # seen from the box
+    stored = torch.arange(side, device=place.device) - start[:, None, None]  # relative to the box
     distance = stored + 0.5 - (place[:, :, None] + 0.5) * scale
     weight = (1 - (distance / scale.clamp_min(1)).abs()).clamp_min(0)
     if blinkers:
@@ -311,7 +312,7 @@ def interpolation(place: Tensor, start: Tensor, length: Tensor, side: int, *, bl
 
 
 def _from_left(luck: Tensor, size: int) -> Tensor:
-    """Which column of its box each column shows: from left to right, or turned: float32 ``(N, size)``."""
+    """Return the box column of each output column, mirrored for flipped images: float32 ``(N, size)``."""
     columns = torch.arange(size, device=luck.device, dtype=torch.float32)
     turned = luck[:, FLIP, None]
     return columns + turned * (size - 1 - 2 * columns)

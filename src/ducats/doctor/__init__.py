@@ -1,4 +1,4 @@
-"""The doctor: everything that can be known to be wrong before training starts, all of it at once."""
+"""Check configuration, data and machine before training, and report all findings at once."""
 
 from collections.abc import Sequence
 
@@ -16,15 +16,15 @@ __all__ = ["Finding", "examine", "verdict"]
 
 
 def examine(config: Config) -> list[Finding]:
-    """Find what is wrong, doubtful or worth knowing about a run, without starting it; raises for no input.
+    """Return errors, warnings and notes about a run without starting it; never raise for bad input.
 
-    Images and label maps in files (folders, manifests, benchmarks) are read one by one and never held
-    together, and of many label maps some; any other data set is built.
+    Images and label maps in files (folders, manifests, benchmarks) are read one by one, and large sets of
+    label maps are sampled. Any other data set is built.
     """
     broken = gather(check_torchvision())
     findings = [*broken, *gather(check_disk())]
     if not broken:
-        # Without torchvision, neither models nor the engine can be imported; files can still be looked at.
+        # Without torchvision, models and the engine cannot be imported, but files can still be checked.
         findings += [*gather(check_machine(config)), *check_settings(config)]
     findings += gather(check_options(config)) + gather(check_task(config))
     found, problems = survey(config)
@@ -32,26 +32,26 @@ def examine(config: Config) -> list[Finding]:
     findings += gather(check_counts(found))
     findings += check_maps(found) if found.of_pixels else check_data(found)
     findings += check_plan(config, found)
-    return list(dict.fromkeys(findings))  # a slip in a name is noticed by its user, too
+    return list(dict.fromkeys(findings))  # the user of a misspelt name reports it as well
 
 
 def verdict(findings: Sequence[Finding]) -> tuple[str, int]:
-    """The closing sentence, and the exit code: 1 if a run would fail or its result could not be trusted.
+    """Return a summary and the exit code: 1 if a run would fail or its result would be invalid.
 
     >>> verdict([Finding("note", "all is well")])
     ('No errors and no warnings: ready to run.', 0)
     >>> verdict([Finding("error", "a"), Finding("error", "b"), Finding("warning", "c")])
-    ('2 errors and 1 warning: mend the errors before training.', 1)
+    ('2 errors and 1 warning: fix the errors before training.', 1)
     """
     errors, warnings = (sum(f.severity == kind for f in findings) for kind in ("error", "warning"))
     if errors:
         return (
-            f"{_count(errors, 'error')} and {_count(warnings, 'warning')}: mend the errors before training.",
+            f"{_count(errors, 'error')} and {_count(warnings, 'warning')}: fix the errors before training.",
             1,
         )
     if warnings:
         return (
-            f"No errors and {_count(warnings, 'warning')}: a run will start, but read the warnings first.",
+            f"No errors and {_count(warnings, 'warning')}: ready to run, but read the warnings first.",
             0,
         )
     return "No errors and no warnings: ready to run.", 0

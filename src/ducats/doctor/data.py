@@ -1,4 +1,4 @@
-"""What is wrong with the images: files, copies, classes."""
+"""Check the images of a classification data set: readability, duplicates and classes."""
 
 import hashlib
 from collections import Counter, defaultdict
@@ -10,22 +10,22 @@ from ducats.data.decode import find_unreadable
 from ducats.doctor.finding import Finding, Severity, gather, images, quoted, some
 from ducats.doctor.found import Part, Role, Survey
 
-NAMED = 20  # unreadable files that are named, of each role
-IMBALANCE = 50  # largest class over smallest
+NAMED = 20  # maximum number of unreadable files in a message
+IMBALANCE = 50  # largest class over smallest that is reported
 LEAKS: tuple[tuple[Role, Role, Severity, str], ...] = (
-    ("source", "test", "error", "so the test measures what was learnt by heart"),
-    ("target", "test", "error", "so the test measures what may have been asked or adapted to"),
-    ("source", "target", "warning", "so labels are bought for what is labelled already"),
+    ("source", "test", "error", "so the model is evaluated on training images"),
+    ("target", "test", "error", "so the model is evaluated on images it may be trained on"),
+    ("source", "target", "warning", "so budget may be spent on images that are already labelled"),
 )
 
-PUBLISHED = "leave them if the set is published so, or results are not comparable"
+PUBLISHED = "keep them if they are in the published data set, or results are not comparable"
 
-Print = str  # equal for two images if their bytes are
-Copies = Mapping[Print, Mapping[Role, Sequence[int]]]  # where each print occurs: role, and index in its part
+Print = str  # equal for images with equal bytes
+Copies = Mapping[Print, Mapping[Role, Sequence[int]]]  # role and index of every occurrence
 
 
 def check_data(found: Survey) -> list[Finding]:
-    """Everything that can be said about the images of a survey."""
+    """Run all checks of the images of a survey."""
     findings = [finding for part in found.parts.values() for finding in gather(_count(part))]
     source = found.parts.get("source")
     if source is not None and len(source):
@@ -41,9 +41,9 @@ def check_data(found: Survey) -> list[Finding]:
 
 
 def _count(part: Part) -> Iterator[Finding]:
-    """How many images there are, of each class."""
+    """Report the number of images per class."""
     if not len(part):
-        yield Finding("error", f"{part.where} holds no image; put images there or give another place")
+        yield Finding("error", f"{part.where} contains no images; add images or give another path")
         return
     classes = part.classes()
     if not classes:
@@ -57,12 +57,12 @@ def _count(part: Part) -> Iterator[Finding]:
         yield Finding(
             "note",
             f"{part.role}: the class {largest!r} is {most / least:.0f} times as large as {smallest!r}, "
-            "so read accuracy class by class",
+            "so also look at the accuracy per class",
         )
     few = sorted(name for name, count in classes.items() if count < 2)
     if few and part.role != "target":
         yield Finding(
-            "warning", f"{part.where} has one image only of {quoted(few)}; add images of each class"
+            "warning", f"{part.where} has only one image of {quoted(few)}; add images of each class"
         )
 
 
@@ -71,31 +71,31 @@ def _check_source(source: Part) -> Iterator[Finding]:
     if len(classes) < 2:
         yield Finding(
             "error",
-            f"{source.where} has {f'one class only, {classes[0]!r}' if classes else 'no class'}; "
-            "give images of two classes or more",
+            f"{source.where} has {f'only one class, {classes[0]!r}' if classes else 'no classes'}; "
+            "give images of at least two classes",
         )
 
 
 def _check_against(source: Part, part: Part, classes: Sequence[str]) -> Iterator[Finding]:
-    """Whether a part has the source's classes; those of a benchmark may lack in one of its lists."""
+    """Compare classes with those of the source, or of the benchmark, whose lists may be incomplete."""
     known, here = set(classes or source.classes()), set(part.classes())
     unknown, lacking = sorted(here - known), sorted(known - here)
     if unknown:
         yield Finding(
             "error",
-            f"{part.where} has classes that the source lacks: {quoted(unknown)}; "
+            f"{part.where} has classes that are not in the source: {quoted(unknown)}; "
             f"the source has {quoted(sorted(known))}; rename or remove them",
         )
     if lacking:
         yield Finding(
             "warning",
-            f"{part.where} lacks classes that the source has: {quoted(lacking)}; "
-            "nothing can be measured on them: add images, or check the names",
+            f"{part.where} has no images of the source classes {quoted(lacking)}; "
+            "these cannot be evaluated: add images, or check the names",
         )
 
 
 def _check_readable(part: Part, broken: set[Path]) -> Iterator[Finding]:
-    """Decode every file in full; put those that cannot be into ``broken``."""
+    """Decode every file in full; add those that fail to ``broken``."""
     unreadable = find_unreadable([(str(path), path) for path in part.paths])
     broken |= {path for path, _ in unreadable}
     if unreadable:
@@ -108,14 +108,14 @@ def _check_readable(part: Part, broken: set[Path]) -> Iterator[Finding]:
 
 
 def check_copies(found: Survey, broken: set[Path]) -> Iterator[Finding]:
-    """Images that occur more than once, among those that can be read."""
+    """Report readable images that occur more than once."""
     copies = _find_copies(found, broken)
     yield from _check_across(found, copies)
     yield from _check_within(found, copies)
 
 
 def _find_copies(found: Survey, broken: set[Path]) -> Copies:
-    """Prints that occur more than once."""
+    """Find fingerprints that occur more than once."""
     files = {path for part in found.parts.values() for path in part.paths} - broken
     printed = _fingerprints(files)
     places: dict[Print, dict[Role, list[int]]] = defaultdict(lambda: defaultdict(list))
@@ -127,7 +127,7 @@ def _find_copies(found: Survey, broken: set[Path]) -> Copies:
 
 
 def _prints(part: Part, printed: Mapping[Path, Print]) -> Iterator[Print | None]:
-    """A print for each image of a part; none for a file that has no copy."""
+    """Yield a fingerprint per image; None for unreadable files."""
     if part.pixels is None:
         yield from (printed.get(path) for path in part.paths)
     else:
@@ -136,10 +136,10 @@ def _prints(part: Part, printed: Mapping[Path, Print]) -> Iterator[Print | None]
 
 
 def _fingerprints(files: Iterable[Path]) -> dict[Path, Print]:
-    """A hash of each file's bytes, where another file is as long."""
+    """Hash the bytes of files that share their length with another file."""
     lengths = {path: path.stat().st_size for path in files}
     shared = Counter(lengths.values())
-    # A file of a length of its own may still be listed twice, so its path stands for its bytes.
+    # A file with a unique length may still be listed twice, so its path serves as its fingerprint.
     prints = {path: str(path) for path, length in lengths.items() if shared[length] == 1}
     others = [path for path in lengths if path not in prints]
     with ThreadPoolExecutor() as threads:
@@ -153,10 +153,10 @@ def _hash(path: Path) -> Print:
 
 
 def _check_across(found: Survey, copies: Copies) -> Iterator[Finding]:
-    """Images that two roles share."""
+    """Report images that occur in two roles."""
     for one, two, severity, consequence in LEAKS:
         if (one, two) == ("target", "test") and found.target_is_test:
-            yield Finding("note", "target and test are one folder: images are tested that were also asked")
+            yield Finding("note", "target and test are the same folder: labelled images are also evaluated")
             continue
         shared = [roles for roles in copies.values() if one in roles and two in roles]
         if shared:
@@ -164,14 +164,14 @@ def _check_across(found: Survey, copies: Copies) -> Iterator[Finding]:
             count = sum(len(roles[two]) for roles in shared)
             yield Finding(
                 "warning" if found.expected else severity,
-                f"{images(count)} of the {two} {'is' if count == 1 else 'are'} in the {one} too, "
+                f"{images(count)} of the {two} {'is' if count == 1 else 'are'} also in the {one}, "
                 f"such as {first[0]} and {first[1]}, {consequence}; "
                 + (PUBLISHED if found.expected else "remove them from one of the two"),
             )
 
 
 def _check_within(found: Survey, copies: Copies) -> Iterator[Finding]:
-    """Images that a role has twice, and what is worse, in two classes; some benchmarks have them."""
+    """Report duplicates within a role, and duplicates in different classes. Some benchmarks have them."""
     severity: Severity = "note" if found.expected else "warning"
     for role, part in found.parts.items():
         doubled = [roles[role] for roles in copies.values() if len(roles.get(role, ())) > 1]
@@ -181,7 +181,7 @@ def _check_within(found: Survey, copies: Copies) -> Iterator[Finding]:
             yield Finding(
                 severity,
                 f"{images(surplus)} of the {role} {'is a copy' if surplus == 1 else 'are copies'} of "
-                f"another in it, such as {first} and {second}; "
+                f"another image in it, such as {first} and {second}; "
                 + (PUBLISHED if found.expected else "keep one of each"),
             )
         torn = [indices for indices in doubled if len({part.labels[i] for i in indices}) > 1]
@@ -195,6 +195,6 @@ def _check_within(found: Survey, copies: Copies) -> Iterator[Finding]:
 
 
 def _contradiction(part: Part, indices: Sequence[int]) -> str:
-    """One image under several classes, in words."""
+    """Describe one image that has several classes."""
     by_class = {part.labels[index]: part.names[index] for index in reversed(indices)}
     return " and ".join(f"{name} ({label!r})" for label, name in sorted(by_class.items()))

@@ -1,4 +1,4 @@
-"""What the doctor says: one sentence each, of three degrees."""
+"""Findings of the doctor, and helpers to collect and word them."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -11,28 +11,28 @@ Severity = Literal["error", "warning", "note"]
 
 @dataclass(frozen=True)
 class Finding:
-    """One sentence: what, where, and what to do."""
+    """One message: what is wrong, where, and what to do."""
 
-    severity: Severity  # error: the run fails or its result is void; warning: doubtful; note: worth knowing
+    severity: Severity  # an error means that the run fails or its result is invalid
     what: str
 
 
 def gather(check: Iterable[Finding], about: str = "the data") -> list[Finding]:
-    """What a check finds, and, if bad input ends it early, that too."""
+    """Return the findings of a check, including the exception that ended it, if any."""
     found = []
     try:
         for finding in check:
-            found.append(finding)  # one by one: what was found before an error stays found
+            found.append(finding)  # one by one, to keep the findings before an exception
     except UserError as error:
         found.append(Finding("error", str(error)))
-    except Exception as error:  # a user's own part may raise anything
+    except Exception as error:  # user code may raise anything
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        found.append(Finding("error", f"{about} could not be checked ({said}); mend what this names"))
+        found.append(Finding("error", f"{about} could not be checked ({said}); fix this error"))
     return found
 
 
 def some(names: Sequence[str], most: int = 10) -> str:
-    """Names for a sentence, the rest counted.
+    """Join names for a message and count those beyond ``most``.
 
     >>> some(["a", "b", "c"], most=2)
     'a, b and 1 more'
@@ -42,7 +42,7 @@ def some(names: Sequence[str], most: int = 10) -> str:
 
 
 def quoted(names: Iterable[str], most: int = 10) -> str:
-    """Names of classes for a sentence.
+    """Join quoted names for a message.
 
     >>> quoted(["desk lamp", "TV"])
     "'desk lamp', 'TV'"
@@ -51,7 +51,7 @@ def quoted(names: Iterable[str], most: int = 10) -> str:
 
 
 def images(number: int) -> str:
-    """A number of images in words.
+    """Format a number of images.
 
     >>> images(1), images(2)
     ('1 image', '2 images')

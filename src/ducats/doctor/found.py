@@ -1,4 +1,4 @@
-"""What there is, as far as it was looked at: images of each role, with what belongs to them."""
+"""Survey of the data: images, labels and files of source, target and test set."""
 
 import inspect
 from collections import Counter
@@ -20,56 +20,56 @@ ROLES: tuple[Role, ...] = ("source", "target", "test")
 
 @dataclass(frozen=True)
 class Part:
-    """The images of one role."""
+    """Images of the source, target or test set."""
 
     role: Role
-    where: str  # for sentences: "the source folder photos"
-    names: Sequence[str]  # for sentences: a file, or a key
-    labels: Sequence[str]  # a class each; "" where none is known, or where pixels have classes
-    paths: Sequence[Path] = ()  # one each, if they are files
-    pixels: Pixels | None = None  # (N, C, H, W), if they are built
-    label_files: Sequence[Path] = ()  # one each, where pixels have labels that are files
-    mask_files: Sequence[Path] = ()  # one each, if there are any: not zero where a pixel has no class
-    codes: Codes | None = None  # what the numbers in label files mean
-    maps: Labels | None = None  # label maps (N, H, W), if they are built
-    # Own heights and widths, where pixels have labels; None for a file that cannot be read.
+    where: str  # for messages: "the source folder photos"
+    names: Sequence[str]  # for messages: paths or keys
+    labels: Sequence[str]  # class of each image; "" if unknown or in segmentation
+    paths: Sequence[Path] = ()  # of the images, if they are files
+    pixels: Pixels | None = None  # (N, C, H, W), if the data set is built
+    label_files: Sequence[Path] = ()  # one per image, in segmentation
+    mask_files: Sequence[Path] = ()  # one per image if given; non-zero where a pixel is void
+    codes: Codes | None = None  # encoding of the label files
+    maps: Labels | None = None  # label maps (N, H, W), if the data set is built
+    # Original heights and widths, in segmentation; None for a file that cannot be read.
     sizes: Sequence[tuple[int, int] | None] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
     def classes(self) -> dict[str, int]:
-        """How many images each class has, the largest first."""
+        """Return the number of images per class, largest first."""
         return dict(Counter(label for label in self.labels if label).most_common())
 
 
 @dataclass
 class Survey:
-    """What is known about the data; a role is absent if it is not used or could not be looked at."""
+    """What is known about the data. A role is missing if it is unused or could not be read."""
 
     parts: dict[Role, Part] = field(default_factory=dict)
     shapes: dict[Role, tuple[int, int, int]] = field(
         default_factory=dict
     )  # channels, height, width as stored
-    classes: Sequence[str] = ()  # a benchmark's own, or a class list's; else those of the source's images
+    classes: Sequence[str] = ()  # from a benchmark or class list; if empty, those of the source count
     expected: dict[Role, tuple[str, Count]] = field(
         default_factory=dict
-    )  # of a benchmark: a domain's name and known counts
-    truth: bool | None = None  # whether the target's classes are known; None: the doctor could not find out
-    target_is_test: bool = False  # on purpose, as in published protocols
-    memory_gb: float | None = None  # of pixels to hold in memory; None: all are
-    cache: Path | None = None  # for those that are not held
-    of_pixels: bool = False  # whether pixels have labels, rather than images
+    )  # for benchmarks: domain name and published counts
+    truth: bool | None = None  # whether the target has ground truth; None if unknown
+    target_is_test: bool = False  # intended, as in published protocols
+    memory_gb: float | None = None  # memory for decoded data; None: keep everything in memory
+    cache: Path | None = None  # for decoded data that does not fit in memory
+    of_pixels: bool = False  # segmentation: labels are per pixel
 
 
 Found = tuple[Survey, list[Finding]]
 
 
 def knob(config: Config, findings: list[Finding], name: str) -> Any:
-    """A knob of the data set as given, or by default; None, and a finding, if it is not what it should be."""
+    """Return a parameter of the data set, or its default. If it is invalid, add a finding and return None."""
     default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
     if default is inspect.Parameter.empty:
-        default = None  # that it is missing is said elsewhere
+        default = None  # a missing parameter is reported elsewhere
     value = config.data.knobs.get(name, default)
     fits, meant = KNOBS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
     if (value is None and default is None) or fits(value):

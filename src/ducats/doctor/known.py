@@ -1,4 +1,4 @@
-"""Whether a copy of a benchmark is whole: its counts against those that are known."""
+"""Check whether a copy of a benchmark is complete, by comparing image counts with the published ones."""
 
 from collections.abc import Iterator, Mapping
 
@@ -8,11 +8,11 @@ from ducats.doctor.finding import Finding, images, some
 from ducats.doctor.found import Survey
 from ducats.doctor.survey import survey
 
-NAMED = 5  # classes of a domain that are named
+NAMED = 5  # maximum number of classes in a message
 
 
 def incomplete(config: Config) -> list[str]:
-    """What a benchmark's copy lacks or has too much, in sentences; its files are listed, not read."""
+    """Return warnings about missing or surplus images of a benchmark; files are listed, not read."""
     benchmark = BENCHMARKS.get(config.data.name)
     if benchmark is None or benchmark.read is None:
         return []
@@ -21,25 +21,24 @@ def incomplete(config: Config) -> list[str]:
 
 
 def check_counts(found: Survey) -> Iterator[Finding]:
-    """One finding for each domain of a benchmark."""
+    """Yield one finding per domain of a benchmark."""
     for role, (name, known) in found.expected.items():
         if role in found.parts:
             yield _compare(name, found.parts[role].classes(), known)
 
 
 def _compare(name: str, here: Mapping[str, int], known: Count) -> Finding:
-    """Whether a domain has what it should."""
     total = sum(here.values())
     inside = "" if known.classes is None else f" in {_classes(len(here))}"
     if total == known.total and len(here) == (known.classes or len(here)) and not _differing(here, known):
-        return Finding("note", f"{name}: {images(total)}{inside}, as known")
+        return Finding("note", f"{name}: {images(total)}{inside}, as published")
     should = "" if known.classes is None else f" in {_classes(known.classes)}"
     differing = some(_differing(here, known), NAMED)
     return Finding(
         "warning",
-        f"{name}: {images(total)}{inside}, but {known.total}{should} are known"
+        f"{name}: {images(total)}{inside}, but {known.total}{should} are published"
         f"{f' ({differing})' if differing else ''}, so results are not comparable with published ones; "
-        "get it anew, or unpack it again",
+        "download or unpack it again",
     )
 
 
@@ -48,11 +47,11 @@ def _classes(number: int) -> str:
 
 
 def _differing(here: Mapping[str, int], known: Count) -> list[str]:
-    """Classes whose counts differ, in words; none if only the total is known."""
+    """Describe classes whose counts differ; empty if only the total is published."""
     if not known.of_class:
         return []
     return [
-        f"{label!r} has {here.get(label, 0)}, known {known.of_class.get(label, 0)}"
+        f"{label!r} has {here.get(label, 0)} instead of {known.of_class.get(label, 0)}"
         for label in sorted(here.keys() | known.of_class.keys())
         if here.get(label, 0) != known.of_class.get(label, 0)
     ]

@@ -1,4 +1,4 @@
-"""What the machine offers: versions, device, disk, memory."""
+"""Check the machine: package versions, device and free disk space."""
 
 import importlib
 import platform
@@ -15,10 +15,10 @@ LEAST_DISK_GB = 1.0
 
 
 def check_torchvision() -> Iterator[Finding]:
-    """Whether torchvision fits torch."""
+    """Check that torchvision can be imported with the installed torch."""
     try:
         importlib.import_module("torchvision")
-    except Exception as error:  # one built for another torch fails with RuntimeError, deep inside torch
+    except Exception as error:  # a build for another torch raises RuntimeError inside torch
         yield Finding(
             "error",
             f"torchvision cannot be imported ({type(error).__name__}: {' '.join(str(error).split())}); "
@@ -28,17 +28,17 @@ def check_torchvision() -> Iterator[Finding]:
 
 
 def check_disk() -> Iterator[Finding]:
-    """Whether there is room where runs are written."""
+    """Check for free disk space where runs are written."""
     free = free_disk_gb(Path.cwd())
     if free < LEAST_DISK_GB:
         yield Finding(
             "warning",
-            f"{Path.cwd()}, where runs are written, has {free:.1f} GB left on its disk; free some space",
+            f"only {free:.1f} GB of disk space is left for runs in {Path.cwd()}; free some space",
         )
 
 
 def check_machine(config: Config) -> Iterator[Finding]:
-    """Versions, and the device that the run would get; an error if it cannot have the one it names."""
+    """Report versions and the device of the run, or an error if the device is not available."""
     import torch
     import torchvision
 
@@ -59,9 +59,7 @@ def check_machine(config: Config) -> Iterator[Finding]:
             )
             device = fabric.device.type
         except UserError as error:
-            yield Finding(
-                "error", f"{error}; set engine.device to auto, cpu, cuda or mps, or mend its driver"
-            )
+            yield Finding("error", f"{error}; set engine.device to auto, cpu, cuda or mps, or fix its driver")
         else:
             try:
                 make_speed(config).settle(fabric)

@@ -1,4 +1,4 @@
-"""Which files a data set with label maps is made of; nothing is decoded."""
+"""Survey the files of a segmentation data set; nothing is decoded."""
 
 import inspect
 from pathlib import Path
@@ -15,7 +15,7 @@ from ducats.errors import UserError
 
 
 def in_map_files(config: Config) -> Found:
-    """What lies in folders of images and label files."""
+    """Survey folders of images and label files."""
     findings: list[Finding] = []
     found, data = Survey(of_pixels=True), config.data
     reader = DATASETS[data.name]
@@ -26,16 +26,16 @@ def in_map_files(config: Config) -> Found:
     parameters = inspect.signature(reader).parameters
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
     if not all(map(data.knobs.get, needed)) or not data.knobs.keys() <= parameters.keys():
-        return found, findings  # said elsewhere
+        return found, findings  # reported elsewhere
     try:
         listing: Listing = reader.listing(**data.knobs)
         shapes = listing.shapes
     except UserError as error:
         return found, [*findings, Finding("error", str(error))]
-    except Exception as error:  # a knob of another kind than the data set expects
+    except Exception as error:  # a parameter of an unexpected type
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        what = f"the data set {data.name!r} cannot be listed ({said})"
-        return found, [*findings, Finding("error", f"{what}; check data.knobs, which are {data.knobs}")]
+        what = f"the files of the data set {data.name!r} cannot be listed ({said})"
+        return found, [*findings, Finding("error", f"{what}; check data.knobs: {data.knobs}")]
     found.classes, found.truth = listing.codes[0].classes, listing.pool.labels is not None
     _put(found, findings, "source", listing.source, listing.codes[0], shapes[0])
     _put(found, findings, "target", listing.pool, listing.codes[1], shapes[1])
@@ -67,6 +67,6 @@ def _put(
 
 
 def _same(one: Files, two: Files) -> bool:
-    """Whether two parts are the same images, whatever path led there."""
+    """Return whether two sets are the same images, even if given by different paths."""
     keys = [[key for key, _ in files.images] for files in (one, two)]
     return bool(keys[0]) and keys[0] == keys[1] and one.images[0][1].samefile(two.images[0][1])

@@ -1,4 +1,4 @@
-"""What is wrong with images whose pixels have labels: files, partners, ids, classes, void."""
+"""Check segmentation data: readability, sizes, ids, classes and void pixels."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -17,37 +17,37 @@ from ducats.doctor.finding import Finding, gather, images, quoted, some
 from ducats.doctor.found import Part, Survey
 from ducats.domain import VOID
 
-MANY = 1000  # files of a kind; of more than that, some are read in full:
-SAMPLE = 400  # evenly spaced
-UNKNOWN = 8  # unknown ids that are named
+MANY = 1000  # up to this many files of a kind are all read in full; of more, only a sample:
+SAMPLE = 400  # files, evenly spaced
+UNKNOWN = 8  # maximum number of unknown ids in a message
 
 Array = NDArray[Any]
 
 
 @dataclass
 class Seen:
-    """What the label maps of a part show, as far as they were looked at."""
+    """Pixel counts and problems of the label maps that were checked."""
 
-    pixels: Array  # of each class
+    pixels: Array  # per class
     void: int = 0
-    looked: int = 0  # label maps
+    looked: int = 0  # label maps that were checked
     broken: list[tuple[Path, str]] = field(default_factory=list)
-    unknown: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # ids: files, and pixels in each
-    beyond: set[int] = field(default_factory=set)  # of built maps: numbers that are no class
+    unknown: dict[str, list[tuple[str, int]]] = field(default_factory=dict)  # files and pixel counts by id
+    beyond: set[int] = field(default_factory=set)  # invalid class indices in built label maps
 
     @property
     def total(self) -> int:
-        """Pixels that were looked at."""
+        """Number of pixels that were checked."""
         return int(self.pixels.sum()) + self.void
 
 
 def check_maps(found: Survey) -> list[Finding]:
-    """Everything that can be said about images and label maps; of very many, some are read."""
+    """Run all checks of images and label maps; large sets are sampled."""
     findings: list[Finding] = []
     broken: set[Path] = set()
     for part in found.parts.values():
         if not len(part):
-            continue  # why is said by whoever listed its files
+            continue  # reported when the files were listed
         findings += gather(_check_readable(part, broken))
         findings += gather(_check_sizes(part, part.label_files, "label files"))
         findings += gather(_check_sizes(part, part.mask_files, "masks"))
@@ -56,7 +56,7 @@ def check_maps(found: Survey) -> list[Finding]:
 
 
 def _check_readable(part: Part, broken: set[Path]) -> Iterator[Finding]:
-    """Begin every image, and decode some in full; put those that cannot be into ``broken``."""
+    """Decode a sample of images, and all whose header is unreadable; add those that fail to ``broken``."""
     chosen = {part.paths[place] for place in sampled(len(part.paths))}
     chosen |= {path for path, size in zip(part.paths, part.sizes, strict=False) if size is None}
     unreadable = find_unreadable([(str(path), path) for path in part.paths if path in chosen])
@@ -71,7 +71,7 @@ def _check_readable(part: Part, broken: set[Path]) -> Iterator[Finding]:
 
 
 def _check_sizes(part: Part, files: Sequence[Path], what: str) -> Iterator[Finding]:
-    """Whether files are as large as their images, by their headers."""
+    """Compare the sizes of files with those of their images, from their headers."""
     wrong = []
     for path, other, name, own in zip(
         files, attempts(shown_size, files), part.names, part.sizes, strict=False
@@ -87,7 +87,7 @@ def _check_sizes(part: Part, files: Sequence[Path], what: str) -> Iterator[Findi
 
 
 def _check_labels(found: Survey, part: Part) -> Iterator[Finding]:
-    """What the label maps hold: ids without a name, void, classes that never occur."""
+    """Report unknown ids, the share of void pixels, and classes that never occur."""
     seen = _look(found, part)
     if seen is None:
         yield Finding("note", f"{part.role}: {images(len(part))} without labels{_masked(part)}")
@@ -104,23 +104,23 @@ def _check_labels(found: Survey, part: Part) -> Iterator[Finding]:
     absent = [name for name in found.classes if name not in occurring]
     everything = seen.looked == len(part)
     if part.role == "source" and len(occurring) < 2 and everything:
-        only = f"one class only, {occurring[0]!r}" if occurring else "no class"
-        yield Finding("error", f"the source shows {only}; check the class list, or give other label files")
+        only = f"only one class, {occurring[0]!r}" if occurring else "only void pixels"
+        yield Finding("error", f"the source has {only}; check the class list, or give other label files")
     elif absent and part.role != "target":
         consequence = {
-            "source": "they can be learnt from bought pixels alone: add images that show them, or leave them "
-            "out of the classes (data.knobs.keep)",
-            "test": "nothing can be measured on them: add images that show them, or check the class list",
+            "source": "they can only be learnt from labelled target pixels: add source images that show "
+            "them, or drop these classes (data.knobs.keep)",
+            "test": "these classes cannot be evaluated: add images that show them, or check the class list",
         }[part.role]
-        looked = "" if everything else f" in the {seen.looked} label maps that were looked at"
+        looked = "" if everything else f" in the {seen.looked} label maps that were checked"
         yield Finding(
             "warning" if everything else "note",
-            f"the {part.role} never shows {quoted(absent)}{looked}; {consequence}",
+            f"the {part.role} has no pixels of {quoted(absent)}{looked}; {consequence}",
         )
 
 
 def _spoilt(part: Part, seen: Seen) -> Iterator[Finding]:
-    """Label files that cannot be read, and numbers that nobody named."""
+    """Report unreadable label files, unknown ids and invalid class indices."""
     remedy = "replace them" if part.codes is None else part.codes.remedy
     if seen.broken:
         named = some([f"{path} ({reason})" for path, reason in seen.broken], NAMED)
@@ -133,26 +133,26 @@ def _spoilt(part: Part, seen: Seen) -> Iterator[Finding]:
         named = some([_stranger(shown, places) for shown, places in seen.unknown.items()], UNKNOWN)
         yield Finding(
             "error",
-            f"label files of the {part.role}{_seen(len(part))} hold what nobody named: {named}; {remedy}",
+            f"label files of the {part.role}{_seen(len(part))} contain unknown values: {named}; {remedy}",
         )
     if seen.beyond:
         numbers = some([str(number) for number in sorted(seen.beyond)], UNKNOWN)
         yield Finding(
             "error",
-            f"label maps of the {part.role} hold {numbers}, which is no class; give numbers from 0 to "
-            f"{len(seen.pixels) - 1}, or {VOID} for no class",
+            f"label maps of the {part.role} contain {numbers}, which is not a class index; use 0 to "
+            f"{len(seen.pixels) - 1}, or {VOID} for void",
         )
 
 
 def _stranger(shown: str, places: Sequence[tuple[str, int]]) -> str:
-    """An unknown id in words."""
+    """Describe an unknown id."""
     pixels = sum(count for _, count in places)
     files = "1 file" if len(places) == 1 else f"{len(places)} files"
     return f"{shown} ({pixels} pixel{'' if pixels == 1 else 's'} in {files}, first {places[0][0]})"
 
 
 def _look(found: Survey, part: Part) -> Seen | None:
-    """Count what label maps show, one by one; None where there are none."""
+    """Count classes and problems of label maps, one by one; None if there are no label maps."""
     classes = len(found.classes)
     chosen, seen = sampled(len(part)), Seen(np.zeros(classes, np.int64))
     if part.label_files and part.codes is not None:
@@ -191,19 +191,19 @@ def _reader(codes: Codes) -> Callable[[Path], "Array | UnknownIdError"]:
 
 
 def _counts(numbers: Array, classes: int) -> Array:
-    """Pixels of each class; last, of none."""
+    """Return the number of pixels per class, followed by the number of void pixels."""
     known = numbers[numbers >= 0]
     return np.append(np.bincount(known.ravel(), minlength=classes), numbers.size - known.size)
 
 
 def _masked(part: Part) -> str:
-    """What masks leave out, in words; those that cannot be read are an error of the run itself."""
+    """Describe the share of masked pixels. Unreadable masks are skipped here; the run reports them."""
     if not part.mask_files:
         return ""
     paths = [part.mask_files[place] for place in sampled(len(part.mask_files))]
     masks = [shown for shown in attempts(_hidden, paths) if not isinstance(shown, Failure)]
     hidden, total = (sum(numbers) for numbers in zip(*masks, strict=True)) if masks else (0, 0)
-    return f"; masks leave {_share(hidden, total)} of the pixels out" if total else ""
+    return f"; masks exclude {_share(hidden, total)} of the pixels" if total else ""
 
 
 def _hidden(path: Path) -> tuple[int, int]:
@@ -212,7 +212,7 @@ def _hidden(path: Path) -> tuple[int, int]:
 
 
 def sampled(count: int) -> list[int]:
-    """Which of so many files are read: all, or some hundreds, evenly spaced.
+    """Return the indices of the files to read: all, or ``SAMPLE`` evenly spaced ones.
 
     >>> sampled(3), len(sampled(10**6)), sampled(10**6)[:3]
     ([0, 1, 2], 400, [0, 2500, 5000])
@@ -221,8 +221,8 @@ def sampled(count: int) -> list[int]:
 
 
 def _seen(count: int) -> str:
-    """How many of so many were looked at, in brackets, if not all."""
-    return "" if count <= MANY else f" ({SAMPLE} of {count} looked at, evenly spaced)"
+    """Describe in parentheses how many files were checked, if not all."""
+    return "" if count <= MANY else f" ({SAMPLE} of {count} checked, evenly spaced)"
 
 
 def _by(size: tuple[int, int]) -> str:

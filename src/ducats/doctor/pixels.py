@@ -1,4 +1,4 @@
-"""What a plan asks where pixels are bought: how many, through which views, with what."""
+"""Check the plan of a segmentation run: views, pixel budget and clustering."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -12,7 +12,7 @@ from ducats.queries.clusters import CLUSTERS, REMEDY
 
 
 def check_pixels(config: Config, found: Survey) -> Iterator[Finding]:
-    """Whether settings fit data whose pixels have labels."""
+    """Check settings that concern segmentation only."""
     if not found.of_pixels and config.task.name != "segmentation":
         return
     for name in ("scoring", "test"):
@@ -20,8 +20,8 @@ def check_pixels(config: Config, found: Survey) -> Iterator[Finding]:
         if view.crop != "none" or view.size is not None or view.flip:
             yield Finding(
                 "error",
-                f"views.{name} must show whole images where pixels are bought: set "
-                f"views.{name}={{crop: none}} (evaluation.flip averages with the mirror image)",
+                f"views.{name} must show whole images in segmentation: set views.{name}="
+                "{crop: none} (evaluation.flip averages with the prediction for the mirror image)",
             )
     if config.task.bought == "superpixel" and find_spec("skimage") is None:
         yield Finding(
@@ -33,23 +33,21 @@ def check_pixels(config: Config, found: Survey) -> Iterator[Finding]:
     if strange:
         yield Finding(
             "error",
-            f"evaluation.star_without names {strange[0]!r}, but the classes are {', '.join(found.classes)}; "
-            "name some of these",
+            f"evaluation.star_without contains {strange[0]!r}, which is not a class; use some of "
+            f"{', '.join(found.classes)}",
         )
 
 
 def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int]) -> Iterator[Finding]:
-    """How many pixels are asked for, of each image and in each round, and of whom.
+    """Describe the pixel budget per image and per round, and who labels it.
 
     Args:
-        config: the plan.
-        found: the data.
-        pool: images that can be asked about.
-        after: epochs after which questions are asked.
+        pool: number of images that can be queried.
+        after: epochs after which the run queries.
     """
     areas = _areas(config, found)[:pool]
     if not areas:
-        return  # no image can be read, which was said
+        return  # no image can be read, which is reported elsewhere
     each = split_pixels(config.ask.budget, areas, len(after), config.ask.rounding)
     rounds = [sum(parts) for parts in zip(*each, strict=True)]
     epochs = ", ".join(map(str, after))
@@ -60,10 +58,10 @@ def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int])
     )
     yield Finding(
         "note",
-        f"of {images(pool)} of the target, {sum(rounds)} pixels are asked for ({share:.3g} %): {of_one} of "
-        f"each image, {at_once} in a round; {' + '.join(map(str, rounds))} in all after epoch {epochs} of "
-        f"{config.train.epochs}, counted "
-        f"{'as the network sees images' if config.task.resolution == 'network' else 'in their own size'} "
+        f"the budget is {sum(rounds)} pixels ({share:.3g} %) of {images(pool)} of the target: {of_one} per "
+        f"image, {at_once} per image and round; {' + '.join(map(str, rounds))} in total after epoch {epochs} "
+        f"of {config.train.epochs}, counted at the "
+        f"{'size of the network input' if config.task.resolution == 'network' else 'original image size'} "
         f"(task.resolution={config.task.resolution})",
     )
     yield from _check_clusters(config, max(part for parts in each for part in parts))
@@ -71,21 +69,20 @@ def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int])
     if oracle == "people" or (oracle == "auto" and found.truth is False):
         yield Finding(
             "note",
-            f"people answer: a person will be asked for {_range(rounds)} pixels in each of {len(rounds)} "
-            f"{'round' if len(rounds) == 1 else 'rounds'}, in masks to be answered with label PNGs; the run "
-            "pauses each time",
+            f"human annotators label {_range(rounds)} pixels in each of {len(rounds)} "
+            f"{'round' if len(rounds) == 1 else 'rounds'}: masks mark the pixels, and label PNGs are the "
+            "answers; the run pauses each time",
         )
 
 
-CLUSTERING = ("clue", "las", "spread")  # queries that make as many clusters as they buy labels
+CLUSTERING = ("clue", "las", "spread")  # queries that make one cluster per label
 
 
 def _check_clusters(config: Config, at_once: int) -> Iterator[Finding]:
-    """Whether a query that clusters can do so with what is asked for.
+    """Check that a clustering query does not need too many clusters.
 
     Args:
-        config: the plan.
-        at_once: pixels of one image in one round, at most.
+        at_once: maximum number of pixels per image and round.
     """
     query = config.query.name
     if query not in CLUSTERING:
@@ -96,13 +93,13 @@ def _check_clusters(config: Config, at_once: int) -> Iterator[Finding]:
     if clusters > CLUSTERS:
         yield Finding(
             "error",
-            f"the query {query!r} would have to make {clusters} clusters of one image in one round, and "
-            f"{CLUSTERS} are the most: {REMEDY}",
+            f"the query {query!r} would need {clusters} clusters for one image in one round, but the maximum "
+            f"is {CLUSTERS}: {REMEDY}",
         )
 
 
 def _areas(config: Config, found: Survey) -> list[int]:
-    """Pixels of each image of the target, in the grid in which they are bought."""
+    """Return the number of pixels of each target image, at the resolution of the budget."""
     part = found.parts["target"]
     if config.task.resolution == "network":
         _, height, width = found.shapes["target"]
@@ -111,7 +108,7 @@ def _areas(config: Config, found: Survey) -> list[int]:
 
 
 def _range(numbers: Sequence[int]) -> str:
-    """Numbers for a sentence.
+    """Format a range of numbers.
 
     >>> _range([3, 3]), _range([3, 5, 4])
     ('3', '3 to 5')

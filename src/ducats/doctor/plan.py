@@ -1,4 +1,4 @@
-"""What the plan asks of the data and of the machine: labels, batches, crops, memory."""
+"""Check the run plan against data and machine: evaluation, budget, batches, crops and memory."""
 
 import tempfile
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ from ducats.errors import UserError
 from ducats.records import MEASURED_ON
 from ducats.room import free_disk_gb, free_memory_gb
 
-LOOKED_AT: dict[str, Role] = {  # which images each view is for
+LOOKED_AT: dict[str, Role] = {  # the images that each view is applied to
     "source": "source",
     "labelled": "target",
     "unlabelled": "target",
@@ -25,11 +25,11 @@ LOOKED_AT: dict[str, Role] = {  # which images each view is for
 }
 
 
-BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}  # by default
+BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}  # defaults
 
 
 def check_plan(config: Config, found: Survey) -> list[Finding]:
-    """Whether the plan fits what was found."""
+    """Run all checks of the plan against the surveyed data."""
     checks = (
         _check_exam(config, found),
         _check_budget(config, found),
@@ -44,7 +44,7 @@ def check_plan(config: Config, found: Survey) -> list[Finding]:
 
 
 def _check_sides(config: Config, found: Survey) -> Iterator[Finding]:
-    """Whether the model sees source and target at one size; one that speaks of pixels takes any."""
+    """Check that all views have the same size. Segmentation models accept any size."""
     if found.of_pixels:
         return
     views = {name: getattr(config.views, name) for name in LOOKED_AT}
@@ -57,37 +57,37 @@ def _check_sides(config: Config, found: Survey) -> Iterator[Finding]:
     if len(set(sides.values())) > 1:
         seen = ", ".join(f"views.{name} {side}" for name, side in sides.items())
         yield Finding(
-            "warning", f"the model sees images of different sizes ({seen}); give all views one size"
+            "warning", f"views produce images of different sizes ({seen}); give all views the same size"
         )
 
 
 def _check_weights(config: Config) -> Iterator[Finding]:
-    """Whether something has to be fetched."""
+    """Report where pretrained weights come from."""
     name, knobs = config.model.name, config.model.knobs
     if name in BACKBONES and knobs.get("pretrained", True) and not knobs.get("weights"):
         backbone = str(knobs.get("backbone", BACKBONES[name]))
-        with suppress(Exception):  # a torchvision that does not fit torch, which is said elsewhere
+        with suppress(Exception):  # torchvision cannot be imported, which is reported elsewhere
             from ducats.models import offline
 
             if offline.serves(backbone):
                 said = f"the weights of timm's {backbone} come from the package {offline.PACKAGE}"
                 yield Finding("note", said)
                 return
-        yield Finding("note", f"the weights of timm's {backbone} are fetched when they are first used")
+        yield Finding("note", f"the weights of timm's {backbone} are downloaded on first use")
 
 
 def _check_exam(config: Config, found: Survey) -> Iterator[Finding]:
-    """What the model will be measured on, if it can be."""
+    """Report which images the model is evaluated on."""
     if found.truth is None:
-        return  # what is wrong with the data was said
+        return  # the problem with the data is reported elsewhere
     wanted = config.evaluation.images
     on, _ = decide(wanted, test="test" in found.parts, truth=found.truth, target_is_test=found.target_is_test)
     if on != "held_out" or "test" in found.parts or found.truth:
-        yield Finding("note", f"the model is measured on {MEASURED_ON[on]} (evaluation.images={wanted})")
+        yield Finding("note", f"the model is evaluated on {MEASURED_ON[on]} (evaluation.images={wanted})")
 
 
 def pool_size(config: Config, found: Survey) -> int:
-    """How many target images can be asked about: those that are not held out."""
+    """Return the number of target images that can be queried: those that are not held out."""
     part = found.parts.get("target")
     if part is None or found.truth is None:
         return 0 if part is None else len(part)
@@ -99,7 +99,7 @@ def pool_size(config: Config, found: Survey) -> int:
             target_is_test=found.target_is_test,
         )
     except UserError:
-        return len(part)  # said elsewhere
+        return len(part)  # reported elsewhere
     if made != "split":
         return len(part)
     if found.of_pixels:
@@ -109,17 +109,17 @@ def pool_size(config: Config, found: Survey) -> int:
 
 
 def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
-    """How many labels are asked for, when, and of whom."""
+    """Describe the label budget: how many labels, when, and who provides them."""
     oracle = config.oracle.name
     if oracle == "truth" and found.truth is False:
         yield Finding(
             "error",
-            "the oracle 'truth' needs the target's labels, and this data has none: use --oracle people, or, "
-            "for a benchmark whose target folders are classes, --truth",
+            "the oracle 'truth' needs the target's labels, but the data has none: use --oracle people, or "
+            "--truth if the target's folders are its classes",
         )
     after, pool = ask_epochs(config), pool_size(config, found)
     if not after:
-        yield Finding("note", "no labels are asked for (ask.rounds is 0)")
+        yield Finding("note", "no labels are queried (ask.rounds is 0)")
     if not after or not pool:
         return
     time = time_of(config.ask.budget, config.ask.seconds, config.ask.growth)
@@ -131,50 +131,50 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
         return
     labels = split_budget(config.ask.budget, pool, len(after), config.ask.rounding, config.ask.growth)
     spread = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
-    each = " each" if len(labels) > 1 and len(set(labels)) == 1 else ""
+    each = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, after))
-    what = "images, all pixels of each," if found.of_pixels else "labels"
+    what = "whole images" if found.of_pixels else "labels"
     yield Finding(
         "note",
-        f"of {images(pool)} of the target, {sum(labels)} {what} are asked for, {spread}{each} "
+        f"the budget is {sum(labels)} {what} from {images(pool)} of the target: {spread}{each} "
         f"after epoch {epochs} of {config.train.epochs}",
     )
     if oracle == "people" or (oracle == "auto" and found.truth is False):
         yield Finding(
             "note",
-            f"people answer: a person will be asked for {spread} {what}{each and ' in each round'}, "
+            f"human annotators provide {spread} {what}{each}, "
             f"in {len(labels)} {'round' if len(labels) == 1 else 'rounds'}; the run pauses each time",
         )
 
 
 def _asked_time(config: Config, found: Survey, pool: int, time: PeopleTime) -> Iterator[Finding]:
-    """What a budget of people's time comes to, as far as that can be told before anyone answered."""
+    """Describe a time budget, with an estimate of the first round."""
     after = ask_epochs(config)
     epochs, rounds = ", ".join(map(str, after)), "1 round" if len(after) == 1 else f"{len(after)} rounds"
     what = f"{config.task.bought}s" if found.of_pixels else "labels"
     first = time.questions(None, 0, 0, len(after))
     yield Finding(
         "note",
-        f"of {images(pool)} of the target, {what} are asked for until {time} are spent, in {rounds} after "
-        f"epoch {epochs} of {config.train.epochs}: about {first} in the first, at {time.answer:g} s each "
-        "(ask.seconds); later rounds go by what people took",
+        f"the budget is {time} for {what} of {images(pool)} of the target, in {rounds} after epoch {epochs} "
+        f"of {config.train.epochs}: about {first} in the first, at {time.answer:g} s each (ask.seconds); "
+        "later rounds depend on the measured time per answer",
     )
     if config.task.bought == "image" and first * len(after) > pool:
         yield Finding(
             "warning",
-            f"{time} are enough for about {first * len(after)} labels, but the pool has {images(pool)}: "
-            "later rounds may find nothing left to ask; lower ask.budget",
+            f"{time} is enough for about {first * len(after)} labels, but the pool has {images(pool)}: "
+            "later rounds may have nothing left to query; lower ask.budget",
         )
     oracle = config.oracle.name
     if oracle == "people" or (oracle == "auto" and found.truth is False):
         yield Finding(
             "note",
-            f"people answer: the run pauses in each of {rounds}, and asks no more when {time} are spent",
+            f"human annotators answer: the run pauses in each of {rounds} and stops querying after {time}",
         )
 
 
 def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
-    """Whether batches can be filled and shared out."""
+    """Check that batches can be filled and divided among processes."""
     size, engine = config.train.batch_size, config.engine
     world = (engine.processes or 1) * (engine.nodes or 1)
     if size % world or size < 2 * world:
@@ -182,7 +182,7 @@ def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
         yield Finding(
             "error",
             f"train.batch_size={size} must be a multiple of engine.processes={engine.processes or 1}{hosts}, "
-            "two images for each; change one of the two",
+            "with at least two images per process; change one of these settings",
         )
     for role in ("source", "target"):
         count = len(found.parts.get(role, ()))
@@ -190,12 +190,12 @@ def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
             yield Finding(
                 "warning",
                 f"train.batch_size={size} is larger than the {role} ({images(count)}), so its "
-                "batches are short; lower it or add images",
+                "batches are smaller; lower it or add images",
             )
 
 
 def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
-    """Whether crops fit into the images as they are stored."""
+    """Check that crops fit into the stored images."""
     for name, role in LOOKED_AT.items():
         view: View | None = getattr(config.views, name)
         if view is None or view.crop not in ("center", "random") or role not in found.shapes:
@@ -203,7 +203,7 @@ def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
         if view.resize == "short_side" and role in found.parts and not found.parts[role].paths:
             yield Finding(
                 "error",
-                f"views.{name}.resize=short_side needs images from files, whose own shape is known; set "
+                f"views.{name}.resize=short_side needs images from files, whose original shape is known; set "
                 f"views.{name}.resize=squash",
             )
         _, height, width = found.shapes[role]
@@ -214,17 +214,17 @@ def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
             shown = wanted if isinstance(wanted, int) else f"{wide} x {tall}"
             yield Finding(
                 "error",
-                f"views.{name} cuts a {view.crop} crop of {shown} pixels out of images that are stored as "
+                f"views.{name} takes a {view.crop} crop of {shown} pixels from images stored as "
                 f"{width} x {height}; lower views.{name}.size or raise data.knobs.size",
             )
 
 
 def _check_memory(found: Survey) -> Iterator[Finding]:
-    """What the decoded images take, in memory and on disk; and their label maps, if pixels have labels."""
+    """Estimate memory and disk space of the decoded images and label maps."""
     held = spilt = 0.0
     left = float("inf") if found.memory_gb is None else found.memory_gb
     for taken in _holdings(found):
-        # As a Room does: what does not fit goes to a file as a whole.
+        # Like a Room: an array that does not fit goes to a file as a whole.
         held, spilt, left = (
             (held + taken, spilt, left - taken) if taken <= left else (held, spilt + taken, left)
         )
@@ -234,29 +234,29 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
     allowed = (
         ""
         if found.memory_gb is None
-        else f"; {found.memory_gb:.3g} GB may be held in memory (data.knobs.memory_gb)"
+        else f"; {found.memory_gb:.3g} GB may be kept in memory (data.knobs.memory_gb)"
     )
     where = found.cache or Path(tempfile.gettempdir())
-    kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run anew'}" if spilt else ""
-    yield Finding("note", f"decoded, all {what} take {_size(held + spilt)}{allowed}{kept}")
+    kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run'}" if spilt else ""
+    yield Finding("note", f"decoded {what} take {_size(held + spilt)}{allowed}{kept}")
     free = free_memory_gb()
-    if found.memory_gb is not None and free is not None and held > free:  # built images are held already
+    if found.memory_gb is not None and free is not None and held > free:  # built images are in memory already
         yield Finding(
             "warning",
-            f"{held:.1f} GB of {what} are to be held in memory, but {free:.1f} GB are free; lower "
+            f"{held:.1f} GB of {what} would be kept in memory, but only {free:.1f} GB are free; lower "
             "data.knobs.memory_gb or data.knobs.size",
         )
     if spilt > free_disk_gb(where) - SPARE_GB:
         yield Finding(
             "warning",
-            f"{spilt:.1f} GB of {what} are to be kept in {where}, but {free_disk_gb(where):.1f} GB are left "
-            "there, so they will be decoded again for every batch, which is slower; give another "
-            "data.knobs.cache, or a smaller data.knobs.size",
+            f"{spilt:.1f} GB of {what} would be written to {where}, but only {free_disk_gb(where):.1f} GB "
+            "are free there, so they will be decoded again for every batch, which is slower; set another "
+            "data.knobs.cache or a smaller data.knobs.size",
         )
 
 
 def _holdings(found: Survey) -> Iterator[float]:
-    """Gigabytes of each set of arrays, in the order in which they are decoded."""
+    """Yield the gigabytes of each array, in the order of decoding."""
     for role, part in found.parts.items():
         if role in found.shapes:
             channels, height, width = found.shapes[role]

@@ -1,4 +1,4 @@
-"""What a config says by itself, before any image is looked at."""
+"""Check the config alone, before any data is read."""
 
 from collections.abc import Iterator
 
@@ -9,8 +9,8 @@ PARTS = ("data", "model", "objective", "query")
 
 
 def check_settings(config: Config) -> list[Finding]:
-    """Names and knobs that no part answers to, one finding for each part."""
-    # Each part alone, in a config that is sound otherwise: the first slip must not hide the next.
+    """Check names and parameters of all components, with one finding per component."""
+    # Check each component in an otherwise valid config, so that one error does not hide the next.
     checks = {name: _check_part(Config(task=config.task, **{name: getattr(config, name)})) for name in PARTS}
     checks["train.schedule"] = _check_schedule(config.train.schedule)
     checks["oracle"] = _check_oracle(config.oracle)
@@ -18,17 +18,17 @@ def check_settings(config: Config) -> list[Finding]:
 
 
 def check_options(config: Config) -> Iterator[Finding]:
-    """Options that the data set cannot do without."""
+    """Check for missing required options of the data set."""
     from ducats.data import DATASETS, require_options
 
     function = DATASETS.get(config.data.name)
-    if function is not None:  # a user's own is built, and says so itself
+    if function is not None:  # a user-defined data set is built, and reports this itself
         require_options(config.data.name, function, config.data.knobs)
     yield from ()
 
 
 def check_task(config: Config) -> Iterator[Finding]:
-    """Data, model or settings for images where pixels are bought, and the other way round."""
+    """Check that data, model and settings fit the task, classification or segmentation."""
     from ducats.doctor.task import misfits
 
     for misfit in misfits(config):
@@ -41,7 +41,7 @@ def _check_part(config: Config) -> Iterator[Finding]:
 
     check_names(config)
     if config.model.name in CHECK and config.model.knobs.get("weights"):
-        # Built, for the file must fit the backbone.
+        # Build the model to check that the weights fit the backbone.
         MODELS[config.model.name](classes=2, channels=3, **config.model.knobs)
     yield from ()
 

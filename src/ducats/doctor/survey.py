@@ -1,4 +1,4 @@
-"""What there is: which images, with which labels, of which size."""
+"""Survey the data: list images, labels and sizes of source, target and test set."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -19,11 +19,11 @@ from ducats.doctor.map_files import in_map_files
 from ducats.domain import Images, Labels, Shift
 from ducats.errors import UserError
 
-NAMED = 20  # rows of a manifest that are named one by one
+NAMED = 20  # maximum number of manifest rows that are reported one by one
 
 
 def survey(config: Config) -> Found:
-    """Look at the data as far as it lets itself be looked at, and say where it does not."""
+    """Survey the data as far as it is readable, and report what is not."""
     readers: dict[str, Callable[[Config], Found]] = {"folders": _in_folders, "manifest": _in_manifest}
     readers |= {name: _in_benchmark for name, known in BENCHMARKS.items() if known.read is not None}
     readers |= {name: in_map_files for name, function in DATASETS.items() if isinstance(function, Reader)}
@@ -34,7 +34,7 @@ def survey(config: Config) -> Found:
 
 
 def _in_folders(config: Config) -> Found:
-    """What lies in folders."""
+    """Survey class folders."""
     found, findings = _stored(config)
     found.truth = knob(config, findings, "truth") or False
     folders: dict[Role, Path] = {}
@@ -50,7 +50,7 @@ def _in_folders(config: Config) -> Found:
 
 
 def _listed(found: Survey, folders: dict[Role, Path], role: Role, path: Path) -> Iterator[Finding]:
-    """Put the images of a folder into the survey; complain where they should lie in class folders."""
+    """Add the images of a folder to the survey; report images outside class folders."""
     folder = folders[role] = existing_folder(role, path)
     images = list_images(folder)
     labelled = role != "target" or found.truth
@@ -64,25 +64,25 @@ def _listed(found: Survey, folders: dict[Role, Path], role: Role, path: Path) ->
     if loose:
         yield Finding(
             "error",
-            f"{where} has {len(loose)} images outside of any class folder, such as {loose[0]}; "
-            "move each into a sub-folder named after its class",
+            f"{where} has {len(loose)} images outside class folders, such as {loose[0]}; "
+            "move each into a subfolder named after its class",
         )
     inside = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
     empty = sorted(inside - set(labels))
     if empty:
         yield Finding(
             "error",
-            f"{where} has class folders without an image: {quoted(empty)}; put images there or remove them",
+            f"{where} has class folders without images: {quoted(empty)}; add images or remove the folders",
         )
 
 
 def _apart(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
     check_apart(source, target, test)
-    yield from ()  # what is wrong is raised
+    yield from ()  # errors are raised
 
 
 def _in_manifest(config: Config) -> Found:
-    """What a table lists."""
+    """Survey the rows of a manifest."""
     found, findings = _stored(config)
     path = knob(config, findings, "path")
     if path is None:
@@ -95,7 +95,7 @@ def _in_manifest(config: Config) -> Found:
     findings += [Finding("error", problem) for problem in problems[:NAMED]]
     if len(problems) > NAMED:
         findings.append(
-            Finding("error", f"{table} has {len(problems) - NAMED} more bad rows; correct these first")
+            Finding("error", f"{table} has {len(problems) - NAMED} more bad rows; fix the others first")
         )
     if not rows:
         return found, findings
@@ -115,14 +115,14 @@ def _in_manifest(config: Config) -> Found:
             Finding(
                 "error",
                 f"{table}: {len(bare)} of {pool} target rows lack a label "
-                f"({some([row.place for row in bare])}); give all of them one, or none",
+                f"({some([row.place for row in bare])}); label all of them, or none",
             )
         )
     return found, findings
 
 
 def _in_benchmark(config: Config) -> Found:
-    """The files of a benchmark's task."""
+    """Survey the files of a benchmark task."""
     found, findings = _stored(config)
     root, task = (knob(config, findings, name) for name in ("root", "task"))
     if root is None or task is None:
@@ -148,19 +148,19 @@ def _role(row: Row) -> Role:
 
 
 def _built(config: Config) -> Found:
-    """What a data set that is no files turns out to hold."""
+    """Build a data set that is not read from files, and survey it."""
     try:
         from ducats.assemble import load_data
 
         shift = load_data(config)
         if not isinstance(shift, Shift):
-            raise TypeError(f"it gave {type(shift).__name__}, not a Shift")
+            raise TypeError(f"it returned {type(shift).__name__}, not a Shift")
     except UserError as error:
         return Survey(), [Finding("error", str(error))]
-    except Exception as error:  # a user's own function, or a knob of another type
+    except Exception as error:  # user code, or a parameter of an unexpected type
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
         what = f"the data set {config.data.name!r} cannot be built ({said})"
-        return Survey(), [Finding("error", f"{what}; check data.knobs, which are {config.data.knobs}")]
+        return Survey(), [Finding("error", f"{what}; check data.knobs: {config.data.knobs}")]
     found = Survey(truth=shift.truth is not None, of_pixels=shift.source.of_pixels)
     classes = shift.classes
     if found.of_pixels:
@@ -187,13 +187,13 @@ def _put(found: Survey, role: Role, images: Images, labels: Labels | None, class
 
 
 def _names(labels: Tensor, classes: Sequence[str]) -> list[str]:
-    """Class names; nothing below zero (void), and the bare number where there is no such class."""
+    """Return class names: empty for void (negative), the number itself for an unknown class."""
     known = dict(enumerate(classes))
     return ["" if label < 0 else known.get(label, str(label)) for label in labels.tolist()]
 
 
 def _stored(config: Config) -> Found:
-    """How images from files are going to be stored."""
+    """Return a survey with the storage settings for images from files."""
     findings: list[Finding] = []
     size, cache = knob(config, findings, "size"), knob(config, findings, "cache")
     found = Survey(memory_gb=allowance(knob(config, findings, "memory_gb")))

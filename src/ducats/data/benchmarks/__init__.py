@@ -1,7 +1,7 @@
-"""Published benchmarks of domain adaptation, read as their authors lay them out; nothing is fetched.
+"""Published domain-adaptation benchmarks, read in their original layout; nothing is downloaded.
 
-A benchmark is a value that says what is known of it (``Benchmark``), and a function that reads one of its
-tasks. Reading lists the files first, so that a check can look at them without decoding any.
+Each benchmark has a description (``Benchmark``) and a function that reads one of its tasks. Files are listed
+before any is decoded, which lets `ducats doctor` check them without decoding.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from ducats.data.benchmarks.office_home import OFFICE_HOME, office_home
 from ducats.data.benchmarks.pacs import PACS, pacs
 from ducats.data.benchmarks.visda2017 import VISDA2017, visda2017
 
-BENCHMARKS: Mapping[str, Benchmark] = {  # by the names of the functions that read them
+BENCHMARKS: Mapping[str, Benchmark] = {  # by the name of the reading function
     "digit_sets": DIGIT_SETS,
     "domainnet": DOMAINNET,
     "mini_domainnet": MINI_DOMAINNET,

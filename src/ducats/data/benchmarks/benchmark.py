@@ -1,4 +1,4 @@
-"""What is known about a benchmark without looking at its files: domains, tasks, counts, where to get it."""
+"""Description of a benchmark: domains, tasks, image counts and where to get it."""
 
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -9,76 +9,76 @@ from typing import Any, Literal
 
 from ducats.errors import UserError
 
-Split = Literal["all", "train", "test"]  # of a domain's images
-Role = Literal["source", "target", "test"]  # what a task does with them
+Split = Literal["all", "train", "test"]  # part of a domain
+Role = Literal["source", "target", "test"]  # use of a part in a task
 
 
 @dataclass(frozen=True)
 class Place:
-    """One domain."""
+    """One domain of a benchmark."""
 
-    short: str  # in tasks: "Ar"
-    name: str  # its folder, and its name in sentences: "Art"
-    also: tuple[str, ...] = ()  # what else it is called in tasks
+    short: str  # in task names, such as "Ar"
+    name: str  # folder name and name in messages, such as "Art"
+    also: tuple[str, ...] = ()  # aliases in task names
 
 
 @dataclass(frozen=True)
 class Count:
-    """How many images a whole copy has."""
+    """Number of images in a complete copy."""
 
     total: int
-    classes: int | None = None  # None: not every class need be there
-    of_class: Mapping[str, int] = field(default_factory=dict)  # empty: only the total is known
+    classes: int | None = None  # None: some classes may be missing
+    of_class: Mapping[str, int] = field(default_factory=dict)  # empty: only the total is published
 
 
 @dataclass(frozen=True)
 class Listed:
-    """The images of a domain, or of one of its lists, none of them decoded."""
+    """Image files of a domain or of one of its lists."""
 
-    where: str  # for sentences: "the folder /data/amazon"
+    where: str  # for messages, such as "the folder /data/amazon"
     files: Sequence[tuple[str, Path]]  # keys and paths
-    labels: Sequence[str]  # a class each
-    numbers: Mapping[str, int] = field(default_factory=dict)  # of classes, where a list gives them
+    labels: Sequence[str]  # class name per file
+    numbers: Mapping[str, int] = field(default_factory=dict)  # class indices, if a list gives them
 
 
-Reader = Callable[[Path, Place, Split], Listed | None]  # None: it is not there
+Reader = Callable[[Path, Place, Split], Listed | None]  # None: not found
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """A data set of several domains with one set of classes."""
+    """Data set of several domains that share their classes."""
 
     title: str
     places: tuple[Place, ...]
     classes: int
     published: str  # where to get it
-    layout: str  # what is expected in its folder, a few lines
-    counts: Mapping[tuple[str, Split], Count]  # by a domain's short name
-    read: Reader | None = None  # None: its images are not files of their own
-    held_out: bool = False  # whether each domain has a train and a test list
-    only: tuple[str, ...] = ()  # tasks, if not every domain is adapted to every other
+    layout: str  # expected folder contents, in a few lines
+    counts: Mapping[tuple[str, Split], Count]  # by short name and split
+    read: Reader | None = None  # None: images are not separate files
+    held_out: bool = False  # whether each domain has a train and a test split
+    only: tuple[str, ...] = ()  # the tasks, if not every pair of domains is one
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """Every task, as source-target."""
+        """All tasks, as ``source-target``."""
         return self.only or tuple(f"{a.short}-{b.short}" for a, b in permutations(self.places, 2))
 
     def spell(self, task: Any) -> str | None:
-        """The usual name of a task, however it was written; None if there is no such task."""
+        """Return the canonical name of a task in any spelling; None if there is no such task."""
         return self._spellings().get(squash(task)) if isinstance(task, str) else None
 
     def ends(self, task: Any) -> tuple[Place, Place]:
-        """Source and target of a task."""
+        """Return source and target of a task."""
         usual = self.spell(task)
         if usual is None:
-            raise UserError(f"{self.title} has no task {task!r}; there are: {', '.join(self.tasks)}")
+            raise UserError(f"{self.title} has no task {task!r}; its tasks are {', '.join(self.tasks)}")
         source, target = (self._place(short) for short in usual.split("-"))
         return source, target
 
     def sides(self, task: Any) -> dict[Role, tuple[Place, Split]]:
-        """Which images play which role in a task.
+        """Return domain and split for each role of a task.
 
-        Without held-out lists, source and target are whole domains, and nothing is left for a test.
+        If the benchmark has no train and test lists, source and target are whole domains without a test set.
         """
         source, target = self.ends(task)
         if not self.held_out:
@@ -86,7 +86,7 @@ class Benchmark:
         return {"source": (source, "train"), "target": (target, "train"), "test": (target, "test")}
 
     def expected(self, task: Any) -> dict[Role, tuple[str, Count]]:
-        """A name and the known counts for each role of a task."""
+        """Return name and published counts for each role of a task."""
         return {
             role: (
                 place.name if split == "all" else f"{place.name} ({split})",
@@ -99,7 +99,7 @@ class Benchmark:
         return next(place for place in self.places if place.short == short)
 
     def _spellings(self) -> dict[str, str]:
-        """Tasks by what is left of every way to write them."""
+        """Map every normalised spelling to its task."""
         spellings = {}
         for task in self.tasks:
             source, target = (self._place(short) for short in task.split("-"))
@@ -110,13 +110,13 @@ class Benchmark:
 
 
 def column(images: Mapping[str, Sequence[int]], index: int) -> Count:
-    """The counts of one domain from a table of classes by domains."""
+    """Return the counts of one domain from a table of classes by domains."""
     of_class = {name: row[index] for name, row in images.items()}
     return Count(sum(of_class.values()), len(of_class), of_class)
 
 
 def squash(name: str) -> str:
-    """What two spellings of a name have in common.
+    """Normalise a name: remove separators and ignore case.
 
     >>> squash("Real World") == squash("real_world") == squash("RealWorld")
     True

@@ -1,4 +1,4 @@
-"""MNIST, USPS and SVHN: handwriting from two collections, and house numbers."""
+"""MNIST, USPS and SVHN: handwritten digits of two collections, and house numbers."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -44,43 +44,44 @@ train_32x32.mat, test_32x32.mat     (of SVHN, also in SVHN/)
 
 
 def digit_sets(*, root: str | Path, task: str, size: int = 32) -> Shift:
-    """Read a task of MNIST, USPS and SVHN: train split to train split, the target's test split held out.
+    """Read a task of MNIST, USPS and SVHN.
 
-    Images are resized with Pillow's bicubic filter; grey ones are repeated in three channels. Keys are
-    ``MNIST/train/00000`` and so on, the place in the set's own order.
+    Source and pool are the train splits; the test set is the target's test split. Images are resized with
+    Pillow's bicubic filter; grey images are repeated in three channels. Keys contain the index in the split,
+    such as ``MNIST/train/00000``.
 
     Args:
-        root: Where torchvision keeps the sets; nothing is fetched.
-        task: ``M-U``, ``U-M`` or ``S-M``; ``SVHN->MNIST`` and the like mean the same.
+        root: Root folder of torchvision's data sets; nothing is downloaded.
+        task: ``M-U``, ``U-M`` or ``S-M``; spellings such as ``SVHN->MNIST`` also work.
         size: Height and width in pixels.
     """
     if size < 1:
         raise UserError(f"images cannot be {size} pixels wide; give a size of 1 or more")
     folder = Path(root).expanduser()
-    # Found before any is decoded: what is missing is said at once.
+    # Load all splits before resizing any: missing files are reported at once.
     raw = {role: _raw(folder, place, split) for role, (place, split) in DIGIT_SETS.sides(task).items()}
     source, pool, test = (_domain(*raw[role], size) for role in ("source", "target", "test"))
     return Shift(source=source, pool=pool.images, truth=pool.labels, test=test)
 
 
 def _raw(root: Path, place: Place, split: Split) -> tuple[str, NDArray[np.uint8], NDArray[np.int64]]:
-    """A split by name, pixels (N, H, W) or (N, H, W, 3), and labels (N,)."""
+    """Load a split: its name, pixels (N, H, W) or (N, H, W, 3), and labels (N,)."""
     read, files = _reader(place, split)
     for folder in (root, root / place.name):
         if all((folder / file).is_file() for file in files):
             try:
                 pixels, labels = read(folder)
-            except Exception as error:  # gzip, scipy, NumPy and torchvision each have their own
+            except Exception as error:  # gzip, scipy, NumPy and torchvision raise different types
                 said = " ".join(str(error).split()) or type(error).__name__
                 raise UserError(
-                    f"{folder / files[0]} cannot be read as {place.name} ({said}); get it anew"
+                    f"{folder / files[0]} cannot be read as {place.name} ({said}); download it again"
                 ) from error
             return f"{place.name}/{split}", np.asarray(pixels, np.uint8), np.asarray(labels, np.int64)
     raise absent(DIGIT_SETS, root, f"{place.name} ({split})")
 
 
 def _reader(place: Place, split: Split) -> tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...]]:
-    """How a set is read from its folder, and the files it is in."""
+    """Return a function that reads a split from its folder, and the files that it needs."""
     from torchvision import datasets
 
     train = split == "train"
@@ -90,7 +91,7 @@ def _reader(place: Place, split: Split) -> tuple[Callable[[Path], tuple[Any, Any
             found = datasets.MNIST(folder, train=train)
             return found.data, found.targets
 
-        parts = ("train", "t10k")  # torchvision wants all four, whichever it reads
+        parts = ("train", "t10k")  # torchvision requires all four files for either split
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         return mnist, tuple(f"MNIST/raw/{part}-{kind}" for part in parts for kind in kinds)
     if place.name == "USPS":
@@ -114,7 +115,7 @@ def _domain(name: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64], siz
 
 
 def _resized(pixels: NDArray[np.uint8], size: int) -> Tensor:
-    """Images as uint8 (N, 3, size, size)."""
+    """Resize images to uint8 (N, 3, size, size)."""
     resized = np.empty((len(pixels), 3, size, size), np.uint8)
     for row, image in enumerate(pixels):
         shown = Image.fromarray(image).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)

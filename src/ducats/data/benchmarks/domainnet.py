@@ -23,7 +23,7 @@ clipart/aircraft_carrier/*.jpg
 clipart_train.txt, clipart_test.txt   (also in splits/ or in clipart/)
 infograph, painting, quickdraw, real and sketch likewise
 """,
-    # The published lists of paintings leave t-shirt to the test and syringe to the training.
+    # In the published painting lists, t-shirt is only in the test list and syringe only in the train list.
     counts={
         ("clp", "train"): Count(33525, 345),
         ("clp", "test"): Count(14604, 345),
@@ -51,16 +51,16 @@ def domainnet(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Shift:
-    """Read a task of DomainNet: 345 classes in six domains, each to each other.
+    """Read a task of DomainNet: 345 classes in six domains; every pair is a task.
 
-    Source and pool are what the train lists of their domains name, the test is what the target's test list
-    names. Classes are in the order of the lists' numbers. Keys are paths within the root.
+    Source and pool are the train lists of their domains; the test set is the target's test list. Classes are
+    in the order of the lists' class indices. Keys are paths relative to the root.
 
     Args:
-        root: The folder that holds ``clipart`` and the other domains, and the lists.
-        task: Source and target: ``clp-skt``, ``rel-qdr``, ...; ``real->quickdraw`` means the same.
-        size: Height and width that images are squashed to.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in all; None: see ``decode``.
+        root: Folder that contains ``clipart`` and the other domains, and the lists.
+        task: Source and target: ``clp-skt``, ``rel-qdr``, ...; ``real->quickdraw`` also works.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
     """
     return load_task(DOMAINNET, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

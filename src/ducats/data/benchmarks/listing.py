@@ -1,4 +1,4 @@
-"""One task of a benchmark: which images, of which classes, in which order; and what to say if they lack."""
+"""Listing and loading of one benchmark task, and the error for missing files."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -13,27 +13,27 @@ from ducats.data.decode import decode_each
 from ducats.domain import Domain, Shift
 from ducats.errors import UserError
 
-NAMED = 8  # entries of a folder, or classes, that a message names
+NAMED = 8  # folder entries or classes listed in a message
 
 
 @dataclass(frozen=True)
 class Listing:
-    """The images of a task by role, none of them decoded."""
+    """Image files of a task by role."""
 
-    parts: Mapping[Role, Listed]  # no test where nothing is held out
-    unused: Listed | None = None  # the source's test list: it may be the only one to name a class
+    parts: Mapping[Role, Listed]  # without "test" if nothing is held out
+    unused: Listed | None = None  # the source's test list, which may contain a class that no other list has
 
     def ends(self) -> tuple[list[Listed], list[Listed]]:
-        """All that is listed of the source, and of the target."""
+        """Return all file lists of the source and of the target."""
         source = [self.parts["source"], *([self.unused] if self.unused else [])]
         return source, [part for role, part in self.parts.items() if role != "source"]
 
 
 def list_task(benchmark: Benchmark, root: str | Path, task: Any) -> Listing:
-    """Find the images of a task.
+    """List the image files of a task.
 
     Raises:
-        UserError: There is no such task, or its images are not there: where to get them, how to lay them.
+        UserError: The task does not exist, or its images are missing.
     """
     folder = Path(root).expanduser()
     sides = benchmark.sides(task)
@@ -53,25 +53,25 @@ def _read(benchmark: Benchmark, root: Path, place: Place, split: Split) -> Liste
 
 
 def absent(benchmark: Benchmark, root: Path, what: str) -> UserError:
-    """Where to get a benchmark that is not in this folder, and how to lay it out."""
+    """Return the error for missing images, with the download page and the expected layout."""
     if not root.exists():
-        found = "no such folder"
+        found = "the folder does not exist"
     elif not root.is_dir():
-        found = "a file"
+        found = "it is a file"
     else:
-        found = f"there is: {_some(sorted(entry.name for entry in root.iterdir())) or 'nothing'}"
+        found = f"it contains {_some(sorted(entry.name for entry in root.iterdir())) or 'nothing'}"
     layout = "\n".join(f"  {line}" for line in benchmark.layout.strip().splitlines())
     return UserError(
         f"{benchmark.title}: the images of {what} are not in {root} ({found});"
-        f" get them from {benchmark.published}, and give with --root the folder that holds\n{layout}"
+        f" get them from {benchmark.published}, and set --root to the folder that contains\n{layout}"
     )
 
 
 def class_order(benchmark: Benchmark, listing: Listing) -> tuple[str, ...]:
-    """The classes: by the numbers of the lists where there are lists, as ASCII otherwise.
+    """Return the classes in the order of the lists' class indices, or in ASCII order without lists.
 
     Raises:
-        UserError: Source and target have different classes, or more than the benchmark has.
+        UserError: Source and target have different classes, or too many.
     """
     source, target = listing.ends()
     names = _names(source)
@@ -79,12 +79,12 @@ def class_order(benchmark: Benchmark, listing: Listing) -> tuple[str, ...]:
         if here - there:
             raise UserError(
                 f"{part.where} lacks classes that the other domain has: {_some(sorted(here - there))};"
-                f" get {benchmark.title} anew, or remove these from the other one"
+                f" download {benchmark.title} again, or remove these classes from the other domain"
             )
     if len(names) > benchmark.classes:
         raise UserError(
             f"{source[0].where} has {len(names)} classes, but {benchmark.title} has {benchmark.classes};"
-            " is this another data set, or a folder too many?"
+            " check for another data set or an extra folder"
         )
     numbers = _numbers([*source, *target])
     return tuple(sorted(names, key=lambda name: (numbers.get(name, 0), name)))
@@ -95,21 +95,21 @@ def _names(parts: Iterable[Listed]) -> set[str]:
 
 
 def _numbers(parts: Iterable[Listed]) -> dict[str, int]:
-    """The number of each class that a list numbers, the same in all lists."""
+    """Return the class indices from the lists; raise if lists contradict each other."""
     numbers: dict[str, int] = {}
     for part in parts:
         for name, number in part.numbers.items():
             if numbers.setdefault(name, number) != number:
                 raise UserError(
-                    f"{part.where} gives the class {name!r} the number {number}, another list"
-                    f" {numbers[name]}; get all lists from one place"
+                    f"{part.where} gives the class {name!r} the number {number}, but another list gives it"
+                    f" {numbers[name]}; get all lists from the same source"
                 )
     by_number: dict[int, str] = {}
     for name, number in numbers.items():
         if by_number.setdefault(number, name) != name:
             raise UserError(
                 f"the lists give the number {number} to {by_number[number]!r} and to {name!r};"
-                " get all lists from one place"
+                " get all lists from the same source"
             )
     return numbers
 
@@ -123,7 +123,7 @@ def load_task(
     cache: str | Path | None,
     memory_gb: float | None,
 ) -> Shift:
-    """Read a task: the source with its labels, the target without; they are ``truth``, for an oracle."""
+    """Load a task: labelled source, unlabelled target, and the target's labels as ground truth."""
     listing = list_task(benchmark, root, task)
     classes = class_order(benchmark, listing)
     parts = listing.parts
@@ -138,11 +138,11 @@ def load_task(
 
 
 def _labels(part: Listed, classes: tuple[str, ...]) -> Tensor:
-    """The class of each image: int64 (N,)."""
+    """Return the class index of each image: int64 (N,)."""
     index = {name: i for i, name in enumerate(classes)}
     return torch.tensor([index[label] for label in part.labels], dtype=torch.int64)
 
 
 def _some(names: list[str]) -> str:
-    """The first names for a sentence."""
+    """Join the first names for a message."""
     return ", ".join(names[:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")

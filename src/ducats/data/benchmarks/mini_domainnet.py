@@ -1,4 +1,4 @@
-"""miniDomainNet: 126 classes and four domains of DomainNet, with lists of its own."""
+"""miniDomainNet: 126 classes and four domains of DomainNet, with its own lists."""
 
 from functools import partial
 from pathlib import Path
@@ -42,16 +42,16 @@ def mini_domainnet(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Shift:
-    """Read a task of miniDomainNet: 126 classes of DomainNet in four domains, each to each other.
+    """Read a task of miniDomainNet: 126 classes of DomainNet in four domains; every pair is a task.
 
-    Source and pool are what the train lists of their domains name, the test is the 630 images of the
-    target's test list. Classes are in the order of the lists' numbers. Keys are paths within the root.
+    Source and pool are the train lists of their domains; the test set is the target's test list (630 images).
+    Classes are in the order of the lists' class indices. Keys are paths relative to the root.
 
     Args:
-        root: The folder that holds ``clipart`` and the other domains, and the lists in ``splits_mini``.
-        task: Source and target: ``clp-skt``, ``rel-pnt``, ...; ``real->painting`` means the same.
-        size: Height and width that images are squashed to.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in all; None: see ``decode``.
+        root: Folder that contains ``clipart`` and the other domains, and the lists in ``splits_mini``.
+        task: Source and target: ``clp-skt``, ``rel-pnt``, ...; ``real->painting`` also works.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
     """
     return load_task(MINI_DOMAINNET, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

@@ -1,4 +1,4 @@
-"""Office-31: 31 office things from a shop's pages, a webcam and a camera."""
+"""Office-31: 31 classes of office objects from an online shop, a webcam and an SLR camera."""
 
 from functools import partial
 from pathlib import Path
@@ -8,7 +8,7 @@ from ducats.data.benchmarks.listing import load_task
 from ducats.data.benchmarks.reading import read_folders
 from ducats.domain import Shift
 
-IMAGES = {  # of each class in amazon, dslr, webcam
+IMAGES = {  # per class, in amazon, dslr and webcam
     "back_pack": (92, 12, 29),
     "bike": (82, 21, 21),
     "bike_helmet": (72, 24, 28),
@@ -70,16 +70,16 @@ def office31(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Shift:
-    """Read a task of Office-31: 4110 images of 31 classes in three domains, each to each other.
+    """Read a task of Office-31: 4110 images of 31 classes in three domains; every pair is a task.
 
-    Published numbers test on the target images that may have been asked, so nothing is held out here.
-    Classes are sorted as ASCII. Keys are paths within the root.
+    Published results are evaluated on the target images, including the labelled ones, so there is no test
+    set. Classes are in ASCII order. Keys are paths relative to the root.
 
     Args:
-        root: The folder that holds ``amazon``, ``dslr`` and ``webcam``.
-        task: Source and target: ``A-W``, ``D-A``, ...; ``A2W`` and ``amazon->webcam`` mean the same.
-        size: Height and width that images are squashed to.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in all; None: see ``decode``.
+        root: Folder that contains ``amazon``, ``dslr`` and ``webcam``.
+        task: Source and target: ``A-W``, ``D-A``, ...; ``A2W`` and ``amazon->webcam`` also work.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
     """
     return load_task(OFFICE31, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

@@ -1,4 +1,4 @@
-"""Office-Home: art, clip art, product pictures and photographs of 65 everyday things."""
+"""Office-Home: art, clip art, product images and photographs of 65 classes of everyday objects."""
 
 from functools import partial
 from pathlib import Path
@@ -37,16 +37,17 @@ def office_home(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Shift:
-    """Read a task of Office-Home: 15588 images of 65 classes in four domains, each to each other.
+    """Read a task of Office-Home: 15588 images of 65 classes in four domains; every pair is a task.
 
-    The published lists train and test on the same target images, so nothing is held out here. Classes are
-    sorted as ASCII, as in the published lists (``TV`` before ``Table``). Keys are paths within the root.
+    The published lists use the same target images for training and testing, so there is no test set. Classes
+    are in ASCII order, as in the published lists (``TV`` before ``Table``). Keys are paths relative to the
+    root.
 
     Args:
-        root: The folder that holds ``Art``, ``Clipart``, ``Product`` and ``Real World``.
-        task: Source and target: ``Ar-Cl``, ``Rw-Pr``, ...; ``Ar2Cl`` and ``Art->Clipart`` mean the same.
-        size: Height and width that images are squashed to.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in all; None: see ``decode``.
+        root: Folder that contains ``Art``, ``Clipart``, ``Product`` and ``Real World``.
+        task: Source and target: ``Ar-Cl``, ``Rw-Pr``, ...; ``Ar2Cl`` and ``Art->Clipart`` also work.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
     """
     return load_task(OFFICE_HOME, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

@@ -49,17 +49,17 @@ def pacs(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Shift:
-    """Read a task of PACS: 9991 images of 7 classes in four domains, each to each other.
+    """Read a task of PACS: 9991 images of 7 classes in four domains; every pair is a task.
 
-    The lists that come with it (``photo_train_kfold.txt`` and so on, their classes counted from 1) are for
-    generalisation to a domain that was never seen. Adaptation uses whole domains, so they are not read,
-    and nothing is held out here. Classes are sorted as ASCII. Keys are paths within the root.
+    Its lists (such as ``photo_train_kfold.txt``, with classes counted from 1) are for generalisation to an
+    unseen domain. Adaptation uses whole domains, so the lists are ignored and there is no test set. Classes
+    are in ASCII order. Keys are paths relative to the root.
 
     Args:
-        root: The folder that holds ``photo``, ``art_painting``, ``cartoon`` and ``sketch``.
-        task: Source and target: ``P-A``, ``C-S``, ...; ``P2A`` and ``photo->art`` mean the same.
-        size: Height and width that images are squashed to.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in all; None: see ``decode``.
+        root: Folder that contains ``photo``, ``art_painting``, ``cartoon`` and ``sketch``.
+        task: Source and target: ``P-A``, ``C-S``, ...; ``P2A`` and ``photo->art`` also work.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
     """
     return load_task(PACS, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

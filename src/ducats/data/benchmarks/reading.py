@@ -1,4 +1,4 @@
-"""The files of a benchmark: class folders, or the lists that its authors publish."""
+"""Finding the files of a benchmark, from class folders or published lists."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -11,14 +11,12 @@ from ducats.errors import UserError
 def read_folders(
     root: Path, place: Place, split: Split, *, within: Sequence[str] = ("",), below: Sequence[str] = ("",)
 ) -> Listed | None:
-    """Every image of a domain, ``domain/class/...``, sorted by key; its class is its folder.
+    """List every image of a domain, ``domain/class/...``, sorted by key.
 
     Args:
-        root: The benchmark's folder.
-        place: The domain.
-        split: All of it; folders know no other.
-        within: Folders of the root that may hold the domains, the first that does.
-        below: Folders of the domain that may hold the classes, the first that there is.
+        split: Must be "all".
+        within: Sub-folders of the root to search for the domain, in this order.
+        below: Sub-folders of the domain that may hold the class folders; the first that exists is used.
     """
     assert split == "all"
     domain = find_folder(root, place, within)
@@ -30,7 +28,7 @@ def read_folders(
     if loose:
         raise UserError(
             f"{folder} has {len(loose)} images outside of any class folder, such as {loose[0]};"
-            " it should hold class folders alone: move or remove these"
+            " it should contain only class folders: move or remove these images"
         )
     prefix = _prefix(root, folder)
     files = [(prefix + key, path) for key, path in images]
@@ -38,13 +36,10 @@ def read_folders(
 
 
 def read_list(root: Path, place: Place, split: Split, *, lists: Sequence[str] = ("",)) -> Listed | None:
-    """The images of ``DOMAIN_train.txt`` or ``DOMAIN_test.txt``, in the list's order.
+    """List the images of ``DOMAIN_train.txt`` or ``DOMAIN_test.txt``, in the order of the file.
 
     Args:
-        root: The benchmark's folder.
-        place: The domain.
-        split: Which of its two lists.
-        lists: Folders of the root that may hold the lists, the first that does; else the domain's own.
+        lists: Sub-folders of the root to search for the file, in this order; the domain's folder comes last.
     """
     domain = find_folder(root, place)
     if domain is None:
@@ -58,10 +53,10 @@ def read_list(root: Path, place: Place, split: Split, *, lists: Sequence[str] = 
 
 
 def from_list(root: Path, file: Path, domain: Path) -> Listed | None:
-    """The images of one list with lines ``class/image number``; None if none of the images is there.
+    """List the images of a file with lines ``class/image number``; None if none of the images exists.
 
-    What comes before the class is some other machine's path, but for the folder right before it: if
-    given, it is the domain's.
+    A path before the class comes from another machine and is ignored, but its last folder, if any, must be
+    the domain's.
     """
     files, labels, numbers = [], [], dict[str, int]()
     prefix = _prefix(root, domain)
@@ -73,17 +68,17 @@ def from_list(root: Path, file: Path, domain: Path) -> Listed | None:
         if not (label and image and number.isdecimal()):
             raise UserError(
                 f"{file}, line {place}: {line.strip()!r} is not `class/image number`;"
-                " get the list anew, as it is published"
+                " download the published list again"
             )
         if before and before[-1] and squash(before[-1]) != squash(domain.name):
             raise UserError(
-                f"{file}, line {place}: the image lies in {before[-1]!r}, not in {domain.name!r};"
-                " is this another domain's list?"
+                f"{file}, line {place}: the image is in {before[-1]!r}, not in {domain.name!r};"
+                " check that the list belongs to this domain"
             )
         if numbers.setdefault(label, int(number)) != int(number):
             raise UserError(
                 f"{file}, line {place}: the class {label!r} has the number {number}, but"
-                f" {numbers[label]} further up; get the list anew, as it is published"
+                f" {numbers[label]} further up; download the published list again"
             )
         files.append((f"{prefix}{label}/{image}", domain / label / image))
         labels.append(label)
@@ -93,7 +88,7 @@ def from_list(root: Path, file: Path, domain: Path) -> Listed | None:
 
 
 def find_folder(root: Path, place: Place, within: Sequence[str] = ("",)) -> Path | None:
-    """A domain's folder, however its name is written."""
+    """Find a domain's folder, ignoring case and separators in its name."""
     for part in within:
         found = [
             entry
@@ -102,8 +97,8 @@ def find_folder(root: Path, place: Place, within: Sequence[str] = ("",)) -> Path
         ]
         if len({entry.resolve() for entry in found}) > 1:
             raise UserError(
-                f"{root / part} has {len(found)} folders of {place.name}:"
-                f" {', '.join(entry.name for entry in found)}; keep one"
+                f"{root / part} has {len(found)} folders for {place.name}:"
+                f" {', '.join(entry.name for entry in found)}; keep only one"
             )
         if found:
             return found[0]
@@ -111,12 +106,12 @@ def find_folder(root: Path, place: Place, within: Sequence[str] = ("",)) -> Path
 
 
 def _entries(folder: Path) -> list[Path]:
-    """What lies in a folder, sorted; nothing if there is none."""
+    """Return the sorted entries of a folder; empty if it does not exist."""
     return sorted(folder.iterdir()) if folder.is_dir() else []
 
 
 def _prefix(root: Path, folder: Path) -> str:
-    """What a path within the root starts with, in this folder."""
+    """Return the folder relative to the root, with a trailing slash."""
     return folder.relative_to(root).as_posix() + "/"
 
 
@@ -124,4 +119,4 @@ def _lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:
-        raise UserError(f"{file} is no text; get the list anew, as it is published") from None
+        raise UserError(f"{file} is not a text file; download the published list again") from None

@@ -1,4 +1,4 @@
-"""VisDA-2017: renderings of 12 kinds of things to photographs of them."""
+"""VisDA-2017: from renderings to photographs of 12 classes of objects."""
 
 from pathlib import Path
 
@@ -7,7 +7,7 @@ from ducats.data.benchmarks.listing import load_task
 from ducats.data.benchmarks.reading import find_folder, from_list, read_folders
 from ducats.domain import Shift
 
-IMAGES = {  # of each class in train, validation
+IMAGES = {  # per class, in train and validation
     "aeroplane": (14309, 3646),
     "bicycle": (7365, 3475),
     "bus": (16640, 4690),
@@ -24,7 +24,7 @@ IMAGES = {  # of each class in train, validation
 
 
 def _read(root: Path, place: Place, split: Split) -> Listed | None:
-    """What a domain's ``image_list.txt`` names, as published; without the list, what its folders hold."""
+    """List the images of a domain from its ``image_list.txt``, or from its folders without one."""
     domain = find_folder(root, place)
     if domain is not None and (domain / "image_list.txt").is_file():
         return from_list(root, domain / "image_list.txt", domain)
@@ -56,15 +56,15 @@ def visda2017(
 ) -> Shift:
     """Read VisDA-2017: 152397 renderings of 12 classes as source, 55388 photographs as target.
 
-    The target is the ``validation`` folder, as in published numbers on active adaptation; they test on the
-    same images, so nothing is held out here. Classes are in the order of the lists' numbers, which is
-    that of the alphabet. Keys are paths within the root.
+    The target is the ``validation`` folder, as in published results on active adaptation. These are evaluated
+    on the same images, so there is no test set. Classes are in the order of the lists' class indices, which
+    is alphabetical. Keys are paths relative to the root.
 
     Args:
-        root: The folder that holds ``train`` and ``validation``.
-        task: ``S-R``, synthetic to real; there is no other.
-        size: Height and width that images are squashed to.
-        cache: Where decoded images go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of decoded images to hold in memory, in all; None: see ``decode``.
+        root: Folder that contains ``train`` and ``validation``.
+        task: ``S-R``, synthetic to real, is the only one.
+        size: Height and width that images are resized to, ignoring the aspect ratio.
+        cache: Folder for decoded images that do not fit in memory; see ``decode``.
+        memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
     """
     return load_task(VISDA2017, root=root, task=task, size=size, cache=cache, memory_gb=memory_gb)

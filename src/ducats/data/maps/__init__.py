@@ -1,7 +1,7 @@
-"""Data whose pixels have labels: images, label files, and what the numbers in these mean.
+"""Segmentation data sets: images, label files and their label encoding.
 
-A reader lists pairs of files first (``pairs``), so that what lacks is known before anything is decoded; says
-what their numbers mean, by name (``codes``); and has both decoded (``loading``).
+A reader first lists pairs of files (``pairs``), so missing files are found before anything is decoded. It
+then maps the numbers in label files to classes by name (``codes``) and decodes all files (``loading``).
 """
 
 from ducats.data.maps.camvid import camvid, carla, carla_camvid

@@ -1,4 +1,4 @@
-"""CARLA's renderings to CamVid's streets, in the ten classes that both have; nothing is fetched."""
+"""CARLA to CamVid, with the ten classes that both share. Nothing is downloaded."""
 
 import re
 from collections.abc import Mapping
@@ -33,16 +33,17 @@ _ORIGINAL = Layout("701_StillsRaw_full", "LabeledApproved_full", ".png", "_L.png
 
 
 def camvid(root: str | Path, split: str) -> tuple[Part, Codes]:
-    """Find a split of CamVid, and what the numbers in its label files mean, if it has any.
+    """Find a split of CamVid and the encoding of its label files.
 
     Args:
         root: A folder with ``train/`` and ``trainannot/`` (SegNet's copy, ids), or ``train/`` and
             ``train_labels/..._L.png`` (colours), or ``701_StillsRaw_full/`` and
-            ``LabeledApproved_full/..._L.png`` (the original, colours). A split may be without label files.
-        split: ``train``, ``val`` or ``test``, as SegNet's authors split it.
+            ``LabeledApproved_full/..._L.png`` (the original, colours). Label files may be missing.
+        split: ``train``, ``val`` or ``test``, as defined by the authors of SegNet.
 
     Raises:
-        UserError: There is none of these. Files that are not in pairs are the part's ``problems``.
+        UserError: The folder has none of these layouts. Unpaired files do not raise; they are listed in
+            ``problems``.
     """
     folder = Path(root).expanduser()
     ids = shared_codes(SEGNET_IDS, CAMVID_VOID, "ids")
@@ -61,21 +62,21 @@ def camvid(root: str | Path, split: str) -> tuple[Part, Codes]:
     if (folder / _ORIGINAL.images).is_dir():
         return find_pairs(folder, _ORIGINAL, labelled=False, wanted=wanted), colours
     raise UserError(
-        f"CamVid: {folder} holds neither {split}/ and {split}annot/ (or {split}_labels/) nor"
+        f"CamVid: {folder} contains neither {split}/ and {split}annot/ (or {split}_labels/) nor"
         f" {_ORIGINAL.images}/ and {_ORIGINAL.labels}/; get them from"
         " http://mi.eng.cam.ac.uk/research/projects/VideoRec/CamVid (Brostow et al., 2008)"
     )
 
 
 def camvid_split(key: str) -> str:
-    """The split of a frame of the original, by its sequence and number.
+    """Return the split of a frame of the original data set, from its sequence and frame number.
 
     >>> [camvid_split(key) for key in ("0001TP_008520.png", "0001TP_008550.png", "0016E5_07959.png")]
     ['train', 'test', 'val']
     """
     found = re.search(r"(0001TP|0006R0|0016E5|Seq05VD)_f?(\d+)", key)
     if found is None:
-        raise UserError(f"{key} is not named as a frame of CamVid is, such as 0001TP_006690.png; remove it")
+        raise UserError(f"{key} is not a CamVid frame name such as 0001TP_006690.png; remove the file")
     sequence, frame = found[1], int(found[2])
     if sequence == "0016E5":
         return "val" if 7959 <= frame <= 8159 else "train"
@@ -83,24 +84,28 @@ def camvid_split(key: str) -> str:
 
 
 def carla(root: str | Path, version: str = "0.9.14") -> tuple[Part, Codes]:
-    """Find renderings of CARLA, and what the tags in the red channel of their label files mean.
+    """Find CARLA renderings and the encoding of the tags in the red channel of their label files.
 
     Args:
         root: A folder with ``images/`` and ``labels/``, or ``CameraRGB/`` and ``CameraSeg/``, or ``rgb/`` and
             ``semantic_segmentation/``.
-        version: Of CARLA; its tags were numbered anew with 0.9.14.
+        version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
 
     Raises:
-        UserError: There is none of these. Files that are not in pairs are the part's ``problems``.
+        UserError: The folder has none of these layouts. Unpaired files do not raise; they are listed in
+            ``problems``.
     """
     if not re.fullmatch(r"\d+(\.\d+)*", str(version)):
-        raise UserError(f"{version!r} is no version of CARLA; give the one that rendered, such as 0.9.14")
+        raise UserError(
+            f"data.knobs.version={version!r} is not a CARLA version; give the version that rendered the"
+            " images, such as 0.9.14"
+        )
     new = tuple(int(number) for number in str(version).split(".")) >= (0, 9, 14)
     folder = Path(root).expanduser()
     layout = next((layout for layout in CARLA_LAYOUTS if layout.there(folder)), None)
     if layout is None:
         pairs = " or ".join(f"{layout.images}/ and {layout.labels}/" for layout in CARLA_LAYOUTS)
-        raise UserError(f"CARLA: {folder} does not hold {pairs}; check data.knobs.source")
+        raise UserError(f"CARLA: {folder} does not contain {pairs}; check data.knobs.source")
     return find_pairs(folder, layout), shared_codes(CARLA_NEW if new else CARLA_OLD, CARLA_VOID, "red")
 
 
@@ -118,33 +123,34 @@ def carla_camvid(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Listing:
-    """Read CARLA to CamVid: every pixel has a label, of ten classes or of no class.
+    """Read CARLA to CamVid for segmentation, with ten classes and void.
 
-    Road, sidewalk, building (with walls), fence, pole, sign (with lights), vegetation (with terrain), sky,
-    person (with riders) and car (with trucks and buses, which neither the older CARLA nor SegNet's copy of
-    CamVid tells apart). The pool is CamVid's train split. Without any label file of it there is no truth, and
-    people are asked; then the test split may lack label files, too, and nothing is measured.
+    The classes are road, sidewalk, building (with walls), fence, pole, sign (with lights), vegetation (with
+    terrain), sky, person (with riders) and car (with trucks and buses, which neither older CARLA versions nor
+    SegNet's copy of CamVid distinguish). The pool is CamVid's train split. If the train split has no label
+    files, there is no ground truth and human annotators label the pool. The test split may then lack label
+    files as well, in which case nothing is evaluated.
 
     Args:
-        source: Renderings and their tags; see ``carla``.
+        source: The folder of CARLA; see ``carla``.
         target: The folder of CamVid; see ``camvid``.
-        version: Of CARLA, for what its tags mean: they were numbered anew with 0.9.14.
-        test: The split to measure on: ``test`` or ``val``.
+        version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
+        test: The split to evaluate on: ``test`` or ``val``.
         size: Height and width of target images.
-        source_size: Height and width of source images; None for the same.
-        void: ``known``: pixels of the pool whose true label is void are known beforehand and never asked.
-            This reads which target pixels have no class, and nothing else of their labels. ``asked``:
-            nobody knows, and asking about one is spent.
-        ids: Names for CARLA's tags that the tables lack, as ``{255: void}``; unknown ids are refused.
-        cache: Where decoded images and maps go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of both to hold in memory, in all; None: see ``decode``.
+        source_size: Height and width of source images. Defaults to ``size``.
+        void: ``known``: void pixels of the pool are excluded beforehand and never queried. This reads the
+            positions of void pixels from the target's label files, but no classes. ``asked``: void pixels
+            are not excluded, and querying one costs budget.
+        ids: Names for tags that are missing from the tables, such as ``{255: void}``. Unknown ids raise.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
 
     Raises:
-        UserError: Files are missing, broken, or not in pairs of one size; an id has no name.
+        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
-    split = str(test)  # elsewhere a knob of this name is a folder, and may come as a path
+    split = str(test)  # in other data sets this parameter is a folder, so it may be a Path
     if split not in ("test", "val"):
-        raise UserError(f"CamVid is measured on its test or val split, not on {split!r}; set data.knobs.test")
+        raise UserError(f"data.knobs.test={split!r} is not a CamVid split to evaluate on; set test or val")
     rendered, tags = carla(source, version)
     pool, names = camvid(target, "train")
     held_out, names = _measured(target, split, pool, names)
@@ -163,7 +169,7 @@ def carla_camvid(
 
 
 def _measured(target: str | Path, split: str, pool: Part, codes: Codes) -> tuple[Part | None, Codes]:
-    """The split to measure on, if it has label files, and what the numbers in the target's files mean."""
+    """Return the evaluation split, if it has label files, and the encoding of the target's label files."""
     try:
         found, own = camvid(target, split)
     except UserError:
@@ -173,11 +179,11 @@ def _measured(target: str | Path, split: str, pool: Part, codes: Codes) -> tuple
     if pool.labels is None:
         return (None, codes) if found.labels is None else (found, own)
     if found.labels is None:
-        # Without it, the pool would be measured on unasked.
+        # Otherwise the run would silently evaluate on the pool.
         raise UserError(
-            f"of CamVid in {target}, the train split has label files and the {split} split has none; add "
-            "them, or measure on the other one (data.knobs.test: test or val)"
+            f"CamVid in {target}: the train split has label files, but the {split} split has none; add them, "
+            "or evaluate on the other split (data.knobs.test: test or val)"
         )
     if own.coded != codes.coded:
-        raise UserError(f"of CamVid in {target}, one split has ids and another colours; give one copy")
+        raise UserError(f"CamVid in {target}: one split has ids and another has colours; use a single copy")
     return found, own

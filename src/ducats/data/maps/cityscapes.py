@@ -1,4 +1,4 @@
-"""GTAV and SYNTHIA to Cityscapes, each as its authors lay it out; nothing is fetched."""
+"""GTAV and SYNTHIA to Cityscapes, in the layouts of their authors. Nothing is downloaded."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -24,31 +24,31 @@ from ducats.errors import UserError
 
 @dataclass(frozen=True)
 class Streets:
-    """One data set of street scenes."""
+    """Layout and label encoding of a street-scene data set."""
 
     title: str
-    published: str  # where to get it
+    published: str  # URL and reference
     ids: Mapping[int, str]
     void: tuple[str, ...]
     layouts: Mapping[str, Layout]  # by split
     coded: Coding = "ids"
 
     def labelled(self, folder: str | Path, split: str) -> bool:
-        """Whether a split has label files."""
+        """Return whether a split has label files."""
         return self.layouts[split].labelled(Path(folder).expanduser())
 
     def part(self, folder: str | Path, split: str, option: str, *, labelled: bool = True) -> Part:
-        """The images of a split, with their label files or without."""
+        """Return the images of a split, with or without label files."""
         root, layout = Path(folder).expanduser(), self.layouts[split]
         if not (layout.there(root) if labelled else (root / layout.images).is_dir()):
             raise UserError(
-                f"{self.title}: {root} does not hold the folders {layout.images} and {layout.labels}; get"
-                f" them from {self.published}, and give the folder that holds them as data.knobs.{option}"
+                f"{self.title}: {root} does not contain the folders {layout.images} and {layout.labels}; get"
+                f" them from {self.published}, and set data.knobs.{option} to the folder that contains them"
             )
         return find_pairs(root, layout, labelled=labelled)
 
     def codes(self, classes: tuple[str, ...], ids: Mapping[int, str] | None) -> Codes:
-        """What its numbers mean, for these classes."""
+        """Return the label encoding for the given classes."""
         return street_codes(self.ids, self.void, classes, self.coded).also(ids)
 
 
@@ -78,7 +78,7 @@ CITYSCAPES = Streets(
     },
 )
 _CLASSES = {19: CLASSES_19, 16: CLASSES_16, 13: CLASSES_13}
-_NO_PAIRS = ("15188.png", "17705.png")  # in the copy of GTAV that its authors offer
+_NO_PAIRS = ("15188.png", "17705.png")  # these images do not match their label files in the published GTAV
 
 
 @Reader
@@ -95,30 +95,32 @@ def gtav_cityscapes(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Listing:
-    """Read GTAV to Cityscapes: every pixel has a label, of 19 classes or of no class.
+    """Read GTAV to Cityscapes for segmentation, with 19 classes and void.
 
-    The pool is Cityscapes' train split, the test its val split. Sizes are as published. Images are squashed
-    with a bicubic filter, label maps to the nearest pixel. Keys are paths within the folders of images.
-    Without any label file of the train split there is no truth, and people are asked; then val may lack label
-    files, too, and nothing is measured.
+    The pool is Cityscapes' train split, the test set its val split. Sizes are as published. Images are
+    resized with a bicubic filter, label maps to the nearest pixel, both without keeping the aspect ratio.
+    Keys are paths within the image folders. If the train split has no label files, there is no ground truth
+    and human annotators label the pool. The val split may then lack label files as well, in which case
+    nothing is evaluated.
 
     Args:
         source: The folder of GTAV: ``images/00001.png``, ``labels/00001.png``.
         target: The folder of Cityscapes: ``leftImg8bit/train/CITY/..._leftImg8bit.png``,
             ``gtFine/train/CITY/..._gtFine_labelIds.png``, and ``val`` likewise.
-        classes: 19; or the 16, or the 13 of them, that SYNTHIA is measured on. The others become void.
+        classes: 19, or the subset of 16 or 13 that SYNTHIA is evaluated on. All other classes become void.
         size: Height and width of target images.
         source_size: Height and width of source images.
-        void: ``known``: pixels of the pool whose true label is void (a bonnet, a border) are known
-            beforehand and never asked. This reads which target pixels have no class, and nothing else of
-            their labels. ``asked``, as published: nobody knows, and asking about one is spent.
-        ids: Names for ids that the authors' lists lack, as ``{255: void}``; unknown ids are refused.
-        skip: Keys of source images to leave out. The two of the default do not fit their label files.
-        cache: Where decoded images and maps go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of both to hold in memory, in all; None: see ``decode``.
+        void: ``known``: void pixels of the pool (the bonnet, a border) are excluded beforehand and never
+            queried. This reads the positions of void pixels from the target's label files, but no classes.
+            ``asked`` (published): void pixels are not excluded, and querying one costs budget.
+        ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown ids
+            raise.
+        skip: Keys of source images to exclude. The two defaults do not match their label files.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
 
     Raises:
-        UserError: Files are missing, broken, or not in pairs of one size; an id has no name.
+        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     parts = _parts(GTAV, source, target)
     skipped = set(skip)
@@ -147,24 +149,26 @@ def synthia_cityscapes(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Listing:
-    """Read SYNTHIA to Cityscapes: every pixel has a label, of 16 classes or of no class.
+    """Read SYNTHIA to Cityscapes for segmentation, with 16 classes and void.
 
-    The pool is Cityscapes' train split, the test its val split. Sizes are as published. Images are squashed
-    with a bicubic filter, label maps to the nearest pixel. Keys are paths within the folders of images.
+    The pool is Cityscapes' train split, the test set its val split. Sizes are as published. Images are
+    resized with a bicubic filter, label maps to the nearest pixel, both without keeping the aspect ratio.
+    Keys are paths within the image folders.
 
     Args:
         source: The folder of SYNTHIA-RAND-CITYSCAPES: ``RGB/0000000.png``, ``GT/LABELS/0000000.png``.
         target: The folder of Cityscapes; see ``gtav_cityscapes``.
-        classes: 16, or 13 without wall, fence and pole. The others become void.
+        classes: 16, or 13 without wall, fence and pole. All other classes become void.
         size: Height and width of target images.
         source_size: Height and width of source images.
         void: ``known`` or ``asked``; see ``gtav_cityscapes``.
-        ids: Names for ids that the authors' lists lack, as ``{255: void}``; unknown ids are refused.
-        cache: Where decoded images and maps go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of both to hold in memory, in all; None: see ``decode``.
+        ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown ids
+            raise.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
 
     Raises:
-        UserError: Files are missing, broken, or not in pairs of one size; an id has no name.
+        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     return Listing(
         *_parts(SYNTHIA, source, target),
@@ -181,7 +185,7 @@ def _parts(streets: Streets, source: str | Path, target: str | Path) -> tuple[Pa
     rendered = streets.part(source, "all", "source")
     known = CITYSCAPES.labelled(target, "train")
     pool = CITYSCAPES.part(target, "train", "target", labelled=known)
-    # A copy whose train split alone has labels is not whole, and would be measured on the pool unasked.
+    # With labels only in the train split, the copy is incomplete and the run would evaluate on the pool.
     measured = known or CITYSCAPES.labelled(target, "val")
     return rendered, pool, CITYSCAPES.part(target, "val", "target") if measured else None
 
@@ -189,10 +193,10 @@ def _parts(streets: Streets, source: str | Path, target: str | Path) -> tuple[Pa
 def _codes(
     streets: Streets, classes: int, known: tuple[int, ...], ids: Mapping[int, str] | None
 ) -> tuple[Codes, Codes]:
-    """The codes of source and target."""
+    """Return the label encodings of source and target."""
     if classes not in known:
         raise UserError(
             f"{streets.title} to Cityscapes has {' or '.join(map(str, known))} classes, not {classes!r};"
-            " give one of these as data.knobs.classes"
+            " set data.knobs.classes to one of these"
         )
     return streets.codes(_CLASSES[classes], ids), CITYSCAPES.codes(_CLASSES[classes], ids)

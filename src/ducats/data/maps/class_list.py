@@ -1,4 +1,4 @@
-"""A class list of one's own: which number means what, which classes are merged, which are kept."""
+"""User-defined class lists: class names by id or colour, and which classes to merge and keep."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ from typing import Any
 from ducats.data.maps.codes import CODINGS, Codes, Coding, parse_code
 from ducats.errors import UserError
 
-VOID_NAMES = frozenset({"ignore", "ignored", "void", "unlabelled", "unlabeled"})  # in any case
-_MARK = "(void)"  # at the end of any other name that means no class
+VOID_NAMES = frozenset({"ignore", "ignored", "void", "unlabelled", "unlabeled"})  # case-insensitive
+_MARK = "(void)"  # suffix that marks any other name as void
 _ID = re.compile(r"(-?\d+)[\s,;:]+(\S.*)")
 _COLOUR = re.compile(r"(\d+[\s,;]+\d+[\s,;]+\d+)[\s,;:]+([^\s\d].*)")
 
@@ -21,25 +21,25 @@ def own_codes(
     keep: Sequence[str] | None = None,
     coded: Coding = "ids",
 ) -> Codes:
-    """What numbers mean, by a class list.
+    """Build a label encoding from a class list.
 
     Args:
-        classes: A file with lines ``id name`` or ``r g b name`` (``#`` begins a comment); or a mapping from
-            ids to names; or names alone, whose ids are their places. Names such as void and ignore, and
-            those marked ``(void)``, mean that no class applies.
-        merge: For a class, names that become part of it, besides its own.
-        keep: The classes, in their order; names of no other class become void. None: all that are listed.
-        coded: ``ids`` in one channel, or in the ``red`` one; lists of colours need neither.
+        classes: A file with lines ``id name`` or ``r g b name`` (``#`` starts a comment), a mapping from ids
+            to names, or a list of names whose ids are their positions. Names such as void and ignore, and
+            names that end with ``(void)``, stand for pixels without a class.
+        merge: For a class, the names to merge into it, in addition to its own.
+        keep: The classes to keep, in order; all others become void. None keeps all.
+        coded: ``ids`` in a single channel or in the ``red`` channel. Ignored for lists of colours.
 
     Raises:
-        UserError: The list is not as described, or ``merge`` and ``keep`` name what is not there.
+        UserError: The list is malformed, or ``merge`` or ``keep`` contain unknown names.
     """
     if coded not in CODINGS:
-        raise UserError(f"data.knobs.coded is {' or '.join(CODINGS)}, not {coded!r}")
+        raise UserError(f"data.knobs.coded must be {' or '.join(CODINGS)}, not {coded!r}")
     where, listed, colours = _listed(classes)
     coded = "colours" if colours else coded
     if coded == "colours" and not colours:
-        raise UserError(f"{where} has ids, but label files of colours need lines `r g b name`; write these")
+        raise UserError(f"{where} lists ids, but data.knobs.coded=colours needs lines `r g b name`")
     ids: dict[int, str] = {}
     void = set()
     for given, named in listed:
@@ -54,7 +54,7 @@ def own_codes(
     members = _merged(where, names, merge or {})
     kept = _kept(members, keep)
     if len(kept) < 2:
-        raise UserError(f"{where} leaves {len(kept)} classes; there must be two or more")
+        raise UserError(f"{where} leaves fewer than two classes ({len(kept)}); list or keep more")
     dropped = {name for label in members if label not in kept for name in members[label]}
     return Codes(
         kept, ids, {label: members[label] for label in kept}, frozenset(void | dropped), coded, "classes"
@@ -62,7 +62,7 @@ def own_codes(
 
 
 def _listed(classes: Any) -> tuple[str, list[tuple[Any, str]], bool]:
-    """What the list is called, its entries, and whether they are colours."""
+    """Return the name of the list for messages, its entries, and whether they are colours."""
     where = "data.knobs.classes"
     if isinstance(classes, Mapping):
         colours = bool(classes) and all(len(str(code).split()) == 3 for code in classes)
@@ -73,7 +73,7 @@ def _listed(classes: Any) -> tuple[str, list[tuple[Any, str]], bool]:
     try:
         text = path.read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
-        said = getattr(error, "strerror", None) or "no text"
+        said = getattr(error, "strerror", None) or "not a text file"
         raise UserError(
             f"the class list {path} cannot be read ({said}); give a text file with lines `id name`"
         ) from None
@@ -84,7 +84,7 @@ def _listed(classes: Any) -> tuple[str, list[tuple[Any, str]], bool]:
     for place, line in lines:
         found = (_COLOUR if colours else _ID).fullmatch(line)
         if found is None:
-            raise UserError(f"{path}, line {place}: {line!r} is not `id name`; mend the line")
+            raise UserError(f"{path}, line {place}: {line!r} is not `id name`; fix the line")
         entries.append((found[1].replace(";", " "), found[2]))
     return str(path), entries, colours
 
@@ -92,15 +92,15 @@ def _listed(classes: Any) -> tuple[str, list[tuple[Any, str]], bool]:
 def _merged(
     where: str, names: tuple[str, ...], merge: Mapping[str, Sequence[str]]
 ) -> dict[str, tuple[str, ...]]:
-    """The names in each class, in the order of the list."""
+    """Return the names in each class, in the order of the list."""
     home: dict[str, str] = {}
     for label, parts in merge.items():
         if isinstance(parts, str):
-            raise UserError(f"data.knobs.merge: the names that join {label!r} must be a list, [{parts}]")
+            raise UserError(f"data.knobs.merge: the names for {label!r} must be a list, such as [{parts}]")
         for name in dict.fromkeys((*parts, *((label,) if label in names else ()))):
             if name not in names:
                 raise UserError(
-                    f"data.knobs.merge names {name!r}, which {where} lacks; it has {', '.join(names)}"
+                    f"data.knobs.merge contains {name!r}, which is not in {where}; use {', '.join(names)}"
                 )
             if home.setdefault(name, label) != label:
                 raise UserError(f"data.knobs.merge has {name!r} in {home[name]!r} and in {label!r}; keep one")
@@ -112,12 +112,12 @@ def _merged(
 
 
 def _kept(members: Mapping[str, Any], keep: Sequence[str] | None) -> tuple[str, ...]:
-    """The classes that stay."""
+    """Return the classes to keep."""
     if keep is None:
         return tuple(members)
     strange = [label for label in keep if label not in members]
     if isinstance(keep, str) or strange or len(set(keep)) != len(keep):
         raise UserError(
-            f"data.knobs.keep must be a list of different classes among {', '.join(members)}, not {keep!r}"
+            f"data.knobs.keep must be a list of distinct classes from {', '.join(members)}, not {keep!r}"
         )
     return tuple(keep)

@@ -1,4 +1,4 @@
-"""What the numbers in a label file mean: ids have names, names are classes or void, and none is guessed."""
+"""Label encoding: map the ids in label files to class indices by name. Unknown ids raise."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -15,69 +15,69 @@ Array = NDArray[Any]
 Coding = Literal["ids", "red", "colours"]
 CODINGS: tuple[str, ...] = get_args(Coding)
 
-_NAMED = 5  # unknown ids that an error names
+_NAMED = 5  # maximum number of unknown ids in a message
 
 
 class UnknownIdError(ValueError):
-    """Ids that have no name.
+    """A label file contains unknown ids.
 
     Args:
-        pixels: how many have each, by the id in words (``id 7``, ``colour 1 2 3``).
+        pixels: The number of pixels by id, with ids as text (``id 7``, ``colour 1 2 3``).
     """
 
     def __init__(self, pixels: Mapping[str, int]) -> None:
         self.pixels = dict(pixels)
         named = [f"{shown} in {count} pixel{'s' if count > 1 else ''}" for shown, count in pixels.items()]
         more = f" and {len(named) - _NAMED} more" if len(named) > _NAMED else ""
-        super().__init__(f"nobody knows what is meant by {', '.join(named[:_NAMED])}{more}")
+        super().__init__(f"unknown values: {', '.join(named[:_NAMED])}{more}")
 
 
 @dataclass(frozen=True)
 class Codes:
-    """Classes, the raw ids that mean each, and the raw ids that mean none, all by name."""
+    """Mapping from raw ids to class indices and void, by name."""
 
     classes: tuple[str, ...]
-    ids: Mapping[int, str]  # a name for every id that may occur; a colour's id is 65536 r + 256 g + b
-    members: Mapping[str, tuple[str, ...]]  # the names that make up each class
-    void: frozenset[str]  # names that mean: no class applies
-    coded: Coding = "ids"  # one channel of ids; or ids in the red channel; or colours
-    knob: str = "ids"  # where a user may name more ids
+    ids: Mapping[int, str]  # the name of every known id; the id of a colour is 65536 r + 256 g + b
+    members: Mapping[str, tuple[str, ...]]  # names that belong to each class
+    void: frozenset[str]  # names of pixels without a class
+    coded: Coding = "ids"  # ids in a single channel, ids in the red channel, or colours
+    knob: str = "ids"  # the data parameter in which users can name more ids
 
     def __post_init__(self) -> None:
         if set(self.members) != set(self.classes) or len(set(self.classes)) != len(self.classes):
-            raise ValueError(f"members of {sorted(self.members)} for the classes {self.classes}")
+            raise ValueError(f"members of {sorted(self.members)} do not match the classes {self.classes}")
         parts = [name for names in self.members.values() for name in names] + sorted(self.void)
         doubled = sorted({name for name in parts if parts.count(name) > 1})
         if doubled:
-            raise UserError(f"{doubled[0]!r} is in two classes, or in one and void as well; name it once")
+            raise UserError(f"{doubled[0]!r} is in two classes, or in a class and void; list it once")
         homeless = sorted(set(self.ids.values()) - set(parts))
         if homeless:
-            raise UserError(f"{homeless[0]!r} is neither in a class nor void; say which")
+            raise UserError(f"{homeless[0]!r} is neither in a class nor void; add it to one of them")
 
     @property
     def dtype(self) -> "np.dtype[Any]":
-        """Of maps of class indices."""
+        """The dtype of encoded label maps."""
         return np.dtype(np.int8 if len(self.classes) <= 127 else np.int16)
 
     @property
     def remedy(self) -> str:
-        """What to do about label files that cannot be read."""
+        """Advice for label files that cannot be read."""
         return (
-            f"replace what is broken, and name unknown {'colours' if self.coded == 'colours' else 'ids'} in"
-            f" data.knobs.{self.knob}: as their class, or as void if none applies"
+            f"replace corrupt files, and add unknown {'colours' if self.coded == 'colours' else 'ids'} to"
+            f" data.knobs.{self.knob}, with the name of their class or void"
         )
 
     @cached_property
     def meanings(self) -> tuple[tuple[int, int], ...]:
-        """Raw ids, sorted, each with its class index or VOID."""
+        """Sorted raw ids, each with its class index or VOID."""
         index = {name: i for i, label in enumerate(self.classes) for name in self.members[label]}
         return tuple((code, index.get(name, VOID)) for code, name in sorted(self.ids.items()))
 
     def also(self, ids: Mapping[Any, str] | None) -> "Codes":
-        """These codes with more ids, each named as a class, as one of its members, or as void.
+        """Return a copy with more ids, each with the name of a class, of a member of a class, or void.
 
         Raises:
-            UserError: The name is unknown, or the id has another one already.
+            UserError: The name is unknown, or the id already has another name.
         """
         more = {}
         for given, name in (ids or {}).items():
@@ -85,12 +85,12 @@ class Codes:
             known = {*self.ids.values(), *self.classes, *self.void, "void"}
             if name not in known:
                 raise UserError(
-                    f"data.knobs.ids names {given} {name!r}; it must be void or one of"
+                    f"data.knobs.ids maps {given} to {name!r}; use void or one of"
                     f" {', '.join(sorted(known - {'void'}))}"
                 )
             if self.ids.get(code, name) != name:
                 raise UserError(
-                    f"data.knobs.ids names {given} {name!r}, but it means {self.ids[code]!r}; leave it out"
+                    f"data.knobs.ids maps {given} to {name!r}, which means {self.ids[code]!r}; remove it"
                 )
             more[code] = name
         members = {
@@ -101,10 +101,10 @@ class Codes:
         return replace(self, ids={**self.ids, **more}, members=members, void=void)
 
     def encode(self, raw: Array) -> Array:
-        """Class indices, and VOID, of raw ids of any shape.
+        """Convert raw ids of any shape to class indices and VOID.
 
         Raises:
-            UnknownIdError: An id is in no list: which, and in how many pixels.
+            UnknownIdError: Some ids have no name.
         """
         if raw.dtype in (np.dtype(np.uint8), np.dtype(np.uint16)) and self.coded != "colours":
             found = self._table.take(raw)
@@ -126,12 +126,12 @@ class Codes:
 
     @property
     def _unknown(self) -> int:
-        """In tables: no such id."""
+        """Marker of unknown ids in tables."""
         return int(np.iinfo(self.dtype).min)
 
     @cached_property
     def _table(self) -> Array:
-        """The class index of every id of 16 bits."""
+        """The class index of every 16-bit id."""
         table = np.full(2**16, self._unknown, self.dtype)
         for code, index in self.meanings:
             if 0 <= code < len(table):
@@ -145,7 +145,7 @@ class Codes:
 
 
 def parse_code(given: Any, coded: str = "ids") -> int:
-    """An id as it may be written: a number, or a colour's three.
+    """Parse an id: one integer, or the three numbers of a colour.
 
     >>> parse_code("7"), parse_code("0 1 2", "colours")
     (7, 258)
@@ -157,8 +157,8 @@ def parse_code(given: Any, coded: str = "ids") -> int:
         numbers = []
     if coded == "colours":
         if len(numbers) != 3 or not all(0 <= number <= 255 for number in numbers):
-            raise UserError(f"{given!r} is no colour; write three numbers from 0 to 255, as in 128 64 128")
+            raise UserError(f"{given!r} is not a colour; write three numbers from 0 to 255: 128 64 128")
         return numbers[0] << 16 | numbers[1] << 8 | numbers[2]
     if len(numbers) != 1:
-        raise UserError(f"{given!r} is no id; write one whole number")
+        raise UserError(f"{given!r} is not an id; write one integer")
     return numbers[0]

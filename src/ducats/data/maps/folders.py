@@ -1,4 +1,4 @@
-"""The common case: folders of images with label files, a folder of images to be labelled, a class list."""
+"""Segmentation data in folders with images and label files, described by a class list."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -36,40 +36,40 @@ def map_folders(
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Listing:
-    """Read a shift whose pixels have labels, from folders with ``images/`` and ``labels/``.
+    """Read segmentation data from folders with ``images/`` and ``labels/``.
 
-    An image and its label file have the same path below these, up to the suffix. Images are squashed with a
-    bicubic filter, label maps to the nearest pixel. Keys are paths within ``images/``; with several sources,
-    the source's name comes first.
+    An image and its label file have the same relative path, except for the suffix. Images are resized with a
+    bicubic filter, label maps to the nearest pixel, both without keeping the aspect ratio. Keys are paths
+    within ``images/``, prefixed with the name of the source folder if there are several.
 
     Args:
-        source: A folder with ``images/`` and ``labels/``, or several.
-        target: A folder with ``images/``. Its ``labels/`` are read with ``truth`` alone.
-        classes: The class list: a file with lines ``id name`` (or ``r g b name``), or a mapping in place.
-            An id that occurs and is not in it is refused. Names such as void and ignore, and those marked
-            ``(void)``, mean that no class applies.
-        test: A folder like ``source``, of the target domain. It may be the target folder itself.
-        root: Where relative paths begin; None for the current folder.
-        truth: The target's ``labels/`` are its true labels: for a simulated oracle.
-        merge: For a class, names of the list that become part of it: ``{building: [wall]}``.
-        keep: The classes, in their order; all others become void. None for all.
-        coded: ``ids`` in the label files' one channel, or in the ``red`` one.
+        source: One or several folders with ``images/`` and ``labels/``.
+        target: A folder with ``images/``. Its ``labels/`` are read only with ``truth``.
+        classes: The class list: a file with lines ``id name`` (or ``r g b name``), or a mapping. Ids that are
+            not in the list raise. Names such as void and ignore, and names that end with ``(void)``, stand
+            for pixels without a class.
+        test: A folder of the target domain with ``images/`` and ``labels/``. May be the target folder.
+        root: Base of relative paths; None for the current folder.
+        truth: Use the target's ``labels/`` as ground truth for a simulated oracle.
+        merge: For a class, the names to merge into it: ``{building: [wall]}``.
+        keep: The classes to keep, in order; all others become void. None keeps all.
+        coded: ``ids`` in the single channel of the label files, or in the ``red`` channel.
         size: Height and width of target images.
-        source_size: Height and width of source images; None for the same.
-        void: ``known``: with ``truth``, pixels of the pool whose true label is void are known beforehand and
-            never asked: this reads which target pixels have no class, and nothing else of their labels. With
-            a folder ``masks/`` in the target, so are the pixels where its files are not zero. ``asked``:
-            neither is looked at, and asking about such a pixel is spent.
-        cache: Where decoded images and maps go that do not fit in memory; see ``decode``.
-        memory_gb: Gigabytes of both to hold in memory, in all; None: see ``decode``.
+        source_size: Height and width of source images. Defaults to ``size``.
+        void: ``known``: void pixels of the pool are excluded beforehand and never queried. With ``truth``,
+            their positions (but no classes) are read from the target's label files. If the target has a
+            folder ``masks/``, non-zero pixels in its files are excluded as well. ``asked``: void pixels are
+            not excluded, and querying one costs budget.
+        cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
 
     Raises:
-        UserError: Folders or files are missing, broken, or not in pairs of one size; an id has no name.
+        UserError: Folders or files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     base = Path("" if root is None else root).expanduser()
     given = [source] if isinstance(source, str | Path) else list(source)
     if not given:
-        raise UserError("data.knobs.source names no folder; give one or more")
+        raise UserError("data.knobs.source is empty; give one or more folders")
     sources = [existing_folder("source", _within(base, folder)) for folder in given]
     pool = existing_folder("target", _within(base, target))
     held_out = existing_folder("test", _within(base, test)) if test is not None else None
@@ -78,7 +78,7 @@ def map_folders(
         for other in sources[:place]:
             one, two = folder.resolve(), other.resolve()
             if one == two or one in two.parents or two in one.parents:
-                raise UserError(f"the source folders {other} and {folder} share images; give each once")
+                raise UserError(f"the source folders {other} and {folder} overlap; give each folder once")
     codes = _codes(base, classes, merge, keep, coded)
     names = [folder.name for folder in sources]
     if len(set(names)) < len(names):
@@ -110,17 +110,13 @@ def labelled_maps(
     """Read images with label maps, from a folder with ``images/`` and ``labels/``.
 
     Args:
-        folder: Where these are.
-        size: Height and width that both are squashed to.
-        classes: The class list; see ``map_folders``, also for what follows.
-        root: Where a relative path of the class list begins.
-        merge: Names that become part of a class.
-        keep: The classes, in their order.
-        coded: Where ids are in label files.
-        memory_gb: Gigabytes of images and maps to hold in memory; None: see ``decode``.
+        size: Height and width to resize images and label maps to.
+        classes: The class list. See ``map_folders`` for this, ``merge``, ``keep`` and ``coded``.
+        root: Base of a relative path of the class list.
+        memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
 
     Raises:
-        UserError: Folders or files are missing, broken, or not in pairs of one size; an id has no name.
+        UserError: Folders or files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     base = Path("" if root is None else root).expanduser()
     codes, room = _codes(base, classes, merge, keep, coded), Room(None, memory_gb)
@@ -142,5 +138,4 @@ def _codes(
 
 
 def _within(base: Path, path: Any) -> Path:
-    """A path that may begin at the base."""
     return base / Path(path).expanduser()

@@ -1,4 +1,4 @@
-"""Label maps from label files: classes by index, in the size of the images; and at hand in their own size."""
+"""Label maps decoded from label files, at the size of the stored images and at their original size."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -17,16 +17,16 @@ from ducats.data.store import FileArrays, Files, Recipe, Room, each
 
 Array = NDArray[Any]
 
-_RECIPE = 1  # raise it when the same files would give other maps: old caches are then left alone
+_RECIPE = 1  # increment when decoding changes, to invalidate caches
 _WHAT = "label maps"
-_AT_ONCE = 16  # maps looked at together where all are gone through
+_AT_ONCE = 16  # maps per chunk when all maps are processed
 _MASKS, _MASKS_REMEDY = "masks", "remove or replace them"
 
 
 class LabelMaps:
-    """The label maps of some images; satisfies ``domain.Maps``.
+    """Label maps of a set of images; implements ``domain.Maps``.
 
-    They are squashed as their images are, to the nearest pixel, and never to a mixture of two classes.
+    They are resized like their images, but to the nearest pixel, so classes are never mixed.
     """
 
     ndim = 3
@@ -45,10 +45,10 @@ class LabelMaps:
         return self._held[index]
 
     def original(self, index: int) -> Tensor:
-        """One map in its file's own size: ``(height, width)``.
+        """Return one label map at the original size of its file: ``(height, width)``.
 
         Raises:
-            UserError: The file was there when the maps were made, and cannot be read now.
+            UserError: The file can no longer be read.
         """
         return _original(self.files[index], self.codes)
 
@@ -57,16 +57,14 @@ class LabelMaps:
 
 
 def hold_maps(room: Room, files: Files, codes: Codes, size: Size) -> LabelMaps:
-    """Decode label files, wherever there is room for their maps.
+    """Decode label files into memory or a cache file.
 
     Args:
-        room: Where they go.
         files: Keys and paths.
-        codes: What the numbers in them mean.
-        size: Height and width in pixels.
+        size: Height and width to resize the label maps to.
 
     Raises:
-        UserError: Some cannot be read, or hold ids that nobody knows: which, and how many pixels of each.
+        UserError: Some files cannot be read or contain unknown ids.
     """
     height, width = sides(size)
     recipe = Recipe(
@@ -82,9 +80,9 @@ def hold_maps(room: Room, files: Files, codes: Codes, size: Size) -> LabelMaps:
 
 
 class Masks:
-    """Which pixels have no class, and nothing else about them: a bit each; satisfies ``domain.Maps``.
+    """Void masks, stored as one bit per pixel; implements ``domain.Maps``.
 
-    A pool may have them, as it may not have the label maps that they were made from.
+    A pool may have void masks, but never the label maps they were made from.
     """
 
     dtype = torch.uint8
@@ -105,12 +103,12 @@ class Masks:
         return torch.from_numpy(masks).view(*rows.shape, *self.shape[1:])
 
     def original(self, index: int) -> Tensor:
-        """One mask in its file's own size: ``(height, width)``."""
+        """Return one mask at the original size of its file: ``(height, width)``."""
         return self._original(index)
 
 
 def masks_of(maps: LabelMaps | None, files: Files | None, size: Size) -> Masks | None:
-    """The pixels that have no class: by their label maps, or by files that are not zero there, or by both.
+    """Make void masks from label maps, from mask files (non-zero is void), or from both.
 
     Raises:
         UserError: Some files cannot be read.
@@ -119,7 +117,7 @@ def masks_of(maps: LabelMaps | None, files: Files | None, size: Size) -> Masks |
     stored: list[Callable[[slice], Tensor]] = []
     originals: list[Callable[[int], Tensor]] = []
     if maps is not None:
-        labels, codes = maps.files, maps.codes  # not the maps themselves: a pool must not lead to them
+        labels, codes = maps.files, maps.codes  # not the maps: a pool must not give access to labels
         stored.append(lambda some: is_void(maps[some]))
         originals.append(lambda i: is_void(_original(labels[i], codes)))
     if files is not None:
@@ -137,7 +135,7 @@ def masks_of(maps: LabelMaps | None, files: Files | None, size: Size) -> Masks |
 
 
 def _mask_recipe(height: int, width: int) -> Recipe:
-    """How a file becomes a mask; read once and packed, so it needs no name of its own."""
+    """Return the recipe for masks. They are read once and packed, so the identity need not be unique."""
     return Recipe(
         read=lambda path: resize(read_mask(path), height, width),
         begin=shown_size,
@@ -150,17 +148,16 @@ def _mask_recipe(height: int, width: int) -> Recipe:
 
 
 def _any(masks: Sequence[Tensor]) -> Tensor:
-    """Where at least one is not zero: uint8, 0 or 1."""
+    """Return where at least one mask is non-zero: uint8, 0 or 1."""
     return (torch.stack(list(masks)) != 0).any(0).to(torch.uint8)
 
 
 def _original(path: Path, codes: Codes) -> Tensor:
-    """One label file's map in its own size; an error that names the file if it cannot be read."""
+    """Return the label map of one file at its original size. Errors name the file."""
     (found,) = each(partial(_encoded, codes=codes), [path], _WHAT, codes.remedy)
     return torch.from_numpy(found)
 
 
 def _encoded(path: Path, codes: Codes) -> Array:
-    """One label file's classes, in its own size."""
-    # Before it is resized: an id that falls between the pixels would pass unseen.
+    # Encode before resizing: otherwise an unknown id could be dropped by resizing and go unnoticed.
     return codes.encode(read_ids(path, codes.coded))

@@ -1,4 +1,4 @@
-"""A whole problem from its parts, once it is known which files they are."""
+"""Readers of segmentation data: list the files, then decode source, pool and test set."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -17,60 +17,60 @@ from ducats.domain import Domain, Images, Shift
 from ducats.errors import UserError
 
 P = ParamSpec("P")
-Void = Literal["known", "asked"]  # what is known beforehand of target pixels that have no class
+Void = Literal["known", "asked"]  # void pixels of the pool are excluded beforehand, or may be queried
 
 
 @dataclass(frozen=True)
 class Listing:
-    """Which files a problem is made of, and what the numbers in its label files mean; nothing is decoded."""
+    """Files and label encodings of a segmentation data set; nothing is decoded."""
 
     source: Part  # images with label files
-    pool: Part  # images; their label files, where listed, are for an oracle
+    pool: Part  # images; label files, if any, are for the oracle only
     test: Part | None  # images with label files
-    codes: tuple[Codes, Codes]  # of the source's label files, and of the target's
-    size: Size  # height and width of the target's images
-    source_size: Size | None = None  # of the source's; None for the same
-    void: Void = "known"  # what is known beforehand; see ``load_maps``
-    cache: str | Path | None = None  # where decoded images and maps go that do not fit in memory
-    memory_gb: float | None = None  # of both to hold in memory, in all; None: see ``decode``
+    codes: tuple[Codes, Codes]  # of the label files of source and target
+    size: Size  # height and width of target images
+    source_size: Size | None = None  # of source images; None for the same
+    void: Void = "known"  # see ``load_maps``
+    cache: str | Path | None = None  # folder for decoded images and label maps that do not fit in memory
+    memory_gb: float | None = None  # memory for both together; None: see ``decode``
 
     def __post_init__(self) -> None:
         if self.void not in get_args(Void):
-            raise UserError(f"data.knobs.void is known or asked, not {self.void!r}")
+            raise UserError(f"data.knobs.void must be known or asked, not {self.void!r}")
         assert self.codes[0].classes == self.codes[1].classes
 
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
-        """Height and width of the source's images as stored, and of the target's."""
+        """Stored height and width of source images, and of target images."""
         return sides(self.size if self.source_size is None else self.source_size), sides(self.size)
 
 
 class Reader(Generic[P]):
-    """A data set of files: it says which they are (``listing``), and, called, reads them."""
+    """A segmentation data set in files: ``listing`` lists the files, and calling it reads them."""
 
     def __init__(self, listing: Callable[P, Listing]) -> None:
         self.listing = listing
         update_wrapper(self, listing)
-        self.__annotations__ = {**listing.__annotations__, "return": Shift}  # to those who look, a data set
+        self.__annotations__ = {**listing.__annotations__, "return": Shift}  # as for a data set function
 
     def __call__(self, *given: P.args, **knobs: P.kwargs) -> Shift:
-        """Read all files."""
+        """Read the data set."""
         return load_maps(self.listing(*given, **knobs))
 
 
 def load_maps(listing: Listing) -> Shift:
-    """Decode source, pool and test set; the pool's label maps, where listed, become the ``truth``.
+    """Decode source, pool and test set; the pool's label maps, if listed, become the ``truth``.
 
-    With ``void`` as ``known``, pixels that have no class, by the pool's label files or masks, are in its
-    ``void``, so that nobody is asked about them. With ``asked``, nothing is known of them beforehand.
+    If ``void`` is ``known``, pixels that are void in the pool's label files or masks are marked in its
+    ``void`` and never queried. If it is ``asked``, they are not marked.
 
     Raises:
-        UserError: Files are missing, broken, or not in pairs of one size; an id has no name.
+        UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     one, two = listing.codes
     source_size, size = listing.shapes
     room = Room(listing.cache, listing.memory_gb)
-    # Before decoding, which may take long, everything is known that headers tell.
+    # Check all headers before decoding, which may take long.
     parts = [None if part is None else part.sound() for part in (listing.source, listing.pool, listing.test)]
     found = [None if part is None else part.sizes() for part in parts]
     known = labelled(room, listing.source, one, source_size, found[0])
@@ -90,11 +90,8 @@ def labelled(room: Room, part: Part, codes: Codes, size: Size, found: Tensor | N
     """Decode images and their label files.
 
     Args:
-        room: Where they go.
-        part: Which.
-        codes: What the numbers in the label files mean.
-        size: Height and width to store them in.
-        found: Their own heights and widths.
+        size: Height and width to resize both to.
+        found: Original heights and widths, int64 (N, 2).
     """
     assert part.labels is not None
     return Domain(_images(room, part, size, found), hold_maps(room, part.labels, codes, size), codes.classes)

@@ -1,4 +1,4 @@
-"""Which label file belongs to which image: one each, and none left over."""
+"""Pair images with their label files, and report files without a partner."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from ducats.data.maps.raw import LOSSY
 from ducats.data.store import Files
 from ducats.errors import UserError
 
-_NAMED = 3  # files that an error names
+_NAMED = 3  # maximum number of files in a message
 
 
 def _all(_: str) -> bool:
@@ -22,45 +22,45 @@ def _all(_: str) -> bool:
 
 @dataclass(frozen=True)
 class Layout:
-    """Where images and their label files are, within a folder."""
+    """Subfolders and file name endings of images and label files."""
 
     images: str
     labels: str
-    image_end: str = ""  # what the names of images end with; nothing: any suffix of an image
+    image_end: str = ""  # how image file names end; empty for any image suffix
     label_end: str = ""
 
     def there(self, root: Path) -> bool:
-        """Whether a folder is laid out like this."""
+        """Return whether a folder has this layout."""
         return (root / self.images).is_dir() and (root / self.labels).is_dir()
 
     def labelled(self, root: Path, wanted: Callable[[str], bool] = _all) -> bool:
-        """Whether there is any label file, of those whose keys are wanted."""
+        """Return whether there are label files with accepted keys."""
         folder = root / self.labels
         return folder.is_dir() and any(wanted(key) for key, _ in list_images(folder))
 
 
 @dataclass(frozen=True)
 class Part:
-    """The images of a source, a pool or a test set, with what there is for each, none of it decoded."""
+    """Image, label and mask files of a source, pool or test set; nothing is decoded."""
 
-    images: Files  # keys are paths within the folder of images
-    labels: Files | None = None  # by the same keys
-    masks: Files | None = None  # not zero where a pixel has no class
-    problems: tuple[str, ...] = ()  # what was found that is in no pair: a sentence each
+    images: Files  # keys are paths within the image folder
+    labels: Files | None = None  # with the same keys
+    masks: Files | None = None  # non-zero where a pixel is void
+    problems: tuple[str, ...] = ()  # messages about missing, unpaired or invalid files
 
     def only(self, wanted: Callable[[str], bool]) -> "Part":
-        """The images whose keys are wanted."""
+        """Return the files with accepted keys."""
         return self._each(lambda files: tuple(file for file in files if wanted(file[0])))
 
     def named(self, prefix: str) -> "Part":
-        """The same with a prefix to every key."""
+        """Return a copy with a prefix on every key."""
         return self._each(lambda files: tuple((prefix + key, path) for key, path in files))
 
     def sizes(self) -> Tensor:
-        """Height and width of every image, from headers: int64 (N, 2).
+        """Read the height and width of every image from its header: int64 (N, 2).
 
         Raises:
-            UserError: A label file or a mask is not as large as its image.
+            UserError: A label or mask file differs in size from its image.
         """
         found = sizes([path for _, path in self.images])
         for files, what in ((self.labels, "label maps"), (self.masks, "masks")):
@@ -73,10 +73,10 @@ class Part:
         return Part(change(self.images), labels, masks, self.problems)
 
     def sound(self) -> "Part":
-        """The same, if nothing is wrong with it.
+        """Return self if there are no problems.
 
         Raises:
-            UserError: Something is.
+            UserError: The first problem.
         """
         if self.problems:
             raise UserError(self.problems[0])
@@ -84,7 +84,7 @@ class Part:
 
 
 def together(parts: Sequence[tuple[str, Part]]) -> Part:
-    """Several parts as one; with more than one, keys begin with their names."""
+    """Concatenate parts. If there are several, their names become key prefixes."""
     if len(parts) == 1:
         return parts[0][1]
     named = [part.named(f"{name}/") for name, part in parts]
@@ -97,16 +97,14 @@ def together(parts: Sequence[tuple[str, Part]]) -> Part:
 
 
 def pair_up(root: Path, layout: Layout, *, labelled: bool = True, masks: str | None = None) -> Part:
-    """Find images and, for each, its label file.
+    """Find images and their label files.
 
     Args:
-        root: The folder.
-        layout: Where they are in it.
-        labelled: Whether label files are looked for at all.
-        masks: A folder of masks that may be in it, named as label files are.
+        labelled: Whether to look for label files.
+        masks: Subfolder of mask files, named like label files. Ignored if it does not exist.
 
     Raises:
-        UserError: A folder is missing or empty, an image lacks its label file or the other way round.
+        UserError: A folder is missing or empty, or an image or label file has no partner.
     """
     return find_pairs(root, layout, labelled=labelled, masks=masks).sound()
 
@@ -119,20 +117,18 @@ def find_pairs(
     masks: str | None = None,
     wanted: Callable[[str], bool] = _all,
 ) -> Part:
-    """What ``pair_up`` does, with those alone that are in pairs; what is wrong is in ``problems``.
+    """Find images and their label files; report files without a partner in ``problems`` instead of raising.
 
     Args:
-        root: The folder.
-        layout: Where they are in it.
-        labelled: Whether label files are looked for at all.
-        masks: A folder of masks that may be in it, named as label files are.
-        wanted: Which keys of images and of label files are looked at, as those of a split.
+        labelled: Whether to look for label files.
+        masks: Subfolder of mask files, named like label files. Ignored if it does not exist.
+        wanted: Filter for the keys of images and label files, for example those of a split.
     """
     folder, problems = root / layout.images, list[str]()
     images = _by_stem(folder, layout.image_end, problems, wanted)
     if not images and not problems:
-        ending = f" that ends with {layout.image_end}" if layout.image_end else ""
-        problems.append(f"{folder} holds no image{ending}; put images there or give another folder")
+        ending = f" that end with {layout.image_end}" if layout.image_end else ""
+        problems.append(f"{folder} contains no images{ending}; add images or give another folder")
     found: dict[str, _ByStem] = {}
     if labelled:
         labels = root / layout.labels
@@ -149,7 +145,7 @@ def find_pairs(
     return Part(tuple(images[stem] for stem in stems), files("label"), files("mask"), tuple(problems))
 
 
-_ByStem = dict[str, tuple[str, Path]]  # keys and paths by what an image and its label file have in common
+_ByStem = dict[str, tuple[str, Path]]  # keys and paths, by the name that an image shares with its label file
 
 
 def _partners(
@@ -161,7 +157,7 @@ def _partners(
     problems: list[str],
     wanted: Callable[[str], bool],
 ) -> _ByStem:
-    """The files in another folder that belong to images."""
+    """Find the label or mask files that belong to images."""
     if not other.is_dir():
         problems.append(_no_folder(other))
         return {}
@@ -169,20 +165,20 @@ def _partners(
     lossy = {stem for stem, (_, path) in found.items() if path.suffix.lower() in LOSSY}
     if lossy:
         problems.append(
-            f"{other} holds {what} files of a lossy format, such as {min(found[stem][0] for stem in lossy)},"
-            " whose numbers are not those that were saved; give PNG"
+            f"{other} contains {what} files in a lossy format, such as"
+            f" {min(found[stem][0] for stem in lossy)}, which changes the stored values; use PNG"
         )
     without = sorted(images[stem][0] for stem in set(images) - set(found))
     if without:
         problems.append(
             f"{len(without)} of {len(images)} images in {folder} have no {what} file in {other}:"
-            f" {_some(without)}; add them, or remove the images"
+            f" {_some(without)}; add the files or remove the images"
         )
     alone = sorted(found[stem][0] for stem in set(found) - set(images))
     if alone:
         problems.append(
             f"{len(alone)} of {len(found)} {what} files in {other} have no image in {folder}:"
-            f" {_some(alone)}; add the images, or remove the {what} files"
+            f" {_some(alone)}; add the images or remove the {what} files"
         )
     return {stem: file for stem, file in found.items() if stem not in lossy}
 
@@ -192,18 +188,18 @@ def _no_folder(folder: Path) -> str:
 
 
 def _by_stem(folder: Path, end: str, problems: list[str], wanted: Callable[[str], bool]) -> _ByStem:
-    """The images of a folder, or its label files."""
+    """List the image or label files of a folder by stem."""
     if not folder.is_dir():
         problems.append(_no_folder(folder))
         return {}
     stems: _ByStem = {}
     for key, path in list_images(folder):
         if not key.endswith(end) or not wanted(key):
-            continue  # such as another kind of label file, which many data sets have beside
+            continue  # for example other kinds of label files, which many data sets have
         stem = key[: -len(end)] if end else str(PurePosixPath(key).with_suffix(""))
         if stem in stems:
             problems.append(
-                f"{folder} has two files that differ only in their ending, {stems[stem][0]} and {key};"
+                f"{folder} has two files that differ only in their suffix, {stems[stem][0]} and {key};"
                 " remove one"
             )
             continue
@@ -212,7 +208,7 @@ def _by_stem(folder: Path, end: str, problems: list[str], wanted: Callable[[str]
 
 
 def _check_sizes(images: Files, found: Tensor, files: Files, what: str) -> None:
-    """Refuse files that are not as large as their images."""
+    """Raise if files differ in size from their images."""
     others = sizes([path for _, path in files], what)
     wrong = torch.nonzero((found != others).any(1)).flatten().tolist()
     if wrong:
@@ -220,10 +216,9 @@ def _check_sizes(images: Files, found: Tensor, files: Files, what: str) -> None:
         shown, labelled = ("x".join(map(str, size[wrong[0]].tolist())) for size in (found, others))
         raise UserError(
             f"{one} is {shown} (height x width), but {other} is {labelled}"
-            f"{f', and so with {more} more {what}' if more else ''}; make both the same size, or remove both"
+            f"{f' ({more} more {what} also differ)' if more else ''}; make both the same size, or remove both"
         )
 
 
 def _some(names: list[str]) -> str:
-    """The first names for a sentence."""
     return ", ".join(names[:_NAMED]) + (f" and {len(names) - _NAMED} more" if len(names) > _NAMED else "")

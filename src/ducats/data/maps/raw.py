@@ -1,4 +1,4 @@
-"""The numbers in a label file, as they were written: no viewer's idea of them."""
+"""Read label and mask files as stored, without colour conversion."""
 
 from pathlib import Path
 from typing import Any
@@ -15,16 +15,16 @@ from ducats.pictures import opened_upright
 Array = NDArray[Any]
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
-_GREY, _RGB, _GREY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # kinds of PNG
-_STRETCH = {2: 85, 4: 17}  # Pillow stretches so many bits of grey to 0..255; ids must be as written
-LOSSY = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change numbers, or may
+_GREY, _RGB, _GREY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # PNG colour types
+_STRETCH = {2: 85, 4: 17}  # Pillow scales 2- and 4-bit grey to 0..255; this undoes it
+LOSSY = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change or may change values
 
 
 def read_ids(path: Path, coded: Coding) -> Array:
-    """The raw ids of a label file: (height, width).
+    """Return the raw ids of a label file: (height, width).
 
     Raises:
-        ValueError: The file holds something else.
+        ValueError: The file does not contain ids in the given coding.
     """
     if coded == "colours":
         colours = _colours(path).astype(np.int64)
@@ -35,23 +35,23 @@ def read_ids(path: Path, coded: Coding) -> Array:
         return channels
     if coded == "ids" and not (channels == channels[..., :1]).all():
         raise ValueError(
-            "its channels differ: give data.knobs.coded=red if ids are in the red one, or a class list with"
-            " colours (r g b name)"
+            "its channels differ; set data.knobs.coded=red if the ids are in the red channel, or give a class"
+            " list with colours (r g b name)"
         )
     return np.ascontiguousarray(channels[..., 0])
 
 
 def read_mask(path: Path) -> Array:
-    """Where a file is not zero, in any channel: uint8 (height, width), 0 or 1."""
+    """Return where a file is non-zero in any channel: uint8 (height, width), 0 or 1."""
     channels = read_channels(path)
     mask: Array = (channels != 0 if channels.ndim == 2 else (channels != 0).any(-1)).astype(np.uint8)
     return mask
 
 
 def read_channels(path: Path) -> Array:
-    """What was written: (height, width), or (height, width, 3) of colours; transparency is left out.
+    """Return the stored values: (height, width), or (height, width, 3) for colours; alpha is dropped.
 
-    A palette's numbers, not its colours; 16 bits as they are.
+    Palette images give palette indices, not colours. 16-bit values are not scaled.
     """
     depth, kind = _png(path)
     if depth == 16 and kind != _GREY:
@@ -62,7 +62,7 @@ def read_channels(path: Path) -> Array:
     if image.mode in ("LA", "PA"):
         return np.asarray(image)[..., 0]
     if image.mode not in ("L", "P", "1", "I") and not image.mode.startswith("I;16"):
-        raise ValueError(f"pixels of the kind {image.mode} are no ids; save as PNG with 8 or 16 bits")
+        raise ValueError(f"pixels of mode {image.mode} cannot be ids; save as PNG with 8 or 16 bits")
     numbers = np.asarray(image)
     if kind == _GREY and depth in _STRETCH:
         return numbers // np.uint8(_STRETCH[depth])
@@ -70,39 +70,39 @@ def read_channels(path: Path) -> Array:
 
 
 def resize(numbers: Array, height: int, width: int) -> Array:
-    """The nearest number for each pixel of another size, as Pillow chooses it."""
+    """Resize with Pillow's nearest-neighbour filter."""
     if numbers.shape == (height, width):
         return numbers
-    kind = np.dtype(np.uint8 if numbers.itemsize == 1 else np.int32)  # those that Pillow has a mode for
+    kind = np.dtype(np.uint8 if numbers.itemsize == 1 else np.int32)  # Pillow has modes for these
     shown = Image.fromarray(numbers.view(kind) if numbers.itemsize == 1 else numbers.astype(kind))
     resized = np.asarray(shown.resize((width, height), Image.Resampling.NEAREST))
     return resized.view(numbers.dtype) if numbers.itemsize == 1 else resized.astype(numbers.dtype)
 
 
 def is_void(numbers: torch.Tensor) -> torch.Tensor:
-    """Which pixels of a map have no class: uint8, 0 or 1."""
+    """Return which pixels of a label map are void: uint8, 0 or 1."""
     return (numbers == VOID).to(torch.uint8)
 
 
 def _colours(path: Path) -> Array:
-    """Colours as they are shown: uint8 (height, width, 3)."""
+    """Return the displayed colours: uint8 (height, width, 3)."""
     if _png(path)[0] == 16:
-        raise ValueError("colours of 16 bits; save with 8")
+        raise ValueError("16-bit colours are not supported; save with 8 bits")
     image = opened_upright(path)
     if image.mode.startswith(("I", "F")):
-        raise ValueError(f"pixels of the kind {image.mode} are no colours; save as PNG with 8 bits")
+        raise ValueError(f"pixels of mode {image.mode} cannot be colours; save as PNG with 8 bits")
     return np.asarray(image.convert("RGB"))
 
 
 def _png(path: Path) -> tuple[int, int]:
-    """Bits and kind of a PNG, from its header; (0, 0) of any other file."""
+    """Return bit depth and colour type of a PNG from its header; (0, 0) for other files."""
     with path.open("rb") as file:
         head = file.read(26)
     return (head[24], head[25]) if head.startswith(_SIGNATURE) and len(head) == 26 else (0, 0)
 
 
 def _deep(path: Path, kind: int) -> Array:
-    """A PNG of several channels with 16 bits, of which Pillow would keep the upper 8 alone."""
+    """Read a 16-bit PNG with several channels, which Pillow would reduce to the upper 8 bits."""
     from torchvision.io import ImageReadMode, decode_png  # takes a second to import
 
     content = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)

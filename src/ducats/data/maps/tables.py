@@ -1,4 +1,4 @@
-"""What the makers of street scenes number how. Every id is here by name, also those that mean no class."""
+"""Published ids and colours of street-scene data sets, by name, including void ids."""
 
 from collections.abc import Mapping
 
@@ -59,7 +59,7 @@ CITYSCAPES_VOID = (
     "trailer",
     "license plate",
 )
-GTAV_IDS: Mapping[int, str] = {**CITYSCAPES_IDS, 34: "license plate"}  # a palette has no place for -1
+GTAV_IDS: Mapping[int, str] = {**CITYSCAPES_IDS, 34: "license plate"}  # a palette cannot contain -1
 
 SYNTHIA_IDS: Mapping[int, str] = {
     0: "void",
@@ -141,7 +141,7 @@ CAMVID_COLOURS: Mapping[str, str] = {
     "64 192 0": "Wall",
 }
 
-CARLA_OLD: Mapping[int, str] = {  # before 0.9.14; before 0.9.10 they ended with the traffic sign
+CARLA_OLD: Mapping[int, str] = {  # before 0.9.14; before 0.9.10 the list ended with the traffic sign
     0: "unlabeled",
     1: "building",
     2: "fence",
@@ -166,7 +166,7 @@ CARLA_OLD: Mapping[int, str] = {  # before 0.9.14; before 0.9.10 they ended with
     21: "water",
     22: "terrain",
 }
-CARLA_NEW: Mapping[int, str] = {  # since 0.9.14, after Cityscapes
+CARLA_NEW: Mapping[int, str] = {  # since 0.9.14, in the order of Cityscapes
     0: "unlabeled",
     1: "road",
     2: "sidewalk",
@@ -198,8 +198,8 @@ CARLA_NEW: Mapping[int, str] = {  # since 0.9.14, after Cityscapes
     28: "guard rail",
 }
 
-# What CARLA and CamVid share. CamVid's names are grouped as SegNet's copy has them, of which the original's
-# are refinements; riders are persons, since CamVid does not tell them from what they ride.
+# Classes shared by CARLA and CamVid. CamVid's names are grouped as in SegNet's copy, whose classes the
+# original refines. Riders count as persons, because CamVid does not separate riders from their vehicles.
 SHARED: Mapping[str, tuple[str, ...]] = {
     "road": ("road", "road line", "Road", "LaneMkgsDriv", "LaneMkgsNonDriv"),
     "sidewalk": ("sidewalk", "pavement", "Sidewalk", "ParkingBlock", "RoadShoulder"),
@@ -225,16 +225,16 @@ CARLA_VOID = (
 def street_codes(
     ids: Mapping[int, str], void: tuple[str, ...], classes: tuple[str, ...], coded: Coding
 ) -> Codes:
-    """Ids by Cityscapes' names, of which some are classes and the others of the nineteen become void."""
+    """Return the encoding of ids with Cityscapes names; other classes of the nineteen become void."""
     dropped = frozenset(CLASSES_19) - frozenset(classes)
     return Codes(classes, ids, {name: (name,) for name in classes}, frozenset(void) | dropped, coded)
 
 
 def shared_codes(ids: Mapping[int, str], void: tuple[str, ...], coded: Coding) -> Codes:
-    """Ids of CARLA or of CamVid in the classes that both have."""
+    """Return the encoding of CARLA or CamVid ids with the classes that both share."""
     return Codes(tuple(SHARED), ids, SHARED, frozenset(void), coded)
 
 
 def colour_ids(colours: Mapping[str, str]) -> dict[int, str]:
-    """Names by colours' ids."""
+    """Return names by the ids of their colours."""
     return {parse_code(colour, "colours"): name for colour, name in colours.items()}
