@@ -1,4 +1,4 @@
-"""What a user types, and what comes back."""
+"""Commands as a user types them."""
 
 import csv
 import json
@@ -47,7 +47,7 @@ def ducats(*arguments: str | Path) -> int:
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two image folders and a held-out one, as a user has them; the target without labels."""
+    """Source, target and held-out image folders, plus the target sorted by class."""
     root = tmp_path_factory.mktemp("own")
     shift = toy(per_class=6, pool=20, test=12)
     assert shift.truth is not None
@@ -67,7 +67,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_help_answers_without_torch() -> None:
+def test_help_does_not_import_torch() -> None:
     code = (
         "import sys\nfrom ducats.cli import main\n"
         f"for command in {('', *COMMANDS)!r}:\n"
@@ -84,7 +84,7 @@ def test_help_answers_without_torch() -> None:
         assert f"Usage: ducats {command}" in done.stdout
 
 
-def test_own_folders_with_people_from_the_first_question_to_predictions(
+def test_own_folders_with_human_annotators_from_first_round_to_predictions(
     folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -114,7 +114,7 @@ def test_own_folders_with_people_from_the_first_question_to_predictions(
             writer.writeheader()
             writer.writerows(rows)
     assert ducats(*command, "--out", out) == 0
-    assert "6 labels spent" in capsys.readouterr().out
+    assert "6 labels acquired" in capsys.readouterr().out
 
     assert ducats("labels", out) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -161,12 +161,12 @@ def test_own_folders_with_people_from_the_first_question_to_predictions(
     assert json.loads((tmp_path / "report" / "summary.json").read_text())[0]["labels"] == 6
 
 
-def test_a_benchmark_whose_target_folders_are_classes(folders: Path, tmp_path: Path) -> None:
+def test_target_folders_as_ground_truth(folders: Path, tmp_path: Path) -> None:
     known = ("run", "--source", folders / "source", "--target", folders / "known", "--truth", *SMALL)
     assert ducats(*known, "--out", tmp_path / "run") == 0
 
 
-def test_a_benchmark_by_root_and_task(
+def test_benchmark_by_root_and_task(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copytree(folders / "source", tmp_path / "office/amazon")
@@ -180,16 +180,16 @@ def test_a_benchmark_by_root_and_task(
     settled = yaml.safe_load((run / "config.yaml").read_text())["data"]
     assert (settled["name"], settled["knobs"]["task"]) == ("office31", "A-W")
     assert settled["knobs"]["root"] == str(tmp_path / "office")
-    # The same task in other words is the same run; the other way round is another.
+    # Another spelling of the same task is the same run; the reverse task is another run.
     assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "a2w", *small) == 0
-    assert "finished already" in capsys.readouterr().out
+    assert "already finished" in capsys.readouterr().out
     assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "W-A", *small) == 0
     assert {path.name[:12] for path in (tmp_path / "runs").iterdir()} == {"office31-A-W", "office31-W-A"}
     assert ducats("doctor", "-c", "data/office31", "--root", "office", "--task", "A-W", *small) == 0
-    assert "amazon: 24 images in 4 classes, but 2817 in 31 classes are known" in capsys.readouterr().out
+    assert "amazon: 24 images in 4 classes, but 2817 in 31 classes are published" in capsys.readouterr().out
 
 
-def test_a_manifest(folders: Path, tmp_path: Path) -> None:
+def test_manifest(folders: Path, tmp_path: Path) -> None:
     lines = ["key,path,domain,label,split"]
     for part, domain, split in (
         ("source", "source", "train"),
@@ -205,7 +205,7 @@ def test_a_manifest(folders: Path, tmp_path: Path) -> None:
     assert len((tmp_path / "run" / "pool.json").read_text().splitlines()) == 20 + 2
 
 
-def test_one_command_means_one_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_same_command_uses_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert ducats("run", *QUICKLY) == 0
     assert ducats("run", *QUICKLY) == 0
@@ -220,27 +220,30 @@ BAD = [
     (FOLDERS[:2], ["needs --target"]),
     (("--source", "{}/nothing", *FOLDERS[2:]), ["nothing does not exist"]),
     ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk'", "did you mean"]),
-    ((*FOLDERS, "--set", "query.name=duk"), ["no query 'duk'; there are: random"]),
-    ((*FOLDERS, "--set", "query.knobs.kapa=3"), ["has no knob 'kapa'; it has: kappa, order"]),
+    ((*FOLDERS, "--set", "query.name=duk"), ["no query 'duk'; choose from: random"]),
+    ((*FOLDERS, "--set", "query.knobs.kapa=3"), ["has no parameter 'kapa'; it has: kappa, order"]),
     ((*FOLDERS, "--set", "query.knobs.kappa=0"), ["kappa must be at least 1"]),
-    ((*FOLDERS, "--set", "objective.knobs.beta=high"), ["objective 'duc' cannot work with knobs"]),
-    ((*FOLDERS, "--set", "data.knobs.sise=3"), ["has no knob 'sise'"]),
-    ((*FOLDERS, "--budget", "999"), ["asks for 999 labels", "pool holds 20"]),
+    ((*FOLDERS, "--set", "objective.knobs.beta=high"), ["objective 'duc' does not accept the parameters"]),
+    ((*FOLDERS, "--set", "data.knobs.sise=3"), ["has no parameter 'sise'"]),
+    ((*FOLDERS, "--budget", "999"), ["is 999 labels", "pool has 20"]),
     ((*FOLDERS, "--oracle", "truth"), ["needs the target's labels"]),
     ((*FOLDERS, "--oracle", "crowd"), ["no oracle 'crowd'"]),
     ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
-    ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not YAML"]),
-    ((*FOLDERS, "--set", "model.knobs.width=wide"), ["model 'small_cnn' cannot work with knobs"]),
-    ((*FOLDERS, "--set", "data.knobs.size=big"), ["a size is a whole number of pixels", "not 'big'"]),
-    ((*FOLDERS, "--set", "train.schedule.knobs.gain=high"), ["schedule 'inverse_decay' cannot work"]),
-    ((*FOLDERS, "--set", "views.source.ratio=[0, 1]"), ["views.source.ratio", "must rise from above 0"]),
-    ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no knob 'speed'", "rule, people"]),
-    ((*FOLDERS, "--set", "train.multipliers={trunk: 0.1}"), ["names ['trunk']", "backbone"]),
+    ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),
+    ((*FOLDERS, "--set", "model.knobs.width=wide"), ["model 'small_cnn' does not accept the parameters"]),
+    ((*FOLDERS, "--set", "data.knobs.size=big"), ["must be a whole number of pixels", "not 'big'"]),
+    ((*FOLDERS, "--set", "train.schedule.knobs.gain=high"), ["schedule 'inverse_decay' does not accept"]),
+    (
+        (*FOLDERS, "--set", "views.source.ratio=[0, 1]"),
+        ["views.source.ratio", "must be increasing and positive"],
+    ),
+    ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no parameter 'speed'", "rule, people"]),
+    ((*FOLDERS, "--set", "train.multipliers={trunk: 0.1}"), ["prefixes ['trunk']", "backbone"]),
     (("--sauce", "x"), ["Did you mean --source?"]),
     ((*OFFICE31, "--root", "{}"), ["needs --task", "its tasks are A-W, A-D"]),
     ((*OFFICE31, "--task", "A-W"), ["'office31' needs --root"]),
-    ((*OFFICE31, "--root", "{}", "--task", "A-B"), ["no task 'A-B'; there are: A-W, A-D"]),
-    ((*OFFICE31, "--root", "{}", "--task", "A-W"), ["images of amazon", "there is: known, s"]),
+    ((*OFFICE31, "--root", "{}", "--task", "A-B"), ["no task 'A-B'; its tasks are A-W, A-D"]),
+    ((*OFFICE31, "--root", "{}", "--task", "A-W"), ["images of amazon", "contains known, s"]),
     (("-c", "data/digits", "--root", "{}"), ["are for a benchmark", "data set is 'digits'"]),
     ((*FOLDERS, "--task", "A-W"), ["--root and --task are for a benchmark", "-c data/office31"]),
     (("--set", "query.name=nowhere:q", "-c", "data/digits"), ["no query 'nowhere:q'", "PYTHONPATH"]),
@@ -253,34 +256,34 @@ UNFIT = [
     (("-c", "segmentation"), ["'map_folders' needs --source and --target and --classes"]),
     (("-c", "segmentation", *FOLDERS), ["'map_folders' needs --classes"]),
     (("-c", "segmentation", *FOLDERS, "--classes", "{}/none.txt"), ["class list", "none.txt cannot be read"]),
-    ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation: begin with -c segmentation"]),
-    ((*FOLDERS, "--method", "ripu"), ["'folders' has a label for each image", "choose another --method"]),
-    (("-c", "data/digits", "--method", "ripu-points"), ["'digits' has a label for each image"]),
-    (("-c", "data/digits", "--set", "task.name=segmentation"), ["begin with -c segmentation"]),
+    ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation"]),
+    ((*FOLDERS, "--method", "ripu"), ["'folders' has one label per image", "choose another --method"]),
+    (("-c", "data/digits", "--method", "ripu-points"), ["'digits' has one label per image"]),
+    (("-c", "data/digits", "--set", "task.name=segmentation"), ["start with -c segmentation"]),
     (
         ("-c", "data/digits", "--set", "query.name=ripu"),
-        ["'impurity', which pixels have and images have not"],
+        ["'impurity', which is defined for pixels only"],
     ),
     (
         (*STREETS, "--set", "task={name: classification, unit: image}"),
-        ["'streets' has a label for each pixel"],
+        ["'streets' has one label per pixel"],
     ),
-    ((*STREETS, "--set", "task.name=classification"), ["classification buys images, not pixels"]),
-    ((*STREETS, "--set", "model.name=timm"), ["'timm' says one class for an image", "deeplab_v2"]),
-    (("-c", "data/digits", "--set", "model.name=small_fcn"), ["'small_fcn' says a class for each pixel"]),
-    ((*STREETS, "--set", "query.name=ripu"), ["'impurity', and a single pixel has none: task.unit=region"]),
-    ((*FEW, "--set", "views.test.crop=center"), ["views.test must show whole images", "crop=none"]),
-    ((*STREETS, "--set", "task.unit=region", "--set", "task.side=4"), ["its side must be odd"]),
+    ((*STREETS, "--set", "task.name=classification"), ["classification labels whole images, not pixels"]),
+    ((*STREETS, "--set", "model.name=timm"), ["'timm' outputs one class per image", "deeplab_v2"]),
+    (("-c", "data/digits", "--set", "model.name=small_fcn"), ["'small_fcn' outputs one class per pixel"]),
+    ((*STREETS, "--set", "query.name=ripu"), ["undefined for single pixels; set task.unit=region"]),
+    ((*FEW, "--set", "views.test.crop=center"), ["views.test must", "crop=none"]),
+    ((*STREETS, "--set", "task.unit=region", "--set", "task.side=4"), ["must be odd"]),
     ((*FEW, "--set", "evaluation.star_without=[horse]"), ["star_without names 'horse'"]),
     ((*STREETS, *FOLDERS), ["'map_folders' needs --classes"]),
     ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
-    ((*FEW, "--budget", "9000/image"), ["asks for 9000 pixels of image 0, which has 8192"]),
-    (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not hold the folders images and labels"]),
+    ((*FEW, "--budget", "9000/image"), ["9000 pixels of image 0, which has 8192"]),
+    (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not contain the folders images and labels"]),
 ]
 
 
 @pytest.mark.parametrize(("arguments", "words"), UNFIT)
-def test_what_does_not_fit_a_task_is_one_sentence(
+def test_settings_that_do_not_fit_the_task_give_one_line(
     folders: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -307,19 +310,17 @@ def test_superpixels_without_scikit_image(
     )
 
 
-def test_options_count_before_settings_are_held_against_each_other(
+def test_options_are_applied_before_cross_validation_of_settings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    # Epoch 60 lies within these 100, though not within the 50 that are set by default.
+    # Epoch 60 is valid with 100 epochs, but not with the default of 50.
     assert ducats("config", "--set", "ask.after=[60]", "--epochs", "100") == 0
     assert yaml.safe_load(capsys.readouterr().out)["ask"]["after"] == [60]
 
 
-def test_folders_of_label_maps_are_named_by_options(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--source", tmp_path / "s", "--target", tmp_path / "t", "--classes", tmp_path / "c.txt")
-    for config in ("segmentation", "data/streets"):  # from there, the small network goes along
+    for config in ("segmentation", "data/streets"):  # the second one keeps its small network
         assert ducats("config", "-c", config, *given, "--truth") == 0
         data = yaml.safe_load(capsys.readouterr().out)["data"]
         assert data["name"] == "map_folders"
@@ -333,7 +334,9 @@ def test_folders_of_label_maps_are_named_by_options(
     assert yaml.safe_load(capsys.readouterr().out)["data"]["name"] == "carla_camvid"
 
 
-def test_uncertainty_of_pixels_is_not_for_images(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_uncertainty_option_is_for_segmentation_only(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 0
     assert ducats("predict", tmp_path / "run", tmp_path, "--uncertainty", "--device", "cpu") == 2
     assert "--uncertainty is for segmentation" in capsys.readouterr().err
@@ -341,7 +344,7 @@ def test_uncertainty_of_pixels_is_not_for_images(tmp_path: Path, capsys: pytest.
     assert "whole images" in capsys.readouterr().err
 
 
-def test_picks_read_no_more_images_than_they_show(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, run = tiny_streets.tree(tmp_path / "data"), tmp_path / "run"
     held_out = ("--set", "evaluation={images: held_out, share: 0.25}")
     command = ("run", *tiny_streets.folders(root, test=False), "--truth", "--budget", "10%", *held_out)
@@ -361,7 +364,7 @@ def test_picks_read_no_more_images_than_they_show(tmp_path: Path, capsys: pytest
 
 
 @pytest.mark.parametrize(("arguments", "words"), BAD)
-def test_bad_input_is_one_sentence_and_exit_code_2(
+def test_bad_input_gives_a_message_and_exit_code_2(
     folders: Path,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
@@ -369,7 +372,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(
     words: list[str],
 ) -> None:
     own = [a if a.startswith(("train.", "views.", "model.")) else a.format(folders) for a in arguments]
-    # What the case sets comes last, so that it wins.
+    # The settings of the case come last and win.
     options = SMALL if "--budget" not in arguments else SMALL[:-4]
     assert ducats("run", *options, *own, "--out", tmp_path / "run") == 2
     said = capsys.readouterr().err
@@ -392,7 +395,7 @@ def test_unreadable_images_are_named(
     assert "zero.png" in capsys.readouterr().out
 
 
-def test_doctor_is_content_with_good_data(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_doctor_finds_no_errors_in_good_data(folders: Path, capsys: pytest.CaptureFixture[str]) -> None:
     command = (
         "doctor",
         "--source",
@@ -406,9 +409,7 @@ def test_doctor_is_content_with_good_data(folders: Path, capsys: pytest.CaptureF
     assert "error" not in capsys.readouterr().out.replace("No errors", "")
 
 
-def test_a_users_own_query_and_model_by_name(
-    folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_user_query_and_model_by_name(folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "mine.py").write_text(
         "import torch\n"
         "from torch import nn\n"
@@ -430,7 +431,7 @@ def test_a_users_own_query_and_model_by_name(
     assert ducats(*known, *own, "--out", tmp_path / "run") == 0
 
 
-def test_an_own_query_of_z_alone_does_with_a_model_without_features(
+def test_user_query_on_logits_with_a_model_without_features(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "plain_parts.py").write_text(
@@ -445,23 +446,26 @@ def test_an_own_query_of_z_alone_does_with_a_model_without_features(
     assert ducats("run", *QUICKLY, *own, "--out", tmp_path / "run") == 0
 
 
-def test_slips_in_the_name_of_an_own_part(
+def test_typos_in_the_name_of_a_user_component(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "own_parts.py").write_text("def torn(slate): ...\ndef net(classes): ...\n")
-    monkeypatch.chdir(tmp_path)  # found beside the user, whatever is on the path
+    monkeypatch.chdir(tmp_path)  # the working directory is searched
     for setting, words in (
         ("query.name=own_parts:tron", "own_parts has no 'tron'; did you mean 'torn'?"),
-        ("model={name: 'own_parts:net', knobs: {}}", "is called with classes= and channels="),
+        (
+            "model={name: 'own_parts:net', knobs: {}}",
+            "must accept the keyword arguments classes= and channels=",
+        ),
     ):
         assert ducats("run", *QUICKLY, "--set", setting, "--out", tmp_path / "run") == 2
         assert words in capsys.readouterr().err
 
 
-def test_a_finished_run_says_that_it_is(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_finished_run_is_reported_as_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for times in (0, 1):
         assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 0
-        assert capsys.readouterr().out.count("finished already") == times
+        assert capsys.readouterr().out.count("already finished") == times
 
 
 def test_small_images_without_a_gpu(folders: Path, tmp_path: Path) -> None:
@@ -470,7 +474,7 @@ def test_small_images_without_a_gpu(folders: Path, tmp_path: Path) -> None:
     assert ducats(*known, *quick, "--device", "cpu", "--out", tmp_path / "run") == 0
 
 
-def test_queries_lists_each_with_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+def test_queries_lists_every_query(capsys: pytest.CaptureFixture[str]) -> None:
     from ducats.queries import QUERIES
 
     assert ducats("queries") == 0
@@ -479,7 +483,7 @@ def test_queries_lists_each_with_one_line(capsys: pytest.CaptureFixture[str]) ->
         assert name in said
 
 
-def test_methods_lists_each_config_with_its_parts(
+def test_methods_lists_every_config_with_objective_and_query(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(console, "width", 200)
@@ -490,22 +494,22 @@ def test_methods_lists_each_config_with_its_parts(
     assert listed["duc-swapped"] == [
         "duc",
         "duc",
-        "DUC with its two rounds swapped: U_data first, U_dis second.",
+        "DUC with the two query rounds swapped: U_data first, U_dis second.",
     ]
     assert listed["source-only"][1] == "–"
 
 
-def test_config_prints_schema_and_meaning(capsys: pytest.CaptureFixture[str]) -> None:
+def test_config_prints_schema_and_descriptions(capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("config", "--schema") == 0
     assert "train" in json.loads(capsys.readouterr().out)["properties"]
     assert ducats("config", "--explain") == 0
     said = capsys.readouterr().out
     assert 'ask.budget = "5%"' in said
-    assert "of two_round: kappa=10.0, order='dis_data'" in said
+    assert "parameters of two_round: kappa=10.0, order='dis_data'" in said
     assert "views.source.crop" in said
 
 
-def test_folders_that_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_folders_that_are_not_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for command in (
         ("evaluate", tmp_path),
         ("predict", tmp_path, tmp_path),
@@ -516,13 +520,13 @@ def test_folders_that_are_no_runs(tmp_path: Path, capsys: pytest.CaptureFixture[
         assert str(tmp_path) in "".join(capsys.readouterr().err.split("\n"))
 
 
-def test_a_file_in_the_way_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_file_in_place_of_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").touch()
     assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 2
-    assert "the system refused" in capsys.readouterr().err
+    assert "system error" in capsys.readouterr().err
 
 
-def test_a_run_means_the_same_from_any_folder(
+def test_run_does_not_depend_on_the_working_directory(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     relative = ("run", "--source", "source", "--target", "known", "--truth", "--test", "test", *SMALL)
@@ -532,22 +536,22 @@ def test_a_run_means_the_same_from_any_folder(
     assert ducats("evaluate", "run", "--device", "cpu") == 0
 
 
-def test_spoilt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_corrupt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
     assert ducats("run", *QUICKLY, "--out", run) == 0
     (run / "model.safetensors").write_bytes(b"x" * 40)
     assert ducats("evaluate", run, "--device", "cpu") == 2
-    assert "model.safetensors cannot be read" in capsys.readouterr().err
+    assert "model.safetensors is corrupt" in capsys.readouterr().err
     rounds = (run / "labels" / "round-01.npz").read_bytes()
     (run / "labels" / "round-01.npz").write_bytes(rounds[:100])
     assert ducats("labels", run) == 2
-    assert "its labels were paid for" in capsys.readouterr().err
+    assert "round-01.npz is corrupt" in capsys.readouterr().err
     (run / "config.yaml").write_text("")
     assert ducats("evaluate", run) == 2
-    assert "config.yaml was spoilt" in capsys.readouterr().err
+    assert "config.yaml is corrupt" in capsys.readouterr().err
 
 
-def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(
+def test_ctrl_c_and_resume(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "interrupted.py").write_text(
@@ -560,28 +564,28 @@ def test_ctrl_c_says_that_the_same_command_goes_on_and_it_does(
     )
     monkeypatch.chdir(tmp_path)
     command = ("run", *QUICKLY, "--set", "query.name=interrupted:second", "--out", str(tmp_path / "run"))
-    # Tests that run in the background of a shell ignore Ctrl-C.
+    # Processes in the background of a shell ignore SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert ducats(*command) == 130
     finally:
         signal.signal(signal.SIGINT, before)
     said = capsys.readouterr().err
-    assert "stopped; the same command goes on" in said
+    assert "run the same command again to resume" in said
     assert "Traceback" not in said
     assert not RunDir(tmp_path / "run").finished
     assert ducats(*command) == 0
     assert RunDir(tmp_path / "run").finished
 
 
-def test_the_first_process_does_not_wait_for_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rank_zero_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("nobody to wait for"))
+    monkeypatch.setattr("time.sleep", lambda _: pytest.fail("must not wait"))
     leaving.let_the_first_process_leave()
 
 
-def test_other_processes_wait_until_whoever_started_them_is_gone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_ranks_wait_until_their_launcher_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.delenv("RANK", raising=False)
     parents, naps = [7, 7, 7, 1], list[float]()
@@ -592,7 +596,7 @@ def test_other_processes_wait_until_whoever_started_them_is_gone(monkeypatch: py
     assert (parents, len(naps)) == ([], 3)
 
 
-def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_the_launcher_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     now = [0.0]
     monkeypatch.setattr("ducats.engine.hosts.parent", lambda: 7)
@@ -603,13 +607,13 @@ def test_nobody_waits_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     assert now[0] == pytest.approx(2.0, abs=0.06)
 
 
-def test_root_and_task_want_a_benchmark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_root_and_task_need_a_benchmark(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert ducats("run", "--root", tmp_path, "--task", "A-W") == 2
     assert "--root and --task are for a benchmark" in " ".join(capsys.readouterr().err.split())
 
 
 def from_weights(folders: Path, file: Path, *settings: str) -> list[str | Path]:
-    """A run of a small timm network that starts from a file, which is made."""
+    """Return the command of a small timm run that starts from a weights file, which is created."""
     torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
     small = {use: {"crop": "center", "size": 32} for use in ("source", "unlabelled", "scoring", "test")}
     given = (
@@ -622,11 +626,11 @@ def from_weights(folders: Path, file: Path, *settings: str) -> list[str | Path]:
     return [*command, "--device", "cpu", *(part for setting in given for part in ("--set", setting))]
 
 
-def test_a_model_from_a_weights_file_is_used_without_it_and_without_a_hub(
+def test_trained_model_needs_neither_weights_file_nor_hub(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse(*_: object, **__: object) -> None:
-        raise AssertionError("nothing needs to be fetched")
+        raise AssertionError("nothing must be downloaded")
 
     monkeypatch.setattr("ducats.models.hub.fetch", refuse)
     file, out = tmp_path / "weights.pth", tmp_path / "run"
@@ -634,15 +638,13 @@ def test_a_model_from_a_weights_file_is_used_without_it_and_without_a_hub(
     command = from_weights(folders, file, train, "ask.rounds=0")
     assert ducats(*command, "--out", out) == 0
     file.unlink()
-    assert ducats(*command, "--out", out) == 0  # its own weights are there
-    assert "finished already" in capsys.readouterr().out
+    assert ducats(*command, "--out", out) == 0  # uses the weights in the run folder
+    assert "already finished" in capsys.readouterr().out
     assert ducats("predict", out, folders / "target", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
     assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
 
 
-def test_a_run_says_that_its_benchmark_is_not_whole(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_run_warns_about_an_incomplete_benchmark(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for domain in ("amazon", "webcam"):
         for label in ("back_pack", "bike"):
             folder = tmp_path / "o31" / domain / label
@@ -672,11 +674,11 @@ def test_a_run_says_that_its_benchmark_is_not_whole(
     extra = [p for s in settings for p in ("--set", s)]
     assert ducats(*command, *extra, "--out", tmp_path / "run") == 0
     said = " ".join(capsys.readouterr().out.split())
-    assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are known" in said
-    assert "without those bought so far" in said
+    assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are published" in said
+    assert "without the labelled ones" in said
 
 
-def test_a_run_that_waits_for_people_goes_on_without_its_first_weights(
+def test_paused_run_resumes_without_its_weights_file(
     folders: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = tmp_path / "weights.pth", tmp_path / "run"
@@ -691,14 +693,14 @@ def test_a_run_that_waits_for_people_goes_on_without_its_first_weights(
     (questions / "answers.csv").write_text("\n".join(answers))
     assert ducats(*command, "--out", out) == 0
     assert (out / "model.safetensors").exists()
-    assert ducats(*command, "--out", tmp_path / "new") == 2  # a run that begins needs them
-    assert "there is no file of weights" in capsys.readouterr().err
+    assert ducats(*command, "--out", tmp_path / "new") == 2  # a new run needs the file
+    assert "does not exist; check model.knobs.weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("knob", ["backbone=5", "weights=5"])
-def test_a_knob_of_a_wrong_kind_is_a_sentence(knob: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_parameter_of_wrong_type_gives_a_message(knob: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("run", "--source", "a", "--target", "b", "--set", f"model.knobs.{knob}") == 2
-    assert "the model 'timm' cannot work with knobs" in capsys.readouterr().err
+    assert "the model 'timm' does not accept the parameters" in capsys.readouterr().err
 
 
 def test_evaluate_refuses_data_that_changed(

@@ -23,7 +23,7 @@ TINY = (
 
 
 class Here(Executor):
-    """Work one after another in this process: it has torch, and another takes seconds to come by it."""
+    """Run work sequentially in this process: importing torch in another one takes seconds."""
 
     def __init__(self, *_: object) -> None: ...
 
@@ -46,16 +46,14 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     work_here(monkeypatch)
 
 
-def test_the_demo_compares_methods_and_goes_on_where_it_was(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_demo_compares_methods_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = io.StringIO()
     console = Console(file=said, width=200)
     options = {
         "seeds": [0, 1],
         "console": console,
         "methods": ("source-only", "duc"),
-        "settings": (*TINY, "engine.snapshot=0"),  # the page with its figures is that of the streets below
+        "settings": (*TINY, "engine.snapshot=0"),  # figures are covered by the segmentation demo below
     }
     made = demo(tmp_path / "demo", jobs=2, **options)  # type: ignore[arg-type]
     rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
@@ -73,7 +71,7 @@ def test_the_demo_compares_methods_and_goes_on_where_it_was(
 
 
 @pytest.mark.usefixtures("here")
-def test_the_demo_of_streets_speaks_of_pixels(tmp_path: Path) -> None:
+def test_segmentation_demo(tmp_path: Path) -> None:
     said = io.StringIO()
     made = demo(
         tmp_path / "demo",
@@ -99,14 +97,14 @@ def test_the_demo_of_streets_speaks_of_pixels(tmp_path: Path) -> None:
     assert "<svg" in made.page.read_text()
 
 
-def test_an_unknown_demo_names_the_others(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no demo of 'detection'; there are: classification, segmentation"):
+def test_unknown_demo_lists_the_others(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no demo 'detection'; choose from: classification, segmentation"):
         demo(tmp_path, seeds=[0], jobs=1, console=Console(quiet=True), task="detection")
 
 
 @pytest.mark.usefixtures("here")
-def test_a_failing_run_ends_the_demo_with_its_own_words(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="no knob 'kapa'"):
+def test_failing_run_ends_the_demo_with_its_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no parameter 'kapa'"):
         demo(
             tmp_path / "demo",
             seeds=[0],

@@ -1,4 +1,4 @@
-"""The table of a run's stages, for images and for pixels."""
+"""Tests of the stage table, for classification and segmentation."""
 
 import io
 from typing import Any
@@ -30,35 +30,33 @@ def columns(text: str) -> list[str]:
     return [part.strip() for part in header.split("┃") if part.strip()]
 
 
-def test_images_have_accuracy_first() -> None:
+def test_classification_columns() -> None:
     text = printed(images(0), images(1200, accuracy=0.75))
     assert columns(text) == ["stage", "epoch", "labels", "acc %", "ECE %", "NLL", "s"]
     assert "1200" in text
-    assert "measured on 40 held-out target images, never asked about" in text
+    assert "evaluated on 40 held-out target images, never selected" in text
     assert "pixels" not in text
 
 
-def test_pixels_have_miou_first_and_say_what_was_measured() -> None:
+def test_segmentation_columns_and_caption() -> None:
     text = printed(pixels(0), pixels(1310720, mean_iou=0.5))
     assert columns(text) == ["stage", "epoch", "labels", "mIoU %", "pixel acc %", "ECE %", "NLL", "s"]
     assert "43.2" in text
     assert "1,310,720" in text
     flat = " ".join(text.split())
-    assert "never asked about; 5,242,880 pixels at 256x512 (network)" in flat
+    assert "never selected for labelling; 5,242,880 pixels at 256x512 (network)" in flat
 
 
 @pytest.mark.parametrize(
     ("more", "wanted"),
     [({"mean_iou_star": 0.61}, "mIoU* %"), ({"clicks": 145636}, "clicks"), ({"clicks": 1310720}, None)],
 )
-def test_what_a_run_need_not_have_has_a_column_only_if_it_is_there(
-    more: dict[str, Any], wanted: str | None
-) -> None:
+def test_optional_columns(more: dict[str, Any], wanted: str | None) -> None:
     found = columns(printed(pixels(0), pixels(1310720, **more)))
     plain = columns(printed(pixels(0), pixels(1310720)))
     assert [name for name in found if name not in plain] == ([wanted] if wanted else [])
 
 
-def test_a_stage_without_a_test_set_has_dashes() -> None:
+def test_stage_without_a_test_set_has_dashes() -> None:
     bare = {"stage": 1, "epoch": 4, "labels": 9, "clicks": 9, "seconds": 2.0, "headline": "mean_iou"}
     assert "–" in printed(pixels(0), bare)

@@ -1,4 +1,4 @@
-"""The demo: digits or drawn streets, several methods and seeds, one table."""
+"""Demo: compare methods on digits or synthetic streets over several seeds."""
 
 import multiprocessing
 import queue
@@ -28,12 +28,12 @@ from ducats.rundir import RunDir
 
 @dataclass(frozen=True)
 class Showing:
-    """What a demo is about."""
+    """Data, methods and table columns of a demo."""
 
     title: str
-    data: str  # a config of the package
+    data: str  # name of a data config
     methods: tuple[str, ...]  # names of method configs
-    columns: Mapping[str, tuple[str, float, int]]  # of the table: its title, factor, digits after the point
+    columns: Mapping[str, tuple[str, float, int]]  # metric: table header, factor, decimals
 
 
 DEMOS: Mapping[str, Showing] = {
@@ -64,45 +64,45 @@ def demo(
     methods: Sequence[str] | None = None,
     settings: Sequence[str] = (),
 ) -> Report:
-    """Run every method with every seed, several at a time, and report.
+    """Run every method with every seed in parallel, and write a report.
 
     Args:
-        out: one sub-folder per run, the page and ``summary.json``; finished runs are not repeated.
-        seeds: of the runs.
-        jobs: processes at a time, one thread each.
-        console: where the table goes.
-        task: a name from DEMOS.
-        methods: names of method configs; the demo's own by default.
-        settings: ``key=value`` on top of the demo's config.
+        out: output folder: one subfolder per run, the report and ``summary.json``. Finished runs are skipped.
+        seeds: random seeds.
+        jobs: number of processes, with one thread each.
+        console: destination of the table.
+        task: a key of ``DEMOS``.
+        methods: names of method configs; None: those of the demo.
+        settings: ``key=value`` settings that override the demo's config.
     """
     if task not in DEMOS:
-        raise UserError(f"no demo of {task!r}; there are: {', '.join(DEMOS)}")
+        raise UserError(f"no demo {task!r}; choose from: {', '.join(DEMOS)}")
     showing = DEMOS[task]
     methods = methods or showing.methods
     started = time.monotonic()
-    # Seed by seed, so that the first comparison is complete early.
+    # Ordered by seed: the first comparison is complete early.
     work = [(method, seed) for seed in seeds for method in methods]
     console.print(
-        f"{showing.title}: {len(methods)} methods x {len(seeds)} seeds, {jobs} at a time",
+        f"{showing.title}: {len(methods)} methods x {len(seeds)} seeds, {jobs} in parallel",
         highlight=False,
         soft_wrap=True,
     )
     context = multiprocessing.get_context("spawn")
-    messages: queue.Queue[Message] = context.Queue()  # type: ignore[assignment]  # the same methods
+    messages: queue.Queue[Message] = context.Queue()  # type: ignore[assignment]  # same interface
     with Show() as show, ProcessPoolExecutor(jobs, context, _begin_worker, (messages,)) as pool:
         todo = [pool.submit(work_on, out, showing.data, *one, tuple(settings)) for one in work]
         try:
             _watch(todo, messages, show)
         except BaseException:
             for process in multiprocessing.active_children():
-                process.kill()  # a run may be killed at any moment; the next demo goes on with it
+                process.kill()  # runs survive a kill; the next demo resumes them
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     folders = [out / folder_name(method, seed) for method, seed in work]
     made = report(folders, out, title=showing.title)
     console.print(table(by_method(made.runs), showing.columns))
     console.print(
-        f"{time.monotonic() - started:.0f} s in all; page in {made.page}, numbers in {made.summary_json}",
+        f"{time.monotonic() - started:.0f} s in total; report in {made.page}, numbers in {made.summary_json}",
         highlight=False,
         soft_wrap=True,
     )
@@ -110,7 +110,7 @@ def demo(
 
 
 def folder_name(method: str, seed: int) -> str:
-    """Folder of one run."""
+    """Return the folder name of one run."""
     return f"{method}-seed{seed}"
 
 
@@ -118,7 +118,7 @@ _to_parent: "queue.Queue[Message]"  # set once in each worker
 
 
 def _begin_worker(messages: "queue.Queue[Message]") -> None:
-    """Ctrl-C is the parent's business; a worker is told by it."""
+    """Set up a worker process; Ctrl-C is handled by the parent."""
     global _to_parent
     _to_parent = messages
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -126,7 +126,7 @@ def _begin_worker(messages: "queue.Queue[Message]") -> None:
 
 
 def work_on(out: Path, data: str, method: str, seed: int, settings: tuple[str, ...]) -> None:
-    """Do one run in this process, telling the parent how it goes."""
+    """Execute one run in this process and send its progress to the parent."""
     config = settled(
         configs.load([data, f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings])
     )
@@ -151,14 +151,14 @@ _KEPT: dict[str, Shift] = {}
 
 
 def _data(key: str, config: configs.Config) -> Shift:
-    """The data of a config, read once per process."""
+    """Load the data of a config once per process."""
     if key not in _KEPT:
         _KEPT[key] = load_data(config)
     return _KEPT[key]
 
 
 def _watch(todo: Sequence["Future[None]"], messages: "queue.Queue[Message]", show: Show) -> None:
-    """Show what the workers say until all are done; a failure ends the demo with its own words."""
+    """Display the workers' progress until all are done; re-raise the first failure."""
     while True:
         over = all(future.done() for future in todo)
         try:
@@ -175,7 +175,7 @@ def _watch(todo: Sequence["Future[None]"], messages: "queue.Queue[Message]", sho
 
 
 def table(rows: Sequence[MethodRow], first: Mapping[str, tuple[str, float, int]]) -> Table:
-    """The comparison as a table: mean and deviation over the seeds."""
+    """Return the comparison as a table: mean and standard deviation over the seeds."""
     view = Table(header_style="bold")
     view.add_column("method")
     columns = {**first, "ece": ("calibration error %", 100, 1)}

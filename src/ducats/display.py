@@ -1,4 +1,4 @@
-"""How a run's progress looks in a terminal, and in a log that nobody watches. Needs no torch."""
+"""Progress of a run in a terminal or a log. Imports no torch."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -11,12 +11,12 @@ from rich.table import Column, Table
 from ducats.progress import Event
 from ducats.records import MEASURED_ON, headline_of, pixels_in_words
 
-BETWEEN = 0.2  # seconds between two looks at the losses: looking waits for the device
-PHASES = {"train": "training", "measure": "measuring", "ask": "asking", "done": "done"}
+BETWEEN = 0.2  # seconds between updates; reading the losses synchronises with the device
+PHASES = {"train": "training", "measure": "evaluating", "ask": "querying", "done": "done"}
 
 
 class Show:
-    """Live bars where someone watches; else a line per epoch and stage. One bar per named run."""
+    """Live progress bars in a terminal, one per named run; otherwise one line per epoch and stage."""
 
     def __init__(self, console: Console | None = None) -> None:
         self.console = console or Console(stderr=True)
@@ -25,7 +25,7 @@ class Show:
             BarColumn(bar_width=12, table_column=Column(min_width=12)),
             MofNCompleteColumn(table_column=Column(no_wrap=True)),
             TimeRemainingColumn(table_column=Column(no_wrap=True)),
-            # The losses take what is left of the line, and no more.
+            # The losses fill the rest of the line and are truncated.
             TextColumn(
                 "{task.fields[note]}",
                 style="dim",
@@ -48,7 +48,7 @@ class Show:
         self.bars.stop()
 
     def __call__(self, event: Event, name: str = "") -> None:
-        """Show one event of a run."""
+        """Display one event of a run."""
         now = time.monotonic()
         quiet = (
             event.phase == "train" and now - self._looked.get(name, 0) < BETWEEN and event.step < event.steps
@@ -78,7 +78,7 @@ class Show:
 
 
 def title(event: Event, name: str = "") -> str:
-    """Say where a run stands.
+    """Describe the current stage of a run.
 
     >>> title(Event("train", 2, 5, 12, 50, 600, 2500, 26, dict), "duc")
     'duc stage 2/5, 26 labels, training'
@@ -88,7 +88,7 @@ def title(event: Event, name: str = "") -> str:
 
 
 def short(values: Mapping[str, float], most: int = 6) -> str:
-    """A few numbers in little room.
+    """Format the first few values.
 
     >>> short({"source/nll": 0.12345, "unlabelled/u_dis": 0.5})
     'source/nll 0.123, unlabelled/u_dis 0.500'
@@ -113,12 +113,12 @@ OF_PIXELS = {
 
 
 def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
-    """The stages of one run as a table; it says on which images they were measured."""
+    """Return the stages of one run as a table, captioned with the evaluation images."""
     of_pixels = headline_of(stages[-1]) == "mean_iou"
     titles = OF_PIXELS if of_pixels else MEASURES
     table = Table(title=None, caption=_measured_on(stages), header_style="bold")
     measured = [name for name in titles if any(name in record for record in stages)]
-    # A pixel is one click: only larger units have clicks of their own to tell about.
+    # A pixel is one click: the number of clicks differs from that of labels only for larger units.
     clicked = any(record.get("clicks", record["labels"]) != record["labels"] for record in stages)
     spent = ("labels", "clicks") if clicked else ("labels",)
     for column in ("stage", "epoch", *spent, *(titles[name] for name in measured), "s"):
@@ -144,4 +144,4 @@ def _measured_on(stages: Sequence[Mapping[str, Any]]) -> str | None:
     counts = {record["images"] for record in stages if "images" in record}
     last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
     pixels = pixels_in_words(stages[-1:])
-    return f"measured on {last} {MEASURED_ON[on]}" + (f"; {pixels}" if pixels else "")
+    return f"evaluated on {last} {MEASURED_ON[on]}" + (f"; {pixels}" if pixels else "")

@@ -1,4 +1,4 @@
-"""From a name to a part: found in a mapping or in a user's own module, its knobs checked before any use."""
+"""Resolve a component by name, from a registry or a user's module, and check its parameters."""
 
 import difflib
 import importlib
@@ -17,55 +17,55 @@ T = TypeVar("T")
 
 
 class Named(Protocol):
-    """A part as a config has it."""
+    """A component in a config: a name and keyword arguments."""
 
     @property
     def name(self) -> str:
-        """Of the part."""
+        """Registered name, or ``package.module:attribute``."""
 
     @property
     def knobs(self) -> Mapping[str, Any]:
-        """Its keyword arguments."""
+        """Keyword arguments of the component."""
 
 
 def look_up(kind: str, table: Mapping[str, T], name: str) -> T:
-    """Find ``name``, or say what there is; ``package.module:attribute`` finds a user's own."""
+    """Return the registry entry ``name``, or import ``package.module:attribute``."""
     if name in table:
         return table[name]
     if ":" not in name:
         raise UserError(
-            f"no {kind} {name!r}; there are: {', '.join(table)}, or your own as package.module:name"
+            f"no {kind} {name!r}; choose from: {', '.join(table)}, or use your own as package.module:name"
         )
     module, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
-        sys.path.append(str(Path.cwd()))  # a file beside the user is found, as `python -m` would
+        sys.path.append(str(Path.cwd()))  # as `python -m` does
     try:
         home = importlib.import_module(module.removesuffix(".py").replace("/", "."))
-    except Exception as error:  # whatever a user's module may raise when it is imported
+    except Exception as error:  # importing user code may raise anything
         raise UserError(
             f"no {kind} {name!r}: {type(error).__name__}: {error}; "
-            "is its folder the current one, or on PYTHONPATH?"
+            "check that its folder is the current one or on PYTHONPATH"
         ) from error
     found = getattr(home, attribute, None)
     if found is None:
         near = difflib.get_close_matches(attribute, dir(home), n=1)
         raise UserError(f"{module} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
     if not callable(found) and not isinstance(found, Strategy | Training):
-        raise UserError(f"the {kind} {name!r} is not callable but a {type(found).__name__}: name a function")
+        raise UserError(f"the {kind} {name!r} must be callable, not {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 
 
 def bind(
     kind: str, name: str, function: Callable[..., T], given: int, knobs: Mapping[str, Any]
 ) -> Callable[..., T]:
-    """Bind knobs to a part, after checking them against its signature: a slip fails now, not hours later.
+    """Bind keyword arguments to a function after checking them against its signature.
 
     Args:
-        kind: for the message.
-        name: for the message.
-        function: the part.
-        given: how many positional arguments its caller will pass.
-        knobs: keyword arguments by name.
+        kind: kind of component, for error messages.
+        name: name of the component, for error messages.
+        function: the component.
+        given: number of positional arguments that the caller passes.
+        knobs: keyword arguments.
     """
     check_knobs(kind, name, inspect.signature(function), given, knobs)
     return partial(function, **knobs)
@@ -74,27 +74,30 @@ def bind(
 def check_knobs(
     kind: str, name: str, signature: inspect.Signature, given: int, knobs: Mapping[str, Any]
 ) -> None:
-    """Refuse knobs that a part does not have; see ``bind``."""
+    """Raise if the signature does not accept the keyword arguments; see ``bind``."""
     try:
         signature.bind_partial(*[None] * given, **knobs)
     except TypeError:
         known = [p.name for p in list(signature.parameters.values())[given:]]
         wrong = sorted(knobs.keys() - known)
         if not wrong:
-            raise UserError(f"the {kind} {name!r} must take {given} argument(s) and keyword knobs") from None
+            raise UserError(
+                f"the {kind} {name!r} must take {given} positional argument(s) and keyword parameters"
+            ) from None
         raise UserError(
-            f"the {kind} {name!r} has no knob {', '.join(map(repr, wrong))}; "
+            f"the {kind} {name!r} has no parameter {', '.join(map(repr, wrong))}; "
             f"it has: {', '.join(known) if known else 'none'}"
         ) from None
 
 
 def build(kind: str, part: Named, make: Callable[[], T]) -> T:
-    """Build a part; a knob of a wrong kind or size is one sentence."""
+    """Build a component; turn errors about its parameters into a ``UserError``."""
     try:
         return make()
     except UserError:
         raise
     except (TypeError, ValueError, KeyError, AttributeError, RuntimeError, ZeroDivisionError) as error:
         raise UserError(
-            f"the {kind} {part.name!r} cannot work with knobs {part.knobs}: {type(error).__name__}: {error}"
+            f"the {kind} {part.name!r} does not accept the parameters {part.knobs}: {type(error).__name__}: "
+            f"{error}"
         ) from error

@@ -1,4 +1,4 @@
-"""What a user types to say what to run, as one config. Needs no torch until a task has to be spelt."""
+"""Command-line options of a run. Imports torch only if a benchmark task must be normalised."""
 
 import re
 from dataclasses import dataclass, field
@@ -9,94 +9,105 @@ from cyclopts import Parameter
 
 from ducats.errors import UserError
 
-if TYPE_CHECKING:  # `--help` answers before settings are known
+if TYPE_CHECKING:  # keeps `--help` fast
     from ducats.config import Config
 
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
 class Settings:
-    """What to run. Later sources win: files in their order, then --set, then the options."""
+    """Options of a run. Later ones win: config files in order, then --set, then the other options."""
 
     config: Annotated[
         list[str],
         Parameter(
             name=["--config", "-c"],
             negative=(),
-            help="A YAML file, or one of the package's by name (segmentation, data/digits). May be repeated.",
+            help="A YAML file, or the name of a config in the package (segmentation, data/digits). "
+            "Repeatable.",
         ),
     ] = field(default_factory=list)
     method: Annotated[
         str | None,
         Parameter(
-            help="Short for -c methods/NAME: duc, spread, random, entropy, source-only, ripu (pixels), ..."
+            help="Short for -c methods/NAME: duc, spread, random, entropy, source-only, ... See `ducats "
+            "methods`."
         ),
     ] = None
     set: Annotated[
         list[str],
-        Parameter(negative=(), help="One setting as key=value, e.g. train.lr=0.01. May be repeated."),
+        Parameter(negative=(), help="A setting as key=value, e.g. train.lr=0.01. Repeatable."),
     ] = field(default_factory=list)
     source: Annotated[
         Path | None,
         Parameter(
-            help="Folder of labelled source images, class/...; of segmentation with images/ and labels/."
+            help="Folder of labelled source images, one subfolder per class; segmentation: images/ and "
+            "labels/."
         ),
     ] = None
     target: Annotated[
         Path | None,
-        Parameter(help="Folder of target images without labels; of segmentation with images/ in it."),
+        Parameter(help="Folder of unlabelled target images; segmentation: images/."),
     ] = None
     test: Annotated[
-        Path | None, Parameter(help="Folder of held-out labelled target images, laid out as the source is.")
+        Path | None,
+        Parameter(help="Folder of held-out labelled target images, with the layout of the source."),
     ] = None
     truth: Annotated[
         bool,
         Parameter(
             negative=(),
-            help="The target's first-level folders are classes (of segmentation, its labels/ are true): the "
-            "oracle may look there.",
+            help="Let the oracle use the target's labels: its subfolders are classes (segmentation: "
+            "labels/).",
         ),
     ] = False
     classes: Annotated[
         Path | None,
         Parameter(
-            help="Segmentation: a file that says what label files mean, a line for each value in them: an id "
-            "and a name (0 road), or a colour and a name (128 64 128 road); the name void means no class."
+            help="Segmentation: class list, one line per value in the label files: an id and a name (0 "
+            "road), or a colour and a name (128 64 128 road). The name void marks pixels without a class."
         ),
     ] = None
     manifest: Annotated[
         Path | None,
-        Parameter(help="CSV or Parquet with key, path, domain, label, split, instead of folders."),
+        Parameter(
+            help="CSV or Parquet file with columns key, path, domain, label, split; replaces the folders."
+        ),
     ] = None
-    root: Annotated[Path | None, Parameter(help="Folder of a benchmark, with -c data/NAME.")] = None
+    root: Annotated[Path | None, Parameter(help="Folder of the benchmark given by -c data/NAME.")] = None
     task: Annotated[
-        str | None, Parameter(help="Source and target of a benchmark: A-W of office31, Ar-Cl of office-home.")
+        str | None,
+        Parameter(
+            help="Source and target domain of a benchmark, e.g. A-W (office31) or Ar-Cl (office-home)."
+        ),
     ] = None
-    oracle: Annotated[str | None, Parameter(help="Who answers: people, truth, or auto.")] = None
+    oracle: Annotated[
+        str | None, Parameter(help="Where target labels come from: people, truth, or auto.")
+    ] = None
     budget: Annotated[
         str | None,
         Parameter(
-            help="Labels in all: a count (65) or a share of the pool (5%); of pixels also a count for each "
-            "image (40/image); or people's time (30min, 1.5h)."
+            help="Total number of labels: a count (65) or a percentage of the pool (5%); for pixels also a "
+            "count per image (40/image); or annotation time (30min, 1.5h)."
         ),
     ] = None
-    rounds: Annotated[int | None, Parameter(help="In how many questions the budget is spent.")] = None
-    epochs: Annotated[int | None, Parameter(help="Length of the training.")] = None
-    seed: Annotated[int | None, Parameter(help="Fixes the run.")] = None
+    rounds: Annotated[int | None, Parameter(help="Number of rounds over which the budget is split.")] = None
+    epochs: Annotated[int | None, Parameter(help="Number of training epochs.")] = None
+    seed: Annotated[int | None, Parameter(help="Random seed.")] = None
     device: Annotated[str | None, Parameter(help="auto, cpu, cuda or mps.")] = None
     processes: Annotated[
         int | None,
         Parameter(
             name=["--devices", "--processes"],
-            help="Processes on each machine, on GPUs one for each; torchrun and srun say it themselves.",
+            help="Processes per machine, one per GPU; torchrun and srun set it themselves.",
         ),
     ] = None
     nodes: Annotated[
-        int | None, Parameter(help="Machines; the same command runs on each, started by torchrun or srun.")
+        int | None, Parameter(help="Number of machines; torchrun or srun starts the same command on each.")
     ] = None
 
     def load(self) -> "Config":
-        """Resolve everything into one config."""
+        """Return the resolved config."""
         from ducats.config import load
 
         files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
@@ -104,13 +115,13 @@ class Settings:
         settled = load(files, self.set, {**plan, **self._data(load(files, self.set, plan))})
         if (self.root or self.task) and settled.data.name in NO_BENCHMARK:
             raise UserError(
-                f"--root and --task are for a benchmark, and the data set is {settled.data.name!r}: name one "
-                "with -c, e.g. -c data/office31, and leave --source and --target out"
+                f"--root and --task are for a benchmark, but the data set is {settled.data.name!r}; choose a "
+                "benchmark, e.g. with -c data/office31, and omit --source and --target"
             )
         return _spelt(settled) if task_of(settled) else settled
 
     def _plan(self) -> dict[str, Any]:
-        """Options as a last layer of settings, but for the data's."""
+        """Return the options other than those of the data as a layer of settings."""
         layer = {
             "oracle": _given(name=self.oracle),
             "ask": _given(budget=self.budget, rounds=self.rounds),
@@ -121,47 +132,45 @@ class Settings:
         return {key: value for key, value in layer.items() if value != {}}
 
     def _data(self, chosen: "Config") -> dict[str, Any]:
-        """The data's options as a layer; folders of images and of label maps are read in different ways.
+        """Return the data options as a layer of settings.
 
         Args:
-            chosen: what the files and settings alone come to.
+            chosen: the config without the data options; its task decides how folders are read.
         """
         if self.manifest and (self.source or self.target or self.test or self.truth):
-            raise UserError(
-                "give either --manifest or the folders --source, --target, --test, --truth, not both"
-            )
+            raise UserError("give either --manifest or --source, --target, --test, --truth, not both")
         maps = chosen.task.name == "segmentation"
         if self.classes and not maps:
-            raise UserError("--classes is for segmentation: begin with -c segmentation")
-        # Absolute, so that a run means the same images from whatever folder it is looked at.
+            raise UserError("--classes is for segmentation; add -c segmentation")
+        # Absolute paths make a run independent of the working directory.
         paths = {"source": self.source, "target": self.target, "test": self.test, "classes": self.classes}
         knobs: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if path is not None}
         if self.truth:
             knobs["truth"] = True
         data: dict[str, Any] = {}
         if knobs:
-            # A benchmark with label maps has a source and a target folder of its own.
+            # Other segmentation data sets take --source and --target themselves; `streets` is generated.
             named = {"name": "map_folders" if chosen.data.name == "streets" else chosen.data.name}
             data = {**(named if maps else {"name": "folders"}), "knobs": knobs}
         if self.manifest:
             data = {"name": "manifest", "knobs": {"path": _absolute(self.manifest)}}
         part = _given(root=self.root and _absolute(self.root), task=self.task)
-        if part:  # of whatever data set a config names
+        if part:  # applies to any data set
             data = {**data, "knobs": {**data.get("knobs", {}), **part}}
         return {"data": data} if data else {}
 
 
-NO_BENCHMARK = ("folders", "manifest", "digits", "toy", "streets")  # data sets without a root
+NO_BENCHMARK = ("folders", "manifest", "digits", "toy", "streets")  # data sets without --root and --task
 
 
 def task_of(config: "Config") -> str:
-    """The task that a config names; empty if it names none."""
+    """Return the benchmark task of a config, or an empty string."""
     task = config.data.knobs.get("task")
     return task if isinstance(task, str) else ""
 
 
 def _spelt(config: "Config") -> "Config":
-    """The same config with its task as it is usually written: one task is one run, however it is typed."""
+    """Return the config with the canonical spelling of its task, so that all spellings give the same run."""
     from ducats.data import usual_task
 
     knobs = {**config.data.knobs, "task": usual_task(config.data.name, task_of(config))}
@@ -169,9 +178,9 @@ def _spelt(config: "Config") -> "Config":
 
 
 def folder_of(config: "Config") -> Path:
-    """Where a run goes by default."""
+    """Return the default folder of a run."""
     task = re.sub(r"[^\w.]+", "-", task_of(config)).strip("-")
-    method = re.sub(r"[^\w.+%]+", "-", config.method).strip("-")  # a budget of 5% may be in it
+    method = re.sub(r"[^\w.+%]+", "-", config.method).strip("-")  # may contain a budget such as 5%
     names = (config.data.name.split(":")[-1], task, method, config.digest())
     return Path("runs") / "-".join(name for name in names if name)
 

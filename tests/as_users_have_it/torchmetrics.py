@@ -1,6 +1,6 @@
-"""Stands for torchmetrics, which our tests have and users need not have.
+"""Stub of torchmetrics, which is installed for the tests but not required by users.
 
-lightning-fabric imports it if it can, for its version alone; that takes three seconds of every command.
+lightning-fabric imports it only for its version, if available; the real import takes three seconds.
 """
 
 __version__ = "0"

@@ -1,4 +1,4 @@
-"""Config to parts: the only place where names are looked up and parts are built."""
+"""Build the components of a run from its config. Names are resolved only here."""
 
 from ducats import config as settings
 from ducats.assemble.checking import check_names, knobs_of
@@ -46,13 +46,7 @@ __all__ = [
 
 
 def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) -> tuple[Parts, Plan]:
-    """Build everything that a run needs.
-
-    Args:
-        config: what to build.
-        home: the run's folder; people's questions go there.
-        shift: the data, if it was read already.
-    """
+    """Build the components and the plan of a run; load the data unless ``shift`` is given."""
     check_names(config, begun=home.begun)
     shift, _ = hold_out_source(shift or load_data(config), config.evaluation.source_share)
     shift, measured_on = examine(shift, config.evaluation.images, config.evaluation.share)
@@ -77,10 +71,12 @@ def assemble(config: settings.Config, home: RunDir, shift: Shift | None = None) 
 
 
 def _check_task(config: settings.Config, shift: Shift) -> None:
-    """Refuse settings for images where pixels have labels, and the other way round."""
+    """Raise if the task of the config does not match the labels of the data."""
     if shift.source.of_pixels != (config.task.name == "segmentation"):
-        has, say = ("pixels", "-c segmentation") if shift.source.of_pixels else ("images", "-c data/NAME")
+        has, say = (
+            ("per-pixel", "-c segmentation") if shift.source.of_pixels else ("per-image", "-c data/NAME")
+        )
         raise UserError(
-            f"the data {config.data.name!r} has labels of {has}, but task.name is {config.task.name}: begin "
-            f"with {say}, which brings the fitting settings"
+            f"the data {config.data.name!r} has {has} labels, but task.name is {config.task.name}; add "
+            f"{say}, which sets the matching task"
         )

@@ -1,4 +1,4 @@
-"""Every name and knob is looked up and tried before any image is read."""
+"""Validate all names and parameters of a config before any image is read."""
 
 import inspect
 from functools import partial
@@ -31,7 +31,7 @@ from ducats.units import spend, summary
 
 
 def knobs_of(config: settings.Config) -> dict[str, str]:
-    """The knobs of each part that a config names, with their defaults."""
+    """Return the parameters of each component in a config, with their defaults."""
     query = make_query(config)
     parts: dict[str, Any] = {
         "data": look_up("data set", DATASETS, config.data.name),
@@ -50,25 +50,23 @@ def knobs_of(config: settings.Config) -> dict[str, str]:
         given = ", ".join(
             f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords
         )
-        knobs[f"{name}.knobs"] = f"of {name_of(own)}: {given or 'none'}"
+        knobs[f"{name}.knobs"] = f"parameters of {name_of(own)}: {given or 'none'}"
     if config.oracle.name in ("auto", "people"):
         given = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(ruling).parameters.values())
-        knobs["oracle.knobs"] = f"of people: {given}"
+        knobs["oracle.knobs"] = f"parameters of people: {given}"
     return knobs
 
 
 def check_names(config: settings.Config, *, begun: bool = False) -> None:
-    """Look every name and knob up, and try query, objective and schedule, before any image is read.
+    """Resolve every name, check every parameter, and call query, objective and schedule on dummy input.
 
-    Args:
-        config: what to look up.
-        begun: whether the run has a checkpoint, and needs no first weights any more.
+    A run that has a checkpoint (``begun``) does not need its pretrained weights, so they are not checked.
     """
     bind("data set", config.data.name, look_up("data set", DATASETS, config.data.name), 0, config.data.knobs)
     bind("model", config.model.name, look_up("model", MODELS, config.model.name), 0, config.model.knobs)
     if config.model.name in CHECK and not begun:
         build("model", config.model, partial(CHECK[config.model.name], **config.model.knobs))
-    # A user's own may rightly refuse a few rows; ours take any number.
+    # Only built-in queries and objectives are called: user code may reject such small inputs.
     query, objective, schedule = make_query(config), make_objective(config), make_schedule(config, 10**6)
     if config.query.name in QUERIES and isinstance(query, Strategy):
         build("query", config.query, partial(_try_query, config, query))
@@ -79,7 +77,7 @@ def check_names(config: settings.Config, *, begun: bool = False) -> None:
 
 
 def _try_query(config: settings.Config, query: Strategy) -> None:
-    """Let a query pick from a few zeros."""
+    """Run a query on a few all-zero samples."""
     generator = torch.Generator().manual_seed(0)
     z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.head else None
     told = {
@@ -127,21 +125,21 @@ def _try_query(config: settings.Config, query: Strategy) -> None:
 
 
 class _Blank(nn.Module):
-    """A model that says nothing but zeros, of images or of pixels."""
+    """A model that returns zeros, per image or per pixel."""
 
     def __init__(self, pixels: bool) -> None:
         super().__init__()
         self.network, self.pixels = nn.Linear(4, 2), pixels
 
     def forward(self, images: Tensor) -> Output:
-        """Two classes, four features."""
+        """Return zeros for two classes and four features."""
         grid = (1, 1) if self.pixels else ()
         z, features = images.new_zeros(len(images), 2, *grid), images.new_zeros(len(images), 4, *grid)
         return Output(z, features, (2, 2) if self.pixels else None)
 
 
 def _try_objective(config: settings.Config, training: Training) -> None:
-    """Let an objective say its losses of a few zeros."""
+    """Compute an objective on a few all-zero images."""
     images, pixels = torch.zeros(3, 1, 2, 2), config.task.name == "segmentation"
     model, companion = _Blank(pixels), None
     with global_seed(0, "a try"):

@@ -1,4 +1,4 @@
-"""One function for each part that a config names."""
+"""Builders of the components named in a config."""
 
 import inspect
 import math
@@ -37,18 +37,18 @@ from ducats.units import Unit
 
 
 def load_data(config: settings.Config) -> Shift:
-    """Read the images; truth, where there is some, stays inside the shift's own field."""
+    """Load the data set of a config."""
     function = look_up("data set", DATASETS, config.data.name)
     knobs = {k: Path(v) if k in PATHS and isinstance(v, str) else v for k, v in config.data.knobs.items()}
     require_options(config.data.name, function, knobs)
     return build("data set", config.data, bind("data set", config.data.name, function, 0, knobs))
 
 
-PATHS = ("source", "target", "test", "path", "cache", "root")  # knobs of data sets that are paths
+PATHS = ("source", "target", "test", "path", "cache", "root")  # parameters of data sets that are paths
 
 
 def make_task(config: settings.Config) -> Task:
-    """What is bought where pixels have labels, and how maps are measured."""
+    """Return the labelling unit and the evaluation settings of segmentation."""
     task, evaluation = config.task, config.evaluation
     return Task(
         unit=Unit(task.bought, task.side, task.superpixels, task.compactness),
@@ -62,25 +62,21 @@ def make_task(config: settings.Config) -> Task:
 
 
 def make_model(config: settings.Config, classes: int, channels: int, *, begun: bool = False) -> Evidential:
-    """Build the model, its random weights fixed by the run's seed.
+    """Build the model. Random weights are determined by the run's seed.
 
-    Args:
-        config: names it.
-        classes: of the data.
-        channels: of the images.
-        begun: whether a checkpoint brings the weights, so that none need to be read or fetched.
+    If a checkpoint provides the weights (``begun``), no pretrained weights are loaded.
     """
     builder = look_up("model", MODELS, config.model.name)
     if begun:
         builder = BLANK.get(config.model.name, builder)
     for name in {"classes", "channels"} & config.model.knobs.keys():
-        raise UserError(f"model.knobs.{name} comes from the data: remove it")
+        raise UserError(f"model.knobs.{name} is set by the data; remove it")
     known = inspect.signature(look_up("model", MODELS, config.model.name)).parameters
     if not {"classes", "channels"} <= known.keys() and not any(
         p.kind is p.VAR_KEYWORD for p in known.values()
     ):
         raise UserError(
-            f"the model {config.model.name!r} is called with classes= and channels=: let it take both"
+            f"the model {config.model.name!r} must accept the keyword arguments classes= and channels="
         )
     knobs = {"classes": classes, "channels": channels, **config.model.knobs}
     make = bind("model", config.model.name, builder, 0, knobs)
@@ -89,7 +85,7 @@ def make_model(config: settings.Config, classes: int, channels: int, *, begun: b
 
 
 def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
-    """Who answers: the truth where the data has it, people where it has not."""
+    """Build the oracle; ``auto`` is the ground truth if the data has it, else human annotators."""
     check_oracle(config.oracle)
     name = config.oracle.name
     if name == "auto":
@@ -97,13 +93,13 @@ def make_oracle(config: settings.Config, shift: Shift, home: RunDir) -> Oracle:
     if name == "truth":
         if shift.truth is None:
             raise UserError(
-                "the oracle 'truth' needs the target's labels, and this data has none: use --oracle people, "
-                "or, for a benchmark whose target folders are classes, --truth"
+                "the oracle 'truth' needs the target's labels, but this data has none; use --oracle "
+                "people, or --truth if the target's subfolders are classes"
             )
         if config.oracle.knobs:
             raise UserError(
-                f"the truth answers and has no knobs, but oracle.knobs is {config.oracle.knobs}: remove it, "
-                "or ask people with --oracle people"
+                f"the oracle 'truth' has no parameters, but oracle.knobs is {config.oracle.knobs}; remove "
+                "it, or use --oracle people"
             )
         return Truth(shift.truth, config.task.resolution)
     if name == "people":
@@ -119,7 +115,7 @@ def _people(config: settings.Config, shift: Shift, home: RunDir) -> People:
     time = time_of(config.ask.budget, config.ask.seconds, config.ask.growth)
 
     def left(number: int) -> float | None:
-        """Seconds of people that are not spent before a round."""
+        """Return the annotation time in seconds that is left before a round."""
         if time is None:
             return None
         ledger, before = home.bought(), number - 1
@@ -143,9 +139,11 @@ ORACLES = ("auto", "truth", "people")
 
 
 def check_oracle(oracle: settings.Part) -> None:
-    """Look an oracle up and try its knobs; the truth has none."""
+    """Resolve an oracle and check its parameters."""
     if oracle.name == "truth" and oracle.knobs:
-        raise UserError(f"the oracle 'truth' has no knobs, but oracle.knobs is {oracle.knobs}: remove it")
+        raise UserError(
+            f"the oracle 'truth' has no parameters, but oracle.knobs is {oracle.knobs}; remove it"
+        )
     if oracle.name in ("auto", "people"):
         build("oracle", oracle, bind("oracle", oracle.name, ruling, 0, oracle.knobs))
     if oracle.name not in ORACLES:
@@ -159,7 +157,7 @@ def check_oracle(oracle: settings.Part) -> None:
 
 
 def make_views(config: settings.Config) -> Views:
-    """Views by stream; labelled target is looked at as the source is, unless it is told otherwise."""
+    """Build the views; ``labelled`` defaults to ``source``."""
     views = config.views
     made = {
         name: View(**getattr(views, name).model_dump())
@@ -171,7 +169,7 @@ def make_views(config: settings.Config) -> Views:
 
 
 def make_plan(config: settings.Config, shift: Shift) -> Plan:
-    """When to ask and for how many labels, in whole numbers."""
+    """Build the run plan: training length, rounds and number of labels per round."""
     after = settings.ask_epochs(config)
     train, ask, pool = config.train, config.ask, shift.pool
     pixels = shift.source.of_pixels and config.task.bought != "image"
@@ -216,7 +214,7 @@ def make_plan(config: settings.Config, shift: Shift) -> Plan:
 
 
 def make_query(config: settings.Config) -> Query | Strategy:
-    """The query with its knobs; a user's plain function stays one, and is given what the model has."""
+    """Build the query with its parameters; a plain user function gets all columns of the model."""
     name = config.query.name
     found: Strategy | Query = look_up("query", QUERIES, name)
     if not isinstance(found, Strategy):
@@ -226,11 +224,9 @@ def make_query(config: settings.Config) -> Query | Strategy:
 
 
 def make_schedule(config: settings.Config, steps: int) -> Schedule:
-    """The schedule with its knobs; one that ends somewhere ends a quarter beyond the training, as published.
+    """Build the learning-rate schedule for a training of ``steps`` steps.
 
-    Args:
-        config: names it.
-        steps: of the whole training.
+    The default horizon of ``poly`` is 1.25 times the training, as published.
     """
     part = config.train.schedule
     function = look_up("schedule", SCHEDULES, part.name)
@@ -240,11 +236,11 @@ def make_schedule(config: settings.Config, steps: int) -> Schedule:
     return bind("schedule", part.name, function, 1, knobs)
 
 
-BEYOND = 1.25  # times the training's steps: 62 500 for 50 000
+BEYOND = 1.25  # horizon of `poly` over training steps; published: 62 500 for 50 000
 
 
 def make_objective(config: settings.Config) -> Training:
-    """The objective with its knobs."""
+    """Build the objective with its parameters."""
     name, knobs = config.objective.name, config.objective.knobs
     found: Objective | Training = look_up("objective", OBJECTIVES, name)
     training = as_training(found)
@@ -253,19 +249,19 @@ def make_objective(config: settings.Config) -> Training:
 
 
 def settled(config: settings.Config) -> settings.Config:
-    """The config with what only the machine can tell: the precision, which is part of who a run is."""
+    """Return the config with its precision, part of the run's identity, resolved for this machine."""
     precision = settle_precision(config.engine.precision, config.engine.device)
     return config.model_copy(update={"engine": config.engine.model_copy(update={"precision": precision})})
 
 
 def make_speed(config: settings.Config) -> Speed:
-    """How the engine may speed itself up."""
+    """Build the performance options."""
     engine = config.engine
     return Speed(engine.images_on, engine.channels_last, engine.fused, engine.graphs, engine.compiled)
 
 
 def with_aspects(shift: Shift, views: Views) -> Shift:
-    """The shift with the images' own shapes, where a view wants them."""
+    """Return the data with original aspect ratios where a view needs them."""
     source, test = shift.source, shift.test
     own = test is not None and test.images is shift.pool
     used = (views.labelled, views.unlabelled, views.stronger, views.scoring, *([views.test] if own else []))
@@ -277,7 +273,7 @@ def with_aspects(shift: Shift, views: Views) -> Shift:
 
 
 def with_aspect(images: Images, *uses: View) -> Images:
-    """The images with their own shapes, read from their files, if one of these views wants them."""
+    """Return the images with aspect ratios read from their files if one of the views needs them."""
     wanted = any(view.resize == "short_side" for view in uses)
     if not wanted or images.aspect is not None or images.files is None:
         return images

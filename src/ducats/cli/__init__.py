@@ -1,9 +1,9 @@
-"""The command `ducats`. Each subcommand parses, calls one function, prints what came out.
+"""The `ducats` command. Each subcommand parses its options, calls one function and prints the result.
 
-Exit codes: 0 done, 1 a defect of ours, findings of the doctor or a sweep's run that failed, 2 bad input, 3
-waiting for people's answers, 75 another process of the run was lost, and the same command goes on. Torch is
-imported inside the subcommands, so that `--help` answers at once.
-There is a file for each group of commands: importing it is what adds them.
+Exit codes: 0 success; 1 internal error, errors found by the doctor, or a failed run of a sweep; 2 bad input;
+3 waiting for annotators' answers; 75 another process of the run was lost, run the same command again to
+resume. Torch is imported inside the subcommands, which keeps `--help` fast.
+There is one module per group of commands; importing it registers them.
 """
 
 import sys
@@ -57,25 +57,25 @@ __all__ = [
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; bad input is one sentence, not a traceback."""
+    """Run the command line; bad input gives a message instead of a traceback."""
     try:
-        # What a command returns is its exit code; by itself cyclopts would leave with it, and not in order.
+        # Commands return their exit code. By default cyclopts would exit with it before the clean-up below.
         code = app(arguments, exit_on_error=False, result_action="return_value")
     except CycloptsError:
-        code = 2  # said already
+        code = 2  # already reported
     except UserError as error:
         code = say(f"ducats: {error}", "red", 2)
     except AwaitingLabels as pause:
         code = say(f"paused: {pause}", "yellow", 3)
     except KeyboardInterrupt:
-        code = say("stopped; the same command goes on", "yellow", 130)
+        code = say("stopped; run the same command again to resume", "yellow", 130)
     except BrokenPipeError:
         code = stop_writing()
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        code = say(f"ducats: the system refused{where}: {error.strerror or error}", "red", 2)
+        code = say(f"ducats: system error{where}: {error.strerror or error}", "red", 2)
     except Exception as error:
-        code = other_end()  # what broke off with another process is no defect
+        code = other_end()  # a failure caused by the exit of another process is not an internal error
         if code is None:
             farewell(1, f"{type(error).__name__}: {error}")
             raise

@@ -1,4 +1,4 @@
-"""Commands that train nothing: what a config comes to, what is wrong with it, what there is to choose."""
+"""Commands that inspect configs, data, queries and methods."""
 
 import itertools
 import re
@@ -18,12 +18,12 @@ def config(
     explain: Annotated[bool, Parameter(negative=())] = False,
     schema: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
-    """Print the resolved config, nothing left to defaults.
+    """Print the resolved config, defaults included.
 
     Args:
-        settings: what to resolve.
-        explain: List every setting with its value and meaning instead, and the knobs of each part.
-        schema: Print the JSON schema instead, for editors.
+        settings: Options of `ducats run`.
+        explain: List every setting with its value and description, and the parameters of each component.
+        schema: Print the JSON schema, for editors.
     """
     from ducats import config as configs
 
@@ -46,10 +46,10 @@ def config(
 
 @app.command
 def doctor(*, settings: Settings = Settings()) -> int:  # noqa: B008 - never changed
-    """Check data and settings before training: unreadable files, copies, classes, budget, memory.
+    """Check data and settings before training: unreadable files, duplicates, classes, budget, memory.
 
     Args:
-        settings: what to check; the same options as `ducats run`.
+        settings: Options of `ducats run`.
     """
     from ducats.doctor import examine, verdict
 
@@ -70,12 +70,12 @@ def doctor(*, settings: Settings = Settings()) -> int:  # noqa: B008 - never cha
 
 @app.command
 def queries() -> int:
-    """List the queries: how each picks what is worth a label."""
+    """List the query strategies and their parameters."""
     from rich.table import Table
 
     from ducats.queries import QUERIES
 
-    table = Table("query", "knobs", "what it asks", header_style="bold")
+    table = Table("query", "parameters", "description", header_style="bold")
     for name, strategy in QUERIES.items():
         table.add_row(name, strategy.knobs, strategy.summary)
     console.print(table)
@@ -83,7 +83,7 @@ def queries() -> int:
 
 
 def first_sentence(text: str) -> str:
-    r"""The first sentence of the comment that a config begins with.
+    r"""Return the first sentence of the leading comment of a config.
 
     >>> first_sentence("# One thing. And\n# another.\nmethod: a\n")
     'One thing.'
@@ -95,12 +95,12 @@ def first_sentence(text: str) -> str:
 
 @app.command
 def methods() -> int:
-    """List the methods: an objective and a query each, and what they are in a line."""
+    """List the methods, each a pair of an objective and a query."""
     from rich.table import Table
 
     from ducats.config import load, shipped
 
-    table = Table("method", "objective", "query", "what it is", header_style="bold")
+    table = Table("method", "objective", "query", "description", header_style="bold")
     for path in sorted((shipped() / "methods").glob("*.yaml")):
         settled = load([path])
         asks = settled.ask.rounds != 0

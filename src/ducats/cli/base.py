@@ -1,4 +1,4 @@
-"""The app that all commands hang on, and where they print. No torch, so that `--help` answers at once."""
+"""The cyclopts app and the console shared by all commands. Imports no torch, to keep `--help` fast."""
 
 import json
 import sys
@@ -10,8 +10,8 @@ from rich.console import Console
 
 app = App(
     name="ducats",
-    help="Active domain adaptation: train on labelled source images, ask for the few target labels that are "
-    "worth it, of images or of their pixels, learn, and tell how sure the model is.",
+    help="Active domain adaptation: train on labelled source images, select the most informative target "
+    "images or pixels for labelling, and report the model's uncertainty.",
     version=lambda: version("ducats"),
     suppress_keyboard_interrupt=False,
     help_epilogue="Start with `ducats demo`, then `ducats run --source DIR --target DIR`. Segmentation: "
@@ -22,5 +22,5 @@ console = Console()
 
 
 def print_json(value: Any) -> None:
-    """Print JSON for programs and people."""
+    """Print a value as indented JSON."""
     sys.stdout.write(json.dumps(value, indent=1) + "\n")

@@ -1,7 +1,7 @@
-"""A command on behalf of another process: ``python -m ducats.cli.child PARENT run ...``.
+"""Run a command as a child process: ``python -m ducats.cli.child PARENT run ...``.
 
-Whoever started it may be killed in a way that nobody can answer. Then it ends, too: a run without its sweep
-would hold its folder against the next one.
+The child exits when its parent (process id PARENT) is gone, even if the parent was killed. An orphaned run
+would keep its folder locked.
 """
 
 import os
@@ -13,25 +13,26 @@ from collections.abc import Mapping
 
 from ducats.cli import main
 
-BETWEEN = 0.5  # seconds between two looks at who our parent is
+BETWEEN = 0.5  # seconds between checks of the parent process
 
 
 def end_with(parent: int) -> None:
-    """End this process, and all that it started, once its parent is gone."""
+    """Kill this process and its children once its parent is gone."""
     while os.getppid() == parent:
         time.sleep(BETWEEN)
-    if os.getpgid(0) == os.getpid():  # the group is ours alone
+    if os.getpgid(0) == os.getpid():  # this process leads its process group
         os.killpg(0, signal.SIGKILL)
     os._exit(1)
 
 
 def parent_of(said: int, environment: Mapping[str, str]) -> int:
-    """Whom this process ends with: PARENT; of a run in several processes, the others end with the first.
+    """Return the process id to watch: PARENT on local rank 0, otherwise the actual parent.
+
+    Rank 0 starts the other ranks with its own command line, so they get the same PARENT but are its children.
 
     Args:
-        said: PARENT. The first process starts the others by its own command line, so that they are told the
-            same, but they are its children.
-        environment: ours.
+        said: PARENT from the command line.
+        environment: environment variables of this process.
     """
     return said if environment.get("LOCAL_RANK", "0") == "0" else os.getppid()
 

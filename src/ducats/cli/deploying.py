@@ -1,4 +1,4 @@
-"""Commands that take a finished model to where it is used."""
+"""Commands that prepare a trained model for use."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -17,15 +17,15 @@ def export(
     opset: int = 18,
     batch: int | None = None,
 ) -> int:
-    """Write a finished run's model for use elsewhere: weights, classes, preprocessing and a model card.
+    """Export the model of a finished run: weights, classes, preprocessing and a model card.
 
     Args:
-        run: The run's folder.
-        onnx: Also write model.onnx: images in [0, 1] to probability, u_dis, u_data and label, checked with
-            ONNX Runtime against PyTorch. Needs ducats[export].
-        out: The folder to write to; by default export in the run's folder.
-        opset: Of ONNX's operators, 18 or more.
-        batch: How many images the graph takes at a time; any number by default.
+        run: Run folder.
+        onnx: Also write model.onnx, from images in [0, 1] to probability, u_dis, u_data and label, checked
+            against PyTorch with ONNX Runtime. Needs ducats[export].
+        out: Output folder; default: export in the run folder.
+        opset: ONNX opset version, at least 18.
+        batch: Fixed batch size of the ONNX graph; default: dynamic.
     """
     from ducats.inference import export as export_model
     from ducats.inference import load_trained
@@ -33,7 +33,7 @@ def export(
     done = export_model(load_trained(run), out or run / "export", onnx=onnx, opset=opset, batch=batch)
     if done.difference is not None:
         _say(f"{done.difference.in_words()}, on {done.checked_on}")
-    _say(f"model in {done.folder}; MODEL_CARD.md says how to use it")
+    _say(f"model in {done.folder}; usage in MODEL_CARD.md")
     return 0
 
 
@@ -48,18 +48,18 @@ def triage(
     bought: Annotated[bool, Parameter(negative=())] = False,
     device: str = "auto",
 ) -> int:
-    """Find the threshold below which predictions may go unseen, for a chosen share of wrong ones.
+    """Find the uncertainty threshold for accepting predictions without review at a given error rate.
 
-    It is found on labels that the model was not trained on, and written to triage.json in the run's folder:
-    `ducats predict` then says of each image whether to accept its label or to review it.
+    The threshold is computed on labels that were not used for training and written to triage.json in the run
+    folder. `ducats predict` then marks each prediction as accept or review.
 
     Args:
-        run: The run's folder.
-        risk: Share of the accepted predictions that may be wrong.
-        by: What is held against the threshold.
-        confidence: With which the risk is not exceeded.
-        data: A folder of labelled images, class/...; by default the run's own test images.
-        bought: Use the labels that the run bought, with what the model said before it learnt them.
+        run: Run folder.
+        risk: Maximum fraction of wrong predictions among the accepted ones.
+        by: Quantity that is compared with the threshold.
+        confidence: Confidence with which the risk is not exceeded.
+        data: Folder of labelled images, one subfolder per class; default: the test images of the run.
+        bought: Use the labels acquired by the run, with the predictions made before training on them.
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
@@ -72,11 +72,11 @@ def triage(
     path = rule.save(run)
     _say(rule.in_words())
     _say(
-        f"found on {rule.on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of these wrong; "
+        f"computed on {rule.on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong; "
         f"rule in {path}"
     )
     for caution in rule.cautions:
-        _say(f"beware: {caution}", "yellow")
+        _say(f"warning: {caution}", "yellow")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The command that draws the paper's figures from run folders. No torch."""
+"""The command `ducats figure`. Imports no torch."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,7 +9,7 @@ from rich.table import Table
 from ducats.cli.base import app, console
 from ducats.figures import NAMES, save
 
-LISTED = "\n".join(f"* `{name}`: {entry.line}. Wants {entry.wants}." for name, entry in NAMES.items())
+LISTED = "\n".join(f"* `{name}`: {entry.line}. Needs {entry.wants}." for name, entry in NAMES.items())
 
 
 @app.command(help_epilogue=f"Figures:\n\n{LISTED}")
@@ -21,17 +21,17 @@ def figure(
     round: int | None = None,
     image: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
 ) -> int:
-    """Draw one of the paper's figures, or one that says why samples were picked, from run folders alone.
+    """Draw a figure of the paper, or one that explains the selected samples, from run folders.
 
     Args:
-        name: Which figure; without a name, all are listed.
-        runs: Run folders, or folders that hold them.
-        out: The file to write, .svg, .png or .pdf; by default NAME.svg.
-        round: One question only, counted from 1.
-        image: Keys of images of the pool, as `ducats labels RUN` prints them.
+        name: Name of the figure; without a name, list all figures.
+        runs: Run folders, or folders that contain them.
+        out: Output file, .svg, .png or .pdf; default: NAME.svg.
+        round: Only this round, counted from 1.
+        image: Keys of pool images, as printed by `ducats labels RUN`.
     """
     if name is None:
-        table = Table("figure", "shows", "wants", box=None, pad_edge=False)
+        table = Table("figure", "shows", "needs", box=None, pad_edge=False)
         for known, entry in NAMES.items():
             table.add_row(known, entry.line, entry.wants)
         console.print(table, highlight=False)
@@ -41,6 +41,6 @@ def figure(
     path = out or Path(f"{name}.svg")
     lacks = save(name, find_runs(runs) if runs else [], path, round=round, images=tuple(image or ()))
     for sentence in lacks:
-        console.print(f"beware: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"warning: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"figure in {path}", soft_wrap=True)
     return 0

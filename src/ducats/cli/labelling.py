@@ -1,4 +1,4 @@
-"""The command that serves our page to people who answer."""
+"""The command `ducats label`, which serves the labelling page."""
 
 from pathlib import Path
 from typing import Annotated
@@ -19,18 +19,18 @@ def label(
     token_file: Annotated[Path | None, Parameter(negative=())] = None,
     browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
 ) -> int:
-    """Answer a run's questions on a page in the browser, by keys: images, pixels, many alike at once.
+    """Label images, pixels or groups of similar images of a run in the browser, with keyboard shortcuts.
 
-    The run may wait for answers meanwhile, or have paused: start it again when the round is complete. Ctrl-C
-    ends the page; what it called saved is on disk.
+    The run may be waiting (`ducats run --wait`) or paused; if it is paused, run it again once the round is
+    complete. Ctrl-C stops the server. Saved answers are on disk.
 
     Args:
-        run: The run's folder.
-        host: Where to listen. Only this machine reaches the usual one.
-        port: By default one made of the run's path: the same each time.
-        who: Name under which all answers are kept; by default the page asks each person once.
-        blind: Do not show the model's guess and its uncertainties.
-        token_file: Keep the address's token in this file, so that it is the same next time.
+        run: Run folder.
+        host: Address to listen on; the default is reachable from this machine only.
+        port: Port to listen on; default: derived from the path of the run, the same each time.
+        who: Annotator name for all answers; default: the page asks each annotator once.
+        blind: Hide the model's predictions and uncertainties.
+        token_file: File in which to keep the access token, so that the URL stays the same.
         browser: Open the page in a browser.
     """
     from ducats.labelling.page import serving
@@ -42,15 +42,15 @@ def label(
     url = serving.address(listening, host, token)
     if not serving.is_loopback(host):
         console.print(
-            f"beware: {host} is reached from other machines. Everyone who reaches it and has the token sees "
-            "the images and can answer, and nothing is encrypted. Safer: leave --host out and come through a "
-            "tunnel, `ssh -L PORT:localhost:PORT THIS-MACHINE`.",
+            f"warning: {host} is reachable from other machines. Anyone with the token can see the images and "
+            "answer, and the connection is not encrypted. It is safer to omit --host and use a tunnel: "
+            "`ssh -L PORT:localhost:PORT THIS-MACHINE`.",
             style="yellow",
             highlight=False,
             markup=False,
             soft_wrap=True,
         )
-    console.print(f"answer at {url}", highlight=False, markup=False, soft_wrap=True)
-    console.print("Ctrl-C ends the page", style="dim")
+    console.print(f"labelling page at {url}", highlight=False, markup=False, soft_wrap=True)
+    console.print("Ctrl-C stops the server", style="dim")
     serving.serve(run, listening, host=host, token=token, who=who, blind=blind, opened=browser)
     return 0

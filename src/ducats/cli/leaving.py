@@ -1,4 +1,4 @@
-"""How the command ends: what is said last, and in which order several processes go."""
+"""Shutdown of the command: last message, exit code, and exit order of several processes."""
 
 import os
 import sys
@@ -14,40 +14,40 @@ from ducats.engine.lifeline import LOST, Ended, Lifeline
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
 
-NOTICE = 3.0  # seconds in which a death is known that made an exchange fail
+NOTICE = 3.0  # seconds within which the exit of a process that broke a collective is detected
 
 
 class _Held:
-    line: Lifeline | None = None  # of a run in several processes, once they have met
-    ending = threading.Lock()  # of whoever found out first that another process is gone; it is not released
+    line: Lifeline | None = None  # of a run with several processes, once they are connected
+    ending = threading.Lock()  # taken by the first thread that reports a lost process; never released
 
 
 def launch(fabric: "Fabric") -> None:
-    """Start the processes of a run; from now on, one that dies ends them all, with a sentence."""
+    """Start the processes of a run and monitor them: if one dies, all exit with a message."""
     from ducats.engine.launching import launch as start
 
     _Held.line = start(fabric, end_at_once, lambda sentence: _print(sentence, "yellow"))
 
 
 def end_at_once(ended: Ended) -> None:
-    """End this process because another one is gone, whatever it is doing."""
+    """Exit this process immediately because another one is gone."""
     leave_at_once(give_up(ended))
 
 
 def give_up(ended: Ended) -> int:
-    """Say that another process is gone, and tell it to those that are left; return the exit code."""
+    """Report that another process is gone, notify the remaining ones, and return the exit code."""
     _Held.ending.acquire()
     code, sentence = LOST, ended.said
     if ended.code is not None:
         code = ended.code
-        sentence = sentence or f"process {ended.rank + 1} ended with exit code {code}: it has said why"
+        sentence = sentence or f"process {ended.rank + 1} ended with exit code {code}; see its message"
     elif not sentence:
         sentence = (
-            f"process {ended.rank + 1} of this run is gone (killed, or its host is down), so it ends here: "
-            "the same command goes on"
+            f"process {ended.rank + 1} of this run is gone (killed, or its host is down); run the same "
+            "command again to resume"
         )
     line = _Held.line
-    # Who is left of the first two speaks. What the first one says has been said.
+    # Rank 0 prints; rank 1 prints only if rank 0 is gone without a message of its own.
     if line is None or line.rank == 0 or (line.rank == 1 and ended.rank == 0 and ended.code is None):
         _print(f"ducats: {sentence}", "red")
     if line is not None:
@@ -56,19 +56,19 @@ def give_up(ended: Ended) -> int:
 
 
 def other_end() -> int | None:
-    """The exit code, and a sentence, if another process's end is why this one failed; None if it is not."""
+    """Report a lost process and return the exit code if it caused this failure; otherwise return None."""
     ended = None if _Held.line is None else _Held.line.missing(NOTICE)
     return None if ended is None else give_up(ended)
 
 
 def stop_writing() -> int:
-    """Whoever read what is printed has enough (`ducats labels RUN | head`): no error."""
-    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - until the end, where Python flushes it
+    """Stop writing to a closed pipe (`ducats labels RUN | head`) without an error."""
+    sys.stdout = open(os.devnull, "w")  # noqa: SIM115, PTH123 - stays open until Python flushes it at exit
     return 0
 
 
 def say(sentence: str, style: str, code: int) -> int:
-    """Say it once, however many processes found out; those that did not hear of it are told."""
+    """Print a message on one process only, notify the other processes, and return the exit code."""
     if speaks():
         _print(sentence, style)
     farewell(code, sentence)
@@ -76,7 +76,7 @@ def say(sentence: str, style: str, code: int) -> int:
 
 
 def farewell(code: int, sentence: str = "") -> None:
-    """Tell the other processes that this one ends by itself."""
+    """Notify the other processes that this one exits on its own."""
     if _Held.line is not None:
         _Held.line.leave(code, sentence.removeprefix("ducats: "))
 
@@ -86,9 +86,9 @@ def _print(sentence: str, style: str) -> None:
 
 
 def speaks() -> bool:
-    """Whether this process says what is to be said: the first of all; before they have met, of its host.
+    """Return whether this process prints messages: rank 0; before processes are connected, local rank 0.
 
-    One that this command itself started fails alone before that: the first process would have failed earlier.
+    Before that, a process started by this command reports its own failures: rank 0 would have failed earlier.
     """
     if _Held.line is not None:
         return _Held.line.rank == 0
@@ -96,28 +96,28 @@ def speaks() -> bool:
 
 
 def leave_together() -> bool:
-    """End the group of processes in order, if there is one; one that just exits may be aborted."""
+    """Destroy the process group, if any; exiting without this may abort the process."""
     if "torch.distributed" in sys.modules:
         from torch import distributed
 
         if distributed.is_available() and distributed.is_initialized():
-            if _Held.line is None or _Held.line.missing() is None:  # else nobody is there to part from
+            if _Held.line is None or _Held.line.missing() is None:  # otherwise the group is broken
                 distributed.destroy_process_group()
             return True
     return False
 
 
 def leave_at_once(code: int) -> None:
-    """Exit without taking Python apart: threads of a group that is gone may abort it, with another code."""
+    """Exit without Python's finalisation: threads of a broken group could abort it with another exit code."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
 
 
 def let_the_first_process_leave(seconds: float = 20.0) -> None:
-    """Wait for the process that started this one: what ends a command ends with it, and not before.
+    """Wait until the process that started this one has exited, so that its exit code is the command's.
 
-    All processes hear of a failure and end alike, but Fabric's observer cannot know that.
+    All processes learn of a failure and exit in the same way, but Fabric's observer would kill the first one.
     """
     until = time.monotonic() + seconds
     while os.getppid() == hosts.parent() and time.monotonic() < until:

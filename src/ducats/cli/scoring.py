@@ -1,4 +1,4 @@
-"""The command that says which images of a pool are worth a label, whatever the pool's size."""
+"""The command `ducats score`, which selects images from a pool of any size."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -29,30 +29,32 @@ def score(
     batch: int | None = None,
     device: str = "auto",
 ) -> int:
-    """Let a finished run's model look at a pool of any size, and write which images are worth a label.
+    """Score a pool of any size with the model of a finished run, and write the images selected for labelling.
 
-    The pool streams by in bounded memory. The same command goes on after a kill, and the picks are the same
-    on any number of processes. Exit code 1: a process ended before it was done.
+    The pool is streamed with bounded memory. Run the same command again to resume. The selection does not
+    depend on the number of processes. Exit code 1: a process exited before it was done.
 
     Args:
-        run: The run's folder.
-        pool: A folder of images, a .csv or .parquet table of paths, or .tar shards (one, a folder of them, or
-            several as 'shards-{000..099}.tar'); a path, or with ducats[stream] a URL such as s3://bucket/images.
-        budget: Labels to spend: a count, or a share of the pool as 1%.
-        out: The folder to write to: picks.csv, unreadable.csv, score.json.
+        run: Run folder.
+        pool: Folder of images, .csv or .parquet table of paths, or .tar shards (one, a folder of them, or
+            several as 'shards-{000..099}.tar'); a path, or with ducats[stream] a URL such as
+            s3://bucket/images.
+        budget: Number of images to select: a count, or a percentage of the pool such as 1%.
+        out: Output folder for picks.csv, unreadable.csv and score.json.
         query: duc, u_dis, u_data, entropy, margin, least_confident, random; or spread, clue, badge, coreset,
-            which choose among the most uncertain. By default the run's own, or else duc.
-        kappa: How many times the budget pass the first round of duc, or are candidates of spread, clue, badge
-            and coreset; by default as in the run, or 10.
-        kind: What the pool is.
-        exclude_bought: Pass over images that the run bought, by their keys.
-        engine: Who does the work: local, this machine; or ray, a Ray cluster (ducats[ray]).
-        processes: At once; by default 1, on a cluster as many as half of its CPUs hold, or one for each GPU.
-        parts: That the pool is scored in, each kept when it is done; by default one for each process, on a
-            cluster 64.
-        address: Of the Ray cluster's head; by default RAY_ADDRESS, or the cluster of this machine.
-        timeout: Of the work on a cluster, such as 2h, by default 24h; then the same command goes on.
-        batch: Images at a time; by default as in the run.
+            which choose from the most uncertain images. Default: the query of the run if listed, else duc.
+        kappa: Number of candidates as a multiple of the budget, for duc (first round), spread, clue, badge
+            and coreset; default: as in the run, or 10.
+        kind: Format of the pool.
+        exclude_bought: Skip images that the run has labelled, identified by their keys.
+        engine: local: this machine; ray: a Ray cluster (ducats[ray]).
+        processes: Number of parallel processes; default: 1 locally; on a cluster, one per GPU, or as many as
+            fit into half of its CPUs.
+        parts: Number of parts of the pool, each saved when done; default: one per process, or 64 on a
+            cluster.
+        address: Address of the Ray cluster; default: RAY_ADDRESS, or the cluster on this machine.
+        timeout: Time limit on a cluster, such as 2h, default 24h; run the same command again to resume.
+        batch: Batch size; default: as in the run.
         device: auto, cpu, cuda or mps.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -63,7 +65,7 @@ def score(
 
     knobs = {name: said for name, said in (("address", address), ("timeout", timeout)) if said is not None}
     if knobs and engine == "local":
-        raise UserError(f"--{next(iter(knobs))} goes with --engine ray: leave it out, or give that engine")
+        raise UserError(f"--{next(iter(knobs))} needs --engine ray")
     columns = ("scoring", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -88,11 +90,11 @@ def score(
     except Unfinished as error:
         return say(f"ducats: {error}", "red", 1)
     if found.unreadable:
-        _say(f"beware: {found.unreadable} cannot be read, see {out / 'unreadable.csv'}", "yellow")
+        _say(f"warning: unreadable images: {found.unreadable}; see {out / 'unreadable.csv'}", "yellow")
     if exclude_bought:
-        _say(f"{found.excluded} passed over, which the run bought")
-    rate = "" if found.rate is None else f", {found.rate:.0f} a second"
-    _say(f"{found.seen} images looked at{rate}; {len(found.picks)} picked by {found.query}: {found.file}")
+        _say(f"images skipped, already labelled by the run: {found.excluded}")
+    rate = "" if found.rate is None else f", {found.rate:.0f} per second"
+    _say(f"{found.seen} images scored{rate}; {len(found.picks)} selected by {found.query}: {found.file}")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""Commands for Label Studio: questions there, answers back. No torch."""
+"""Commands for Label Studio: push questions, pull answers. Imports no torch."""
 
 import threading
 from pathlib import Path
@@ -29,21 +29,21 @@ def push(
     most_side: int = 1024,
     patience: float = 60.0,
 ) -> int:
-    """Put the questions that a run waits for into a Label Studio project; what is there already stays.
+    """Push the open questions of a run to a Label Studio project. Existing tasks are kept.
 
-    The token comes from LABEL_STUDIO_API_KEY or --token-file, a personal access token or a legacy one.
+    The token, a personal access token or a legacy one, is read from LABEL_STUDIO_API_KEY or --token-file.
 
     Args:
-        run: The run's folder.
-        url: The server's address, e.g. http://127.0.0.1:8080.
-        project: Number or title of the project; by default one named after the run's folder, made if need be.
-        token_file: A file with the token, mode 600.
-        pictures: inline: each task holds its picture; local-files: the server reads them below
-            --document-root; or the beginning of an address that images' keys are put behind.
+        run: Run folder.
+        url: URL of the server, e.g. http://127.0.0.1:8080.
+        project: Number or title of the project; default: named after the run folder, created if missing.
+        token_file: File with the token, mode 600.
+        pictures: inline: embed the image in each task; local-files: the server reads images below
+            --document-root; otherwise a URL prefix to which the image key is appended.
         document_root: The server's LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT.
-        blind: Keep the model's guesses to ourselves: people are swayed by them.
-        most_side: Longest side of inline pictures in pixels.
-        patience: Seconds to wait for a server that does not answer.
+        blind: Do not send the model's predictions, which can bias annotators.
+        most_side: Maximum side of inline images in pixels.
+        patience: Seconds to keep trying if the server does not respond.
     """
     from ducats.labelling.studio import push as push_questions
 
@@ -59,10 +59,10 @@ def push(
         most_side=most_side,
     )
     new = _counted(pushed.new, "new task")
-    _print(f"round {pushed.round}: {new}, {pushed.known} there already, in {pushed.address}")
+    _print(f"round {pushed.round}: {new}, {pushed.known} already there, in {pushed.address}")
     if pushed.answered:
-        _print(f"not put there, as they are answered: {_counted(pushed.answered, 'image')}")
-    _print(f"people answer there; then: ducats pull {run}")
+        _print(f"already answered, not pushed: {_counted(pushed.answered, 'image')}")
+    _print(f"once they are labelled: ducats pull {run}")
     return 0
 
 
@@ -78,18 +78,18 @@ def pull(
     webhook: str | None = None,
     patience: float = 60.0,
 ) -> int:
-    """Take what people answered in Label Studio; nothing is taken twice.
+    """Pull new answers from Label Studio. Answers that were pulled before are skipped.
 
     Args:
-        run: The run's folder.
-        url: The server's address; by default where the questions were pushed.
-        project: The project's number, if it is not the one they were pushed to.
-        token_file: A file with the token, mode 600; by default it comes from LABEL_STUDIO_API_KEY.
-        watch: Go on until the run took the round; a server that is down is waited for.
-        every: With --watch, seconds between two looks.
-        webhook: With --watch, HOST:PORT to listen on, as the server reaches it: it calls us when someone
-            answers.
-        patience: Seconds to wait for a server that does not answer; for ever with --watch.
+        run: Run folder.
+        url: URL of the server; default: where the questions were pushed.
+        project: Number of the project; default: the one the questions were pushed to.
+        token_file: File with the token, mode 600; default: use LABEL_STUDIO_API_KEY.
+        watch: Keep pulling until the run has closed the round, and keep trying if the server is down.
+        every: With --watch: seconds between pulls.
+        webhook: With --watch: HOST:PORT to listen on, reachable from the server, which then reports each
+            answer at once.
+        patience: Seconds to keep trying if the server does not respond; unlimited with --watch.
     """
     from ducats.labelling.studio import State
     from ducats.labelling.studio import pull as pull_answers
@@ -97,11 +97,11 @@ def pull(
     desk = _desk(run)
     state = State.read(desk.folder)
     if url is None and not state.url:
-        raise UserError(f"{run} was not pushed to Label Studio: `ducats push {run} --url URL` first")
+        raise UserError(f"{run} was not pushed to Label Studio; run `ducats push {run} --url URL` first")
     if not 0 < every <= LONGEST_PAUSE:
-        raise UserError(f"--every {every:g} has to be more than 0 seconds, and a day at most")
+        raise UserError(f"--every must be a positive number of seconds, at most a day, not {every:g}")
     if webhook is not None and not watch:
-        raise UserError("--webhook only makes sense with --watch: give both")
+        raise UserError("--webhook needs --watch")
     studio = _studio(url or state.url, token_file, float("inf") if watch else patience)
     if not watch:
         _print(_sentence(desk, pull_answers(desk, studio, project)))
@@ -128,24 +128,24 @@ def _watch(desk: "Desk", studio: "Studio", project: int | None, every: float, we
     if webhook is None:
         watch_answers(desk, studio, project, every=every, say=say, called=called)
         return
-    pulled = pull_answers(desk, studio, project)  # and know the project
+    pulled = pull_answers(desk, studio, project)  # also resolves the project
     say(pulled)
     with hook(studio, pulled.project, webhook, called, _print):
         watch_answers(desk, studio, pulled.project, every=every, say=say, called=called)
 
 
 def _sentence(desk: "Desk", pulled: "Pulled") -> str:
-    """What came, and what is still open."""
+    """Summarise the pulled answers and the open questions."""
     refused = pulled.refused
-    parts = [f"{_counted(len(pulled.received) - refused.total(), 'answer')} taken"]
+    parts = [f"{_counted(len(pulled.received) - refused.total(), 'answer')} accepted"]
     if refused:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
-        parts.append(f"{refused.total()} on record that do not count ({reasons})")
+        parts.append(f"{refused.total()} rejected ({reasons})")
     if pulled.stray:
-        parts.append(f"{_counted(pulled.stray, 'point')} on no pixel that was asked, left aside")
+        parts.append(f"{_counted(pulled.stray, 'point')} outside the queried pixels ignored")
     sheet = desk.current()
     if sheet is None:
-        parts.append("no round waits")
+        parts.append("no round is open")
     else:
         states = [one.state for one in desk.standings(sheet.terms.round).values()]
         left = len(states) - states.count("settled")
@@ -153,13 +153,13 @@ def _sentence(desk: "Desk", pulled: "Pulled") -> str:
         parts.append(
             f"round {sheet.terms.round} waits for {left} of {len(states)}{disputed}"
             if left
-            else f"round {sheet.terms.round} is complete: give the `ducats run` command again"
+            else f"round {sheet.terms.round} is complete; run the same `ducats run` command again"
         )
     return "; ".join(parts)
 
 
 def _counted(count: int, what: str) -> str:
-    """A number of things.
+    """Format a count with its noun.
 
     >>> _counted(1, "answer"), _counted(2, "answer")
     ('1 answer', '2 answers')
@@ -173,8 +173,8 @@ def _desk(run: Path) -> "Desk":
     desk = Desk(run / "questions")
     if not desk.rounds():
         raise UserError(
-            f"{run} has no questions that can be answered one by one: give the folder of a run that waits "
-            "for people"
+            f"{run} has no questions that can be answered one by one; give the folder of a run that waits "
+            "for annotators"
         )
     return desk
 
@@ -185,7 +185,7 @@ def _studio(url: str, token_file: Path | None, patience: float) -> "Studio":
 
     client = Client(url, find_token(token_file), patience=patience, say=_print)
     if client.url.startswith("http:") and not is_loopback(client.url):
-        _print(f"{client.url} is not encrypted: who is on the way can read the token; https:// is safe")
+        _print(f"warning: {client.url} is not encrypted, so the token can be intercepted; use https://")
     return Studio(client)
 
 

@@ -1,4 +1,4 @@
-"""Commands over many runs: make them, and put them into a table."""
+"""Commands over many runs: `ducats sweep` and `ducats table`."""
 
 import sys
 from pathlib import Path
@@ -33,30 +33,30 @@ def sweep(
     out: Path | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
-    """Run methods x tasks x seeds, several at a time. The same command goes on after a kill.
+    """Run methods x tasks x seeds in parallel. Run the same command again to resume.
 
-    Each run has a folder of its own, named by its config's digest; what is finished is skipped, and one run
-    that fails does not stop the rest (exit code 1 in the end). `ducats table OUT` makes the table.
+    Each run has its own folder, named by the digest of its config. Finished runs are skipped. A failed run
+    does not stop the others; the exit code is then 1. `ducats table OUT` makes the table.
 
     Args:
-        name: A YAML file, or one of the package's by name: office-home, ablation, digits, ...
+        name: A YAML file, or the name of a sweep in the package: office-home, ablation, digits, ...
         root: Folder of the benchmark.
-        source: Folder of the source, where the data has two (gtav-cityscapes).
-        target: Folder of the target, where the data has two.
-        set: One setting for all runs as key=value, but not a method's query or objective. May be repeated.
-        seeds: Instead of the sweep's own.
-        methods: Only these of the sweep's methods; * stands for anything (duc-kappa-*).
-        tasks: Only these of the sweep's tasks.
-        devices: cpu, mps, or GPUs as cuda:0,cuda:1; auto: every GPU, or the CPU where there is none.
-        workers: Runs at a time; by default one for each GPU, on a CPU one for each core.
-        engine: Who computes: local, this machine; ray, a Ray cluster (ducats[ray]); slurm, one job for each
-            run (ducats[slurm]). With the last two, all nodes must share the folder of the runs.
-        address: Of the Ray cluster's head; by default RAY_ADDRESS, or the cluster of this machine.
-        cpus: Of each run on Ray, by default 1, or with a GPU its share; never more than half of a node.
-        timeout: Of the whole sweep on Ray, such as 12h; what is not done by then, the same command does.
-        slurm: What sbatch shall know, as key=value: time=4:00:00 partition=gpu gpus_per_node=1 mem=32GB ...
-        out: The folder of the runs, by default runs/NAME.
-        dry_run: List the runs and where they stand, and start none.
+        source: Folder of the source, for data with separate folders (gtav-cityscapes).
+        target: Folder of the target, for data with separate folders.
+        set: A setting for all runs as key=value, but not the query or objective of a method. Repeatable.
+        seeds: Seeds to use instead of those of the sweep.
+        methods: Run only these methods of the sweep; * is a wildcard (duc-kappa-*).
+        tasks: Run only these tasks of the sweep.
+        devices: cpu, mps, or GPUs as cuda:0,cuda:1; auto: all GPUs, or the CPU if there is none.
+        workers: Number of parallel runs; default: one per GPU, or one per CPU core.
+        engine: local: this machine; ray: a Ray cluster (ducats[ray]); slurm: one job per run (ducats[slurm]).
+            With ray and slurm, all nodes must share the output folder.
+        address: Address of the Ray cluster; default: RAY_ADDRESS, or the cluster on this machine.
+        cpus: CPUs per run on Ray; default: 1, or the GPU's share of the CPUs; at most half of a node.
+        timeout: Time limit of the whole sweep on Ray, such as 12h; run the same command again to resume.
+        slurm: Options for sbatch as key=value: time=4:00:00 partition=gpu gpus_per_node=1 mem=32GB ...
+        out: Output folder for the runs; default: runs/NAME.
+        dry_run: List the runs and their status without starting any.
     """
     from ducats.sweep import Wanted, Where, cells_of, check, listing, opened, read_sweep, run_all
 
@@ -88,21 +88,22 @@ def table(
     out: Path | None = None,
     against: Names = None,
 ) -> int:
-    """Make a table of methods by tasks: mean and deviation, published numbers beside ours, significance.
+    """Make a table of methods by tasks: mean and standard deviation, published numbers, significance.
 
-    The number is always the last stage's of a finished run, never the best. Runs are paired by task and seed.
+    Values are those of the last stage of finished runs, never the best stage. Runs are paired by task and
+    seed.
 
     Args:
-        runs: Run folders, or folders that hold them.
-        format: md, csv or latex; by default what the file's name says, or md.
-        out: The file to write (.md, .csv, .tex); by default the table is printed.
-        against: Methods that the others are compared with, by default random and duc.
+        runs: Run folders, or folders that contain them.
+        format: md, csv or latex; default: by the suffix of the output file, or md.
+        out: Output file (.md, .csv, .tex); default: print the table.
+        against: Baseline methods for the comparison; default: random and duc.
     """
     from ducats.files import write_text_atomically
     from ducats.report.across import FORMATS, format_of, make_tables
 
     if not runs:
-        raise UserError("name at least one folder of runs, e.g. `ducats table runs/digits`")
+        raise UserError("give at least one folder of runs, e.g. `ducats table runs/digits`")
     write = FORMATS[format or format_of(out)]
     text = write(make_tables(list(runs), tuple(against or ("random", "duc"))))
     if out is None:

@@ -1,4 +1,4 @@
-"""Commands about runs that were made: measure, predict, report, what was bought."""
+"""Commands on existing runs: evaluate, predict, report, labels, picks."""
 
 import sys
 from pathlib import Path
@@ -12,14 +12,15 @@ from ducats.errors import UserError
 
 @app.command
 def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> int:
-    """Measure a finished run's model on the images it was measured on, or on a folder of labelled ones.
+    """Evaluate the model of a finished run on its evaluation images or on a folder of labelled images.
 
-    The answer says which images these are: held-out ones, the target without what was bought, or all of it.
+    The output states which images were used: held-out images, the target without labelled images, or the
+    whole target.
 
     Args:
-        run: The run's folder.
-        data: A folder of labelled images, class/...; of segmentation with images/ and labels/, which are read
-            with the run's class list. By default the run's own.
+        run: Run folder.
+        data: Folder of labelled images, one subfolder per class; segmentation: images/ and labels/, read with
+            the run's class list. Default: the evaluation images of the run.
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
@@ -41,20 +42,20 @@ def predict(
     uncertainty: Annotated[bool, Parameter(negative=())] = False,
     device: str = "auto",
 ) -> int:
-    """Write a finished run's answers for a folder of images, each with its probability and uncertainties.
+    """Predict the images of a folder with the model of a finished run, with probability and uncertainties.
 
-    Of segmentation, a label map for each image, in its own size: a PNG with class numbers and colours.
+    Segmentation: write a label map for each image in its original size, a PNG with class numbers and colours.
 
     Args:
-        run: The run's folder.
-        images: A folder of images, in any sub-folders or none.
-        out: The CSV to write (key, label, probability, entropy, u_data, u_dis; after `ducats triage` also
-            triage: accept or review), by default predictions.csv.
-            Of segmentation, the folder for labels/, classes.txt and predictions.csv (means over each image's
-            pixels, and the share of each class), by default predictions.
-        every_class: Also write the probability of each class; not of segmentation.
-        uncertainty: Segmentation: also write uncertainty/, an NPZ for each image with probability, entropy,
-            u_data and u_dis of each pixel.
+        run: Run folder.
+        images: Folder of images, searched recursively.
+        out: Output CSV (key, label, probability, entropy, u_data, u_dis; after `ducats triage` also triage:
+            accept or review); default: predictions.csv.
+            Segmentation: output folder for labels/, classes.txt and predictions.csv (means over the pixels of
+            each image, and the fraction of each class); default: predictions.
+        every_class: Also write the probability of each class; not for segmentation.
+        uncertainty: Segmentation: also write uncertainty/, an NPZ per image with probability, entropy, u_data
+            and u_dis of each pixel.
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
@@ -63,9 +64,11 @@ def predict(
 
     trained = load_trained(run)
     if every_class and trained.of_pixels:
-        raise UserError("--every-class is for classification: of pixels, --uncertainty writes what there is")
+        raise UserError("--every-class is for classification; for segmentation use --uncertainty")
     if uncertainty and not trained.of_pixels:
-        raise UserError("--uncertainty is for segmentation: of images, the CSV has uncertainties already")
+        raise UserError(
+            "--uncertainty is for segmentation; for classification the CSV contains the uncertainties"
+        )
     fabric = make_fabric(device, precision=usable_precision(trained, device))
     if trained.of_pixels:
         out = out or Path("predictions")
@@ -73,41 +76,41 @@ def predict(
     else:
         out = out or Path("predictions.csv")
         count = predict_folder(trained, fabric, images, out, every_class=every_class)
-    console.print(f"{count} image{'' if count == 1 else 's'}, answers in {out}", soft_wrap=True)
+    console.print(f"{count} image{'' if count == 1 else 's'}, predictions in {out}", soft_wrap=True)
     return 0
 
 
 @app.command
 def report(*runs: Path, out: Path = Path("report.html")) -> int:
-    """Make one offline page of one or many runs: was it worth it, curves, calibration, picks and why.
+    """Write an offline HTML report of one or more runs: verdict, curves, calibration, selected samples.
 
-    A run that cannot be read is named in the page; if no run can, the exit code is 1.
+    The report lists runs that cannot be read. If no run can be read, the exit code is 1.
 
     Args:
-        runs: Run folders, or folders that hold them.
-        out: The page to write; or a folder, for report.html with table.md, table.csv, summary.json and,
-            of segmentation, classes.csv.
+        runs: Run folders, or folders that contain them.
+        out: Output page; or a folder for report.html, table.md, table.csv, summary.json and, for
+            segmentation, classes.csv.
     """
     from ducats.report import SUFFIXES, report_page
     from ducats.report import report as write_report
 
     if not runs:
-        raise UserError("name at least one run folder, e.g. `ducats report runs`")
+        raise UserError("give at least one run folder, e.g. `ducats report runs`")
     one_page = out.suffix.lower() in SUFFIXES and not out.is_dir()
     told = report_page(list(runs), out) if one_page else write_report(list(runs), out)
     spoilt = [f"{one.folder} cannot be read: {one.reason}" for one in told.broken]
     for caution in (*spoilt, *told.cautions):
-        console.print(f"beware: {caution}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"warning: {caution}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"report in {told.page}", soft_wrap=True)
     return 0 if told.runs else 1
 
 
 @app.command
 def labels(run: Path) -> int:
-    """Print the labels that a run bought, as CSV: round, key, label; of pixels also y and x.
+    """Print the labels acquired by a run as CSV: round, key, label; for pixels also y and x.
 
     Args:
-        run: The run's folder.
+        run: Run folder.
     """
     import csv
 
@@ -118,7 +121,7 @@ def labels(run: Path) -> int:
     classes, ledger = home.data["classes"], home.bought()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = {VOID: "void", **dict(enumerate(classes))}
-    # One by one: of pixels, there may be a hundred million.
+    # Streamed: there may be a hundred million pixels.
     if ledger.sizes is None:
         writer.writerow(["round", "key", "label"])
         writer.writerows((e.round, e.key, names[e.label]) for e in ledger.entries())
@@ -139,13 +142,13 @@ def picks(
     images: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
     count: int = 4,
 ) -> int:
-    """Draw a picture of the pixels that a segmentation run bought: a row per image, a column per round.
+    """Draw the pixels labelled by a segmentation run: one row per image, one column per round.
 
     Args:
-        run: The run's folder.
-        out: The PNG to write; by default picks.png in the run's folder.
-        images: Keys of the images to show; by default some, evenly spaced.
-        count: How many to show if none are named.
+        run: Run folder.
+        out: Output PNG; default: picks.png in the run folder.
+        images: Keys of the images to show; default: evenly spaced ones.
+        count: Number of images if no keys are given.
     """
     from ducats.inference import config_of
     from ducats.picks import choose, images_of, picks_figure
@@ -153,8 +156,8 @@ def picks(
 
     home = RunDir(run)
     settled, classes, ledger = config_of(home), home.data["classes"], home.bought()
-    chosen = choose(ledger, images, count)  # before images are read, which may take long
+    chosen = choose(ledger, images, count)  # first: reading the images may take long
     shown = images_of(settled, chosen)
     path = picks_figure(ledger, shown, out or run / "picks.png", classes=classes, chosen=chosen)
-    console.print(f"picture in {path}", soft_wrap=True)
+    console.print(f"figure in {path}", soft_wrap=True)
     return 0

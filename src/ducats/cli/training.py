@@ -1,4 +1,4 @@
-"""Commands that train: one run, and the demo."""
+"""The commands `ducats run` and `ducats demo`."""
 
 import math
 import os
@@ -29,24 +29,24 @@ def run(
     wait: Annotated[bool, Parameter(negative=())] = False,
     poll: float = 5.0,
 ) -> int:
-    """Train, ask for labels, learn, repeat. The same command goes on after a kill or a pause.
+    """Train, query, label, repeat. Run the same command again to resume after a kill or a pause.
 
-    With two folders and nothing else, DUC runs on an ImageNet ResNet-50 and asks people: questions with
-    thumbnails are put into the run's folder, and the run pauses (exit code 3) until answers.csv is there.
-    With -c segmentation, pixels are bought: DIR holds images/ and labels/ (the target needs no labels),
-    --classes says what label files mean, and people answer masks with label PNGs in the same way.
+    With only --source and --target, DUC trains an ImageNet ResNet-50 and queries human annotators: questions
+    with thumbnails are written to the run folder, and the run pauses (exit code 3) until answers.csv exists.
+    With -c segmentation, pixels are labelled: each folder contains images/ and labels/ (optional for the
+    target), --classes defines the values of the label files, and masks are answered with label PNGs.
     `ducats config --explain` with the same options lists every setting, `ducats queries` the queries.
 
     Args:
-        settings: what to run.
-        out: The run's folder. By default runs/DATA-METHOD-DIGEST (with a benchmark's task after DATA), so
-            that one command means one folder.
-        wait: When people have to answer, do not end: look at their answers now and then, and go on when all
-            are there. Ctrl-C ends the waiting, and the same command goes on.
-        poll: Seconds between two looks, with --wait.
+        settings: Options of the run.
+        out: Run folder; default: runs/DATA-METHOD-DIGEST (with the benchmark task after DATA), so that the
+            same command always uses the same folder.
+        wait: Instead of pausing, wait until all answers are there, then continue. Ctrl-C stops waiting; run
+            the same command again to resume.
+        poll: With --wait: seconds between checks for answers.
     """
     if not 0 < poll < math.inf:
-        raise UserError(f"--poll {poll:g} is no time between two looks: give some seconds, as --poll 5")
+        raise UserError(f"--poll must be a positive number of seconds, not {poll:g}")
     config = settings.load()
     import torch
 
@@ -86,13 +86,12 @@ def run(
     if fabric.is_global_zero and not finished:
         for lack in incomplete(config):
             warn(console, lack)
-    parts, plan = all_together(fabric, lambda: assemble(config, home))  # a host may lack what others have
+    parts, plan = all_together(fabric, lambda: assemble(config, home))  # may fail on one host only
     if fabric.is_global_zero:
         console.print(
             f"{config.method} on {' '.join(filter(None, (config.data.name, task_of(config))))}: "
-            f"{len(parts.source)} source images, "
-            f"{len(parts.pool)} target images, {len(parts.source.classes)} classes, {asked(parts, plan)}; "
-            f"folder {folder}",
+            f"{len(parts.source)} source images, {len(parts.pool)} target images, "
+            f"{len(parts.source.classes)} classes, {asked(parts, plan)}; folder {folder}",
             highlight=False,
             soft_wrap=True,
         )
@@ -119,27 +118,29 @@ def run(
         )
     if fabric.is_global_zero:
         if finished:
-            console.print("finished already: this is from its folder (another --seed or --out runs anew)")
+            console.print(
+                "already finished; results from its folder (use another --seed or --out for a new run)"
+            )
         if stages := home.stages():
             console.print(stage_table(stages))
-        note = "" if parts.test is not None else " (no labelled target images, so nothing was measured)"
+        note = "" if parts.test is not None else " (not evaluated: no labelled target images)"
         ledger = home.bought()
-        spent = f"{len(ledger)} labels spent"
+        spent = f"{len(ledger)} labels acquired"
         if parts.source.of_pixels:
-            spent = f"{len(ledger)} pixels bought with {ledger.clicks()} clicks"
+            spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
-            spent += f", {seconds / 60:.1f} minutes of people"
+            spent += f", {seconds / 60:.1f} minutes of annotation"
         console.print(f"{spent}; model in {folder}/model.safetensors{note}", soft_wrap=True)
     return 0
 
 
 def warn(to: Console, sentence: str) -> None:
-    """Say what is amiss though the run goes on."""
+    """Print a warning."""
     to.print(f"warning: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
 def asked(parts: "Parts", plan: "Plan") -> str:
-    """What a plan asks for, in words."""
+    """Describe the budget and the rounds of a plan."""
     count = len(plan.ask_after)
     if not count:
         return "no labels"
@@ -148,24 +149,19 @@ def asked(parts: "Parts", plan: "Plan") -> str:
         what = f"{parts.task.unit.name}s" if parts.source.of_pixels else "labels"
         about = f"about {plan.time.questions(None, 0, 0, count)} {what} each at {plan.time.answer:g} s"
         return f"{plan.time} in {rounds}, {about}"
-    what = "pixels" if parts.buys_pixels else "images, whole" if parts.source.of_pixels else "labels"
+    what = "pixels" if parts.buys_pixels else "whole images" if parts.source.of_pixels else "labels"
     return f"{sum(plan.budget):,} {what} in {rounds}".replace(",", " ")
 
 
 def waiting(to: Console, poll: float) -> Callable[[int, AwaitingLabels | UserError], None]:
-    """Say once in a round what is awaited, and once what is wrong with an answer; and wait for some time.
-
-    Args:
-        to: where it is said.
-        poll: seconds.
-    """
+    """Return a callback that sleeps for ``poll`` seconds and prints each message only once per round."""
     said = set[int | str]()
 
     def wait(number: int, pause: AwaitingLabels | UserError) -> None:
         wrong = isinstance(pause, UserError)
-        what = str(pause) if wrong else number  # how many are open changes with each answer
+        what = str(pause) if wrong else number  # the number of open questions changes with each answer
         if speaks() and what not in said:
-            more = f"with --wait it goes on by itself, with a look every {poll:g} s; Ctrl-C ends the waiting"
+            more = f"--wait: checking every {poll:g} s; Ctrl-C stops waiting"
             style = "red" if wrong else "yellow"
             to.print(f"{pause} ({more})", style=style, highlight=False, markup=False, soft_wrap=True)
         said.add(what)
@@ -182,16 +178,16 @@ def demo(
     seeds: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=True)] = None,
     jobs: int | None = None,
 ) -> int:
-    """Compare five methods from printed to handwritten digits, or on drawn streets. No download.
+    """Compare five methods on printed to handwritten digits, without any download.
 
-    With --task segmentation, from rendered to camera-like street scenes, buying pixels.
+    With --task segmentation, compare three methods on synthetic streets, from rendered to camera-like images.
 
     Args:
-        task: What the demo is about: images with a label each, or with a label for each pixel.
-        out: Where to put the runs, summary.json and report.html (by default runs/demo, or
-            runs/demo-segmentation); what is done already is not done again.
-        seeds: By default 0 1 2.
-        jobs: Runs at a time, one thread each; by default the number of cores.
+        task: Task of the demo.
+        out: Output folder for the runs, summary.json and report.html; default: runs/demo or
+            runs/demo-segmentation. Finished runs are skipped.
+        seeds: Random seeds; default: 0 1 2.
+        jobs: Number of parallel runs, with one thread each; default: the number of cores.
     """
     from ducats.demo import demo as run_demo
 

@@ -1,4 +1,4 @@
-"""The command that searches settings."""
+"""The command `ducats tune`, a hyperparameter search."""
 
 from pathlib import Path
 from typing import Annotated, Literal
@@ -22,28 +22,28 @@ def tune(
     validation: int | None = None,
     out: Path | None = None,
 ) -> int:
-    """Search settings by an estimate of the risk on the target; no test label is looked at.
+    """Search hyperparameters by an estimate of the target risk, without using test labels.
 
-    Each trial is a run in a folder of its own, and the same command goes on after a kill. The winner's config
-    is written to best.yaml, for `ducats run -c`, and all trials, best first, to tune.json.
+    Each trial is a run in its own folder. Run the same command again to resume. The best config is written to
+    best.yaml, for `ducats run -c`, and all trials to tune.json, best first.
 
     Args:
-        settings: what is searched from; the same options as `ducats run`.
-        over: A setting with its choices, e.g. objective.knobs.beta=0.1,0.5,1. May be repeated. By default
-            DUC's beta, lambda and kappa, over the paper's values.
-        by: dev: deep embedded validation, from a share of the source that is not trained on
-            (evaluation.source_share, by default 0.2); bought: from labels of random target images.
-        trials: Combinations to try, drawn at random.
-        loss: What is estimated: the share of errors (the default for bought), or the mean negative
-            log-likelihood (for dev: a good model makes no errors on the source).
-        normalise: DEV: what is done to the weights; by default none.
-        validation: Labels to buy for --by bought, besides those that trials buy; by default 50.
-        out: The folder of the search, by default runs/tune-DATA-METHOD-DIGEST.
+        settings: Options of `ducats run`, the base config of all trials.
+        over: A setting with its choices, e.g. objective.knobs.beta=0.1,0.5,1. Repeatable. Default: beta,
+            lambda and kappa of DUC with the values of the paper.
+        by: dev: deep embedded validation on a held-out fraction of the source (evaluation.source_share,
+            default 0.2); bought: labels of random target images.
+        trials: Number of combinations to try, sampled at random.
+        loss: Loss to estimate: error rate (default for bought) or mean negative log-likelihood (default for
+            dev, since a good model makes no errors on the source).
+        normalise: dev: normalisation of the importance weights; default: none.
+        validation: bought: number of validation labels, in addition to those of the trials; default: 50.
+        out: Output folder; default: runs/tune-DATA-METHOD-DIGEST.
     """
     if normalise is not None and by != "dev":
-        raise UserError("--normalise is for --by dev: labels that were bought have no weights")
+        raise UserError("--normalise needs --by dev")
     if validation is not None and by != "bought":
-        raise UserError("--validation is for --by bought: deep embedded validation buys no labels")
+        raise UserError("--validation needs --by bought")
     config = settings.load()
     from ducats import tune as search
     from ducats.tune.space import parse
@@ -65,11 +65,11 @@ def tune(
     lines = [
         f"risk: {found.says}",
         f"{tried} of {found.combinations} combinations tried; {found.labels['trials']} distinct target "
-        f"labels were bought by the trials, {found.labels['validation']} for validation",
+        f"labels acquired by the trials, {found.labels['validation']} for validation",
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for warning in found.warnings:
-        console.print(f"beware: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"best settings in {found.best}: `ducats run -c {found.best}`", soft_wrap=True)
     return 0

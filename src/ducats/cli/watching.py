@@ -1,4 +1,4 @@
-"""The command that looks at runs while they work. No torch."""
+"""The command `ducats watch`. Imports no torch."""
 
 import time
 from collections.abc import Sequence
@@ -22,23 +22,23 @@ def watch(
     once: Annotated[bool, Parameter(negative=())] = False,
     every: float = 2.0,
 ) -> int:
-    """Show how runs go: what each does, stages, learning curve, losses, people's time, what is left.
+    """Watch the progress of runs: phase, stages, learning curve, losses, annotation time, time left.
 
-    One run is shown in full, several in a table. It reads their folders only, so it may be started, ended and
-    started anew at any time, on any machine that sees the folders. It ends when all runs are finished, or
-    with Ctrl-C. Where nobody watches (a pipe, a log), a line is printed for each change.
+    One run is shown in full, several in a table. The command only reads run folders, so it can be started and
+    stopped at any time, on any machine that has access to them. It ends when all runs are finished, or with
+    Ctrl-C. If the output is not a terminal, it prints a line for each change.
 
     Args:
-        runs: Run folders, or folders that hold them.
-        once: Print how things stand, and end.
-        every: Seconds between two looks.
+        runs: Run folders, or folders that contain them.
+        once: Print the current state and exit.
+        every: Seconds between updates.
     """
     from ducats.watch import Picture, Watcher, line, run_folders
 
     if not runs:
-        raise UserError("name at least one folder of runs, e.g. `ducats watch runs`")
+        raise UserError("give at least one folder of runs, e.g. `ducats watch runs`")
     if every <= 0:
-        raise UserError(f"--every {every:g} is no time between two looks: give some seconds, as --every 2")
+        raise UserError(f"--every must be a positive number of seconds, not {every:g}")
     watcher = Watcher()
 
     def look() -> "list[State]":
@@ -67,7 +67,7 @@ def watch(
                 time.sleep(every)
                 states = look()
     except KeyboardInterrupt:
-        pass  # whoever watches may go; the runs do not notice
+        pass  # stopping the display does not affect the runs
     return 0
 
 

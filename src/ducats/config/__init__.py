@@ -1,8 +1,8 @@
-"""One run, completely described: frozen models, YAML in, strict, resolved YAML out. Needs no torch.
+"""Run configuration: strict, frozen pydantic models, loaded from and written to YAML. Imports no torch.
 
-Later files override earlier ones, and ``key=value`` settings override files. Unknown names are errors that
-name the file and the nearest known name. Parts never see any of this: ``assemble`` reads it and hands them
-flat arguments.
+Later files override earlier ones, and ``key=value`` settings override files. An unknown name is an error that
+gives the file and the closest known name. Components never see a config: ``assemble`` reads it and passes
+them flat arguments.
 """
 
 from ducats.config.base import Part

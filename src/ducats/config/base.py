@@ -1,4 +1,4 @@
-"""What all settings have in common."""
+"""Base classes of all settings."""
 
 from typing import Any
 
@@ -6,13 +6,13 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Strict(BaseModel):
-    """Settings that refuse what they do not know and never change."""
+    """Frozen settings that reject unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Part(Strict):
-    """A part by name, with knobs that are checked against its signature."""
+    """A component by name, with keyword arguments that are checked against its signature."""
 
-    name: str = Field(description="a name from the mapping of its kind, or `package.module:function`")
-    knobs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of that part")
+    name: str = Field(description="a registered name, or `package.module:function`")
+    knobs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the component")

@@ -1,4 +1,4 @@
-"""From files, settings and options to one config, and back to YAML."""
+"""Load a config from files, settings and options, and write it as YAML."""
 
 import difflib
 import json
@@ -20,12 +20,12 @@ Layer = Mapping[str, Any]
 def load(
     files: Sequence[str | Path] = (), settings: Iterable[str] = (), extra: Layer | None = None
 ) -> Config:
-    """Merge files, ``key=value`` settings and a last layer into one config.
+    """Merge files, ``key=value`` settings and command-line options into one config.
 
     Args:
-        files: YAML files, or names of the configs that come with the package (``methods/duc``, ``duc``).
-        settings: ``train.lr=0.01`` and the like; values are YAML.
-        extra: a nested mapping on top, from options of the command line.
+        files: YAML files, or names of configs included in the package (``methods/duc``, ``duc``).
+        settings: ``key=value`` strings such as ``train.lr=0.01``; values are YAML.
+        extra: a nested mapping that overrides files and settings.
     """
     layers: list[tuple[str, Layer]] = []
     for file in files:
@@ -44,21 +44,21 @@ def load(
 
 
 def _with_what_it_is_like(file: str, seen: tuple[str, ...] = ()) -> list[tuple[str, Layer]]:
-    """A file's layer; before it, that of the config which it says to be ``like``."""
+    """Return the file's layer, preceded by the layers of the config named in its ``like`` key."""
     path = find(file)
     layer = dict(_read(path))
     base = layer.pop("like", None)
     if base is None:
         return [(file, layer)]
     if not isinstance(base, str) or str(path) in seen:
-        raise UserError(f"{path}: `like` must name another config, such as segmentation, not {base!r}")
-    beside = path.parent / base  # wherever the command is given
+        raise UserError(f"{path}: `like` must name another config, e.g. segmentation, not {base!r}")
+    beside = path.parent / base  # independent of the working directory
     base = str(beside) if beside.is_file() else base
     return [*_with_what_it_is_like(base, (*seen, str(path))), (file, layer)]
 
 
 def _renamed(layers: list[tuple[str, Layer]], merged: Layer) -> dict[str, str]:
-    """Another name where a later layer changed the query or objective that a method's name stands for."""
+    """Return a new method name if a later layer changed the query or objective of the named method."""
     named = max((i for i, (_, layer) in enumerate(layers) if "method" in layer), default=-1)
     at_naming: dict[str, Any] = {}
     for _, layer in layers[: named + 1]:
@@ -74,39 +74,43 @@ def _renamed(layers: list[tuple[str, Layer]], merged: Layer) -> dict[str, str]:
     try:
         before, now = pairing(at_naming), pairing(merged)
     except (ValidationError, AttributeError):
-        return {}  # said better where the whole is validated
+        return {}  # validation of the whole config gives a better message
     return {} if before == now else {"method": "+".join(name.split(":")[-1] for name in now)}
 
 
 def find(name: str | Path) -> Path:
-    """Find a config: a file as given, or one of the package's own by name."""
+    """Return the path of a config: an existing file, or a config of the package by name."""
     path = Path(name)
     if path.is_file():
         return path
     home = shipped()
     stem = str(name).removeprefix("configs/").removesuffix(".yaml")
-    configs = [path for path in home.rglob("*.yaml") if path.parent.name != "sweeps"]  # these are many runs
+    configs = [
+        path for path in home.rglob("*.yaml") if path.parent.name != "sweeps"
+    ]  # a sweep is not the config of a run
     for candidate in (home / f"{stem}.yaml", *sorted(home.glob(f"*/{stem}.yaml"))):
         if candidate in configs:
             return candidate
     known = sorted(str(path.relative_to(home).with_suffix("")) for path in configs)
     near = difflib.get_close_matches(stem, [*known, *(k.split("/")[-1] for k in known)], n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UserError(f"no config {str(name)!r}: {hint}it is no file, and the package has: {', '.join(known)}")
+    raise UserError(
+        f"no config {str(name)!r}: {hint}there is no such file; configs of the package: {', '.join(known)}"
+    )
 
 
 def shipped() -> Path:
-    """The folder of the configs that come with the package."""
+    """Return the folder of the configs included in the package."""
     return Path(str(resources.files("ducats"))) / "configs"
 
 
 def to_yaml(config: Config) -> str:
-    """The resolved config, nothing left to defaults."""
+    """Return the resolved config as YAML, defaults included."""
     return yaml.safe_dump(config.model_dump(mode="json"), sort_keys=False, allow_unicode=True)
 
 
 def explain(part: BaseModel | None = None, prefix: str = "") -> list[tuple[str, str, str]]:
-    """Every setting as (name, default, meaning)."""
+    """Return every setting as (name, value, description)."""
     part = part or Config()
     lines = []
     for name, info in type(part).model_fields.items():
@@ -123,14 +127,14 @@ def explain(part: BaseModel | None = None, prefix: str = "") -> list[tuple[str, 
     return lines
 
 
-WHOLE = ("source_weight",)  # mappings that are one value: a later one replaces it
+WHOLE = ("source_weight",)  # mappings that are replaced, not merged
 
 
 def merge(below: Layer, above: Layer) -> dict[str, Any]:
-    """Lay one mapping over another.
+    """Merge two nested mappings; ``above`` wins.
 
-    A layer that names another part (``name:``) brings its own knobs; those of the part named below would
-    not fit. Whatever else was said of it stays.
+    If ``above`` names another component (``name:``), the keyword arguments of the previous one are dropped.
+    Its other settings are kept.
 
     >>> merge({"query": {"name": "duc", "knobs": {"kappa": 5}}}, {"query": {"name": "random"}})
     {'query': {'name': 'random'}}
@@ -155,32 +159,34 @@ def _read(path: Path) -> Layer:
     if layer is None:
         return {}
     if not isinstance(layer, Mapping):
-        raise UserError(f"{path} must hold `key: value` settings, not {type(layer).__name__}")
+        raise UserError(f"{path} must contain `key: value` settings, not {type(layer).__name__}")
     return layer
 
 
 def _setting(setting: str) -> Layer:
     key, equals, text = setting.partition("=")
     if not equals or not key:
-        raise UserError(f"--set {setting!r} is not of the form key=value, e.g. --set train.lr=0.01")
+        raise UserError(f"--set {setting!r} must have the form key=value, e.g. --set train.lr=0.01")
     try:
         layer: Any = yaml.safe_load(text)
     except yaml.YAMLError as error:
-        raise UserError(f"--set {setting}: the value is not YAML: {' '.join(str(error).split())}") from None
+        raise UserError(
+            f"--set {setting}: the value is not valid YAML: {' '.join(str(error).split())}"
+        ) from None
     for name in reversed(key.strip().split(".")):
         layer = {name: layer}
     return dict(layer)
 
 
 def _check_names(layer: Layer, schema: type[BaseModel], origin: str, prefix: str = "") -> None:
-    """Refuse unknown names layer by layer, so that the message can say which file holds the slip."""
+    """Raise on an unknown name; checking each layer separately lets the message name the file."""
     for key, value in layer.items():
         if key not in schema.model_fields:
             near = difflib.get_close_matches(str(key), schema.model_fields, n=1)
             hint = (
                 f"did you mean '{prefix}{near[0]}'?" if near else f"known: {', '.join(schema.model_fields)}"
             )
-            raise UserError(f"{origin}: there is no setting '{prefix}{key}'; {hint}")
+            raise UserError(f"{origin}: unknown setting '{prefix}{key}'; {hint}")
         inner = _model_of(schema.model_fields[key].annotation)
         if inner is not None and isinstance(value, Mapping):
             _check_names(value, inner, origin, f"{prefix}{key}.")
@@ -202,7 +208,7 @@ def _explain(error: ValidationError, layers: list[tuple[str, Layer]]) -> str:
 
 
 def _has(layer: Any, path: tuple[int | str, ...]) -> bool:
-    """Whether a layer sets this setting, or something in it."""
+    """Return whether a layer contains this setting or part of it."""
     for name in path:
         if not isinstance(layer, Mapping):
             return True
