@@ -16,7 +16,7 @@ def request(number: int, *images: int) -> Request:
     return Request(number, torch.tensor(images), torch.zeros(len(images), dtype=torch.long))
 
 
-def test_what_was_bought_is_there_for_the_next_process(tmp_path: Path) -> None:
+def test_labels_are_there_for_the_next_process(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, KEYS)
     ledger.append(request(1, 7, 2), torch.tensor([0, 3]))
     ledger.append(request(2, 5), torch.tensor([VOID]))
@@ -39,17 +39,17 @@ def test_what_was_bought_is_there_for_the_next_process(tmp_path: Path) -> None:
         (request(2, 7), [1], "twice"),
         (request(2, 3, 3), [1, 1], "twice"),
         (request(2, 3, 4, 3), [1, 1, 1], "twice"),
-        (request(2, 3, 4), [1], "asked for 2 labels, got 1"),
+        (request(2, 3, 4), [1], "expected 2 labels, got 1"),
         (request(2, 3), [UNLABELLED], "UNLABELLED"),
         (request(2, 3), [VOID - 1], "must be a class"),
         (request(2, 3), [40000], "must be a class"),
-        (request(2, 10), [1], "image 10 was asked for in a pool of 10"),
-        (Request(2, torch.tensor([3]), torch.tensor([1])), [1], "position 1 was asked for in 'img/3.png'"),
-        (request(3, 3), [1], "round 3 after 1"),
-        (request(1, 3), [1], "round 1 after 1"),
+        (request(2, 10), [1], "image 10 is out of range"),
+        (Request(2, torch.tensor([3]), torch.tensor([1])), [1], "position 1 is out of range for 'img/3.png'"),
+        (request(3, 3), [1], "expected round 2, got round 3"),
+        (request(1, 3), [1], "expected round 2, got round 1"),
     ],
 )
-def test_a_wrong_round_leaves_the_ledger_as_it_was(
+def test_an_invalid_round_leaves_the_ledger_unchanged(
     tmp_path: Path, wrong: Request, labels: list[int], words: str
 ) -> None:
     ledger = Ledger(tmp_path, KEYS)
@@ -61,15 +61,15 @@ def test_a_wrong_round_leaves_the_ledger_as_it_was(
     assert len(ledger) == 2
 
 
-def test_a_damaged_ledger_says_so(tmp_path: Path) -> None:
+def test_a_corrupt_ledger_raises(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, KEYS)
     ledger.append(request(1, 1), torch.tensor([0]))
     ledger.append(request(2, 2), torch.tensor([0]))
     (tmp_path / "round-01.npz").write_bytes(b"half")
-    with pytest.raises(UserError, match=r"round-01.npz cannot be read"):
+    with pytest.raises(UserError, match=r"round-01.npz is corrupt"):
         Ledger(tmp_path, KEYS)
     (tmp_path / "round-01.npz").unlink()
-    with pytest.raises(UserError, match=r"a round of the ledger was removed"):
+    with pytest.raises(UserError, match=r"restore the missing round"):
         Ledger(tmp_path, KEYS)
 
 
@@ -80,24 +80,22 @@ def write_columns(path: Path, columns: dict[str, list[int]], kind: np.typing.DTy
 @pytest.mark.parametrize(
     ("columns", "words"),
     [
-        ({"image": [1, 2], "label": [0, 1, 1]}, "3 labels for 2 addresses"),
-        ({"image": [1, 2], "count": [1], "label": [0, 1]}, "different length"),
-        ({"image": [1], "count": [2], "position": [5], "label": [0, 1]}, "positions are not as many"),
-        ({"image": [-1], "label": [0]}, "no image"),
+        ({"image": [1, 2], "label": [0, 1, 1]}, "3 labels for 2 locations"),
+        ({"image": [1, 2], "count": [1], "label": [0, 1]}, "differ in length"),
+        ({"image": [1], "count": [2], "position": [5], "label": [0, 1]}, "number of positions"),
+        ({"image": [-1], "label": [0]}, "without an image"),
         ({"image": [1], "position": [0]}, "'label'"),
     ],
 )
-def test_a_round_that_contradicts_itself_says_so(
-    tmp_path: Path, columns: dict[str, list[int]], words: str
-) -> None:
+def test_an_inconsistent_round_raises(tmp_path: Path, columns: dict[str, list[int]], words: str) -> None:
     write_columns(tmp_path / "round-01.npz", columns, np.int64)
-    with pytest.raises(UserError, match=rf"round-01.npz cannot be read .*{words}.* paid for"):
+    with pytest.raises(UserError, match=rf"round-01.npz is corrupt .*{words}"):
         Ledger(tmp_path, KEYS)
 
 
 def test_a_smaller_pool_is_refused(tmp_path: Path) -> None:
     Ledger(tmp_path, KEYS).append(request(1, 9), torch.tensor([0]))
-    with pytest.raises(UserError, match=r"names image 9, but the pool has 4"):
+    with pytest.raises(UserError, match=r"has image 9, but the pool has only 4"):
         Ledger(tmp_path, KEYS[:4])
 
 
@@ -114,7 +112,7 @@ def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("sizes", [[[4, 6], [4, 6]], [[4, 6], [3, 5]]])
-def test_a_run_folder_remembers_sizes(tmp_path: Path, sizes: list[list[int]]) -> None:
+def test_a_run_folder_stores_sizes(tmp_path: Path, sizes: list[list[int]]) -> None:
     home = RunDir(tmp_path)
     ledger = home.ledger(["ä", "b"], torch.tensor(sizes), "original")
     with home.request_writer(1) as writer:

@@ -1,4 +1,4 @@
-"""A run that people answer: what it notes for them, and how it waits."""
+"""Runs with human annotators: model hints and waiting."""
 
 import os
 import shutil
@@ -23,7 +23,7 @@ SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
 
 
 def answer_all(folder: Path, seconds: float | None = None) -> int:
-    """Answer what is open on a run's desk; return how many questions that were."""
+    """Answer the open questions of a run; return their number."""
     desk = Desk(folder / "questions")
     sheet = desk.current()
     if sheet is None:
@@ -38,7 +38,7 @@ def answer_all(folder: Path, seconds: float | None = None) -> int:
     return len(said)
 
 
-def test_the_model_is_asked_what_it_thinks_before_people_are(run_quickly: Runner, tmp_path: Path) -> None:
+def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=people")
     home = RunDir(tmp_path / "run")
@@ -47,27 +47,27 @@ def test_the_model_is_asked_what_it_thinks_before_people_are(run_quickly: Runner
     assert notes is not None
     assert request is not None
     assert len(notes) == len(request) == 10
-    # duc asks what lies high in both: each lies above most of the pool in one of them.
+    # duc selects samples with high values of both: each is above most of the pool in one of them.
     assert bool((notes.u_dis_above > 0.5).all() or (notes.u_data_above > 0.5).all())
     first = path.read_bytes()
-    path.unlink()  # as if it were killed between the two
+    path.unlink()  # as if the run were killed between the two writes
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=people")
     assert path.read_bytes() == first
     path.unlink()
-    answer_all(home.folder)  # and they answer all the same
+    answer_all(home.folder)  # the questions can still be answered
     with pytest.raises(AwaitingLabels, match="round 2 waits for 10"):
         run_quickly("oracle.name=people")
     assert (home.bought().rounds, home.notes(2) is not None) == (1, True)
 
 
-def test_the_truth_wants_no_notes(run_quickly: Runner) -> None:
+def test_the_ground_truth_oracle_needs_no_hints(run_quickly: Runner) -> None:
     home = run_quickly()
     assert home.notes(1) is None
     assert sorted(p.name for p in (home.folder / "requests").glob("*")) == ["round-01.npz", "round-02.npz"]
 
 
-def test_pixels_have_notes_for_each_unit(run_pixels: Runner, tmp_path: Path) -> None:
+def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_pixels("oracle.name=people", "task.unit=region")
     home = RunDir(tmp_path / "run")
@@ -81,14 +81,14 @@ def test_pixels_have_notes_for_each_unit(run_pixels: Runner, tmp_path: Path) -> 
     assert [q.segment for q in sheet.questions] == notes.segment.tolist()
 
 
-def test_a_run_waits_as_long_as_it_is_told_to(
+def test_a_run_waits_until_the_questions_are_answered(
     run_quickly: Runner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[int] = []
     genuine = time.monotonic
 
     def wait(number: int, pause: AwaitingLabels | UserError) -> None:
-        seen.append(number)  # each look comes a day later
+        seen.append(number)  # each poll comes a day later
         assert f"round {number} waits for" in str(pause)
         if len(seen) > 2:
             answer_all(tmp_path / "run")
@@ -98,16 +98,16 @@ def test_a_run_waits_as_long_as_it_is_told_to(
     home = run_quickly("oracle.name=people", wait=wait)
     assert seen == [1, 1, 1, 2]
     assert [r["labels"] for r in home.stages()] == [0, 10, 20]
-    assert home.stages()[-1]["seconds"] < 86400  # what people took is not the run's own time
+    assert home.stages()[-1]["seconds"] < 86400  # annotation time is not run time
 
 
-def test_a_slip_in_an_answer_does_not_end_the_waiting(run_quickly: Runner, tmp_path: Path) -> None:
+def test_an_invalid_answer_does_not_end_the_wait(run_quickly: Runner, tmp_path: Path) -> None:
     answers, said = tmp_path / "run/questions/round-01/answers.csv", list[str]()
 
     def wait(number: int, pause: AwaitingLabels | UserError) -> None:
         said.append(str(pause))
         if len(said) == 1:
-            answers.write_text("key,label\npool/99,blob-1\n")  # not among what was asked
+            answers.write_text("key,label\npool/99,blob-1\n")  # not a question of this round
         else:
             answers.unlink(missing_ok=True)
             answer_all(tmp_path / "run")
@@ -115,7 +115,7 @@ def test_a_slip_in_an_answer_does_not_end_the_waiting(run_quickly: Runner, tmp_p
     home = run_quickly("oracle.name=people", wait=wait)
     assert home.finished
     assert "'pool/99'" in said[1]
-    # Without anyone who waits, a slip ends the run as it always did.
+    # Without ``wait``, a wrong answer ends the run.
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=people", folder="other")
     shutil.copytree(tmp_path / "other", tmp_path / "third")
@@ -124,7 +124,7 @@ def test_a_slip_in_an_answer_does_not_end_the_waiting(run_quickly: Runner, tmp_p
         run_quickly("oracle.name=people", folder="third")
 
 
-def test_a_run_that_begins_leaves_alone_what_a_tool_is_writing(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_starting_run_keeps_the_temporary_files_of_live_tools(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=people")
     gone = subprocess.Popen([sys.executable, "-c", ""])
@@ -139,7 +139,7 @@ def test_a_run_that_begins_leaves_alone_what_a_tool_is_writing(run_quickly: Runn
     assert [draft.exists() for draft in (alive, dead, elsewhere)] == [True, False, False]
 
 
-AWAITED = "with a look every 0.1 s"  # what the command says once in a round
+AWAITED = "checking every 0.1 s"  # printed once per round
 
 
 def waiting_run(folder: Path, *arguments: str) -> list[str]:
@@ -147,13 +147,13 @@ def waiting_run(folder: Path, *arguments: str) -> list[str]:
     return ["run", "--method", "duc", *SETTINGS, *more, *arguments]
 
 
-def test_the_command_waits_while_people_answer(
+def test_the_command_waits_while_annotators_answer(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
 
     def people(_: float) -> None:
-        """They answer while the run sleeps, and not at its first look."""
+        """Answer while the run sleeps, but not at its first poll."""
         looks.append(len(looks))
         if len(looks) % 3 == 0:
             answer_all(tmp_path / "run", 6.0)
@@ -163,18 +163,18 @@ def test_the_command_waits_while_people_answer(
         main(waiting_run(tmp_path / "run"))
     out, err = capfd.readouterr()
     assert end.value.code == 0, err
-    assert "2 min of people in 2 rounds, about 12 labels each at 5 s" in out
+    assert "2 min of annotation in 2 rounds, about 12 labels each at 5 s" in out
     assert err.count(AWAITED) == 2  # once in a round
     assert len(looks) == 6
-    # 12 at 6 s are 72 s; the 48 s that are left are 8 more.
-    assert "20 labels spent, 2.0 minutes of people" in out
+    # 12 labels at 6 s take 72 s; the remaining 48 s allow 8 more.
+    assert "20 labels acquired, 2.0 minutes of annotation" in out
     assert [r["labels"] for r in RunDir(tmp_path / "run").stages()] == [0, 12, 20]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_two_processes_wait_together(tmp_path: Path) -> None:
     def before(rank: int) -> None:
-        """People answer while the first process sleeps."""
+        """Answer while rank 0 sleeps."""
         if rank == 0:
             people = SimpleNamespace(sleep=lambda _: answer_all(tmp_path / "run", 6.0))
             training.time = people  # type: ignore[assignment,attr-defined]  # in a process of its own
@@ -182,14 +182,14 @@ def test_two_processes_wait_together(tmp_path: Path) -> None:
     both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "said", before=before)
     assert both.codes == [0, 0], both.said
     assert [said.count(AWAITED) for said in both.said] == [2, 0]
-    assert "20 labels spent, 2.0 minutes of people" in both.said[0]
+    assert "20 labels acquired, 2.0 minutes of annotation" in both.said[0]
 
 
-def test_ctrl_c_ends_the_waiting_and_the_same_command_goes_on(
+def test_ctrl_c_ends_the_wait_and_the_same_command_resumes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(training, "time", SimpleNamespace(sleep=lambda _: signal.raise_signal(signal.SIGINT)))
-    # Tests that run in the background of a shell ignore Ctrl-C.
+    # Tests in the background of a shell ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(SystemExit) as end:
@@ -198,14 +198,14 @@ def test_ctrl_c_ends_the_waiting_and_the_same_command_goes_on(
         signal.signal(signal.SIGINT, before)
     err = capfd.readouterr().err
     assert end.value.code == 130
-    assert err.index(AWAITED) < err.index("the same command goes on")
+    assert err.index(AWAITED) < err.index("stopped; run the same command again")
     with pytest.raises(SystemExit) as end:
         main([part for part in waiting_run(tmp_path / "run") if part != "--wait"])
-    assert end.value.code == 3  # the folder is free, and its questions are as they were
+    assert end.value.code == 3  # the folder is unlocked and its questions are unchanged
 
 
-def test_no_time_between_two_looks_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_poll_interval_of_zero_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["run", *SETTINGS, "--wait", "--poll", "0", "--out", str(tmp_path / "run")])
     assert end.value.code == 2
-    assert "--poll 0 is no time between two looks" in capsys.readouterr().err
+    assert "--poll must be a positive number of seconds" in capsys.readouterr().err

@@ -1,4 +1,4 @@
-"""Runs seen from outside, as they go, end, pause, or lie about broken."""
+"""`ducats watch`: running, finished, waiting, killed and corrupt runs."""
 
 import io
 import json
@@ -18,11 +18,11 @@ from ducats.watch import Picture, State, Watcher, line, run_folders
 from ducats.watch.draw import plot, spark
 from ducats.watch.pace import Pace
 
-TELLS_LOCKS = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="the system does not tell")
+TELLS_LOCKS = pytest.mark.skipif(not Path("/proc/locks").exists(), reason="needs /proc/locks")
 
 
-class Stop(Exception):  # noqa: N818 - no error
-    """In place of a kill."""
+class Stop(Exception):  # noqa: N818 - not an error
+    """Stands in for a kill."""
 
 
 def stop_after(epoch: int) -> Listener:
@@ -58,20 +58,20 @@ def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str])
 
     text = drawn([state])
     assert "finished, 4 epochs" in text
-    assert "2 of 2 rounds bought" in text
+    assert "2 of 2 rounds labelled" in text
     assert f"{100 * stages[-1]['accuracy']:.1f}" in text
     assert "accuracy % over labels" in text
     assert f"source/nll         {home.lines('epoch')[-1]['losses']['source/nll']:.4f}" in text
 
     assert watch(home.folder, "--once") == 0
     assert "finished, 4 epochs" in capsys.readouterr().out
-    assert watch(home.folder) == 0  # nobody looks, and there is nothing to wait for
+    assert watch(home.folder) == 0  # not a terminal, and the run is finished
     said = capsys.readouterr().out.splitlines()
     accuracy, ece = (100 * stages[-1][name] for name in ("accuracy", "ece"))
     assert said == [f"run: finished, 4 epochs, accuracy {accuracy:.1f} %, ECE {ece:.1f} % with 20 labels"]
 
 
-def test_a_run_that_people_keep_waiting(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=people")
     desk = Desk(tmp_path / "run" / "questions")
@@ -88,17 +88,17 @@ def test_a_run_that_people_keep_waiting(run_quickly: Runner, tmp_path: Path) -> 
     assert state.round is not None
     assert (state.round.number, state.round.asked, state.round.settled, state.round.open) == (1, 10, 3, 7)
     text = drawn([state])
-    assert "waiting for people: round 1, 3 of 10 questions settled" in text
-    assert "1.5 min of people" in text
+    assert "waiting for annotators: round 1, 3 of 10 questions settled" in text
+    assert "1.5 min of annotation" in text
     assert f"ducats label {tmp_path / 'run'}" in text.replace("\n", "")
 
     desk.receive([{**said[0], "question": sheet.questions[3].id}], via="test")
     (desk.home(1) / "answers-anna.csv").write_text("key,label\n")
-    again = watcher.look(tmp_path / "run")  # the same watcher sees what came meanwhile
-    assert str(again.round) == "round 1, 4 of 10 questions settled, 1 answer file there"
+    again = watcher.look(tmp_path / "run")  # the same watcher reads the new answers
+    assert str(again.round) == "round 1, 4 of 10 questions settled, 1 answer file"
 
 
-def test_pixels_are_watched_by_their_miou(run_pixels: Runner, tmp_path: Path) -> None:
+def test_segmentation_runs_show_miou(run_pixels: Runner, tmp_path: Path) -> None:
     home = run_pixels()
     state = Watcher().look(home.folder)
     assert state.headline == "mean_iou"
@@ -107,7 +107,7 @@ def test_pixels_are_watched_by_their_miou(run_pixels: Runner, tmp_path: Path) ->
 
 
 @TELLS_LOCKS
-def test_a_run_at_work_and_one_that_was_killed(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None:
     watcher, seen = Watcher(), []
 
     def listen(event: Event) -> None:
@@ -127,10 +127,10 @@ def test_a_run_at_work_and_one_that_was_killed(run_quickly: Runner, tmp_path: Pa
     state = watcher.look(tmp_path / "run")
     assert (state.phase, state.at_work, state.epoch) == ("training", False, 3)
     assert "stopped while training, 3 of 4 epochs" in drawn([state])
-    assert "the same command goes on" in drawn([state])
+    assert "run the same command again" in drawn([state])
 
 
-def test_an_empty_folder_is_a_run_to_come(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     state = Watcher().look(tmp_path)
     assert (state.phase, state.epochs, state.left) == ("nothing", None, None)
     assert watch(tmp_path, "--once") == 0
@@ -139,7 +139,7 @@ def test_an_empty_folder_is_a_run_to_come(tmp_path: Path, capsys: pytest.Capture
     assert "config.yaml is missing" in text
 
 
-def test_broken_files_are_named(run_quickly: Runner, tmp_path: Path) -> None:
+def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None:
     home = run_quickly()
     stages = len(home.stages())
     lines = home.metrics.read_text().splitlines()
@@ -155,7 +155,7 @@ def test_broken_files_are_named(run_quickly: Runner, tmp_path: Path) -> None:
     text = " ".join(drawn([state]).split())
     assert len(state.stages) == stages
     first = len(lines) + 1
-    assert f"metrics.jsonl has no record of a run in line {first}, {first + 1}, {first + 2}" in text
+    assert f"metrics.jsonl is corrupt in line {first}, {first + 1}, {first + 2}" in text
     assert "config.yaml cannot be read" in text
     assert "questions cannot be read" in text
     assert state.phase == "waiting"
@@ -167,7 +167,7 @@ def test_broken_files_are_named(run_quickly: Runner, tmp_path: Path) -> None:
     assert "epoch" in drawn([Watcher().look(home.folder)])
 
 
-def test_several_runs_in_a_table_and_folders_that_hold_them(run_quickly: Runner, tmp_path: Path) -> None:
+def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
     home = run_quickly(folder="all/of/first")
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=people", folder="all/second")
@@ -186,14 +186,14 @@ def test_several_runs_in_a_table_and_folders_that_hold_them(run_quickly: Runner,
         run_folders([tmp_path / "none"])
 
 
-def test_bad_options_are_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert watch(tmp_path, "--every", 0) == 2
-    assert "--every 0 is no time" in capsys.readouterr().err
+    assert "--every must be a positive number" in capsys.readouterr().err
     assert watch() == 2
-    assert "name at least one folder" in capsys.readouterr().err
+    assert "at least one folder" in capsys.readouterr().err
 
 
-def test_a_run_of_the_python_api_has_its_plan(run_quickly: Runner, tmp_path: Path) -> None:
+def test_a_run_of_the_python_api(run_quickly: Runner, tmp_path: Path) -> None:
     home = run_quickly()
     plan = {"plan": {"epochs": 9, "ask_after": [1, 2, 3], "seed": 0}}
     (home.folder / "config.yaml").write_text(json.dumps(plan))
@@ -201,32 +201,34 @@ def test_a_run_of_the_python_api_has_its_plan(run_quickly: Runner, tmp_path: Pat
     assert (state.method, state.epochs, state.rounds) == ("run", 9, 3)
 
 
-def test_the_pace_is_seen_or_read() -> None:
+def test_seconds_per_epoch_are_recorded_or_observed() -> None:
     stage = {"kind": "stage", "epoch": 4, "seconds": 10.0}
     pace = Pace()
     assert pace.seconds([], 0, begun=100.0) is None
     pace.see(1, 103.0, asks=())
     assert pace.seconds([], 1, begun=100.0) == 3.0
-    assert pace.seconds([stage], 1, begun=100.0) == 2.5  # what it recorded has no pauses in it
-    pace.see(1, 109.0, asks=())  # a measurement wrote to the file
+    assert pace.seconds([stage], 1, begun=100.0) == 2.5  # recorded times contain no pauses
+    pace.see(1, 109.0, asks=())  # an evaluation wrote to the file
     pace.see(2, 107.0, asks=())
     pace.see(3, 113.0, asks=(3,))
     assert pace.seconds([stage], 3, begun=100.0) == 5.0  # the median of 4 and 6
-    pace.see(4, 10_000.0, asks=(3,))  # people were waited for
+    pace.see(4, 10_000.0, asks=(3,))  # the run waited for annotators
     assert pace.seconds([stage], 4, begun=100.0) == 5.0
     timed = [{"kind": "epoch", "epoch": n, "seconds": s} for n, s in ((1, 9.0), (2, 1.0), (3, 2.0))]
-    assert pace.seconds([stage, *timed], 4, begun=100.0) == 2.0  # each epoch's own seconds tell most
-    assert pace.seconds([stage, {"kind": "epoch", "epoch": 1}], 4, begun=100.0) == 5.0  # an older run's
+    assert pace.seconds([stage, *timed], 4, begun=100.0) == 2.0  # recorded epoch times come first
+    assert (
+        pace.seconds([stage, {"kind": "epoch", "epoch": 1}], 4, begun=100.0) == 5.0
+    )  # a run of an older version
 
 
-def test_what_is_left_counts_down(run_quickly: Runner, tmp_path: Path) -> None:
+def test_time_left(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(Stop):
         run_quickly(listen=stop_after(3))
     folder = tmp_path / "run"
     each = [line["seconds"] for line in RunDir(folder).lines("epoch")]
     state = Watcher().look(folder)
     assert len(each) == 3
-    assert state.left == pytest.approx(sorted(each)[1])  # one epoch, as long as the first three
+    assert state.left == pytest.approx(sorted(each)[1])  # one epoch, the median of the first three
     assert state.seconds == RunDir(folder).stages()[-1]["seconds"]  # of the whole run, not of an epoch
     newest = max((folder / name).stat().st_mtime for name in ("metrics.jsonl", "checkpoint.pt"))
     assert Watcher().look(folder, now=newest + 90).silent == pytest.approx(90)
@@ -235,6 +237,6 @@ def test_what_is_left_counts_down(run_quickly: Runner, tmp_path: Path) -> None:
 def test_curves_in_text() -> None:
     assert spark(list(range(100)), most=4) == "▁▃▆█"
     top, bottom = plot([(0, 0), (1, 0), (2, 1)], width=4, height=2)
-    assert bottom[:2] == "⣀⣀"  # flat at first
-    assert top[-1] != "\u2800"  # and high in the end
+    assert bottom[:2] == "⣀⣀"  # flat at the start
+    assert top[-1] != "\u2800"  # high at the end
     assert top[:2] == "\u2800\u2800"

@@ -1,4 +1,4 @@
-"""Desks with a round or two on them, without any training."""
+"""Annotation stores with questions, without training."""
 
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,7 @@ CLASSES = ("cat", "dog", "cow")
 
 
 def lay(folder: Path, number: int = 1, keys: tuple[str, ...] = ("a", "b", "c"), **terms: Any) -> Desk:
-    """A desk in the folder with one more round, of images; many share one picture."""
+    """Add a round of image questions to the store in a folder; images beyond the tenth share a thumbnail."""
     desk = Desk(folder)
     questions = []
     for place, key in enumerate(keys, start=1):
@@ -26,6 +26,6 @@ def lay(folder: Path, number: int = 1, keys: tuple[str, ...] = ("a", "b", "c"), 
 
 
 def say(desk: Desk, question: str, word: str, who: str = "anna", **more: Any) -> str | None:
-    """Hand one answer in; return why it was refused."""
+    """Submit one answer; return the reason for refusal."""
     answer = {"question": question, "word": word, "who": who, **more}
     return desk.receive([answer], via="test")[0].refused

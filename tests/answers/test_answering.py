@@ -1,4 +1,4 @@
-"""`ducats answers`: what came in, for people and for programs."""
+"""`ducats answers`: summary tables and CSV."""
 
 import csv
 import io
@@ -22,7 +22,7 @@ def ducats(*arguments: str | Path) -> int:
 
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
-    """Round 1 was taken, round 2 is disputed, and some answers do not count."""
+    """Round 1 is closed, round 2 is disputed, and some answers do not count."""
     desk = lay(tmp_path / "questions")
     say(desk, "a", "cat", "anna", seconds=2.0)
     say(desk, "a", "dog", "bob", seconds=8.0)
@@ -40,7 +40,7 @@ def desk(tmp_path: Path) -> Desk:
     return desk
 
 
-def test_numbers_by_hand(desk: Desk) -> None:
+def test_summary_of_a_hand_made_example(desk: Desk) -> None:
     first, second = rounds(desk)
     assert (first.asked, first.settled, first.open, first.disputed, first.void) == (3, 3, 0, 0, 1)
     assert (first.refused, first.taken, first.several, first.alike) == ({"late": 1}, "settled", 1, 0)
@@ -53,32 +53,36 @@ def test_numbers_by_hand(desk: Desk) -> None:
         3,
         3.0,
         66.0,
-    )  # skips cost, too
+    )  # skips cost time, too
     assert [(one.compared, one.agreed) for one in (anna, bob)] == [(1, 1), (1, 0)]
-    assert "eve" not in found  # all she said came too late
+    assert "eve" not in found  # all her answers were late
     assert [(one.question.id, one.accepted) for one in disputes(desk)] == [("a", "cat"), ("d", None)]
 
 
-def test_tables_say_it(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_tables_show_the_summary(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("answers", tmp_path) == 0
     said = capsys.readouterr().out
     for words in (
-        "2 questions with different answers",
+        "2 questions with conflicting answers",
         "round 1, a (anna: cat, bob: dog), label cat",
         "round 2, d (anna: cat, [bold]bob: dog), no label yet",
-        "answers to no question of this run: 1 foreign, 1 malformed",
+        "match no question of this run: 1 foreign, 1 malformed",
         "1 late",
     ):
         assert words in said
 
 
-def test_nothing_that_came_is_obeyed(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_markup_in_answers_is_not_rendered(
+    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     desk.receive([{"question": "d", "word": "cat", "refused": "[/x]"}], via="test")
     assert ducats("answers", tmp_path) == 0
     assert "[/x]" in capsys.readouterr().out
 
 
-def test_what_label_pngs_answer_is_not_open(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_questions_answered_by_label_pngs_are_not_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     desk = lay(tmp_path / "questions", rule="agree", people=2)
     for who, word in (("anna", "cat"), ("bob", "dog")):
         say(desk, "a", word, who)
@@ -87,12 +91,10 @@ def test_what_label_pngs_answer_is_not_open(tmp_path: Path, capsys: pytest.Captu
     (tally,) = rounds(Desk(desk.folder))
     assert (tally.settled, tally.elsewhere, tally.open, tally.disputed) == (1, 2, 0, 0)
     assert ducats("answers", tmp_path) == 0
-    assert "a (anna: cat, bob: dog), label by PNG" in capsys.readouterr().out
+    assert "a (anna: cat, bob: dog), labelled by PNG" in capsys.readouterr().out
 
 
-def test_the_book_as_csv_has_every_answer(
-    desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_csv_has_every_answer(desk: Desk, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("answers", tmp_path, "--csv") == 0
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert [row["question"] for row in rows] == ["a", "a", "b", "c", "c", "nowhere", "", "a", "d", "d", "e"]
@@ -100,11 +102,9 @@ def test_the_book_as_csv_has_every_answer(
     assert [row["refused"] for row in rows[5:8]] == ["foreign", "malformed", "late"]
 
 
-def test_a_folder_without_questions_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_folder_without_questions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("answers", tmp_path) == 2
-    assert "has no questions to people" in capsys.readouterr().err
+    assert "has no questions for annotators" in capsys.readouterr().err
 
 
 def test_it_needs_no_torch(desk: Desk, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Whatever comes, in whatever order, to whichever of two desks: nothing is lost, nothing counts twice."""
+"""Answers in any order through two stores: none is lost and none counts twice."""
 
 import shutil
 import tempfile
@@ -26,7 +26,7 @@ GARBAGE = st.one_of(
 
 
 class Office(RuleBasedStateMachine):
-    """Two processes at one desk, and a plain list of what must be on record."""
+    """Two processes with one annotation store, and a plain list of the expected answers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Office(RuleBasedStateMachine):
         assert [one.refused for one in put] == [one[-1] for one in self.record[before:]]
 
     def _fate(self, question: str, word: str) -> tuple[str, int, str | None]:
-        """The word as the classes have it, its round, and why it is refused."""
+        """Return the normalised word, its round, and the reason for refusal."""
         number = self.asked.get(question, 0)
         if not number:
             return word, 0, "foreign"
@@ -103,7 +103,7 @@ class Office(RuleBasedStateMachine):
 
     @rule()
     def tear(self) -> None:
-        """A process is killed while it writes."""
+        """Simulate a process that is killed while it writes."""
         with (self.folder / "received.jsonl").open("ab") as file:
             file.write(b'{"question": "a", "word": "do')
 
@@ -135,8 +135,8 @@ class Office(RuleBasedStateMachine):
         self.taken[number] = (path.read_bytes(), labels)
 
     def _label(self, number: int, question: str) -> tuple[str | None, float]:
-        """By the rules, anew: replay what was said of a question."""
-        said: list[tuple[str, str]] = []  # who and word, by the time of the first word of each
+        """Apply the rules independently by replaying all answers to a question."""
+        said: list[tuple[str, str]] = []  # who and word, ordered by each annotator's first answer
         newest, spent = "", 0.0
         for (asked, who, word, place, refused), seconds in zip(self.record, self.seconds, strict=True):
             if asked != question or place != number or refused is not None:
@@ -159,7 +159,7 @@ class Office(RuleBasedStateMachine):
         if self.terms["rule"] == "first":
             return words[0], spent
         if self.terms["rule"] == "newest":
-            if newest not in dict(sure):  # who spoke last took it back: the one before
+            if newest not in dict(sure):  # the last annotator withdrew: use the one before
                 order = [
                     who
                     for asked, who, word, place, refused in self.record
@@ -174,7 +174,7 @@ class Office(RuleBasedStateMachine):
     @precondition(lambda self: max(self.rounds) in self.taken and len(self.rounds) < 3)
     @rule()
     def go_on(self) -> None:
-        """The next round; what nobody answered is asked again."""
+        """Start the next round; unanswered questions are asked again."""
         number = max(self.rounds) + 1
         left = [key for key in self.rounds[number - 1] if key not in self.taken[number - 1][1]]
         keys = tuple(dict.fromkeys([*left, "d" if number == 2 else "e"]))

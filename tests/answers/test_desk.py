@@ -1,4 +1,4 @@
-"""The desk: what it takes, what it refuses, and what stays."""
+"""The annotation store: accepted, refused and final answers."""
 
 import json
 import multiprocessing
@@ -13,7 +13,7 @@ from ducats.answers import Desk, Sheet
 from ducats.errors import UserError
 
 
-def test_answers_are_on_disk_with_who_when_and_how(tmp_path: Path) -> None:
+def test_answers_are_logged_with_annotator_time_and_channel(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     assert say(desk, "a", "CAT", "anna", seconds=2.5) is None
     line = json.loads((tmp_path / "received.jsonl").read_text())
@@ -40,14 +40,14 @@ def test_answers_are_on_disk_with_who_when_and_how(tmp_path: Path) -> None:
         ({"question": "a", "word": "cat", "refused": "doubled"}, "doubled"),
     ],
 )
-def test_what_does_not_count_is_kept_with_the_reason(tmp_path: Path, answer: Any, refused: str) -> None:
+def test_refused_answers_are_logged_with_the_reason(tmp_path: Path, answer: Any, refused: str) -> None:
     desk = lay(tmp_path)
     assert desk.receive([answer], via="test")[0].refused == refused
     assert [one.refused for one in Desk(tmp_path).answers()] == [refused]
     assert desk.standing("a").state == "open"
 
 
-def test_halves_of_characters_and_unbelievable_seconds_do_no_harm(tmp_path: Path) -> None:
+def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> None:
     desk = lay(tmp_path, new_classes=True)
     desk.receive(["\ud800"], via="test")  # type: ignore[list-item]
     assert say(desk, "a", "ho\ud800rse", "an\udfffna", seconds=float("nan")) is None
@@ -60,13 +60,13 @@ def test_halves_of_characters_and_unbelievable_seconds_do_no_harm(tmp_path: Path
     assert Desk(tmp_path).taken(1) == taken
 
 
-def test_a_new_class_is_refused_unless_the_terms_allow_it(tmp_path: Path) -> None:
+def test_a_new_class_is_refused_unless_allowed(tmp_path: Path) -> None:
     strict, open_ = lay(tmp_path / "strict"), lay(tmp_path / "open", new_classes=True)
     assert [say(strict, "a", "horse"), say(open_, "a", "horse")] == ["no class", None]
     assert [strict.standing("a").word, open_.standing("a").word] == [None, "horse"]
 
 
-def test_a_name_in_another_system_is_taken_once(tmp_path: Path) -> None:
+def test_an_external_id_is_logged_once(tmp_path: Path) -> None:
     desk, other = lay(tmp_path), Desk(tmp_path)
     assert say(desk, "a", "cat", ref="7") is None
     again = {"question": "a", "word": "Cat", "ref": "7"}
@@ -74,7 +74,7 @@ def test_a_name_in_another_system_is_taken_once(tmp_path: Path) -> None:
     assert [one.word for one in desk.answers()] == ["cat"]
 
 
-def test_something_else_under_a_known_name_is_kept_once_and_does_not_count(tmp_path: Path) -> None:
+def test_a_changed_answer_with_a_known_external_id_does_not_count(tmp_path: Path) -> None:
     desk, other = lay(tmp_path), Desk(tmp_path)
     say(desk, "a", "cat", ref="7")
     changed = {"question": "a", "word": "dog", "ref": "7"}
@@ -84,7 +84,7 @@ def test_something_else_under_a_known_name_is_kept_once_and_does_not_count(tmp_p
     assert desk.standing("a").word == "cat"
 
 
-def test_a_round_waits_until_all_is_settled_and_then_never_changes(tmp_path: Path) -> None:
+def test_a_round_closes_when_all_questions_are_settled_and_never_changes(tmp_path: Path) -> None:
     desk = lay(tmp_path, rule="agree", people=2)
     for key in "abc":
         say(desk, key, "cat", "anna", seconds=1.0)
@@ -102,7 +102,7 @@ def test_a_round_waits_until_all_is_settled_and_then_never_changes(tmp_path: Pat
     assert (Desk(tmp_path).take(1), desk.current()) == (taken, None)
 
 
-def test_a_round_ends_when_the_seconds_are_spent(tmp_path: Path) -> None:
+def test_a_round_closes_at_the_time_limit(tmp_path: Path) -> None:
     desk = lay(tmp_path, seconds=10.0)
     say(desk, "a", "cat", seconds=6.0)
     assert desk.take(1) is None
@@ -112,7 +112,7 @@ def test_a_round_ends_when_the_seconds_are_spent(tmp_path: Path) -> None:
     assert (taken.because, taken.words, taken.seconds["b"]) == ("seconds", {"a": "cat"}, 4.0)
 
 
-def test_what_is_answered_elsewhere_need_not_be_settled_here(tmp_path: Path) -> None:
+def test_questions_answered_by_label_pngs_need_no_answer(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     say(desk, "a", "cat")
     assert desk.take(1, elsewhere=["b"]) is None
@@ -126,7 +126,7 @@ def test_a_question_that_is_asked_again_is_answered_in_its_new_round(tmp_path: P
     say(desk, "a", "cat", "anna", seconds=5.0)
     assert desk.take(1) is not None
     lay(tmp_path, 2, ("a",))
-    assert desk.standing("a").state == "open"  # what was said in the first round is spent
+    assert desk.standing("a").state == "open"  # answers of the first round no longer count
     assert say(desk, "a", "dog", "bob") is None
     assert [(one.word, one.round) for one in desk.answers("a")] == [("cat", 1), ("dog", 2)]
     second = desk.take(2)
@@ -134,7 +134,7 @@ def test_a_question_that_is_asked_again_is_answered_in_its_new_round(tmp_path: P
     assert (second.words, second.seconds) == ({"a": "dog"}, {"a": 0.0})
 
 
-def test_a_torn_line_is_no_answer_and_harms_no_other(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
     desk, other = lay(tmp_path), Desk(tmp_path)
     say(desk, "a", "cat")
     with desk.book.path.open("ab") as file:
@@ -145,19 +145,19 @@ def test_a_torn_line_is_no_answer_and_harms_no_other(tmp_path: Path) -> None:
     assert [one.question for one in Desk(tmp_path).answers()] == ["a", "b"]
 
 
-def test_a_copy_of_a_round_is_no_round(tmp_path: Path) -> None:
+def test_a_copy_of_a_round_is_ignored(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     shutil.copytree(desk.home(1), tmp_path / "round-01 copy")
     assert desk.rounds() == [1]
 
 
-def test_spoilt_files_are_named(tmp_path: Path) -> None:
+def test_corrupt_files_are_reported(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     (desk.home(1) / "taken.json").write_text("{")
-    with pytest.raises(UserError, match=r"taken\.json was spoilt"):
+    with pytest.raises(UserError, match=r"taken\.json is corrupt"):
         desk.take(1)
     (desk.home(1) / "questions.jsonl").write_text("{}\n")
-    with pytest.raises(UserError, match=r"questions in .*round-01 cannot be read"):
+    with pytest.raises(UserError, match=r"questions in .*round-01 are corrupt"):
         Sheet.read(desk.home(1))
 
 
@@ -167,7 +167,7 @@ def hand_in(folder: Path, who: str, keys: tuple[str, ...]) -> None:
         desk.receive([{"question": key, "word": "cat", "who": who}], via=who)
 
 
-def test_two_processes_write_at_once_and_nothing_is_lost(tmp_path: Path) -> None:
+def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
     keys = tuple(f"image {i}" for i in range(200))
     lay(tmp_path, keys=keys)
     context = multiprocessing.get_context("fork")

@@ -1,4 +1,4 @@
-"""How several answers become one: by hand, and what holds for any."""
+"""Voting rules: hand-made examples and properties."""
 
 from collections import Counter
 
@@ -13,7 +13,7 @@ from ducats.answers.rules import ruling
 
 
 def stands(*said: str, rule: str = "first", people: int = 1, unsure: str = "again") -> Standing:
-    """Answers as ``who:word``, in the order in which they came."""
+    """Return the status for answers given as ``who:word``, in the order of arrival."""
     terms = Terms(1, CLASSES, rule, people, unsure)  # type: ignore[arg-type]
     answers = []
     for one in said:
@@ -28,13 +28,13 @@ def stands(*said: str, rule: str = "first", people: int = 1, unsure: str = "agai
     [
         ("first", 1, "", "open", None),
         ("first", 1, "a:cat b:dog", "settled", "cat"),
-        ("first", 1, "a:cat b:dog a:cow", "settled", "cow"),  # who was first thought again
-        ("first", 1, "a:cat b:dog a:", "settled", "dog"),  # who was first took it back
+        ("first", 1, "a:cat b:dog a:cow", "settled", "cow"),  # the first annotator changed the answer
+        ("first", 1, "a:cat b:dog a:", "settled", "dog"),  # the first annotator withdrew the answer
         ("first", 1, "a:skip", "open", None),
         ("first", 1, "a:unsure", "open", None),
         ("first", 1, "a:unsure b:dog", "settled", "dog"),
         ("first", 2, "a:cat", "open", None),
-        ("first", 2, "a:cat a:dog", "open", None),  # one person, twice
+        ("first", 2, "a:cat a:dog", "open", None),  # the same annotator twice
         ("first", 2, "a:cat b:void", "settled", "cat"),
         ("newest", 1, "a:cat b:dog", "settled", "dog"),
         ("newest", 1, "a:cat b:dog a:cow", "settled", "cow"),
@@ -42,7 +42,7 @@ def stands(*said: str, rule: str = "first", people: int = 1, unsure: str = "agai
         ("majority", 3, "a:cat b:cat", "open", None),
         ("majority", 3, "a:cat b:cat c:dog", "settled", "cat"),
         ("majority", 3, "a:cat b:dog c:cow", "disputed", None),
-        ("majority", 3, "a:cat b:dog c:cow d:cat", "disputed", None),  # two of four are no majority
+        ("majority", 3, "a:cat b:dog c:cow d:cat", "disputed", None),  # two of four are not a majority
         ("majority", 3, "a:cat b:dog c:cow d:cat b:cat", "settled", "cat"),
         ("majority", 3, "a:void b:void c:dog", "settled", "void"),
         ("agree", 2, "a:cat", "open", None),
@@ -58,14 +58,14 @@ def test_rules_by_hand(rule: str, people: int, said: str, state: str, word: str 
     assert (found.state, found.word) == (state, word)
 
 
-def test_who_cannot_tell_is_asked_again_or_says_void() -> None:
+def test_unsure_answers_are_asked_again_or_void() -> None:
     again, void = (stands("a:unsure", "b:cat", rule="agree", people=2, unsure=u) for u in ("again", "void"))
     assert (again.state, again.unsure, len(again.votes)) == ("open", ("a",), 1)
     assert (void.state, void.unsure, {vote.word for vote in void.votes}) == ("disputed", (), {"void", "cat"})
     assert stands("a:unsure", unsure="void").word == "void"
 
 
-def test_refused_answers_count_for_nothing_and_all_others_cost_their_seconds() -> None:
+def test_refused_answers_cost_nothing_and_all_others_cost_their_seconds() -> None:
     assert stands("a:cat", "a:dog", "b:skip", "b:").seconds == 8.0
     late = Answer("q", "dog", "class", "b", "now", "test", 1, 3.0, refused="late")
     found = standing([late], Terms(1, CLASSES))
@@ -77,10 +77,10 @@ SAID = st.lists(st.builds("{}:{}".format, st.sampled_from("abcd"), WORDS), max_s
 
 
 @given(SAID, st.sampled_from(sorted(RULES)), st.integers(1, 4))
-def test_a_label_has_the_support_that_its_rule_asks_for(said: list[str], rule: str, people: int) -> None:
+def test_a_label_has_the_support_that_its_rule_requires(said: list[str], rule: str, people: int) -> None:
     found = stands(*said, rule=rule, people=people)
     votes: dict[str, str] = {}
-    for one in said:  # anew: what each says in the end
+    for one in said:  # independent computation of each final answer
         who, _, word = one.partition(":")
         if word in ("", "unsure"):
             votes.pop(who, None)
@@ -100,11 +100,11 @@ def test_a_label_has_the_support_that_its_rule_asks_for(said: list[str], rule: s
             assert found.contradicting
             assert rule in ("majority", "agree")
     if len(counts) == 1 and len(votes) >= people:
-        assert found.word == next(iter(counts))  # whom all agree with is never doubted
+        assert found.word == next(iter(counts))  # a unanimous answer is always accepted
 
 
 @given(st.permutations(["a:cat", "b:dog", "c:cat", "d:cow"]), st.sampled_from(["majority", "agree"]))
-def test_counting_does_not_ask_who_came_first(said: list[str], rule: str) -> None:
+def test_counting_rules_ignore_the_order(said: list[str], rule: str) -> None:
     found = stands(*said, rule=rule, people=3)
     assert (found.state, found.word) == ("disputed", None)
 
@@ -113,18 +113,18 @@ def test_counting_does_not_ask_who_came_first(said: list[str], rule: str) -> Non
     ("knobs", "words"),
     [
         ({"rule": "loudest"}, "rule must be one of first, newest, majority, agree, not 'loudest'"),
-        ({"people": 0}, "people must be a whole number from 1, not 0"),
+        ({"people": 0}, "people must be a positive integer, not 0"),
         ({"people": True}, "people must be"),
         ({"people": 1.5}, "people must be"),
         ({"unsure": "maybe"}, "unsure must be again or void"),
         ({"new_classes": "yes"}, "new_classes must be true or false"),
     ],
 )
-def test_wrong_knobs_are_named(knobs: dict[str, object], words: str) -> None:
+def test_invalid_parameters_are_reported(knobs: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
         ruling(**knobs)  # type: ignore[arg-type]
 
 
-def test_people_needed_follow_the_rule_unless_they_are_said() -> None:
+def test_the_default_number_of_annotators_depends_on_the_rule() -> None:
     assert [ruling(rule=rule)["people"] for rule in ("first", "newest", "majority", "agree")] == [1, 1, 3, 2]
     assert ruling(rule="agree", people=4)["people"] == 4

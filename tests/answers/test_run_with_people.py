@@ -1,4 +1,4 @@
-"""From the first question to the last label: a run that people answer at its desk."""
+"""End to end: a run with human annotators."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -17,7 +17,7 @@ from ducats.rundir import RunDir
 AGREE = "oracle={name: people, knobs: {rule: agree}}"
 
 
-def test_two_people_who_must_agree_answer_a_whole_run(run_quickly: Runner, tmp_path: Path) -> None:
+def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tmp_path: Path) -> None:
     shift = toy()
     assert shift.truth is not None
     truth = {
@@ -26,7 +26,7 @@ def test_two_people_who_must_agree_answer_a_whole_run(run_quickly: Runner, tmp_p
     blind = replace(shift, truth=None)
     voids: list[str] = []
     for number in (1, 2):
-        with pytest.raises(AwaitingLabels, match=f"round {number} waits for 10 labels: answer on a page"):
+        with pytest.raises(AwaitingLabels, match=f"round {number} waits for 10 labels[.] To answer"):
             run_quickly(AGREE, shift=blind)
         desk = Desk(tmp_path / "run" / "questions")
         sheet = desk.current()
@@ -41,7 +41,7 @@ def test_two_people_who_must_agree_answer_a_whole_run(run_quickly: Runner, tmp_p
             said = [{"question": key, "word": truth[key], "who": who, "seconds": 2.0} for key in rest]
             said.append({"question": first, "word": "void" if who == "anna" else truth[first], "who": who})
             assert {one.refused for one in desk.receive(said, via="test")} == {None}
-        with pytest.raises(AwaitingLabels, match=rf"1 of 10 labels, first '{first}'; 1 is disputed"):
+        with pytest.raises(AwaitingLabels, match=rf"1 of 10 labels; first: '{first}'; 1 is disputed"):
             run_quickly(AGREE, shift=blind)
         desk.receive([{"question": first, "word": "void", "who": "bob"}], via="test")
     home = run_quickly(AGREE, shift=blind)
@@ -64,18 +64,24 @@ def test_two_people_who_must_agree_answer_a_whole_run(run_quickly: Runner, tmp_p
 @pytest.mark.parametrize(
     ("oracle", "words"),
     [
-        ("{name: people, knobs: {rule: loudest}}", "'people' cannot work with knobs .*rule must be one of"),
-        ("{name: people, knobs: {patience: 3}}", "no knob 'patience'; it has: rule, people, unsure, new_cl"),
-        ("{name: auto, knobs: {people: 0}}", "'auto' cannot work with knobs .*people must be a whole number"),
-        ("{name: truth, knobs: {rule: agree}}", "the oracle 'truth' has no knobs"),
+        (
+            "{name: people, knobs: {rule: loudest}}",
+            "'people' does not accept the parameters .*rule must be one of",
+        ),
+        ("{name: people, knobs: {patience: 3}}", "no parameter 'patience'; it has: rule"),
+        (
+            "{name: auto, knobs: {people: 0}}",
+            "'auto' does not accept .*people must be a positive integer",
+        ),
+        ("{name: truth, knobs: {rule: agree}}", "the oracle 'truth' has no parameters"),
     ],
 )
-def test_wrong_knobs_are_refused_before_any_image_is_read(oracle: str, words: str) -> None:
+def test_invalid_parameters_are_refused_before_images_are_read(oracle: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
         check_names(quick(f"oracle={oracle}"))
 
 
-def test_knobs_for_people_are_refused_where_the_truth_answers(tmp_path: Path) -> None:
+def test_parameters_are_refused_by_the_ground_truth_oracle(tmp_path: Path) -> None:
     config = quick("oracle={name: auto, knobs: {rule: agree}}")
-    with pytest.raises(UserError, match="the truth answers and has no knobs"):
+    with pytest.raises(UserError, match="'truth' has no parameters"):
         make_oracle(config, toy(), RunDir(tmp_path))

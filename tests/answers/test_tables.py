@@ -1,4 +1,4 @@
-"""Answers in CSV files: any order, in parts, by several people, each line once."""
+"""Answers in CSV files: any order, partial, by several annotators, each row logged once."""
 
 from pathlib import Path
 
@@ -18,19 +18,19 @@ def heard(desk: Desk) -> list[str]:
     return [f"{one.who}:{one.question}={one.word}" for one in desk.answers()]
 
 
-def test_each_line_is_put_down_once_and_again_when_it_changes(tmp_path: Path) -> None:
+def test_each_row_is_logged_once_and_again_when_it_changes(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     assert put(desk, "key,label\nb,dog\na,\n") == []
     assert put(desk, "label,key\ncat,a\ndog,b\n") == []
     assert heard(desk) == ["files:b=dog", "files:a=cat"]
     assert put(desk, "key,label\na,cow\nb, DOG\n") == []
-    assert put(desk, "key,label\na,cat\n") == []  # back again; b's line is gone, what it said is not
+    assert put(desk, "key,label\na,cat\n") == []  # changed back; b's row is gone, its answer is not
     assert heard(desk)[2:] == ["files:a=cow", "files:a=cat"]
     assert [desk.standing(key).word for key in "abc"] == ["cat", "dog", None]
     assert {one.via for one in desk.answers()} == {"round-01/answers.csv"}
 
 
-def test_several_people_in_one_file_or_in_one_each(tmp_path: Path) -> None:
+def test_several_annotators_in_one_or_several_files(tmp_path: Path) -> None:
     desk = lay(tmp_path, rule="agree", people=2)
     assert put(desk, "key,label,annotator,seconds\na,cat,anna,2.5\na,dog,bob,\n") == []
     assert put(desk, "key;label;seconds\nb;cat;3,5\n", "answers-anna.csv") == []
@@ -43,18 +43,22 @@ def test_several_people_in_one_file_or_in_one_each(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words", "refused"),
     [
-        ("elsewhere,cat,", "line 2: 'elsewhere' was not asked in this round; remove the line", ["foreign"]),
-        ("a,horse,", "line 2: 'horse' is no class; write one of: cat, dog, cow, or void", ["no class"]),
-        ("a,cat,\na,Cat,", "line 3: 'a' is answered again to line 2; keep one", [None, "doubled"]),
+        (
+            "elsewhere,cat,",
+            "line 2: 'elsewhere' is not a question of this round",
+            ["foreign"],
+        ),
+        ("a,horse,", "line 2: 'horse' is not a class; use one of: cat, dog, cow, void", ["no class"]),
+        ("a,cat,\na,Cat,", "line 3: the answer to 'a' repeats line 2; keep one", [None, "doubled"]),
         (
             "a,cat,\na,dog,",
-            "line 3: 'a' is answered in contradiction to line 2; keep one",
+            "line 3: the answer to 'a' contradicts line 2; keep one",
             [None, "doubled"],
         ),
-        ("a,cat,soon", "line 2: 'soon' is no number of seconds; write one, or leave it empty", ["malformed"]),
+        ("a,cat,soon", "line 2: 'soon' is not a number of seconds", ["malformed"]),
     ],
 )
-def test_what_is_wrong_is_a_sentence_and_on_record_once(
+def test_problems_are_reported_and_logged_once(
     tmp_path: Path, lines: str, words: str, refused: list[str | None]
 ) -> None:
     desk = lay(tmp_path)
@@ -66,7 +70,7 @@ def test_what_is_wrong_is_a_sentence_and_on_record_once(
     assert desk.standing("a").word == "dog"
 
 
-def test_a_doubled_line_is_mended_by_removing_either(tmp_path: Path) -> None:
+def test_a_duplicate_row_is_fixed_by_removing_either(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     put(desk, "key,label\na,cat\na,dog\n")
     assert desk.standing("a").word == "cat"
@@ -74,7 +78,7 @@ def test_a_doubled_line_is_mended_by_removing_either(tmp_path: Path) -> None:
     assert desk.standing("a").word == "dog"
 
 
-def test_a_file_of_an_earlier_round_is_late_and_what_was_withdrawn_stays_so(tmp_path: Path) -> None:
+def test_files_of_closed_rounds_are_late_and_withdrawn_answers_stay_withdrawn(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     put(desk, "key,label\na,cat\nb,cat\nc,cat\n")
     say(desk, "a", "", "files")
@@ -87,7 +91,7 @@ def test_a_file_of_an_earlier_round_is_late_and_what_was_withdrawn_stays_so(tmp_
     assert (heard(desk)[-1], desk.answers()[-1].refused) == ("files:a=cow", "late")
 
 
-def test_pixels_are_named_by_id_or_by_key_and_place(tmp_path: Path) -> None:
+def test_pixels_are_identified_by_id_or_by_key_and_position(tmp_path: Path) -> None:
     desk = Desk(tmp_path)
     place = Place(1, 2, 4, 6, ((8, 1),))
     questions = [
@@ -102,20 +106,20 @@ def test_pixels_are_named_by_id_or_by_key_and_place(tmp_path: Path) -> None:
     assert "needs the columns `key` and `y` and `x` and `label`" in wrong[0]
 
 
-def test_names_of_files_name_people(tmp_path: Path) -> None:
+def test_annotators_are_named_by_the_file(tmp_path: Path) -> None:
     for name, who in (("answers.csv", "files"), ("answers-anna.csv", "anna"), ("answers_bob b.csv", "bob b")):
         (tmp_path / name).write_text("key,label,annotator\na,cat,\nb,cat,eve\n")
         assert [line.who for line in read(tmp_path / name)] == [who, "eve"]
 
 
-def test_seconds_are_of_the_line_however_often_it_is_changed(tmp_path: Path) -> None:
+def test_seconds_are_the_total_of_a_row(tmp_path: Path) -> None:
     desk = lay(tmp_path)
     put(desk, "key,label,seconds\na,cat,5\n")
-    put(desk, "key,label,seconds\na,dog,5\n")  # a slip mended: it took no 5 seconds more
+    put(desk, "key,label,seconds\na,dog,5\n")  # a corrected mistake: not another 5 seconds
     assert (desk.standing("a").word, desk.standing("a").seconds) == ("dog", 5.0)
     for _ in range(2):
         put(desk, "key,label,seconds\na,dog,6.5\nb,horse,4\n")
-    put(desk, "key,label,seconds\na,dog,2\nb,cow,4\n")  # what was counted once stays so
+    put(desk, "key,label,seconds\na,dog,2\nb,cow,4\n")  # seconds that were counted stay counted
     assert [desk.standing(key).seconds for key in "ab"] == [6.5, 4.0]
     assert heard(desk) == [f"files:{said}" for said in ("a=cat", "a=dog", "a=dog", "b=horse", "b=cow")]
     say(desk, "c", "cat")
@@ -126,7 +130,7 @@ def test_seconds_are_of_the_line_however_often_it_is_changed(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("line", [f"a,{'x' * 600}", f"{'x' * 600},cat", f"a,cat,{'x' * 600}"])
-def test_what_is_too_long_is_on_record_once(tmp_path: Path, line: str) -> None:
+def test_overlong_values_are_logged_once(tmp_path: Path, line: str) -> None:
     desk = lay(tmp_path)
     for _ in range(3):
         put(desk, f"key,label,annotator\n{line}\n")

@@ -31,7 +31,7 @@ GRIDS = [((32, 64), (20, 40)), ((30, 45), (7, 11)), ((9, 5), (20, 13)), ((8, 8),
 
 @pytest.mark.parametrize(("old", "new"), GRIDS)
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0])
-def test_nearest_is_what_pillow_takes(
+def test_nearest_fill_equals_pillow(
     tmp_path: Path, old: tuple[int, int], new: tuple[int, int], share: float
 ) -> None:
     ledger = bought_at_random(tmp_path, [old], share)
@@ -66,7 +66,7 @@ def test_cells_take_the_label_nearest_to_their_centre(
         assert int((expected == UNLABELLED).sum()) == 0
 
 
-def test_maps_are_maps(tmp_path: Path) -> None:
+def test_target_maps_support_indexing_and_pickling(tmp_path: Path) -> None:
     ledger = bought_at_random(tmp_path, [(6, 8), (4, 4), (6, 8)], 0.5)
     maps = TargetMaps(ledger, (3, 4), rounds=1)
     assert (maps.shape, maps.dtype, maps.ndim, len(maps)) == (torch.Size((3, 3, 4)), torch.int8, 3, 3)
@@ -81,7 +81,7 @@ def test_maps_are_maps(tmp_path: Path) -> None:
     assert torch.equal(pickle.loads(pickle.dumps(maps))[:], maps[:])
     with pytest.raises(ValueError, match="several sizes"):
         _ = TargetMaps(ledger, None).shape
-    with pytest.raises(ValueError, match="another grid"):
+    with pytest.raises(ValueError, match="grid differs"):
         TargetMaps(ledger, (3, 4), resolution="network")
     with pytest.raises(ValueError, match="cell or nearest"):
         TargetMaps(ledger, (3, 4), fill="mean")  # type: ignore[arg-type]
@@ -98,7 +98,7 @@ def test_labels_beyond_int8(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("fill", ["cell", "nearest"])
-def test_what_is_known_to_be_void_is_void(tmp_path: Path, fill: Any) -> None:
+def test_pixels_known_to_be_void_are_void(tmp_path: Path, fill: Any) -> None:
     ledger = bought_at_random(tmp_path, [(6, 8)], 0.0)
     void = torch.zeros(1, 3, 4, dtype=torch.uint8)
     void[0, 2, 1] = 1
@@ -109,9 +109,7 @@ def test_what_is_known_to_be_void_is_void(tmp_path: Path, fill: Any) -> None:
 
 @pytest.mark.parametrize("fill", ["cell", "nearest"])
 @pytest.mark.parametrize("bought", [4 * 8 + 2, 5 * 8 + 3])  # the first of four pixels, and the last
-def test_a_label_that_was_paid_is_kept_where_the_coarse_grid_is_void(
-    tmp_path: Path, fill: Any, bought: int
-) -> None:
+def test_an_acquired_label_takes_precedence_over_void(tmp_path: Path, fill: Any, bought: int) -> None:
     ledger = Ledger(tmp_path, KEYS[:1], [(6, 8)], "original")
     ledger.append(Request(1, torch.tensor([0]), torch.tensor([bought])), torch.tensor([3]))
     void = torch.ones(1, 3, 4, dtype=torch.uint8)
@@ -130,10 +128,10 @@ def test_an_answer_that_no_class_applies_stays_void(tmp_path: Path) -> None:
     assert maps[0].tolist() == [[VOID, VOID], [UNLABELLED, UNLABELLED]]
 
 
-def test_one_kind_of_target_is_not_the_other(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="see TargetMaps"):
+def test_image_and_pixel_targets_are_not_interchangeable(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="use TargetMaps"):
         Ledger(tmp_path, KEYS, [(2, 2)] * 10).targets()
-    with pytest.raises(ValueError, match=r"see Ledger.targets"):
+    with pytest.raises(ValueError, match=r"use Ledger.targets"):
         TargetMaps(Ledger(tmp_path, KEYS), (2, 2))
-    with pytest.raises(ValueError, match="sizes of shape"):
+    with pytest.raises(ValueError, match="sizes must have shape"):
         Ledger(tmp_path, KEYS, [(2, 2)])

@@ -21,7 +21,7 @@ KEYS = [f"img/{i}.png" for i in range(10)]
 
 
 def flood(labels: dict[int, int], width: int) -> int:
-    """Pieces of a unit, by walking from pixel to pixel."""
+    """Count the pieces of a unit by flood fill."""
     left, found = dict(labels), 0
     while left:
         found += 1
@@ -37,7 +37,7 @@ def flood(labels: dict[int, int], width: int) -> int:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_pieces_are_those_of_a_flood_fill(seed: int) -> None:
+def test_clicks_equal_a_flood_fill(seed: int) -> None:
     luck = np.random.default_rng(seed)
     expected, position, label, sizes, widths = [], [], [], [], []
     for _ in range(8):
@@ -59,7 +59,7 @@ PIXELS = [h * w for h, w in SIZES]
 
 @st.composite
 def purchases(draw: st.DrawFn) -> list[tuple[Request, Tensor]]:
-    """Some rounds of pixels, small units and whole images, in any order and never twice."""
+    """Generate rounds of pixels, small units and whole images, in any order, without duplicates."""
     free = {i: draw(st.permutations(range(n))) for i, n in enumerate(PIXELS)}
     rounds = []
     for number in range(1, draw(st.integers(1, 3)) + 1):
@@ -88,7 +88,7 @@ def purchases(draw: st.DrawFn) -> list[tuple[Request, Tensor]]:
 
 @settings(max_examples=60, deadline=None)
 @given(rounds=purchases(), at_once=st.sampled_from([1, 7, 1 << 20]))
-def test_a_ledger_of_pixels_is_a_dictionary(
+def test_a_ledger_of_pixels_equals_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[Request, Tensor]], at_once: int
 ) -> None:
     folder = tmp_path_factory.mktemp("ledger")
@@ -129,11 +129,11 @@ def test_a_ledger_of_pixels_is_a_dictionary(
         again = Request(ledger.rounds + 1, torch.tensor([image]), torch.tensor([position]))
         with pytest.raises(ValueError, match="twice"):
             ledger.append(again, torch.tensor([0]))
-    with pytest.raises(ValueError, match=r"position 10 was asked for in 'img/1.png', which has 10"):
+    with pytest.raises(ValueError, match=r"position 10 is out of range for 'img/1.png', which has 10"):
         ledger.append(Request(ledger.rounds + 1, torch.tensor([1]), torch.tensor([10])), torch.tensor([0]))
 
 
-def test_bytes_a_label(tmp_path: Path) -> None:
+def test_bytes_per_label(tmp_path: Path) -> None:
     luck = torch.Generator().manual_seed(0)
     keys, side = [str(i) for i in range(40)], 64
     ledger = Ledger(tmp_path, keys, [(side, side)] * 40)
@@ -148,7 +148,7 @@ def test_bytes_a_label(tmp_path: Path) -> None:
             writer.add(image, picks[image])
     ledger.append(Request.load(tmp_path / "r.npz"), torch.randint(VOID + 2, 19, (20000,), generator=luck))
     assert size(1) < 5.1
-    with RequestWriter(tmp_path / "r.npz", 2) as writer:  # units, the worst kind among them
+    with RequestWriter(tmp_path / "r.npz", 2) as writer:  # units, including the worst case
         for image in range(10, 30):
             unit = torch.full((2000,), 1) if image > 12 else torch.full((1000,), 2)
             writer.add(image, picks[image], unit)
@@ -170,7 +170,7 @@ def test_bytes_a_label(tmp_path: Path) -> None:
         assert data["position"][2000:4000].tolist() == picks[1].tolist()
 
 
-def test_a_hundred_thousand_images_are_few_bytes_each(tmp_path: Path) -> None:
+def test_a_hundred_thousand_images_take_few_bytes_each(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, [str(i) for i in range(100_000)])
     order = torch.randperm(100_000, generator=torch.Generator().manual_seed(0))
     labels = torch.arange(100_000) % 345
@@ -181,7 +181,7 @@ def test_a_hundred_thousand_images_are_few_bytes_each(tmp_path: Path) -> None:
 
 
 class Counting:
-    """A column that counts what is read of it."""
+    """A column that counts the values read from it."""
 
     def __init__(self, values: np.typing.NDArray[Any]) -> None:
         self.values, self.read = values, 0
@@ -195,8 +195,8 @@ class Counting:
         return found
 
 
-def test_an_image_costs_its_own_labels(tmp_path: Path) -> None:
-    """Five million labels: one image's are found without reading, or holding, the others."""
+def test_only_the_labels_of_the_image_are_read(tmp_path: Path) -> None:
+    """The labels of one image are found among five million without reading or holding the others."""
     images, each = 500, 10_000
     with RequestWriter(tmp_path / "r.npz", 1) as writer:
         for image in range(images):
@@ -206,7 +206,7 @@ def test_an_image_costs_its_own_labels(tmp_path: Path) -> None:
     labels = (torch.arange(images * each) % 19).to(torch.int8)
     tracemalloc.start()
     Ledger(tmp_path, keys, sizes).append(Request.load(tmp_path / "r.npz"), labels)
-    assert tracemalloc.get_traced_memory()[1] < 2e8  # bounded by what is looked at together
+    assert tracemalloc.get_traced_memory()[1] < 2e8  # bounded by the chunk size
     tracemalloc.reset_peak()
     floor = tracemalloc.get_traced_memory()[0]
     ledger = Ledger(tmp_path, keys, sizes)
@@ -238,7 +238,7 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest
     assert (len(Ledger(tmp_path, KEYS, [(8, 8)] * 10)), ledger.clicks()) == (2, 1)
 
 
-def test_rounds_of_another_process_are_found(tmp_path: Path) -> None:
+def test_rounds_of_another_process_are_loaded(tmp_path: Path) -> None:
     mine, theirs = (Ledger(tmp_path, KEYS, [(2, 2)] * 10) for _ in range(2))
     theirs.append(Request(1, torch.tensor([3]), torch.tensor([2])), torch.tensor([1]))
     assert TargetMaps(mine, (2, 2), rounds=1)[3].tolist() == [[-1, -1], [1, -1]]

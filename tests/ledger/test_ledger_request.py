@@ -13,7 +13,7 @@ from ducats.ledger import Request, RequestWriter
 KEYS = [f"img/{i}.png" for i in range(10)]
 
 
-def test_a_request_survives(tmp_path: Path) -> None:
+def test_a_request_survives_saving_and_pickling(tmp_path: Path) -> None:
     asked = Request(3, torch.tensor([4, 1]), torch.tensor([8, 0]))
     asked.save(tmp_path / "r.npz")
     for back in (Request.load(tmp_path / "r.npz"), pickle.loads(pickle.dumps(asked))):
@@ -22,9 +22,9 @@ def test_a_request_survives(tmp_path: Path) -> None:
     assert pickle.loads(pickle.dumps(Request.load(tmp_path / "r.npz"))).image.tolist() == [4, 1]
 
 
-def test_a_damaged_request_says_so(tmp_path: Path) -> None:
+def test_a_corrupt_request_raises(tmp_path: Path) -> None:
     (tmp_path / "r.npz").write_bytes(b"half")
-    with pytest.raises(UserError, match=r"r.npz cannot be read .* remove it to choose anew"):
+    with pytest.raises(UserError, match=r"r.npz is corrupt"):
         Request.load(tmp_path / "r.npz")
 
 
@@ -42,7 +42,7 @@ def test_a_damaged_request_says_so(tmp_path: Path) -> None:
         ([1, 1], [0, 1], [2, 0], "units"),
     ],
 )
-def test_what_is_no_address_is_refused(
+def test_invalid_locations_are_refused(
     image: list[int], position: list[float], unit: list[int] | None, words: str
 ) -> None:
     with pytest.raises(ValueError, match=words):
@@ -63,7 +63,7 @@ def test_blocks_and_images_of_a_request() -> None:
     assert images == [(2, [7, 3, 9, 1], [0, 1, 2, 4]), (5, [0], [3])]
 
 
-def test_a_writer_writes_what_tensors_would(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_writer_gives_the_same_request_as_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
     genuine = files.write_atomically
 
@@ -91,7 +91,7 @@ def test_a_writer_writes_what_tensors_would(tmp_path: Path, monkeypatch: pytest.
         assert asked.round == 2
 
 
-def test_a_large_request_spools_and_a_wrong_one_leaves_nothing(tmp_path: Path) -> None:
+def test_a_large_request_spools_and_an_invalid_one_leaves_no_file(tmp_path: Path) -> None:
     many = torch.randperm(1 << 21, generator=torch.Generator().manual_seed(0))  # 8 MB of positions
     with RequestWriter(tmp_path / "r.npz", 1) as writer:
         for image in range(3):
@@ -106,8 +106,8 @@ def test_a_large_request_spools_and_a_wrong_one_leaves_nothing(tmp_path: Path) -
     assert [p.name for p in tmp_path.iterdir()] == ["r.npz"]
 
 
-def test_a_writer_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
-    many = torch.arange(1 << 21) * 2  # more than is kept in memory
+def test_an_interrupted_writer_leaves_no_file(tmp_path: Path) -> None:
+    many = torch.arange(1 << 21) * 2  # more than fits in the memory buffer
 
     def interrupted() -> None:
         with RequestWriter(tmp_path / "r.npz", 1) as writer:

@@ -1,4 +1,4 @@
-"""What people's answers took, rounds without any, and requests of which a part was answered."""
+"""Annotation time, empty rounds and partly answered requests."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def test_seconds_add_up_by_round(tmp_path: Path) -> None:
         assert [book.timed(n) for n in range(5)] == [0, 2, 2, 2, 3]
 
 
-def test_seconds_take_no_room_where_nobodys_are_known(tmp_path: Path) -> None:
+def test_seconds_take_no_space_if_unknown(tmp_path: Path) -> None:
     for folder, seconds in (("a", None), ("b", torch.zeros(2)), ("c", torch.tensor([1.0, 0.0]))):
         Ledger(tmp_path / folder, KEYS).append(asked(1, 4, 1), torch.tensor([0, 1]), seconds)
     one, two, timed = ((tmp_path / f / "round-01.npz").read_bytes() for f in "abc")
@@ -47,31 +47,31 @@ def test_seconds_take_no_room_where_nobodys_are_known(tmp_path: Path) -> None:
     assert len(timed) > len(one)
 
 
-def test_seconds_are_of_units(tmp_path: Path) -> None:
+def test_seconds_are_per_unit(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, KEYS, [[4, 4]] * 6)
-    with pytest.raises(ValueError, match="asked for 3 units, got the seconds of 6"):
+    with pytest.raises(ValueError, match="seconds of 3 units, got 6"):
         ledger.append(regions(), torch.zeros(6, dtype=torch.long), torch.ones(6))
     ledger.append(regions(), torch.zeros(6, dtype=torch.long), torch.tensor([1.0, 2.0, 3.5]))
     assert (ledger.seconds(), ledger.units(), ledger.timed(), len(ledger)) == (6.5, 3, 3, 6)
 
 
 @pytest.mark.parametrize("wrong", [-1.0, float("inf")])
-def test_seconds_that_cannot_be(tmp_path: Path, wrong: float) -> None:
-    with pytest.raises(ValueError, match="seconds must not be negative"):
+def test_invalid_seconds_are_refused(tmp_path: Path, wrong: float) -> None:
+    with pytest.raises(ValueError, match="seconds must be finite"):
         Ledger(tmp_path, KEYS).append(asked(1, 2), torch.tensor([0]), torch.tensor([wrong]))
     assert not list(tmp_path.glob("*.npz"))
 
 
-def test_a_file_whose_seconds_were_cut_says_so(tmp_path: Path) -> None:
+def test_truncated_seconds_raise(tmp_path: Path) -> None:
     np.savez(tmp_path / "round-01.npz", image=np.arange(3), label=np.zeros(3, np.int8), seconds=np.ones(2))
-    with pytest.raises(UserError, match="it has 2 times for 3 units"):
+    with pytest.raises(UserError, match="2 annotation times for 3 units"):
         Ledger(tmp_path, KEYS)
 
 
 # ---- empty rounds
 
 
-def test_a_round_in_which_nothing_was_asked(tmp_path: Path) -> None:
+def test_an_empty_round(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path, KEYS)
     ledger.append(Request(1, NONE, NONE), NONE)
     ledger.append(asked(2, 3), torch.tensor([1]))
@@ -85,7 +85,7 @@ def test_a_round_in_which_nothing_was_asked(tmp_path: Path) -> None:
         assert book.counts().tolist() == [0, 0, 0, 1, 0, 0]
 
 
-def test_a_round_of_pixels_in_which_nothing_was_asked(tmp_path: Path) -> None:
+def test_an_empty_round_of_pixels(tmp_path: Path) -> None:
     with RequestWriter(tmp_path / "asked.npz", 1) as writer:
         writer.add(2, NONE, NONE)
     request = Request.load(tmp_path / "asked.npz")
@@ -113,15 +113,15 @@ def test_only_some_units_of_a_request() -> None:
     assert (images.image.tolist(), images.unit) == ([4, 5], None)
 
 
-def test_half_a_unit_is_none() -> None:
-    with pytest.raises(ValueError, match="as a whole or not at all"):
+def test_a_part_of_a_unit_is_refused() -> None:
+    with pytest.raises(ValueError, match="constant within each unit"):
         regions().only(torch.tensor([True, False, True, True, True, True]))
-    with pytest.raises(ValueError, match="6 addresses were asked for, but 2"):
+    with pytest.raises(ValueError, match="must have 6 entries, not 2"):
         regions().only(torch.tensor([True, False]))
 
 
-def test_the_middle_of_units() -> None:
-    # In a grid 5 wide: a 3 x 3 block, a bar of four, and an L of which two pixels are equally near.
+def test_central_pixels_of_units() -> None:
+    # On a grid of width 5: a 3 x 3 block, a bar of four, and an L with two equally near pixels.
     block, bar, corner = [0, 1, 2, 5, 6, 7, 10, 11, 12], [21, 22, 23, 24], [19, 18, 17, 14, 9]
     position = np.array([*block, *bar[::-1], *corner])
     assert middles(position, np.array([9, 4, 5]), width=5).tolist() == [6, 22, 14]
@@ -129,7 +129,7 @@ def test_the_middle_of_units() -> None:
     assert len(middles(np.zeros(0, np.int64), np.zeros(0, np.int64), width=5)) == 0
 
 
-def test_notes_survive(tmp_path: Path) -> None:
+def test_hints_survive_saving(tmp_path: Path) -> None:
     values = {name: np.array([0.5, 0.25], np.float32) for name in Notes.__dataclass_fields__}
     notes = Notes(**{**values, "guess": np.array([3, 200]), "segment": np.array([-1, 70000])})
     notes.save(tmp_path / "notes.npz")
@@ -140,5 +140,5 @@ def test_notes_survive(tmp_path: Path) -> None:
         [0.5, 0.25],
     )
     (tmp_path / "notes.npz").write_bytes(b"half")
-    with pytest.raises(UserError, match=r"notes.npz cannot be read"):
+    with pytest.raises(UserError, match=r"notes.npz is corrupt"):
         Notes.load(tmp_path / "notes.npz")

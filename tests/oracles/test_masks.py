@@ -15,7 +15,7 @@ from ducats.oracles import People
 from ducats.oracles.masks import file_names
 
 POOL = Images(("a/eins.png", "a/zwei.jpg", "drei"), torch.full((3, 3, 4, 6), 100, dtype=torch.uint8))
-SIZES = torch.tensor([[4, 6], [8, 12], [4, 6]])  # the second is bought in its original size
+SIZES = torch.tensor([[4, 6], [8, 12], [4, 6]])  # the second is labelled at its original size
 CLASSES = ["road", "sky"]
 ASKED = Request(1, torch.tensor([1, 1, 0, 0, 0, 1]), torch.tensor([95, 3, 7, 0, 23, 12]))
 
@@ -28,8 +28,8 @@ def people(folder: Path) -> People:
 def round_folder(tmp_path: Path) -> Path:
     with pytest.raises(
         AwaitingLabels,
-        match=r"round 1 waits for 6 of 6 pixels in 2 of 2 images, first .*answers/a/eins.png is not there: "
-        r"see .*README.txt, and give the same command again",
+        match=r"round 1 waits for 6 of 6 pixels in 2 of 2 images; first: .*answers/a/eins.png is missing. "
+        r"To answer, see .*README.txt",
     ):
         people(tmp_path)(ASKED)
     return tmp_path / "round-01"
@@ -42,14 +42,14 @@ def save(path: Path, values: np.typing.NDArray[np.uint8], mode: str | None = Non
 
 
 def maps() -> tuple[np.typing.NDArray[np.uint8], np.typing.NDArray[np.uint8]]:
-    """Whole label maps; 77 where nobody asked."""
+    """Return complete label maps; 77 at pixels that are not requested."""
     one, two = np.full(24, 77, np.uint8), np.full(96, 77, np.uint8)
     one[[7, 0, 23]] = [1, 255, 0]
     two[[95, 3, 12]] = [0, 1, 1]
     return one.reshape(4, 6), two.reshape(8, 12)
 
 
-def test_masks_and_overlays_show_what_is_asked(round_folder: Path) -> None:
+def test_masks_and_overlays_show_the_requested_pixels(round_folder: Path) -> None:
     mask = np.asarray(Image.open(round_folder / "masks" / "a" / "zwei.png"))
     assert (mask.shape, np.flatnonzero(mask).tolist(), mask.max()) == ((8, 12), [3, 12, 95], 255)
     shown = np.asarray(Image.open(round_folder / "overlays" / "a" / "zwei.png"))
@@ -69,16 +69,14 @@ def test_masks_and_overlays_show_what_is_asked(round_folder: Path) -> None:
 def test_whole_label_maps_are_answers(round_folder: Path) -> None:
     one, two = maps()
     save(round_folder / "answers" / "a" / "eins.png", one)
-    with pytest.raises(
-        AwaitingLabels, match=r"3 of 6 pixels in 1 of 2 images, first .*zwei.png is not there"
-    ):
+    with pytest.raises(AwaitingLabels, match=r"3 of 6 pixels in 1 of 2 images; first: .*zwei.png is missing"):
         people(round_folder.parent)(ASKED)
     save(round_folder / "answers" / "a" / "zwei.png", two)
     answers = people(round_folder.parent)(ASKED)
     assert (answers.tolist(), answers.dtype) == ([0, 1, 1, VOID, 0, 1], torch.int8)
 
 
-def test_palettes_and_sixteen_bits_are_one_channel(round_folder: Path) -> None:
+def test_palette_and_sixteen_bit_pngs_are_accepted(round_folder: Path) -> None:
     one, two = maps()
     palette = Image.fromarray(one)
     palette.putpalette([value for value in range(256) for _ in range(3)])
@@ -90,33 +88,33 @@ def test_palettes_and_sixteen_bits_are_one_channel(round_folder: Path) -> None:
     assert people(round_folder.parent)(ASKED).tolist() == [0, 1, 1, VOID, 0, 1]
 
 
-def test_pixels_that_wait_are_counted(round_folder: Path) -> None:
+def test_unanswered_pixels_are_counted(round_folder: Path) -> None:
     one, two = maps()
     two[0, 3] = two[7, 11] = 254
     save(round_folder / "answers" / "a" / "eins.png", one)
     save(round_folder / "answers" / "a" / "zwei.png", two)
     with pytest.raises(
-        AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images, .* still has 254 at 2 of them"
+        AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .* still has 254 at 2 of them"
     ):
         people(round_folder.parent)(ASKED)
 
 
-def test_wrong_answers_name_file_and_remedy(round_folder: Path) -> None:
+def test_invalid_label_pngs_are_reported(round_folder: Path) -> None:
     one, two = maps()
     path = round_folder / "answers" / "a" / "zwei.png"
     save(round_folder / "answers" / "a" / "eins.png", one)
     two[7, 11] = 2
     save(path, two)
-    with pytest.raises(UserError, match=r"zwei.png has 2 at x=11, y=7, which is no class: .*classes.txt"):
+    with pytest.raises(UserError, match=r"zwei.png has the value 2 at x=11, y=7"):
         people(round_folder.parent)(ASKED)
     save(path, one)
     with pytest.raises(UserError, match=r"zwei.png is 6 x 4, but its mask is 12 x 8"):
         people(round_folder.parent)(ASKED)
     save(path, two, "RGB")
-    with pytest.raises(UserError, match=r"zwei.png has colours \(RGB\): save it as a PNG with one channel"):
+    with pytest.raises(UserError, match=r"zwei.png is a colour image \(RGB\)"):
         people(round_folder.parent)(ASKED)
     path.write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"zwei.png cannot be read as a picture"):
+    with pytest.raises(UserError, match=r"zwei.png is not a readable image"):
         people(round_folder.parent)(ASKED)
 
 
@@ -133,7 +131,7 @@ def test_many_classes_need_sixteen_bits(tmp_path: Path) -> None:
     assert "65535 void" in (tmp_path / "round-01" / "classes.txt").read_text()
 
 
-def test_an_image_asked_for_as_a_whole_is_shown_as_it_is(tmp_path: Path) -> None:
+def test_a_whole_requested_image_is_not_dimmed(tmp_path: Path) -> None:
     asked = Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24]))
     with pytest.raises(AwaitingLabels):
         people(tmp_path)(asked)
@@ -152,16 +150,16 @@ def test_an_image_asked_for_as_a_whole_is_shown_as_it_is(tmp_path: Path) -> None
         (["v1.5"], ["v1.5.png"]),
     ],
 )
-def test_keys_become_files_that_stay_in_their_folder(keys: list[str], names: list[str]) -> None:
+def test_file_names_stay_in_their_folder(keys: list[str], names: list[str]) -> None:
     assert file_names(keys) == names
 
 
-def test_files_never_fall_together() -> None:
+def test_file_names_are_unique() -> None:
     keys = ["x.jpg.jpg", "x.jpg", "x.png", "x.JPG", "x.jpg.1", "x"]
     assert len({name.lower() for name in file_names(keys)}) == len(keys)
 
 
-# ---- one word for each unit, at a desk
+# ---- one class name per unit, through the annotation store
 
 REGIONS = Request(  # an L of three pixels, one pixel; and two in another image
     1,
@@ -179,7 +177,7 @@ def regions(folder: Path, **knobs: Any) -> People:
 @pytest.fixture
 def desk(tmp_path: Path) -> Desk:
     with pytest.raises(
-        AwaitingLabels, match=r"answer on a page with `ducats label .*README\.txt.*`ducats push"
+        AwaitingLabels, match=r"labelling page with `ducats label .*README\.txt.*`ducats push"
     ):
         regions(tmp_path)(REGIONS)
     return Desk(tmp_path / "questions")
@@ -192,7 +190,7 @@ def say(desk: Desk, question: str, word: str, who: str = "anna", **more: Any) ->
     )
 
 
-def test_a_question_for_each_unit_with_its_place(desk: Desk) -> None:
+def test_each_unit_has_a_question_with_its_pixels(desk: Desk) -> None:
     sheet = desk.sheet(1)
     assert [question.id for question in sheet.questions] == IDS
     assert sheet.questions[0].place == Place(1, 0, 4, 6, ((0, 1), (6, 2)))
@@ -206,10 +204,10 @@ def test_a_question_for_each_unit_with_its_place(desk: Desk) -> None:
     ]
 
 
-def test_a_word_labels_all_pixels_of_its_unit(desk: Desk, tmp_path: Path) -> None:
+def test_one_answer_labels_all_pixels_of_its_unit(desk: Desk, tmp_path: Path) -> None:
     say(desk, IDS[0], "sky", seconds=2.0)
     say(desk, IDS[1], "void", seconds=1.0)
-    with pytest.raises(AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images, .*drei.png is not there"):
+    with pytest.raises(AwaitingLabels, match=r"2 of 6 pixels in 1 of 2 images; .*drei.png is missing"):
         regions(tmp_path)(REGIONS)
     (desk.home(1) / "answers.csv").write_text("key,y,x,label\ndrei,0,3,road\n")
     people = regions(tmp_path)
@@ -220,7 +218,7 @@ def test_a_word_labels_all_pixels_of_its_unit(desk: Desk, tmp_path: Path) -> Non
     assert seconds.tolist() == [2.0, 1.0, 0.0]
 
 
-def test_label_pngs_fill_what_no_word_settled(desk: Desk, tmp_path: Path) -> None:
+def test_label_pngs_fill_open_questions(desk: Desk, tmp_path: Path) -> None:
     say(desk, IDS[0], "sky")
     found = np.full((4, 6), 254, np.uint8)
     found[3, 5] = 255
@@ -229,7 +227,7 @@ def test_label_pngs_fill_what_no_word_settled(desk: Desk, tmp_path: Path) -> Non
         regions(tmp_path)(REGIONS)
     assert desk.taken(1) is None
     other = np.full((4, 6), 254, np.uint8)
-    other[0, 3], other[0, 4] = 0, 1  # a PNG may cut a unit
+    other[0, 3], other[0, 4] = 0, 1  # a PNG may split a unit
     save(desk.home(1) / "answers" / "drei.png", other)
     assert regions(tmp_path)(REGIONS).tolist() == [1, 1, 1, VOID, 0, 1]
     assert desk.receive([{"question": IDS[1], "word": "road"}], via="test")[0].refused == "late"
@@ -239,34 +237,34 @@ def test_label_pngs_fill_what_no_word_settled(desk: Desk, tmp_path: Path) -> Non
 def test_units_of_another_request_are_refused(desk: Desk, tmp_path: Path) -> None:
     say(desk, IDS[0], "sky")
     other = Request(1, REGIONS.image, torch.tensor([0, 6, 1, 23, 3, 4]), REGIONS.unit)
-    with pytest.raises(UserError, match="are not those of the run's request"):
+    with pytest.raises(UserError, match="do not match the run's request"):
         regions(tmp_path)(other)
 
 
-def test_a_png_that_contradicts_a_person_is_named(desk: Desk, tmp_path: Path) -> None:
+def test_a_png_that_contradicts_an_answer_is_reported(desk: Desk, tmp_path: Path) -> None:
     say(desk, IDS[0], "sky")
     found = np.full((4, 6), 1, np.uint8)
     found[1, 1] = 0
     save(desk.home(1) / "answers" / "a" / "eins.png", found)
     with pytest.raises(
         UserError,
-        match=r"answers/a/eins\.png at x=1, y=1 is road, but anna says sky of 'a/eins\.png#1,0': write 254",
+        match=r"answers/a/eins\.png at x=1, y=1 is road, which contradicts .*#1,0' \(anna: sky\); write 254",
     ):
         regions(tmp_path)(REGIONS)
     assert desk.taken(1) is None
 
 
-def test_disputes_about_pixels_are_told(tmp_path: Path) -> None:
+def test_disputes_about_pixels_are_reported(tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         regions(tmp_path, rule="agree")(REGIONS)
     desk = Desk(tmp_path / "questions")
     say(desk, IDS[2], "sky", "anna")
     say(desk, IDS[2], "void", "bob")
-    with pytest.raises(AwaitingLabels, match=r"of 'drei#0,3' anna says sky and bob says void"):
+    with pytest.raises(AwaitingLabels, match=r"'drei#0,3': anna: sky, bob: void"):
         regions(tmp_path, rule="agree")(REGIONS)
 
 
-def test_units_without_time_stay_whole(tmp_path: Path) -> None:
+def test_a_partly_labelled_unit_is_dropped_at_the_time_limit(tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         regions(tmp_path, seconds=lambda _: 3.0)(REGIONS)
     desk = Desk(tmp_path / "questions")
@@ -278,14 +276,14 @@ def test_units_without_time_stay_whole(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("why", ["many", "whole", "unit"])
-def test_where_no_word_can_answer_pngs_do(tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_some_rounds_need_label_pngs(tmp_path: Path, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     request, unit = REGIONS, "image" if why == "unit" else "region"
     if why == "many":
         monkeypatch.setattr("ducats.oracles.people.MOST", 2)
     elif why == "whole":
         request = Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24]))
     people = People(tmp_path / "questions", POOL, CLASSES, SIZES, unit=unit)
-    with pytest.raises(AwaitingLabels, match=r"is not there: see .*README.txt, and give the same command"):
+    with pytest.raises(AwaitingLabels, match=r"is missing. To answer, see .*README.txt"):
         people(request)
     folder = tmp_path / "questions" / "round-01"
     assert not (folder / "terms.json").exists()

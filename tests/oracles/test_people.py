@@ -22,7 +22,7 @@ ASKED = Request(2, torch.tensor([4, 1, 3]), torch.zeros(3, dtype=torch.long))
 
 @pytest.fixture
 def round_folder(tmp_path: Path) -> Path:
-    with pytest.raises(AwaitingLabels, match=r"round 2 waits for 3 labels: copy .*questions.csv"):
+    with pytest.raises(AwaitingLabels, match=r"round 2 waits for 3 labels. To answer, copy .*questions.csv"):
         People(tmp_path, POOL, ["cat", "dog"])(ASKED)
     return tmp_path / "round-02"
 
@@ -36,7 +36,7 @@ def key(image: int) -> str:
     return f'"{POOL.keys[image]}"'
 
 
-def test_questions_name_images_and_show_them(round_folder: Path) -> None:
+def test_questions_have_keys_and_thumbnails(round_folder: Path) -> None:
     with (round_folder / "questions.csv").open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
     assert [row["key"] for row in rows] == [POOL.keys[i] for i in (4, 1, 3)]
@@ -49,8 +49,8 @@ def test_questions_name_images_and_show_them(round_folder: Path) -> None:
     assert (round_folder / "classes.txt").read_text().split() == ["cat", "dog"]
 
 
-def test_thumbnails_show_the_file_not_the_stored_squash(tmp_path: Path) -> None:
-    wide = Image.new("RGBA", (300, 100), (255, 0, 0, 0))  # transparent: seen on white
+def test_thumbnails_are_made_from_the_original_file(tmp_path: Path) -> None:
+    wide = Image.new("RGBA", (300, 100), (255, 0, 0, 0))  # transparent: shown on white
     wide.paste((0, 0, 255, 255), (0, 0, 150, 100))
     wide.save(tmp_path / "wide.png")
     pool = Images(("wide.png",), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (tmp_path / "wide.png",))
@@ -63,14 +63,14 @@ def test_thumbnails_show_the_file_not_the_stored_squash(tmp_path: Path) -> None:
 
 
 def asked_about(path: Path) -> Image.Image:
-    """The thumbnail that a person sees of a file."""
+    """Return the thumbnail that annotators see for a file."""
     pool = Images((path.name,), torch.zeros(1, 3, 4, 4, dtype=torch.uint8), (path,))
     with pytest.raises(AwaitingLabels):
         People(path.parent / "q", pool, ["cat", "dog"])(Request(1, torch.tensor([0]), torch.tensor([0])))
     return Image.open(path.parent / "q" / "round-01" / "thumbnails" / "0001.png")
 
 
-def test_sixteen_bits_are_shown_as_the_model_sees_them(tmp_path: Path) -> None:
+def test_sixteen_bit_images_are_shown_as_the_model_gets_them(tmp_path: Path) -> None:
     values = np.full((100, 300), 257 * 40, np.uint16)
     values[:, 150:] = 257 * 200
     Image.fromarray(values).save(tmp_path / "deep.png")
@@ -78,13 +78,13 @@ def test_sixteen_bits_are_shown_as_the_model_sees_them(tmp_path: Path) -> None:
     assert [shown.getpixel((x, 40)) for x in (20, 230)] == [(40, 40, 40), (200, 200, 200)]
 
 
-def test_a_file_that_has_gone_bad_is_named(tmp_path: Path) -> None:
+def test_an_unreadable_image_file_is_reported(tmp_path: Path) -> None:
     (tmp_path / "bad.png").write_bytes(b"no picture")
-    with pytest.raises(UserError, match=r"bad\.png cannot be read as a picture"):
+    with pytest.raises(UserError, match=r"bad\.png is not a readable image"):
         asked_about(tmp_path / "bad.png")
 
 
-def test_answers_in_any_order_with_spare_columns_and_excel_marks(round_folder: Path) -> None:
+def test_answers_in_any_order_with_extra_columns_and_a_byte_order_mark(round_folder: Path) -> None:
     lines = [f"3,{key(3)},dog ", f"1,{key(4)},cat", f"2,{key(1)},Void"]
     labels = answer(round_folder, *lines, header="\ufeffnumber,key,label")
     assert labels.tolist() == [0, VOID, 1]
@@ -100,10 +100,10 @@ def test_the_filled_in_questions_are_answers(round_folder: Path) -> None:
     assert People(round_folder.parent, POOL, ["cat", "dog"])(ASKED).tolist() == [1, 1, 1]
 
 
-def test_some_answers_are_kept_waiting_for_the_rest(round_folder: Path) -> None:
+def test_some_answers_are_kept_until_the_rest_arrive(round_folder: Path) -> None:
     with pytest.raises(
         AwaitingLabels,
-        match=r"waits for 2 of 3 labels, first 'sub dir/ü1,x.png'",
+        match=r"waits for 2 of 3 labels; first: 'sub dir/ü1,x.png'",
     ):
         answer(round_folder, f"{key(4)},cat", f"{key(1)},")
 
@@ -111,13 +111,13 @@ def test_some_answers_are_kept_waiting_for_the_rest(round_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("lines", "words"),
     [
-        ([f"{key(4)},bird"], "line 2: 'bird' is no class; write one of: cat, dog"),
-        ([f"{key(4)},cat", f"{key(4)},cat"], "line 3: .* is answered again to line 2; keep one"),
-        ([f"{key(4)},cat", f"{key(4)},dog"], "line 3: .* is answered in contradiction to line 2; keep one"),
-        ([f"{key(0)},cat"], "line 2: .* was not asked in this round; remove the line"),
+        ([f"{key(4)},bird"], "line 2: 'bird' is not a class; use one of: cat, dog"),
+        ([f"{key(4)},cat", f"{key(4)},cat"], "line 3: .* repeats line 2; keep one"),
+        ([f"{key(4)},cat", f"{key(4)},dog"], "line 3: .* contradicts line 2; keep one"),
+        ([f"{key(0)},cat"], "line 2: .* is not a question of this round"),
     ],
 )
-def test_bad_answers_are_one_sentence_and_change_nothing(
+def test_invalid_answers_are_reported_and_the_file_is_unchanged(
     round_folder: Path, lines: list[str], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
@@ -130,7 +130,7 @@ def test_a_file_without_the_columns(round_folder: Path) -> None:
         answer(round_folder, "a|b", header="key|label")
 
 
-def test_answers_of_a_spreadsheet_with_semicolons_and_capitals(round_folder: Path) -> None:
+def test_answers_with_semicolons_and_capitals(round_folder: Path) -> None:
     lines = [
         f"{number};{key(image)};{word}"
         for number, image, word in ((1, 4, "CAT"), (2, 1, "dog"), (3, 3, "Dog"))
@@ -144,20 +144,20 @@ def test_the_contact_sheet_shows_every_question(round_folder: Path) -> None:
     assert all(name in page for name in ("cat", "dog", "sub dir/ü4,x.png", "thumbnails/0001.png"))
 
 
-def test_a_file_that_is_no_text(round_folder: Path) -> None:
+def test_a_file_that_is_not_text(round_folder: Path) -> None:
     (round_folder / "answers.csv").write_bytes(b"key,label\n\xff\xfe,cat\n")
     with pytest.raises(UserError, match=r"CSV UTF-8"):
         People(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
 
 
-def test_asking_again_does_not_write_the_questions_again(round_folder: Path) -> None:
+def test_questions_are_written_once(round_folder: Path) -> None:
     before = (round_folder / "questions.csv").stat().st_mtime_ns
     with pytest.raises(AwaitingLabels):
         People(round_folder.parent, POOL, ["cat", "dog"])(ASKED)
     assert (round_folder / "questions.csv").stat().st_mtime_ns == before
 
 
-# ---- several people, at a desk
+# ---- several annotators, through the annotation store
 
 
 def oracle(folder: Path, **knobs: Any) -> People:
@@ -165,7 +165,7 @@ def oracle(folder: Path, **knobs: Any) -> People:
 
 
 def desk_of(folder: Path, **knobs: Any) -> Desk:
-    """A desk on which the request lies."""
+    """Return an annotation store with the questions of the request."""
     with pytest.raises(AwaitingLabels):
         oracle(folder, **knobs)(ASKED)
     return Desk(folder / "questions")
@@ -176,7 +176,7 @@ def say(desk: Desk, image: int, word: str, who: str, **more: Any) -> str | None:
     return desk.receive([answer], via="test")[0].refused
 
 
-def test_the_desk_has_what_the_table_has_and_what_the_model_thought(tmp_path: Path) -> None:
+def test_the_store_has_the_questions_and_the_model_hints(tmp_path: Path) -> None:
     known = np.array([0.9, 0.6, np.nan], np.float32)
     zero = np.zeros(3, np.float32)
     notes = Notes(np.array([1, 0, -1], np.int16), known, known / 2, zero, known / 3, zero, np.full(3, -1))
@@ -212,7 +212,7 @@ def test_the_desk_has_what_the_table_has_and_what_the_model_thought(tmp_path: Pa
     assert not oracle(tmp_path).wants_notes
 
 
-def test_a_round_from_before_there_were_desks_is_laid_out_as_it_is(tmp_path: Path) -> None:
+def test_questions_of_earlier_versions_are_completed(tmp_path: Path) -> None:
     folder = desk_of(tmp_path).home(2)
     for name in ("terms.json", "questions.jsonl"):
         (folder / name).unlink()
@@ -222,7 +222,7 @@ def test_a_round_from_before_there_were_desks_is_laid_out_as_it_is(tmp_path: Pat
     assert (folder / "questions.csv").stat().st_mtime_ns == before
 
 
-def test_labels_of_people_who_agree_come_in_the_order_of_asking(tmp_path: Path) -> None:
+def test_unanimous_labels_come_in_the_order_of_the_request(tmp_path: Path) -> None:
     desk = desk_of(tmp_path, rule="agree")
     for who in ("anna", "bob"):
         for image, word in ((1, "void"), (3, "cat"), (4, "dog")):
@@ -237,7 +237,7 @@ def test_labels_of_people_who_agree_come_in_the_order_of_asking(tmp_path: Path) 
     assert oracle(tmp_path, rule="agree")(ASKED).tolist() == [1, VOID, 0]
 
 
-def test_waiting_says_what_is_open_what_is_disputed_and_the_ways_on(tmp_path: Path) -> None:
+def test_the_message_lists_open_and_disputed_questions_and_next_steps(tmp_path: Path) -> None:
     desk = desk_of(tmp_path, rule="agree")
     say(desk, 4, "cat", "anna")
     say(desk, 4, "cat", "bob")
@@ -246,8 +246,8 @@ def test_waiting_says_what_is_open_what_is_disputed_and_the_ways_on(tmp_path: Pa
     with pytest.raises(AwaitingLabels) as pause:
         oracle(tmp_path, rule="agree")(ASKED)
     said = str(pause.value)
-    assert f"round 2 waits for 2 of 3 labels, first {POOL.keys[1]!r}; 1 is disputed (rule agree)" in said
-    assert f"of {POOL.keys[1]!r} anna says cat and bob says dog" in said
+    assert f"round 2 waits for 2 of 3 labels; first: {POOL.keys[1]!r}; 1 is disputed (rule agree)" in said
+    assert f"{POOL.keys[1]!r}: anna: cat, bob: dog" in said
     for way in (
         f"`ducats label {tmp_path}`",
         "answers.csv",
@@ -257,7 +257,7 @@ def test_waiting_says_what_is_open_what_is_disputed_and_the_ways_on(tmp_path: Pa
         assert way in said
 
 
-def test_the_last_answer_comes_while_it_is_said_what_is_open(
+def test_the_last_answer_arrives_while_the_message_is_built(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = desk_of(tmp_path)
@@ -278,13 +278,13 @@ def test_questions_of_another_request_are_refused(tmp_path: Path) -> None:
     for image in (1, 3, 4):
         say(desk, image, "dog", "anna")
     other = Request(2, torch.tensor([4, 1, 2]), torch.zeros(3, dtype=torch.long))
-    with pytest.raises(UserError, match="round-02 are not those of the run's request: put back"):
+    with pytest.raises(UserError, match="round-02 do not match the run's request"):
         oracle(tmp_path)(other)
     assert desk.taken(2) is None
     assert oracle(tmp_path)(ASKED).tolist() == [1, 1, 1]
 
 
-def test_what_people_had_no_time_for_is_unlabelled(tmp_path: Path) -> None:
+def test_unanswered_questions_are_unlabelled_at_the_time_limit(tmp_path: Path) -> None:
     desk = desk_of(tmp_path, seconds=lambda _: 5.0)
     say(desk, 1, "dog", "anna", seconds=5.0)
     people = oracle(tmp_path, seconds=lambda _: 5.0)
@@ -294,12 +294,12 @@ def test_what_people_had_no_time_for_is_unlabelled(tmp_path: Path) -> None:
     assert seconds.tolist() == [0.0, 5.0, 0.0]
 
 
-def test_files_and_the_desk_are_one(tmp_path: Path) -> None:
+def test_answers_from_files_and_from_the_store_are_combined(tmp_path: Path) -> None:
     desk = desk_of(tmp_path)
     say(desk, 4, "cat", "anna")
     folder = desk.home(2)
     (folder / "answers-bob.csv").write_text(f"key,label\n{key(1)},dog\n", encoding="utf-8")
-    with pytest.raises(AwaitingLabels, match=r"waits for 1 of 3 labels, first 'sub dir/ü3,x\.png'"):
+    with pytest.raises(AwaitingLabels, match=r"waits for 1 of 3 labels; first: 'sub dir/ü3,x\.png'"):
         oracle(tmp_path)(ASKED)
     (folder / "answers.csv").write_text(f"key,label\n{key(3)},unsure\n", encoding="utf-8")
     with pytest.raises(AwaitingLabels, match="waits for 1 of 3 labels"):
@@ -308,18 +308,18 @@ def test_files_and_the_desk_are_one(tmp_path: Path) -> None:
     (folder / "answers.csv").write_text(f"key,label\n{key(3)},void\n", encoding="utf-8")
     people = oracle(tmp_path)
     assert people(ASKED).tolist() == [0, 1, VOID]
-    assert people.seconds_of(ASKED) is None  # nobody said
+    assert people.seconds_of(ASKED) is None  # no time was recorded
     assert {one.who for one in desk.answers()} == {"anna", "bob", "files"}
 
 
-def test_files_of_earlier_rounds_are_read_and_never_stop_the_run(tmp_path: Path) -> None:
+def test_invalid_files_of_earlier_rounds_do_not_stop_the_run(tmp_path: Path) -> None:
     desk = desk_of(tmp_path)
     for image in (1, 3, 4):
         say(desk, image, "cat", "anna")
     oracle(tmp_path)(ASKED)
     (desk.home(2) / "answers.csv").write_text(f"key,label\n{key(1)},dog\nnowhere,cat\n", encoding="utf-8")
     (desk.home(2) / "answers-x.csv").write_bytes(b"\xff")
-    with pytest.raises(AwaitingLabels, match="round 3 waits for 1 label: "):
+    with pytest.raises(AwaitingLabels, match=r"round 3 waits for 1 label\. "):
         oracle(tmp_path)(Request(3, torch.tensor([0]), torch.tensor([0])))
     assert [one.refused for one in desk.answers()[3:]] == ["late", "foreign"]
 
@@ -327,7 +327,7 @@ def test_files_of_earlier_rounds_are_read_and_never_stop_the_run(tmp_path: Path)
 def test_a_new_class_is_refused_or_kept_as_void(tmp_path: Path) -> None:
     desk = desk_of(tmp_path)
     (desk.home(2) / "answers.csv").write_text(f"key,label\n{key(1)},horse\n", encoding="utf-8")
-    with pytest.raises(UserError, match="'horse' is no class"):
+    with pytest.raises(UserError, match="'horse' is not a class"):
         oracle(tmp_path)(ASKED)
     assert [one.refused for one in desk.answers()] == ["no class"]
     other = desk_of(tmp_path / "open", new_classes=True)
@@ -336,6 +336,6 @@ def test_a_new_class_is_refused_or_kept_as_void(tmp_path: Path) -> None:
     assert oracle(tmp_path / "open", new_classes=True)(ASKED).tolist() == [VOID, VOID, 1]
 
 
-def test_a_wrong_knob_is_refused_at_once(tmp_path: Path) -> None:
+def test_an_invalid_parameter_is_refused_immediately(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="rule must be one of"):
         oracle(tmp_path, rule="loudest")

@@ -10,7 +10,7 @@ from ducats.ledger import Request
 from ducats.oracles import Truth
 
 
-def test_images_are_looked_up_in_the_order_of_asking() -> None:
+def test_image_labels_come_in_the_order_of_the_request() -> None:
     asked = Request(1, torch.tensor([2, 0]), torch.zeros(2, dtype=torch.long))
     for labels in ([5, 6, 7], torch.tensor([5, 6, 7], dtype=torch.int32)):
         truth = Truth(labels)
@@ -18,7 +18,7 @@ def test_images_are_looked_up_in_the_order_of_asking() -> None:
 
 
 class Maps:
-    """Maps that count how often each is read, and have another size where they came from."""
+    """Label maps that count reads and have originals of another size."""
 
     def __init__(self, stored: Tensor, originals: list[Tensor]) -> None:
         self.stored, self.originals, self.reads = stored, originals, Counter[int]()
@@ -38,7 +38,9 @@ class Maps:
 
 @pytest.mark.parametrize("resolution", ["network", "original"])
 @pytest.mark.parametrize("kind", [torch.int8, torch.int16])
-def test_pixels_are_looked_up_in_the_named_grid_each_map_once(resolution: str, kind: torch.dtype) -> None:
+def test_pixel_labels_use_the_chosen_resolution_and_read_each_map_once(
+    resolution: str, kind: torch.dtype
+) -> None:
     luck = torch.Generator().manual_seed(0)
     stored = torch.randint(-2, 9, (3, 2, 3), generator=luck).to(kind)
     originals = [torch.randint(-2, 9, (5, 4 + i), generator=luck).to(kind) for i in range(3)]
@@ -58,6 +60,6 @@ def test_a_tensor_of_maps_is_its_own_original() -> None:
     assert Truth(maps, "original")(asked).tolist() == [1, VOID, 2, 3]
 
 
-def test_no_truth_says_what_to_do() -> None:
-    with pytest.raises(UserError, match="ask people"):
+def test_missing_ground_truth_raises() -> None:
+    with pytest.raises(UserError, match="human annotators"):
         Truth(None)

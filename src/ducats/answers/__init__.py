@@ -1,7 +1,8 @@
-"""Questions to people and what they answered. Needs no torch: pages, tools and reports read it.
+"""Questions to annotators and their answers. Does not import torch.
 
-A run's ``questions`` folder is the desk: the run lays questions on it and takes labels from it; our page, CSV
-files and labelling tools read the questions and hand in answers, in any order and from several processes.
+The annotation store is a run's ``questions`` folder. The run writes questions to it and reads labels from it.
+The labelling page, CSV files and labelling tools read the questions and submit answers, in any order and from
+several processes.
 """
 
 from ducats.answers.answer import UNSURE_WORD, VOID_WORD, Answer, Kind

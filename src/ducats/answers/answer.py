@@ -1,4 +1,4 @@
-"""One received answer: who said what of which question, when, and whether it counts."""
+"""A received answer and the meaning of its word."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,43 +6,43 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 VOID_WORD = "void"  # no class applies
-UNSURE_WORD = "unsure"  # the person cannot tell
-SKIP_WORD = "skip"  # not now
-UNDO_WORD = ""  # what this person said before is withdrawn
+UNSURE_WORD = "unsure"  # the annotator cannot decide
+SKIP_WORD = "skip"  # postponed
+UNDO_WORD = ""  # withdraws the annotator's earlier answer
 
 Kind = Literal["class", "void", "new", "unsure", "skip", "undo", "none"]
 
-LONGEST = 500  # characters of a word or a name; of what makes no sense the rest is not kept
+LONGEST = 500  # characters of a word or a name; malformed answers are truncated to it
 
 
 @dataclass(frozen=True)
 class Answer:
-    """A line of the book."""
+    """One line of the answer log."""
 
-    question: str  # its id; empty if the answer did not say
-    word: str  # a class's name, void, unsure, skip, or empty: withdrawn
-    kind: Kind  # what the word means; none if it means nothing
+    question: str  # id; empty if missing
+    word: str  # class name, void, unsure, skip, or empty (withdrawn)
+    kind: Kind  # meaning of the word; none if it has no meaning
     who: str
     when: str  # UTC, ISO 8601
-    via: str  # how it came: page, label-studio, a file's name
+    via: str  # page, label-studio, or a file name
     round: int = 0  # 0 if the question is unknown
-    seconds: float | None = None  # that the person took
-    ref: str | None = None  # its name in another system, by which it is not taken twice
-    refused: str | None = None  # why it does not count
+    seconds: float | None = None  # annotation time
+    ref: str | None = None  # id in another system, used to ignore duplicates
+    refused: str | None = None  # why it does not count; None if it counts
 
     def line(self) -> str:
-        """As JSON, without what says nothing."""
+        """Return one line of JSON, without fields that are None."""
         kept = {name: value for name, value in asdict(self).items() if value is not None}
         return json.dumps(kept, ensure_ascii=False)
 
     @classmethod
     def read(cls, line: str | bytes) -> "Answer":
-        """From its line; a ValueError or TypeError if it is none."""
+        """Parse a line; raise ValueError or TypeError if it is not an answer."""
         return cls(**json.loads(line))
 
 
 def kind_of(word: str, classes: Sequence[str]) -> tuple[Kind, str]:
-    """What a word means, and the word as the classes spell it.
+    """Return the meaning of a word, and the word as spelt in ``classes``.
 
     >>> kind_of("Cat", ["cat", "dog"]), kind_of(" void", ["cat"]), kind_of("cow", ["cat"])
     (('class', 'cat'), ('void', 'void'), ('new', 'cow'))
@@ -65,10 +65,10 @@ def kind_of(word: str, classes: Sequence[str]) -> tuple[Kind, str]:
 
 
 def malformed(raw: Any, when: str, via: str) -> Answer:
-    """A record of something that is no answer."""
+    """Return a rejected answer that records malformed input."""
     return Answer("", clean(str(raw)[:LONGEST]), "none", "", when, via, refused="malformed")
 
 
 def clean(text: str) -> str:
-    """The text without halves of characters, which JSON can bring and no file can hold."""
+    """Replace lone surrogates, which JSON allows but UTF-8 files cannot store."""
     return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,4 +1,4 @@
-"""The book of received answers: several processes append to it, and nothing in it is ever changed."""
+"""Append-only log of received answers, safe for several processes."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -9,15 +9,15 @@ from ducats.answers.answer import Answer
 
 try:
     import fcntl
-except ImportError:  # no such thing on Windows: there, one process at a time must write
+except ImportError:  # not available on Windows: only one process may write there
     fcntl = None  # type: ignore[assignment]
 
 
 class Book:
-    """A file of answers, one JSON line each, in the order in which they came.
+    """File with one JSON line per answer, in the order of arrival.
 
     Args:
-        path: made with the first answer.
+        path: created with the first answer.
     """
 
     def __init__(self, path: Path) -> None:
@@ -26,7 +26,7 @@ class Book:
         self._read = 0  # bytes
 
     def answers(self) -> list[Answer]:
-        """All answers so far; reads what is new. A line that a kill tore was never confirmed: it is none."""
+        """Return all answers; reads new lines only. An incomplete line was never confirmed and is skipped."""
         if not self.path.exists():
             return self._answers
         with self.path.open("rb") as file:
@@ -42,7 +42,7 @@ class Book:
         return self._answers
 
     def append(self, answers: Sequence[Answer]) -> None:
-        """Write answers down; they are on disk when this returns. Call it with the book ``held``."""
+        """Append answers and flush them to disk. The caller must hold the lock, see ``held``."""
         if not answers:
             return
         text = "".join(answer.line() + "\n" for answer in answers).encode("utf-8")
@@ -51,23 +51,23 @@ class Book:
         try:
             size = os.fstat(file).st_size
             if size and os.pread(file, 1, size - 1) != b"\n":
-                text = b"\n" + text  # closes what a kill tore
+                text = b"\n" + text  # ends an incomplete line left by a killed process
             while text:
                 text = text[os.write(file, text) :]
             os.fsync(file)
         finally:
             os.close(file)
-        if new:  # without this the name itself may be lost in a power cut
+        if new:  # without this, the directory entry may be lost in a power failure
             _flush(self.path.parent)
 
     def flush(self) -> None:
-        """Have on disk what was written: a line that is there may be of a write whose flush failed."""
+        """Flush the file to disk: an existing line may come from a write whose flush failed."""
         if self.path.exists():
             _flush(self.path)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other processes and threads from writing meanwhile."""
+        """Lock the log against writes by other processes and threads."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
             if fcntl is not None:

@@ -1,4 +1,4 @@
-"""The desk: where a run's questions lie and answers come in."""
+"""Annotation store: a run's questions and the answers to them."""
 
 import json
 import threading
@@ -15,25 +15,25 @@ from ducats.answers.rules import Standing, standing
 from ducats.errors import UserError
 from ducats.files import write_text_atomically
 
-MOST_SECONDS = 24 * 3600.0  # that one answer may be said to have taken
+MOST_SECONDS = 24 * 3600.0  # longest plausible time for one answer
 
 
 @dataclass(frozen=True)
 class Taken:
-    """A round's labels as the run took them; later answers are late."""
+    """The final labels of a round; later answers do not count."""
 
-    words: Mapping[str, str]  # by question
+    words: Mapping[str, str]  # by question id
     kinds: Mapping[str, str]
-    seconds: Mapping[str, float]  # of people, for each question
-    because: str  # settled: all are, here or in label PNGs; seconds: people's time is spent
-    elsewhere: Collection[str] = ()  # questions that label PNGs answer, and no word
+    seconds: Mapping[str, float]  # annotation time by question id
+    because: str  # settled: every question has a label; seconds: the time limit was reached
+    elsewhere: Collection[str] = ()  # questions answered by label PNGs only
 
 
 class Desk:
-    """A run's questions and answers; several processes may work at one desk.
+    """Questions and answers of a run, safe for several processes.
 
     Args:
-        folder: the run's ``questions``.
+        folder: the run's ``questions`` folder.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -41,11 +41,11 @@ class Desk:
         self.book = Book(folder / "received.jsonl")
         self._sheets: dict[int, Sheet] = {}
         self._taken: dict[int, Taken] = {}
-        # The newest round of each: what nobody had time for may be asked again.
+        # The newest round of each question: unanswered questions may be asked again in a later round.
         self._round_of: dict[str, int] = {}
-        self._entered: set[int] = set()  # rounds that are in it
+        self._entered: set[int] = set()  # rounds included in it
         self._heard: dict[tuple[int, str], list[Answer]] = {}  # by round and question
-        self._refs: dict[str, set[tuple[str, str]]] = {}  # what was said under a name: question and word
+        self._refs: dict[str, set[tuple[str, str]]] = {}  # question and word received under each ref
         self._standings: dict[tuple[int, str], Standing] = {}
         self._seen = 0
         self._own = threading.RLock()
@@ -53,27 +53,27 @@ class Desk:
     # -- questions ------------------------------------------------------------------------------------
 
     def rounds(self) -> list[int]:
-        """Rounds that were laid out, oldest first."""
+        """Return the numbers of the rounds with questions, oldest first."""
         names = (path.parent.name.removeprefix("round-") for path in self.folder.glob("round-*/terms.json"))
-        return sorted(int(name) for name in names if name.isdecimal())  # others are somebody's copies
+        return sorted(int(name) for name in names if name.isdecimal())  # others are user copies
 
     def home(self, number: int) -> Path:
-        """A round's folder."""
+        """Return the folder of a round."""
         return self.folder / f"round-{number:02d}"
 
     def sheet(self, number: int) -> Sheet:
-        """A round's questions."""
+        """Return the questions of a round."""
         if number not in self._sheets:
             self._sheets[number] = Sheet.read(self.home(number))
         return self._sheets[number]
 
     def current(self) -> Sheet | None:
-        """The questions that wait for answers now, if any do."""
+        """Return the round that is waiting for answers, if any."""
         numbers = self.rounds()
         return self.sheet(numbers[-1]) if numbers and self.taken(numbers[-1]) is None else None
 
     def _look(self) -> None:
-        """Take note of rounds that were laid out meanwhile."""
+        """Load rounds written since the last call."""
         for number in self.rounds():
             if number not in self._entered:
                 self._round_of.update(dict.fromkeys(self.sheet(number).by_id, number))
@@ -82,17 +82,16 @@ class Desk:
     # -- answers --------------------------------------------------------------------------------------
 
     def receive(self, given: Iterable[Mapping[str, Any]], *, via: str) -> list[Answer]:
-        """Put answers down, good or not; they are on disk when this returns.
+        """Log answers, valid or not, and flush them to disk.
 
         Args:
-            given: ``question`` and ``word``, and ``who``, ``seconds``, ``ref`` where they are known. One
-                whose ``ref`` is in the book already is not put down again; if it says something else
-                under that name, it is, and does not count. ``refused`` says why an answer cannot count, where
-                who brings it knows that already.
-            via: how they came.
+            given: mappings with ``question`` and ``word``, and optionally ``who``, ``seconds`` and ``ref``.
+                An answer whose ``ref`` is in the log already is skipped; if its question or word differs, it
+                is logged as rejected. Set ``refused`` to a reason to log an answer that cannot count.
+            via: how the answers were submitted.
 
         Returns:
-            What was put down, in order; ``refused`` says why an answer does not count.
+            The logged answers in order. ``refused`` is the reason why an answer does not count.
         """
         with self._own, self.book.held():
             self._look()
@@ -100,7 +99,7 @@ class Desk:
             when = datetime.now(UTC).isoformat(timespec="milliseconds")
             answers: list[Answer] = []
             again = False
-            # Known once they are on disk: what a full disk refused may come again.
+            # Remembered only after the write: if the disk is full, the same answers may be submitted again.
             refs: dict[str, set[tuple[str, str]]] = {}
             for raw in given:
                 answer = self._examined(raw, when, via)
@@ -132,7 +131,7 @@ class Desk:
         if len(word) > LONGEST or len(who) > LONGEST:
             return malformed(raw, when, via)
         if seconds is not None and not 0 <= seconds <= MOST_SECONDS:
-            seconds = None  # a clock that was wrong, or a page left open: no cost that can be believed
+            seconds = None  # implausible: a wrong clock, or a page left open
         known: dict[str, Any] = {"who": clean(who), "when": when, "via": via, "seconds": seconds}
         known["ref"] = clean(ref) if isinstance(ref, str) else None
         number = self._round_of.get(question)
@@ -160,7 +159,7 @@ class Desk:
         self._seen = len(answers)
 
     def answers(self, question: str | None = None) -> list[Answer]:
-        """All that came, or all that came to one question, oldest first."""
+        """Return all answers, or all answers to one question, oldest first."""
         with self._own:
             self._catch_up()
             if question is None:
@@ -170,7 +169,7 @@ class Desk:
             ]
 
     def standing(self, question: str) -> Standing:
-        """How far a question is; KeyError if it was never asked."""
+        """Return the status of a question in its newest round; raise KeyError if it was never asked."""
         with self._own:
             self._look()
             self._catch_up()
@@ -183,7 +182,7 @@ class Desk:
         return self._standings[place]
 
     def standings(self, number: int) -> dict[str, Standing]:
-        """How far each question of a round is."""
+        """Return the status of each question in a round."""
         sheet = self.sheet(number)
         with self._own:
             self._catch_up()
@@ -192,13 +191,14 @@ class Desk:
     # -- labels ---------------------------------------------------------------------------------------
 
     def take(self, number: int, *, elsewhere: Collection[str] = ()) -> Taken | None:
-        """Close a round if it can be, and return its labels; None if it still waits.
+        """Close a round if possible and return its labels; return None if it still waits for answers.
 
-        What is returned once is returned for ever: a run that is killed before it entered them goes on alike.
+        The labels of a closed round never change. A run that is killed before it has appended them to the
+        ledger gets the same labels after a restart.
 
         Args:
             number: the round.
-            elsewhere: questions that nobody needs to settle here, as label PNGs answer them.
+            elsewhere: ids of questions that label PNGs answer; they need no answer in the log.
         """
         if (taken := self.taken(number)) is not None:
             return taken
@@ -223,7 +223,7 @@ class Desk:
         return self.taken(number)
 
     def taken(self, number: int) -> Taken | None:
-        """A round's labels if the run took them."""
+        """Return the labels of a round if it is closed."""
         path = self.home(number) / "taken.json"
         if number not in self._taken:
             if not path.exists():
@@ -231,5 +231,5 @@ class Desk:
             try:
                 self._taken[number] = Taken(**json.loads(path.read_text(encoding="utf-8")))
             except (ValueError, TypeError) as error:
-                raise UserError(f"{path} was spoilt ({error}): restore it from a copy") from error
+                raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
         return self._taken[number]

@@ -1,4 +1,4 @@
-"""A question, and a round of them: what people need to see and what they may answer."""
+"""Questions to annotators, and rounds of questions."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -10,46 +10,46 @@ from typing import Any, Literal
 from ducats.errors import UserError
 from ducats.files import write_atomically, write_text_atomically
 
-MOST = 100_000  # questions of a round that are written one by one; beyond, label PNGs answer
+MOST = 100_000  # questions in a round; larger rounds are answered with label PNGs only
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which pixels of an image a question is about, in the grid in which they are bought."""
+    """Pixels of an image that a question is about, on the grid of the labels."""
 
-    y: int  # of a pixel in the middle
+    y: int  # of the central pixel
     x: int
     height: int  # of the grid
     width: int
-    runs: tuple[tuple[int, int], ...]  # all its pixels: first position (y * width + x) and length, rising
+    runs: tuple[tuple[int, int], ...]  # all pixels: first position (y * width + x) and length, ascending
 
 
 @dataclass(frozen=True)
 class Question:
-    """What one person is asked at once: an image, or some pixels of one."""
+    """One question: an image, or a unit of its pixels."""
 
-    number: int  # 1 for the first of its round, in the order of choosing
-    id: str  # the image's key; of pixels KEY#Y,X
+    number: int  # from 1 in each round, in the order of selection
+    id: str  # key of the image; KEY#Y,X for pixels
     key: str
-    picture: str  # below the round's folder
-    file: str = ""  # the image's own, if it has one
+    picture: str  # path relative to the round's folder
+    file: str = ""  # path of the image's own file, if any
     place: Place | None = None
-    guess: str | None = None  # the model's, when it asked
+    guess: str | None = None  # class predicted at the time of selection
     probability: float | None = None
     u_dis: float | None = None
     u_data: float | None = None
-    u_dis_above: float | None = None  # share of the pool (of pixels: of the image) with a lower one
+    u_dis_above: float | None = None  # share of the pool (per-pixel labels: of the image) with a lower value
     u_data_above: float | None = None
-    segment: int | None = None  # questions of one image with the same number lie in one segment
+    segment: int | None = None  # questions about one image with the same number lie in one segment
 
     def line(self) -> str:
-        """As JSON, without what says nothing."""
+        """Return one line of JSON, without empty fields."""
         said = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "file")}
         return json.dumps(said, ensure_ascii=False)
 
     @classmethod
     def read(cls, line: str | bytes) -> "Question":
-        """From its line."""
+        """Parse a line."""
         raw: dict[str, Any] = json.loads(line)
         if place := raw.get("place"):
             raw["place"] = Place(**{**place, "runs": tuple((int(a), int(b)) for a, b in place["runs"])})
@@ -58,23 +58,23 @@ class Question:
 
 @dataclass(frozen=True)
 class Terms:
-    """What holds for all questions of a round."""
+    """Settings that apply to all questions of a round."""
 
     round: int
     classes: tuple[str, ...]
     rule: str = "first"  # see ``rules.RULES``
-    people: int = 1  # answers that a question needs, by different people
-    unsure: Literal["again", "void"] = "again"  # what an unsure answer comes to
-    new_classes: bool = False  # whether a name that is no class is kept, as void, or refused
-    unit: str = "image"  # what a question is about: image, pixel, region, superpixel
-    query: str = ""  # who chose, and in which words
-    why: str = ""
-    seconds: float | None = None  # of people, after which the round ends with what is there; None: no bound
+    people: int = 1  # number of different annotators that each question needs
+    unsure: Literal["again", "void"] = "again"  # ask someone else, or label VOID
+    new_classes: bool = False  # whether unknown class names are accepted, as VOID
+    unit: str = "image"  # image, pixel, region or superpixel
+    query: str = ""  # name of the query
+    why: str = ""  # summary of the query
+    seconds: float | None = None  # limit on the annotation time, after which the round closes
 
 
 @dataclass(frozen=True)
 class Sheet:
-    """A round's questions, as they lie in its folder."""
+    """The questions of one round, stored in its folder."""
 
     folder: Path
     terms: Terms
@@ -82,12 +82,12 @@ class Sheet:
 
     @cached_property
     def by_id(self) -> dict[str, Question]:
-        """The questions by their ids."""
+        """Questions by id."""
         return {question.id: question for question in self.questions}
 
     @classmethod
     def write(cls, folder: Path, terms: Terms, questions: Iterable[Question]) -> None:
-        """Lay a round out; its terms come last: where they are, the round is complete."""
+        """Write a round. ``terms.json`` is written last; its presence marks the round as complete."""
         lines = [question.line() + "\n" for question in questions]
         write_atomically(folder / "questions.jsonl", lambda file: file.write("".join(lines).encode("utf-8")))
         text = json.dumps(asdict(terms), ensure_ascii=False, indent=1) + "\n"
@@ -95,7 +95,7 @@ class Sheet:
 
     @classmethod
     def read(cls, folder: Path) -> "Sheet":
-        """A round as it was laid out."""
+        """Read a round from its folder."""
         try:
             raw = json.loads((folder / "terms.json").read_text(encoding="utf-8"))
             terms = Terms(**{**raw, "classes": tuple(raw["classes"])})
@@ -103,13 +103,13 @@ class Sheet:
             return cls(folder, terms, tuple(map(Question.read, lines)))
         except (OSError, ValueError, TypeError, KeyError) as error:
             raise UserError(
-                f"the questions in {folder} cannot be read ({type(error).__name__}: {error}): restore "
-                "terms.json and questions.jsonl from a copy, or remove the folder to have it made anew"
+                f"the questions in {folder} are corrupt ({type(error).__name__}: {error}); restore "
+                "terms.json and questions.jsonl from a backup, or delete the folder to write new questions"
             ) from error
 
 
 def runs_of(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
-    """Positions in runs of consecutive ones.
+    """Group positions into runs of consecutive values: (first, length).
 
     >>> runs_of([7, 3, 4, 5])
     ((3, 3), (7, 1))

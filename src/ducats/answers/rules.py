@@ -1,4 +1,4 @@
-"""How several people's answers to one question become one label, or none yet."""
+"""Rules that turn several answers to one question into one label."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -10,29 +10,29 @@ from ducats.answers.question import Terms
 
 
 class Vote(NamedTuple):
-    """What one person says in the end."""
+    """The final answer of one annotator."""
 
     who: str
     word: str
-    first: int  # place of the person's first answer among all that came
-    last: int
+    first: int  # index of the annotator's first answer among all answers to the question
+    last: int  # index of the last one
 
 
 Rule = Callable[[Sequence[Vote], int], str | None]
 
 
 def first(votes: Sequence[Vote], people: int) -> str | None:
-    """Who answered first decides."""
+    """Return the word of the annotator who answered first."""
     return min(votes, key=lambda vote: vote.first).word if len(votes) >= people else None
 
 
 def newest(votes: Sequence[Vote], people: int) -> str | None:
-    """Who answered last decides."""
+    """Return the word of the annotator who answered last."""
     return max(votes, key=lambda vote: vote.last).word if len(votes) >= people else None
 
 
 def majority(votes: Sequence[Vote], people: int) -> str | None:
-    """What more than half say."""
+    """Return the word with more than half of the votes."""
     if len(votes) < people:
         return None
     word, count = Counter(vote.word for vote in votes).most_common(1)[0]
@@ -40,26 +40,26 @@ def majority(votes: Sequence[Vote], people: int) -> str | None:
 
 
 def agree(votes: Sequence[Vote], people: int) -> str | None:
-    """What all say."""
+    """Return the word if all annotators agree."""
     words = {vote.word for vote in votes}
     return words.pop() if len(votes) >= people and len(words) == 1 else None
 
 
 RULES: Mapping[str, Rule] = {"first": first, "newest": newest, "majority": majority, "agree": agree}
-PEOPLE: Mapping[str, int] = {"first": 1, "newest": 1, "majority": 3, "agree": 2}  # if it is not said
+PEOPLE: Mapping[str, int] = {"first": 1, "newest": 1, "majority": 3, "agree": 2}  # default annotators
 
 
 def ruling(
     *, rule: str = "first", people: int | None = None, unsure: str = "again", new_classes: bool = False
 ) -> dict[str, Any]:
-    """What holds in all rounds of a run, checked: keyword arguments of ``Terms``.
+    """Validate the settings of all rounds of a run; return them as keyword arguments of ``Terms``.
 
     Args:
-        rule: how several answers to one question become one: first, newest, majority, or agree: hold until
-            all say the same.
-        people: different people that must have answered a question; what the rule needs if it is None.
-        unsure: what an unsure answer comes to: ``again``, somebody else is asked; or ``void``.
-        new_classes: whether a name that is no class is kept, as void; refused otherwise.
+        rule: how several answers become one label: first, newest, majority, or agree (wait until all
+            annotators agree).
+        people: number of different annotators that each question needs; None for the rule's default.
+        unsure: how to treat an unsure answer: ``again`` asks someone else, ``void`` labels it VOID.
+        new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
 
     >>> ruling(rule="agree")["people"], ruling(people=2)["rule"]
     (2, 'first')
@@ -67,7 +67,7 @@ def ruling(
     if rule not in RULES:
         raise ValueError(f"rule must be one of {', '.join(RULES)}, not {rule!r}")
     if people is not None and (isinstance(people, bool) or not isinstance(people, int) or people < 1):
-        raise ValueError(f"people must be a whole number from 1, not {people!r}")
+        raise ValueError(f"people must be a positive integer, not {people!r}")
     if unsure not in ("again", "void"):
         raise ValueError(f"unsure must be again or void, not {unsure!r}")
     if not isinstance(new_classes, bool):
@@ -78,22 +78,22 @@ def ruling(
 
 @dataclass(frozen=True)
 class Standing:
-    """How far a question is."""
+    """Status of a question."""
 
     state: Literal["open", "disputed", "settled"]
-    word: str | None  # the label's word if it is settled
+    word: str | None  # the label, if settled
     votes: tuple[Vote, ...]
-    unsure: tuple[str, ...]  # people who cannot tell
-    seconds: float  # of all people, whatever they said
+    unsure: tuple[str, ...]  # annotators who are unsure
+    seconds: float  # annotation time of all answers
 
     @property
     def contradicting(self) -> bool:
-        """Whether people said different things, settled or not."""
+        """Whether annotators disagree, even if the question is settled."""
         return len({vote.word for vote in self.votes}) > 1
 
 
 def standing(answers: Sequence[Answer], terms: Terms) -> Standing:
-    """How far one question is, from all answers to it in the order in which they came."""
+    """Compute the status of a question from all answers to it, in the order of arrival."""
     first_at: dict[str, int] = {}
     said: dict[str, tuple[Answer, int]] = {}
     seconds = 0.0

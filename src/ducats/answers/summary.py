@@ -1,4 +1,4 @@
-"""What came in, in numbers: by round, by person, and where people said different things."""
+"""Summary of the answers by round and by annotator, and the disputed questions."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -13,49 +13,49 @@ from ducats.answers.rules import Standing, Vote
 
 @dataclass(frozen=True)
 class RoundTally:
-    """How far a round is."""
+    """Status of a round."""
 
     round: int
     asked: int
     settled: int
     open: int
     disputed: int
-    void: int  # of the settled: no class applies
-    new: Mapping[str, int]  # of the settled: names that are no class, and how often
-    several: int  # questions that more than one person answered
-    alike: int  # of these, those of which all said the same
-    refused: Mapping[str, int]  # answers that do not count, by reason
-    taken: str  # because of what the run took the labels; empty if it did not yet
-    elsewhere: int = 0  # that label PNGs answer, and no word: neither open nor disputed
+    void: int  # settled as void
+    new: Mapping[str, int]  # settled with a name outside the classes, with counts
+    several: int  # questions with more than one annotator
+    alike: int  # among these, questions on which all annotators agree
+    refused: Mapping[str, int]  # number of answers that do not count, by reason
+    taken: str  # why the round was closed; empty if it is open
+    elsewhere: int = 0  # questions answered by label PNGs only; neither open nor disputed
 
 
 @dataclass(frozen=True)
 class PersonTally:
-    """What one person did."""
+    """Statistics of one annotator."""
 
     who: str
-    answers: int  # that count: withdrawn, repeated and refused ones are not among them
+    answers: int  # without withdrawn, repeated and rejected answers
     void: int
     unsure: int
-    seconds: float  # in all, whatever came of it
-    median_seconds: float | None  # of an answer; None if nothing is known
-    compared: int  # of the answers, those to settled questions that somebody else answered, too
-    agreed: int  # of these, those that are the label
+    seconds: float  # total, including withdrawn and skipped answers
+    median_seconds: float | None  # per answer; None if unknown
+    compared: int  # answers to settled questions with other annotators
+    agreed: int  # among these, answers equal to the label
 
 
 @dataclass(frozen=True)
 class Dispute:
-    """A question of which people said different things."""
+    """A question on which annotators disagree."""
 
     round: int
     question: Question
     votes: tuple[Vote, ...]
-    accepted: str | None  # the label's word; None if there is none
-    elsewhere: bool = False  # label PNGs say what it is
+    accepted: str | None  # the label; None if there is none yet
+    elsewhere: bool = False  # whether a label PNG answers it
 
 
 def rounds(desk: Desk) -> list[RoundTally]:
-    """Each round that was laid out, oldest first."""
+    """Summarise each round, oldest first."""
     refused: dict[int, Counter[str]] = {}
     for answer in desk.answers():
         if answer.refused is not None:
@@ -89,12 +89,12 @@ def rounds(desk: Desk) -> list[RoundTally]:
 
 
 def unplaced(desk: Desk) -> dict[str, int]:
-    """Answers that belong to no round, by the reason for which they were refused."""
+    """Count the answers that belong to no round, by reject reason."""
     return dict(sorted(Counter(str(a.refused) for a in desk.answers() if a.round == 0).items()))
 
 
 def persons(desk: Desk) -> list[PersonTally]:
-    """Everyone who answered, by name."""
+    """Summarise each annotator, sorted by name."""
     heard: dict[str, list[Answer]] = {}
     for answer in desk.answers():
         if answer.refused is None:
@@ -121,7 +121,7 @@ def _person(who: str, given: Sequence[Answer], standings: Sequence[Standing]) ->
 
 
 def disputes(desk: Desk) -> list[Dispute]:
-    """Questions of which people said different things, in the order of asking."""
+    """Return the questions on which annotators disagree, in order."""
     found = []
     for number in desk.rounds():
         standings, taken = desk.standings(number), desk.taken(number)

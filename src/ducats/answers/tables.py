@@ -1,4 +1,4 @@
-"""Answers in CSV files: ``answers*.csv`` in a round's folder, in any order and in parts."""
+"""Import of answers from ``answers*.csv`` in a round's folder. Files may be partial, rows in any order."""
 
 import csv
 from pathlib import Path
@@ -9,13 +9,13 @@ from ducats.answers.desk import MOST_SECONDS, Desk
 from ducats.answers.question import Sheet
 from ducats.errors import UserError
 
-NOBODY = "files"  # who answers in answers.csv, if it does not say
-SHOWN = 20  # classes that a message names
-SPARE = 0.001  # seconds that rounding may leave
+NOBODY = "files"  # annotator of answers.csv if it has no annotator column
+SHOWN = 20  # classes listed in a message
+SPARE = 0.001  # tolerance for rounding, in seconds
 
 
 class Line(NamedTuple):
-    """A line of a file."""
+    """One row of a CSV file."""
 
     number: int
     question: str
@@ -25,10 +25,10 @@ class Line(NamedTuple):
 
 
 def bring(desk: Desk, number: int) -> list[str]:
-    """Put down what is new in a round's files, once; return what is wrong with them, a sentence each.
+    """Log the new answers in a round's CSV files; return one message per problem.
 
-    A line that was changed is a new answer; one that was removed is still on record. Seconds are the line's
-    in all, and are not counted again when it is changed.
+    A changed row is a new answer. The answer of a removed row stays in the log. The seconds of a row are its
+    total time: when a row changes, only the difference is added.
     """
     sheet = desk.sheet(number)
     wrong: list[str] = []
@@ -44,7 +44,7 @@ def bring(desk: Desk, number: int) -> list[str]:
 
 def _bring(desk: Desk, sheet: Sheet, path: Path, lines: list[Line]) -> list[str]:
     via = f"{sheet.folder.name}/{path.name}"
-    heard: dict[tuple[str, str], Answer] = {}  # the newest of each person and question
+    heard: dict[tuple[str, str], Answer] = {}  # newest answer by annotator and question
     unfit: set[tuple[str, str, str]] = set()
     counted: dict[tuple[str, str], float] = {}  # seconds
     for answer in desk.answers():
@@ -60,25 +60,25 @@ def _bring(desk: Desk, sheet: Sheet, path: Path, lines: list[Line]) -> list[str]
     first: dict[tuple[str, str], Line] = {}
     for line in lines:
         asked = line.question in sheet.by_id
-        line = line if asked else line._replace(question=line.question[:LONGEST])  # as the desk keeps it
+        line = line if asked else line._replace(question=line.question[:LONGEST])  # as it is logged
         where, place = f"{path} line {line.number}", (line.who, line.question)
         if not asked:
-            wrong.append(f"{where}: {line.question!r} was not asked in this round; remove the line")
+            wrong.append(f"{where}: {line.question!r} is not a question of this round; remove the line")
         elif not line.word:
             continue
         kind, word = kind_of(line.word, sheet.terms.classes) if asked else ("none", line.word)
         raw: dict[str, Any] = {"question": line.question, "word": word, "who": line.who, "seconds": None}
         seconds = _seconds(line.seconds)
         if kind == "new" and not sheet.terms.new_classes:
-            wrong.append(f"{where}: {line.word!r} is no class; write one of: {_words(sheet.terms.classes)}")
+            wrong.append(f"{where}: {line.word!r} is not a class; use one of: {_words(sheet.terms.classes)}")
         if place in first:
             before = first[place]
             same = before.word.casefold() == line.word.casefold()
-            how = "again" if same else "in contradiction"
-            wrong.append(f"{where}: {line.question!r} is answered {how} to line {before.number}; keep one")
+            how = "repeats" if same else "contradicts"
+            wrong.append(f"{where}: the answer to {line.question!r} {how} line {before.number}; keep one")
             raw["refused"] = "doubled"
         elif isinstance(seconds, str):
-            wrong.append(f"{where}: {seconds!r} is no number of seconds; write one, or leave it empty")
+            wrong.append(f"{where}: {seconds!r} is not a number of seconds; write a number or leave it empty")
             raw["refused"] = "malformed"
         else:
             more = None if seconds is None else round(max(0.0, seconds - counted.get(place, 0.0)), 3)
@@ -96,31 +96,31 @@ def _bring(desk: Desk, sheet: Sheet, path: Path, lines: list[Line]) -> list[str]
     return wrong
 
 
-OURS = ("doubled", "malformed")  # why a line is refused before the desk looks at it
+OURS = ("doubled", "malformed")  # reasons for which this module rejects a row
 
 
 def read(path: Path, *, of_pixels: bool = False) -> list[Line]:
-    """The lines of a file that say something.
+    """Read the non-empty rows of a CSV file.
 
     Args:
-        path: of the file.
-        of_pixels: whether questions are about pixels, and named ``KEY#Y,X``.
+        path: the CSV file.
+        of_pixels: whether questions are about pixels and have ids ``KEY#Y,X``.
 
     Raises:
-        UserError: it is no such file.
+        UserError: The file is not UTF-8 text or lacks a column.
     """
     needed = ("key", "y", "x") if of_pixels else ("key",)
     default = path.stem.removeprefix("answers").strip("-_ ") or NOBODY
     try:
         with path.open(encoding="utf-8-sig", newline="") as file:
-            # Spreadsheets of half of Europe separate by semicolons.
+            # Spreadsheets use semicolons in many European locales.
             head = file.readline()
             file.seek(0)
             reader = csv.DictReader(file, delimiter=";" if ";" in head and "," not in head else ",")
             columns = set(reader.fieldnames or ())
             if "label" not in columns or not ("id" in columns or columns.issuperset(needed)):
                 names = " and ".join(f"`{name}`" for name in (*needed, "label"))
-                raise UserError(f"{path} needs the columns {names} in its first line, not {sorted(columns)}")
+                raise UserError(f"{path} needs the columns {names}; its first line has {sorted(columns)}")
             found = []
             for row in reader:
                 cells = {name: value for name, value in row.items() if isinstance(value, str)}
@@ -128,7 +128,7 @@ def read(path: Path, *, of_pixels: bool = False) -> list[Line]:
                     found.append(_line(reader.line_num, cells, default, of_pixels))
             return found
     except (OSError, UnicodeDecodeError, csv.Error) as error:
-        raise UserError(f"{path} cannot be read as UTF-8 text ({error}): save it as CSV UTF-8") from None
+        raise UserError(f"{path} is not UTF-8 text ({error}); save it as CSV UTF-8") from None
 
 
 def _line(number: int, cells: dict[str, str], default: str, of_pixels: bool) -> Line:
@@ -143,7 +143,7 @@ def _line(number: int, cells: dict[str, str], default: str, of_pixels: bool) -> 
 
 
 def _seconds(text: str) -> float | str | None:
-    """A number, none, or the text if it is no number; what cannot be believed is none."""
+    """Parse seconds; None if empty or implausible, the text itself if it is not a number."""
     try:
         value = float(text.replace(",", ".")) if text else None
     except ValueError:
@@ -152,4 +152,4 @@ def _seconds(text: str) -> float | str | None:
 
 
 def _words(classes: tuple[str, ...]) -> str:
-    return ", ".join(classes[:SHOWN]) + (", …" if len(classes) > SHOWN else "") + ", or void, or unsure"
+    return ", ".join(classes[:SHOWN]) + (", …" if len(classes) > SHOWN else "") + ", void or unsure"

@@ -1,8 +1,8 @@
-"""The ledger: every label that was bought, append-only on disk. Labels spent is what it holds.
+"""Append-only, on-disk ledger of acquired labels. Its length is the budget spent.
 
-A label has an address: an image, and a position in it, which is 0 where the image is one row. The files hold
-runs of addresses of one image; they are mapped and never read whole, so a ledger of 100 million pixels opens
-at once.
+A label has a location: an image and a position in it. The position is 0 if labels are per image. The files
+store runs of locations in one image. They are memory-mapped and never read whole, so a ledger of 100 million
+pixels opens instantly.
 """
 
 from ducats.ledger.book import Bought, Entry, Ledger, Resolution

@@ -1,4 +1,4 @@
-"""The book itself: rounds of bought labels, one file each."""
+"""The ledger: acquired labels by round, one file per round."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,21 +18,21 @@ from ducats.ledger.clicks import pieces
 from ducats.ledger.request import Request
 
 Resolution = Literal["network", "original"]
-AT_ONCE = 1 << 20  # pixels that are looked at together
-IN_LISTS = 1 << 16  # the same, where each becomes an object
+AT_ONCE = 1 << 20  # pixels validated together
+IN_LISTS = 1 << 16  # pixels converted to Python objects together
 
 
 class Entry(NamedTuple):
-    """One bought label, by name."""
+    """One label in the ledger, with the key of its image."""
 
-    round: int  # 1 for the first question
+    round: int  # from 1
     key: str
     position: int
     label: int
 
 
 class Bought(NamedTuple):
-    """An image's bought labels, in the order of buying."""
+    """The labels of one image, in the order of acquisition."""
 
     position: Tensor  # (n,) int64
     label: Tensor  # (n,) int64
@@ -40,24 +40,24 @@ class Bought(NamedTuple):
 
 @dataclass(frozen=True)
 class _Round:
-    """A round's file; positions and labels stay in it until they are looked at."""
+    """The file of one round; positions and labels are read from disk on access."""
 
     addresses: Addresses
-    label: Array  # one for each address
+    label: Array  # one per location
     clicks: int
-    seconds: Array  # of people, one for each unit, 0 where they are not known; empty if nobody's are
-    unanswered: float  # seconds that went into questions without an answer
+    seconds: Array  # annotation time per unit, 0 if unknown; empty if unknown for all units
+    unanswered: float  # seconds spent on questions that were not answered
 
 
 class Ledger:
-    """Labels by round, one file each; a round is there as a whole or not at all, and is never changed.
+    """Acquired labels, one file per round. Rounds are written atomically and never changed.
 
     Args:
-        folder: where the rounds lie.
-        keys: the pool's stable names; addresses are indices into them.
-        sizes: where pixels are bought, each image's height and width, in which positions count; None where an
-            image is one row, at position 0.
-        resolution: what these sizes are: those of the images as stored, or as they were before.
+        folder: contains one file per round.
+        keys: stable names of the pool's images; a location refers to an image by its index in ``keys``.
+        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled. None if
+            labels are per image; then every position is 0.
+        resolution: whether ``sizes`` are those of the stored (network) or of the original images.
     """
 
     def __init__(
@@ -70,93 +70,93 @@ class Ledger:
         self.folder, self.keys, self.resolution = folder, keys, resolution
         self.sizes = None if sizes is None else torch.as_tensor(sizes, dtype=torch.long)
         if self.sizes is not None and self.sizes.shape != (len(keys), 2):
-            raise ValueError(f"sizes of shape {tuple(self.sizes.shape)} for {len(keys)} images")
+            raise ValueError(f"sizes must have shape ({len(keys)}, 2), not {tuple(self.sizes.shape)}")
         self._rounds: list[_Round] = []
         self.refresh()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Another process opens the files by itself; 100 million labels are not sent.
+        # Another process opens the files itself: up to 100 million labels are not pickled.
         return Ledger, (self.folder, self.keys, self.sizes, self.resolution)
 
     def refresh(self) -> None:
-        """Take note of rounds that another process entered."""
+        """Load the rounds that another process has appended."""
         while (path := self._path(self.rounds + 1)).exists():
             self._rounds.append(self._read(path))
         stray = sorted(self.folder.glob("round-*.npz"))[self.rounds :]
         if stray:
             raise UserError(
-                f"{self.folder} has {stray[0].name} but no {self._path(self.rounds + 1).name}: "
-                "a round of the ledger was removed; put it back or start a new run"
+                f"{self.folder} has {stray[0].name} but {self._path(self.rounds + 1).name} is missing; "
+                "restore the missing round from a backup or start a new run"
             )
 
     @property
     def rounds(self) -> int:
-        """How many rounds were bought."""
+        """Number of rounds in the ledger."""
         return len(self._rounds)
 
     def __len__(self) -> int:
-        """Labels spent."""
+        """Return the number of labels."""
         return self.spent()
 
     def spent(self, rounds: int | None = None) -> int:
-        """Labels spent in the first so many rounds, or in all."""
+        """Return the number of labels in the first ``rounds`` rounds; in all rounds if None."""
         return sum(r.addresses.total for r in self._rounds[:rounds])
 
     def clicks(self, rounds: int | None = None) -> int:
-        """Clicks spent in the first so many rounds, or in all: connected pieces of one label in a unit."""
+        """Return the number of clicks: connected pieces with the same label within a unit."""
         return sum(r.clicks for r in self._rounds[:rounds])
 
     def seconds(self, rounds: int | None = None) -> float | None:
-        """Seconds that people took in the first so many rounds, or in all; None if nobody's are known."""
+        """Return the annotation time in seconds; None if no time was recorded."""
         some = self._rounds[:rounds]
         known = any(r.unanswered or r.seconds.any() for r in some)
         return sum(float(r.seconds.sum()) + r.unanswered for r in some) if known else None
 
     def units(self, rounds: int | None = None) -> int:
-        """Units bought in the first so many rounds, or in all: what people answered at once."""
+        """Return the number of labelled units; one answer labels one unit."""
         return sum(r.addresses.units_in_all for r in self._rounds[:rounds])
 
     def timed(self, rounds: int | None = None) -> int:
-        """Of these units, those whose seconds are known."""
+        """Return the number of units with a recorded annotation time."""
         return sum(int(np.count_nonzero(r.seconds)) for r in self._rounds[:rounds])
 
     def counts(self, rounds: int | None = None) -> Tensor:
-        """Labels spent on each image: ``(len(pool),)`` int64."""
+        """Return the number of labels per image: ``(len(pool),)`` int64."""
         counts = np.zeros(len(self.keys), np.int64)
         for bought in self._rounds[:rounds]:
             np.add.at(counts, bought.addresses.image, bought.addresses.count)
         return torch.from_numpy(counts)
 
     def dtype(self, rounds: int | None = None) -> torch.dtype:
-        """The type that all labels fit in: int8, or int16 where there are more than 127 classes."""
+        """Return the dtype that holds all labels: int8, or int16 if any class id exceeds 127."""
         wide = any(r.label.dtype.itemsize > 1 for r in self._rounds[:rounds])
         return torch.int16 if wide else torch.int8
 
     def append(
         self, request: Request, labels: Tensor, seconds: Tensor | None = None, unanswered: float = 0.0
     ) -> None:
-        """Enter one round; refuse anything but one answer per question, and any address asked before.
+        """Write one round. Each requested location needs exactly one label and must not be labelled already.
 
         Args:
-            request: what was asked; a round in which nothing was has no address.
+            request: the labelled locations; may be empty.
             labels: ``(len(request),)`` integers in the request's order; VOID where no class applies.
-            seconds: that people took for each unit, ``(request.units,)``; 0 or NaN where they are not known.
-            unanswered: seconds that people took for questions that have no answer, and are not in the round.
+            seconds: annotation time per unit, ``(request.units,)``; 0 or NaN if unknown.
+            unanswered: seconds spent on questions that were not answered and are not in the request.
         """
         if request.round != self.rounds + 1:
-            raise ValueError(f"round {request.round} after {self.rounds} rounds")
+            raise ValueError(f"expected round {self.rounds + 1}, got round {request.round}")
         if labels.shape != (len(request),):
-            raise ValueError(f"asked for {len(request)} labels, got {labels.numel()}")
+            raise ValueError(f"expected {len(request)} labels, got {labels.numel()}")
         answers: Array = labels.detach().cpu().numpy()
         if (answers == UNLABELLED).any():
-            raise ValueError("an answer must be a class or VOID, not UNLABELLED")
+            raise ValueError("a label must be a class or VOID, not UNLABELLED")
         lowest, highest = int(answers.min(initial=0)), int(answers.max(initial=0))
         if answers.dtype.kind not in "iu" or lowest < VOID or highest > np.iinfo(np.int16).max:
-            raise ValueError(f"an answer must be a class, a whole number from 0 to 32767, or VOID ({VOID})")
+            raise ValueError(f"a label must be a class (an integer from 0 to 32767) or VOID ({VOID})")
         addresses = request.addresses
         taken = _seconds(seconds, addresses.units_in_all)
         if addresses.image.max(initial=-1) >= len(self.keys):
-            raise ValueError(f"image {addresses.image.max()} was asked for in a pool of {len(self.keys)}")
+            raise ValueError(f"image {addresses.image.max()} is out of range for a pool of {len(self.keys)}")
         clicks = self._examine(addresses, answers)
         kept = dict(addresses.columns())
         kept["label"] = (answers, np.int8 if highest <= np.iinfo(np.int8).max else np.int16)
@@ -171,12 +171,12 @@ class Ledger:
         self._rounds.append(self._read(path))
 
     def _examine(self, addresses: Addresses, answers: Array) -> Array:
-        """Hold a request to the rules, some images at a time; return the clicks of each run."""
+        """Validate a request, a chunk of images at a time; return the number of clicks per run."""
         pixels, widths = np.ones(len(self.keys), np.int64), np.ones(len(self.keys), np.int64)
         if self.sizes is not None:
             pixels, widths = self.sizes.prod(1).numpy(), self.sizes[:, 1].numpy()
         images, clicks = np.unique(addresses.image), addresses.count.copy()
-        start = np.zeros(len(self.keys), np.int64)  # of an image's pixels among those looked at together
+        start = np.zeros(len(self.keys), np.int64)  # offset of each image's pixels within the chunk
         for chunk in chunks(pixels[images], AT_ONCE):
             some = images[chunk]
             runs = addresses.runs_of(some)
@@ -185,7 +185,7 @@ class Ledger:
             if len(outside):
                 worst = outside[0]
                 raise ValueError(
-                    f"position {position[worst]} was asked for in {self.keys[image[worst]]!r}, "
+                    f"position {position[worst]} is out of range for {self.keys[image[worst]]!r}, "
                     f"which has {pixels[image[worst]]}"
                 )
             start[some] = before(pixels[some])
@@ -197,7 +197,9 @@ class Ledger:
                 asked[start[old] + place] = True
                 total += len(place)
             if np.count_nonzero(asked) != total:
-                raise ValueError("a label was asked for twice: a query must pick distinct, unlabelled rows")
+                raise ValueError(
+                    "a location was requested twice; queries must select distinct unlabelled samples"
+                )
             if addresses.units.any():
                 unit, each = addresses.sizes(runs)
                 wide = np.repeat(widths[addresses.image[runs]], each)
@@ -206,17 +208,17 @@ class Ledger:
         return clicks
 
     def of(self, image: int, rounds: int | None = None) -> Bought:
-        """An image's labels in the order of buying; reads these and no others.
+        """Return the labels of one image in the order of acquisition. Reads no other labels from disk.
 
         Args:
             image: index into the pool.
-            rounds: of the first so many rounds only.
+            rounds: number of rounds to include, from the first; None for all.
         """
         position, label = self.raw(image, rounds)
         return Bought(torch.from_numpy(position), torch.from_numpy(label.astype(np.int64)))
 
     def raw(self, image: int, rounds: int | None = None) -> tuple[Array, Array]:
-        """As ``of``, in arrays, labels as they are stored."""
+        """Return positions and labels like ``of``, as arrays; labels have their stored dtype."""
         positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
         for bought in self._rounds[:rounds]:
             runs = bought.addresses.runs_of(np.array([image]))
@@ -226,16 +228,16 @@ class Ledger:
         return np.concatenate(positions), np.concatenate(labels)
 
     def targets(self, rounds: int | None = None) -> Tensor:
-        """The pool's labels as far as they were bought: ``(len(pool),)``, UNLABELLED elsewhere.
+        """Return the label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none.
 
-        For labels of pixels see ``TargetMaps``.
+        For per-pixel labels use ``TargetMaps``.
 
         Args:
-            rounds: the first so many rounds only. An epoch that is repeated must not see labels that were
-                bought after it.
+            rounds: number of rounds to include, from the first; None for all. An epoch that is repeated after
+                a restart must not see labels acquired after it.
         """
         if self.sizes is not None:
-            raise ValueError("pixels were bought: their labels are maps, see TargetMaps")
+            raise ValueError("the ledger holds per-pixel labels; use TargetMaps")
         targets = torch.full((len(self.keys),), UNLABELLED, dtype=torch.long)
         for bought in self._rounds[:rounds]:
             image = np.repeat(bought.addresses.image, bought.addresses.count)
@@ -243,7 +245,7 @@ class Ledger:
         return targets
 
     def entries(self) -> Iterator[Entry]:
-        """Every bought label in the order of buying."""
+        """Yield every label in the order of acquisition."""
         for number, bought in enumerate(self._rounds, start=1):
             for chunk in chunks(bought.addresses.count, IN_LISTS):
                 runs = np.arange(chunk.start, chunk.stop)
@@ -262,32 +264,32 @@ class Ledger:
             found = columns.read(path, (*LONG, "label"))
             addresses, label = Addresses.from_columns(found), found["label"]
             if len(label) != addresses.total:
-                raise ValueError(f"it has {len(label)} labels for {addresses.total} addresses")
+                raise ValueError(f"{len(label)} labels for {addresses.total} locations")
             seconds = found.get("seconds", np.zeros(0)).astype(np.float64)
             if len(seconds) not in (0, addresses.units_in_all):
-                raise ValueError(f"it has {len(seconds)} times for {addresses.units_in_all} units")
+                raise ValueError(f"{len(seconds)} annotation times for {addresses.units_in_all} units")
         except columns.UNREADABLE as error:
-            raise UserError(
-                f"{path} cannot be read ({error}): restore it from a copy, its labels were paid for"
-            ) from error
+            raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
         if addresses.image.max(initial=-1) >= len(self.keys):
-            raise UserError(f"{path} names image {addresses.image.max()}, but the pool has {len(self.keys)}")
+            raise UserError(
+                f"{path} has image {addresses.image.max()}, but the pool has only {len(self.keys)} images"
+            )
         clicks = int(found.get("clicks", addresses.count).sum())
         return _Round(addresses, label, clicks, seconds, float(found.get("unanswered", 0.0)))
 
 
 def _seconds(given: Tensor | None, units: int) -> Array:
-    """What people took for each unit, 0 where it is not known."""
+    """Return the annotation time per unit; 0 if unknown."""
     if given is None:
         return np.zeros(0)
     if given.shape != (units,):
-        raise ValueError(f"asked for {units} units, got the seconds of {given.numel()}")
+        raise ValueError(f"expected the seconds of {units} units, got {given.numel()}")
     found: Array = given.detach().cpu().double().nan_to_num(0.0, torch.inf).numpy()
     if (found < 0).any() or not np.isfinite(found).all():
-        raise ValueError("seconds must not be negative, nor beyond all bounds")
+        raise ValueError("seconds must be finite and not negative")
     return found
 
 
 def _pairs(addresses: Addresses, runs: Array) -> tuple[Array, Array]:
-    """Image and position of each address of some runs."""
+    """Return image and position of each location in the given runs."""
     return np.repeat(addresses.image[runs], addresses.count[runs]), addresses.positions(runs)

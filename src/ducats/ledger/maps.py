@@ -1,4 +1,4 @@
-"""The bought labels of an image as a map to train on."""
+"""Label maps for training, built from the ledger."""
 
 from functools import lru_cache
 from typing import Any, Literal
@@ -16,22 +16,22 @@ Fill = Literal["cell", "nearest"]
 
 
 class TargetMaps:
-    """Label maps ``(N, height, width)`` made when they are looked at: a ``domain.Maps`` of what was bought.
+    """Label maps ``(N, height, width)`` of the acquired labels, built on access. Implements ``domain.Maps``.
 
-    UNLABELLED where nobody was asked; VOID where ``void`` says so and no label was bought, or where that was
-    the answer.
+    A pixel is UNLABELLED if it has no label. It is VOID if it was labelled VOID, or if it has no label and
+    ``void`` marks it.
 
     Args:
-        ledger: what was bought.
-        shape: height and width of the maps, as the images are stored; None for each image's own size in the
-            ledger, where ``at`` and whole numbers as an index work.
-        rounds: the first so many rounds only; all that there are at the time if None.
-        void: not zero where a pixel is known beforehand to have no class.
-        resolution: the grid in which positions count; as the ledger says if None.
-        fill: how labels of original pixels come to a map of another size. ``cell``: each goes to the cell of
-            the map in which it lies; of several, the one nearest to the cell's centre counts, then the lower
-            position. ``nearest``: each cell takes the label of the one pixel that resizing an image without
-            interpolation would take, if that was bought, and the other labels are lost, as published.
+        shape: height and width of the maps, the size of the stored images. None for each image's size in the
+            ledger; if these sizes differ, index with an integer or use ``at``.
+        rounds: number of rounds to include, from the first; None for all rounds at the time of access.
+        void: nonzero where a pixel is known to have no class.
+        resolution: grid of the positions; None for the ledger's resolution.
+        fill: how labels on the original grid are transferred to a map of another size. ``cell``: each label
+            goes to the map cell that contains its pixel. If several labels fall into one cell, the one
+            nearest to the cell's centre is used, then the one with the lower position. ``nearest``: each
+            cell takes the label of the pixel that nearest-neighbour resizing would pick, if it has one. The
+            other labels are lost. This is the published behaviour.
     """
 
     def __init__(
@@ -44,33 +44,33 @@ class TargetMaps:
         fill: Fill = "cell",
     ) -> None:
         if ledger.sizes is None:
-            raise ValueError("whole images were bought as one row each: see Ledger.targets")
+            raise ValueError("the ledger holds per-image labels; use Ledger.targets")
         if fill not in ("cell", "nearest"):
             raise ValueError(f"fill must be cell or nearest, not {fill!r}")
         self._ledger, self._size, self._rounds, self._void, self._fill = ledger, shape, rounds, void, fill
         self._original = (resolution or ledger.resolution) == "original"
         self._sizes: list[list[int]] = ledger.sizes.tolist()
         if rounds is not None and rounds > ledger.rounds:
-            ledger.refresh()  # another process may have entered them
+            ledger.refresh()  # another process may have appended them
         if not self._original and shape and any(tuple(s) != tuple(shape) for s in self._sizes):
-            raise ValueError(f"labels were bought on another grid than that of the images, {shape}")
+            raise ValueError(f"the labels' grid differs from that of the images, {shape}")
 
     @property
     def shape(self) -> torch.Size:
         """``(N, height, width)``."""
         sizes = {self._size} if self._size else {(height, width) for height, width in self._sizes}
         if len(sizes) != 1:
-            raise ValueError("images of several sizes have no common shape: use `at`")
+            raise ValueError("the images have several sizes and no common shape; use `at`")
         return torch.Size((len(self), *sizes.pop()))
 
     @property
     def dtype(self) -> torch.dtype:
-        """int8, or int16 where there are more than 127 classes."""
+        """int8, or int16 if any class id exceeds 127."""
         return self._ledger.dtype(self._rounds)
 
     @property
     def ndim(self) -> int:
-        """3."""
+        """Number of dimensions: 3."""
         return 3
 
     def __len__(self) -> int:
@@ -85,7 +85,7 @@ class TargetMaps:
         return torch.stack([self._map(image) for image in chosen.tolist()])
 
     def at(self, image: int) -> Tensor:
-        """One image's map in the grid in which labels are bought, ``(height, width)``."""
+        """Return the map of one image at the resolution of its labels, ``(height, width)``."""
         found = torch.from_numpy(self._bought(image))
         if self._void is not None:
             void = original_map(self._void, image) if self._original else self._void[image]
@@ -117,7 +117,7 @@ class TargetMaps:
 
 
 def _fill_void(found: Tensor, void: Tensor) -> None:
-    """Write VOID where that is known. Where a mask and a label differ, as on two grids, the label is paid."""
+    """Set unlabelled pixels to VOID where ``void`` is nonzero. An acquired label takes precedence."""
     known = resized(void, (found.shape[0], found.shape[1])) != 0
     found[known & (found < 0)] = VOID
 
@@ -126,18 +126,18 @@ _NUMPY = {torch.int8: np.int8, torch.int16: np.int16}
 
 
 def _cells(position: Array, old: tuple[int, int], new: tuple[int, int]) -> tuple[Array, Array]:
-    """Which labels are kept, and the cell of the new grid that each of them fills."""
+    """Return the indices of the labels to keep and the cell of the new grid that each one fills."""
     rows, up = _axis(old[0], new[0])
     places, along = _axis(old[1], new[1])
     y, x = np.divmod(position, old[1])
     cell = rows[y] * new[1] + places[x]
-    # Whole numbers, so that equal distances are equal: squares of the distances times 2 * new[0] * new[1].
+    # Integers make ties exact: squared distances, each distance scaled by 2 * new[0] * new[1].
     distance = (up[y] * new[1]) ** 2 + (along[x] * new[0]) ** 2
     best = np.empty(new[0] * new[1], np.int64)
     left = np.arange(len(position))
     while len(left):
-        # All that are left claim their cell and one of them gets it; those who are nearer go on. A sort by
-        # three keys would do the same in ten times the time.
+        # Each remaining label claims its cell and one of them gets it. Labels nearer than the winner stay for
+        # the next pass. A sort by three keys gives the same result but takes ten times as long.
         best[cell[left]] = left
         other = best[cell[left]]
         nearer = distance[left] < distance[other]
@@ -149,23 +149,26 @@ def _cells(position: Array, old: tuple[int, int], new: tuple[int, int]) -> tuple
 
 @lru_cache(maxsize=64)
 def _axis(old: int, new: int) -> tuple[Array, Array]:
-    """For each old line the new one in which its centre lies, and how far from that one's, times 2 new."""
+    """Map each old line to the new line that contains its centre; also return the offset of the centres.
+
+    The offset is in old lines, scaled by 2 * new.
+    """
     centre = 2 * np.arange(old) + 1
     line = centre * new // (2 * old)
     return line, centre * new - (2 * line + 1) * old
 
 
 def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
-    """A map in another size, without interpolation."""
+    """Resize a map with nearest-neighbour sampling."""
     if tuple(values.shape) == tuple(size):
         return values
     rows, places = (nearest(old, new) for old, new in zip(values.shape, size, strict=True))
-    return torch.from_numpy(values.numpy().take(rows, 0).take(places, 1))  # five times as fast as torch's
+    return torch.from_numpy(values.numpy().take(rows, 0).take(places, 1))  # five times as fast as in torch
 
 
 @lru_cache(maxsize=64)
 def nearest(old: int, new: int) -> Array:
-    """Which of ``old`` lines Pillow takes for each of ``new`` ones, asked of Pillow itself."""
+    """Return which of ``old`` lines Pillow samples for each of ``new`` lines, computed by Pillow itself."""
     ramp = Image.fromarray(np.arange(old, dtype=np.int32)[None])
     found: Array = np.array(ramp.resize((new, 1), Image.Resampling.NEAREST))[0].astype(np.int64)
     return found

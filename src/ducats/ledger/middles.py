@@ -1,4 +1,4 @@
-"""The pixel by which a unit of several pixels is named."""
+"""The central pixel of a unit, used in question ids."""
 
 import numpy as np
 
@@ -7,12 +7,12 @@ from ducats.columns import Array
 
 
 def middles(position: Array, unit: Array, width: int) -> Array:
-    """Of each unit, the pixel nearest to its centroid: one of its own; of several, the lowest position.
+    """Return the pixel of each unit that is nearest to the unit's centroid; on ties the lowest position.
 
     Args:
-        position: ``(A,)``, ``y * width + x``, all of one image.
-        unit: ``(U,)``, addresses of each unit, in order.
-        width: of the image.
+        position: ``(A,)``, ``y * width + x``, all in one image.
+        unit: ``(U,)``, number of pixels in each unit, in order.
+        width: width of the image.
 
     >>> middles(np.array([0, 1, 2, 5, 9]), np.array([3, 2]), width=4).tolist()
     [1, 5]
@@ -20,7 +20,7 @@ def middles(position: Array, unit: Array, width: int) -> Array:
     if not len(unit):
         return np.zeros(0, np.int64)
     owner, first = np.repeat(np.arange(len(unit)), unit), before(unit)
-    # Whole numbers, so that equal distances are equal: those to the centroid, times the pixels of the unit.
+    # Integers make ties exact: distances to the centroid are scaled by the number of pixels in the unit.
     away = np.zeros(len(position), np.int64)
     for place in np.divmod(position.astype(np.int64), width):
         away += (place * unit[owner] - np.add.reduceat(place, first)[owner]) ** 2

@@ -1,4 +1,4 @@
-"""Requests: addresses to be labelled. Small ones are made of tensors, large ones written in pieces."""
+"""Label requests: built from tensors, or written block by block if they are large."""
 
 import mmap
 from collections.abc import Iterator
@@ -16,34 +16,34 @@ from ducats.addresses import LONG, POSITIONS, Addresses, check_whole_numbers
 from ducats.columns import Array
 from ducats.errors import UserError
 
-IN_MEMORY = 1 << 22  # bytes of a request that is being written
+IN_MEMORY = 1 << 22  # bytes of a request kept in memory while it is written
 
 
 class Block(NamedTuple):
-    """Consecutive addresses of one image."""
+    """Consecutive locations in one image."""
 
     image: int
     position: Tensor  # (n,) int64
-    unit: Tensor  # addresses of each unit, in order, int64
+    unit: Tensor  # number of locations in each unit, in order, int64
 
 
 class Asked(NamedTuple):
-    """All that is asked of one image."""
+    """All requested locations in one image."""
 
     image: int
     position: Tensor  # (n,) int64
-    place: slice | Tensor  # where these addresses are in the request's order
+    place: slice | Tensor  # indices of these locations in the request
 
 
 class Request:
-    """Addresses to be labelled, in the order in which they were chosen.
+    """Locations to be labelled, in the order of selection.
 
     Args:
-        round: 1 for the first question.
+        round: from 1.
         image: ``(Q,)`` integers, indices into the pool.
-        position: ``(Q,)`` integers, 0 when an image is one row, else ``y * width + x``.
-        unit: how many addresses each unit has that is labelled at once, in order; every address is a unit of
-            its own if it is None.
+        position: ``(Q,)`` integers: ``y * width + x``, or 0 if labels are per image.
+        unit: number of locations in each unit, in order; one answer labels a whole unit. None if every
+            location is its own unit.
     """
 
     def __init__(self, round: int, image: Tensor, position: Tensor, unit: Tensor | None = None) -> None:
@@ -55,7 +55,7 @@ class Request:
         return self.addresses.total
 
     def __repr__(self) -> str:
-        return f"Request(round {self.round}, {len(self)} addresses)"
+        return f"Request(round {self.round}, {len(self)} locations)"
 
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is not None:
@@ -64,38 +64,38 @@ class Request:
 
     @property
     def image(self) -> Tensor:
-        """``(Q,)`` int64, index into the pool; made anew at each call."""
+        """``(Q,)`` int64, indices into the pool; computed on each access."""
         return torch.from_numpy(np.repeat(self.addresses.image, self.addresses.count))
 
     @property
     def position(self) -> Tensor:
-        """``(Q,)`` int64; made anew at each call."""
+        """``(Q,)`` int64; computed on each access."""
         return torch.from_numpy(self.addresses.positions(self._runs))
 
     @property
     def unit(self) -> Tensor | None:
-        """Addresses of each unit in order, int64; None if every address is a unit of its own."""
+        """Number of locations in each unit, in order, int64; None if every location is its own unit."""
         return torch.from_numpy(self.addresses.sizes(self._runs)[0]) if self.addresses.units.any() else None
 
     @property
     def units(self) -> int:
-        """How many units there are: what is answered at once."""
+        """Number of units; one answer labels one unit."""
         return self.addresses.units_in_all
 
     def only(self, kept: Tensor) -> "Request":
-        """The same request without some of its units.
+        """Return the request restricted to some of its units.
 
         Args:
-            kept: ``(Q,)`` bool, which addresses stay: of each unit all or none.
+            kept: ``(Q,)`` bool mask of locations; must be constant within each unit.
         """
         if kept.shape != (len(self),):
-            raise ValueError(f"{len(self)} addresses were asked for, but {kept.numel()} are kept or dropped")
+            raise ValueError(f"the mask must have {len(self)} entries, not {kept.numel()}")
         sizes = self.addresses.sizes(self._runs)[0]
         stays = _array(kept.bool())
         owner = np.repeat(np.arange(len(sizes)), sizes)
         left = np.bincount(owner[stays], minlength=len(sizes))
         if ((left != 0) & (left != sizes)).any():
-            raise ValueError("a unit is answered as a whole or not at all")
+            raise ValueError("the mask must be constant within each unit")
         unit = torch.from_numpy(sizes[left > 0]) if self.addresses.units.any() else None
         return Request(self.round, self.image[kept.bool()], self.position[kept.bool()], unit)
 
@@ -104,14 +104,14 @@ class Request:
         return np.arange(len(self.addresses.image))
 
     def blocks(self) -> Iterator[Block]:
-        """Consecutive addresses of one image at a time, in order; no more than a block is in memory."""
+        """Yield runs of consecutive locations in one image, in order; holds one block in memory."""
         for run, image in enumerate(self.addresses.image.tolist()):
             one = np.array([run])
             position, unit = self.addresses.positions(one), self.addresses.sizes(one)[0]
             yield Block(image, torch.from_numpy(position), torch.from_numpy(unit))
 
     def by_image(self) -> Iterator[Asked]:
-        """Each image that is asked for once, in the pool's order, with all that is asked of it."""
+        """Yield each requested image once, in the order of the pool, with all its requested locations."""
         order, image = self.addresses.by_image
         cuts = np.flatnonzero(np.diff(image)) + 1
         for runs in np.split(order, cuts) if len(order) else []:
@@ -123,41 +123,36 @@ class Request:
             )
 
     def save(self, path: Path) -> None:
-        """Write the request; whole or not at all."""
+        """Save the request atomically."""
         columns.write(path, {"round": (np.array(self.round), np.int64), **self.addresses.columns()})
 
     @classmethod
     def load(cls, path: Path) -> "Request":
-        """Open a request; its positions stay on disk until they are looked at."""
+        """Open a saved request; its positions are read from disk on access."""
         try:
             found = columns.read(path, LONG)
             request = cls.__new__(cls)
             request.round, request.addresses = int(found["round"]), Addresses.from_columns(found)
         except columns.UNREADABLE as error:
             raise UserError(
-                f"{path} cannot be read ({error}): restore it from a copy, or remove it to choose anew"
+                f"{path} is corrupt ({error}); restore it from a backup, or delete it to select again"
             ) from error
         request._path = path
         return request
 
 
 class RequestWriter:
-    """Writes a request block by block while it is chosen; the file is there when the ``with`` ended well.
-
-    Args:
-        path: the file to write.
-        round: 1 for the first question.
-    """
+    """Context manager that writes a request block by block. The file appears if the block exits normally."""
 
     def __init__(self, path: Path, round: int) -> None:
         self.path, self.round = path, round
         self._runs: list[tuple[int, int, bool, int]] = []  # image, count, whole, units
         self._total = 0
-        # They have no name on disk, so that nothing is left of them whatever happens.
+        # Unnamed temporary files: nothing is left on disk after a crash.
         self._position, self._unit = _spool(path.parent), _spool(path.parent)
 
     def __len__(self) -> int:
-        """Addresses so far."""
+        """Return the number of locations so far."""
         return self._total
 
     def __enter__(self) -> "RequestWriter":
@@ -165,12 +160,12 @@ class RequestWriter:
         return self
 
     def add(self, image: int, position: Tensor, unit: Tensor | None = None) -> None:
-        """Ask for some addresses of an image.
+        """Add locations in one image.
 
         Args:
             image: index into the pool.
-            position: ``(n,)`` integers, in the order in which they were chosen.
-            unit: addresses of each unit, in order; every address is a unit of its own if it is None.
+            position: ``(n,)`` integers, in the order of selection.
+            unit: number of locations in each unit, in order; None if every location is its own unit.
         """
         places = _array(position)
         check_whole_numbers(places, POSITIONS, "position")
@@ -202,7 +197,7 @@ def _spool(folder: Path) -> "SpooledTemporaryFile[bytes]":
 
 
 def _spooled(spool: "SpooledTemporaryFile[bytes]") -> Array:
-    """What was written, mapped if it is long."""
+    """Return the written values, memory-mapped if the file is large."""
     length = spool.tell()
     if length <= IN_MEMORY:
         spool.seek(0)

@@ -1,4 +1,4 @@
-"""Oracles: who answers. Anything callable with a request that returns one label per address."""
+"""Oracles: callables that return one label per requested location."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Questions as people see them: what is asked, with what the model thought of it."""
+"""Question files for annotators, with model hints."""
 
 import csv
 import html
@@ -21,12 +21,12 @@ from ducats.ledger import Notes, Request, middles
 from ducats.oracles.picture import picture
 
 THUMBNAIL = 256
-THOUGHTS = ("guess", "probability", "u_dis", "u_data")  # columns of the tables
+THOUGHTS = ("guess", "probability", "u_dis", "u_data")  # columns of the CSV files
 MEASURED = ("probability", "u_dis", "u_data", "u_dis_above", "u_data_above")
 
 
 def thoughts(notes: Notes | None, classes: Sequence[str], count: int) -> list[dict[str, Any]]:
-    """What the model thought of each unit, as fields of a question; nothing where that is not known."""
+    """Return the hints for each unit as fields of a ``Question``; empty if there are none."""
     if notes is None or len(notes) != count:
         return [{} for _ in range(count)]
     found = []
@@ -41,7 +41,7 @@ def thoughts(notes: Notes | None, classes: Sequence[str], count: int) -> list[di
 
 
 def of_images(request: Request, pool: Images, thought: Sequence[Mapping[str, Any]]) -> list[Question]:
-    """A question for each image, in order."""
+    """Return one question per requested image, in order."""
     return [
         Question(
             number=number,
@@ -62,14 +62,14 @@ def of_pixels(
     names: Sequence[str],
     thought: Sequence[Mapping[str, Any]],
 ) -> list[Question]:
-    """A question for each unit, in order.
+    """Return one question per requested unit, in order.
 
     Args:
-        request: what is asked.
-        pool: the images that may be asked for.
-        sizes: ``(N, 2)``, height and width of each image in which positions count.
-        names: of each image's pictures.
-        thought: of each unit.
+        request: the units to label.
+        pool: images to which the request refers.
+        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled.
+        names: file name of each image's mask and overlay.
+        thought: hints for each unit, as fields of a ``Question``.
     """
     found: list[Question] = []
     for image, position, unit in request.blocks():
@@ -92,7 +92,7 @@ def of_pixels(
 
 
 def unit_sizes(request: Request) -> np.typing.NDArray[np.int64]:
-    """Addresses of each unit, in order."""
+    """Return the number of pixels in each unit, in order."""
     addresses = request.addresses
     found: np.typing.NDArray[np.int64] = addresses.sizes(np.arange(len(addresses.image)))[0]
     return found
@@ -103,23 +103,23 @@ def _file(pool: Images, image: int) -> str:
 
 
 def write_images(folder: Path, request: Request, questions: Sequence[Question], pool: Images) -> None:
-    """The thumbnails, the table to fill in, and all questions on one page."""
+    """Write the thumbnails and the CSV file to fill in."""
     for question, image in zip(questions, request.image.tolist(), strict=True):
         shown = _fitted(picture(pool, image))
         files.write_atomically(folder / question.picture, partial(shown.save, format="PNG"))
     rows = [[q.number, q.key, "", q.picture, q.file, *thought_cells(q)] for q in questions]
-    # Last: a round whose table is there is complete.
+    # Written last: its presence marks the round as complete.
     write_table(folder / "questions.csv", ["number", "key", "label", "thumbnail", "file", *THOUGHTS], rows)
 
 
 def thought_cells(question: Question) -> list[Any]:
-    """What the model thought, as cells of a table; empty where that is not known."""
+    """Return the hints as CSV cells; empty if unknown."""
     found = (getattr(question, name) for name in THOUGHTS)
     return ["" if value is None else value for value in found]
 
 
 def write_table(path: Path, header: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
-    """A CSV, whole or not at all."""
+    """Write a CSV file atomically."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(header)
@@ -134,7 +134,7 @@ def _fitted(shown: Image.Image) -> Image.Image:
 
 
 def contact_sheet(number: int, questions: Sequence[Question], classes: Sequence[str]) -> str:
-    """All questions of a round on one page, to look at while answers.csv is filled in."""
+    """Return an HTML page with all questions of a round, for use while filling in answers.csv."""
     figures = "".join(
         f'<figure><img src="{question.picture}" alt=""><figcaption>{question.number}: '
         f"{html.escape(question.key)}</figcaption></figure>"
@@ -151,6 +151,6 @@ def contact_sheet(number: int, questions: Sequence[Question], classes: Sequence[
         f"<title>Round {number}</title><style>{style}</style>"
         f"<h1>Round {number}: {len(questions)} questions</h1>"
         f"<p>Classes: {html.escape(', '.join(classes))}; or {VOID_WORD}. "
-        "Write the answers into answers.csv.</p>"
+        "Write your answers to answers.csv.</p>"
         f"<main>{figures}</main></html>\n"
     )

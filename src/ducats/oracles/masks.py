@@ -1,6 +1,6 @@
-"""People label pixels through files: masks of what is asked out, label PNGs of any annotation tool in.
+"""Pixel labels through files: masks of the requested pixels are written, label PNGs are read.
 
-An answer is a PNG with one channel, of the mask's size, with class ids where the mask is white.
+An answer is a single-channel PNG of the mask's size with class ids where the mask is white.
 """
 
 from collections import Counter
@@ -22,52 +22,49 @@ from ducats.ledger import Request
 from ducats.oracles.laying import THOUGHTS, thought_cells, write_table
 from ducats.oracles.picture import picture
 
-DARK = 0.35  # what is left of the light where nothing is asked
+DARK = 0.35  # brightness of pixels that are not requested
 LIT = (255, 255, 0)
 PICTURES = {".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm"}
 
 README = """\
-Say of every lit pixel of the pictures in overlays/ (white in masks/) which class it shows; questions.csv \
-names the files.
-Answer each picture with a PNG of one channel and of the mask's size in answers/, with ids from classes.txt \
-at these pixels: {void} means that no class applies, {waiting} that a pixel is not answered yet, and all \
-other pixels are ignored, so a whole label map from any annotation tool will do.
-Where there is a pixels.csv, one word answers each of its lines, and both ways may be mixed: copy it to \
-answers.csv and fill in the column `label`.
-When all is answered, give the same command again.
+Label every highlighted pixel of the images in overlays/ (white in masks/). questions.csv lists the files.
+For each image, save a single-channel PNG of the mask's size in answers/, with ids from classes.txt at these \
+pixels. {void} means that no class applies, {waiting} that a pixel is not answered yet. All other pixels are \
+ignored, so a complete label map from any annotation tool works.
+If there is a pixels.csv, you can also label each of its rows with one class: copy it to answers.csv and \
+fill in the column `label`. Both ways can be mixed.
+When everything is labelled, run the same command again.
 """
 
 
 class Codes:
-    """What the values of an answer mean.
+    """Pixel values in label PNGs.
 
     Args:
-        classes: how many there are.
+        classes: number of classes.
     """
 
     def __init__(self, classes: int) -> None:
         self.classes = classes
-        self.void = 255 if classes <= 254 else 65535  # then PNGs need 16 bits
+        self.void = 255 if classes <= 254 else 65535  # the latter needs 16-bit PNGs
         self.waiting = self.void - 1
 
     def lines(self, names: Sequence[str]) -> str:
-        """A text that says it."""
+        """Return the contents of classes.txt."""
         known = [*enumerate(names), (self.waiting, "not answered yet"), (self.void, "void")]
         return "".join(f"{code} {name}\n" for code, name in known)
 
 
 class Answers:
-    """What the label PNGs of a round say.
+    """Labels read from the label PNGs of a round.
 
     Args:
-        folder: of the round.
-        request: what is asked.
-        names: of each image's file.
-        sizes: ``(N, 2)``, height and width of each image in which positions count.
-        classes: how many there are.
+        names: file name of each image's label PNG.
+        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled.
+        classes: number of classes.
 
     Raises:
-        UserError: a file is no answer.
+        UserError: A file is not a valid label PNG.
     """
 
     def __init__(
@@ -75,7 +72,7 @@ class Answers:
     ) -> None:
         self.folder, self.request, self.names, self.sizes = folder, request, names, sizes
         self.codes = Codes(classes)
-        # In the request's order; UNLABELLED where nothing is said.
+        # In the request's order; UNLABELLED if there is no answer.
         self.labels = torch.full(
             (len(request),), UNLABELLED, dtype=torch.int8 if classes <= 127 else torch.int16
         )
@@ -86,7 +83,7 @@ class Answers:
                 self.labels[place] = self._examined(image, position, found[position]).to(self.labels.dtype)
 
     def path(self, image: int) -> Path:
-        """Where an image's answer is looked for."""
+        """Return the path of an image's label PNG."""
         return self.folder / "answers" / self.names[image]
 
     def _examined(self, image: int, position: Tensor, given: Tensor) -> Tensor:
@@ -95,25 +92,28 @@ class Answers:
         if bool(wrong.any()):
             y, x = divmod(int(position[wrong][0]), width)
             raise UserError(
-                f"{self.path(image)} has {int(given[wrong][0])} at x={x}, y={y}, which is no class: use the "
-                f"ids in {self.folder / 'classes.txt'}"
+                f"{self.path(image)} has the value {int(given[wrong][0])} at x={x}, y={y}, which is not a "
+                f"class; use the ids in {self.folder / 'classes.txt'}"
             )
         given[given == codes.waiting] = UNLABELLED
         given[given == codes.void] = VOID
         return given
 
     def where(self, place: int) -> str:
-        """An address in words: its file and its pixel."""
+        """Describe a location: label PNG and pixel."""
         image = int(self.request.image[place])
         y, x = divmod(int(self.request.position[place]), int(self.sizes[image, 1]))
         return f"{self.path(image)} at x={x}, y={y}"
 
     def whole(self, ways: str, more: str = "") -> Tensor:
-        """The labels if none is missing, or raise ``AwaitingLabels``.
+        """Return the labels if none is missing.
 
         Args:
-            ways: how to go on.
-            more: to be said of what is missing.
+            ways: instructions that end the message.
+            more: details about the missing labels.
+
+        Raises:
+            AwaitingLabels: Some labels are missing.
         """
         asked, missing, images, first = 0, 0, 0, ""
         for image, _, place in self.request.by_image():
@@ -122,18 +122,18 @@ class Answers:
             if waiting:
                 missing, images = missing + waiting, images + 1
                 there = self.path(image).exists()
-                lack = f"still has {self.codes.waiting} at {waiting} of them" if there else "is not there"
+                lack = f"still has {self.codes.waiting} at {waiting} of them" if there else "is missing"
                 first = first or f"{self.path(image)} {lack}"
         if missing:
             raise AwaitingLabels(
                 f"round {self.request.round} waits for {missing} of {len(self.request)} pixels in {images} "
-                f"of {asked} images, first {first}{more}: {ways}"
+                f"of {asked} images; first: {first}{more}. {ways}"
             )
         return self.labels
 
 
 def file_names(keys: Sequence[str]) -> list[str]:
-    """A file for each key, in sub-folders where keys have them; no two alike on any file system.
+    """Return a PNG name for each key, unique on every file system; keys may contain sub-folders.
 
     >>> file_names(["a/x.jpg", "a/x.png", "../y"])
     ['a/x.jpg.png', 'a/x.png.png', '__/y.png']
@@ -141,7 +141,7 @@ def file_names(keys: Sequence[str]) -> list[str]:
     stems = [_safe(key) for key in keys]
     short = [stem.removesuffix(Path(stem).suffix) if _is_picture(stem) else stem for stem in stems]
     count = Counter(name.lower() for name in short)
-    names: dict[str, str] = {}  # in small letters -> as it is
+    names: dict[str, str] = {}  # lower case -> name
     for number, (brief, stem) in enumerate(zip(short, stems, strict=True)):
         options = [brief] if count[brief.lower()] == 1 else []
         options += [stem, f"{stem}.{number}", f"{stem}.{number}.{len(keys)}"]
@@ -155,7 +155,7 @@ def _is_picture(name: str) -> bool:
 
 
 def _safe(key: str) -> str:
-    """A key as a path that stays below its folder."""
+    """Turn a key into a relative path without parent references."""
     parts = [part.translate(dict.fromkeys(map(ord, '<>:"\\|?*'), "_")) for part in key.split("/")]
     return "/".join("__" if part == ".." else part for part in parts if part not in ("", ".")) or "_"
 
@@ -164,7 +164,7 @@ COLUMNS = ("number", "id", "label", "key", "y", "x", "pixels", "overlay", *THOUG
 
 
 def row(question: Question) -> list[Any]:
-    """A question's line of ``pixels.csv``."""
+    """Return the row of a question in ``pixels.csv``."""
     assert question.place is not None
     place, pixels = question.place, sum(length for _, length in question.place.runs)
     known = [question.key, place.y, place.x, pixels, question.picture, *thought_cells(question)]
@@ -179,7 +179,7 @@ def ask(
     sizes: Tensor,
     names: Sequence[str],
 ) -> None:
-    """Write masks and overlays, and what their answers may say."""
+    """Write masks, overlays, class ids and instructions."""
     rows, codes = [], Codes(len(classes))
     for image, position, _ in request.by_image():
         height, width = sizes[image].tolist()
@@ -189,7 +189,7 @@ def ask(
         name = names[image]
         files.write_atomically(folder / "masks" / name, partial(Image.fromarray(mask).save, format="PNG"))
         plain = picture(pool, image).resize((width, height))
-        if pool.files is None:  # an overlay hides what asked pixels look like, and no other file shows it
+        if pool.files is None:  # overlays hide the requested pixels, and there is no other file
             files.write_atomically(folder / "images" / name, partial(plain.save, format="PNG"))
         shown = _overlay(plain, mask > 0)
         files.write_atomically(folder / "overlays" / name, partial(shown.save, format="PNG"))
@@ -199,12 +199,12 @@ def ask(
         )
     files.write_text_atomically(folder / "classes.txt", codes.lines(classes))
     files.write_text_atomically(folder / "README.txt", README.format(void=codes.void, waiting=codes.waiting))
-    # Last: a round whose questions are there is complete.
+    # Written last: its presence marks the round as complete.
     write_table(folder / "questions.csv", ["key", "pixels", "mask", "overlay", "answer", "file"], rows)
 
 
 def _overlay(shown: Image.Image, asked: np.typing.NDArray[np.bool_]) -> Image.Image:
-    """The picture dark, and light where something is asked; as it is if all of it is asked."""
+    """Dim the image and highlight the requested pixels; no change if all pixels are requested."""
     if asked.all():
         return shown
     colours = np.array(shown, np.float32) * DARK
@@ -213,21 +213,21 @@ def _overlay(shown: Image.Image, asked: np.typing.NDArray[np.bool_]) -> Image.Im
 
 
 def _read(path: Path, width: int, height: int) -> Tensor | None:
-    """The ids in an answer, row by row, int64; None if there is no file."""
+    """Return the ids in a label PNG, flattened, int64; None if the file does not exist."""
     if not path.exists():
         return None
     try:
         with Image.open(path) as opened:
             size, mode, found = opened.size, opened.mode, np.array(opened)
     except (OSError, SyntaxError, ValueError) as error:
-        raise UserError(f"{path} cannot be read as a picture ({error}): save it as PNG") from None
+        raise UserError(f"{path} is not a readable image ({error}); save it as PNG") from None
     if mode not in ("1", "L", "P", "I", "I;16"):
         raise UserError(
-            f"{path} has colours ({mode}): save it as a PNG with one channel, with the ids in classes.txt"
+            f"{path} is a colour image ({mode}); save a single-channel PNG with the ids in classes.txt"
         )
     if size != (width, height):
         raise UserError(
-            f"{path} is {size[0]} x {size[1]}, but its mask is {width} x {height}: save it in that size, "
+            f"{path} is {size[0]} x {size[1]}, but its mask is {width} x {height}; save it in that size, "
             "without interpolation"
         )
     return torch.from_numpy(found.astype(np.int64)).flatten()

@@ -1,4 +1,4 @@
-"""People answer: on a page, in files, in a labelling tool; the run waits for them."""
+"""Oracle that asks human annotators through the labelling page, files or Label Studio."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,23 +20,23 @@ from ducats.oracles import laying, masks, waiting
 
 
 class People:
-    """Lays questions out, pauses the run, and takes the labels when the same command comes back.
+    """Write questions, pause the run, and return the labels when the run resumes after all are answered.
 
     Args:
-        folder: where to put the rounds; each gets a sub-folder.
-        pool: the images that may be asked for.
-        classes: names that an answer may give.
-        sizes: where pixels are bought, each image's height and width, in which positions count: ``(N, 2)``.
-        rule: how several people's answers become one label: first, newest, majority or agree.
-        people: different people that must have answered a question; what the rule needs if it is None.
-        unsure: what an unsure answer comes to: again, or void.
-        new_classes: whether a name that is no class is kept, as void, or refused.
-        unit: what is bought at once; pixel if it is None and pixels are bought. A whole image's map is
-            answered by label PNGs alone.
-        notes: what the model thought of a round's units when it chose them, if that is known.
-        query: who chose.
-        why: in which words.
-        seconds: of people, after which a round ends with what is there; None: it waits.
+        folder: gets one sub-folder per round.
+        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled; None if
+            labels are per image.
+        rule: how several answers to a question become one label: first, newest, majority or agree.
+        people: number of different annotators that each question needs; None for the rule's default.
+        unsure: how to treat an unsure answer: ``again`` asks someone else, ``void`` labels it VOID.
+        new_classes: whether to accept unknown class names, as VOID; rejected otherwise.
+        unit: unit of one question; None for ``pixel`` or ``image``, depending on ``sizes``. Whole label maps
+            can only be answered with label PNGs.
+        notes: returns the model hints of a round, if there are any.
+        query: name of the query, shown to annotators.
+        why: summary of the query, shown to annotators.
+        seconds: returns the time limit of a round in annotation seconds. When it is reached, the round closes
+            with the answers so far. None for no limit.
     """
 
     def __init__(
@@ -60,20 +60,17 @@ class People:
         self._pool, self._classes, self._sizes = pool, list(classes), sizes
         for name in classes:
             if kind_of(name, ())[0] != "new":
-                raise UserError(
-                    f"people cannot be asked about a class called {name!r}: they would say it and mean "
-                    "something else (no class, not sure, not now); rename it"
-                )
+                raise UserError(f"the class name {name!r} is reserved (void, unsure, skip); rename the class")
         self._ruling = ruling(rule=rule, people=people, unsure=unsure, new_classes=new_classes)
         self._unit = unit or ("image" if sizes is None else "pixel")
         self._notes, self._query, self._why, self._seconds = notes, query, why, seconds
         self._names = None if sizes is None else masks.file_names(pool.keys)
-        self._checked: set[int] = set()  # rounds whose questions are those of the request
+        self._checked: set[int] = set()  # rounds whose questions are known to match the request
 
     def __call__(self, request: Request) -> Tensor:
-        """Return the labels, or ask and raise ``AwaitingLabels``.
+        """Return the labels, or write the questions and raise ``AwaitingLabels``.
 
-        Where people's seconds are bounded and spent, what they did not answer is UNLABELLED.
+        If the round's time limit was reached, unanswered locations are UNLABELLED.
         """
         self._lay(request)
         for number in self._desk.rounds():
@@ -83,7 +80,7 @@ class People:
         return self._images(request) if self._sizes is None else self._pixels(request, self._sizes)
 
     def seconds_of(self, request: Request) -> Tensor | None:
-        """Seconds that people took for each unit, in order, float32; None if that is not known."""
+        """Return the annotation time per unit in seconds, float32; None if no time was recorded."""
         taken = self._desk.taken(request.round)
         if taken is None or not any(taken.seconds.values()):
             return None
@@ -92,10 +89,10 @@ class People:
 
     @property
     def wants_notes(self) -> bool:
-        """Whether the run is to note what the model thinks of what it asks."""
+        """Whether the run should save model hints for its questions."""
         return self._notes is not None
 
-    # -- asking ---------------------------------------------------------------------------------------
+    # -- questions ------------------------------------------------------------------------------------
 
     def _lay(self, request: Request) -> None:
         folder = self._desk.home(request.round)
@@ -133,7 +130,7 @@ class People:
         Sheet.write(folder, terms, questions)
 
     def _check(self, request: Request, *, laid: bool) -> None:
-        """Refuse a round whose questions are not those of the request, as when it was chosen anew."""
+        """Raise if the questions on disk do not match the request, e.g. after a new selection."""
         if not laid or request.round in self._checked:
             return
         nothing: list[dict[str, Any]] = [{}] * request.units
@@ -145,8 +142,8 @@ class People:
         sheet = self._desk.sheet(request.round)
         if [(one.id, one.place) for one in asked] != [(one.id, one.place) for one in sheet.questions]:
             raise UserError(
-                f"the questions in {sheet.folder} are not those of the run's request: put back the request's "
-                "file, or remove the folder to have them made anew"
+                f"the questions in {sheet.folder} do not match the run's request; restore the request's "
+                "file, or delete the folder to write new questions"
             )
         self._checked.add(request.round)
 
@@ -155,7 +152,7 @@ class People:
         return laying.thoughts(notes, self._classes, request.units)
 
     def _one_by_one(self, request: Request) -> bool:
-        """Whether one word answers a unit, and there are not too many of them."""
+        """Whether one class name answers each unit and the number of units is within the limit."""
         if self._sizes is None:
             return True
         runs = request.addresses
@@ -168,7 +165,7 @@ class People:
     def _images(self, request: Request) -> Tensor:
         while (taken := self._desk.take(request.round)) is None:
             if what := waiting.for_images(self._desk, request.round):
-                raise AwaitingLabels(what)  # else the last answer came in between
+                raise AwaitingLabels(what)  # otherwise the last answer has just arrived
         ids = [question.id for question in self._desk.sheet(request.round).questions]
         return torch.tensor([self._label(taken.words.get(question)) for question in ids], dtype=torch.long)
 
@@ -178,25 +175,25 @@ class People:
         return self._classes.index(word) if word in self._classes else VOID
 
     def _pixels(self, request: Request, sizes: Tensor) -> Tensor:
-        """Labels of the book, and of PNGs where it has none."""
+        """Return labels from the answer log, and from label PNGs where it has none."""
         assert self._names is not None
         folder, number = self._desk.home(request.round), request.round
         png = masks.Answers(folder, request, self._names, sizes, len(self._classes))
         how = f"see {folder / 'README.txt'}"
         if not (folder / "terms.json").exists():
-            return png.whole(f"{how}, and give the same command again")
+            return png.whole(f"To answer, {how}. Then run the same command again.")
         questions = self._desk.sheet(number).questions
         count = torch.from_numpy(laying.unit_sizes(request))
         png_units = [bool((part != UNLABELLED).all()) for part in png.labels.split(count.tolist())]
 
         def filled(words: Mapping[str, str | None]) -> Tensor:
-            """A label for each address, of a word for each unit, or of the PNG."""
+            """Return one label per location, from each unit's class name or else from the PNG."""
             each = [self._label(words.get(question.id)) for question in questions]
             book = torch.tensor(each, dtype=png.labels.dtype).repeat_interleave(count)
             self._same(request, png, book, count)
             return torch.where(book != UNLABELLED, book, png.labels)
 
-        # Contradictions first: they can be mended only before the round is closed.
+        # Check for contradictions first: they can only be fixed before the round is closed.
         filled({question: one.word for question, one in self._desk.standings(number).items()})
         there = {question.id for question, whole in zip(questions, png_units, strict=True) if whole}
         taken = self._desk.take(number, elsewhere=there)
@@ -204,15 +201,15 @@ class People:
             said = {question: one.word for question, one in self._desk.standings(number).items()}
             png.labels = filled(said)
             png.whole(waiting.ways(self._desk, how), waiting.disputes(self._desk, number))
-            return self._pixels(request, sizes)  # the last answer came in between
-        if taken.because == "seconds":  # a unit is bought as a whole or not at all
+            return self._pixels(request, sizes)  # the last answer has just arrived
+        if taken.because == "seconds":  # a unit is labelled as a whole or not at all
             png.labels[~torch.tensor(png_units).repeat_interleave(count)] = UNLABELLED
             return filled(taken.words)
         png.labels = filled(taken.words)
-        return png.whole(f"{how}, and give the same command again")
+        return png.whole(f"To answer, {how}. Then run the same command again.")
 
     def _same(self, request: Request, png: masks.Answers, book: Tensor, count: Tensor) -> None:
-        """Refuse a label PNG that contradicts what people said of the same pixel."""
+        """Raise if a label PNG contradicts an answer for the same pixel."""
         wrong = ((png.labels != UNLABELLED) & (book != UNLABELLED) & (png.labels != book)).nonzero()
         if not len(wrong):
             return
@@ -221,8 +218,8 @@ class People:
         question = self._desk.sheet(request.round).questions[unit]
         said = waiting.who_says_what(self._desk.standings(request.round)[question.id])
         raise UserError(
-            f"{png.where(place)} is {self._name(int(png.labels[place]))}, but {said} of {question.id!r}: "
-            f"write {png.codes.waiting} (not answered yet) there, or let them change their answer"
+            f"{png.where(place)} is {self._name(int(png.labels[place]))}, which contradicts the answer to "
+            f"{question.id!r} ({said}); write {png.codes.waiting} (not answered yet) there, or change it"
         )
 
     def _name(self, label: int) -> str:

@@ -1,4 +1,4 @@
-"""A pool's picture for a person."""
+"""Images of the pool for display."""
 
 from PIL import Image
 
@@ -8,18 +8,18 @@ from ducats.pictures import as_shown
 
 
 def picture(pool: Images, image: int) -> Image.Image:
-    """The picture in colour: from its file, for stored pixels may be few and squashed.
+    """Return the image in RGB, from its file if there is one: stored pixels may be downscaled and distorted.
 
     Raises:
-        UserError: The file was there when the pool was read, and cannot be read now.
+        UserError: The file cannot be read any longer.
     """
     if pool.files is not None:
         try:
             return as_shown(pool.files[image]).convert("RGB")
         except (OSError, ValueError, SyntaxError) as error:
             raise UserError(
-                f"{pool.files[image]} cannot be read as a picture ({error}): put back the file that was "
-                "there when the run began"
+                f"{pool.files[image]} is not a readable image ({error}); restore the file that was there "
+                "when the run started"
             ) from error
     pixels = pool.pixels[image].cpu()
     stored = pixels[0].numpy() if len(pixels) == 1 else pixels.permute(1, 2, 0).numpy()

@@ -1,4 +1,4 @@
-"""The benchmark answers. The only part of a run that may hold the pool's true labels."""
+"""Ground-truth oracle: the only part of a run that may access the pool's true labels."""
 
 from collections.abc import Sequence
 
@@ -11,21 +11,20 @@ from ducats.ledger import Request, Resolution
 
 
 class Truth:
-    """Answers with labels that are known beforehand.
+    """Oracle that answers with the ground truth.
 
     Args:
-        labels: of each image ``(len(pool),)``, or maps of its pixels.
-        resolution: where pixels are bought, the grid in which positions count: that of the images as stored,
-            or as they were before.
+        labels: one label per image, ``(len(pool),)``, or label maps.
+        resolution: grid of per-pixel positions: that of the stored (network) or of the original images.
     """
 
     def __init__(self, labels: Labels | Sequence[int] | None, resolution: Resolution = "network") -> None:
         if labels is None:
             raise UserError(
-                "this data has no true labels: read it with truth=True if its target folders are classes, or "
-                "ask people, ducats.People(folder, shift.pool, shift.classes)"
+                "this data has no ground truth; load it with truth=True if its target folders are classes, "
+                "or use human annotators: ducats.People(folder, shift.pool, shift.classes)"
             )
-        # Maps stay as they are: they may lie on disk.
+        # Label maps are not converted: they may be on disk.
         self._labels: Labels = (
             torch.as_tensor(labels).long() if isinstance(labels, Sequence) or labels.ndim == 1 else labels
         )
@@ -33,14 +32,14 @@ class Truth:
 
     @property
     def resolution(self) -> Resolution:
-        """The grid in which positions of pixels count."""
+        """Grid of per-pixel positions."""
         return self._resolution
 
     def __len__(self) -> int:
         return len(self._labels)
 
     def __call__(self, request: Request) -> Tensor:
-        """Look the answers up; one image's map at a time, and each once."""
+        """Look up the labels; each label map is read once, one at a time."""
         if self._labels.ndim == 1:
             return self._labels[request.image]
         answers = torch.empty(len(request), dtype=self._labels.dtype)

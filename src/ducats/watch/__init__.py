@@ -1,4 +1,4 @@
-"""Runs as they go, seen from outside: read from their folders alone, without torch."""
+"""Monitor runs from their folders. Imports no torch."""
 
 from ducats.watch.folders import run_folders
 from ducats.watch.look import Watcher

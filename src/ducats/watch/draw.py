@@ -1,14 +1,14 @@
-"""Curves in text: one row of blocks, or dots on a grid of braille."""
+"""Curves in text: sparklines and braille plots."""
 
 from collections.abc import Sequence
 
 BLOCKS = "▁▂▃▄▅▆▇█"
-# Dots of a braille character, two columns of four rows, from the top left.
+# Bits of a braille character: four rows of two columns, from the top left.
 DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 
 
 def spark(values: Sequence[float], most: int = 24) -> str:
-    """Numbers as blocks from the least to the greatest; of many, evenly spaced ones.
+    """Draw values as blocks, scaled from minimum to maximum. Longer sequences are subsampled evenly.
 
     >>> spark([0.5, 0.6, 0.9]), spark([1.0, 1.0]), spark([])
     ('▁▃█', '▁▁', '')
@@ -22,13 +22,13 @@ def spark(values: Sequence[float], most: int = 24) -> str:
 
 
 def plot(points: Sequence[tuple[float, float]], *, width: int, height: int) -> list[str]:
-    """Points joined by lines, each axis from its least to its greatest value; rows from the top.
+    """Draw points joined by lines, each axis scaled from minimum to maximum. Return the rows from the top.
 
     >>> plot([(0, 0), (1, 1)], width=2, height=1)
     ['⡠⠊']
 
     Args:
-        points: by rising x.
+        points: sorted by x.
         width: in characters, two dots each.
         height: in characters, four dots each.
     """

@@ -1,4 +1,4 @@
-"""Which folders hold runs, also those that only just began."""
+"""Find run folders, including those of runs that have just started."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -6,16 +6,16 @@ from pathlib import Path
 
 from ducats.errors import UserError
 
-DEPTH = 3  # `runs/office-home/art-clipart/duc-0`: deeper folders are somebody's data, not runs
-MARKS = ("config.yaml", "metrics.jsonl", "checkpoint.pt", ".lock")  # a run has one of them from the start
+DEPTH = 3  # `runs/office-home/art-clipart/duc-0`; deeper folders are data, not runs
+MARKS = ("config.yaml", "metrics.jsonl", "checkpoint.pt", ".lock")  # every run has one of them from the start
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Every run at or below the paths, each once; a path without any stands for a run that is to come."""
+    """Return every run folder at or below the paths, without duplicates. A path without runs is kept."""
     found: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a folder: give run folders, or folders that hold them")
+            raise UserError(f"{path} is not a folder; give run folders, or folders that contain them")
         for folder in list(_below(path, DEPTH)) or [path]:
             found.setdefault(folder.resolve(), folder)
     return list(found.values())
@@ -27,7 +27,7 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
     elif depth:
         try:
             children = sorted(child for child in folder.iterdir() if not child.name.startswith("."))
-        except OSError:  # not ours to read, or gone meanwhile
+        except OSError:  # not readable, or deleted since
             return
         for child in children:
             if child.is_dir():
@@ -35,9 +35,9 @@ def _below(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def held(folder: Path) -> bool | None:
-    """Whether a process of this machine works on a run; None where the system does not tell.
+    """Return whether a process on this machine works on a run; None if the system cannot tell.
 
-    The lock itself is not tried: a run that begins at that moment would find it taken.
+    The lock is not acquired: a run that starts at that moment would find it taken.
     """
     try:
         file = (folder / ".lock").stat()

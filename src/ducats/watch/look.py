@@ -1,4 +1,4 @@
-"""A look at a run's folder: what it says, however little or broken that is."""
+"""Read the state of a run from its folder, tolerating missing and corrupt files."""
 
 import json
 import time
@@ -25,7 +25,7 @@ BROKEN = (UserError, OSError, ValueError, TypeError, KeyError, AttributeError, y
 
 
 class Watcher:
-    """Looks at runs again and again; remembers what does not change, and how fast they went."""
+    """Read the states of runs repeatedly. Caches plans and epoch times between reads."""
 
     def __init__(self) -> None:
         self._plans: dict[Path, tuple[float, dict[str, Any]]] = {}
@@ -33,11 +33,11 @@ class Watcher:
         self._paces: dict[Path, Pace] = {}
 
     def look(self, folder: Path, now: float | None = None) -> State:
-        """Where a run stands; never fails for what is in its folder.
+        """Return the state of a run. The contents of the folder never raise an error.
 
         Args:
-            folder: the run's.
-            now: the time, in seconds since 1970.
+            folder: run folder.
+            now: current time in seconds since 1970; None for the system time.
         """
         now = time.time() if now is None else now
         wrong: list[str] = []
@@ -87,7 +87,7 @@ class Watcher:
         path = folder / "config.yaml"
         when = _time(path)
         if when is None:
-            wrong.append("config.yaml is missing, so it is not known how long the run will be")
+            wrong.append("config.yaml is missing; the length of the run is unknown")
             return {}
         if folder not in self._plans or self._plans[folder][0] != when:
             try:
@@ -99,7 +99,7 @@ class Watcher:
         return self._plans[folder][1]
 
     def _people(self, folder: Path, waiting: bool) -> tuple[Round | None, float]:
-        """The round that waits, and the seconds of all answers that count."""
+        """Return the open round and the annotation time of all accepted answers."""
         desk = self._desks.setdefault(folder, Desk(folder / "questions"))
         seconds = sum(one.seconds or 0.0 for one in desk.answers() if one.refused is None)
         if not waiting:
@@ -114,7 +114,7 @@ class Watcher:
 
 
 def _plan_of(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Method, epochs and when it asks; a run of the Python API has its plan written down instead."""
+    """Return method, epochs and query epochs. For runs of the Python API, config.yaml contains the plan."""
     if isinstance(config.get("plan"), Mapping):
         plan = config["plan"]
         return {
@@ -125,7 +125,7 @@ def _plan_of(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     found = {"method": str(config["method"]), "epochs": int(config["train"]["epochs"])}
     try:
         return found | {"after": list(ask_epochs(Config.model_validate(config)))}
-    except ValueError:  # a setting of another version: how often it asks is all that is lost
+    except ValueError:  # a setting of another version: only the query epochs are unknown
         return found
 
 
@@ -145,7 +145,7 @@ def _phase(folder: Path, epoch: int, plan: Mapping[str, Any], measured: set[int]
 
 
 def _lines(path: Path, wrong: list[str]) -> list[Record]:
-    """The lines that can be read and say what is needed of them."""
+    """Return the records that are valid and have the required fields."""
     try:
         texts = path.read_bytes().splitlines() if path.exists() else []
     except OSError as error:
@@ -164,7 +164,7 @@ def _lines(path: Path, wrong: list[str]) -> list[Record]:
             found.append(kept)
     if bad:
         which = ", ".join(map(str, bad[:5])) + (" and more" if len(bad) > 5 else "")
-        wrong.append(f"{path.name} has no record of a run in line {which}: it was edited")
+        wrong.append(f"{path.name} is corrupt in line {which}")
     return sorted(found, key=lambda record: (int(record.get("epoch", 0)), record["kind"]))
 
 
@@ -175,7 +175,7 @@ def _losses(line: Record) -> dict[str, float]:
 
 
 def _rounds(labels: Path) -> int:
-    """How many rounds were bought."""
+    """Count the labelled rounds."""
     return len(list(labels.glob("round-*.npz")))
 
 

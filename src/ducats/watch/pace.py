@@ -1,27 +1,27 @@
-"""How long an epoch takes, as far as a run's files tell."""
+"""Estimate the time per epoch from a run's files."""
 
 from collections.abc import Collection, Sequence
 from statistics import median
 
 from ducats.records import Record
 
-RECENT = 20  # epochs that are remembered
+RECENT = 20  # number of epoch times to keep
 
 
 class Pace:
-    """Remembers when epochs ended that ended while somebody watched."""
+    """Estimator that also times the epochs that end while it is watching."""
 
     def __init__(self) -> None:
         self._last: tuple[int, float] | None = None
         self._seen: list[float] = []
 
     def see(self, epoch: int, when: float | None, asks: Collection[int]) -> None:
-        """Take note of how far a run is.
+        """Record the progress of a run.
 
         Args:
-            epoch: epochs that are done.
-            when: its file of results was last written.
-            asks: epochs after which it asks: there it may have waited for people.
+            epoch: number of finished epochs.
+            when: modification time of metrics.jsonl.
+            asks: epochs with a query; the run may have waited for annotators after them.
         """
         if when is None or (self._last is not None and epoch == self._last[0]):
             return
@@ -35,12 +35,12 @@ class Pace:
         self._last = (epoch, when)
 
     def seconds(self, lines: Sequence[Record], epoch: int, begun: float | None) -> float | None:
-        """Seconds of an epoch: as recorded, or else as seen, or else of all; None if nothing tells.
+        """Return the seconds per epoch: as recorded, else as observed, else the mean; None if unknown.
 
         Args:
-            lines: what the run recorded.
-            epoch: epochs that are done.
-            begun: when it began. Good until the first question: later, pauses would count.
+            lines: records of the run.
+            epoch: number of finished epochs.
+            begun: start time of the run. Valid until the first query: later it would include pauses.
         """
         each = [float(line["seconds"]) for line in lines if line["kind"] == "epoch" and "seconds" in line]
         if each:

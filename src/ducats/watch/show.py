@@ -1,4 +1,4 @@
-"""Runs in the terminal: one in full, several in a table, and each as a line for logs."""
+"""Show runs in the terminal: one in full, several in a table, or one line per run for logs."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,15 +15,15 @@ from ducats.watch.state import SHOWN, State
 
 STYLES = {"finished": "green", "waiting": "yellow", "nothing": "dim"}
 BAR, PLOT_WIDTH, PLOT_HEIGHT = 30, 36, 6
-WIDE = 110  # columns that have room for all of a table
-FAR = 1000  # more columns than anything takes
-MEASURES = {"accuracy": "acc", "mean_iou": "mIoU"}  # where room is short
-QUIET = 60.0  # seconds without a sign of life that are worth a word
+WIDE = 110  # terminal columns needed for the full table
+FAR = 1000  # terminal columns; wider than any output
+MEASURES = {"accuracy": "acc", "mean_iou": "mIoU"}  # for table headers
+QUIET = 60.0  # seconds without a write until this is reported
 
 
 @dataclass(frozen=True)
 class Picture:
-    """All that is known of one run, or a row for each of several; fits into the room that there is."""
+    """Full view of one run, or a table of several runs, fitted to the terminal width."""
 
     states: Sequence[State]
 
@@ -39,7 +39,7 @@ class Picture:
 
 
 def line(state: State) -> str:
-    """A run in one line.
+    """Return the status of a run in one line.
 
     >>> from pathlib import Path
     >>> line(State(Path("/runs/a"), phase="training", epoch=3, epochs=20, left=90.0))
@@ -51,16 +51,18 @@ def line(state: State) -> str:
     if ece := state.curve("ece"):
         parts.append(f"ECE {100 * ece[-1][1]:.1f} %")
     if state.labels is not None:
-        parts[-1] += f" with {state.labels} labels"  # that it had when it was measured; more may be bought
+        parts[-1] += (
+            f" with {state.labels} labels"  # at the last evaluation; more may have been acquired since
+        )
     if state.people_seconds is not None:
-        parts.append(f"{duration(state.people_seconds)} of people")
+        parts.append(f"{duration(state.people_seconds)} of annotation")
     if state.left is not None:
         parts.append(f"about {duration(state.left)} left")
     return ", ".join(parts) + "".join(f"; {sentence}" for sentence in state.wrong)
 
 
 def duration(seconds: float) -> str:
-    """Seconds as people say them.
+    """Format a duration.
 
     >>> [duration(s) for s in (4.2, 59.7, 90, 5400, 200000)]
     ['4 s', '60 s', '1.5 min', '1.5 h', '2.3 days']
@@ -103,23 +105,23 @@ def _bar(state: State) -> RenderableType:
 
 
 def _sums(state: State) -> list[str]:
-    """What was spent, and what is left."""
+    """Summarise the cost of the run and the time left."""
     said = []
     if state.rounds:
-        said.append(f"{state.bought} of {state.rounds} rounds bought")
+        said.append(f"{state.bought} of {state.rounds} rounds labelled")
     if state.seconds is not None:
-        said.append(f"{duration(state.seconds)} computed")
+        said.append(f"{duration(state.seconds)} of computing")
     if state.people_seconds is not None:
-        said.append(f"{duration(state.people_seconds)} of people")
+        said.append(f"{duration(state.people_seconds)} of annotation")
     if state.left is not None:
         said.append(
-            f"about {duration(state.left)} left" + (" after that" if state.phase == "waiting" else "")
+            f"about {duration(state.left)} left" + (" after annotation" if state.phase == "waiting" else "")
         )
     return said
 
 
 def _curve(state: State) -> list[RenderableType]:
-    """The learning curve, if there is more than one point of it."""
+    """Draw the learning curve if it has at least two points."""
     points = state.curve()
     if len(points) < 2:
         return []
@@ -144,23 +146,23 @@ def _losses(state: State) -> list[RenderableType]:
         now = state.losses[-1].get(name)
         grid.add_row(name, "–" if now is None else f"{now:.4f}", Text(spark(values), style="magenta"))
     grid.columns[1].justify = "right"
-    return [Text("\nmean losses of the last epoch, and of all", style="bold"), grid]
+    return [Text("\nmean losses: last epoch, all epochs", style="bold"), grid]
 
 
 def _notes(state: State) -> list[RenderableType]:
-    """What to do, and what is wrong."""
+    """Return hints for the user and problems of the run."""
     said = []
     if state.phase == "waiting":
-        go_on = "; then start the run again" if state.at_work is False else ""
-        said.append(f"answer with `ducats label {state.folder}` or by files{go_on}")
+        go_on = "; then run the same `ducats run` command again" if state.at_work is False else ""
+        said.append(f"answer with `ducats label {state.folder}` or with answer files{go_on}")
     elif state.phase not in ("finished", "nothing") and state.silent is not None:
         ago = duration(state.silent)
         if state.at_work is False:
             said.append(
-                f"no process of this machine works on it, last written {ago} ago: the same command goes on"
+                f"not running on this machine, last write {ago} ago; run the same command again to resume"
             )
         elif state.at_work is None and state.silent > QUIET:
-            said.append(f"it last wrote {ago} ago")
+            said.append(f"last write {ago} ago")
     notes: list[RenderableType] = [Text(sentence, style="dim") for sentence in said]
     return notes + [Text(sentence, style="yellow") for sentence in state.wrong]
 
@@ -172,18 +174,18 @@ def _several(states: Sequence[State], *, wide: bool) -> RenderableType:
         f"{' or '.join(measures)} %": lambda state: _last(state.curve()),
         "ECE %": lambda state: _last(state.curve("ece")),
         "over labels": lambda state: spark([y for _, y in state.curve()], most=10),
-        "computed": lambda state: _time(state.seconds),
-        "people": lambda state: _time(state.people_seconds),
+        "computing": lambda state: _time(state.seconds),
+        "annotation": lambda state: _time(state.people_seconds),
         "left": lambda state: _time(state.left),
     }
-    # What nobody can say anything in takes no room; nor does, where there is little, what matters least.
+    # Leave out empty columns, and the least important one in a narrow terminal.
     cells = {name: [cell(state) for state in states] for name, cell in numbers.items()}
     shown = [
-        name for name, column in cells.items() if set(column) - {"–", ""} and (wide or name != "computed")
+        name for name, column in cells.items() if set(column) - {"–", ""} and (wide or name != "computing")
     ]
     table = Table(header_style="bold")
     table.add_column("run", overflow="fold", min_width=8)
-    table.add_column("what it does", overflow="fold", min_width=12)
+    table.add_column("status", overflow="fold", min_width=12)
     for name in shown:
         table.add_column(name, justify="left" if name == "over labels" else "right", no_wrap=True)
     for row, state in enumerate(states):

@@ -1,4 +1,4 @@
-"""Where a run stands."""
+"""State of a run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,45 +13,45 @@ SHOWN = {"accuracy": "accuracy", "mean_iou": "mIoU"}
 
 @dataclass(frozen=True)
 class Round:
-    """What people have done of the questions that wait for them."""
+    """Progress of annotation in the open round."""
 
     number: int
-    asked: int | None  # None: so many that only label PNGs answer them
+    asked: int | None  # None: too many for single answers, only label PNGs
     settled: int
     open: int
     disputed: int
-    files: int  # answers that lie there as files: the run reads them when it looks
+    files: int  # answer files, which the run reads at its next check
 
     def __str__(self) -> str:
         said = [f"round {self.number}"]
         if self.asked is not None:
             said.append(f"{self.settled} of {self.asked} questions settled")
             said += [f"{self.disputed} disputed"] if self.disputed else []
-        said += [f"{self.files} answer file{'' if self.files == 1 else 's'} there"] if self.files else []
+        said += [f"{self.files} answer file{'' if self.files == 1 else 's'}"] if self.files else []
         return ", ".join(said)
 
 
 @dataclass(frozen=True)
 class State:
-    """One run at one moment, as its files say.
+    """One run at one moment, read from its files. None means unknown.
 
     Args:
-        folder: the run's.
-        method: its method's name; empty if it is not known.
-        phase: what it does, or would do if it went on.
-        epoch: epochs that are done.
-        epochs: in all; None if it is not known.
-        rounds: of questions, in all; None if it is not known.
-        bought: rounds that were answered.
-        stages: records of measured stages, oldest first; only what a table can show.
+        folder: run folder.
+        method: name of the method; empty if unknown.
+        phase: current phase, or the phase in which the run would resume.
+        epoch: number of finished epochs.
+        epochs: total number of epochs.
+        rounds: total number of rounds.
+        bought: number of labelled rounds.
+        stages: records of evaluated stages, oldest first, with valid values only.
         losses: mean losses of each epoch, oldest first.
-        seconds: of computing, up to the last measurement.
-        people_seconds: of people; None where nobody's are known.
-        round: questions that wait for people, if any do.
-        left: seconds until the end, if it goes on as before and nobody has to be waited for; None if unknown.
-        at_work: whether a process of this machine works on it; None if that is not known.
-        silent: seconds since it last wrote something; None if it never did.
-        wrong: what is missing or cannot be read, a sentence each.
+        seconds: computing time up to the last evaluation.
+        people_seconds: annotation time.
+        round: round that waits for annotators; None if there is none.
+        left: estimated seconds until the end, without waiting for annotators.
+        at_work: whether a process on this machine works on the run.
+        silent: seconds since the last write; None if there was none.
+        wrong: messages about missing or unreadable files.
     """
 
     folder: Path
@@ -73,27 +73,27 @@ class State:
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """Name of the run folder."""
         return self.folder.resolve().name
 
     @property
     def headline(self) -> str:
-        """The measure that the run is ranked by."""
+        """Main metric of the run."""
         found = headline_of(self.stages[-1]) if self.stages else "accuracy"
         return found if found in SHOWN else "accuracy"
 
     @property
     def labels(self) -> int | None:
-        """Spent when it was last measured."""
+        """Labels spent at the last evaluation."""
         return int(self.stages[-1]["labels"]) if self.stages else None
 
     def curve(self, measure: str | None = None) -> list[tuple[float, float]]:
-        """Labels and a measure, the headline by default, of each stage that has it."""
+        """Return labels and a metric, the headline by default, for each stage that has it."""
         name = measure or self.headline
         return [(float(one["labels"]), float(one[name])) for one in self.stages if name in one]
 
     def words(self) -> str:
-        """What it does, in a few words."""
+        """Describe the current phase in a few words."""
         of = f" of {self.epochs}" if self.epochs is not None else ""
         if self.phase == "nothing":
             return "no run here yet"
@@ -101,13 +101,13 @@ class State:
             return f"finished, {self.epoch} epochs"
         if self.phase == "waiting":
             paused = "" if self.at_work is not False else "paused, "
-            return f"{paused}waiting for people: {self.round}"
+            return f"{paused}waiting for annotators: {self.round}"
         done = f"{self.phase}, {self.epoch}{of} epochs"
         return f"stopped while {done}" if self.at_work is False else done
 
 
 def numbers(record: Mapping[str, Any]) -> Record:
-    """A record without what should be a number and is none (a measure that a test set does not give)."""
+    """Return a record without values that are not numbers (metrics undefined on a test set)."""
     texts = ("kind", "headline", "measured_on", "resolution")
     return {
         name: value

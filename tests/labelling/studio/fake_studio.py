@@ -1,4 +1,4 @@
-"""A small stand-in for Label Studio's REST interface that misbehaves as it is told."""
+"""Fake Label Studio REST server with injectable faults."""
 
 import base64
 import json
@@ -14,8 +14,8 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 FAULTS = (
-    *("hang up", "500 before", "429", "503"),  # nothing was done
-    *("500 after", "torn after", "slow after", "hang up after", "no JSON after"),  # it was done
+    *("hang up", "500 before", "429", "503"),  # the request was not processed
+    *("500 after", "torn after", "slow after", "hang up after", "no JSON after"),  # the request was processed
 )
 LEGACY = "0123456789abcdef"
 PERSONAL = ".".join(
@@ -25,7 +25,7 @@ PERSONAL = ".".join(
 
 
 class Fake:
-    """The server's memory. ``faults`` are used up, one a request; None: no fault. Imports have their own."""
+    """State of the fake server. Each request consumes one of ``faults``; imports have their own list."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -33,7 +33,7 @@ class Fake:
         self.forget()
 
     def forget(self) -> None:
-        """A new server at the same place."""
+        """Reset to a new server at the same address."""
         self.faults: deque[str | None] = deque()
         self.import_faults: deque[str | None] = deque()
         self.projects: dict[int, dict[str, Any]] = {}
@@ -41,7 +41,7 @@ class Fake:
         self.tabs: list[dict[str, Any]] = []
         self.hooks: dict[int, dict[str, Any]] = {}
         self.requests: list[tuple[str, str]] = []
-        self.seen: list[str] = []  # what came in the header Authorization
+        self.seen: list[str] = []  # Authorization headers received
         self.access: set[str] = set()
         self.refreshed = 0
         self.numbers = 0
@@ -128,7 +128,9 @@ class Fake:
             elif one["filter"] == "filter:tasks:id":
                 found = [task for task in found if task["id"] > one["value"]]
             else:
-                datetime.strptime(one["value"], "%Y-%m-%dT%H:%M:%S.%fZ")  # it fails on others
+                datetime.strptime(
+                    one["value"], "%Y-%m-%dT%H:%M:%S.%fZ"
+                )  # the real server rejects other formats
                 found = [task for task in found if task["updated_at"] > one["value"]]
         page, size = int(query["page"]), int(query["page_size"])
         fields = query["include"].split(",")
@@ -139,7 +141,7 @@ class Fake:
 
 
 def kept(task: dict[str, Any], fields: list[str]) -> dict[str, Any]:
-    """What is asked for, of a task and of the annotations in it alike."""
+    """Keep only these fields of a task and of its annotations."""
     found = {field: value for field, value in task.items() if field in fields}
     found["annotations"] = [
         {field: value for field, value in one.items() if field in fields} for one in task["annotations"]
@@ -148,13 +150,13 @@ def kept(task: dict[str, Any], fields: list[str]) -> dict[str, Any]:
 
 
 def now() -> str:
-    """As the server writes it."""
+    """Return the current time in the server's format."""
     return datetime.now(UTC).isoformat().replace("+00:00", "Z")
 
 
 @contextmanager
 def served(slow: float = 0.4) -> Iterator[Fake]:
-    """A fake on a free port of this machine; a slow answer takes so many seconds."""
+    """Serve a fake on a free local port; ``slow`` is the delay of slow responses in seconds."""
     fake = Fake()
 
     class Handler(BaseHTTPRequestHandler):
@@ -181,7 +183,7 @@ def served(slow: float = 0.4) -> Iterator[Fake]:
                 self.close_connection = True
                 return
             if fault == "500 after":
-                status, told = 500, {"detail": "it was done, but who knows"}
+                status, told = 500, {"detail": "processed, but reported as failed"}
             self._say(status, told, torn=fault == "torn after", spoilt=fault == "no JSON after")
 
         def _authorised(self, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
@@ -216,11 +218,11 @@ def served(slow: float = 0.4) -> Iterator[Fake]:
                 self.end_headers()
                 self.wfile.write(text[: len(text) // 2] if torn else text)
             except OSError:
-                pass  # whoever asked has gone
+                pass  # the client has disconnected
             if torn:
                 self.close_connection = True
 
-        do_GET = do_POST = do_PATCH = do_DELETE = _go  # noqa: N815 - the library's names
+        do_GET = do_POST = do_PATCH = do_DELETE = _go  # noqa: N815 - names of http.server
 
         def log_message(self, *_: Any) -> None:
             pass

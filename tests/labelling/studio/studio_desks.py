@@ -1,4 +1,4 @@
-"""Small desks: questions about images, pixels and areas, as a run lays them out."""
+"""Small question rounds about images, pixels and areas."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,7 @@ CLASSES = ("cat", "dog", 'a & b <"c">')
 
 
 def picture(path: Path, height: int, width: int, seed: int) -> str:
-    """A picture of squares; its path."""
+    """Save an image of coloured squares and return its path."""
     rng = np.random.default_rng(seed)
     rows, columns = -(-height // 8), -(-width // 8)
     squares = rng.integers(0, 256, (rows, columns, 3), dtype=np.uint8)
@@ -31,7 +31,7 @@ def image_desk(
     people: int = 1,
     classes: Sequence[str] = CLASSES,
 ) -> Desk:
-    """Questions about whole images, keys ``cam/R-0.png`` and so on for round R."""
+    """Write questions about whole images with keys ``cam/R-0.png``, ... in round R."""
     home = folder / f"round-{number:02d}"
     questions: list[Question] = []
     for place in range(count):
@@ -59,7 +59,7 @@ def image_desk(
 def pixel_desk(
     folder: Path, asked: Sequence[Sequence[tuple[int, int]]], *, height: int = 40, width: int = 60
 ) -> Desk:
-    """Questions about single pixels (y, x) of images ``street-0`` and so on."""
+    """Write questions about single pixels (y, x) of images ``street-0``, ..."""
     areas = [[[pixel] for pixel in pixels] for pixels in asked]
     return area_desk(folder, areas, "pixel", height=height, width=width)
 
@@ -72,7 +72,7 @@ def area_desk(
     height: int = 40,
     width: int = 60,
 ) -> Desk:
-    """Questions about some pixels each, of images ``street-0`` and so on, in a grid of this size."""
+    """Write questions about pixel areas of images ``street-0``, ... in a grid of this size."""
     home = folder / "round-01"
     questions: list[Question] = []
     for image, areas in enumerate(asked):

@@ -1,4 +1,4 @@
-"""A real Label Studio server on loopback, with its own database, started and stopped by tests."""
+"""A real Label Studio server on loopback with its own database, started and stopped by tests."""
 
 import http.cookiejar
 import json
@@ -16,21 +16,21 @@ from typing import Any
 from ducats.labelling.studio import Client, Token
 
 ROOT = Path(__file__).parents[3]
-FIRST_START = 240.0  # seconds at most; a minute is usual
+FIRST_START = 240.0  # seconds; usually one minute
 
 
 def installed() -> Path | None:
-    """The program, if it is there."""
+    """Return the path of the program, or None if it is not installed."""
     path = Path(os.environ.get("DUCATS_LABEL_STUDIO", ROOT / ".label-studio" / "bin" / "label-studio"))
     return path if path.is_file() else None
 
 
 class Server:
-    """A server with two people, anna (who owns it) and bob.
+    """A server with two users, anna (the owner) and bob.
 
     Args:
-        program: ``label-studio``.
-        home: for its database; ``media`` in it is the document root.
+        program: path of ``label-studio``.
+        home: folder for the database; its subfolder ``media`` is the document root.
     """
 
     def __init__(self, program: Path, home: Path) -> None:
@@ -49,10 +49,10 @@ class Server:
         self.tokens["bob"] = self._token("bob@example.org", invitation)
 
     def start(self) -> None:
-        """Start it and wait until it answers."""
+        """Start the server and wait until it responds."""
         own = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         for name in ("HOST", "DEBUG", "PORT"):
-            own.pop(name, None)  # it would take them for its own
+            own.pop(name, None)  # Label Studio reads these
         own.update(
             LABEL_STUDIO_BASE_DATA_DIR=str(self.home / "data"),
             LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED="true",
@@ -61,7 +61,7 @@ class Server:
             LABEL_STUDIO_LATEST_VERSION_CHECK="false",
             LABEL_STUDIO_SENTRY_DSN="",
             LABEL_STUDIO_FRONTEND_SENTRY_DSN="",
-            LABEL_STUDIO_SSRF_PROTECTION_ENABLED="false",  # its webhooks must reach loopback
+            LABEL_STUDIO_SSRF_PROTECTION_ENABLED="false",  # webhooks must reach loopback
             LABEL_STUDIO_USERNAME="anna@example.org",
             LABEL_STUDIO_PASSWORD=self._password,
             PYTHONWARNINGS="ignore",
@@ -86,31 +86,31 @@ class Server:
             except (urllib.error.URLError, OSError):
                 time.sleep(0.25)
         self.stop()
-        raise RuntimeError(f"no Label Studio: {(self.home / 'log.txt').read_text()[-2000:]}")
+        raise RuntimeError(f"Label Studio did not start: {(self.home / 'log.txt').read_text()[-2000:]}")
 
     def stop(self) -> None:
-        """Kill it, as a crash would."""
+        """Kill the server, as in a crash."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
             self._process = None
 
     def client(self, who: str) -> Client:
-        """How one of them speaks with the server."""
+        """Return a client for a user."""
         return Client(self.url, Token(self.tokens[who]), patience=5.0)
 
     def tasks(self, who: str, project: int) -> list[dict[str, Any]]:
-        """Tasks with all that is in them, as one of them sees them."""
+        """Return all tasks with their data, as seen by a user."""
         found = self.client(who).get("/api/tasks/", project=project, fields="all", page_size=500)["tasks"]
         return list(found)
 
     def annotate(self, who: str, task: int, result: Any, seconds: float = 2.0, **more: Any) -> int:
-        """Submit an annotation, as the page does."""
+        """Submit an annotation like the page does."""
         body = {"result": result, "lead_time": seconds, **more}
         return int(self.client(who).call("POST", f"/api/tasks/{task}/annotations/", body)["id"])
 
     def _token(self, address: str, page: str) -> str:
-        """Log in or sign up as a browser does, and make a personal access token."""
+        """Log in or sign up like a browser and create a personal access token."""
         jar = http.cookiejar.CookieJar()
         opener = urllib.request.build_opener(
             urllib.request.HTTPCookieProcessor(jar), urllib.request.ProxyHandler({})

@@ -1,4 +1,4 @@
-"""What a user types for Label Studio, and what comes back."""
+"""The commands `ducats push` and `ducats pull`."""
 
 import subprocess
 import sys
@@ -33,20 +33,20 @@ def test_push_and_pull_with_a_token_file(
     with served() as fake:
         assert ducats("push", run, "--url", fake.url + "/", "--token-file", file) == 0
         out = capsys.readouterr().out
-        assert f"round 1: 3 new tasks, 0 there already, in {fake.url}/projects/1" in out
+        assert f"round 1: 3 new tasks, 0 already there, in {fake.url}/projects/1" in out
         assert next(iter(fake.projects.values()))["title"] == "ducats: lab"
         first, second, third = fake.tasks
         fake.annotate(first, choice("cat"))
         fake.annotate(second, choice("cow"))
         assert ducats("pull", run, "--token-file", file) == 0
-        said = "1 answer taken; 1 on record that do not count (1 no class); round 1 waits for 2 of 3"
+        said = "1 answer accepted; 1 rejected (1 no class); round 1 waits for 2 of 3"
         assert said in capsys.readouterr().out
         fake.annotate(second, choice("dog"), who=2)
         fake.annotate(third, choice("dog"))
         assert ducats("pull", run, "--token-file", file) == 0
-        assert "2 answers taken; round 1 is complete" in capsys.readouterr().out
+        assert "2 answers accepted; round 1 is complete" in capsys.readouterr().out
         assert ducats("push", run, "--url", fake.url, "--token-file", file) == 0
-        assert "0 new tasks, 3 there already" in capsys.readouterr().out
+        assert "0 new tasks, 3 already there" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
@@ -54,28 +54,31 @@ def test_push_and_pull_with_a_token_file(
     [
         (
             ("push", "{}", "--url", "http://127.0.0.1:9"),
-            "Label Studio wants a token: set LABEL_STUDIO_API_KEY",
+            "Label Studio needs a token; set LABEL_STUDIO_API_KEY",
         ),
         (("push", "{}/none", "--url", "http://127.0.0.1:9"), "no questions that can be answered one by one"),
         (("pull", "{}"), "was not pushed to Label Studio"),
-        (("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "0"), "--every 0 has to be more than 0"),
+        (("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "0"), "--every must be a positive number"),
         (
             ("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "nan"),
-            "--every nan has to be more than 0",
+            "--every must be a positive number",
         ),
-        (("pull", "{}", "--url", "http://127.0.0.1:9", "--webhook", "a:1"), "only makes sense with --watch"),
-        (("push", "{}", "--url", "127.0.0.1", "--token-file", "{}/token"), "--url '127.0.0.1' is no address"),
+        (("pull", "{}", "--url", "http://127.0.0.1:9", "--webhook", "a:1"), "--webhook needs --watch"),
+        (
+            ("push", "{}", "--url", "127.0.0.1", "--token-file", "{}/token"),
+            "--url '127.0.0.1' is not a valid address",
+        ),
         (
             ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--patience", "0"),
-            "does not answer (Connection refused)",
+            "does not respond (Connection refused)",
         ),
         (
             ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--pictures", "x"),
-            "--pictures 'x' has to be inline, local-files",
+            "--pictures must be inline, local-files",
         ),
     ],
 )
-def test_what_a_user_can_get_wrong_is_one_sentence(
+def test_user_errors_are_reported_without_the_token(
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
@@ -92,7 +95,7 @@ def test_what_a_user_can_get_wrong_is_one_sentence(
     assert LEGACY not in error
 
 
-def test_neither_torch_nor_a_server_is_needed_to_speak_with_label_studio(tmp_path: Path) -> None:
+def test_label_studio_support_imports_neither_torch_nor_a_web_server(tmp_path: Path) -> None:
     code = (
         "import sys\nimport ducats.labelling.studio.watch\n"
         "heavy = {'torch', 'starlette', 'uvicorn', 'label_studio_sdk', 'requests'} & set(sys.modules)\n"

@@ -1,4 +1,4 @@
-"""The client against a server that misbehaves: nothing asked twice, nothing lost, nothing betrayed."""
+"""The client against a faulty server: no duplicate tasks, no lost answers, no leaked token."""
 
 import random
 import socket
@@ -44,16 +44,14 @@ def choice(text: str) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_a_question_is_repeated_until_it_is_answered(fake: Fake, fault: str) -> None:
+def test_a_get_request_is_retried_until_it_succeeds(fake: Fake, fault: str) -> None:
     fake.faults.extend([fault, fault, None])
     assert studio(fake).users()[2] == "p2@example.org"
     assert len(fake.requests) == 3
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_what_must_not_happen_twice_is_sent_again_only_if_it_surely_did_not_happen(
-    fake: Fake, fault: str
-) -> None:
+def test_a_create_request_is_retried_only_if_it_was_not_processed(fake: Fake, fault: str) -> None:
     fake.faults.append(fault)
     make = {"title": "one", "description": "", "label_config": "<View/>"}
     if fault in ("429", "503"):
@@ -65,7 +63,7 @@ def test_what_must_not_happen_twice_is_sent_again_only_if_it_surely_did_not_happ
         assert len(fake.requests) == 1
 
 
-def test_ashared_that_is_not_there_is_waited_for_and_named(tmp_path: Path) -> None:
+def test_an_unreachable_server_is_retried_and_named(tmp_path: Path) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -74,12 +72,12 @@ def test_ashared_that_is_not_there_is_waited_for_and_named(tmp_path: Path) -> No
     client = Client(
         f"http://127.0.0.1:{port}", Token(LEGACY), patience=2.0, say=said.append, sleep=pauses.append
     )
-    with pytest.raises(Away, match=r"does not answer \(Connection refused\).*the same command goes on"):
-        client.call("POST", "/api/projects/", {}, once=True)  # refused: it never got there, so it is repeated
+    with pytest.raises(Away, match=r"does not respond \(Connection refused\)"):
+        client.call("POST", "/api/projects/", {}, once=True)  # never processed, so it is retried
     assert len(said) == 1
     assert pauses == sorted(pauses)
     assert len(pauses) >= 2
-    # The same pauses each time: the jitter is drawn from a fixed generator.
+    # The pauses are deterministic: the jitter has a fixed seed.
     again: list[float] = []
     with pytest.raises(Away):
         Client(f"http://127.0.0.1:{port}", Token(LEGACY), patience=2.0, sleep=again.append).get("/x")
@@ -99,17 +97,17 @@ def test_a_personal_token_is_exchanged_and_renewed(fake: Fake) -> None:
     assert not any(PERSONAL in seen for seen in fake.seen)
 
 
-def test_a_wrong_token_is_one_sentence_without_the_token(fake: Fake) -> None:
+def test_a_wrong_token_is_reported_without_the_token(fake: Fake) -> None:
     for secret in ("wrong-secret", PERSONAL[:-1] + "A"):
         with pytest.raises(Refused) as caught:
             studio(fake, secret).users()
         assert caught.value.status == 401
-        assert "make a new token" in str(caught.value)
+        assert "create a new token" in str(caught.value)
         assert secret not in str(caught.value)
         assert secret not in repr(Token(secret))
 
 
-def test_a_server_that_echoes_the_token_or_writes_to_the_terminal(
+def test_the_token_and_control_characters_are_removed_from_server_messages(
     fake: Fake, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     told = {"detail": f"we got {LEGACY} \x1b[31m\r\n from you"}
@@ -120,7 +118,7 @@ def test_a_server_that_echoes_the_token_or_writes_to_the_terminal(
     assert str(caught.value).isprintable()
 
 
-def test_the_token_follows_no_redirect(fake: Fake) -> None:
+def test_the_token_is_not_sent_to_a_redirect(fake: Fake) -> None:
     class Elsewhere(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.send_response(307)
@@ -128,7 +126,7 @@ def test_the_token_follows_no_redirect(fake: Fake) -> None:
             self.send_header("Content-Length", "0")
             self.end_headers()
 
-        do_GET = do_POST  # noqa: N815 - the library's name
+        do_GET = do_POST  # noqa: N815 - name of http.server
 
         def log_message(self, *_: Any) -> None:
             pass
@@ -137,30 +135,32 @@ def test_the_token_follows_no_redirect(fake: Fake) -> None:
         threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
         for token in (LEGACY, PERSONAL):
             client = Client(f"http://127.0.0.1:{server.server_address[1]}", Token(token), timeout=5.0)
-            with pytest.raises(Refused, match=r"sends us to .*: give the address itself as --url"):
+            with pytest.raises(Refused, match=r"redirects to .*; give the final address"):
                 client.get("/api/users/")
         server.shutdown()
     assert fake.requests == []
 
 
-def test_only_theshareds_reason_is_told(fake: Fake) -> None:
-    with pytest.raises(Refused, match=r"^Label Studio refused GET /api/nothing: HTTP 404, no such call"):
+def test_a_rejection_contains_the_reason_of_the_server(fake: Fake) -> None:
+    with pytest.raises(Refused, match=r"^Label Studio rejected GET /api/nothing: HTTP 404, no such call"):
         studio(fake).client.get("/api/nothing")
 
 
-def test_token_from_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_token_from_a_private_file_or_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
-    with pytest.raises(UserError, match="wants a token: set LABEL_STUDIO_API_KEY"):
+    with pytest.raises(UserError, match="needs a token"):
         find_token(None)
     file = tmp_path / "token"
     file.write_text("abc\n")
     file.chmod(0o640)
-    with pytest.raises(UserError, match=r"can be read by others \(mode 640\): chmod 600"):
+    with pytest.raises(UserError, match=r"readable by other users \(mode 640\)"):
         find_token(file)
     file.chmod(0o600)
     assert find_token(file).reveal() == "abc"
     file.write_text("two words\n")
-    with pytest.raises(UserError, match="one token and nothing else") as caught:
+    with pytest.raises(UserError, match="must contain a single token") as caught:
         find_token(file)
     assert "words" not in str(caught.value)
     with pytest.raises(UserError, match="cannot be read"):
@@ -188,7 +188,7 @@ def test_token_from_a_file_of_ones_own(tmp_path: Path, monkeypatch: pytest.Monke
         *("http://a..b", "http://a b", "http://a\n", "http://a/ü", f"http://{'a' * 70}.org"),
     ],
 )
-def test_an_address_that_is_none_or_holds_a_password(url: str) -> None:
+def test_invalid_urls_and_urls_with_a_password_are_rejected(url: str) -> None:
     with pytest.raises(UserError, match="--url") as caught:
         clean_url(url)
     assert "secret" not in str(caught.value)
@@ -196,7 +196,7 @@ def test_an_address_that_is_none_or_holds_a_password(url: str) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(faults=st.lists(st.sampled_from([None, None, *FAULTS]), max_size=25), seed=st.integers(0, 99))
-def test_any_faults_leave_each_question_asked_once_and_each_answer_taken_once(
+def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
     shared: Fake, tmp_path_factory: pytest.TempPathFactory, faults: list[str | None], seed: int
 ) -> None:
     shared.forget()
@@ -206,7 +206,7 @@ def test_any_faults_leave_each_question_asked_once_and_each_answer_taken_once(
     rng = random.Random(seed)
     shared.faults.extend(faults)
     shared.import_faults.extend(rng.choices([None, *FAULTS], k=seed % 4))
-    while True:  # the same command until it comes through
+    while True:  # repeat the same command until it succeeds
         try:
             push(desk, server, "ducats: any")
             break
@@ -232,7 +232,7 @@ def test_any_faults_leave_each_question_asked_once_and_each_answer_taken_once(
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_import_that_breaks_off_asks_nothing_twice(fake: Fake, tmp_path: Path, fault: str) -> None:
+def test_an_interrupted_import_leaves_no_duplicates(fake: Fake, tmp_path: Path, fault: str) -> None:
     desk = image_desk(tmp_path / "questions", 3)
     fake.import_faults.extend([fault, fault])
     assert push(desk, studio(fake), "ducats: broken").new == 3
@@ -240,33 +240,33 @@ def test_an_import_that_breaks_off_asks_nothing_twice(fake: Fake, tmp_path: Path
     assert len(fake.requests) < 30
 
 
-def test_an_import_that_comes_through_late_is_there_once(fake: Fake, tmp_path: Path) -> None:
+def test_duplicates_of_a_late_import_are_removed(fake: Fake, tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 3)
     server = studio(fake)
     push(desk, server, "ducats: late")
     number = next(iter(fake.projects))
     tasks = [{"data": task["data"], "meta": task["meta"]} for task in fake.tasks.values()]
-    server.add_tasks(number, tasks)  # what a broken-off push sent arrives after all
+    server.add_tasks(number, tasks)  # the import of an interrupted push arrives late
     assert len(fake.tasks) == 6
     again = push(desk, server, "ducats: late")
     assert (again.new, again.known) == (0, 3)
     assert len(fake.tasks) == 3
 
 
-def test_more_tasks_than_a_page_holds(fake: Fake, tmp_path: Path) -> None:
+def test_more_tasks_than_fit_on_a_page(fake: Fake, tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 230)
     server = studio(fake, timeout=5.0)
     assert push(desk, server, "ducats: many").new == 230
     assert push(desk, server, "ducats: many").known == 230
     imports = [path for _, path in fake.requests if path.endswith("/import")]
-    assert len(imports) == 3  # 100 at most
+    assert len(imports) == 3  # at most 100 tasks each
     for number in list(fake.tasks):
         fake.annotate(number, choice("dog"))
     assert len(pull(desk, server).received) == 230
     assert desk.take(1) is not None
 
 
-def test_only_what_changed_is_read_again(fake: Fake, tmp_path: Path) -> None:
+def test_only_changed_tasks_are_read_again(fake: Fake, tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 4)
     server = studio(fake)
     push(desk, server, "ducats: changed")
@@ -278,14 +278,14 @@ def test_only_what_changed_is_read_again(fake: Fake, tmp_path: Path) -> None:
     assert "2020" < State.read(desk.folder).since <= fake.tasks[first]["updated_at"]
     other = list(fake.tasks)[1]
     fake.annotate(other, choice("dog"))
-    fake.tasks[other]["updated_at"] = "2020-01-01T00:00:00.000000Z"  # the server says it did not change
+    fake.tasks[other]["updated_at"] = "2020-01-01T00:00:00.000000Z"  # unchanged according to the server
     assert pull(desk, server).received == []
-    (desk.folder / "label-studio.json").unlink()  # then everything is read
+    (desk.folder / "label-studio.json").unlink()  # now all tasks are read
     assert [answer.word for answer in pull(desk, server).received] == ["dog"]
     assert len(State.read(desk.folder).tasks["1"]) == 4
 
 
-def test_nothing_of_the_token_is_written_down(fake: Fake, tmp_path: Path) -> None:
+def test_the_token_is_not_saved(fake: Fake, tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 2)
     server = studio(fake, PERSONAL)
     push(desk, server, "ducats: secret")
@@ -296,7 +296,9 @@ def test_nothing_of_the_token_is_written_down(fake: Fake, tmp_path: Path) -> Non
         assert secret.encode() not in written
 
 
-def test_watching_ends_when_the_round_is_taken_and_a_call_wakes_it(fake: Fake, tmp_path: Path) -> None:
+def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
+    fake: Fake, tmp_path: Path
+) -> None:
     desk = image_desk(tmp_path / "questions", 1)
     server = studio(fake)
     push(desk, server, "ducats: watch")
@@ -320,7 +322,7 @@ def test_watching_ends_when_the_round_is_taken_and_a_call_wakes_it(fake: Fake, t
 
         def told(pulled: Any) -> None:
             pulls.append(len(pulled.received))
-            if len(pulls) == 1:  # someone answers while we wait an hour for the next look
+            if len(pulls) == 1:  # an answer arrives an hour before the next poll
                 fake.annotate(next(iter(fake.tasks)), choice("cat"))
                 assert call(registered["headers"][HEADER]) == 204
             else:

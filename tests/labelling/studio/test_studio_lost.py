@@ -1,4 +1,4 @@
-"""What must not get lost, doubled or mixed up: servers made anew, tasks that move, copies of runs."""
+"""No lost, duplicated or mixed-up answers: new servers, changing tasks, copies of runs."""
 
 import importlib
 import itertools
@@ -42,7 +42,7 @@ def labels(desk: Desk) -> dict[str, str | None]:
 
 
 def between(fake: Fake, pages: int, act: Any) -> None:
-    """Have something happen on the server after so many pages of tasks were given out."""
+    """Call ``act`` after this many pages of tasks were served."""
     given, listed = [0], fake._list
 
     def counted(query: dict[str, str]) -> tuple[int, Any]:
@@ -55,7 +55,7 @@ def between(fake: Fake, pages: int, act: Any) -> None:
     fake._list = counted  # type: ignore[method-assign]
 
 
-def test_a_new_server_at_the_old_address_takes_no_answer_back(
+def test_a_new_server_at_the_same_address_withdraws_no_answer(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 4)
@@ -64,7 +64,7 @@ def test_a_new_server_at_the_old_address_takes_no_answer_back(
     fake.annotate(first, choice("cat"), who=1)
     fake.annotate(second, choice("dog"), who=2)
     pull(desk, studio)
-    fake.forget()  # its database is gone: projects, tasks, annotations count from 1 again
+    fake.forget()  # its database is lost: projects, tasks and annotations are numbered from 1 again
     assert push(desk, studio, "ducats: new").new == 2
     assert first in fake.tasks
     assert pull(desk, studio).received == []
@@ -74,7 +74,7 @@ def test_a_new_server_at_the_old_address_takes_no_answer_back(
     assert list(labels(desk).values()) == ["cat", "dog", "dog", "dog"]
 
 
-def test_another_ones_project_that_got_our_number_is_left_alone(
+def test_a_project_of_others_with_our_number_is_not_changed(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 1)
@@ -87,18 +87,20 @@ def test_another_ones_project_that_got_our_number_is_left_alone(
     assert len(fake.projects) == 2
 
 
-def test_a_wrong_number_given_once_leads_no_push_astray(fake: Fake, studio: Studio, tmp_path: Path) -> None:
+def test_pulling_from_a_wrong_project_does_not_redirect_the_next_push(
+    fake: Fake, studio: Studio, tmp_path: Path
+) -> None:
     desk = image_desk(tmp_path / "questions", 1)
     push(desk, studio, "ducats: mine")
     theirs = studio.make_project({"title": "theirs", "description": "", "label_config": "<View/>"})
     pull(desk, studio, theirs["id"])
     push(desk, studio, "ducats: mine")
     assert fake.projects[theirs["id"]]["label_config"] == "<View/>"
-    with pytest.raises(UserError, match=r"has no project 999: `ducats push` makes one"):
+    with pytest.raises(UserError, match="has no project 999"):
         pull(desk, studio, 999)
 
 
-def test_an_older_annotation_counts_again_when_the_newer_one_goes(
+def test_an_older_annotation_counts_again_when_the_newer_one_is_deleted(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 1)
@@ -118,7 +120,7 @@ def test_an_older_annotation_counts_again_when_the_newer_one_goes(
     assert [answer.word for answer in desk.answers()] == ["cat", "dog", "cat", "dog", "cat"]
 
 
-def test_what_changes_behind_us_while_we_read_is_read_the_next_time(
+def test_tasks_that_change_during_a_pull_are_read_by_the_next_pull(
     fake: Fake, studio: Studio, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     desk = image_desk(tmp_path / "questions", 130)
@@ -128,7 +130,7 @@ def test_what_changes_behind_us_while_we_read_is_read_the_next_time(
     module = importlib.import_module("ducats.labelling.studio.pull")
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: next(clock)))
 
-    def meanwhile() -> None:  # ten minutes lie between the first page and the second
+    def meanwhile() -> None:  # ten minutes between the first and the second page
         fake.annotate(first, choice("cat"))
         fake.annotate(last, choice("dog"))
         fake.tasks[first]["updated_at"] = LATER
@@ -139,9 +141,7 @@ def test_what_changes_behind_us_while_we_read_is_read_the_next_time(
     assert [answer.word for answer in pull(desk, studio).received] == ["cat"]
 
 
-def test_a_task_that_is_removed_while_we_read_hides_no_other(
-    fake: Fake, studio: Studio, tmp_path: Path
-) -> None:
+def test_a_task_deleted_during_a_pull_hides_no_other(fake: Fake, studio: Studio, tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 130)
     push(desk, studio, "ducats: fewer")
     numbers = sorted(fake.tasks)
@@ -150,7 +150,7 @@ def test_a_task_that_is_removed_while_we_read_hides_no_other(
     assert [answer.word for answer in pull(desk, studio).received] == ["cat"]
 
 
-def test_copies_of_more_than_a_page_of_tasks_are_removed_and_the_answered_one_stays(
+def test_duplicates_on_several_pages_are_deleted_and_the_answered_copy_is_kept(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 150)
@@ -165,7 +165,7 @@ def test_copies_of_more_than_a_page_of_tasks_are_removed_and_the_answered_one_st
     assert copies[7] in fake.tasks
 
 
-def test_an_answer_from_another_task_since_is_not_withdrawn(
+def test_a_later_answer_from_another_task_is_not_withdrawn(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 1)
@@ -182,7 +182,7 @@ def test_an_answer_from_another_task_since_is_not_withdrawn(
     assert list(labels(desk).values()) == ["cat"]
 
 
-def test_what_a_stranger_put_into_the_project_stops_nothing_and_is_on_record_once(
+def test_unknown_tasks_in_the_project_are_logged_once_and_stop_nothing(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 1)
@@ -198,12 +198,12 @@ def test_what_a_stranger_put_into_the_project_stops_nothing_and_is_on_record_onc
     assert [answer.refused for answer in desk.answers()] == ["no class", "foreign"]
 
 
-def test_a_copy_of_the_run_that_asks_for_other_pixels_gets_tasks_of_its_own(
+def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = pixel_desk(tmp_path / "a" / "run" / "questions", [[(0, 0)]])
     other = pixel_desk(tmp_path / "b" / "run" / "questions", [[(0, 0)]])
-    for place, own in ((3, desk), (5, other)):  # alike in the first round, then no more
+    for place, own in ((3, desk), (5, other)):  # equal in the first round, different in the second
         first, second = own.home(1), own.home(2)
         asked = pixel_desk(tmp_path / str(place) / "questions", [[(place, place)]]).home(1)
         own.take(1, elsewhere=own.sheet(1).by_id)
@@ -221,7 +221,7 @@ def test_a_copy_of_the_run_that_asks_for_other_pixels_gets_tasks_of_its_own(
     assert other.standing("street-0#5,5").state == "settled"
 
 
-def test_a_long_folder_name_is_cut_to_what_the_server_takes(
+def test_a_long_title_is_truncated_to_the_limit_of_the_server(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 1)
@@ -238,11 +238,11 @@ def test_a_long_folder_name_is_cut_to_what_the_server_takes(
         ("first", 1, ["unsure"], True),
         ("first", 1, ["cat"], False),
         ("majority", 2, ["cat", "dog"], True),
-        ("agree", 2, ["cat", "dog"], False),  # a third one could not settle that
-        ("agree", 2, ["cat"], False),  # the server asks for a second one itself
+        ("agree", 2, ["cat", "dog"], False),  # a third annotator could not settle it
+        ("agree", 2, ["cat"], False),  # the server itself requests a second annotator
     ],
 )
-def test_somebody_else_is_asked_where_that_can_settle_it(
+def test_another_annotator_is_requested_if_that_can_settle_the_question(
     fake: Fake, studio: Studio, tmp_path: Path, rule: str, people: int, words: list[str], again: bool
 ) -> None:
     desk = image_desk(tmp_path / "questions", 1, rule=rule, people=people)
@@ -258,7 +258,7 @@ def test_somebody_else_is_asked_where_that_can_settle_it(
     assert task["is_labeled"] == (not again and len(words) == people)
 
 
-def test_watching_ends_when_the_round_is_taken_though_the_server_is_away(tmp_path: Path) -> None:
+def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 1)
     said: list[str] = []
 
@@ -267,16 +267,16 @@ def test_watching_ends_when_the_round_is_taken_though_the_server_is_away(tmp_pat
         desk.take(1)
 
     with socket.socket() as nobody:
-        nobody.bind(("127.0.0.1", 0))  # and does not listen
+        nobody.bind(("127.0.0.1", 0))  # bound, but not listening
         url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
         client = Client(url, Token(LEGACY), patience=2.0, say=said.append, sleep=meanwhile)
         watch(desk, Studio(client), 1, every=0.01, say=lambda _: None, called=threading.Event())
         assert len(said) == 1
-        with pytest.raises(Away, match="does not answer"):  # now there is nothing to wait for
+        with pytest.raises(Away, match="does not respond"):  # no open round to wait for
             watch(desk, Studio(client), 1, every=0.01, say=lambda _: None, called=threading.Event())
 
 
-def test_guesses_after_a_blind_push_of_the_same_round_change_nothing(
+def test_a_push_after_a_blind_push_of_the_same_round_changes_nothing(
     fake: Fake, studio: Studio, tmp_path: Path
 ) -> None:
     desk = image_desk(tmp_path / "questions", 2)

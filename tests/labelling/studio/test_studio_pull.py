@@ -1,4 +1,4 @@
-"""What people do in Label Studio, and what the desk hears of it."""
+"""Annotations in Label Studio and the answers pulled from them."""
 
 from pathlib import Path
 from typing import Any
@@ -37,7 +37,7 @@ def change(fake: Fake, task: int, place: int, when: str, **values: Any) -> None:
 LATER, LATEST = "2099-01-01T00:00:00.000000Z", "2099-01-01T00:00:01.000000Z"
 
 
-def test_two_people_change_their_minds_and_withdraw(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_two_annotators_change_and_withdraw_answers(pushed: tuple[Fake, Desk, Studio]) -> None:
     fake, desk, studio = pushed
     one, two = fake.tasks
     fake.annotate(one, choice("cat"), who=1, seconds=3.0)
@@ -46,7 +46,7 @@ def test_two_people_change_their_minds_and_withdraw(pushed: tuple[Fake, Desk, St
     pull(desk, studio)
     assert said(desk) == [("0", "p1", "cat"), ("0", "p2", "dog"), ("1", "p1", "skip")]
     assert desk.standing("cam/1-0.png").state == "disputed"
-    change(fake, one, 1, LATER, result=choice("cat"), lead_time=6.5)  # the server counts on
+    change(fake, one, 1, LATER, result=choice("cat"), lead_time=6.5)  # the server adds to the time
     pull(desk, studio)
     pull(desk, studio)
     assert said(desk)[3:] == [("0", "p2", "cat")]
@@ -58,14 +58,14 @@ def test_two_people_change_their_minds_and_withdraw(pushed: tuple[Fake, Desk, St
     pull(desk, studio)
     assert said(desk)[4:] == [("0", "p1", "")]
     assert desk.standing("cam/1-0.png").state == "open"
-    change(fake, one, 0, LATEST, was_cancelled=True)  # skipped after all: what was said is withdrawn
+    change(fake, one, 0, LATEST, was_cancelled=True)  # skipped later: the answer is withdrawn
     pull(desk, studio)
     assert [vote.who for vote in desk.standing("cam/1-0.png").votes] == []
     refs = [answer.ref for answer in desk.answers()]
     assert len(set(refs)) == len(refs)
 
 
-def test_of_one_persons_annotations_the_newest_counts_and_the_other_stands_when_it_goes(
+def test_the_newest_annotation_counts_and_the_older_one_after_it_is_deleted(
     pushed: tuple[Fake, Desk, Studio],
 ) -> None:
     fake, desk, studio = pushed
@@ -80,7 +80,7 @@ def test_of_one_persons_annotations_the_newest_counts_and_the_other_stands_when_
     assert said(desk)[1:] == [("0", "p1", "cat")]
 
 
-def test_what_does_not_count_is_on_record_once(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_rejected_answers_are_logged_once(pushed: tuple[Fake, Desk, Studio]) -> None:
     fake, desk, studio = pushed
     one, _ = fake.tasks
     project, marks = next(iter(fake.projects)), fake.tasks[one]["meta"]
@@ -92,13 +92,13 @@ def test_what_does_not_count_is_on_record_once(pushed: tuple[Fake, Desk, Studio]
     [unasked] = studio.add_tasks(project, [{"data": {}, "meta": {**marks, "key": "not asked"}}])
     fake.annotate(unasked, {"not": "a list"})
     pulled = pull(desk, studio)
-    assert pulled.refused == {"no class": 1, "foreign": 2}  # another run's tasks are not ours to judge
-    (desk.folder / "label-studio.json").write_text('{"url": ')  # spoilt: all is read again, and taken once
+    assert pulled.refused == {"no class": 1, "foreign": 2}  # tasks of another run are ignored
+    (desk.folder / "label-studio.json").write_text('{"url": ')  # corrupt: all is read again, stored once
     assert pull(desk, studio).received == []
     assert len(desk.answers()) == 3
 
 
-def test_an_answer_given_on_our_page_since_is_not_withdrawn(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(pushed: tuple[Fake, Desk, Studio]) -> None:
     fake, desk, studio = pushed
     one = next(iter(fake.tasks))
     fake.annotate(one, choice("cat"))
@@ -110,7 +110,7 @@ def test_an_answer_given_on_our_page_since_is_not_withdrawn(pushed: tuple[Fake, 
     assert [vote.word for vote in desk.standing("cam/1-0.png").votes] == ["dog"]
 
 
-def test_late_answers_are_on_record_as_late(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_late_answers_are_logged_as_late(pushed: tuple[Fake, Desk, Studio]) -> None:
     fake, desk, studio = pushed
     one, two = fake.tasks
     for task in (one, two):
@@ -122,7 +122,7 @@ def test_late_answers_are_on_record_as_late(pushed: tuple[Fake, Desk, Studio]) -
     assert pull(desk, studio).refused == {"late": 1}
 
 
-def test_a_new_round_goes_to_the_same_project_and_what_is_settled_is_not_asked(
+def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
     pushed: tuple[Fake, Desk, Studio],
 ) -> None:
     fake, desk, studio = pushed
@@ -131,7 +131,7 @@ def test_a_new_round_goes_to_the_same_project_and_what_is_settled_is_not_asked(
             fake.annotate(task, choice("cat"), who=who)
     pull(desk, studio)
     desk.take(1)
-    with pytest.raises(UserError, match="no round that can be answered"):
+    with pytest.raises(UserError, match="no open round"):
         push(desk, studio, "ducats: people")
     desk = image_desk(desk.folder, 3, number=2)
     desk.receive([{"question": "cam/2-1.png", "word": "cat", "who": "anna"}], via="page")
@@ -143,7 +143,7 @@ def test_a_new_round_goes_to_the_same_project_and_what_is_settled_is_not_asked(
     assert next(iter(fake.projects.values()))["model_version"] == "ducats-round-2"
 
 
-def test_runs_in_folders_of_one_name_get_projects_of_their_own(
+def test_runs_in_folders_with_the_same_name_get_separate_projects(
     pushed: tuple[Fake, Desk, Studio], tmp_path: Path
 ) -> None:
     fake, desk, studio = pushed
@@ -156,13 +156,13 @@ def test_runs_in_folders_of_one_name_get_projects_of_their_own(
     with pytest.raises(UserError, match="has no project 999"):
         push(desk, studio, "x", project="999")
     (desk.folder / "label-studio.json").unlink()
-    assert pull(desk, studio).received == []  # found by its description
+    assert pull(desk, studio).received == []  # the project is found by its description
 
 
 def test_pull_without_a_project(tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 1)
     with (
         served() as fake,
-        pytest.raises(UserError, match="has no project of this run: `ducats push` it first"),
+        pytest.raises(UserError, match="has no project of this run"),
     ):
         pull(desk, Studio(Client(fake.url, Token(LEGACY))))

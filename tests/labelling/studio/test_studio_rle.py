@@ -1,4 +1,4 @@
-"""Masks in Label Studio's format, against a decoder that reads bit by bit."""
+"""Label Studio's mask format, compared with a bit-by-bit decoder."""
 
 import random
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from ducats.labelling.studio.rle import decode, encode
 
 
 def values_of(rle: Sequence[int]) -> list[int]:
-    """All values of a stream, read as the format says it, a bit at a time."""
+    """Decode all values of a stream bit by bit, following the format."""
     bits = "".join(f"{byte:08b}" for byte in rle)
     place = 0
 
@@ -34,7 +34,7 @@ def values_of(rle: Sequence[int]) -> list[int]:
 
 
 def stream(values: Sequence[int], seed: int, kinds: Sequence[int] = (3, 4, 8, 16)) -> list[int]:
-    """Values in blocks of random lengths and kinds, literal or repeated: what another encoder might write."""
+    """Encode values in random blocks, literal or repeated, as another encoder might."""
     rng = random.Random(seed)
     bits = f"{len(values):032b}{7:05b}" + "".join(f"{kind - 1:04b}" for kind in kinds)
     at = 0
@@ -55,7 +55,7 @@ def stream(values: Sequence[int], seed: int, kinds: Sequence[int] = (3, 4, 8, 16
 
 
 @given(arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=24)))
-def test_what_is_encoded_is_what_anyone_decodes(mask: NDArray[np.bool_]) -> None:
+def test_encoded_masks_are_decoded_by_both_decoders(mask: NDArray[np.bool_]) -> None:
     rle = encode(mask)
     assert all(type(byte) is int and 0 <= byte < 256 for byte in rle)
     wanted = np.where(mask, 255, 0)[..., None].repeat(4, axis=-1)  # red, green, blue, alpha
@@ -63,9 +63,9 @@ def test_what_is_encoded_is_what_anyone_decodes(mask: NDArray[np.bool_]) -> None
     assert np.array_equal(decode(rle, *mask.shape), mask)
 
 
-def test_runs_longer_than_a_count_holds() -> None:
+def test_runs_longer_than_the_largest_count() -> None:
     mask = np.zeros((300, 200), dtype=np.bool_)
-    mask[100:290] = True  # 4 x 38 000 values; a count ends at 65 536
+    mask[100:290] = True  # 4 x 38 000 values; a count is at most 65 536
     rle = encode(mask)
     assert np.array_equal(decode(rle, 300, 200), mask)
     assert len(rle) < 60
@@ -77,15 +77,15 @@ def test_runs_longer_than_a_count_holds() -> None:
     st.integers(0, 2**32),
     st.lists(st.integers(1, 16), min_size=4, max_size=4),
 )
-def test_other_peoples_streams(pixels: NDArray[np.uint8], seed: int, kinds: list[int]) -> None:
+def test_streams_of_other_encoders(pixels: NDArray[np.uint8], seed: int, kinds: list[int]) -> None:
     rle = stream(pixels.ravel().tolist(), seed, kinds)
     assert values_of(rle) == pixels.ravel().tolist()
-    # What is drawn in a browser has soft edges: alpha above 127 is inside.
+    # Strokes drawn in a browser have soft edges: alpha above 127 is inside.
     assert np.array_equal(decode(rle, *pixels.shape[:2]), pixels[..., 3] > 127)
 
 
-def test_by_hand() -> None:
-    # Two pixels, 8 values: the head, then 4 zeros, then 4 times 255.
+def test_a_mask_encoded_by_hand() -> None:
+    # Two pixels, 8 values: the header, 4 zeros, 4 times 255.
     bits = f"{8:032b}" + "00111" + "0010" + "0011" + "0111" + "1111"
     bits += "1" + "00" + "011" + "00000000" + "1" + "00" + "011" + "11111111"
     bits += "0" * (-len(bits) % 8)
@@ -95,12 +95,12 @@ def test_by_hand() -> None:
 
 
 @given(st.lists(st.integers(0, 255), max_size=40))
-def test_what_is_no_mask_is_a_value_error(rle: list[int]) -> None:
+def test_invalid_data_raises_value_error(rle: list[int]) -> None:
     with pytest.raises(ValueError):
         decode(rle, 50, 3)
 
 
-def test_torn_too_large_and_of_another_kind() -> None:
+def test_truncated_wrong_size_and_wrong_type() -> None:
     rle = encode(np.eye(9, dtype=np.bool_))
     for end in range(len(rle) - 1):
         with pytest.raises(ValueError):
@@ -109,12 +109,12 @@ def test_torn_too_large_and_of_another_kind() -> None:
         decode(encode(np.eye(8, dtype=np.bool_)), 9, 9)
     with pytest.raises(ValueError, match="list of bytes"):
         decode([300], 9, 9)
-    with pytest.raises(ValueError, match="more values than it says"):
+    with pytest.raises(ValueError, match="more values than its header"):
         decode(stream_claiming(4, [0] * 8), 1, 1)
 
 
 def stream_claiming(total: int, values: Sequence[int]) -> list[int]:
-    """A stream that says it has fewer values than its one block holds."""
+    """Encode a stream whose header states fewer values than its block holds."""
     bits = f"{total:032b}" + "00111" + "0010" + "0011" + "0111" + "1111"
     bits += f"000{len(values) - 1:03b}" + "".join(f"{value:08b}" for value in values)
     bits += "0" * (-len(bits) % 8)

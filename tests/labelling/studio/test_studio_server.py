@@ -1,4 +1,4 @@
-"""The whole loop with a real Label Studio: asked, pushed, answered there, pulled, trained on."""
+"""End-to-end runs with a real Label Studio: query, push, annotate, pull, train."""
 
 import itertools
 import os
@@ -24,8 +24,8 @@ from ducats.labelling.studio import State, Studio, pull, push
 
 pytestmark = pytest.mark.skipif(
     installed() is None,
-    reason="LABEL STUDIO IS NOT TESTED: no .label-studio/bin/label-studio; `make label-studio` installs it, "
-    "or name one with DUCATS_LABEL_STUDIO",
+    reason="LABEL STUDIO IS NOT TESTED: .label-studio/bin/label-studio is missing; run `make label-studio`, "
+    "or set DUCATS_LABEL_STUDIO",
 )
 
 SMALL = (
@@ -65,7 +65,7 @@ def ducats(*arguments: str | Path) -> int:
 def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not holds():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "timeout"
         time.sleep(0.05)
 
 
@@ -73,7 +73,7 @@ def choice(text: str) -> list[dict[str, Any]]:
     return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
 
 
-def test_images_from_the_first_question_to_the_last_label_with_the_server_down_half_way(
+def test_an_image_run_end_to_end_with_a_server_outage(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shift = toy(per_class=6, pool=20, test=12)
@@ -97,9 +97,9 @@ def test_images_from_the_first_question_to_the_last_label_with_the_server_down_h
 
     assert ducats(*command) == 3
     assert ducats("push", run, "--url", server.url) == 0
-    assert "round 1: 3 new tasks, 0 there already" in capsys.readouterr().out
+    assert "round 1: 3 new tasks, 0 already there" in capsys.readouterr().out
     assert ducats("push", run, "--url", server.url) == 0
-    assert "round 1: 0 new tasks, 3 there already" in capsys.readouterr().out
+    assert "round 1: 0 new tasks, 3 already there" in capsys.readouterr().out
     state = State.read(run / "questions")
     project = server.client("bob").get(f"/api/projects/{state.project}/")
     assert project["title"] == "ducats: my run"
@@ -134,7 +134,7 @@ def test_images_from_the_first_question_to_the_last_label_with_the_server_down_h
         server.annotate("bob", state.tasks["1"][keys[0]], choice("none of these"), 5.0)
         until(lambda: "1 disputed" in said())
         server.stop()
-        until(lambda: "does not answer" in said())
+        until(lambda: "does not respond" in said())
         server.start()
         until(lambda: "Label Studio is back" in said())
         for key in keys[1:]:
@@ -142,11 +142,11 @@ def test_images_from_the_first_question_to_the_last_label_with_the_server_down_h
         until(lambda: "round 1 waits for 1 of 3, 1 disputed" in said())
         for task in server.tasks("anna", state.project):
             for annotation in task["annotations"] if task["data"]["key"] == keys[0] else ():
-                if annotation["lead_time"] == 3.0:  # anna is convinced
+                if annotation["lead_time"] == 3.0:  # anna changes her answer
                     body = {"result": choice("none of these"), "lead_time": 4.0}
                     server.client("anna").call("PATCH", f"/api/annotations/{annotation['id']}/", body)
         until(lambda: "round 1 is complete" in said())
-        assert said().count("does not answer") == 1
+        assert said().count("does not respond") == 1
         capsys.readouterr()
         assert ducats(*command) == 3  # the next round
         assert watching.wait(30) == 0
@@ -166,9 +166,9 @@ def test_images_from_the_first_question_to_the_last_label_with_the_server_down_h
         for who in ("anna", "bob"):
             server.annotate(who, number, choice(right[key]))
     assert ducats("pull", run) == 0
-    assert "6 answers taken; round 2 is complete" in capsys.readouterr().out
+    assert "6 answers accepted; round 2 is complete" in capsys.readouterr().out
     assert ducats("pull", run) == 0
-    assert "0 answers taken" in capsys.readouterr().out
+    assert "0 answers accepted" in capsys.readouterr().out
     assert ducats(*command) == 0
     capsys.readouterr()
     assert ducats("labels", run) == 0
@@ -183,9 +183,7 @@ def test_images_from_the_first_question_to_the_last_label_with_the_server_down_h
     assert server.tokens["anna"].encode() not in written
 
 
-def test_pixels_from_the_first_question_to_the_last_label(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_pixel_run_end_to_end(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, run = tiny_streets.tree(tmp_path / "data"), tmp_path / "streets"
     for path in (root / "target" / "labels").iterdir():
         path.unlink()
@@ -210,7 +208,7 @@ def test_pixels_from_the_first_question_to_the_last_label(
                 region["value"]["keypointlabels"] = [rights[question]]
             server.annotate("bob", task["id"], result, 8.0)
         assert ducats("pull", run) == 0
-        assert "8 answers taken" in capsys.readouterr().out
+        assert "8 answers accepted" in capsys.readouterr().out
     assert ducats(*command) == 0
     capsys.readouterr()
     assert ducats("labels", run) == 0
@@ -220,7 +218,7 @@ def test_pixels_from_the_first_question_to_the_last_label(
     assert len(bought) == 16
 
 
-def test_areas_with_pictures_that_the_server_reads_itself(server: Server, tmp_path: Path) -> None:
+def test_areas_with_images_served_from_local_files(server: Server, tmp_path: Path) -> None:
     folder = server.media / "lab" / "run" / "questions"
     squares = [
         [list(itertools.product(range(y, y + 3), range(x, x + 3))) for y, x in corners]
@@ -234,7 +232,7 @@ def test_areas_with_pictures_that_the_server_reads_itself(server: Server, tmp_pa
     project = State.read(folder).project
     first, second = server.tasks("bob", project)
     assert first["data"]["image"] == "/data/local-files/?d=lab/run/media/pool/street-0.png"
-    # The server lets people of the project see it, byte for byte.
+    # Members of the project can load the original file.
     access = server.client("bob").call("POST", "/api/token/refresh/", {"refresh": server.tokens["bob"]})
     request = urllib.request.Request(
         server.url + first["data"]["image"], headers={"Authorization": f"Bearer {access['access']}"}

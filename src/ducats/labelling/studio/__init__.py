@@ -1,4 +1,4 @@
-"""Label Studio, community edition: questions there, answers back, by its REST interface."""
+"""Label Studio (community edition): push questions and pull answers through its REST API."""
 
 from ducats.labelling.studio.api import Studio
 from ducats.labelling.studio.client import Client

@@ -1,4 +1,4 @@
-"""A thin HTTP client for Label Studio: JSON, tokens that expire, servers that are away for a while."""
+"""HTTP client for Label Studio: JSON, token refresh, retries while the server is down."""
 
 import http.client
 import ipaddress
@@ -14,51 +14,49 @@ from typing import Any, NoReturn, TypeVar
 from ducats.errors import UserError
 from ducats.labelling.studio.token import Token
 
-FRESH = 240.0  # seconds; an access token holds for 300
+FRESH = 240.0  # seconds until an access token is renewed; it is valid for 300
 LONGEST_PAUSE = 30.0
 T = TypeVar("T")
 
 
-class Refused(UserError):  # noqa: N818 - as UserError's other kinds: what happened, not a class of errors
-    """The server understood and said no."""
+class Refused(UserError):  # noqa: N818 - named like the other kinds of UserError
+    """The server rejected a request."""
 
     def __init__(self, sentence: str, status: int) -> None:
         super().__init__(sentence)
         self.status = status
 
 
-class Unclear(Exception):  # noqa: N818 - not an error yet: look what is there, then go on
-    """Something that must not happen twice was sent, and nobody knows whether it happened."""
+class Unclear(Exception):  # noqa: N818 - not an error yet: the caller checks the server and continues
+    """A request that must not be repeated was sent, and its outcome is unknown."""
 
 
 class Away(UserError):  # noqa: N818 - see Refused
-    """The server did not answer for as long as one was ready to wait."""
+    """The server did not respond within the retry time."""
 
 
 class _Lost(Exception):  # noqa: N818
-    """One try that failed; ``done`` is None if the server may have acted on it."""
+    """One failed attempt; ``done`` is None if the server may have processed the request."""
 
     def __init__(self, why: str, *, done: bool | None, after: float = 0.0) -> None:
         super().__init__(why)
         self.done = done
-        self.after = after  # seconds that the server asks for
+        self.after = after  # seconds to wait, as requested by the server
 
 
 class _NoRedirect(urllib.request.HTTPRedirectHandler):
     def redirect_request(self, *_: Any, **__: Any) -> None:
-        """Never: the token would go along, wherever that is."""
+        """Never follow a redirect: the token would be sent to another address."""
 
 
 class Client:
-    """Speaks JSON with one server, and waits where it is away.
+    """JSON client for one server that retries while the server is down.
 
     Args:
-        url: where it is.
-        token: who we are.
-        patience: seconds to go on trying; ``inf`` for ever.
-        timeout: seconds that one answer may take.
-        say: told when the server goes away, and when it is back.
-        sleep: waits; given by tests.
+        patience: seconds to keep retrying; ``inf`` for no limit.
+        timeout: seconds to wait for one response.
+        say: called with a message when the server stops responding and when it is back.
+        sleep: replaced by tests.
     """
 
     def __init__(
@@ -77,8 +75,8 @@ class Client:
         self._timeout = timeout
         self._say = say
         self._sleep = sleep
-        self._told = False  # that it is away
-        self._access: tuple[str, float] | None = None  # and when it came
+        self._told = False  # whether the outage was reported
+        self._access: tuple[str, float] | None = None  # token and when it was issued
         self._jitter = random.Random(0)
         handlers: list[urllib.request.BaseHandler] = [_NoRedirect()]
         if is_loopback(self.url):
@@ -86,7 +84,7 @@ class Client:
         self._opener = urllib.request.build_opener(*handlers)
 
     def get(self, path: str, **query: Any) -> Any:
-        """What is there."""
+        """Send a GET request."""
         return self.call("GET", path, query=query)
 
     def call(
@@ -98,14 +96,13 @@ class Client:
         query: Mapping[str, Any] | None = None,
         once: bool = False,
     ) -> Any:
-        """One call, tried again while the server is away.
+        """Send a request and return the decoded JSON. Retry while the server is down.
 
         Args:
-            method: of HTTP.
-            path: below the server's address.
-            body: to send as JSON.
-            query: to put behind the path.
-            once: never twice: raise ``Unclear`` where the server may have acted though it did not say so.
+            path: path below the server's URL.
+            body: value to send as JSON.
+            query: query parameters.
+            once: do not repeat a request that the server may have processed; raise ``Unclear`` instead.
         """
         address = self.url + path + (f"?{urllib.parse.urlencode(query)}" if query else "")
         began, tries, renewed = time.monotonic(), 0, False
@@ -119,17 +116,17 @@ class Client:
                 pause = max(lost.after, self._pause(tries))
                 if time.monotonic() - began + pause > self.patience:
                     raise Away(
-                        f"Label Studio at {self.url} does not answer ({lost}): start it or mend --url; what "
-                        "was done stays, and the same command goes on"
+                        f"Label Studio at {self.url} does not respond ({lost}); start it or correct --url, "
+                        "then run the same command again to resume"
                     ) from None
                 if tries == 1 and not self._told:
-                    self._say(f"Label Studio at {self.url} does not answer ({lost}): waiting for it")
+                    self._say(f"Label Studio at {self.url} does not respond ({lost}); waiting")
                     self._told = True
                 self._sleep(pause)
                 tries += 1
             except urllib.error.HTTPError as error:
                 if error.code == 401 and self._token.personal and not renewed:
-                    self._access, renewed = None, True  # it expired: another one, and once more
+                    self._access, renewed = None, True  # expired: get a new one and retry
                     error.close()
                     continue
                 with error:
@@ -156,7 +153,7 @@ class Client:
                 raise _Lost(str(lost), done=False, after=lost.after) from None
             except (KeyError, TypeError):
                 raise UserError(
-                    f"{self.url} is no Label Studio, or none that knows personal access tokens: check --url"
+                    f"{self.url} is not a Label Studio server with personal access tokens; check --url"
                 ) from None
         return self._once(method, address, body, f"Bearer {self._access[0]}")
 
@@ -175,7 +172,7 @@ class Client:
         except urllib.error.HTTPError as error:
             if error.code == 429 or error.code >= 500:
                 error.close()
-            if error.code in (429, 503):  # too busy to begin
+            if error.code in (429, 503):  # not processed: the server is too busy
                 raise _Lost(f"HTTP {error.code}", done=False, after=_asked_pause(error)) from None
             if error.code >= 500:
                 raise _Lost(f"HTTP {error.code}", done=None) from None
@@ -191,15 +188,15 @@ class Client:
         try:
             return json.loads(raw)
         except ValueError:
-            raise _Lost("what it says is no JSON", done=None) from None
+            raise _Lost("the response is not JSON", done=None) from None
 
     def _refuse(self, error: urllib.error.HTTPError, method: str, path: str) -> NoReturn:
-        """Say what the server said: its status and its reason, never headers, which hold the token."""
+        """Raise an error with the server's status and reason, without headers, which contain the token."""
         code = error.code
         if 300 <= code < 400:
-            where = error.headers.get("Location", "elsewhere")
+            where = error.headers.get("Location", "another address")
             raise Refused(
-                f"{self.url} sends us to {self._harmless(where)}: give the address itself as --url", code
+                f"{self.url} redirects to {self._harmless(where)}; give the final address as --url", code
             ) from None
         try:
             told = json.loads(error.read())
@@ -211,11 +208,11 @@ class Client:
         reason = self._harmless("; ".join(reasons)) or "no reason given"
         remedy = ""
         if code == 401:
-            remedy = " (make a new token in Label Studio under Account & Settings)"
-        raise Refused(f"Label Studio refused {method} {path}: HTTP {code}, {reason}{remedy}", code) from None
+            remedy = "; create a new token in Label Studio under Account & Settings"
+        raise Refused(f"Label Studio rejected {method} {path}: HTTP {code}, {reason}{remedy}", code) from None
 
     def _harmless(self, told: str) -> str:
-        """What a server says, without our token, and without what a terminal would obey."""
+        """Remove the token and control characters from a server message."""
         secrets = [self._token.reveal(), *([self._access[0]] if self._access else [])]
         for secret in secrets:
             told = told.replace(secret, "…")
@@ -223,26 +220,26 @@ class Client:
 
 
 def until_clear(look_and_act: Callable[[], T], tries: int = 6) -> T:
-    """Do something that must not happen twice: ``look_and_act`` looks what is there, does what is missing."""
+    """Call ``look_and_act``, which checks the server and does what is missing, until its outcome is known."""
     for _ in range(tries):
         try:
             return look_and_act()
         except Unclear as unclear:
             why = str(unclear)
     raise Away(
-        f"Label Studio broke off {tries} times ({why}): look at its log; what was done stays, and the same "
-        "command goes on"
+        f"Label Studio broke the connection {tries} times ({why}); check its log, then run the same command "
+        "again to resume"
     )
 
 
 def clean_url(url: str) -> str:
-    """A server's address without a slash at its end; it may be written down, so it must hold no password.
+    """Return a server's URL without a trailing slash. Credentials are rejected because the URL is saved.
 
     >>> clean_url("http://127.0.0.1:8080/")
     'http://127.0.0.1:8080'
     """
     if any(mark in url for mark in "@?#"):
-        raise UserError("--url has to be an address alone: no user, password, ? or # in it")
+        raise UserError("--url must not contain a user, password, ? or #")
     try:
         parts = urllib.parse.urlsplit(url)
         fine = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
@@ -250,12 +247,12 @@ def clean_url(url: str) -> str:
     except ValueError:
         fine = False
     if not fine or not parts.path.isascii() or any(not mark.isprintable() or mark == " " for mark in url):
-        raise UserError(f"--url {url!r} is no address: write it like http://127.0.0.1:8080")
+        raise UserError(f"--url {url!r} is not a valid address; use a form like http://127.0.0.1:8080")
     return url.rstrip("/")
 
 
 def is_loopback(url: str) -> bool:
-    """Whether a server is on this machine, where no proxy leads."""
+    """Return whether a server runs on this machine and is reached without a proxy."""
     host = urllib.parse.urlsplit(url).hostname or ""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
@@ -265,7 +262,7 @@ def is_loopback(url: str) -> bool:
 
 def _brief(why: object) -> str:
     if isinstance(why, TimeoutError):
-        return "it is too slow"
+        return "timeout"
     return str(getattr(why, "strerror", None) or why or type(why).__name__)
 
 

@@ -1,4 +1,4 @@
-"""The labelling config: what Label Studio's page shows, and which words its buttons stand for."""
+"""Label Studio's labelling config: the page layout and the meaning of its buttons."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,21 +10,21 @@ from ducats.palette import palette
 PICTURE, CONTROL = (
     "image",
     "class",
-)  # names of the two tags; the first also of the picture among a task's data
-KEYS = "1234567890qwertasdfgzxcb"  # for classes, as far as they go
+)  # names of the two tags; the first is also the key of the image in a task's data
+KEYS = "1234567890qwertasdfgzxcb"  # for the first classes
 GREY, WHITE = "#888888", "#ffffff"
 
-TAGS = {"image": "Choices", "pixel": "KeyPointLabels"}  # all other units are areas
+TAGS = {"image": "Choices", "pixel": "KeyPointLabels"}  # brush labels for all other units
 VALUES = {"Choices": "choices", "KeyPointLabels": "keypointlabels", "BrushLabels": "brushlabels"}
 
 
 def tool(terms: Terms) -> str:
-    """The tag with which a round's questions are answered."""
+    """Return the control tag for a round's questions."""
     return TAGS.get(terms.unit, "BrushLabels")
 
 
 def words(classes: Sequence[str]) -> dict[str, str | None]:
-    """What each button's text means; None: nobody has said anything yet.
+    """Map each button text to its answer word; None marks an open question.
 
     >>> words(["cat", "unsure"])
     {'cat': 'cat', 'unsure': 'unsure', 'none of these': 'void', 'unsure *': 'unsure', '?': None}
@@ -38,7 +38,7 @@ def words(classes: Sequence[str]) -> dict[str, str | None]:
 
 
 def text_for(word: str | None, classes: Sequence[str]) -> str:
-    """The button's text for a word; None: for what is open."""
+    """Return the button text for an answer word; None stands for an open question."""
     if word is not None and word in classes:
         return word
     special = list(words(classes).items())[len(classes) :]
@@ -46,7 +46,7 @@ def text_for(word: str | None, classes: Sequence[str]) -> str:
 
 
 def hot_keys(classes: Sequence[str]) -> dict[str, str]:
-    """A key for each class as far as they go: its own name if that is one.
+    """Assign hotkeys to classes until none is left. A class named like a key gets that key.
 
     >>> hot_keys(["2", "cat", "1", "dog"])
     {'2': '2', '1': '1', 'cat': '3', 'dog': '4'}
@@ -58,11 +58,13 @@ def hot_keys(classes: Sequence[str]) -> dict[str, str]:
 
 
 def config(terms: Terms) -> str:
-    """The XML of a project for such questions."""
+    """Return the labelling config (XML) for questions with these rules."""
     tag = tool(terms)
     one_by_one = tag == "Choices"
     view = ElementTree.Element("View")
-    asked = "which class does it show?" if one_by_one else "name each marked place: select it, press a key"
+    asked = (
+        "which class does it show?" if one_by_one else "label each marked place: select it and press a key"
+    )
     ElementTree.SubElement(view, "Header", value=f"Round $round – {asked}")
     look = (
         {"choice": "single", "showInline": "true", "required": "true"} if one_by_one else {"opacity": "0.6"}
@@ -82,19 +84,14 @@ def config(terms: Terms) -> str:
         if not one_by_one:
             attributes["background"] = colours[place] if own else WHITE if word is None else GREY
         ElementTree.SubElement(control, "Choice" if one_by_one else "Label", attributes)
-    # Below: a tall picture would push the buttons off the screen.
+    # Below the buttons: a tall image would push them off the screen.
     shown = {"name": PICTURE, "value": f"${PICTURE}", "zoom": "true", "zoomControl": "true"}
     ElementTree.SubElement(view, "Image", shown)
     return ElementTree.tostring(view, encoding="unicode")
 
 
 def check(task: Mapping[str, Any], xml: str) -> None:
-    """A ValueError if a task does not fit the config: the server itself takes anything.
-
-    Args:
-        task: to be imported.
-        xml: the project's config.
-    """
+    """Raise ValueError if a task does not match the labelling config. The server does not check this."""
     view = ElementTree.fromstring(xml)
     control = next(tag for tag in view if tag.tag in VALUES)
     texts = {tag.get("value") for tag in control}
@@ -102,13 +99,15 @@ def check(task: Mapping[str, Any], xml: str) -> None:
     assert picture is not None
     for name in (picture.get("value", "")[1:], "round"):
         if name not in task["data"]:
-            raise ValueError(f"a task has no {name!r}")
+            raise ValueError(f"the task data lacks {name!r}")
     for prediction in task.get("predictions", ()):
         for region in prediction["result"]:
             if (region["from_name"], region["to_name"]) != (control.get("name"), picture.get("name")):
-                raise ValueError(f"a prediction names {region['from_name']!r} and {region['to_name']!r}")
+                raise ValueError(
+                    f"a prediction has the wrong tags {region['from_name']!r} and {region['to_name']!r}"
+                )
             if region["type"] != VALUES[control.tag]:
-                raise ValueError(f"a prediction is of type {region['type']!r}")
+                raise ValueError(f"a prediction has the wrong type {region['type']!r}")
             said = region["value"][region["type"]]
             if len(said) != 1 or said[0] not in texts:
-                raise ValueError(f"a prediction says {said}, which is no button")
+                raise ValueError(f"a prediction has the value {said}, which is not a button")

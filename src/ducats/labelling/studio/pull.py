@@ -1,4 +1,4 @@
-"""Answers from Label Studio: what changed there since, brought to the desk once."""
+"""Pull new and changed answers from Label Studio into the annotation store."""
 
 import time
 from collections import Counter
@@ -16,32 +16,30 @@ from ducats.labelling.studio.state import State, held
 from ducats.labelling.studio.tasks import by_image, mark, marks_on, of_these
 
 VIA = "label-studio"
-OVERLAP = timedelta(seconds=60)  # a task is stamped before others can see it; long before, on a busy server
+OVERLAP = timedelta(seconds=60)  # on a busy server, a task becomes visible well after its timestamp
 LONG_AGO = "2000-01-01T00:00:00Z"
 UNREADABLE = "unreadable"
 
 
 @dataclass
 class Pulled:
-    """What a pull came to."""
+    """Result of a pull."""
 
     project: int
     received: list[Answer] = field(default_factory=list)
-    stray: int = 0  # points that were moved off their pixels
+    stray: int = 0  # points moved off their pixels
 
     @property
     def refused(self) -> Counter[str]:
-        """Answers that do not count, by reason."""
+        """Number of rejected answers by reason."""
         return Counter(answer.refused for answer in self.received if answer.refused is not None)
 
 
 def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
-    """Bring what is new on the server to the desk; nothing is taken twice.
+    """Store the answers that are new or changed on the server. Answers pulled before are skipped.
 
     Args:
-        desk: with the questions.
-        studio: the server.
-        project: where the tasks are, if it is not known from a push.
+        project: project number; None for the project of the last push.
     """
     with held(desk.folder):
         state = State.read(desk.folder)
@@ -50,11 +48,11 @@ def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
         found = studio.project(number)
         if found is None:
             raise UserError(
-                f"{studio.client.url} has no project {number}: `ducats push` makes one, or name --project"
+                f"{studio.client.url} has no project {number}; run `ducats push` first, or give --project"
             )
         made = str(found["created_at"])
         state = state.at(studio.client.url, number, made)
-        # By the moment, too: a new server at the old one's address counts projects, tasks, all from 1 again.
+        # Include the creation time: a new server at the same address numbers projects and tasks from 1 again.
         place = f"{VIA}:{number}-{''.join(filter(str.isdecimal, made))}"
         pulled = Pulled(number)
         rounds = desk.rounds()
@@ -67,7 +65,7 @@ def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
             newest = max(newest, _moment(task["updated_at"]))
             own = marks_on(task)
             if own.get("run") not in (None, name):
-                continue  # another run's
+                continue  # a task of another run
             questions = _questions(desk, rounds, groups, name, own)
             if questions:
                 state.tasks.setdefault(str(own["round"]), {})[own["key"]] = int(task["id"])
@@ -77,25 +75,25 @@ def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
             if given:
                 pulled.received += desk.receive(given, via=VIA)
             if questions and task.get("is_labeled") and _needs_another(desk, questions, own["round"]):
-                # Done, says the server, as somebody answered; but unsure, or against others.
+                # The server counts the task as completed, but the answer is unsure or disputed.
                 studio.ask_another(
                     int(task["id"]), 1 + sum(not a["was_cancelled"] for a in task["annotations"])
                 )
-        # What changed while we read may lie behind us: until we began, and no longer, all is on disk.
+        # Tasks already read may have changed since: everything is stored only up to the start of the loop.
         reading = timedelta(seconds=time.monotonic() - began)
         state.since = _text(max(since, newest - reading))
-        if state.tasks:  # else nothing of ours is there: a push must not go there because of a wrong number
+        if state.tasks:  # else it is another project: a wrong --project must not redirect the next push
             state.write(desk.folder)
     return pulled
 
 
 def _look(desk: Desk, studio: Studio) -> int:
-    """The project that a push made, from its description."""
+    """Find the project of this run by its description."""
     if desk.rounds():
         for one in studio.described(mark(desk)):
             return int(one["id"])
     raise UserError(
-        f"{studio.client.url} has no project of this run: `ducats push` it first, or name --project"
+        f"{studio.client.url} has no project of this run; run `ducats push` first, or give --project"
     )
 
 
@@ -105,7 +103,7 @@ def _moment(text: str) -> datetime:
 
 
 def _text(moment: datetime) -> str:
-    """As the server wants it: it fails where there are no microseconds."""
+    """Format a time for a filter. The server requires microseconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
@@ -116,7 +114,7 @@ def _questions(
     name: str,
     own: Mapping[str, Any],
 ) -> list[Question]:
-    """What a task asks, by its marks; nothing if it is none of ours."""
+    """Return the questions of a task, identified by its `meta`; none for an unknown task."""
     number, key = own.get("round"), own.get("key")
     if not isinstance(number, int) or number not in rounds or not isinstance(key, str):
         return []
@@ -127,7 +125,7 @@ def _questions(
 
 
 def _needs_another(desk: Desk, questions: Sequence[Question], number: int) -> bool:
-    """Whether one more person's answer could settle what a task asks."""
+    """Return whether an answer by one more annotator could settle a question of the task."""
     if desk.rounds()[-1] != number or desk.taken(number) is not None:
         return False
     could = {"open", "disputed"} if desk.sheet(number).terms.rule == "majority" else {"open"}
@@ -135,7 +133,7 @@ def _needs_another(desk: Desk, questions: Sequence[Question], number: int) -> bo
 
 
 def _earlier(desk: Desk, place: str) -> dict[int, list[Answer]]:
-    """What was received from each task of a project."""
+    """Return the answers received from a project, by task id."""
     found: dict[int, list[Answer]] = {}
     for answer in desk.answers():
         if answer.ref is not None and answer.ref.startswith(f"{place}:"):
@@ -151,10 +149,10 @@ def answers_of(
     heard: Sequence[Answer],
     users: Mapping[int, str],
 ) -> tuple[list[dict[str, Any]], int]:
-    """What is new in a task, to be handed in, and how many points lie astray.
+    """Return the new answers in a task and the number of stray points.
 
-    A person's newest annotation counts. What it says otherwise than before is new; what it no longer says, or
-    what hung on an annotation that was removed, is withdrawn.
+    Only the newest annotation of each annotator counts. An answer that differs from the one received before
+    is new. An answer that is missing now, or whose annotation was deleted, is withdrawn.
     """
     head = f"{place}:{task['id']}"
     last = {(answer.who, answer.question): answer for answer in heard}
@@ -174,12 +172,12 @@ def answers_of(
             if word == (before.word if before is not None else UNDO_WORD):
                 continue
             if before is not None and str(before.ref).startswith(version):
-                continue  # heard, if in another spelling
+                continue  # already received, in another spelling
             if word == SKIP_WORD and before is not None and before.word != UNDO_WORD:
-                word = UNDO_WORD  # a skip alone would leave what was said before
+                word = UNDO_WORD  # a skip alone would keep the earlier answer
             if word == UNDO_WORD and before is not None and not _stands(desk, before):
                 continue
-            # It counts again when the person's newer annotation was removed.
+            # An older annotation counts again when the annotator's newer one is deleted.
             again = sum(one.question == question and str(one.ref).startswith(version) for one in heard)
             ref = f"{version}+{again}:{question}" if again else f"{version}:{question}"
             fresh.append({"question": question, "word": word, "who": who, "ref": ref})
@@ -195,7 +193,7 @@ def answers_of(
 
 
 def _newest(annotations: Iterable[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
-    """Each person's newest annotation, oldest of them first."""
+    """Yield the newest annotation of each annotator, oldest first."""
     by_person: dict[Any, Mapping[str, Any]] = {}
     for annotation in sorted(annotations, key=lambda one: (_moment(one["updated_at"]), int(one["id"]))):
         by_person.pop(annotation["completed_by"], None)
@@ -211,7 +209,7 @@ def _who(annotation: Mapping[str, Any], users: Mapping[int, str]) -> str:
 def _said(
     desk: Desk, annotation: Mapping[str, Any], questions: Sequence[Question], task: Mapping[str, Any]
 ) -> Said:
-    """The words of an annotation; of a task that is not ours, and of what makes no sense, for the record."""
+    """Parse an annotation. Unknown tasks and invalid regions yield entries that are logged as rejected."""
     if not questions:
         return Said({f"task {task['id']}": str(_raw(annotation["result"]))}, 0, 0)
     if annotation["was_cancelled"]:
@@ -224,7 +222,7 @@ def _said(
 
 
 def _raw(result: Any) -> Any:
-    """The first label in an annotation, whatever it is."""
+    """Return the first label in an annotation of an unknown task."""
     try:
         return next(value[0] for value in result[0]["value"].values() if isinstance(value, list))
     except (TypeError, KeyError, IndexError, AttributeError, StopIteration):
@@ -232,7 +230,7 @@ def _raw(result: Any) -> Any:
 
 
 def _seconds(annotation: Mapping[str, Any], heard: Iterable[Answer], head: str) -> float | None:
-    """The person's time that was not counted yet: the server counts on when an annotation is changed."""
+    """Return the annotation time not counted yet. The server adds to it when an annotation is changed."""
     total = annotation.get("lead_time")
     if isinstance(total, bool) or not isinstance(total, int | float):
         return None
@@ -241,6 +239,6 @@ def _seconds(annotation: Mapping[str, Any], heard: Iterable[Answer], head: str) 
 
 
 def _stands(desk: Desk, answer: Answer) -> bool:
-    """Whether nothing came from this person since, by another way or from another task."""
+    """Return whether this is the annotator's latest answer to the question, over all channels and tasks."""
     own = [one for one in desk.answers(answer.question) if one.who == answer.who]
     return not own or own[-1].ref == answer.ref

@@ -1,4 +1,4 @@
-"""Questions to Label Studio: a project with one task for each image, each there once."""
+"""Push questions to a Label Studio project, one task per image, without duplicates."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -14,19 +14,19 @@ from ducats.labelling.studio.client import Refused, Unclear, until_clear
 from ducats.labelling.studio.state import State, held
 from ducats.labelling.studio.tasks import by_image, mark, marks_on, of_these, prelabelled, tasks, version
 
-BATCH_TASKS, BATCH_BYTES = 100, 8_000_000  # of one import
-LONGEST_TITLE = 50  # that the server takes
+BATCH_TASKS, BATCH_BYTES = 100, 8_000_000  # limits per import
+LONGEST_TITLE = 50  # limit of the server
 
 
 @dataclass(frozen=True)
 class Pushed:
-    """What a push came to."""
+    """Result of a push."""
 
-    address: str  # of the project
+    address: str  # URL of the project
     round: int
-    new: int  # tasks
-    known: int  # tasks that were there
-    answered: int  # images that need none any more
+    new: int  # tasks created
+    known: int  # tasks that existed
+    answered: int  # images already answered, without a task
 
 
 def push(
@@ -40,17 +40,15 @@ def push(
     blind: bool = False,
     most_side: int = 1024,
 ) -> Pushed:
-    """Put what is asked now into a project.
+    """Push the open questions to a project.
 
     Args:
-        desk: with the questions.
-        studio: the server.
-        title: of a project that has to be made.
-        project: the number or title of one to use instead.
-        pictures: inline, local-files, or a URL that keys are put behind.
-        document_root: for local-files.
-        blind: whether to keep the model's guesses to ourselves.
-        most_side: of inline pictures.
+        title: title of the project if one has to be created.
+        project: number or title of the project to use instead.
+        pictures: inline, local-files, or a URL prefix to which the image key is appended.
+        document_root: the server's document root, for local-files only.
+        blind: do not send the model's predictions.
+        most_side: maximum side of inline images in pixels.
     """
     show = shown.chosen(pictures, document_root, most_side)
     with held(desk.folder):
@@ -80,7 +78,7 @@ def push(
 
         broken: list[Unclear] = []
         until_clear(lambda: _add(studio, number, sheet.terms.round, name, waiting, known, make, broken))
-        if broken:  # one that seemed lost may have come through since
+        if broken:  # an import with an unknown outcome may have succeeded since
             known = _there(studio, number, sheet.terms.round, name, groups)
         if known and prelabelled(sheet, blind=blind):
             _show_guesses(studio, number, version(sheet.terms.round))
@@ -96,23 +94,21 @@ def push(
 
 
 def _asked(desk: Desk) -> Sheet:
-    """The round that waits."""
+    """Return the open round."""
     sheet = desk.current()
     if sheet is None:
-        raise UserError(
-            f"{desk.folder} holds no round that can be answered one by one now: go on with `ducats run`"
-        )
+        raise UserError(f"{desk.folder} has no open round with single questions; continue with `ducats run`")
     return sheet
 
 
 def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str, wanted: str | None) -> int:
-    """The number of the project to use; it is made if there is none yet."""
+    """Return the number of the project to use. Create the project if it does not exist."""
     if wanted is not None:
         if wanted.isdecimal():
             found = studio.project(int(wanted))
             if found is None:
                 raise UserError(
-                    f"{studio.client.url} has no project {wanted}: give another --project, or none"
+                    f"{studio.client.url} has no project {wanted}; give another --project, or omit it"
                 )
             return int(found["id"])
         if titled := studio.projects(wanted):
@@ -124,7 +120,7 @@ def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str,
             return state.project
     title = title[:LONGEST_TITLE].strip()
     description = f"Questions of a ducats run ({mark(desk)})"
-    # Two runs may lie in folders of one name: the description says whose project it is.
+    # Two run folders may have the same name: the description identifies the run.
     for one in studio.projects(title):
         if one["description"] == description:
             return int(one["id"])
@@ -140,10 +136,10 @@ def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str,
 
 
 def _settle(studio: Studio, number: int, sheet: Sheet) -> str:
-    """Give a project the settings that this round needs, where it has others; when it was made."""
+    """Apply the settings that this round needs and return the creation time of the project."""
     now = studio.project(number)
     if now is None:
-        raise UserError(f"project {number} is gone from {studio.client.url}: push again")
+        raise UserError(f"project {number} was deleted from {studio.client.url}; push again")
     wanted: Mapping[str, Any] = {
         "label_config": layout.config(sheet.terms),
         "maximum_annotations": sheet.terms.people,
@@ -156,26 +152,26 @@ def _settle(studio: Studio, number: int, sheet: Sheet) -> str:
 
 
 def _show_guesses(studio: Studio, number: int, model: str) -> None:
-    """Have the page begin with a round's guesses, if any are there."""
+    """Show a round's predictions on the page, if the project has any."""
     try:
         studio.set_project(number, {"model_version": model})
     except Refused as refused:
-        if refused.status != 400:  # no task has one: all were pushed blind before
+        if refused.status != 400:  # no task has predictions: all were pushed blind
             raise
 
 
 def _there(
     studio: Studio, project: int, number: int, name: str, groups: Mapping[str, Sequence[Question]]
 ) -> dict[str, int]:
-    """Tasks of a round by image. What a broken-off import put there twice is there once afterwards."""
-    found: dict[str, list[tuple[int, bool]]] = {}  # and whether someone answered
+    """Return a round's tasks by image. Delete duplicates left by an interrupted import."""
+    found: dict[str, list[tuple[int, bool]]] = {}  # task id, whether it is answered
     for task in studio.tasks(project, round_is(number)):
         own = marks_on(task)
         key = own.get("key")
         if isinstance(key, str) and key in groups and of_these(own, number, groups[key], name):
             found.setdefault(key, []).append((int(task["id"]), bool(task["annotations"])))
     for copies in found.values():
-        copies.sort(key=lambda copy: not copy[1])  # one that is answered stays, else the oldest
+        copies.sort(key=lambda copy: not copy[1])  # keep an answered copy, else the oldest
         for copy, answered in copies[1:]:
             if not answered:
                 studio.remove_task(copy)
@@ -192,7 +188,7 @@ def _add(
     make: Callable[[Sequence[Sequence[Question]]], Iterator[dict[str, Any]]],
     broken: list[Unclear],
 ) -> None:
-    """Import what is missing, in order; ``known`` is brought up to date, whatever happens."""
+    """Import missing tasks in order. ``known`` is updated in place, also on failure."""
     missing = [questions for key, questions in waiting.items() if key not in known]
     for batch in _batches(make(missing)):
         try:
@@ -203,7 +199,7 @@ def _add(
             raise
         if len(ids) != len(batch):
             raise UserError(
-                f"Label Studio took {len(ids)} of {len(batch)} tasks: look at its log, and push again"
+                f"Label Studio imported {len(ids)} of {len(batch)} tasks; check its log and push again"
             )
         known.update(zip((task["meta"]["key"] for task in batch), ids, strict=True))
 

@@ -1,4 +1,4 @@
-"""What an annotation says of each question of its task."""
+"""Parse a Label Studio annotation into answers to the questions of its task."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
@@ -10,24 +10,24 @@ from ducats.answers import Question, Terms
 from ducats.labelling.studio import layout, rle
 from ducats.labelling.studio.tasks import mask_of, stretched
 
-HALF = 0.5 + 1e-6  # of a pixel; percentages are rounded on their way
+HALF = 0.5 + 1e-6  # pixels, with tolerance for rounded percentages
 
 
 class Said(NamedTuple):
-    """The words of one annotation."""
+    """Answers in one annotation."""
 
-    words: dict[str, str]  # by question
-    stray: int  # points on no pixel that was asked
-    spoilt: int  # regions that make no sense
+    words: dict[str, str]  # by question id
+    stray: int  # points outside the queried pixels
+    spoilt: int  # invalid regions
 
 
 def read(result: Any, questions: Sequence[Question], terms: Terms) -> Said:
-    """The words that an annotation gives to the questions of its task.
+    """Return the answers that an annotation gives to the questions of its task.
 
     Args:
-        result: the annotation's regions.
-        questions: of the task.
-        terms: of their round.
+        result: regions of the annotation, as sent by the server.
+        questions: all questions of the task.
+        terms: rules of the round.
     """
     kind = layout.VALUES[layout.tool(terms)]
     meanings = layout.words(terms.classes)
@@ -65,14 +65,14 @@ def _points(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequen
         away = np.abs(asked - (y, x)).max(axis=1)
         nearest = int(away.argmin())
         if away[nearest] <= HALF:
-            words[questions[nearest].id] = word  # of several on one pixel the last
+            words[questions[nearest].id] = word  # the last of several points on one pixel
         else:
             stray += 1
     return Said(words, stray, spoilt)
 
 
 def _areas(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequence[Question]) -> Said:
-    """Each area's word is the one that covers most of it; of equal ones what was drawn last."""
+    """Return for each area the word that covers most of it; the last drawn wins ties."""
     place = questions[0].place
     assert place is not None
     covers: dict[str, NDArray[np.bool_]] = {}
@@ -86,7 +86,7 @@ def _areas(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequenc
             spoilt += 1
             continue
         drawn = stretched(drawn, place.height, place.width)
-        earlier = covers.pop(word, None)  # so that the newest word comes last
+        earlier = covers.pop(word, None)  # reinsert: the newest word comes last
         covers[word] = drawn if earlier is None else drawn | earlier
     words: dict[str, str] = {}
     for question in questions:

@@ -1,4 +1,4 @@
-"""The pictures of a task: inside it, or where the server or a browser finds them."""
+"""Task images: embedded in the task, read by the server, or loaded from a URL."""
 
 import base64
 import io
@@ -15,11 +15,11 @@ from ducats.errors import UserError
 from ducats.pictures import as_shown, shown_size
 
 INLINE, LOCAL_FILES = "inline", "local-files"
-LARGEST_PNG = 200_000  # bytes; beyond, JPEG
+LARGEST_PNG = 200_000  # bytes; larger images are sent as JPEG
 
 
 class Shown(NamedTuple):
-    """How a picture is named in a task, and its size there."""
+    """URL and size of a task image."""
 
     address: str
     height: int
@@ -30,17 +30,17 @@ Show = Callable[[Sheet, Question], Shown]
 
 
 def chosen(pictures: str, document_root: Path | None, most_side: int) -> Show:
-    """The way to show pictures.
+    """Return the function that makes task images.
 
     Args:
-        pictures: inline, local-files, or a URL that keys are put behind.
-        document_root: for local-files, the server's.
-        most_side: for inline, the longest side of a picture that no brush is drawn on.
+        pictures: inline, local-files, or a URL prefix to which the image key is appended.
+        document_root: the server's document root, for local-files only.
+        most_side: maximum side of inline images. Images for brush masks keep the size of the grid.
     """
     if most_side < 1:
-        raise UserError(f"--most-side {most_side} has to be 1 or more pixels")
+        raise UserError(f"--most-side must be at least 1 pixel, not {most_side}")
     if (pictures == LOCAL_FILES) != (document_root is not None):
-        raise UserError("--pictures local-files and --document-root belong together: give both or none")
+        raise UserError("--pictures local-files and --document-root must be given together")
     if pictures == INLINE:
         return lambda sheet, question: _inline(sheet, question, most_side)
     if document_root is not None:
@@ -49,40 +49,40 @@ def chosen(pictures: str, document_root: Path | None, most_side: int) -> Show:
     if pictures.startswith(("http://", "https://")):
         return lambda _, question: _sized(f"{pictures}{quote(question.key)}", question)
     raise UserError(
-        f"--pictures {pictures!r} has to be inline, local-files, or begin with http:// or https://"
+        f"--pictures must be inline, local-files or a URL (http:// or https://), not {pictures!r}"
     )
 
 
 def served_folder(sheet: Sheet, document_root: Path) -> str:
-    """The folder below the document root that holds all pictures of a round; the root itself is refused."""
+    """Return the folder with all images of a round, which must be below the document root."""
     root = document_root.resolve()
     folder = Path(os.path.commonpath([_below(question, root).parent for question in sheet.questions]))
     if folder == root:
         raise UserError(
-            f"Label Studio serves folders below its document root, not {root} itself: start it with "
-            f"{root.parent} as document root, and give that as --document-root"
+            f"Label Studio cannot serve its document root {root} itself, only folders below it; start it "
+            f"with {root.parent} as document root and give that as --document-root"
         )
     return str(folder)
 
 
 def _own(sheet: Sheet, question: Question) -> Image.Image:
-    """The image's own file if it can be read, else the picture that was laid out."""
+    """Load the original image if it can be read, else the copy in the questions folder."""
     for path in (Path(question.file) if question.file else None, sheet.folder / question.picture):
         try:
             if path is not None and path.is_file():
                 return as_shown(path)
         except (OSError, ValueError, SyntaxError):
             continue
-    raise UserError(
-        f"the picture of {question.id!r} cannot be read: restore {sheet.folder / question.picture}"
-    )
+    raise UserError(f"the image of {question.id!r} cannot be read; restore {sheet.folder / question.picture}")
 
 
 def _inline(sheet: Sheet, question: Question, most_side: int) -> Shown:
     image = _own(sheet, question)
     brushed = question.place is not None and sheet.terms.unit != "pixel"
     if brushed and question.place is not None:
-        image = image.resize((question.place.width, question.place.height))  # a mask must fit to the pixel
+        image = image.resize(
+            (question.place.width, question.place.height)
+        )  # a mask must match pixel by pixel
     else:
         image.thumbnail((most_side, most_side))
     kind = "png"
@@ -104,7 +104,7 @@ def _below(question: Question, root: Path) -> Path:
     path = Path(question.file).resolve() if question.file else None
     if path is None or not path.is_relative_to(root):
         raise UserError(
-            f"{question.file or question.key} is not below --document-root {root}: use --pictures inline"
+            f"{question.file or question.key} is not below --document-root {root}; use --pictures inline"
         )
     return path
 
@@ -115,7 +115,7 @@ def _local(question: Question, root: Path) -> Shown:
 
 
 def _sized(address: str, question: Question) -> Shown:
-    """An address with the size of the file there, or of the grid if the file is not here."""
+    """Return the URL with the size of the original image, or of the grid if the image is not available."""
     try:
         return Shown(address, *shown_size(Path(question.file)))
     except OSError:

@@ -1,4 +1,4 @@
-"""What we remember of Label Studio beside the questions: no secrets, nothing that cannot be found again."""
+"""Saved state of push and pull. It holds no secrets and can be rebuilt from the server."""
 
 import json
 from collections.abc import Iterator
@@ -15,17 +15,17 @@ FILE = "label-studio.json"
 
 @dataclass
 class State:
-    """Where a run's questions lie on a server."""
+    """The project and the tasks of a run's questions."""
 
     url: str = ""
     project: int = 0
-    made: str = ""  # when the project was: a new server counts from 1 again
-    since: str = ""  # all that changed before was read
-    tasks: dict[str, dict[str, int]] = field(default_factory=dict)  # by round and image
+    made: str = ""  # creation time of the project: a new server numbers projects from 1 again
+    since: str = ""  # all changes before this time have been read
+    tasks: dict[str, dict[str, int]] = field(default_factory=dict)  # task ids by round and image key
 
     @classmethod
     def read(cls, folder: Path) -> "State":
-        """What is known; nothing if the file is missing or spoilt: the server knows."""
+        """Read the state. Return an empty one if the file is missing or corrupt."""
         try:
             found = cls(**json.loads((folder / FILE).read_text(encoding="utf-8")))
             datetime.fromisoformat(found.since or "2000-01-01")
@@ -34,17 +34,17 @@ class State:
             return cls()
 
     def write(self, folder: Path) -> None:
-        """Remember it."""
+        """Write the state."""
         write_text_atomically(folder / FILE, json.dumps(asdict(self), ensure_ascii=False, indent=1) + "\n")
 
     def at(self, url: str, project: int, made: str) -> "State":
-        """The same state if it is of this project, else a new one."""
+        """Return this state if it belongs to the project, else a new one."""
         same = (self.url, self.project, self.made) == (url, project, made)
         return self if same else State(url, project, made)
 
 
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
-    """Keep other processes from pushing or pulling meanwhile."""
+    """Hold a lock that keeps other processes from pushing or pulling."""
     with Book(folder / FILE).held():
         yield

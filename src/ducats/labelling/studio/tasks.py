@@ -1,4 +1,4 @@
-"""A round's questions as tasks: one for an image, with all that is asked of it."""
+"""Convert a round's questions to Label Studio tasks, one task per image."""
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,13 +13,13 @@ from ducats.labelling.studio.shown import Show, Shown
 
 
 def mark(desk: Desk) -> str:
-    """A name for a run's questions by which its tasks are known, wherever its folder is moved to."""
+    """Return a fingerprint of a run's questions that identifies its tasks, also after the folder is moved."""
     first = desk.home(desk.rounds()[0]) / "questions.jsonl"
     return hashlib.sha256(first.read_bytes()).hexdigest()[:16]
 
 
 def by_image(sheet: Sheet) -> dict[str, list[Question]]:
-    """A round's questions by their images' keys, in the order in which they were chosen."""
+    """Group a round's questions by image key, in order of selection."""
     groups: dict[str, list[Question]] = {}
     for question in sheet.questions:
         groups.setdefault(question.key, []).append(question)
@@ -27,40 +27,37 @@ def by_image(sheet: Sheet) -> dict[str, list[Question]]:
 
 
 def marks(number: int, questions: Sequence[Question], name: str) -> dict[str, Any]:
-    """By these we know a task again. Its data cannot be listed without the picture in it.
+    """Return the `meta` that identifies a task. Unlike `data`, it can be listed without the image.
 
     Args:
-        number: the round's.
-        questions: of the task.
+        questions: all questions of the task.
         name: the run's ``mark``.
     """
-    # A copy of the run has its name, and may ask for other pixels of the same image later.
+    # A copy of the run has the same mark, but may query other pixels of the same image later.
     asked = hashlib.sha256("\n".join(question.id for question in questions).encode("utf-8"))
     return {"run": name, "round": number, "key": questions[0].key, "asks": asked.hexdigest()[:16]}
 
 
 def marks_on(task: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A task's marks; none if it has anything else in their place."""
+    """Return the `meta` of a task; empty if it has another format."""
     found = task.get("meta")
     return found if isinstance(found, Mapping) else {}
 
 
 def of_these(own: Mapping[str, Any], number: int, questions: Sequence[Question], name: str) -> bool:
-    """Whether a task with these marks asks these questions; arguments as for ``marks``."""
+    """Return whether a task with this `meta` holds these questions."""
     return all(own.get(field) == value for field, value in marks(number, questions, name).items())
 
 
 def tasks(
     sheet: Sheet, groups: Sequence[Sequence[Question]], name: str, show: Show, *, blind: bool
 ) -> Iterator[dict[str, Any]]:
-    """The tasks of some images.
+    """Yield the tasks of some images.
 
     Args:
-        sheet: of the round.
-        groups: the questions of each image.
+        groups: questions of each image.
         name: the run's ``mark``.
-        show: the pictures.
-        blind: whether to keep the model's guesses to ourselves.
+        blind: leave out the model's predictions.
     """
     xml = layout.config(sheet.terms)
     for questions in groups:
@@ -100,7 +97,7 @@ def _predictions(
         if guess is not None and question.probability is not None:
             scores.append(question.probability)
         if guess is None and question.place is None:
-            continue  # an image with no guess: nothing to show
+            continue  # an image without a prediction
         regions.append(_region(sheet, question, layout.text_for(guess, classes), shown))
     if not regions:
         return []
@@ -109,14 +106,14 @@ def _predictions(
 
 
 def prelabelled(sheet: Sheet, *, blind: bool) -> bool:
-    """Whether a round's tasks come with something on them: guesses, or places that wait for a name."""
+    """Return whether a round's tasks have predictions: guesses, or marked areas without a label."""
     return any(
         one.place is not None or (one.guess in sheet.terms.classes and not blind) for one in sheet.questions
     )
 
 
 def version(number: int) -> str:
-    """What predictions of a round are called."""
+    """Return the model version of a round's predictions."""
     return f"ducats-round-{number}"
 
 
@@ -142,7 +139,7 @@ def _region(sheet: Sheet, question: Question, text: str, shown: Shown) -> dict[s
 
 
 def mask_of(place: Place) -> NDArray[np.bool_]:
-    """Which pixels of the grid a question is about."""
+    """Return the mask of a question's pixels in the grid."""
     flat = np.zeros(place.height * place.width, dtype=np.bool_)
     for start, length in place.runs:
         flat[start : start + length] = True
@@ -150,7 +147,7 @@ def mask_of(place: Place) -> NDArray[np.bool_]:
 
 
 def stretched(mask: NDArray[np.bool_], height: int, width: int) -> NDArray[np.bool_]:
-    """A mask in another size: each pixel is what lies in its middle."""
+    """Resize a mask by nearest neighbour at pixel centres."""
     if mask.shape == (height, width):
         return mask
     rows = ((np.arange(height) + 0.5) * mask.shape[0] / height).astype(np.int64)

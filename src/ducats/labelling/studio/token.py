@@ -1,4 +1,4 @@
-"""Label Studio's token: where it comes from, and nothing that could print it."""
+"""Load the Label Studio token and keep it out of logs and messages."""
 
 import os
 import stat
@@ -7,11 +7,11 @@ from pathlib import Path
 from ducats.errors import UserError
 
 VARIABLE = "LABEL_STUDIO_API_KEY"
-HOW = f"set {VARIABLE}, or put the token in a file with mode 600 and name it with --token-file"
+HOW = f"set {VARIABLE}, or save the token in a file with mode 600 and give --token-file"
 
 
 class Token:
-    """A token that does not show itself."""
+    """A token that is not shown by ``repr``."""
 
     def __init__(self, secret: str) -> None:
         self._secret = secret
@@ -20,31 +20,31 @@ class Token:
         return "Token(…)"
 
     def reveal(self) -> str:
-        """The token itself, for a header."""
+        """Return the token in plain text."""
         return self._secret
 
     @property
     def personal(self) -> bool:
-        """Whether it is a personal access token, to be exchanged for short-lived ones; else a legacy one."""
+        """Whether this is a personal access token (exchanged for short-lived ones), not a legacy token."""
         return self._secret.count(".") == 2 and self._secret.startswith("ey")
 
 
 def find_token(file: Path | None) -> Token:
-    """The token from a file that only its owner can read, or from the environment."""
+    """Load the token from a file that only its owner can read, or from the environment."""
     if file is None:
         text, place = os.environ.get(VARIABLE, ""), VARIABLE
         if not text:
-            raise UserError(f"Label Studio wants a token: {HOW}")
+            raise UserError(f"Label Studio needs a token; {HOW}")
     else:
         place = str(file)
         try:
             mode = stat.S_IMODE(file.stat().st_mode)
             if os.name == "posix" and mode & 0o077:
-                raise UserError(f"{file} can be read by others (mode {mode:o}): chmod 600 {file}")
+                raise UserError(f"{file} is readable by other users (mode {mode:o}); run chmod 600 {file}")
             text = file.read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"--token-file {file} cannot be read ({type(error).__name__}): {HOW}") from None
+            raise UserError(f"--token-file {file} cannot be read ({type(error).__name__}); {HOW}") from None
     words = text.split()
     if len(words) != 1 or not words[0].isascii() or not words[0].isprintable():
-        raise UserError(f"{place} has to hold one token and nothing else: copy it again from Label Studio")
+        raise UserError(f"{place} must contain a single token; copy it again from Label Studio")
     return Token(words[0])

@@ -1,4 +1,4 @@
-"""Staying beside Label Studio until a round is taken: asking now and then, sooner if the server calls."""
+"""Pull repeatedly until a round is closed: by polling, and at once on a webhook call."""
 
 import hmac
 import secrets
@@ -15,7 +15,7 @@ from ducats.labelling.studio.client import Away, Refused, until_clear
 from ducats.labelling.studio.pull import Pulled, pull
 
 HEADER = "X-Ducats-Secret"
-LONGEST_WAIT = 60.0  # seconds for a server that is away; then a look whether the round was taken without it
+LONGEST_WAIT = 60.0  # seconds of retries before checking whether the round was closed without the server
 
 
 def watch(
@@ -27,15 +27,13 @@ def watch(
     say: Callable[[Pulled], None],
     called: threading.Event,
 ) -> None:
-    """Pull until the round that is asked now was taken.
+    """Pull until the open round is closed.
 
     Args:
-        desk: with the questions.
-        studio: the server.
-        project: where the tasks are.
-        every: seconds between two looks.
-        say: told what each pull came to.
-        called: set when there may be something new.
+        project: project number; None for the project of the last push.
+        every: seconds between pulls.
+        say: called with the result of each pull.
+        called: set by another thread to pull at once.
     """
     sheet = desk.current()
     studio.client.patience = min(studio.client.patience, LONGEST_WAIT)
@@ -43,7 +41,7 @@ def watch(
         called.clear()
         try:
             say(pull(desk, studio, project))
-        except Away:  # the client said so
+        except Away:  # already reported by the client
             if sheet is None:
                 raise
         if sheet is None or desk.taken(sheet.terms.round) is not None:
@@ -55,14 +53,12 @@ def watch(
 def hook(
     studio: Studio, project: int, address: str, called: threading.Event, say: Callable[[str], None]
 ) -> Iterator[None]:
-    """Have the server call us meanwhile; where it will not, say so: looking now and then is enough.
+    """Listen to a webhook for new answers. If the server rejects the webhook, polling still works.
 
     Args:
-        studio: the server.
-        project: whose answers to hear of.
-        address: HOST:PORT to listen on, as the server reaches it.
-        called: set by each call.
-        say: told what does not work.
+        address: HOST:PORT to listen on, reachable from the server.
+        called: set by each webhook call.
+        say: called with a message if the webhook cannot be created or deleted.
     """
     host, port = parse_address(address)
     secret = secrets.token_urlsafe(32)
@@ -70,7 +66,7 @@ def hook(
         listener = ThreadingHTTPServer((host, port), _handler(secret, called))
     except OSError as error:
         raise UserError(
-            f"--webhook {address} cannot be listened on ({error.strerror or error}): give another HOST:PORT"
+            f"cannot listen on --webhook {address} ({error.strerror or error}); give another HOST:PORT"
         ) from None
     thread = threading.Thread(target=listener.serve_forever, kwargs={"poll_interval": 0.1}, daemon=True)
     thread.start()
@@ -80,29 +76,29 @@ def hook(
         try:
             number = until_clear(lambda: studio.make_hook(project, url, {HEADER: secret}))
         except Refused as refused:
-            say(f"no webhook, so we only look now and then: {refused}")
+            say(f"warning: no webhook, falling back to polling ({refused})")
         yield
     finally:
         listener.shutdown()
         listener.server_close()
         if number is not None:
-            patience, studio.client.patience = studio.client.patience, 5.0  # do not hold up the end
+            patience, studio.client.patience = studio.client.patience, 5.0  # exit soon
             try:
                 studio.remove_hook(number)
             except (Away, Refused) as error:
-                say(f"the webhook stays behind: {error}")
+                say(f"warning: the webhook could not be deleted ({error})")
             studio.client.patience = patience
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """HOST:PORT.
+    """Parse HOST:PORT.
 
     >>> parse_address("127.0.0.1:9000")
     ('127.0.0.1', 9000)
     """
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
-        raise UserError(f"--webhook {address!r} has to be HOST:PORT, e.g. 127.0.0.1:9000")
+        raise UserError(f"--webhook must have the form HOST:PORT, e.g. 127.0.0.1:9000, not {address!r}")
     return host.strip("[]"), int(port)
 
 
@@ -111,7 +107,7 @@ def _handler(secret: str, called: threading.Event) -> type[BaseHTTPRequestHandle
         timeout = 5.0
 
         def do_POST(self) -> None:
-            """A hint, and no more: what it says is not read."""
+            """Signal a change. The payload is not read."""
             known = hmac.compare_digest(self.headers.get(HEADER, "").encode(), secret.encode())
             self.send_response(204 if known else 403)
             self.send_header("Content-Length", "0")
@@ -120,6 +116,6 @@ def _handler(secret: str, called: threading.Event) -> type[BaseHTTPRequestHandle
                 called.set()
 
         def log_message(self, *_: Any) -> None:
-            """Nothing: headers hold the secret."""
+            """Log nothing: headers contain the secret."""
 
     return Handler
