@@ -1,4 +1,4 @@
-"""Small pools of drawn images."""
+"""Small pools of synthetic images."""
 
 import io
 import tarfile
@@ -11,7 +11,7 @@ from ducats.pool import Pool
 
 
 def picture(seed: int, size: tuple[int, int] = (10, 8), kind: str = "PNG") -> bytes:
-    """What is in a file of a drawn image, width and height as given."""
+    """Return the encoded bytes of a random image of size (width, height)."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, kind)
@@ -33,12 +33,12 @@ def tar(path: Path, members: dict[str, bytes], mode: str = "w") -> None:
 
 
 def keys(pool: Pool, world: int = 1, size: int = 1) -> list[list[str]]:
-    """Keys of each part."""
+    """Return the keys of each chunk."""
     return [[s.key for block in pool.blocks(rank, world, size) for s in block] for rank in range(world)]
 
 
 def failures(pool: Pool) -> dict[str, str]:
-    """Keys of what cannot be read, and why."""
+    """Return the unreadable samples: key and reason."""
     found = {}
     for sample in pool.parts(0, 1):
         try:

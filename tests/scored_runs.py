@@ -1,4 +1,4 @@
-"""A run whose model scores, and pools for it."""
+"""Train a small run for scoring tests, and write pools for it."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
 
 
 def finished(folder: Path, *settings: str, method: str = "duc") -> Trained:
-    """The model of a run that takes a second, and scores 8 images at a time."""
+    """Train for about a second and return the model; its scoring batch size is 8."""
     config = quick("engine.scoring_batch=8", *settings, method=method)
     home = RunDir(folder)
     parts, plan = assemble(config, home)
@@ -28,7 +28,7 @@ def finished(folder: Path, *settings: str, method: str = "duc") -> Trained:
 
 
 def image_folder(folder: Path, count: int = 37) -> Path:
-    """So many images of several sizes, in folders."""
+    """Write images of several sizes into subfolders."""
     for number in range(count):
         kind = "JPEG" if number % 3 else "PNG"
         suffix = "jpg" if number % 3 else "png"
@@ -39,7 +39,7 @@ def image_folder(folder: Path, count: int = 37) -> Path:
 
 
 def shard_folder(folder: Path, shards: int, each: int = 11) -> Path:
-    """So many tar files with images."""
+    """Write tar files with images."""
     for shard in range(shards):
         members = {f"{n:03d}.png": picture(shard * each + n, SIZES[n % 4]) for n in range(each)}
         tar(folder / f"{shard}.tar", members)
@@ -47,7 +47,7 @@ def shard_folder(folder: Path, shards: int, each: int = 11) -> Path:
 
 
 def assert_same(one: Scored, two: Scored) -> None:
-    """Bit by bit."""
+    """Check bitwise equality."""
     assert one.key.tolist() == two.key.tolist()
     assert one.columns.keys() == two.columns.keys()
     np.testing.assert_array_equal(one.number, two.number)

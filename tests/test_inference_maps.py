@@ -1,4 +1,4 @@
-"""What a user types around a segmentation run: answers, labels, pictures, label maps, numbers."""
+"""Commands on segmentation runs: answers, labels, picks, predict and evaluate."""
 
 import csv
 import io
@@ -41,7 +41,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A finished run that asked the target's own labels."""
+    """A finished run with ground-truth labels."""
     out = tmp_path_factory.mktemp("runs") / "run"
     command = ["run", *tiny_streets.folders(root), "--truth", "--budget", "30/image", "--out", out]
     assert ducats(*command, "--set", "evaluation.star_without=[car]") == 0
@@ -58,15 +58,15 @@ def rows(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-# ---- people answer
+# ---- human annotators
 
 
-def test_two_folders_without_truth_ask_people_and_go_on_with_their_answers(
+def test_run_without_ground_truth_waits_for_annotators(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     root = tiny_streets.tree(tmp_path / "data")
     for path in (root / "target/labels").iterdir():
-        path.unlink()  # nobody knows
+        path.unlink()  # no ground truth
     command = ["run", *tiny_streets.folders(root, test=False), "--budget", "20/image"]
     out = tmp_path / "run"
     command += ["--out", out]
@@ -86,7 +86,7 @@ def test_two_folders_without_truth_ask_people_and_go_on_with_their_answers(
                 answers[row["key"], int(y), int(x)] = label
                 found[y, x] = ids[label]
             (folder / row["answer"]).parent.mkdir(parents=True, exist_ok=True)
-            if place == 0:  # a file with a hole first: nothing is entered until all is said
+            if place == 0:  # an incomplete file first: labels are recorded only when all are there
                 hole = found.copy()
                 hole[tuple(np.argwhere(asked)[0])] = ids["not answered yet"]
                 Image.fromarray(hole).save(folder / row["answer"])
@@ -94,7 +94,7 @@ def test_two_folders_without_truth_ask_people_and_go_on_with_their_answers(
                 assert f"waits for {1 + 30} of 40 pixels" in capsys.readouterr().err
             Image.fromarray(found).save(folder / row["answer"])
     assert ducats(*command) == 0
-    assert "80 pixels bought with 80 clicks" in capsys.readouterr().out
+    assert "80 pixels labelled with 80 clicks" in capsys.readouterr().out
     assert ducats("labels", out) == 0
     printed = csv.DictReader(io.StringIO(capsys.readouterr().out))
     bought = {(row["key"], int(row["y"]), int(row["x"])): row["label"] for row in printed}
@@ -102,9 +102,7 @@ def test_two_folders_without_truth_ask_people_and_go_on_with_their_answers(
     assert bought == answers
 
 
-def test_an_answer_that_is_no_class_is_one_sentence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_answer_that_is_not_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = tiny_streets.tree(tmp_path / "data")
     command = [
         "run",
@@ -121,11 +119,11 @@ def test_an_answer_that_is_no_class_is_one_sentence(
         Image.fromarray(np.full((12, 16), 9, np.uint8)).save(folder / row["answer"])
     capsys.readouterr()
     assert ducats(*command) == 2
-    assert "which is no class: use the ids in" in capsys.readouterr().err
+    assert "which is not a class; use the ids in" in capsys.readouterr().err
     assert ducats("labels", tmp_path / "r") == 0
     assert capsys.readouterr().out == "round,key,y,x,label\n"
     assert ducats("picks", tmp_path / "r") == 2
-    assert "nothing was bought yet" in capsys.readouterr().err
+    assert "no labels yet" in capsys.readouterr().err
 
 
 def lines(path: Path) -> list[str]:
@@ -135,9 +133,7 @@ def lines(path: Path) -> list[str]:
 # ---- labels and picks
 
 
-def test_labels_say_what_the_label_files_say(
-    root: Path, run: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_labels_match_the_label_files(root: Path, run: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("labels", run) == 0
     printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(printed) == 120
@@ -145,10 +141,10 @@ def test_labels_say_what_the_label_files_say(
     for row in printed:
         ids = Image.open(root / "target/labels" / row["key"]).resize((16, 12), Image.Resampling.NEAREST)
         assert row["label"] == names[np.asarray(ids)[int(row["y"]), int(row["x"])]]
-        assert row["label"] != "void"  # known beforehand, never asked
+        assert row["label"] != "void"  # void pixels are known and never queried
 
 
-def test_whoever_reads_a_few_of_very_many_labels_gets_no_error(tmp_path: Path) -> None:
+def test_labels_into_a_closed_pipe(tmp_path: Path) -> None:
     home = RunDir(tmp_path)
     (tmp_path / "data.yaml").write_text(yaml.safe_dump({"classes": ["a", "b"]}))
     count = 100_000  # far more than a pipe holds
@@ -178,7 +174,7 @@ def test_picks_are_drawn(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
     assert numbers(tmp_path / "one.png").shape[0] < one[0]
 
 
-def test_an_image_that_is_not_there_is_said_before_images_are_read(
+def test_picks_rejects_an_unknown_image_before_reading_data(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ducats.assemble.load_data", lambda config: pytest.fail("nothing needs to be read"))
@@ -190,7 +186,7 @@ def test_an_image_that_is_not_there_is_said_before_images_are_read(
 
 
 def said_by_hand(run: Path, path: Path) -> tuple[Array, dict[str, Array]]:
-    """Label and numbers of each pixel in float64, by the formulas, averaged with the mirror image."""
+    """Compute labels and values of each pixel in float64, averaged with the mirror image."""
     trained = load_trained(run)
     network = trained.model.network.eval()
     shown = Image.open(path).convert("RGB")
@@ -212,9 +208,7 @@ def said_by_hand(run: Path, path: Path) -> tuple[Array, dict[str, Array]]:
     return p.argmax(0).numpy(), {"probability": p.amax(0).numpy(), **values}
 
 
-def test_label_maps_and_uncertainties_are_those_of_the_formulas(
-    root: Path, run: Path, tmp_path: Path
-) -> None:
+def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, tmp_path: Path) -> None:
     images = tmp_path / "new"
     tiny_streets.write(images, 7, "day/a", labelled=False)
     tiny_streets.write(images, 8, "b", (17, 41), labelled=False)
@@ -242,7 +236,7 @@ def test_label_maps_and_uncertainties_are_those_of_the_formulas(
 
 
 def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
-    """From the PNGs that predict wrote and the label files, in their own size."""
+    """Compute the IoU of the PNGs of `ducats predict` and the label files at their own size."""
     met, either = np.zeros(3), np.zeros(3)
     for row in rows(out / "predictions.csv"):
         said, ids = numbers(out / row["file"]), numbers(images / "labels" / row["key"])
@@ -253,7 +247,7 @@ def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
     return list(met / either)
 
 
-def test_evaluate_says_what_the_written_maps_are_worth(
+def test_evaluate_matches_the_predicted_maps(
     root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ducats("evaluate", run, "--device", "cpu") == 0
@@ -269,7 +263,7 @@ def test_evaluate_says_what_the_written_maps_are_worth(
     last = json.loads(lines(run / "metrics.jsonl")[-1])
     for name in ("mean_iou", "mean_iou_star", "accuracy", "ece", "nll"):
         assert own[name] == last[name]
-    # The same images by their folder, read with the run's class list.
+    # The same images from a folder, read with the class list of the run.
     capsys.readouterr()
     assert ducats("evaluate", run, "--data", root / "test", "--device", "cpu") == 0
     named = json.loads(capsys.readouterr().out)
@@ -277,7 +271,7 @@ def test_evaluate_says_what_the_written_maps_are_worth(
     assert named == {name: value for name, value in own.items() if name != "measured_on"}
 
 
-def test_bought_pixels_do_not_count_where_the_target_itself_is_measured(
+def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "run"
@@ -303,7 +297,7 @@ def test_bought_pixels_do_not_count_where_the_target_itself_is_measured(
     assert own["mean_iou"] == json.loads(lines(out / "metrics.jsonl")[-1])["mean_iou"]
 
 
-def test_images_whose_names_differ_in_their_ending_have_maps_of_their_own(run: Path, tmp_path: Path) -> None:
+def test_names_that_differ_in_their_suffix_get_separate_maps(run: Path, tmp_path: Path) -> None:
     pixels, _ = tiny_streets.scene(1)
     images = tmp_path / "images"
     images.mkdir()
@@ -318,7 +312,7 @@ def test_images_whose_names_differ_in_their_ending_have_maps_of_their_own(run: P
 
 
 @pytest.mark.parametrize(("count", "mode"), [(256, "P"), (257, "I;16"), (400, "I;16")])
-def test_class_numbers_survive_however_many_there_are(tmp_path: Path, count: int, mode: str) -> None:
+def test_class_indices_fit_the_png(tmp_path: Path, count: int, mode: str) -> None:
     label = torch.arange(count)[None].expand(2, count)
     maps._write_labels(tmp_path / "x.png", label, tuple(f"class {number}" for number in range(count)))
     with Image.open(tmp_path / "x.png") as opened:
@@ -326,7 +320,7 @@ def test_class_numbers_survive_however_many_there_are(tmp_path: Path, count: int
         assert np.array_equal(np.array(opened), label.numpy())
 
 
-def test_what_does_not_fit_a_segmentation_run_is_said(
+def test_invalid_options_for_a_segmentation_run(
     root: Path, run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def said(*command: str | Path) -> str:
@@ -336,29 +330,25 @@ def test_what_does_not_fit_a_segmentation_run_is_said(
 
     images = root / "test/images"
     (tmp_path / "p.csv").touch()
-    assert "is a file, and label maps need a folder" in said(
-        "predict", run, images, "--out", tmp_path / "p.csv"
-    )
+    assert "is a file, not a folder" in said("predict", run, images, "--out", tmp_path / "p.csv")
     assert "--every-class is for classification" in said("predict", run, images, "--every-class")
     assert "there is no folder" in said("evaluate", run, "--data", images)
     assert "no image" in said("predict", run, tmp_path)
 
 
-def test_a_class_list_that_changed_is_noticed(
-    root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_changed_class_list(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tiny_streets.tree(tmp_path / "own")
     command = ["run", *tiny_streets.folders(own), "--truth", "--budget", "9/image", "--out", tmp_path / "run"]
     assert ducats(*command) == 0
     (own / "classes.txt").write_text(tiny_streets.CLASSES.replace("car", "bus"))
     capsys.readouterr()
     assert ducats("evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu") == 2
-    assert "now has other classes than the model (road, bus, sky instead of road, car, sky)" in " ".join(
+    assert "has changed since training (now road, bus, sky; then road, car, sky)" in " ".join(
         capsys.readouterr().err.split()
     )
 
 
-def test_a_model_trained_on_drawn_streets_has_no_class_list_for_folders(
+def test_run_on_synthetic_streets_has_no_class_list_for_folders(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     small = (
@@ -380,7 +370,7 @@ def test_a_model_trained_on_drawn_streets_has_no_class_list_for_folders(
     assert ducats(*run) == 0
     capsys.readouterr()
     assert ducats("evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu") == 2
-    assert "this run's data is 'streets': leave --data out" in capsys.readouterr().err
+    assert "this run has data.name=streets; omit --data" in capsys.readouterr().err
     assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 0
     assert json.loads(capsys.readouterr().out)["images"] == 1
     assert (
@@ -389,6 +379,6 @@ def test_a_model_trained_on_drawn_streets_has_no_class_list_for_folders(
     )
 
 
-def test_nothing_is_measured_on_pixels_that_are_not_there() -> None:
+def test_evaluation_without_pixels_has_no_metrics() -> None:
     empty = Measured(Tally.empty(3), "unlabelled", 4, "original").numbers(NAMES)
     assert empty == {"measured_on": "unlabelled", "images": 4, "pixels": 0, "resolution": "original"}

@@ -1,4 +1,4 @@
-"""Sweeps: what a file means, what is refused before anything runs, and where runs are computed."""
+"""Sweep files, checks before the first run, and slots."""
 
 import math
 import os
@@ -20,7 +20,7 @@ from ducats.sweep import (
 )
 from sweeps import QUICK_ONES, ducats, plan, write
 
-# ---- what a file means
+# ---- sweep files
 
 
 def test_every_method_on_every_task_with_every_seed(tmp_path: Path) -> None:
@@ -34,10 +34,10 @@ def test_every_method_on_every_task_with_every_seed(tmp_path: Path) -> None:
     for cell in cells:
         data = {"easy": "toy", "hard": "digits"}[cell.task]
         assert cell.name == folder_of(cell.config).name == f"{data}-{cell.method}-{cell.config.digest()}"
-        assert cell.config.engine.precision == "32-true"  # settled, as a run settles it
+        assert cell.config.engine.precision == "32-true"  # resolved as in a run
 
 
-def test_a_grid_is_a_method_for_each_combination(tmp_path: Path) -> None:
+def test_grid_expands_to_one_method_per_combination(tmp_path: Path) -> None:
     grid = {"objective.knobs.beta": [0.1, 1.0], "objective.knobs.lambda_": [0.05]}
     cells = plan(tmp_path, methods=[{"config": "methods/duc", "grid": grid}])
     assert [(cell.method, cell.config.method) for cell in cells] == [
@@ -50,7 +50,7 @@ def test_a_grid_is_a_method_for_each_combination(tmp_path: Path) -> None:
     ]
 
 
-def test_later_settings_win_and_names_stay(tmp_path: Path) -> None:
+def test_command_line_overrides_settings_and_names_stay(tmp_path: Path) -> None:
     method = {"name": "mine", "config": "duc", "settings": ["train.lr=0.2", "query.name=random"]}
     wanted = Wanted(settings=["train.lr=0.3"], seeds=[7])
     (cell,) = plan(tmp_path, wanted, methods=[method])
@@ -58,13 +58,13 @@ def test_later_settings_win_and_names_stay(tmp_path: Path) -> None:
     assert (cell.config.method, cell.config.query.name) == ("mine", "random")  # not renamed to duc+random
 
 
-def test_a_budget_in_a_name_is_a_folder(tmp_path: Path) -> None:
+def test_budget_in_the_folder_name(tmp_path: Path) -> None:
     (cell,) = plan(tmp_path, methods=[{"config": "duc", "grid": {"ask.budget": ["5%"]}}])
     assert cell.name.startswith("toy-duc-budget-5%-")
     assert cell.config.ask.budget == "5%"
 
 
-def test_one_is_like_another(tmp_path: Path) -> None:
+def test_sweep_extends_another(tmp_path: Path) -> None:
     write(tmp_path / "a.yaml", methods=["random"], seeds=[5])
     (tmp_path / "b.yaml").write_text(f"like: {tmp_path / 'a.yaml'}\nmethods: [duc]\n")
     sweep = read_sweep(tmp_path / "b.yaml")
@@ -75,7 +75,7 @@ def test_one_is_like_another(tmp_path: Path) -> None:
     )
 
 
-def test_files_beside_the_sweep_are_found_from_anywhere(
+def test_files_next_to_the_sweep_are_found_from_any_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "mine"
@@ -87,7 +87,7 @@ def test_files_beside_the_sweep_are_found_from_anywhere(
     methods = '[slow.yaml, {name: too, config: slow.yaml, settings: "train.nesterov=true"}, duc]'
     (home / "b.yaml").write_text(f"like: a.yaml\nmethods: {methods}\ntasks: [{{config: task.yaml}}]\n")
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "slow.yaml").write_text("no: config\n")  # the sweep's own comes first
+    (tmp_path / "slow.yaml").write_text("no: config\n")  # the file next to the sweep takes precedence
     cells = cells_of(read_sweep("mine/b.yaml"), Wanted(), "cpu")
     assert [(cell.method, cell.config.train.nesterov, cell.config.seed) for cell in cells] == [
         ("slow", False, 5),
@@ -97,12 +97,12 @@ def test_files_beside_the_sweep_are_found_from_anywhere(
     assert {(cell.config.train.momentum, cell.config.train.weight_decay) for cell in cells} == {(0.5, 0.25)}
 
 
-def test_only_what_is_wanted(tmp_path: Path) -> None:
+def test_select_methods_and_tasks(tmp_path: Path) -> None:
     grid = {"query.knobs.kappa": [1, 5, 10]}
     methods = ["random", {"config": "duc", "grid": grid}]
     cells = plan(tmp_path, Wanted(methods=["duc-kappa-1*"]), methods=methods)
     assert [cell.method for cell in cells] == ["duc-kappa-1", "duc-kappa-10"]
-    with pytest.raises(UserError, match="no method 'entropy'; there are: random, duc-kappa-1"):
+    with pytest.raises(UserError, match="no method 'entropy'; available: random, duc-kappa-1"):
         plan(tmp_path, Wanted(methods=["entropy"]), methods=methods)
     with pytest.raises(UserError, match="no task 'A-W'"):
         plan(tmp_path, Wanted(tasks=["A-W"]), methods=methods)
@@ -112,37 +112,37 @@ def test_only_what_is_wanted(tmp_path: Path) -> None:
     ("text", "words"),
     [
         ("methods: [duc", "not valid YAML"),
-        ("- duc", "must hold base, methods"),
+        ("- duc", "must be a mapping"),
         ("seeds: [0]", "methods: Field required"),
-        ("methods: [duc]\nmethod: duc", "method: Extra inputs are not permitted; a sweep has: base"),
+        ("methods: [duc]\nmethod: duc", "method: Extra inputs are not permitted; known fields: base"),
         ("methods: []", "methods: Tuple should have at least 1 item"),
         ("methods: [{nam: duc}]", "methods.0.nam: Extra inputs"),
         ("methods: [duc]\nseeds: [a]", "seeds.0"),
         ("methods: [duc]\nseeds: [0, -1]", "seeds.1: Input should be greater than or equal to 0"),
         ("like: 3\nmethods: [duc]", "`like` must name another sweep"),
         ("methods: [duk]", "no config 'methods/duk'"),
-        ("methods: [duc, duc]", "two methods of the sweep have one name"),
-        ("methods: [duc]\ntasks: [A-W, A-W]", "two tasks of the sweep have one name"),
-        ("methods: [duc]\nsettings: [train.lrr=1]", "there is no setting 'train.lrr'"),
+        ("methods: [duc, duc]", "two methods of the sweep have the same name"),
+        ("methods: [duc]\ntasks: [A-W, A-W]", "two tasks of the sweep have the same name"),
+        ("methods: [duc]\nsettings: [train.lrr=1]", "unknown setting 'train.lrr'"),
         (
             "methods: [duc]\nsettings: [query.name=random]",
             "the sweep's settings: query.name=random would make all methods of the sweep the same",
         ),
         (
             "methods: [duc]\ntasks: [{name: a, settings: 'objective={name: softmax}'}]",
-            "settings of the task 'a': objective={name: softmax} would make all",
+            "settings of task 'a': objective={name: softmax} would make all",
         ),
         (
             "methods: [duc]\nbase: [data/digits]\ntasks: [{name: a}, {name: b, settings: data.knobs.size=8}]",
-            "the tasks 'a' and 'b' would be one column of the table (digits), and their runs one mean",
+            "the tasks 'a' and 'b' would share one column of the table (digits)",
         ),
         (
             "methods: [duc]\nbase: [data/office31]\ntasks: [A-W, {name: b, task: A2W, settings: train.lr=1}]",
-            "the tasks 'A-W' and 'b' would be one column of the table (office31 A-W)",
+            "the tasks 'A-W' and 'b' would share one column of the table (office31 A-W)",
         ),
     ],
 )
-def test_a_slip_in_a_sweep_is_one_sentence(tmp_path: Path, text: str, words: str) -> None:
+def test_errors_in_a_sweep_file_are_one_line(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "s.yaml").write_text(text)
     with pytest.raises(UserError) as caught:
         cells_of(read_sweep(tmp_path / "s.yaml"), Wanted(), "cpu")
@@ -153,26 +153,26 @@ def test_a_slip_in_a_sweep_is_one_sentence(tmp_path: Path, text: str, words: str
 @pytest.mark.parametrize(
     "setting", ["query.name=random", "objective.name=softmax", "method=mine", "query={}"]
 )
-def test_what_makes_a_method_is_not_set_for_all(tmp_path: Path, setting: str) -> None:
-    with pytest.raises(UserError, match="pick methods by --methods, or give"):
+def test_settings_that_define_a_method_are_rejected(tmp_path: Path, setting: str) -> None:
+    with pytest.raises(UserError, match="select methods with --methods"):
         plan(tmp_path, Wanted(settings=[setting]), methods=["duc", "random"])
     (cell,) = plan(tmp_path, Wanted(settings=["query.knobs.kappa=3"]), methods=["duc"])
     assert cell.config.query.knobs["kappa"] == 3
 
 
-def test_a_seed_below_zero(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--seeds -1 cannot be: a seed is 0 or more"):
+def test_negative_seed(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--seeds must be 0 or more, not -1"):
         plan(tmp_path, Wanted(seeds=[0, -1]), methods=["duc"])
 
 
-def test_a_sweep_that_is_like_itself(tmp_path: Path) -> None:
+def test_sweep_that_extends_itself(tmp_path: Path) -> None:
     (tmp_path / "s.yaml").write_text("like: s.yaml\nmethods: [duc]\n")
     with pytest.raises(UserError, match="must name another sweep"):
         read_sweep(tmp_path / "s.yaml")
 
 
-def test_an_unknown_sweep_names_the_nearest() -> None:
-    with pytest.raises(UserError, match="no sweep 'digit': did you mean 'digits'"):
+def test_unknown_sweep_suggests_the_nearest() -> None:
+    with pytest.raises(UserError, match="no sweep 'digit'; did you mean 'digits'"):
         read_sweep("digit")
     assert read_sweep("configs/sweeps/digits.yaml") == read_sweep("digits")
 
@@ -181,8 +181,8 @@ def test_an_unknown_sweep_names_the_nearest() -> None:
     ("method", "words"),
     [
         ({"config": "duc", "name": "a", "settings": "query.name=duk"}, "a: no query 'duk'"),
-        ({"config": "duc", "name": "a", "settings": "query.knobs.kapa=3"}, "has no knob 'kapa'"),
-        ({"config": "ripu", "name": "a"}, "'toy' has a label for each image"),
+        ({"config": "duc", "name": "a", "settings": "query.knobs.kapa=3"}, "has no parameter 'kapa'"),
+        ({"config": "ripu", "name": "a"}, "'toy' has one label per image"),
         ({"config": "duc", "name": "a", "settings": "data.name=office31"}, "'office31' needs --root"),
         (
             {
@@ -194,7 +194,7 @@ def test_an_unknown_sweep_names_the_nearest() -> None:
         ),
     ],
 )
-def test_what_cannot_run_is_refused_before_anything_does(
+def test_runs_are_checked_before_the_first_starts(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], method: dict[str, str], words: str
 ) -> None:
     file = write(tmp_path / "s.yaml", methods=["random", method])
@@ -206,7 +206,7 @@ def test_what_cannot_run_is_refused_before_anything_does(
 ROOT = Path(__file__).parent.parent
 
 
-def test_the_page_lists_every_ready_sweep_with_its_runs() -> None:
+def test_docs_list_every_packaged_sweep_with_its_number_of_runs() -> None:
     page = (ROOT / "docs" / "sweeps.md").read_text(encoding="utf-8")
     told = {
         name: int(count.replace(" ", ""))
@@ -220,7 +220,7 @@ def test_the_page_lists_every_ready_sweep_with_its_runs() -> None:
 
 
 @pytest.mark.parametrize("name", ready())
-def test_ready_sweeps_could_start(name: str, tmp_path: Path) -> None:
+def test_packaged_sweeps_pass_the_checks(name: str, tmp_path: Path) -> None:
     sweep = read_sweep(name)
     folder = tmp_path if "cityscapes" in name else None
     root = None if folder or name.startswith("digits") else tmp_path
@@ -244,7 +244,7 @@ def test_ready_sweeps_could_start(name: str, tmp_path: Path) -> None:
         ("office31", {"las": ("query", "K", 5)}),
     ],
 )
-def test_what_is_published_for_one_data_set_is_used_there(
+def test_published_settings_per_data_set(
     name: str, own: dict[str, tuple[str, str, float]], tmp_path: Path
 ) -> None:
     sweep, common = read_sweep(name), read_sweep("office-home")
@@ -257,32 +257,32 @@ def test_what_is_published_for_one_data_set_is_used_there(
     assert not any(entry.settings for entry in others)
 
 
-# ---- where runs are computed
+# ---- slots
 
 
-def test_workers_on_a_cpu_share_its_cores() -> None:
+def test_cpu_workers_share_the_cores() -> None:
     slots = make_slots("cpu", 3, 8, {})
     threads = {"OMP_NUM_THREADS": "2", "OMP_WAIT_POLICY": "PASSIVE"}
     assert [(slot.kind, slot.environment) for slot in slots] == [("cpu", threads)] * 3
     assert len(make_slots("cpu", None, 8, {})) == 8
     assert make_slots("cpu", 9, 4, {})[0].environment == {"OMP_NUM_THREADS": "1"}
     told = {"OMP_NUM_THREADS": "2"}
-    assert make_slots("cpu", 1, 4, told)[0].environment == {}  # which a run inherits
+    assert make_slots("cpu", 1, 4, told)[0].environment == {}  # inherited by the run
     told = {"OMP_WAIT_POLICY": "ACTIVE"}
     assert make_slots("cpu", 1, 4, told)[0].environment == {"OMP_NUM_THREADS": "4"}
 
 
-def test_workers_take_gpus_in_turn() -> None:
+def test_gpus_are_assigned_round_robin() -> None:
     slots = make_slots("cuda:0,cuda:1", 3, 8, {})
     assert [slot.environment["CUDA_VISIBLE_DEVICES"] for slot in slots] == ["0", "1", "0"]
     assert {slot.kind for slot in slots} == {"cuda"}
     assert len(make_slots("cuda:0,cuda:1", None, 8, {})) == 2
-    assert {slot.environment["OMP_NUM_THREADS"] for slot in slots} == {"2"}  # 8 cores among 3
+    assert {slot.environment["OMP_NUM_THREADS"] for slot in slots} == {"2"}  # 8 cores for 3 runs
     hidden = make_slots("cuda:1", None, 8, {"CUDA_VISIBLE_DEVICES": "4,6"})
     assert hidden[0].environment == {"CUDA_VISIBLE_DEVICES": "6"}
 
 
-def test_cores_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_usable_cores_respects_the_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {3, 5, 7})
     assert usable_cores() == 3
     monkeypatch.delattr(os, "sched_getaffinity")
@@ -291,11 +291,11 @@ def test_cores_are_those_that_may_be_used(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("devices", ["gpu", "cuda:0,cpu", "cuda:x", "cuda:2"])
-def test_devices_that_cannot_be(devices: str) -> None:
+def test_invalid_devices(devices: str) -> None:
     with pytest.raises(UserError, match="--devices"):
         make_slots(devices, None, 2, {"CUDA_VISIBLE_DEVICES": "0,1"})
 
 
-def test_no_workers() -> None:
+def test_zero_workers() -> None:
     with pytest.raises(UserError, match="at least 1"):
         make_slots("cpu", 0, 2, {})

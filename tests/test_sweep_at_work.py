@@ -1,4 +1,4 @@
-"""Sweeps at work: runs that fail, wait or are killed; most are played by small scripts."""
+"""Execution of sweeps: runs that fail, wait or are killed, mostly simulated by small scripts."""
 
 import fcntl
 import io
@@ -28,7 +28,7 @@ DONE = "(out / 'model.safetensors').touch()\n"
 
 @pytest.fixture
 def play(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Let a script stand for a run: by a word in the run's name, else the one named `others`."""
+    """Replace runs by scripts, chosen by a word in the name of the run; `others` is the default."""
 
     def use(others: str = DONE, **scripts: str) -> None:
         def command(config: Path, folder: Path) -> list[str]:
@@ -45,7 +45,7 @@ def go(cells: list[Cell], out: Path, slots: list[Slot] | None = None) -> tuple[w
     return run_all(cells, out, slots or HERE, Console(file=text, width=200)), text.getvalue()
 
 
-def test_a_run_that_fails_or_waits_does_not_stop_the_rest(tmp_path: Path, play: Callable[..., None]) -> None:
+def test_failed_or_waiting_runs_do_not_stop_the_others(tmp_path: Path, play: Callable[..., None]) -> None:
     play(
         random="print('ducats: it broke\\n')\nsys.exit(2)",
         entropy="sys.exit(3)",
@@ -58,42 +58,40 @@ def test_a_run_that_fails_or_waits_does_not_stop_the_rest(tmp_path: Path, play: 
     assert outcome.waiting == [names["entropy"]]
     assert outcome.failed == {
         names["random"]: "ducats: it broke",
-        names["margin"]: "ended by SIGKILL (is there enough memory?)",
+        names["margin"]: "killed by SIGKILL (out of memory?)",
     }
     assert outcome.code == 1
     assert (
         f"failed: {names['random']}: ducats: it broke (log: {tmp_path}/out/logs/{names['random']}.txt)"
         in said
     )
-    assert "5 runs: 2 done, 1 waiting for people's answers, 2 failed; the same command tries again" in said
+    assert "5 runs: 2 done, 1 waiting for labels, 2 failed; run the same command again to retry" in said
     assert sum(f"/5 {name}, " in said for name in names.values()) == 5
 
 
-def test_what_is_done_is_skipped_and_what_failed_is_tried_again(
-    tmp_path: Path, play: Callable[..., None]
-) -> None:
+def test_finished_runs_are_skipped_and_failed_ones_retried(tmp_path: Path, play: Callable[..., None]) -> None:
     cells = plan(tmp_path, methods=["random", "duc"])
     play(random="sys.exit('it broke')")
     assert list(go(cells, tmp_path / "out")[0].failed.values()) == ["it broke"]
     play(random="sys.exit(1)", duc="sys.exit('it is done already')")
-    assert list(go(cells, tmp_path / "out")[0].failed.values()) == ["exit code 1"]  # not what it said before
+    assert list(go(cells, tmp_path / "out")[0].failed.values()) == ["exit code 1"]  # not the old log
     play(random=DONE, duc="sys.exit('it is done already')")
     outcome, said = go(cells, tmp_path / "out")
     assert ([len(outcome.skipped), len(outcome.done)], outcome.code) == ([1, 1], 0)
-    assert "2 runs, 1 of them done before" in said
+    assert "2 runs, 1 already done" in said
     assert go(cells, tmp_path / "out")[0].skipped == [cell.name for cell in cells]
     assert listing(cells, tmp_path / "out").splitlines()[-1] == "2 runs: 2 done, 0 begun, 0 new"
 
 
-def test_waiting_alone_is_exit_code_3(tmp_path: Path, play: Callable[..., None]) -> None:
+def test_exit_code_3_if_runs_only_wait(tmp_path: Path, play: Callable[..., None]) -> None:
     play("sys.exit(3)")
     outcome, said = go(plan(tmp_path, methods=["duc"]), tmp_path / "out")
     assert outcome.code == 3
     assert "/questions" in said
 
 
-def test_two_run_at_a_time(tmp_path: Path, play: Callable[..., None]) -> None:
-    """Each ends only once the other has begun: one after the other, they would give up."""
+def test_two_runs_in_parallel(tmp_path: Path, play: Callable[..., None]) -> None:
+    """Each run ends only when the other has started; in sequence, they would time out."""
     meet = (
         "(out / 'begun').touch()\nuntil = time.monotonic() + 30\n"
         "while len(list(out.parent.glob('*/begun'))) < 2 and time.monotonic() < until: time.sleep(0.02)\n"
@@ -103,7 +101,7 @@ def test_two_run_at_a_time(tmp_path: Path, play: Callable[..., None]) -> None:
     assert go(plan(tmp_path, methods=["random", "duc"]), tmp_path / "out")[0].code == 0
 
 
-def test_runs_see_their_device_and_their_config(tmp_path: Path, play: Callable[..., None]) -> None:
+def test_runs_get_their_device_and_config(tmp_path: Path, play: Callable[..., None]) -> None:
     play("print(os.environ['CUDA_VISIBLE_DEVICES'], end='', file=open(out / 'gpu', 'w'))\n" + DONE)
     cells = plan(tmp_path, methods=["random", "duc", "entropy"])
     assert go(cells, tmp_path / "out", make_slots("cuda:0,cuda:1", 2, 2, {}))[0].code == 0
@@ -113,15 +111,15 @@ def test_runs_see_their_device_and_their_config(tmp_path: Path, play: Callable[.
         assert config == cell.config.model_dump(mode="json")
 
 
-def test_two_sweeps_do_not_share_a_folder(tmp_path: Path, play: Callable[..., None]) -> None:
+def test_folder_is_locked_against_other_sweeps(tmp_path: Path, play: Callable[..., None]) -> None:
     play()
     cells = plan(tmp_path, methods=["duc"])
-    with workers._hold(tmp_path / "out"), pytest.raises(UserError, match="another sweep is at work"):
+    with workers._hold(tmp_path / "out"), pytest.raises(UserError, match="another sweep is running"):
         go(cells, tmp_path / "out")
     assert go(cells, tmp_path / "out")[0].code == 0
 
 
-STAY = (  # until somebody ends it; as long as it lives it holds a lock
+STAY = (  # runs until it is killed, and holds a lock meanwhile
     "import fcntl, threading\nfrom ducats.cli.child import end_with\n"
     "threading.Thread(target=end_with, args=(int(sys.argv[3]),), daemon=True).start()\n"
     "held = open(out / 'alive', 'w')\nfcntl.flock(held, fcntl.LOCK_EX)\n(out / 'begun').touch()\n"
@@ -130,7 +128,7 @@ STAY = (  # until somebody ends it; as long as it lives it holds a lock
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_a_killed_sweep_takes_its_runs_with_it_and_goes_on(
+def test_killed_sweep_ends_its_runs_and_resumes(
     tmp_path: Path, play: Callable[..., None], how: signal.Signals
 ) -> None:
     play(STAY)
@@ -154,7 +152,7 @@ def test_a_killed_sweep_takes_its_runs_with_it_and_goes_on(
     assert (len(outcome.done), outcome.code) == (2, 0)
 
 
-def test_a_sweep_under_nohup_outlives_its_terminal() -> None:
+def test_sweep_under_nohup_outlives_its_terminal() -> None:
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         with workers._stoppable():
@@ -167,8 +165,8 @@ def test_a_sweep_under_nohup_outlives_its_terminal() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
-def test_further_processes_of_a_run_end_with_its_first_one() -> None:
-    """They are started by the first one's command line, which names the sweep: it is not their parent."""
+def test_other_ranks_of_a_run_end_with_rank_0() -> None:
+    """They get the command line of rank 0, which names the sweep, but the sweep is not their parent."""
     assert (parent_of(7, {}), parent_of(7, {"LOCAL_RANK": "0"})) == (7, 7)
     assert parent_of(7, {"LOCAL_RANK": "1"}) == os.getppid()
     command = [sys.executable, "-m", "ducats.cli.child", str(os.getppid()), "--version"]
@@ -184,7 +182,7 @@ def wait_for(happened: Callable[[], bool]) -> None:
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds a lock on a file any more: who held it is gone."""
+    """Whether a file is unlocked: the process that locked it has ended."""
     with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -193,7 +191,7 @@ def is_free(path: Path) -> bool:
     return True
 
 
-def test_a_real_sweep_is_killed_goes_on_and_becomes_a_table(
+def test_real_sweep_is_killed_resumed_and_tabulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     broken = {"name": "broken", "config": "random", "settings": "data.knobs.pool=2"}
@@ -216,9 +214,9 @@ def test_a_real_sweep_is_killed_goes_on_and_becomes_a_table(
     wait_for(lambda: is_free(run / ".lock"))
     assert ducats(*command) == 1
     said = capsys.readouterr().out
-    assert re.search(r"2 runs: 1 done, (1 of them before, )?1 failed", said)
-    assert "the pool holds 2 images: lower ask.budget (log: " in said
+    assert re.search(r"2 runs: 1 done, (1 of them earlier, )?1 failed", said)
+    assert "the pool has 2 images: lower ask.budget (log: " in said
     assert ducats(*command, "--methods", "random") == 0
-    assert "1 run: 1 done, 1 of them before" in capsys.readouterr().out
+    assert "1 run: 1 done, 1 of them earlier" in capsys.readouterr().out
     assert ducats("table", out) == 0
     assert "| random | " in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""Sweeps on other machines: a real Ray cluster of two nodes, submitit's local executor, SLURM on paper."""
+"""Sweeps on other machines: a real Ray cluster of two nodes, submitit's local executor, a simulated SLURM."""
 
 import fcntl
 import importlib.util
@@ -32,8 +32,7 @@ from ray_clusters import two_nodes
 from sweeps import ducats, plan, write
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
-# A network that says which process has it, and which one started that, and waits as long as there is a file
-# called hold.
+# A network that records its process and parent process, and waits as long as the file `hold` exists.
 WAITING = """
 import os, time
 from pathlib import Path
@@ -61,7 +60,7 @@ BROKEN = {"name": "broken", "config": "random", "settings": "data.knobs.pool=2"}
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a network of our own, known to all processes that start from here on."""
+    """A folder with a custom network that all new processes can import."""
     home = tmp_path_factory.mktemp("engines")
     put(home / "modules" / "waiting_net.py", WAITING.format(home=str(home)).encode())
     with pytest.MonkeyPatch.context() as patch:
@@ -80,7 +79,7 @@ def cluster(home: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def held(home: Path) -> Iterator[Path]:
-    """A file; as long as it is there, runs wait before their first step."""
+    """A file; while it exists, runs wait before their first step."""
     (home / "at").mkdir(exist_ok=True)
     for mark in (home / "at").iterdir():
         mark.unlink()
@@ -99,14 +98,14 @@ def sweep_file(path: Path, *methods: object) -> Path:
 
 
 def waiting(home: Path) -> dict[int, int]:
-    """Runs that waited: their processes, and those that started them."""
+    """Return the processes of the runs that waited, with their parents."""
     marks = [mark for mark in (home / "at").iterdir() if not mark.suffix]
     return {int(mark.name): int(mark.read_text()) for mark in marks}
 
 
 @contextmanager
 def meanwhile(held: Path, act: Callable[[], None]) -> Iterator[None]:
-    """While something is done here, let runs wait until something else has happened, too."""
+    """Call `act` in a thread and let the runs wait until it returns."""
     failure = list[BaseException]()
 
     def work() -> None:
@@ -129,12 +128,12 @@ def meanwhile(held: Path, act: Callable[[], None]) -> Iterator[None]:
 def wait_for(happened: Callable[[], object], seconds: float = 240.0) -> None:
     until = time.monotonic() + seconds
     while not happened():
-        assert time.monotonic() < until, "waited in vain"
+        assert time.monotonic() < until, "timed out"
         time.sleep(0.05)
 
 
 def is_free(path: Path) -> bool:
-    """Whether nobody holds a lock on a file any more."""
+    """Whether a file is unlocked."""
     with path.open("a+") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -144,7 +143,7 @@ def is_free(path: Path) -> bool:
 
 
 def gone(process: int) -> bool:
-    """Whether a process is no more, or a dead one that nobody asked about yet."""
+    """Whether a process has ended or is a zombie."""
     try:
         return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except OSError:
@@ -166,7 +165,7 @@ def kill(process: "subprocess.Popen[bytes]") -> None:
 
 
 @needs_proc
-def test_runs_on_ray_end_with_the_command_and_outlive_a_node(
+def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
     home: Path, cluster: Any, held: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random", "entropy"), tmp_path / "out"
@@ -180,7 +179,7 @@ def test_runs_on_ray_end_with_the_command_and_outlive_a_node(
     wait_for(lambda: is_free(run / ".lock"))
 
     def lose_a_node() -> None:
-        wait_for(lambda: len(waiting(home)) == 3)  # broken has failed, and each node holds a run
+        wait_for(lambda: len(waiting(home)) == 3)  # broken has failed, and each node has a run
         (node,) = cluster.worker_nodes
         cluster.remove_node(node, allow_graceful=False)
         wait_for(lambda: sum(map(gone, waiting(home))) == 2)
@@ -188,16 +187,16 @@ def test_runs_on_ray_end_with_the_command_and_outlive_a_node(
     with meanwhile(held, lose_a_node):
         assert ducats(*map(str, command)) == 1
     said = capsys.readouterr().out
-    assert "3 runs: 2 done, 1 failed; the same command tries again" in said
-    assert "the pool holds 2 images: lower ask.budget (log: " in said
-    assert len(waiting(home)) == 4  # processes in all: one more for each loss
+    assert "3 runs: 2 done, 1 failed; run the same command again to retry" in said
+    assert "the pool has 2 images: lower ask.budget (log: " in said
+    assert len(waiting(home)) == 4  # one more process for each lost run
     assert {path.parent.name.split("-")[1] for path in out.glob("*/model.safetensors")} == {
         "random",
         "entropy",
     }
 
 
-def test_why_a_run_has_no_exit_code_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_of_lost_ray_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[Any] = [
         Ended("a", None, Lost("its worker was killed, 3 times in a row")),
         Ended("b", None, UserError("the node x has torch 1.0")),
@@ -212,11 +211,11 @@ def test_why_a_run_has_no_exit_code_is_said(tmp_path: Path, monkeypatch: pytest.
         End("a", 1, "its worker was killed, 3 times in a row"),
         End("b", 1, "the node x has torch 1.0"),
         End("c", 1, "OSError: no disk"),
-        End("d", 1, f"exit code 1, and nothing in its log: do all nodes share {tmp_path / 'out'}?"),
+        End("d", 1, f"exit code 1 with an empty log; check that all nodes share {tmp_path / 'out'}"),
     ]
 
 
-def test_the_time_of_a_sweep_is_over(tmp_path: Path) -> None:
+def test_time_limit_of_a_sweep(tmp_path: Path) -> None:
     class Never:
         pace, stopped = 0.01, False
 
@@ -231,7 +230,7 @@ def test_the_time_of_a_sweep_is_over(tmp_path: Path) -> None:
 
         def stop(self) -> str:
             self.stopped = True
-            return "they go on"
+            return "they continue"
 
     engine, text = Never(), io.StringIO()
     cells = plan(tmp_path, methods=["random", "duc"])
@@ -239,7 +238,7 @@ def test_the_time_of_a_sweep_is_over(tmp_path: Path) -> None:
     assert (sorted(outcome.left), outcome.code) == (sorted(cell.name for cell in cells), 1)
     assert engine.stopped
     assert (
-        "they go on\n2 runs: 0 done, 2 not done when the time was over; the same command goes on"
+        "they continue\n2 runs: 0 done, 2 unfinished at the time limit; run the same command again to resume"
         in text.getvalue()
     )
 
@@ -248,7 +247,7 @@ def test_the_time_of_a_sweep_is_over(tmp_path: Path) -> None:
 
 
 @needs_proc
-def test_jobs_go_on_without_the_command_and_come_back_after_a_signal(
+def test_jobs_continue_without_the_command_and_are_requeued_after_a_signal(
     home: Path,
     held: Path,
     tmp_path: Path,
@@ -262,10 +261,10 @@ def test_jobs_go_on_without_the_command_and_come_back_after_a_signal(
     cells = cells_of(read_sweep(file), Wanted(), "cpu")
     with opened(Where("slurm", workers=2, slurm=settings), out, "s") as found:
         found.engine.begin([lay_out(cell, out) for cell in cells])
-    # From here on nobody watches them, as after a kill.
+    # From here on the jobs are not tracked, as after a kill.
     wait_for(lambda: len(waiting(home)) == 1 and (book / "100_0.code").exists())
     ((run, parent),) = waiting(home).items()
-    os.kill(parent, signal.SIGUSR2)  # as SLURM does before a time limit, or when others need the node
+    os.kill(parent, signal.SIGUSR2)  # as SLURM does before a time limit or preemption
     wait_for(lambda: len(waiting(home)) == 2)
     assert gone(run)
 
@@ -274,10 +273,10 @@ def test_jobs_go_on_without_the_command_and_come_back_after_a_signal(
         command = ("sweep", file, "--engine", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
         assert ducats(*map(str, command)) == 1
     said = capsys.readouterr().out
-    assert "2 runs: 1 done, 1 failed; the same command tries again" in said
-    assert "the pool holds 2 images: lower ask.budget (log: " in said
+    assert "2 runs: 1 done, 1 failed; run the same command again to retry" in said
+    assert "the pool has 2 images: lower ask.budget (log: " in said
     asked = [path.read_text() for path in sorted(book.glob("*.sbatch"))]
-    assert len(asked) == 2  # the run that was alive was not submitted again
+    assert len(asked) == 2  # the active run was not submitted again
     for option in ("--array=0-1%2", "--partition=toy", "--time=10", "--reservation=ours"):
         assert f"#SBATCH {option}\n" in asked[0]
     assert "--array" not in asked[1]
@@ -288,7 +287,7 @@ def test_jobs_go_on_without_the_command_and_come_back_after_a_signal(
     assert len(waiting(home)) == 2
 
 
-def test_submitits_local_executor_is_given_so_many_jobs_at_a_time(tmp_path: Path) -> None:
+def test_local_executor_limits_the_parallel_jobs(tmp_path: Path) -> None:
     submitit = pytest.importorskip("submitit", reason="needs ducats[slurm]")
     executor = submitit.AutoExecutor(tmp_path / "slurm", cluster="local")
     executor.update_parameters(timeout_min=5)
@@ -316,15 +315,15 @@ def test_submitits_local_executor_is_given_so_many_jobs_at_a_time(tmp_path: Path
     assert all(job.done() for job in engine._jobs.values())
 
 
-def test_what_becomes_of_jobs_is_said(tmp_path: Path) -> None:
+def test_stop_leaves_queued_jobs_and_says_how_to_cancel_them(tmp_path: Path) -> None:
     engine = OnSlurm(None, tmp_path)
     assert engine.stop() == ""
     engine._jobs = {"a": SimpleNamespace(job_id="7_0"), "b": SimpleNamespace(job_id="7_1")}
-    assert "`scancel 7` ends them" in engine.stop()
+    assert "`scancel 7` to cancel" in engine.stop()
     assert (engine.room(), OnSlurm(None, tmp_path).room()) == (0, 1000)
 
 
-def test_a_job_that_left_nothing_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_job_without_a_result_has_failed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     engine, paths = (
         OnSlurm(None, tmp_path),
         SimpleNamespace(result_pickle=tmp_path / "r", stderr=tmp_path / "e"),
@@ -332,27 +331,27 @@ def test_a_job_that_left_nothing_has_failed(tmp_path: Path, monkeypatch: pytest.
     engine._jobs = {
         "a": SimpleNamespace(job_id="7", done=lambda **_: True, state="OUT_OF_MEMORY", paths=paths)
     }
-    assert engine.ended() == []  # its result may come late
+    assert engine.ended() == []  # the result may arrive late
     monkeypatch.setattr(on_slurm, "SLOW", -1.0)
-    assert engine.ended() == [End("a", 1, f"its job 7 ended as OUT_OF_MEMORY, see {tmp_path / 'e'}")]
+    assert engine.ended() == [End("a", 1, f"job 7 ended with state OUT_OF_MEMORY; see {tmp_path / 'e'}")]
 
 
-# ---- what is refused
+# ---- invalid options
 
 
 @pytest.mark.parametrize(
     ("where", "sentence"),
     [
-        (Where("rya"), "--engine rya cannot be; there are: local, ray, slurm"),
-        (Where(address="auto"), "--address goes with --engine ray"),
-        (Where("slurm", timeout="1h"), "--timeout goes with --engine ray"),
-        (Where("ray", slurm=("time=1",)), "--slurm goes with --engine slurm"),
-        (Where("ray", devices="cuda:1"), "--engine ray hands GPUs out itself"),
+        (Where("rya"), "--engine must be one of local, ray, slurm, not rya"),
+        (Where(address="auto"), "--address needs --engine ray"),
+        (Where("slurm", timeout="1h"), "--timeout needs --engine ray"),
+        (Where("ray", slurm=("time=1",)), "--slurm needs --engine slurm"),
+        (Where("ray", devices="cuda:1"), "--devices must be cpu, cuda or auto with --engine ray"),
         (Where("ray", cpus=0), "--cpus must be at least 1"),
-        (Where("ray", timeout="soon"), "--timeout soon is no time"),
+        (Where("ray", timeout="soon"), "--timeout soon is not a duration"),
     ],
 )
-def test_options_that_do_not_go_together(where: Where, sentence: str, tmp_path: Path) -> None:
+def test_conflicting_options(where: Where, sentence: str, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=sentence), opened(where, tmp_path, "s"):
         raise AssertionError
 
@@ -360,15 +359,15 @@ def test_options_that_do_not_go_together(where: Where, sentence: str, tmp_path: 
 @pytest.mark.parametrize(
     ("settings", "sentence"),
     [
-        ([], "needs the time that a job may take"),
-        (["time=soon"], "is no time"),
-        (["time=0"], "is no time"),
-        (["time"], "is no key=value"),
+        ([], "needs a time limit"),
+        (["time=soon"], "is not a time"),
+        (["time=0"], "is not a time"),
+        (["time"], "is not a key=value"),
         (["time=5", "nodes=2"], "one task on one node"),
-        (["time=5", "array=0-9"], "the sweep says that itself"),
+        (["time=5", "array=0-9"], "the sweep sets array itself"),
     ],
 )
-def test_settings_that_slurm_cannot_have(
+def test_invalid_slurm_settings(
     settings: list[str], sentence: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pytest.importorskip("submitit", reason="needs ducats[slurm]")
@@ -377,7 +376,7 @@ def test_settings_that_slurm_cannot_have(
         slurm.make_executor(tmp_path, settings, name="s", most=None)
 
 
-def test_without_slurm_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_slurm_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     if importlib.util.find_spec("submitit") is not None:
         with pytest.raises(UserError, match="needs sbatch and srun on PATH"):

@@ -1,4 +1,4 @@
-"""What a user types to take a model elsewhere, and what the files that come out say."""
+"""Tests of `ducats export` and `ducats triage`, and of the files they write."""
 
 import csv
 import json
@@ -49,7 +49,7 @@ def ducats(*arguments: str | Path) -> int:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Source, target and test folders, all with classes."""
+    """Source, target and test folders with class subfolders."""
     root, shift = tmp_path_factory.mktemp("own"), toy(per_class=6, pool=60, test=60)
     assert shift.truth is not None
     assert shift.test is not None
@@ -89,14 +89,14 @@ def code_of(card: Path) -> list[str]:
     return re.findall(r"```python\n(.*?)```", card.read_text(), re.DOTALL)
 
 
-def test_export_and_the_lines_of_its_card(
+def test_export_and_run_the_code_of_the_card(
     run: Path, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "export"
     assert ducats("export", run, "--onnx", "--out", out) == 0
     said = capsys.readouterr().out
-    assert "largest differences to PyTorch: probability" in said
-    assert "0 of 8 labels, on 8 images of the run's target" in said
+    assert "largest differences from PyTorch: probability" in said
+    assert "0 of 8 labels, on 8 target images of the run" in said
     names = {"MODEL_CARD.md", "classes.txt", "model.onnx", "model.safetensors", "preprocess.json"}
     assert {path.name for path in out.iterdir()} == names
     assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
@@ -105,11 +105,11 @@ def test_export_and_the_lines_of_its_card(
     for words in (
         "- source (source): 24 labelled images",
         "- target (target): 60 images",
-        "- labels bought: 6 images of the target in 2 rounds",
-        "On held-out target images, never asked about: 60 images.",
-        f"| accuracy (share of labels that are right) | {stage['accuracy']:.4f} |",
-        f"| expected calibration error (0 is calibrated) | {stage['ece']:.4f} |",
-        "No threshold was set",
+        "- acquired labels: 6 target images in 2 rounds",
+        "On held-out target images, never selected for labelling: 60 images.",
+        f"| accuracy (fraction of correct labels) | {stage['accuracy']:.4f} |",
+        f"| expected calibration error (0 is perfect) | {stage['ece']:.4f} |",
+        "No threshold is set",
     ):
         assert words in card
     steps = json.loads((out / "preprocess.json").read_text())["steps"]
@@ -135,13 +135,13 @@ def test_export_and_the_lines_of_its_card(
     np.testing.assert_allclose(z.softmax(1).numpy(), found["probability"], rtol=1e-4, atol=1e-6)
 
 
-def test_weights_and_a_card_without_a_graph(run: Path, tmp_path: Path) -> None:
+def test_export_without_onnx(run: Path, tmp_path: Path) -> None:
     assert ducats("export", run, "--out", tmp_path / "e") == 0
     assert not (tmp_path / "e/model.onnx").exists()
     assert len(code_of(tmp_path / "e/MODEL_CARD.md")) == 1
 
 
-def test_noise_is_compared_where_the_data_is_gone(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_export_is_checked_on_noise_without_data(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def gone(config: object, keys: object) -> None:
         raise UserError("the target folder does not exist")
 
@@ -151,7 +151,7 @@ def test_noise_is_compared_where_the_data_is_gone(run: Path, monkeypatch: pytest
     assert "noise" in where
 
 
-def test_triage_then_predict_then_the_card(
+def test_triage_then_predict_then_export(
     run: Path, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
@@ -162,7 +162,7 @@ def test_triage_then_predict_then_the_card(
         assert ducats("triage", run, "--risk", "0.6", "--by", "probability", "--device", "cpu") == 0
         said = capsys.readouterr().out
         rule = json.loads((run / "triage.json").read_text())
-        assert "found on the run's held-out images" in said
+        assert "computed on the run's held-out images" in said
         assert rule["images"] == 60
         accepted = [float(row["probability"]) >= rule["threshold"] - 1e-6 for row in before]
         assert rule["accepted"] == sum(accepted)
@@ -173,14 +173,14 @@ def test_triage_then_predict_then_the_card(
         assert decided == ["accept" if a else "review" for a in accepted]
         assert ducats("export", run, "--out", tmp_path / "e") == 0
         assert "are wrong with 90 % confidence" in (tmp_path / "e/MODEL_CARD.md").read_text()
-        # Another threshold, with images on both sides of it.
+        # A threshold with images on both sides.
         found, middle = load_rule(run), float(np.median([float(row["probability"]) for row in before]))
         assert found is not None
         replace(found, threshold=middle).save(run)
         assert ducats("predict", run, root / "test", "--out", tmp_path / "p.csv", "--device", "cpu") == 0
         for row in rows(tmp_path / "p.csv"):
             assert row["triage"] == ("accept" if float(row["probability"]) >= middle else "review")
-        # The same labels as a folder give the same rule.
+        # The same labels from a folder give the same rule.
         data = ("--data", root / "test", "--risk", "0.6", "--by", "probability", "--device", "cpu")
         assert ducats("triage", run, *data) == 0
         again = json.loads((run / "triage.json").read_text())
@@ -189,7 +189,7 @@ def test_triage_then_predict_then_the_card(
         (run / "triage.json").unlink(missing_ok=True)
 
 
-def test_bought_images_do_not_count_where_the_target_is_measured(
+def test_triage_excludes_labelled_images_of_the_target(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     given = ("--source", root / "source", "--target", root / "target", "--truth", *SMALL)
@@ -197,8 +197,8 @@ def test_bought_images_do_not_count_where_the_target_is_measured(
     capsys.readouterr()
     assert ducats("triage", tmp_path / "run", "--risk", "0.9", "--device", "cpu") == 0
     said = capsys.readouterr().out
-    assert "found on the run's target images without those bought: " in said
-    assert "beware: images that the run bought are not among them" in said
+    assert "computed on the run's target images that it did not label: " in said
+    assert "warning: the images that the run selected for labelling are excluded" in said
     assert json.loads((tmp_path / "run/triage.json").read_text())["images"] == 60 - 6
 
 
@@ -207,16 +207,16 @@ def test_bought_images_do_not_count_where_the_target_is_measured(
     [
         (
             ("--risk", "0.001"),
-            ["below 0.1 % wrong", "within reach", "needs 2302 labelled images", "these are 60"],
+            ["below 0.1 %", "lowest reachable", "at least 2302 labelled images", "not 60"],
         ),
-        (("--risk", "1.5"), ["--risk 1.5 is no share"]),
-        (("--confidence", "0"), ["--confidence 0 is no share"]),
-        (("--bought",), ["no notes of what its model said"]),
-        (("--bought", "--data", "x"), ["give --data or --bought, not both"]),
+        (("--risk", "1.5"), ["--risk 1.5 must be between 0 and 1"]),
+        (("--confidence", "0"), ["--confidence 0 must be between 0 and 1"]),
+        (("--bought",), ["no saved predictions"]),
+        (("--bought", "--data", "x"), ["--data and --bought exclude each other"]),
         (("--data", "/nowhere"), ["does not exist"]),
     ],
 )
-def test_a_rule_that_cannot_be_found_is_one_sentence(
+def test_triage_errors_are_one_line(
     run: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], words: list[str]
 ) -> None:
     capsys.readouterr()
@@ -228,14 +228,12 @@ def test_a_rule_that_cannot_be_found_is_one_sentence(
     assert not (run / "triage.json").exists()
 
 
-def test_bad_options_of_export_are_one_sentence(
-    run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_export_options(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     for arguments, word in (
-        (("--batch", "0"), "--batch 0 is no number of images"),
-        (("--out", tmp_path / "file"), "is a file, and an export needs a folder"),
-        (("--onnx", "--opset", "9", "--out", tmp_path / "e"), "--opset 9 is older"),
+        (("--batch", "0"), "--batch must be at least 1"),
+        (("--out", tmp_path / "file"), "is a file, not a folder"),
+        (("--onnx", "--opset", "9", "--out", tmp_path / "e"), "--opset must be at least 18"),
     ):
         capsys.readouterr()
         assert ducats("export", run, *arguments) == 2
@@ -243,14 +241,14 @@ def test_bad_options_of_export_are_one_sentence(
     assert not (tmp_path / "e/model.onnx").exists()
 
 
-def test_label_maps_are_exported_and_not_triaged(
+def test_segmentation_runs_are_exported_but_not_triaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, run, out = tiny_streets.tree(tmp_path / "data"), tmp_path / "run", tmp_path / "e"
     command = ["run", *tiny_streets.folders(data), "--truth", "--budget", "30/image", "--out", run]
     assert ducats(*command, "--set", "evaluation.flip=true") == 0
     assert ducats("export", run, "--onnx", "--batch", "2", "--out", out) == 0
-    assert "on 4 images of the run's target" in capsys.readouterr().out
+    assert "on 4 target images of the run" in capsys.readouterr().out
     (out / "image.png").write_bytes((data / "test/images/200.png").read_bytes())
     monkeypatch.chdir(out)
     found = ran(code_of(out / "MODEL_CARD.md")[0])
@@ -266,7 +264,7 @@ def test_label_maps_are_exported_and_not_triaged(
         mean = (own.softmax(1) + mirror.softmax(1).flip(-1)) / 2
     np.testing.assert_allclose(found["probability"][0], mean[0].numpy(), atol=1e-5)
     assert ducats("triage", run, "--device", "cpu") == 2
-    assert "triage is for whole images" in capsys.readouterr().err
+    assert "triage needs per-image labels" in capsys.readouterr().err
 
 
 def shown_by(setting: str, channels: int = 3) -> Trained:
@@ -278,7 +276,7 @@ def shown_by(setting: str, channels: int = 3) -> Trained:
 @pytest.mark.parametrize(
     "view", ["{crop: none}", "{crop: center, size: [5, 8]}", "{crop: none, size: [5, 6]}"]
 )
-def test_the_lines_show_a_file_as_predict_does(
+def test_generated_code_preprocesses_like_predict(
     view: str, channels: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     random = np.random.default_rng(0)
@@ -297,6 +295,6 @@ def test_the_lines_show_a_file_as_predict_does(
 @pytest.mark.parametrize(
     "view", ["{crop: random, size: 5}", "{flip: 0.5}", "{resize: short_side, crop: center, size: 5}"]
 )
-def test_a_view_that_no_file_can_describe_is_refused(view: str) -> None:
-    with pytest.raises(UserError, match=r"views\.test of this run is left to chance"):
+def test_random_and_aspect_views_cannot_be_exported(view: str) -> None:
+    with pytest.raises(UserError, match=r"views\.test of this run is random"):
         preprocess_of(shown_by(view))

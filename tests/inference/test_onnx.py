@@ -1,4 +1,4 @@
-"""ONNX Runtime says what PyTorch says, and what exact arithmetic says."""
+"""ONNX Runtime agrees with PyTorch and with exact arithmetic."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,7 +32,7 @@ def seeded(*shape: int) -> Tensor:
 
 
 def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> None:
-    """Alpha from exp(-10), which is below 1, to 1e8: of one class alone, of some, of all."""
+    """Alpha ranges from exp(-10) to 1e8, with one, some or all classes large."""
     path, rows = tmp_path / "z.onnx", []
     export_onnx(Graph(Evidential(nn.Flatten()), (1, 1), 4), seeded(2, 4, 1, 1), path)
     for top in np.linspace(-10, np.log(1e8), 12):
@@ -67,7 +67,7 @@ def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
 
 
 @pytest.mark.parametrize("name", ["small_cnn", "timm", "small_fcn"])
-def test_the_runtime_agrees_with_pytorch_for_any_number_of_images(name: str, tmp_path: Path) -> None:
+def test_onnx_runtime_agrees_with_pytorch_for_any_batch_size(name: str, tmp_path: Path) -> None:
     network, evidence, images = networks()[name]
     model = Evidential(network, evidence).eval()
     flip = name == "small_fcn"
@@ -85,21 +85,21 @@ def test_the_runtime_agrees_with_pytorch_for_any_number_of_images(name: str, tmp
     np.testing.assert_allclose(all_["probability"].sum(1), 1, rtol=1e-5)
 
 
-def test_a_batch_of_fixed_size_and_a_model_that_says_something_else(tmp_path: Path) -> None:
+def test_fixed_batch_size_and_a_model_that_disagrees(tmp_path: Path) -> None:
     network, evidence, images = networks()["small_cnn"]
     model, path = Evidential(network, evidence), tmp_path / "m.onnx"
     export_onnx(Graph(model, (9, 9), 1), images, path, opset=20, batch=2)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == [2, 1, 9, 9]
-    assert check_onnx(model, images, path, batch=2).compared == 4  # the third image, and the first once more
+    assert check_onnx(model, images, path, batch=2).compared == 4  # the third image and padding
     with torch.no_grad():
         for weight in network.parameters():
             weight.mul_(1.05)
-    with pytest.raises(UserError, match="does not say what the model says"):
+    with pytest.raises(UserError, match="disagrees with the model"):
         check_onnx(model, images, path, batch=2)
 
 
-def test_what_is_rounding_and_what_is_not() -> None:
+def test_rounding_is_acceptable_and_larger_differences_are_not() -> None:
     ours = {
         "probability": np.array([[0.5, 0.5], [0.9, 0.1]]),
         "u_dis": np.array([0.1, 1e-9]),
@@ -111,32 +111,30 @@ def test_what_is_rounding_and_what_is_not() -> None:
     assert acceptable(compare(ours, tie), ours, tie)
     other = {**ours, "label": np.array([0, 1])}
     assert not acceptable(compare(ours, other), ours, other)
-    tiny = {**ours, "u_dis": np.array([0.1, 2e-9])}  # far below anything that is decided by
+    tiny = {**ours, "u_dis": np.array([0.1, 2e-9])}  # below TINY
     assert acceptable(compare(ours, tiny), ours, tiny)
     for name, value in (("probability", 1e-3), ("u_dis", 1e-3), ("u_data", np.nan)):
         wrong = {**ours, name: ours[name] + value}
         assert not acceptable(compare(ours, wrong), ours, wrong)
 
 
-def test_the_extra_is_named_if_it_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onnx, "find_spec", lambda name: None if name == "onnxscript" else find_spec(name))
-    with pytest.raises(
-        UserError, match=r"needs onnxscript, not installed here: pip install 'ducats\[export\]'"
-    ):
+    with pytest.raises(UserError, match=r"needs onnxscript; run pip install 'ducats\[export\]'"):
         onnx.require_onnx()
 
 
-def test_an_opset_that_nobody_writes(tmp_path: Path) -> None:
+def test_opset_is_too_old(tmp_path: Path) -> None:
     graph = Graph(Evidential(nn.Flatten()), (1, 1), 4)
-    with pytest.raises(UserError, match="--opset 17 is older"):
+    with pytest.raises(UserError, match="--opset must be at least 18"):
         export_onnx(graph, seeded(1, 4, 1, 1), tmp_path / "m.onnx", opset=17)
 
 
-def test_a_model_that_cannot_be_written_is_one_sentence(tmp_path: Path) -> None:
+def test_model_that_cannot_be_exported(tmp_path: Path) -> None:
     class Odd(nn.Module):
         def forward(self, images: Tensor) -> Tensor:
             return images.flatten(1) * (2.0 if float(images.sum()) > 1 else 1.0)
 
-    with pytest.raises(UserError, match="cannot be written as ONNX"):
+    with pytest.raises(UserError, match="cannot be exported to ONNX"):
         export_onnx(Graph(Evidential(Odd()), (1, 1), 4), seeded(1, 4, 1, 1), tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()

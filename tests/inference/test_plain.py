@@ -1,4 +1,4 @@
-"""The series that stand for what ONNX has no operator for."""
+"""Series that replace operators missing in ONNX, and the exported graph."""
 
 import numpy as np
 import pytest
@@ -26,7 +26,7 @@ def test_log1p_is_exact_to_rounding() -> None:
 
 
 def test_digamma_by_recurrence_and_series() -> None:
-    """psi(1 + x) = ln(x + w) - s(x), as the uncertainties use it: x from 0, so psi from 1 to beyond 1e8."""
+    """Check psi(1 + x) = ln(x + w) - s(x), as used by the uncertainties, for x from 0 to 1e8."""
     scheme = _special._SCHEMES[torch.float32]
     x = torch.cat([torch.zeros(1), torch.logspace(-8, 8, 300), torch.linspace(0, 12, 121)])
     found = (x + scheme.shift).log() - _special._shifted(x, scheme).s
@@ -43,7 +43,7 @@ def pixels() -> Evidential:
 
 
 @pytest.mark.parametrize("flip", [False, True])
-def test_maps_are_those_of_the_library(flip: bool) -> None:
+def test_graph_matches_the_library_for_segmentation(flip: bool) -> None:
     model, images = pixels(), torch.rand(2, 3, 11, 14, generator=torch.Generator().manual_seed(1))
     graph = Graph(model, (11, 14), 3, flip=flip)
 
@@ -61,7 +61,7 @@ def test_maps_are_those_of_the_library(flip: bool) -> None:
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 
 
-def test_frozen_norms_are_folded_and_the_model_is_left_as_it_was() -> None:
+def test_frozen_norms_are_folded_in_a_copy() -> None:
     torch.manual_seed(0)
     network = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
     norm = network[1]
@@ -79,7 +79,7 @@ def test_frozen_norms_are_folded_and_the_model_is_left_as_it_was() -> None:
     torch.testing.assert_close(graph.model(images).z, before)
 
 
-def test_a_model_in_training_mode_keeps_its_statistics() -> None:
+def test_running_statistics_are_unchanged() -> None:
     model = Evidential(small_cnn(classes=3, channels=1, width=4, features=8))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     graph = Graph(model, (9, 9), 1)
@@ -87,7 +87,7 @@ def test_a_model_in_training_mode_keeps_its_statistics() -> None:
         assert all(torch.equal(tensor, before[name]) for name, tensor in state.items())
 
 
-def test_images_are_those_of_the_library() -> None:
+def test_graph_matches_the_library_for_images() -> None:
     model = Evidential(nn.Flatten(), "softplus_plus_one")
     images = torch.rand(4, 5, 1, 1, generator=torch.Generator().manual_seed(1))
     probability, u_dis, u_data, label = Graph(model, (1, 1), 5)(images)

@@ -1,4 +1,4 @@
-"""Which predictions may go unseen, and whether the promise is kept."""
+"""Triage rules and their guarantee."""
 
 import json
 from pathlib import Path
@@ -26,7 +26,7 @@ from ducats.rundir import RunDir
 
 
 @pytest.mark.parametrize(("count", "errors"), [(45, 0), (44, 0), (105, 2), (300, 9), (7, 7)])
-def test_the_bound_is_where_so_few_errors_become_improbable(count: int, errors: int) -> None:
+def test_upper_bound_matches_the_binomial_distribution(count: int, errors: int) -> None:
     bound = upper_bound(count, errors, 0.9)
     if errors == count:
         assert bound == 1
@@ -36,13 +36,13 @@ def test_the_bound_is_where_so_few_errors_become_improbable(count: int, errors: 
 
 @pytest.mark.parametrize("spare", [0, 1, 2])
 @pytest.mark.parametrize("risk", [0.01, 0.05, 0.3])
-def test_the_fewest_that_pass(risk: float, spare: int) -> None:
+def test_fewest_is_the_smallest_number_that_passes(risk: float, spare: int) -> None:
     count = fewest(risk, 0.9, spare)
     assert upper_bound(count, spare, 0.9) <= risk < upper_bound(count - 1, spare, 0.9)
 
 
-def test_by_hand() -> None:
-    # 200 images; errors among the least certain, from the 121st on each fourth one.
+def test_find_by_hand() -> None:
+    # 200 images; from the 121st on, every fourth is wrong.
     uncertainty = np.arange(200.0)
     wrong = (uncertainty >= 120) & (uncertainty % 4 == 1)
     tried = sizes_tried(200, 0.05, 0.9)
@@ -53,20 +53,20 @@ def test_by_hand() -> None:
             break
         passing.append(size)
     assert passing == [77, 83, 89, 95, 102, 108, 114, 120, 126, 132]
-    found = find(uncertainty[::-1], wrong[::-1], 0.05, 0.9)  # whatever the order
+    found = find(uncertainty[::-1], wrong[::-1], 0.05, 0.9)  # in any order
     assert found is not None
     assert (found.images, found.wrong, found.last) == (132, 3, 131.0)
 
 
-def test_equal_uncertainties_are_accepted_together() -> None:
+def test_ties_are_accepted_together() -> None:
     uncertainty = np.repeat([0.0, 1.0], (70, 80))
     wrong = uncertainty > 0
     found = find(uncertainty, wrong, 0.05, 0.9)
-    assert found is None  # of 150, the first that is tried lies among the wrong
+    assert found is None  # the first threshold tested is among the wrong ones
     assert find(np.zeros(50), np.zeros(50, bool), 0.05, 0.9) == (50, 0, 0.0)
 
 
-def test_what_cannot_be_shown_is_not() -> None:
+def test_too_few_images() -> None:
     right = np.zeros(44, bool)
     assert find(np.arange(44.0), right, 0.05, 0.9) is None
     assert lowest_risk(np.arange(44.0), right, 0.9) == 0.051
@@ -74,12 +74,12 @@ def test_what_cannot_be_shown_is_not() -> None:
 
 
 @pytest.mark.parametrize("rising", [False, True])
-def test_the_promise_is_kept_as_often_as_it_says(rising: bool) -> None:
-    """The error of all that a rule would accept is known here; it is above the risk in a tenth of the cases.
+def test_guarantee_holds_with_the_stated_confidence(rising: bool) -> None:
+    """The true error of the accepted predictions exceeds the risk in at most a tenth of the cases.
 
-    With errors that do not depend on the uncertainty and are just above the risk, any rule breaks its
-    promise: the hardest case. With errors that rise, the error of the accepted is the integral below the
-    threshold.
+    The hardest case is an error rate just above the risk that does not depend on the uncertainty: every rule
+    breaks the guarantee. If the error rate rises, the error of the accepted predictions is its integral below
+    the threshold.
     """
     random, risk, confidence, broken, rules, times = np.random.default_rng(7), 0.1, 0.9, 0, 0, 1000
     for _ in range(times):
@@ -91,7 +91,7 @@ def test_the_promise_is_kept_as_often_as_it_says(rising: bool) -> None:
             error = 0.2 * found.last if rising else risk + 1e-9
             broken += error > risk
     assert broken <= (1 - confidence) * times + 3 * np.sqrt(0.09 * times)
-    assert rules > (0.6 if rising else 0.03) * times  # and it does not keep it by never promising
+    assert rules > (0.6 if rising else 0.03) * times  # rules are found often enough
 
 
 # ---- the rule
@@ -110,7 +110,7 @@ def rule(folder: Path, **more: object) -> Rule:
         "wrong": 3,
         "bound": 0.042,
         "on": "a folder",
-        "cautions": ("so so",),
+        "cautions": ("a warning",),
         "model": fingerprint(folder),
     }
     return Rule(**{**known, **more})  # type: ignore[arg-type]
@@ -122,7 +122,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_rule_is_read_as_it_was_written(folder: Path) -> None:
+def test_rule_round_trip(folder: Path) -> None:
     assert load_rule(folder) is None
     made = rule(folder, threshold=float(np.float32(0.1)))
     path = made.save(folder)
@@ -130,8 +130,8 @@ def test_a_rule_is_read_as_it_was_written(folder: Path) -> None:
     said = json.loads(path.read_text())
     assert said["coverage"] == 0.78
     assert said["in_words"] == (
-        "accept 78 % of images (u_dis at most 0.1), of which at most 5 % are wrong with 90 % confidence; the "
-        "rest goes to people"
+        "accept 78 % of images (u_dis at most 0.1), of which at most 5 % are wrong with 90 % confidence; "
+        "review the rest"
     )
     assert made.accepts(made.threshold)
     assert not made.accepts(made.threshold + 1e-9)
@@ -141,21 +141,21 @@ def test_a_rule_is_read_as_it_was_written(folder: Path) -> None:
     assert not other.accepts(0.2)
 
 
-def test_a_rule_for_other_weights_or_a_spoilt_one_is_refused(folder: Path) -> None:
+def test_corrupt_rule_or_rule_for_other_weights(folder: Path) -> None:
     path = rule(folder).save(folder)
     (folder / "model.safetensors").write_bytes(b"other weights")
-    with pytest.raises(UserError, match="found for other weights: run `ducats triage` again"):
+    with pytest.raises(UserError, match="computed for other weights"):
         load_rule(folder)
     for text in ("{", "[]", "{}", path.read_text().replace('"u_dis"', '"mood"')):
         path.write_text(text)
-        with pytest.raises(UserError, match="was spoilt"):
+        with pytest.raises(UserError, match="is corrupt"):
             load_rule(folder)
 
 
-# ---- labels that were bought
+# ---- acquired labels
 
 
-def test_bought_labels_count_with_what_was_said_before(folder: Path) -> None:
+def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> None:
     home = RunDir(folder)
     ledger = home.ledger([f"{number}.png" for number in range(6)])
     for number, (image, label, guess) in enumerate(
@@ -176,14 +176,14 @@ def test_bought_labels_count_with_what_was_said_before(folder: Path) -> None:
         True,
         True,
         False,
-    ]  # void is no class: whatever was guessed is wrong
+    ]  # void is not a class, so any prediction is wrong
     np.testing.assert_allclose(calibrating._bought(home, "entropy").value, [3.2, 3.4, 5.2, 5.4], rtol=1e-6)
     assert len(seen.cautions) == 2
 
 
-def test_bought_labels_without_notes_are_refused(folder: Path) -> None:
+def test_acquired_labels_without_saved_predictions(folder: Path) -> None:
     home = RunDir(folder)
     request = Request(1, torch.tensor([0]), torch.zeros(1, dtype=torch.long))
     home.ledger(["0.png"]).append(request, torch.tensor([0]))
-    with pytest.raises(UserError, match=r"no notes of what its model said.*--data"):
+    with pytest.raises(UserError, match=r"no saved predictions.*--data"):
         calibrating._bought(home, "u_dis")

@@ -14,7 +14,7 @@ from ducats.pool import open_pool
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Names whose order is not that of a plain walk: '-' < '.' < '/' < '0'."""
+    """Names whose sorted order differs from a plain walk: '-' < '.' < '/' < '0'."""
     for key in ("a/b/1.png", "a/2.JPG", "a.png", "a-b.png", "a0/x.webp", "é/ü.png", "B.png"):
         write(tmp_path / "pool" / key, key.encode())
     for key in ("a/notes.txt", ".hidden.png", ".git/x.png", "a/no-image"):
@@ -22,7 +22,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "pool"
 
 
-def test_keys_are_those_of_predict_in_the_same_order(folder: Path) -> None:
+def test_keys_and_order_match_predict(folder: Path) -> None:
     pool = open_pool(str(folder))
     listed = [key for key, _ in list_images(folder)]
     assert keys(pool) == [listed]
@@ -33,14 +33,14 @@ def test_keys_are_those_of_predict_in_the_same_order(folder: Path) -> None:
     assert (pool.name, pool.count, pool.counted()) == (str(folder), None, 7)
 
 
-def test_parts_are_every_nth_number(folder: Path) -> None:
+def test_chunks_are_strided(folder: Path) -> None:
     pool = open_pool(str(folder), kind="folder")
     assert [[s.number for s in pool.parts(rank, 3)] for rank in range(3)] == [[0, 3, 6], [1, 4], [2, 5]]
 
 
 @given(world=st.integers(1, 9), size=st.integers(1, 9))
 @settings(max_examples=40, deadline=None)
-def test_blocks_are_the_same_on_any_number_of_parts(
+def test_blocks_do_not_depend_on_number_of_chunks(
     tmp_path_factory: pytest.TempPathFactory, world: int, size: int
 ) -> None:
     folder = tmp_path_factory.getbasetemp() / "eleven"
@@ -54,7 +54,7 @@ def test_blocks_are_the_same_on_any_number_of_parts(
         assert [[s.number for s in block] for block in pool.blocks(rank, world, size)] == whole[rank::world]
 
 
-def test_links_are_followed_but_not_back_up(folder: Path) -> None:
+def test_links_are_followed_except_to_parents(folder: Path) -> None:
     (folder / "a" / "up").symlink_to(folder)
     (folder / "z").symlink_to(folder / "a0")
     (folder / "gone.png").symlink_to(folder / "nowhere.png")
@@ -65,13 +65,13 @@ def test_links_are_followed_but_not_back_up(folder: Path) -> None:
     assert "No such file" in failures(pool)["gone.png"]
 
 
-def test_a_pipe_is_not_waited_for(folder: Path) -> None:
+def test_pipes_are_skipped(folder: Path) -> None:
     os.mkfifo(folder / "pipe.png")
     assert failures(open_pool(str(folder))) == {}
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may read anything")
-def test_a_locked_folder_is_a_sample_that_cannot_be_read(folder: Path) -> None:
+def test_unreadable_folder_is_an_unreadable_sample(folder: Path) -> None:
     (folder / "a" / "b").chmod(0)
     try:
         assert failures(open_pool(str(folder))) == {"a/b/": "the folder cannot be read: Permission denied"}
@@ -79,7 +79,7 @@ def test_a_locked_folder_is_a_sample_that_cannot_be_read(folder: Path) -> None:
         (folder / "a" / "b").chmod(0o700)
 
 
-def test_a_folder_that_goes_away_is_a_sample_that_cannot_be_read(folder: Path) -> None:
+def test_deleted_folder_is_an_unreadable_sample(folder: Path) -> None:
     pool = open_pool(str(folder))
     stream = pool.parts(0, 1)
     next(stream)
@@ -96,7 +96,7 @@ def test_a_folder_that_goes_away_is_a_sample_that_cannot_be_read(folder: Path) -
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")
-def test_a_name_that_is_no_text_is_a_sample_that_cannot_be_read(folder: Path) -> None:
+def test_non_utf8_name_is_an_unreadable_sample(folder: Path) -> None:
     Path(os.fsdecode(os.fsencode(folder) + b"/\xff.png")).touch()
     pool = open_pool(str(folder))
     assert pool.counted() == 8
@@ -106,24 +106,24 @@ def test_a_name_that_is_no_text_is_a_sample_that_cannot_be_read(folder: Path) ->
 @pytest.mark.parametrize(
     ("where", "kind", "sentence"),
     [
-        ("nowhere", "auto", "there is no pool"),
-        ("nowhere", "folder", "there is no folder"),
-        ("nowhere.csv", "auto", "there is no table"),
-        ("nowhere.tar", "auto", "there is no shard"),
-        ("no*.tar", "auto", "there are no tar files"),
-        ("a", "shards", "there are no tar files"),
-        ("both", "auto", "holds images and tar files: say which with --kind"),
-        ("a", "zip", "--kind zip is no kind of pool"),
-        ("a\udcff", "auto", r"a\\xff is not UTF-8: rename it"),
+        ("nowhere", "auto", "pool .* does not exist"),
+        ("nowhere", "folder", "folder .* does not exist"),
+        ("nowhere.csv", "auto", "table .* does not exist"),
+        ("nowhere.tar", "auto", "shard .* does not exist"),
+        ("no*.tar", "auto", "no tar files found"),
+        ("a", "shards", "no tar files found"),
+        ("both", "auto", "contains images and tar files"),
+        ("a", "zip", "--kind zip is not a pool format"),
+        ("a\udcff", "auto", r"a\\xff is not valid UTF-8"),
     ],
 )
-def test_what_is_not_there_is_one_sentence(folder: Path, where: str, kind: str, sentence: str) -> None:
+def test_invalid_pool_is_a_user_error(folder: Path, where: str, kind: str, sentence: str) -> None:
     write(folder / "both" / "x.tar", b"")
     write(folder / "both" / "x.png", b"")
     with pytest.raises(UserError, match=sentence):
         open_pool(str(folder / where), kind=kind)  # type: ignore[arg-type]
 
 
-def test_a_part_that_there_cannot_be(folder: Path) -> None:
-    with pytest.raises(ValueError, match="part 2 of 2"):
+def test_invalid_chunk_raises(folder: Path) -> None:
+    with pytest.raises(ValueError, match="chunk 2 of 2"):
         next(open_pool(str(folder)).parts(2, 2))

@@ -11,7 +11,7 @@ Rows = list[dict[str, str | None]]
 
 
 def table(path: Path, rows: Rows, mark: str = "") -> Pool:
-    """A CSV or Parquet file with these rows, opened."""
+    """Write a CSV or Parquet table and open it as a pool."""
     if path.suffix == ".csv":
         with path.open("w", encoding="utf-8", newline="") as file:
             file.write(mark)
@@ -26,7 +26,7 @@ def table(path: Path, rows: Rows, mark: str = "") -> Pool:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_paths_alone(tmp_path: Path, suffix: str) -> None:
+def test_table_with_paths_only(tmp_path: Path, suffix: str) -> None:
     write(tmp_path / "images" / "b.png", b"one")
     write(tmp_path / "far" / "c.png", b"two")
     pool = table(
@@ -43,7 +43,7 @@ def test_paths_alone(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "parquet"])
-def test_of_a_runs_manifest_its_pool(tmp_path: Path, suffix: str) -> None:
+def test_manifest_of_a_run_gives_its_pool(tmp_path: Path, suffix: str) -> None:
     rows: Rows = [
         {"path": "s.png", "domain": "source", "label": "x", "key": "s", "split": None},
         {"path": "t.png", "domain": "target", "label": None, "key": "t", "split": None},
@@ -59,10 +59,10 @@ def test_of_a_runs_manifest_its_pool(tmp_path: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize(("size", "world"), [(1, 1), (3, 2), (7, 3), (4, 5), (30, 2)])
-def test_parts_of_a_parquet_table_are_those_of_a_csv_table(
+def test_parquet_and_csv_give_the_same_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int, world: int
 ) -> None:
-    """Batches and row groups of the table end within blocks, and blocks within batches."""
+    """Batches and row groups end within blocks, and blocks end within batches."""
     monkeypatch.setattr("ducats.pool.manifest.ROWS", 5)
     rows: Rows = [{"path": f"{n}.png", "key": f"k{n}" if n % 4 else ""} for n in range(23)]
     pools = [table(tmp_path / f"pool.{suffix}", rows) for suffix in ("csv", "parquet")]
@@ -75,7 +75,7 @@ def test_parts_of_a_parquet_table_are_those_of_a_csv_table(
         assert rank > 0 or found[0]
 
 
-def test_many_rows_of_parquet_come_in_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parquet_rows_keep_their_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ducats.pool.manifest.ROWS", 3)
     pool = table(tmp_path / "pool.parquet", [{"path": f"{n}.png"} for n in range(20)])
     assert keys(pool, world=2, size=4) == [
@@ -83,22 +83,22 @@ def test_many_rows_of_parquet_come_in_their_order(tmp_path: Path, monkeypatch: p
     ]
 
 
-def test_a_spreadsheets_mark_is_no_part_of_a_name(tmp_path: Path) -> None:
+def test_byte_order_mark_is_ignored(tmp_path: Path) -> None:
     assert keys(table(tmp_path / "pool.csv", [{"path": "a.png"}], mark="\ufeff")) == [["a.png"]]
 
 
-def test_what_is_wrong_with_a_table_is_one_sentence(tmp_path: Path) -> None:
+def test_invalid_table_is_a_user_error(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="has no column 'path'"):
         table(tmp_path / "a.csv", [{"file": "a.png"}])
     with pytest.raises(UserError, match="has no column 'path'"):
         table(tmp_path / "a.parquet", [{"file": "a.png"}])
     write(tmp_path / "b.parquet", b"no table")
-    with pytest.raises(UserError, match="not readable as Parquet"):
+    with pytest.raises(UserError, match="not a valid Parquet file"):
         open_pool(str(tmp_path / "b.parquet"))
     table(tmp_path / "f.parquet", [{"path": f"{n}.png"} for n in range(3)])
     whole = (tmp_path / "f.parquet").read_bytes()
-    write(tmp_path / "f.parquet", whole[:4] + bytes(20) + whole[24:])  # the first page; the footer is sound
-    with pytest.raises(UserError, match=r"f\.parquet breaks off after row 0 .*write it again"):
+    write(tmp_path / "f.parquet", whole[:4] + bytes(20) + whole[24:])  # the first page only
+    with pytest.raises(UserError, match=r"f\.parquet is corrupt after row 0"):
         keys(open_pool(str(tmp_path / "f.parquet")))
     write(tmp_path / "c.csv", b"path\n" + b"a.png\n" * 5000 + b"\xff.png\n")
     with pytest.raises(UserError, match=r"c\.csv, after line \d{4}: .*UTF-8"):

@@ -1,4 +1,4 @@
-"""Pools behind a URL; fsspec's file system in memory stands for a store."""
+"""Pools behind a URL, tested with fsspec's in-memory file system."""
 
 import io
 import subprocess
@@ -29,7 +29,7 @@ def put(store: Any, files: dict[str, bytes]) -> None:
         store.pipe_file(path, data)
 
 
-def test_a_folder(store: Any) -> None:
+def test_folder(store: Any) -> None:
     images = {"a-b.png": b"1", "a/b/1.png": b"2", "a.png": b"3", "a0.png": b"4", "é.png": b"5"}
     put(store, {f"/pool/{key}": data for key, data in images.items()})
     put(store, {"/pool/.hidden/x.png": b"", "/pool/notes.txt": b"", "/other/x.png": b""})
@@ -57,7 +57,7 @@ def test_shards(store: Any) -> None:
     assert [s.read() for s in pool.parts(0, 3)] == [picture(n) for n in range(4)]
 
 
-def test_a_table_whose_paths_are_beside_it_or_anywhere(store: Any, tmp_path: Any) -> None:
+def test_table_with_relative_absolute_and_url_paths(store: Any, tmp_path: Any) -> None:
     (tmp_path / "here.png").write_bytes(b"here")
     put(store, {"/data/images/x.png": b"x", "/far/y.png": b"y"})
     put(store, {"/data/pool.csv": b"path\nimages/x.png\nmemory://far/y.png\n/far/y.png\nimages/z.png\n"})
@@ -77,17 +77,17 @@ def test_a_table_whose_paths_are_beside_it_or_anywhere(store: Any, tmp_path: Any
     assert [s.read() for s in open_pool("memory://data/pool.parquet").parts(0, 1)] == [b"x"]
 
 
-def test_what_cannot_be_reached_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(UserError, match=r"there is no pool memory://nowhere"):
+def test_inaccessible_url_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(UserError, match=r"pool memory://nowhere does not exist"):
         open_pool("memory://nowhere")
-    with pytest.raises(UserError, match="cannot be reached"):
+    with pytest.raises(UserError, match="cannot access"):
         open_pool("nonsense://nowhere")
     monkeypatch.setitem(sys.modules, "fsspec", None)
     with pytest.raises(UserError, match=r"needs fsspec; run pip install 'ducats\[stream\]'"):
         open_pool("memory://nowhere")
 
 
-def test_a_path_needs_neither_torch_nor_fsspec(tmp_path: Any) -> None:
+def test_local_path_imports_neither_torch_nor_fsspec(tmp_path: Any) -> None:
     (tmp_path / "a.png").write_bytes(b"")
     code = (
         "import sys; from ducats.pool import open_pool; "

@@ -9,11 +9,11 @@ from ducats.pool.shards import EACH
 
 
 def shards(folder: Path, count: int, each: int = 7, suffix: str = "tar", mode: str = "w") -> list[str]:
-    """So many shards; return the keys of all samples."""
+    """Write shards; return the keys of all samples."""
     found = []
     for shard in range(count):
         members = {}
-        for number in range(each + shard):  # not all as long
+        for number in range(each + shard):  # of different lengths
             members[f"./{number:03d}.json"] = b"{}"
             members[f"./{number:03d}.jpg"] = f"{shard}/{number}".encode()
             members[f"./{number:03d}.seg.png"] = b"another image of the same sample"
@@ -25,12 +25,12 @@ def shards(folder: Path, count: int, each: int = 7, suffix: str = "tar", mode: s
 @pytest.mark.parametrize("world", [1, 2, 3])
 @pytest.mark.parametrize("size", [1, 3, 100])
 @pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
-def test_every_sample_is_in_one_part_and_one_batch(tmp_path: Path, count: int, size: int, world: int) -> None:
+def test_every_sample_is_in_one_chunk_and_batch(tmp_path: Path, count: int, size: int, world: int) -> None:
     everyone = shards(tmp_path, count)
     pool = open_pool(str(tmp_path))
     parts = keys(pool, world, size)
     assert sorted(key for part in parts for key in part) == everyone
-    # The same batches on any number of parts, none of two shards, whole shards where there are enough.
+    # Batches do not depend on the number of chunks and never mix shards; whole shards if there are enough.
     batches = {tuple(s.key for s in block) for block in pool.blocks(0, 1, size)}
     found = [tuple(s.key for s in block) for rank in range(world) for block in pool.blocks(rank, world, size)]
     assert set(found) == batches
@@ -42,7 +42,7 @@ def test_every_sample_is_in_one_part_and_one_batch(tmp_path: Path, count: int, s
     assert pool.counted() == len(everyone)
 
 
-def test_what_is_read_is_the_image(tmp_path: Path) -> None:
+def test_read_returns_the_image(tmp_path: Path) -> None:
     shards(tmp_path, 2)
     samples = list(open_pool(str(tmp_path)).parts(0, 1))
     assert [s.read().decode() for s in samples[5:9]] == ["0/5", "0/6", "1/0", "1/1"]
@@ -51,14 +51,14 @@ def test_what_is_read_is_the_image(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("suffix", "mode"), [("tar.gz", "w:gz"), ("tgz", "w:gz"), ("tar.xz", "w:xz")])
-def test_compressed(tmp_path: Path, suffix: str, mode: str) -> None:
+def test_compressed_shards(tmp_path: Path, suffix: str, mode: str) -> None:
     everyone = shards(tmp_path, 2, suffix=suffix, mode=mode)
     pool = open_pool(str(tmp_path))
     assert failures(pool) == {}
     assert sorted(key for part in keys(pool, 3, 2) for key in part) == everyone
 
 
-def test_one_several_by_range_and_by_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_shard_range_and_pattern(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     everyone = shards(tmp_path, 3)
     one = [key for key in everyone if key.startswith("1.tar")]
     assert keys(open_pool(str(tmp_path / "1.tar"))) == [one]
@@ -68,7 +68,7 @@ def test_one_several_by_range_and_by_pattern(tmp_path: Path, monkeypatch: pytest
     assert keys(open_pool("1*.tar")) == keys(open_pool("1.tar")) == [one]
 
 
-def test_shards_of_one_name_in_two_folders_have_keys_of_their_own(tmp_path: Path) -> None:
+def test_shards_of_same_name_have_distinct_keys(tmp_path: Path) -> None:
     for folder in ("0", "1"):
         tar(tmp_path / folder / "x.tar", {"a.png": b""})
     found = keys(open_pool(str(tmp_path / "{0..1}" / "x.tar")))[0]
@@ -82,13 +82,13 @@ def test_stems_end_at_the_first_dot_of_the_file(tmp_path: Path) -> None:
     assert found == ["v1.0/a.png", "v1.0/b.jpg", "a.png", "c.left.png"]
 
 
-def test_a_stem_that_comes_again_later_is_another_sample(tmp_path: Path) -> None:
+def test_repeated_stem_is_another_sample(tmp_path: Path) -> None:
     names = ("a.jpg", "._a.png", "a.png", "b.json", "a.webp")
     tar(tmp_path / "x.tar", dict.fromkeys(names, b""))
     assert keys(open_pool(str(tmp_path / "x.tar"))) == [["x.tar/a.jpg", "x.tar/a.webp"]]
 
 
-def test_a_name_that_is_no_text_is_a_sample_that_cannot_be_read(tmp_path: Path) -> None:
+def test_non_utf8_name_is_an_unreadable_sample(tmp_path: Path) -> None:
     tar(tmp_path / "x.tar", {"a.png": b"", "caf\udce9.png": b"", "\xe9.png": b""})
     pool = open_pool(str(tmp_path / "x.tar"))
     assert keys(pool) == [["x.tar/a.png", "x.tar/caf\\xe9.png", "x.tar/\xe9.png"]]
@@ -104,18 +104,18 @@ def cut(path: Path, length: int) -> None:
     [
         (lambda path: write(path, b""), 0, "not a tar file"),
         (lambda path: write(path, b"no tar" * 1000), 0, "not a tar file"),
-        (lambda path: cut(path, 2 * 1024), 2, "cut off"),  # between two members, as if it ended there
-        (lambda path: cut(path, 2 * 1024 + 512 + 10), 2, "cut off|unexpected end"),  # within an image
-        (lambda path: cut(path, 2 * 1024 + 100), 2, "cut off|unexpected end"),  # within a header
+        (lambda path: cut(path, 2 * 1024), 2, "truncated"),  # between two members, like a regular end
+        (lambda path: cut(path, 2 * 1024 + 512 + 10), 2, "truncated|unexpected end"),  # within an image
+        (lambda path: cut(path, 2 * 1024 + 100), 2, "truncated|unexpected end"),  # within a header
         (
             lambda path: path.write_bytes(path.read_bytes()[:2048] + b"\1" * 512 + path.read_bytes()[2560:]),
             2,
-            "cut off, or a header in it is spoilt",
+            "corrupt header",
         ),
     ],
 )
 @pytest.mark.parametrize(("world", "size"), [(1, 2), (3, 1), (3, 2), (3, 3), (4, 3)])
-def test_a_spoilt_shard_is_told_and_the_others_go_on(
+def test_corrupt_shard_is_reported_and_others_are_read(
     tmp_path: Path, spoil: object, before: int, why: str, world: int, size: int
 ) -> None:
     for shard in range(2):  # a header and an image take 512 bytes each
@@ -125,7 +125,7 @@ def test_a_spoilt_shard_is_told_and_the_others_go_on(
     expected = [f"0.tar/{n}.png" for n in range(before)] + [f"1.tar/{n}.png" for n in range(4)]
     parts = keys(pool, world, size)
     assert sorted(key for part in parts for key in part if key != "0.tar") == expected
-    assert [part.count("0.tar") for part in parts] == [1] * world  # each that met it
+    assert [part.count("0.tar") for part in parts] == [1] * world  # reported by each chunk
     assert pool.counted() == len(expected) + 1
     (found,) = failures(pool).items()
     assert found[0] == "0.tar"
@@ -134,8 +134,8 @@ def test_a_spoilt_shard_is_told_and_the_others_go_on(
         next(s for s in pool.parts(0, 1) if s.key == "0.tar").read()
 
 
-def test_a_shard_of_many_members_is_not_held(tmp_path: Path) -> None:
-    """The reader notes every member that it passes, unless it is told to forget."""
+def test_tar_members_are_not_accumulated(tmp_path: Path) -> None:
+    """`tarfile` keeps every member that it has read unless the list is cleared."""
     import tarfile
 
     tar(tmp_path / "x.tar", {f"{n:04d}.png": b"" for n in range(500)})

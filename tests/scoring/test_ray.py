@@ -1,4 +1,4 @@
-"""Scoring on a real Ray cluster of two nodes: the same picks, whatever is killed meanwhile."""
+"""Scoring on a real Ray cluster of two nodes: the same picks even if workers or nodes are killed."""
 
 import importlib
 import os
@@ -28,8 +28,7 @@ from ray_clusters import two_nodes
 from scored_runs import finished, image_folder
 
 WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
-# A network that, in front of a white image and a file named hold, says which process on which node it is, and
-# waits.
+# A network that, on a white image while the file "hold" exists, writes its process and node id and blocks.
 HELD = """
 import os, time
 from pathlib import Path
@@ -51,7 +50,7 @@ class Net(nn.Module):
                 time.sleep(0.01)
         return self.head(images.flatten(1))
 """
-# Work that ends its process, but for one argument, and counts how often.
+# A task that counts its calls and kills its process, except for the argument "harmless".
 DEADLY = """
 import os
 from pathlib import Path
@@ -67,7 +66,7 @@ def count(folder, name):
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with a run whose model can be held up, and a pool of four blocks, two with a white image."""
+    """Folder with a run whose model can be blocked, and a pool of four blocks, two with a white image."""
     home = tmp_path_factory.mktemp("ray")
     write(home / "modules" / "held_net.py", HELD.format(home=str(home)).encode())
     write(home / "modules" / "deadly.py", DEADLY.encode())
@@ -77,7 +76,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         write(home / "pool" / folder / "zz-white.ppm", WHITE)
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(home / "modules")
-        # Of the nodes, which start with our environment.
+        # For the nodes, which inherit this environment.
         patch.setenv("PYTHONPATH", str(home / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         pytest.importorskip("ray", reason="needs ducats[ray]")
@@ -91,7 +90,7 @@ def cluster(home: Path) -> Iterator[Any]:
     import ray
 
     with two_nodes() as cluster:
-        # Connected all the time: so workers that have imported torch serve one test after the other.
+        # Stay connected, so that workers that have imported torch are reused by later tests.
         ray.init(address=cluster.address, log_to_driver=False, logging_level="ERROR")
         yield cluster
 
@@ -106,12 +105,12 @@ def picks(home: Path, out: str, trained: Trained | None = None, **knobs: object)
 def until(true: Callable[[], object], seconds: float = 240.0) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
 def endings(crew: Crew, count: int) -> list[Ended]:
-    """So many pieces, once they have ended."""
+    """Wait for this many tasks and return their results."""
     ended = list[Ended]()
 
     def so_many() -> bool:
@@ -124,7 +123,7 @@ def endings(crew: Crew, count: int) -> list[Ended]:
 
 @contextmanager
 def held(home: Path, out: str) -> Iterator[dict[str, int]]:
-    """Score until two parts are done and two held up; yield which process has one, by node; then go on."""
+    """Score until two chunks are done and two blocked; yield the blocked process of each node; resume."""
     found, failure = list[bytes](), list[BaseException]()
 
     def command() -> None:
@@ -150,26 +149,26 @@ def held(home: Path, out: str) -> Iterator[dict[str, int]]:
     assert found == [(home / "local" / "picks.csv").read_bytes()]
 
 
-def test_the_same_picks_as_on_one_machine(
+def test_picks_equal_those_of_one_machine(
     home: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--budget", "4", "--engine", "ray", "--address", cluster.address, "--device", "cpu"]
     with pytest.raises(SystemExit) as left:
         main(["score", str(home / "run"), str(home / "pool"), *options, "--out", str(home / "same")])
     assert not left.value.code
-    assert "32 images looked at" in capsys.readouterr().out
+    assert "32 images scored" in capsys.readouterr().out
     assert (home / "same" / "picks.csv").read_bytes() == (home / "local" / "picks.csv").read_bytes()
     assert len(list((home / "same" / "parts").iterdir())) == 64
 
 
-def test_both_nodes_work_and_keep_half_of_their_cpus(home: Path, cluster: Any) -> None:
+def test_both_nodes_are_used_and_keep_half_of_their_cpus(home: Path, cluster: Any) -> None:
     import ray
 
     with held(home, "halves") as workers:
         assert workers.keys() == {node["NodeID"] for node in ray.nodes()}
         assert ray.cluster_resources()["CPU"] == 4
-        until(lambda: ray.available_resources()["CPU"] == 2)  # what is free is told a moment later
-        others = Crew(platform.node)  # somebody else's: there is room for it beside
+        until(lambda: ray.available_resources()["CPU"] == 2)  # free resources are updated with a delay
+        others = Crew(platform.node)  # another pool: it finds free slots
         assert others.room() == 2
         addresses = [others.begin(number) for number in range(2)]
         assert others.room() == 0
@@ -178,12 +177,12 @@ def test_both_nodes_work_and_keep_half_of_their_cpus(home: Path, cluster: Any) -
     assert Crew(platform.node, most=1).room() == 1
 
 
-def test_a_worker_is_killed(home: Path, cluster: Any) -> None:
+def test_killed_worker_is_replaced(home: Path, cluster: Any) -> None:
     with held(home, "worker") as workers:
         os.kill(min(workers.values()), signal.SIGKILL)
 
 
-def test_what_kills_every_worker_is_given_up(home: Path, cluster: Any, tmp_path: Path) -> None:
+def test_task_that_kills_every_worker_is_given_up(home: Path, cluster: Any, tmp_path: Path) -> None:
     deadly = importlib.import_module("deadly")
     crew = Crew(deadly.count)
     for name in ("deadly", "harmless"):
@@ -196,31 +195,32 @@ def test_what_kills_every_worker_is_given_up(home: Path, cluster: Any, tmp_path:
     assert crew.room() == 2
     told = on_ray._told(3, SimpleNamespace(parts=4), error)  # type: ignore[arg-type]
     assert isinstance(told, Unfinished)
-    assert str(told).startswith("part 3 of 4 was lost: its worker was killed, 3 times in a row (")
-    assert str(told).endswith("the same command goes on")
+    assert str(told).startswith("chunk 3 of 4 was lost: its worker was killed, 3 times in a row (")
+    assert str(told).endswith("run the same command again to resume")
 
 
 def failure_of(crew: Crew) -> str:
-    """What a piece of work without arguments failed with, by a user's fault."""
+    """Run a task without arguments and return the message of its UserError."""
     crew.begin("it")
     (ended,) = endings(crew, 1)
     assert isinstance(ended.error, UserError)
     return str(ended.error)
 
 
-def test_a_node_must_have_what_we_have(
+def test_node_must_have_the_same_packages(
     home: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(tmp_path / "only_here.py", b"def work():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
     said = failure_of(Crew(importlib.import_module("only_here").work))
-    assert said.startswith("a node cannot import what it needs (No module named 'only_here'): install")
+    assert said.startswith("a node lacks a required package (No module named 'only_here')")
     monkeypatch.setattr(crews, "versions", lambda: {**same.versions(), "torch": "0.4"})
-    has = f"has torch {metadata.version('torch')}, and whoever gave the command has 0.4: install the same"
-    assert has in failure_of(Crew(platform.node))
+    message = failure_of(Crew(platform.node))
+    assert f"torch is {metadata.version('torch')} on node" in message
+    assert "0.4 on the submitting machine" in message
 
 
-def test_what_is_wrong_on_a_node_is_said_here(home: Path, cluster: Any, tmp_path: Path) -> None:
+def test_user_errors_on_a_node_are_raised_here(home: Path, cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("path\nnowhere.png\n")
     trained = load_trained(home / "run")
     with pytest.raises(UserError, match="none of the 1 images"):
@@ -229,14 +229,14 @@ def test_what_is_wrong_on_a_node_is_said_here(home: Path, cluster: Any, tmp_path
         score(trained, str(home / "pool"), out=tmp_path / "p", budget=1, engine="ray", device="cuda")
 
 
-def test_the_time_is_over_and_the_same_command_goes_on(
+def test_scoring_resumes_after_timeout(
     home: Path, cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["score", str(home / "run"), str(home / "pool"), "--budget", "4", "--device", "cpu"]
     command += ["--engine", "ray", "--parts", "4", "--timeout", "1h", "--out", str(home / "late")]
 
     def later() -> float:
-        """The time; once two parts are done, two hours later."""
+        """The current time, plus two hours once two chunks are done."""
         return time.monotonic() + 7200.0 * (len(list((home / "late" / "parts").glob("part-*"))) == 2)
 
     (home / "hold").touch()
@@ -249,18 +249,18 @@ def test_the_time_is_over_and_the_same_command_goes_on(
         (home / "hold").unlink()
     assert left.value.code == 1
     said = capsys.readouterr().err
-    assert "--timeout 1h is over, with 2 of 4 parts to do" in " ".join(said.split())
+    assert "--timeout 1h reached with 2 of 4 chunks left" in " ".join(said.split())
     kept = {path: path.stat().st_mtime_ns for path in (home / "late" / "parts").iterdir()}
     assert len(kept) == 2
     with pytest.raises(SystemExit) as left:
         main(command)
     assert not left.value.code
     assert (home / "late" / "picks.csv").read_bytes() == (home / "local" / "picks.csv").read_bytes()
-    assert {path: path.stat().st_mtime_ns for path in kept} == kept  # these were not done again
+    assert {path: path.stat().st_mtime_ns for path in kept} == kept  # not scored again
 
 
-def test_a_node_is_lost(home: Path, cluster: Any) -> None:
-    """The last test: the other node is gone from here on."""
+def test_lost_node_is_replaced(home: Path, cluster: Any) -> None:
+    """Must run last: it removes the other node."""
     (node,) = cluster.worker_nodes
     with held(home, "node") as workers:
         assert node.node_id in workers
@@ -271,7 +271,7 @@ def test_a_node_is_lost(home: Path, cluster: Any) -> None:
 # ---- without a cluster
 
 
-def test_only_what_is_needed_travels(home: Path) -> None:
+def test_only_needed_files_are_packed(home: Path) -> None:
     run = home / "run"
     names = {"config.yaml", "data.yaml", "model.safetensors"}
     assert on_ray.packed(run, bought=False).keys() == names
@@ -281,15 +281,15 @@ def test_only_what_is_needed_travels(home: Path) -> None:
     assert any(name.startswith("labels/") for name in more)
 
 
-def test_without_ray_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_ray_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'ducats\[ray\]'"):
         joining.import_ray()
 
 
 @pytest.mark.parametrize("time", ["", "soon", "0h", "-1h", "3 weeks"])
-def test_what_is_no_time(time: str) -> None:
-    with pytest.raises(UserError, match="is no time"):
+def test_invalid_duration(time: str) -> None:
+    with pytest.raises(UserError, match="is not a duration"):
         joining.seconds_of(time)
 
 
@@ -301,19 +301,19 @@ def refusal(address: str) -> str:
 
 @pytest.fixture
 def alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if this process were not connected to a cluster."""
+    """Pretend that this process is not connected to a cluster."""
     ray = pytest.importorskip("ray", reason="needs ducats[ray]")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
 
-def test_nobody_listens(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_server_at_address(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     assert refusal("localhost:1").startswith("no Ray cluster answers at --address localhost:1 (")
     monkeypatch.setenv("RAY_ADDRESS", "localhost:1")
     assert refusal("auto").startswith("no Ray cluster answers at --address auto (")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 505 No\r\n", b"SSH-2.0", b""])
-def test_somebody_else_listens(alone: None, answer: bytes) -> None:
+def test_other_server_at_address(alone: None, answer: bytes) -> None:
     with socket.create_server(("127.0.0.1", 0)) as door:
 
         def serve() -> None:
@@ -326,32 +326,30 @@ def test_somebody_else_listens(alone: None, answer: bytes) -> None:
         thread.start()
         said = refusal(f"127.0.0.1:{door.getsockname()[1]}")
         thread.join()
-    assert "(something else listens there)" in said
+    assert "(the server there is not Ray)" in said
 
 
 @pytest.mark.parametrize(
     "address", ["ray://10.0.0.1:10001", "http://10.0.0.1:8265", "local", "10.0.0.1", ":1"]
 )
-def test_what_is_no_address(alone: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(address).startswith(f"--address {address} is no host:port: give the command on a machine")
+def test_invalid_address(alone: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert refusal(address).startswith(f"--address {address} is not a host:port")
     monkeypatch.setenv("RAY_ADDRESS", address)
-    assert refusal("auto").startswith(f"--address {address} (from RAY_ADDRESS) is no host:port")
+    assert refusal("auto").startswith(f"--address {address} (from RAY_ADDRESS) is not a host:port")
 
 
-def test_another_ray(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_version_mismatch(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     def init(**_: object) -> None:
         raise RuntimeError("Version mismatch: The cluster was started with:\n    Ray: 2.0")
 
     monkeypatch.setattr(importlib.import_module("ray"), "init", init)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
     said = refusal("auto")
-    assert (
-        "(Version mismatch: The cluster was started with: Ray: 2.0): install the same Python and Ray" in said
-    )
+    assert "(Version mismatch: The cluster was started with: Ray: 2.0); install the same Python" in said
 
 
-def test_ray_has_options_of_its_own(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_ray_options_need_ray_engine(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left:
         main(["score", "run", "pool", "--budget", "1", "--out", str(tmp_path), "--timeout", "2h"])
     assert left.value.code == 2
-    assert "--timeout goes with --engine ray" in capsys.readouterr().err
+    assert "--timeout needs --engine ray" in capsys.readouterr().err

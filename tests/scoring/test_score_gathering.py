@@ -1,4 +1,4 @@
-"""What parts kept comes together, in memory that does not follow their number."""
+"""Merging chunks, in memory that does not depend on their number."""
 
 import tracemalloc
 from pathlib import Path
@@ -16,7 +16,7 @@ ROWS, WIDE = 300, 64
 
 
 def write_parts(folder: Path, count: int) -> list[Path]:
-    """So many parts of rows with features, and files in their order."""
+    """Write chunks of samples with features; return their files in order."""
     (folder / "parts").mkdir(parents=True)
     files = [part_file(folder, rank, count) for rank in range(count)]
     for rank, path in enumerate(files):
@@ -29,7 +29,7 @@ def write_parts(folder: Path, count: int) -> list[Path]:
     return files
 
 
-def test_the_best_of_all_parts_are_kept(tmp_path: Path) -> None:
+def test_top_candidates_of_all_chunks_are_kept(tmp_path: Path) -> None:
     files = write_parts(tmp_path, 5)
     found = gather(files, 60)
     rows = []
@@ -42,7 +42,7 @@ def test_the_best_of_all_parts_are_kept(tmp_path: Path) -> None:
     assert [(len(part.kept), part.seconds, part.memory) for part in found.parts] == [(0, 0.5, 7)] * 5
 
 
-def test_what_several_parts_tell_of_one_shard_is_one_sample(tmp_path: Path) -> None:
+def test_shard_reported_by_several_chunks_counts_once(tmp_path: Path) -> None:
     files = [part_file(tmp_path, rank, 3) for rank in range(3)]
     for path in files:
         keep_part(path, Result(joined([]), joined([]), 5, 0, [("x.tar", "cut off")], 0.5, 0.4, 7))
@@ -50,9 +50,9 @@ def test_what_several_parts_tell_of_one_shard_is_one_sample(tmp_path: Path) -> N
     assert (found.unreadable, found.seen) == ([("x.tar", "cut off")], 3 * 4 + 1)
 
 
-def test_many_parts_take_no_more_memory_than_few(tmp_path: Path) -> None:
+def test_memory_does_not_depend_on_number_of_chunks(tmp_path: Path) -> None:
     peaks = []
-    for count in (20, 80):  # of the first, all but the last rows wait together
+    for count in (20, 80):  # the smaller count already fills the merge buffer
         files = write_parts(tmp_path / str(count), count)
         tracemalloc.start()
         try:
@@ -65,10 +65,10 @@ def test_many_parts_take_no_more_memory_than_few(tmp_path: Path) -> None:
     assert peaks[1] < 80 * ROWS * WIDE * 4 / 2
 
 
-def test_a_part_that_is_damaged_is_missing(tmp_path: Path) -> None:
+def test_corrupt_chunk_counts_as_missing(tmp_path: Path) -> None:
     files = write_parts(tmp_path, 3)
     files[1].write_bytes(files[1].read_bytes()[:100])
     files[2].unlink()
     assert missing_of(files) == [1, 2]
-    with pytest.raises(UserError, match=r"part-1-of-3\.npz cannot be read: remove it"):
+    with pytest.raises(UserError, match=r"part-1-of-3\.npz is corrupt"):
         gather(files, 10)

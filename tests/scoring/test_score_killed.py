@@ -1,4 +1,4 @@
-"""Scoring in several processes, and killed: the same command goes on, and ends with the same picks."""
+"""Scoring in several processes, killed and resumed: the picks stay the same."""
 
 import io
 import json
@@ -26,7 +26,7 @@ from scored_runs import finished, image_folder, shard_folder
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork")
 
 WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
-# A network that talks, and waits in front of a white image as long as there is a file of this name.
+# A network that prints, and blocks on a white image while the file "hold" exists.
 HOLDING = """
 import time
 from pathlib import Path
@@ -47,7 +47,7 @@ class Net(nn.Module):
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder with a run whose model can be held up, and a pool whose tenth image, in block 1, does so."""
+    """Folder with a run whose model can be blocked, and a pool whose tenth image, in block 1, blocks it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     write(tmp_path / "holding_net.py", HOLDING.encode())
@@ -65,7 +65,7 @@ def picks(trained: Trained, home: Path, out: str, **how: object) -> bytes:
 def until(true: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
-        assert time.monotonic() < end, "waited in vain"
+        assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
@@ -76,7 +76,7 @@ def children() -> set[int]:
     return found
 
 
-def test_a_process_is_killed_and_the_same_command_goes_on(home: Path) -> None:
+def test_scoring_resumes_after_a_worker_is_killed(home: Path) -> None:
     trained = load_trained(home / "run")
     undisturbed = picks(trained, home, "undisturbed")
     (home / "hold").touch()
@@ -97,25 +97,25 @@ def test_a_process_is_killed_and_the_same_command_goes_on(home: Path) -> None:
     thread.join(60)
     assert not thread.is_alive()
     assert isinstance(failure[0], Unfinished)
-    assert "was ended by SIGKILL" in str(failure[0])
-    assert "the same command goes on" in str(failure[0])
+    assert "was killed by SIGKILL" in str(failure[0])
+    assert "run the same command again to resume" in str(failure[0])
     assert children() == before
     assert not held.exists()
     assert not (home / "out" / "picks.csv").exists()
     kept = done.stat().st_mtime_ns
     (home / "hold").unlink()
     assert picks(trained, home, "out", processes=2) == undisturbed
-    assert done.stat().st_mtime_ns == kept  # what one process had done is not done again
+    assert done.stat().st_mtime_ns == kept  # a finished chunk is not scored again
 
 
-def test_two_processes_pick_what_one_picks(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_picks_do_not_depend_on_number_of_processes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pool = str(shard_folder(home / "shards", 3))
     for processes in ("1", "2"):
         options = ["--budget", "10%", "--query", "spread", "--processes", processes, "--device", "cpu"]
         with pytest.raises(SystemExit) as left:
             main(["score", "run", pool, *options, "--out", processes])
         assert not left.value.code
-        assert "33 images looked at" in capsys.readouterr().out
+        assert "33 images scored" in capsys.readouterr().out
     one, two = ((home / name / "picks.csv").read_bytes() for name in ("1", "2"))
     assert one == two
     assert one.count(b"\n") == 1 + 3
@@ -129,20 +129,20 @@ def job_of(home: Path) -> Job:
     return Job(str(home / "run"), str(home / "pool"), "auto", plan, 1, 8, False, "cpu", 1, str(home / "out"))
 
 
-def test_a_process_ends_with_whoever_started_it(home: Path) -> None:
+def test_worker_exits_with_its_parent(home: Path) -> None:
     (home / "hold").touch()
     process = subprocess.Popen(local.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     assert process.stdin is not None
     assert process.stdout is not None
     process.stdin.write(f"{job_of(home).to_json()}\n[0]\n")
     process.stdin.flush()
-    assert json.loads(process.stdout.readline()) == {"seen": 8}  # it works, and is now held up
+    assert json.loads(process.stdout.readline()) == {"seen": 8}  # it is running and now blocked
     process.stdin.close()
     assert process.wait(60) == 1
     process.stdout.close()
 
 
-def test_a_process_says_what_is_wrong(
+def test_worker_reports_progress_and_errors(
     home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(worker, "end_with_input", lambda: None)
@@ -161,14 +161,14 @@ def test_a_process_says_what_is_wrong(
     ("code", "error", "sentence"),
     [
         ('print(\'{"error": "the pool is empty"}\'); exit(2)', UserError, "^the pool is empty$"),
-        ("exit(7)", Unfinished, r"process 1 ended with exit code 7 .*process-1\.log"),
-        ("1 / 0", Unfinished, r"process 1 ended with exit code 1 .*process-1\.log"),
+        ("exit(7)", Unfinished, r"process 1 exited with code 7 .*process-1\.log"),
+        ("1 / 0", Unfinished, r"process 1 exited with code 1 .*process-1\.log"),
     ],
 )
-def test_when_one_fails_the_others_end_and_the_first_says_why(
+def test_failure_of_one_worker_stops_the_others(
     home: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], sentence: str
 ) -> None:
-    """The first of two that do nothing but fail, or sleep."""
+    """Of two fake workers, the first fails and the second sleeps."""
     script = f"import sys, time; job = input(); ranks = input(); time.sleep(60 * (ranks != '[0]')); {code}"
     monkeypatch.setattr(local, "COMMAND", [sys.executable, "-c", script])
     before = children()
@@ -182,7 +182,7 @@ def test_when_one_fails_the_others_end_and_the_first_says_why(
 
 
 def killed_at(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
-    """A ``write_atomically`` that dies at its n-th call: before it, in its middle, or after."""
+    """Return a ``write_atomically`` that kills the process before, inside or after its n-th call."""
     genuine, calls = files.write_atomically, 0
 
     def die() -> None:
@@ -205,8 +205,8 @@ def killed_at(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]],
     return write
 
 
-def test_killed_at_any_write(home: Path) -> None:
-    """Settings, three parts, unreadable.csv, score.json, picks.csv: seven writes."""
+def test_resume_after_kill_at_any_write(home: Path) -> None:
+    """Seven writes: settings, three chunks, unreadable.csv, score.json, picks.csv."""
     trained = load_trained(home / "run")
     undisturbed = picks(trained, home, "undisturbed", parts=3)
     names = {path.name for path in (home / "undisturbed").rglob("*")}

@@ -1,4 +1,4 @@
-"""One part of a pool, beside what predicting and asking say of the same images."""
+"""One chunk of a pool, compared with `predict` and with queries over a full table."""
 
 import math
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def part(trained: Trained, pool: Pool, plan: Plan, rank: int = 0, world: int = 1
 
 
 def with_view(trained: Trained, view: str) -> Trained:
-    """The same model, told to look at images in another way."""
+    """Return the same model with another test view."""
     from conftest import quick
 
     config = quick("engine.scoring_batch=8", VIEWS[view])
@@ -57,7 +57,7 @@ def with_view(trained: Trained, view: str) -> Trained:
 
 
 @pytest.mark.parametrize("view", ["none", "center", "short_side"])
-def test_an_image_gets_what_predict_gives_it_bit_by_bit(trained: Trained, folder: Path, view: str) -> None:
+def test_scores_equal_predict_bitwise(trained: Trained, folder: Path, view: str) -> None:
     trained = with_view(trained, view)
     images = read_folder(folder, size=trained.size, channels=trained.channels)
     said = say(trained, make_fabric("cpu"), with_aspect(images, make_views(trained.config).test))
@@ -74,7 +74,7 @@ def test_an_image_gets_what_predict_gives_it_bit_by_bit(trained: Trained, folder
 @pytest.mark.parametrize("view", ["none", "flip"])
 @pytest.mark.parametrize("kind", ["folder", "shards"])
 @pytest.mark.parametrize("query", QUERIES)
-def test_any_number_of_parts_keeps_the_same(
+def test_candidates_do_not_depend_on_number_of_chunks(
     trained: Trained, folder: Path, tmp_path: Path, query: str, kind: str, view: str
 ) -> None:
     trained = with_view(trained, view)
@@ -92,10 +92,8 @@ def test_any_number_of_parts_keeps_the_same(
 
 
 @pytest.mark.parametrize("query", [name for name in QUERIES if name != "random"])
-def test_picks_are_those_of_the_query_that_sees_all_at_once(
-    trained: Trained, folder: Path, query: str
-) -> None:
-    """DUC, `spread` and what is ranked are exact; the others if every image is a candidate."""
+def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Path, query: str) -> None:
+    """DUC, `spread` and ranking queries are exact; the others if every image is a candidate."""
     kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in planning.RANKED else None)
     plan = make_plan(trained.config, query, 4, kappa=kappa)
     kept = part(trained, open_pool(str(folder)), plan)
@@ -117,7 +115,7 @@ def test_picks_are_those_of_the_query_that_sees_all_at_once(
     assert picks.number.tolist() == request.image.tolist()
 
 
-def test_candidates_of_a_cluster_are_the_most_uncertain(trained: Trained, folder: Path) -> None:
+def test_candidates_for_clustering_are_the_most_uncertain(trained: Trained, folder: Path) -> None:
     plan = make_plan(trained.config, "coreset", 3, kappa=2)
     kept = part(trained, open_pool(str(folder)), plan).kept
     everyone = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 99)).kept
@@ -125,7 +123,7 @@ def test_candidates_of_a_cluster_are_the_most_uncertain(trained: Trained, folder
     assert set(choose(plan, kept, kept[np.arange(0)], 0).key) < set(kept.key)
 
 
-def test_luck_depends_on_the_place_alone_and_spares_nobody(trained: Trained, folder: Path) -> None:
+def test_random_scores_depend_only_on_pool_index(trained: Trained, folder: Path) -> None:
     plan, chosen = make_plan(trained.config, "random", 5), np.zeros(37)
     for seed in range(60):
         number = torch.arange(37)
@@ -134,12 +132,12 @@ def test_luck_depends_on_the_place_alone_and_spares_nobody(trained: Trained, fol
         assert torch.equal(luck[5:9], planning.scores(plan, z[5:9], number[5:9], seed)["first"])
         chosen[luck.topk(5).indices.numpy()] += 1
     assert chosen.sum() == 300
-    # Of 60 draws of 5 among 37, each is chosen 8.1 times on average, with a deviation of 2.6.
+    # 60 draws of 5 out of 37: each image is chosen 8.1 times on average, standard deviation 2.6.
     assert chosen.min() >= 1
     assert chosen.max() <= 20
 
 
-def test_what_cannot_be_read_is_passed_over_and_told_once(trained: Trained, tmp_path: Path) -> None:
+def test_unreadable_samples_are_skipped_and_reported_once(trained: Trained, tmp_path: Path) -> None:
     where = image_folder(tmp_path / "pool", 12)
     bad = {"0/empty.png": b"", "1/text.jpg": b"no image", "2/cut.png": picture(1)[:60]}
     for key, data in bad.items():
@@ -171,7 +169,7 @@ def test_what_cannot_be_read_is_passed_over_and_told_once(trained: Trained, tmp_
 
 
 class Listed(Pool):
-    """Samples as they are given, in one part."""
+    """The given samples, in one chunk."""
 
     name = "listed"
 
@@ -185,20 +183,20 @@ class Listed(Pool):
         return len(self.samples)
 
 
-def test_a_batch_of_which_nothing_can_be_read(trained: Trained) -> None:
+def test_batch_without_readable_samples(trained: Trained) -> None:
     def broken() -> bytes:
-        raise OSError("the store is on strike")
+        raise OSError("the store is unavailable")
 
     samples = [Sample(f"{n}.png", n, broken) for n in range(8)]
     samples += [Sample(f"{n}.png", n, lambda: picture(1)) for n in range(8, 10)]
     result = part(trained, Listed(samples), make_plan(trained.config, "entropy", 99))
-    assert result.unreadable == [(f"{n}.png", "the store is on strike") for n in range(8)]
+    assert result.unreadable == [(f"{n}.png", "the store is unavailable") for n in range(8)]
     assert result.kept.key.tolist() == ["8.png", "9.png"]  # equal images: ties go to the lower key
     nothing = part(trained, Listed(samples[:8]), make_plan(trained.config, "duc", 1))
     assert (len(nothing.kept), nothing.seen) == (0, 8)
 
 
-def test_what_was_bought_is_no_candidate_but_known_to_queries_that_look(
+def test_labelled_samples_are_excluded_but_available_to_clustering_queries(
     trained: Trained, folder: Path
 ) -> None:
     everyone = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 99)).kept
@@ -211,26 +209,26 @@ def test_what_was_bought_is_no_candidate_but_known_to_queries_that_look(
     looked = part(trained, open_pool(str(folder)), plan, exclude=bought)
     assert set(looked.known.key) == bought
     picks = choose(plan, looked.kept, looked.known, 0)
-    # By hand: the candidate farthest from all that was bought comes first.
+    # Reference: the candidate farthest from all labelled samples is picked first.
     own, known = looked.kept.columns["features"], looked.known.columns["features"]
     distance = np.linalg.norm(own[:, None].astype(float) - known[None], axis=2).min(1)
     assert picks.key[0] == looked.kept.key[distance.argmax()]
 
 
-def test_progress_is_told(trained: Trained, folder: Path) -> None:
+def test_progress_is_reported(trained: Trained, folder: Path) -> None:
     told = list[int]()
     part(trained, open_pool(str(folder)), make_plan(trained.config, "duc", 1), tell=told.append)
     assert told == [8, 16, 24, 32, 37]
 
 
-def test_the_size_of_a_batch_is_a_choice(trained: Trained, folder: Path) -> None:
+def test_batch_size(trained: Trained, folder: Path) -> None:
     told = list[int]()
     plan = make_plan(trained.config, "duc", 1)
     part(trained, open_pool(str(folder)), plan, batch=20, tell=told.append)
     assert told == [20, 37]
 
 
-def test_only_kappa_times_the_budget_is_kept(trained: Trained, folder: Path) -> None:
+def test_kappa_times_budget_candidates_are_kept(trained: Trained, folder: Path) -> None:
     plan = make_plan(trained.config, "duc", 2)
     assert plan.keep == 20
     assert len(part(trained, open_pool(str(folder)), plan).kept) == math.ceil(10 * 2)

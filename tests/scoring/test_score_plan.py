@@ -29,7 +29,7 @@ from ducats.scoring.plan import needs_the_pools_size, own_query
         ((), "random", None, (7, "luck", None)),
     ],
 )  # fmt: skip
-def test_what_is_kept(
+def test_candidates_kept(
     settings: tuple[str, ...], query: str, kappa: float | None, expected: tuple[int, str, str | None]
 ) -> None:
     plan = make_plan(quick(*settings), query, 7, kappa=kappa, pool=1000)
@@ -37,40 +37,45 @@ def test_what_is_kept(
     assert plan.features == (query in ("spread", "clue"))
 
 
-def test_a_share_of_the_pool_needs_its_size() -> None:
+def test_share_needs_pool_size() -> None:
     shared, plain = quick("query.knobs={share: 0.01}"), quick()
     assert needs_the_pools_size(shared, "duc")
     assert not needs_the_pools_size(shared, "u_dis")
     assert not needs_the_pools_size(plain, "duc")
-    with pytest.raises(ValueError, match="whose size is not known"):
+    with pytest.raises(ValueError, match="needs the pool size"):
         make_plan(shared, "duc", 7)
 
 
 @pytest.mark.parametrize(
     ("settings", "query", "kappa", "sentence"),
     [
-        ((), "mada", None, "--query mada cannot be asked of a stream; there are: duc, u_dis"),
-        ((), "duc", 0.5, "--kappa must be a number of at least 1, not 0.5"),
-        ((), "duc", math.inf, "--kappa must be a number of at least 1, not inf"),
-        ((), "spread", math.nan, "--kappa must be a number of at least 1, not nan"),
-        ((), "entropy", 3.0, "--kappa 3 does not go with --query entropy"),
-        (("query={name: coreset, knobs: {centres: source_and_labelled}}",), "coreset", None, "the source's"),
+        ((), "mada", None, "--query mada cannot score a pool; choose from: duc, u_dis"),
+        ((), "duc", 0.5, "at least 1, not 0.5"),
+        ((), "duc", math.inf, "at least 1, not inf"),
+        ((), "spread", math.nan, "at least 1, not nan"),
+        ((), "entropy", 3.0, "--kappa does not apply to --query entropy"),
+        (
+            ("query={name: coreset, knobs: {centres: source_and_labelled}}",),
+            "coreset",
+            None,
+            "the source images",
+        ),
     ],
 )
-def test_what_cannot_be_asked(
+def test_invalid_query_or_kappa_is_a_user_error(
     settings: tuple[str, ...], query: str, kappa: float | None, sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
         make_plan(quick(*settings), query, 7, kappa=kappa)
 
 
-def test_a_job_goes_through_text_and_comes_back() -> None:
+def test_job_json_round_trip() -> None:
     plan = Plan("spread", 3, 30, "entropy", knobs={"kappa": 10.0, "space": "directions"})
     job = Job("run", "s3://pool", "shards", plan, 4, 256, True, "cpu", 2, "out/é")
     assert Job.from_json(job.to_json()) == job
     assert "\n" not in job.to_json()
 
 
-def test_by_default_a_run_asks_as_it_did() -> None:
+def test_default_query_is_that_of_the_run() -> None:
     names = {name: own_query(quick(f"query={{name: {name}}}")) for name in ("spread", "random", "eada")}
     assert names == {"spread": "spread", "random": "random", "eada": "duc"}

@@ -18,7 +18,7 @@ def picture(sample: Sample) -> Picture:
     return np.full((1, 2, 2), sample.number % 256, np.uint8), 1.0
 
 
-def test_blocks_come_in_order_and_only_some_ahead() -> None:
+def test_blocks_are_in_order_and_prefetch_is_bounded() -> None:
     begun, finished = 0, 0
 
     def blocks() -> Iterator[list[Sample]]:
@@ -31,24 +31,24 @@ def test_blocks_come_in_order_and_only_some_ahead() -> None:
         finished += 1
         assert block.number == [number, number]
         assert block.pixels[:, 0, 0, 0].tolist() == [number, number]
-        # What is in hand, in the queue, and in the hand of who fills it.
+        # AHEAD in the queue, one held by the consumer, one by the producer.
         assert begun - finished <= AHEAD + 2
     assert finished == 100
 
 
-def test_a_listing_that_fails_is_told_after_what_came_before() -> None:
+def test_listing_error_is_raised_after_earlier_blocks() -> None:
     def blocks() -> Iterator[list[Sample]]:
         yield samples(2)
-        raise RuntimeError("the table is torn")
+        raise RuntimeError("the table is corrupt")
 
     stream = decoded(blocks(), picture, threads=1)
     assert len(next(stream).key) == 2
-    with pytest.raises(RuntimeError, match="torn"):
+    with pytest.raises(RuntimeError, match="corrupt"):
         next(stream)
     assert "ducats-pool" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_leaving_early_ends_every_thread() -> None:
+def test_closing_early_stops_all_threads() -> None:
     stream = decoded(([sample] for sample in samples(1000)), picture, threads=2)
     next(stream)
     assert "ducats-pool" in [thread.name for thread in threading.enumerate()]
@@ -59,7 +59,7 @@ def test_leaving_early_ends_every_thread() -> None:
     assert not [name for name in left if name.startswith("ThreadPoolExecutor")]
 
 
-def test_warnings_of_odd_files_are_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pillow_warnings_are_suppressed(monkeypatch: pytest.MonkeyPatch) -> None:
     def odd(sample: Sample) -> Picture:
         warnings.warn_explicit("odd metadata", UserWarning, "Tiff.py", 1, module="PIL.TiffImagePlugin")
         return picture(sample)
@@ -70,13 +70,13 @@ def test_warnings_of_odd_files_are_nobodys_business(monkeypatch: pytest.MonkeyPa
     assert (len(block.key), heard) == (3, [])
 
 
-def test_the_shape_is_that_of_the_image_as_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_aspect_respects_exif_orientation(monkeypatch: pytest.MonkeyPatch) -> None:
     import io
 
     from PIL import Image
 
     exif, file = Image.Exif(), io.BytesIO()
-    exif[0x0112] = 6  # lies on its side
+    exif[0x0112] = 6  # rotated by 90 degrees
     Image.new("RGB", (30, 20), "red").save(file, "JPEG", exif=exif)
     pixels, aspect = reading.picture_of(Sample("x", 0, file.getvalue), (4, 5), 3)
     assert (pixels.shape, aspect) == ((3, 4, 5), 20 / 30)

@@ -1,4 +1,4 @@
-"""What a finished run's model says about other images: measured, written down, or taken elsewhere."""
+"""Use the model of a finished run: evaluate, predict, triage and export."""
 
 from ducats.inference.calibrating import triage
 from ducats.inference.exporting import Exported, export

@@ -1,4 +1,4 @@
-"""Find a run's triage rule on labels that its model was not trained on."""
+"""Calibrate the triage rule of a run on labels that its model was not trained on."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +19,18 @@ from ducats.inference.trained import Trained
 from ducats.rundir import RunDir
 
 FEWER = (
-    "images that the run bought are not among them, and what a query leaves is often easier: new images may "
-    "be harder"
+    "the images that the run selected for labelling are excluded, and the remaining ones are often easier; "
+    "new images may be harder"
 )
 EARLIER = (
-    "predictions are those of the model that asked, before it learnt from the answers: the finished model "
-    "has other uncertainties, so check the rule on labels that were not bought"
+    "the predictions are those of the model at query time, before training on the labels; the finished model "
+    "has other uncertainties, so check the rule on labels that the run did not acquire"
 )
-CHOSEN = "the query chose these images, and mostly uncertain ones: of others, more would be accepted"
+CHOSEN = "the query selected these images, mostly uncertain ones; more of other images would be accepted"
 
 
 class Seen(NamedTuple):
-    """Predictions whose labels are known: ``(N,)`` each."""
+    """Predictions with known labels; arrays are ``(N,)``."""
 
     value: NDArray[Any]  # u_dis, entropy or probability
     wrong: NDArray[Any]  # bool
@@ -48,43 +48,41 @@ def triage(
     folder: Path | None = None,
     bought: bool = False,
 ) -> Rule:
-    """Find the threshold below which a prediction may go unseen.
+    """Find the threshold for accepting predictions without review.
 
     Args:
-        trained: the model.
-        fabric: device and processes.
-        risk: share of the accepted that may be wrong.
-        by: what is held against the threshold.
-        confidence: with which the risk shall not be exceeded.
-        folder: labelled images, ``class/...``; None for the run's own test set.
-        bought: use the labels that the run bought, with what the model said when it asked for them.
+        risk: maximum fraction of wrong predictions among the accepted ones.
+        by: quantity that is compared with the threshold.
+        confidence: probability with which the risk is not exceeded.
+        folder: labelled images, ``class/...``; None means the run's own test set.
+        bought: use the labels acquired by the run, with the predictions made when they were selected.
 
     Raises:
-        UserError: No threshold reaches the risk, or there are no labels to find one on.
+        UserError: If no threshold reaches the risk, or there are no labels to calibrate on.
     """
     for name, value in (("risk", risk), ("confidence", confidence)):
         if not 0 < value < 1:
-            raise UserError(f"--{name} {value:g} is no share: give one between 0 and 1, such as 0.05")
+            raise UserError(f"--{name} {value:g} must be between 0 and 1 (exclusive), e.g. 0.05")
     if trained.of_pixels:
         raise UserError(
-            "triage is for whole images: a label map is neither right nor wrong; `ducats predict "
-            "--uncertainty` writes u_dis of each pixel to decide by"
+            "triage needs per-image labels, but this is a segmentation run; `ducats predict --uncertainty` "
+            "writes u_dis of each pixel"
         )
     if bought and folder is not None:
-        raise UserError("give --data or --bought, not both: each names the labels to find the threshold on")
+        raise UserError("--data and --bought exclude each other; give one of them")
     seen = _bought(trained.home, by) if bought else _predicted(trained, fabric, by, folder)
     return _rule(seen, trained.home.folder, by, risk, confidence)
 
 
 def _predicted(trained: Trained, fabric: Fabric, by: By, folder: Path | None) -> Seen:
-    """On a folder, or on the run's test set without what was bought of it."""
+    """Predict a folder, or the run's test set without the images that the run labelled."""
     view, kept, cautions = make_views(trained.config).test, None, ()  # type: Any, Any, tuple[str, ...]
     if folder is None:
         test, on = own_test(trained)
         where = "the run's held-out images"
         if on != "held_out":
             kept = (trained.home.bought().targets() == UNLABELLED).numpy()
-            where, cautions = "the run's target images without those bought", (FEWER,)
+            where, cautions = "the run's target images that it did not label", (FEWER,)
     else:
         test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
         test = replace(test, images=with_aspect(test.images, view))
@@ -99,7 +97,7 @@ def _predicted(trained: Trained, fabric: Fabric, by: By, folder: Path | None) ->
 
 
 def _bought(home: RunDir, by: By) -> Seen:
-    """On what was noted of each image before its label was known; void is no class, so any guess is wrong."""
+    """Load the predictions saved before labelling; void is not a class, so it counts as wrong."""
     ledger = home.bought()
     label, values, wrong = ledger.targets().numpy(), [], []
     for number in range(1, ledger.rounds + 1):
@@ -113,11 +111,11 @@ def _bought(home: RunDir, by: By) -> Seen:
         wrong.append((notes.guess != known)[answered])
     if not values:
         raise UserError(
-            f"{home.folder} has no notes of what its model said before labels were bought, and a model knows "
-            "the labels that it was trained on: give labelled images with --data"
+            f"{home.folder} has no saved predictions from before its labels were acquired, and the model was "
+            "then trained on these labels; give labelled images with --data"
         )
     return Seen(
-        np.concatenate(values), np.concatenate(wrong), "labels that the run bought", (EARLIER, CHOSEN)
+        np.concatenate(values), np.concatenate(wrong), "the labels that the run acquired", (EARLIER, CHOSEN)
     )
 
 
@@ -126,11 +124,11 @@ def _rule(seen: Seen, folder: Path, by: By, risk: float, confidence: float) -> R
     found, count = find(uncertainty, seen.wrong, risk, confidence), len(seen.value)
     if found is None:
         needed, best = fewest(risk, confidence), lowest_risk(uncertainty, seen.wrong, confidence)
-        lowest = "no risk is within reach" if best is None else f"the lowest within reach is --risk {best:g}"
-        why = f"; so low a risk needs {needed} labelled images or more, and these are {count}"
+        lowest = "no risk is reachable" if best is None else f"the lowest reachable is --risk {best:g}"
+        why = f"; this risk needs at least {needed} labelled images, not {count}"
         raise UserError(
-            f"no threshold on {by} keeps the accepted below {100 * risk:.3g} % wrong with "
-            f"{100 * confidence:.3g} % confidence, on {seen.on}: {lowest}"
+            f"no threshold on {by} keeps the error of accepted images below {100 * risk:.3g} % with "
+            f"{100 * confidence:.3g} % confidence on {seen.on}; {lowest}"
             f"{why if count < needed else ''}"
         )
     return Rule(

@@ -1,4 +1,4 @@
-"""What a reader must know of an exported model: where it comes from, how good it is, how to call it."""
+"""Model card of an exported model: training data, metrics and usage."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -13,11 +13,11 @@ from ducats.models import BLANK
 from ducats.records import MEASURED_ON
 
 METRICS = {
-    "accuracy": "accuracy (share of labels that are right)",
+    "accuracy": "accuracy (fraction of correct labels)",
     "mean_iou": "mean IoU over classes",
     "mean_class_accuracy": "mean accuracy over classes",
     "nll": "negative log-likelihood (nats)",
-    "ece": "expected calibration error (0 is calibrated)",
+    "ece": "expected calibration error (0 is perfect)",
     "brier": "Brier score",
     "aurc": "area under the risk-coverage curve",
 }
@@ -27,14 +27,12 @@ SHOWN_CLASSES = 50
 def card(
     trained: Trained, preprocess: Preprocess, *, onnx: str | None, batch: int | None, rule: Rule | None
 ) -> str:
-    """The text of MODEL_CARD.md.
+    """Return the text of MODEL_CARD.md.
 
     Args:
-        trained: the model.
-        preprocess: how it is shown an image.
-        onnx: what the check of the ONNX graph said; None where there is no graph.
-        batch: how many images the graph takes at a time; None for any number.
-        rule: which predictions may go unseen, if that was found.
+        onnx: result of the check of the ONNX graph; None if there is no graph.
+        batch: fixed batch size of the graph; None means any.
+        rule: triage rule; None if `ducats triage` was not run.
     """
     return "\n".join(
         [
@@ -42,11 +40,11 @@ def card(
             "",
             *_what(trained),
             "",
-            "## Trained on",
+            "## Training",
             "",
             *_trained_on(trained),
             "",
-            "## Measured",
+            "## Evaluation",
             "",
             *_measured(trained),
             "",
@@ -54,12 +52,8 @@ def card(
             "",
             *_triage(rule),
             "",
-            *(
-                ["## Call it with ONNX Runtime", "", *_call(trained, preprocess, onnx, batch), ""]
-                if onnx
-                else []
-            ),
-            "## Load the weights in Python",
+            *(["## Use with ONNX Runtime", "", *_call(trained, preprocess, onnx, batch), ""] if onnx else []),
+            "## Load in PyTorch",
             "",
             *_load(trained),
             "",
@@ -71,11 +65,11 @@ def _what(trained: Trained) -> Iterator[str]:
     names = trained.classes[:SHOWN_CLASSES]
     more = f" and {len(trained.classes) - len(names)} more" if len(trained.classes) > len(names) else ""
     kind = "a class for each pixel" if trained.of_pixels else "a class for each image"
-    yield f"{len(trained.classes)} classes, {kind}: {', '.join(names)}{more}. `classes.txt` lists them."
+    yield f"{len(trained.classes)} classes, {kind}: {', '.join(names)}{more}. See `classes.txt`."
     yield ""
-    yield "It also says how sure it is, in nats. `u_dis` is what lack of evidence leaves open: high for"
-    yield "images unlike those it learnt from. `u_data` is what classes share: high for images that fit"
-    yield "several. Their sum is the entropy of `probability`."
+    yield "The model also outputs two uncertainties in nats. `u_dis` is due to a lack of evidence: it is high"
+    yield "for images unlike the training images. `u_data` is due to class overlap: it is high for images"
+    yield "between classes. Their sum is the entropy of `probability`."
 
 
 def _trained_on(trained: Trained) -> Iterator[str]:
@@ -89,7 +83,7 @@ def _trained_on(trained: Trained) -> Iterator[str]:
     yield f"- source{names['source']}: {data['source']['images']} labelled images"
     yield f"- target{names['target']}: {data['pool']['images']} images"
     unit = "pixels" if trained.of_pixels else "images"
-    yield f"- labels bought: {ledger.spent()} {unit} of the target in {ledger.rounds} rounds"
+    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.rounds} rounds"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     part = config.model
     yield f"- model: `{part.name}` {json.dumps(dict(part.knobs))}, evidence `{part.evidence}`"
@@ -112,12 +106,12 @@ def _measured(trained: Trained) -> Iterator[str]:
     names = [name for name in METRICS if trained.of_pixels or name != "mean_iou"]
     found = {METRICS[name]: last[name] for name in names if isinstance(last.get(name), float)}
     if not found:
-        yield "Not measured: the run had no labelled images that it did not train on."
+        yield "Not evaluated: the run had no labelled images outside its training set."
         return
     pixels = f", {last['pixels']} pixels" if "pixels" in last else ""
     yield f"On {MEASURED_ON[last['measured_on']]}: {last['images']} images{pixels}."
     yield ""
-    yield "| measure | value |"
+    yield "| metric | value |"
     yield "|---|---|"
     for words, value in found.items():
         yield f"| {words} | {value:.4f} |"
@@ -125,23 +119,23 @@ def _measured(trained: Trained) -> Iterator[str]:
 
 def _triage(rule: Rule | None) -> Iterator[str]:
     if rule is None:
-        yield "No threshold was set: `ducats triage` finds one for a chosen risk."
+        yield "No threshold is set; run `ducats triage` to find one for a given risk."
         return
     yield f"{rule.in_words()[0].upper()}{rule.in_words()[1:]}."
-    yield f"Found on {rule.on}: {rule.wrong} of {rule.accepted} accepted were wrong, of {rule.images}."
+    yield f"Calibrated on {rule.on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong."
     for caution in rule.cautions:
-        yield f"Beware: {caution}."
+        yield f"Warning: {caution}."
 
 
 def _call(trained: Trained, preprocess: Preprocess, onnx: str | None, batch: int | None) -> Iterator[str]:
     height, width = preprocess.size
     many = "any number of" if batch is None else str(batch)
     shape = f"{batch or 'N'}, {preprocess.channels}, {height}, {width}"
-    yield f"`model.onnx` takes {many} images as float32 ({shape}) in [0, 1], and normalises them itself;"
-    yield "`preprocess.json` says how a file becomes its input, also one with transparency or 16 bits."
+    yield f"`model.onnx` takes {many} images as float32 ({shape}) in [0, 1] and normalises them itself."
+    yield "`preprocess.json` lists the preprocessing steps, including transparency and 16-bit images."
     yield f"Checked at export: {onnx}."
     if trained.of_pixels:
-        yield "Maps have the input's size."
+        yield "Output maps have the size of the input."
     yield ""
     yield "```python"
     yield "from pathlib import Path"
@@ -164,13 +158,13 @@ def _call(trained: Trained, preprocess: Preprocess, onnx: str | None, batch: int
 def _load(trained: Trained) -> Iterator[str]:
     part = trained.config.model
     if ":" in part.name:
-        yield f"`model.safetensors` holds the weights of the network that `{part.name}` builds."
+        yield f"`model.safetensors` holds the weights of the network built by `{part.name}`."
         return
     knobs = {"classes": len(trained.classes), "channels": trained.channels, **part.knobs}
     given = ", ".join(f"{name}={value!r}" for name, value in knobs.items())
     table = "BLANK" if part.name in BLANK else "MODELS"
-    yield "The network takes images in [0, 1] and normalises them itself; it says logits, from which"
-    yield f"the evidence function `{part.evidence}` makes log alpha."
+    yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"
+    yield f"function `{part.evidence}` maps them to log alpha."
     yield ""
     yield "```python"
     yield "from safetensors.torch import load_file"

@@ -1,4 +1,4 @@
-"""Everything that a program needs to use a finished model without this library, in one folder."""
+"""Export a finished model for use without this library."""
 
 import json
 import shutil
@@ -26,29 +26,27 @@ COMPARED = 8  # images that the graph is checked on
 
 
 class Exported(NamedTuple):
-    """What was written, and how the ONNX graph was checked."""
+    """Output folder of an export, and the result of the check of the ONNX graph."""
 
     folder: Path
-    difference: Difference | None  # None: no graph was asked for
+    difference: Difference | None  # None if no graph was exported
     checked_on: str
 
 
 def export(
     trained: Trained, out: Path, *, onnx: bool = False, opset: int = OPSET, batch: int | None = None
 ) -> Exported:
-    """Write weights, classes, preprocessing and a model card; and the ONNX graph, which is checked first.
+    """Write weights, class names, preprocessing and a model card to a folder.
 
     Args:
-        trained: the model.
-        out: the folder to write to.
-        onnx: also ``model.onnx``.
-        opset: of ONNX's operators.
-        batch: how many images the graph takes at a time; None for any number.
+        onnx: also write ``model.onnx``, checked against PyTorch.
+        opset: ONNX opset version.
+        batch: fixed batch size of the graph; None means any.
     """
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, and an export needs a folder: give another --out")
+        raise UserError(f"{out} is a file, not a folder; give another --out")
     if batch is not None and batch < 1:
-        raise UserError(f"--batch {batch} is no number of images: give 1 or more, or leave it out")
+        raise UserError(f"--batch must be at least 1, not {batch}")
     preprocess, rule = preprocess_of(trained), load_rule(trained.home.folder)
     difference, checked, where = None, None, ""
     if onnx:
@@ -75,7 +73,7 @@ def export(
 
 
 def _images(trained: Trained) -> tuple[Tensor, str]:
-    """Some images of the pool as the model is shown them; noise where they cannot be read."""
+    """Return some preprocessed pool images, or noise if the pool cannot be read."""
     view, keys = make_views(trained.config).test, list(trained.home.bought().keys[:COMPARED])
     try:
         found = images_of(trained.config, keys)
@@ -86,7 +84,7 @@ def _images(trained: Trained) -> tuple[Tensor, str]:
         size = view.sides(*trained.size)
         generator = fork(0, "export")
         noise = torch.rand(COMPARED, trained.channels, *size, generator=generator)
-        return noise, f"{COMPARED} images of noise, for the run's own cannot be read"
+        return noise, f"{COMPARED} images of noise (the images of the run cannot be read)"
     index = torch.tensor(places)
     shown = look(found.pixels[index], view, luck_of(found, view, fork(0, "test"))[index])
-    return shown, f"{len(places)} images of the run's target"
+    return shown, f"{len(places)} target images of the run"

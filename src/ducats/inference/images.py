@@ -1,4 +1,4 @@
-"""What a model says about each image, and how sure it is: a line each."""
+"""Predict the classes and uncertainties of images."""
 
 import csv
 import io
@@ -23,23 +23,21 @@ COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 
 
 class Said(NamedTuple):
-    """What the model says about each of some images: ``(N,)`` each, and ``(N, C)`` probabilities."""
+    """Predictions for N images."""
 
-    label: Tensor
-    numbers: dict[str, Tensor]  # by the names in COLUMNS
-    every_class: Tensor
+    label: Tensor  # (N,)
+    numbers: dict[str, Tensor]  # (N,) for each name in COLUMNS
+    every_class: Tensor  # (N, C) probabilities
 
 
 def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_class: bool = False) -> int:
-    """Write what the model says about each image of a folder, and how sure it is; return their number.
+    """Write the predictions for the images of a folder to a CSV file; return the number of images.
 
     Args:
-        trained: the model.
-        fabric: device and processes.
-        folder: images, in any sub-folders or none.
-        out: the CSV to write: key, label, probability, entropy, u_data, u_dis; and triage, accept or review,
-            where `ducats triage` found a rule.
-        every_class: also a column with the probability of each class.
+        folder: images, with or without subfolders.
+        out: CSV file with the columns key, label, probability, entropy, u_data and u_dis, and also triage
+            (accept or review) if the run has a triage rule.
+        every_class: add a column with the probability of each class.
     """
     rule = load_rule(trained.home.folder)
     images = image_folder(folder, size=trained.size, channels=trained.channels)
@@ -58,7 +56,7 @@ def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_
 
 
 def say(trained: Trained, fabric: Fabric, images: Images) -> Said:
-    """What the model says about images, on the CPU."""
+    """Predict images; return tensors on the CPU."""
     z = table(
         fabric.setup(trained.model),
         images,
@@ -68,7 +66,7 @@ def say(trained: Trained, fabric: Fabric, images: Images) -> Said:
         seed=trained.config.seed,
         fabric=fabric,
     ).z
-    # Batch by batch, as images are scored that stream by: formulas may round otherwise in other shapes.
+    # Same batches as in streaming scoring: rounding may depend on the shape.
     parts = [said_of(some) for some in z.split(trained.config.engine.scoring_batch)]
     numbers = {name: torch.cat([part.numbers[name] for part in parts]) for name in COLUMNS}
     every_class = torch.cat([part.every_class for part in parts])
@@ -76,7 +74,7 @@ def say(trained: Trained, fabric: Fabric, images: Images) -> Said:
 
 
 def said_of(z: Tensor) -> Said:
-    """What log alpha ``(N, C)`` says."""
+    """Compute predictions from log alpha ``(N, C)``."""
     probability = dirichlet.expected_probability(z)
     confidence, label = probability.max(dim=1)
     both = dirichlet.uncertainties(z)

@@ -1,4 +1,4 @@
-"""What a finished segmentation model says about other images: a label map each, and how sure it is."""
+"""Predict label maps and per-pixel uncertainties of images."""
 
 import csv
 import io
@@ -29,29 +29,27 @@ from ducats.randomness import fork
 from ducats.rows import Output
 
 COLUMNS = ("probability", "entropy", "u_data", "u_dis")
-IN_A_PALETTE = 256  # classes; more need 16 bits, and have no colours
+IN_A_PALETTE = 256  # classes; more need 16-bit PNGs, which have no palette
 
 
 def predict_maps(
     trained: Trained, fabric: Fabric, folder: Path, out: Path, *, uncertainty: bool = False
 ) -> int:
-    """Write a label map for each image of a folder, in the image's own size; return their number.
+    """Write a label map for each image of a folder, at the size of the image; return the number of images.
 
-    ``out/labels/`` holds a PNG of class numbers each, with colours for the eye (of more than 256 classes with
-    16 bits, and none); ``out/classes.txt`` says which number is which class; ``out/predictions.csv`` has, for
-    each image, its file, the means of what the model says about its pixels, and the share of each class.
-    Where the run was measured with flip averaging, so are maps.
+    ``out/labels/`` holds one PNG of class indices per image, with a colour palette for up to 256 classes and
+    with 16 bits for more. ``out/classes.txt`` lists the index and name of each class. ``out/predictions.csv``
+    has one line per image: its file, the means over its pixels, and the fraction of each class. If the run
+    was evaluated with flip averaging, the maps are averaged as well.
 
     Args:
-        trained: the model.
-        fabric: device and processes.
-        folder: images, in any sub-folders or none.
-        out: the folder to write to.
-        uncertainty: also ``out/uncertainty/``, an NPZ for each image with probability, entropy, u_data and
-            u_dis of each pixel, as float16.
+        folder: images, with or without subfolders.
+        out: output folder.
+        uncertainty: also write ``out/uncertainty/``, one NPZ per image with probability, entropy, u_data and
+            u_dis of each pixel as float16.
     """
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, and label maps need a folder: give another --out")
+        raise UserError(f"{out} is a file, not a folder; give another --out")
     images = image_folder(folder, size=trained.size, channels=trained.channels)
     assert images.files is not None
     own, view, flip = sizes(images.files), make_views(trained.config).test, make_task(trained.config).flip
@@ -61,7 +59,7 @@ def predict_maps(
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["key", "file", *COLUMNS, *(f"share({name})" for name in trained.classes)])
-    # Only here, and not around the set-up: what a model is moved to must not be fit for inference alone.
+    # Not around `fabric.setup`: the moved parameters must not become inference tensors.
     with torch.inference_mode():
         for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip):
             check_finite(output.z)
@@ -84,7 +82,7 @@ def predict_maps(
 def _numbers(
     output: Output, place: int, mirror: int | None, size: tuple[int, int]
 ) -> tuple[Tensor, dict[str, Tensor]]:
-    """The class of each pixel of one image, and how sure the model is; averaged with the mirror image."""
+    """Return the label map and the per-pixel values of one image, averaged with its mirror image if given."""
     log_p = log_probability(output, [place], size, None if mirror is None else mirror - place)
     values = _of_one(output, place, size)
     if mirror is not None:
@@ -95,7 +93,7 @@ def _numbers(
 
 
 def _of_one(output: Output, place: int, size: tuple[int, int]) -> list[Tensor]:
-    """Entropy and both uncertainties, ``(1, H, W)`` each."""
+    """Return entropy, U_data and U_dis, ``(1, H, W)`` each."""
     z = dense(output._replace(z=output.z[place : place + 1]), size)
     both = dirichlet.uncertainties(z)
     return [dirichlet.entropy(z), both.data, both.distribution]

@@ -1,4 +1,4 @@
-"""Measure a finished run's model: on the images that it was measured on, or on a folder of labelled ones."""
+"""Evaluate the model of a finished run on its own test images or on a folder of labelled images."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,19 +21,20 @@ from ducats.parts import digest
 
 @dataclass(frozen=True)
 class Measured:
-    """What was counted, and on what."""
+    """Result of an evaluation."""
 
     tally: Tally
-    on: str  # held_out, unlabelled, target, or which folder
+    on: str  # held_out, unlabelled, target, or the folder
     images: int
-    resolution: str | None = None  # of label maps, if it is they that were compared
+    resolution: str | None = None  # of the compared label maps; None for per-image labels
 
     def numbers(self, classes: tuple[str, ...], star_without: tuple[str, ...] = ()) -> dict[str, Any]:
-        """Every metric by name; of pixels also the IoU of each class, null where it does not occur.
+        """Return all metrics by name.
+
+        In segmentation they include the IoU of each class, None for classes that do not occur.
 
         Args:
-            classes: their names.
-            star_without: those left out of ``mean_iou_star``; without any there is no such number.
+            star_without: classes excluded from ``mean_iou_star``; if empty, this metric is omitted.
         """
         said: dict[str, Any] = {"measured_on": self.on, "images": self.images}
         if self.resolution is not None:
@@ -49,13 +50,11 @@ class Measured:
 
 
 def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Measured:
-    """Measure on the run's own test images, or on a folder of labelled ones; say which they are.
+    """Evaluate on the run's own test images or on a folder of labelled images.
 
     Args:
-        trained: the model.
-        fabric: device and processes.
-        folder: ``class/...``, of segmentation with ``images/`` and ``labels/``; None for the images that the
-            run was measured on.
+        folder: ``class/...``, or ``images/`` and ``labels/`` in segmentation; None means the images that the
+            run was evaluated on.
     """
     if trained.of_pixels:
         return _measure_maps(trained, fabric, folder)
@@ -96,38 +95,38 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
 
 
 def _labelled_maps(trained: Trained, folder: Path) -> Domain:
-    """A folder of images and label maps, read with the run's own class list."""
+    """Load a folder of images and label maps with the run's own class list."""
     data = trained.config.data
     if data.name != "map_folders":
         raise UserError(
-            "a folder of label maps is read with the class list of data.name=map_folders, and this run's "
-            f"data is {data.name!r}: leave --data out to measure on its own test images"
+            "--data needs the class list of a run with data.name=map_folders, but this run has data.name="
+            f"{data.name}; omit --data to evaluate on the run's own test images"
         )
     known = {name: data.knobs[name] for name in CLASS_LIST if name in data.knobs}
     test = labelled_maps(folder, size=trained.size, **known)
     if test.classes != trained.classes:
         raise UserError(
-            f"the class list of {trained.home.folder} now has other classes than the model "
-            f"({', '.join(test.classes)} instead of {', '.join(trained.classes)}): restore it"
+            f"the class list of {trained.home.folder} has changed since training (now "
+            f"{', '.join(test.classes)}; then {', '.join(trained.classes)}); restore it"
         )
     return test
 
 
-CLASS_LIST = ("classes", "root", "merge", "keep", "coded")  # knobs that say what label files mean
+CLASS_LIST = ("classes", "root", "merge", "keep", "coded")  # parameters that define the label encoding
 
 
 def own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
-    """The images that the run was measured on."""
+    """Return the images that the run was evaluated on, and their kind."""
     config = trained.config
     shift, measured_on = examine(load_data(config), config.evaluation.images, config.evaluation.share)
     test = with_aspects(shift, make_views(config)).test
     if test is None:
-        raise UserError("this run has no test set of its own: give a folder of labelled images with --data")
+        raise UserError("this run has no test set; give a folder of labelled images with --data")
     known = trained.home.data
     for name, now in (("pool", digest(shift.pool.keys)), ("test", digest(test.images.keys, test.labels))):
         if known[name]["keys"] != now:
             raise UserError(
-                f"the {name} has other images or labels than when {trained.home.folder} was made: restore "
-                "them, or give a folder of labelled images with --data"
+                f"the images or labels of the {name} have changed since the run {trained.home.folder}; "
+                "restore them, or give a folder of labelled images with --data"
             )
     return test, measured_on

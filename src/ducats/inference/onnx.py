@@ -1,4 +1,4 @@
-"""A finished model as one ONNX graph, held against PyTorch before anyone is given it."""
+"""Export a model as an ONNX graph and check it against PyTorch."""
 
 import warnings
 from collections.abc import Mapping
@@ -20,61 +20,58 @@ from ducats.models import Evidential
 
 Arrays = Mapping[str, NDArray[Any]]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
-OLDEST = 18  # the first opset that torch writes
+OLDEST = 18  # oldest opset that torch can write
 OPSET = 18
-# Far above what rounding does to a deep network's logits, far below what anyone decides by.
+# Tolerances: far above the rounding error of a deep network, far below any difference that matters.
 PROBABILITY = 1e-4  # absolute
 UNCERTAINTY = 1e-3  # relative, above TINY
 TINY = 1e-6
 
 
 class Difference(NamedTuple):
-    """How far ONNX Runtime is from PyTorch at most."""
+    """Largest differences between ONNX Runtime and PyTorch."""
 
     probability: float  # absolute
     u_dis: float  # relative, above TINY
     u_data: float  # relative, above TINY
-    labels: int  # so many differ
-    compared: int  # so many images or pixels
+    labels: int  # number of labels that differ
+    compared: int  # number of images or pixels
 
     def in_words(self) -> str:
-        """One sentence."""
+        """Describe the differences in one sentence."""
         return (
-            f"largest differences to PyTorch: probability {self.probability:.1e}, u_dis {self.u_dis:.1e} and "
-            f"u_data {self.u_data:.1e} of their value, {self.labels} of {self.compared} labels"
+            f"largest differences from PyTorch: probability {self.probability:.1e}, u_dis {self.u_dis:.1e} "
+            f"and u_data {self.u_data:.1e} (relative), {self.labels} of {self.compared} labels"
         )
 
 
 def require_onnx() -> None:
-    """Say what to install, if it is not."""
+    """Raise if a package for ONNX export is not installed."""
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
-        raise UserError(
-            f"an ONNX graph needs {', '.join(missing)}, not installed here: pip install 'ducats[export]'"
-        )
+        raise UserError(f"ONNX export needs {', '.join(missing)}; run pip install 'ducats[export]'")
 
 
 def export_onnx(
     graph: Graph, images: Tensor, path: Path, *, opset: int = OPSET, batch: int | None = None
 ) -> None:
-    """Write a graph to one file, with its weights inside.
+    """Write a graph and its weights to one ONNX file.
 
     Args:
-        graph: on the CPU.
-        images: an example of its input, ``(N, channels, height, width)``.
-        path: the file.
-        opset: of ONNX's operators.
-        batch: how many images the graph takes at a time; None for any number.
+        graph: must be on the CPU.
+        images: example input, ``(N, channels, height, width)``.
+        opset: ONNX opset version.
+        batch: fixed batch size; None means any.
     """
     require_onnx()
     if opset < OLDEST:
-        raise UserError(f"--opset {opset} is older than what can be written: use {OLDEST} or more")
+        raise UserError(f"--opset must be at least {OLDEST}, not {opset}")
     example = torch.zeros(batch or 2, *images.shape[1:])
     shapes = None if batch else ({0: torch.export.Dim("images")},)
     table = torch.export.default_decompositions()
     table[torch.ops.aten.log1p.default] = log1p
     with torch.no_grad(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of the exporter to its own authors
+        warnings.simplefilter("ignore")  # the warnings are for the authors of the exporter
         try:
             program = torch.export.export(graph, (example,), dynamic_shapes=shapes).run_decompositions(table)
             written: Any = torch.onnx.export(
@@ -87,26 +84,25 @@ def export_onnx(
             )
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            remedy = "" if batch else "; if it is the batch, fix its size with --batch 1"
-            raise UserError(f"this model cannot be written as ONNX ({first}){remedy}") from error
+            remedy = "" if batch else "; if the cause is the dynamic batch size, try --batch 1"
+            raise UserError(f"the model cannot be exported to ONNX ({first}){remedy}") from error
     model = written.model_proto
     found = {one.domain: one.version for one in model.opset_import}.get("")
     if found != opset:
-        raise UserError(f"--opset {opset} cannot be written, {found} can: leave it out")
+        raise UserError(f"--opset {opset} is not supported, but {found} is; omit --opset")
     write_atomically(path, lambda file: file.write(model.SerializeToString()))
 
 
 def check_onnx(
     model: Evidential, images: Tensor, path: Path, *, batch: int | None = None, flip: bool = False
 ) -> Difference:
-    """Compare ONNX Runtime with what this library says of images, and refuse more than rounding.
+    """Compare ONNX Runtime with PyTorch; raise if they differ by more than rounding.
 
     Args:
-        model: what was written, on the CPU.
+        model: the exported model, on the CPU.
         images: float32 in [0, 1].
-        path: the file.
-        batch: how many images the file takes at a time; None for all.
-        flip: the file averages with the mirror image.
+        batch: fixed batch size of the file; None means any.
+        flip: whether the graph averages with the mirror image.
     """
     import onnxruntime
 
@@ -114,7 +110,7 @@ def check_onnx(
     parts = list(images.split(batch or len(images)))
     found: list[dict[str, list[NDArray[Any]]]] = [{name: [] for name in OUTPUTS} for _ in range(2)]
     for part in parts:
-        if batch and len(part) < batch:  # the last one, filled up
+        if batch and len(part) < batch:  # pad the last batch
             part = torch.cat([part, part[:1].expand(batch - len(part), -1, -1, -1)])
         here = [tensor.numpy() for tensor in _said(model, part, flip)]
         there = session.run(list(OUTPUTS), {"images": part.numpy()})
@@ -125,15 +121,15 @@ def check_onnx(
     difference = compare(ours, theirs)
     if not acceptable(difference, ours, theirs):
         raise UserError(
-            f"the ONNX graph does not say what the model says ({difference.in_words()}): do not use it; try "
-            "another --opset, or another version of onnxruntime"
+            f"the ONNX graph disagrees with the model ({difference.in_words()}); try another --opset or "
+            "another version of onnxruntime"
         )
     return difference
 
 
 @torch.inference_mode()
 def _said(model: Evidential, images: Tensor, flip: bool) -> list[Tensor]:
-    """What ``OUTPUTS`` names, by the library's own functions."""
+    """Compute the tensors named in ``OUTPUTS`` with the functions of this library."""
     model.eval()
     found: list[Tensor] = []
     for shown in (images, images.flip(-1)) if flip else (images,):
@@ -145,7 +141,7 @@ def _said(model: Evidential, images: Tensor, flip: bool) -> list[Tensor]:
 
 
 def compare(ours: Arrays, theirs: Arrays) -> Difference:
-    """The largest differences; not a number counts as infinite."""
+    """Return the largest differences; NaN counts as infinite."""
     return Difference(
         _largest(np.abs(ours["probability"] - theirs["probability"])),
         _largest(_relative(ours["u_dis"], theirs["u_dis"])),
@@ -156,7 +152,7 @@ def compare(ours: Arrays, theirs: Arrays) -> Difference:
 
 
 def acceptable(difference: Difference, ours: Arrays, theirs: Arrays) -> bool:
-    """Whether differences are rounding; two labels may differ only where both are as probable."""
+    """Whether the differences are rounding errors; labels may differ only between tied classes."""
     other = ours["label"] != theirs["label"]
     best = ours["probability"].max(1)
     theirs_here = np.take_along_axis(ours["probability"], theirs["label"][:, None], 1)[:, 0]

@@ -1,8 +1,8 @@
-"""A model as one graph of plain arithmetic: images in, what `ducats predict` says of them out.
+"""A model as an exportable graph, from images to the outputs of `ducats predict`.
 
-ONNX has neither digamma nor log1p. The uncertainties need no digamma, see ``ducats._special``: they are made
-of its recurrence and its asymptotic series. What they do need is ``log1p``, which exporters write as
-``log(1 + x)``: for an alpha of 1e8, U_dis would be three times too high. Here it is a series, too.
+ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats._special`` computes them
+from its recurrence and its asymptotic series. They do need ``log1p``, which exporters write as
+``log(1 + x)``; for an alpha of 1e8, U_dis would then be three times too high. Here it is a series as well.
 """
 
 from copy import deepcopy
@@ -18,11 +18,11 @@ from ducats.rows import Output
 
 OUTPUTS = ("probability", "u_dis", "u_data", "label")
 _ATANH = (1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)  # atanh(s) = s (1 + s^2/3 + s^4/5 + ...)
-_KNEE = 0.5  # up to here the series is cut off below float32's rounding
+_KNEE = 0.5  # below it, the truncation error is smaller than float32 rounding
 
 
 def log1p(x: Tensor) -> Tensor:
-    """``ln(1 + x)`` of x >= 0 by ``2 atanh(x / (2 + x))`` where x is small, relative error below 2e-7."""
+    """Compute ``ln(1 + x)``, x >= 0, as ``2 atanh(x / (2 + x))`` for small x; relative error < 2e-7."""
     s = x / (2 + x)
     square = s * s
     tail = torch.zeros_like(s)
@@ -32,7 +32,7 @@ def log1p(x: Tensor) -> Tensor:
 
 
 class _Affine(nn.Module):
-    """A frozen norm as it is in a file: scale and shift, computed once and for all."""
+    """A frozen norm as a fixed scale and shift."""
 
     scale: Tensor
     shift: Tensor
@@ -46,13 +46,13 @@ class _Affine(nn.Module):
         self.after = norm.after
 
     def forward(self, maps: Tensor) -> Tensor:
-        """Maps ``(N, C, H, W)`` to the same."""
+        """Transform feature maps ``(N, C, H, W)``."""
         normed: Tensor = self.after(torch.addcmul(self.shift, maps, self.scale))
         return normed
 
 
 def _folded(model: Evidential) -> Evidential:
-    """A copy whose frozen norms keep no numbers between calls: a recorded graph cannot follow that."""
+    """Return a copy whose frozen norms cache nothing between calls, which a traced graph cannot express."""
     model = deepcopy(model)
     for name, module in list(model.named_modules()):
         if isinstance(module, FrozenNorm):
@@ -62,16 +62,13 @@ def _folded(model: Evidential) -> Evidential:
 
 
 class Graph(nn.Module):
-    """Images in [0, 1] of one size to probability, u_dis, u_data and label.
+    """Map images in [0, 1] of one size to probability, u_dis, u_data and label.
 
-    Of pixels, logits are interpolated to the images' size, and evidence comes last; where the run was
-    measured with flip averaging, probabilities and uncertainties are means of both.
+    In segmentation, logits are interpolated to the size of the images before the evidence function.
 
     Args:
-        model: normalises images itself.
         size: height and width of the images.
-        channels: of the images.
-        flip: average with the mirror image, of pixels.
+        flip: average probabilities and uncertainties with those of the mirror image (segmentation only).
     """
 
     down: Tensor
@@ -87,13 +84,13 @@ class Graph(nn.Module):
             one = self.model(torch.zeros(2, channels, *size))
         self.of_pixels = one.size is not None
         if self.of_pixels:
-            # Made here: while a graph is recorded nothing has a value, and `weights` keeps what it makes.
+            # Computed here: tensors have no values during tracing, and `weights` caches its results.
             for name, fine, coarse in zip(("down", "across"), size, one.z.shape[-2:], strict=True):
                 table = weights(fine, coarse, torch.float32, torch.device("cpu"))
                 self.register_buffer(name, table.clone(), persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """What ``OUTPUTS`` names: ``(N, C, ...)``, then ``(N, ...)`` each."""
+        """Return the tensors named in ``OUTPUTS``: ``(N, C, ...)``, then ``(N, ...)`` each."""
         probability, u_dis, u_data = self._of(self.model(images))
         if self.flip:
             mirror = self._of(self.model(images.flip(-1)))

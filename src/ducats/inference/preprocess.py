@@ -1,4 +1,4 @@
-"""How an image file becomes a model's input, as `ducats predict` does it: for programs, and for people."""
+"""Preprocessing of image files as in `ducats predict`, described as JSON and as Python code."""
 
 from typing import Any, NamedTuple
 
@@ -10,15 +10,15 @@ Size = tuple[int, int]
 
 
 class Preprocess(NamedTuple):
-    """From a file to ``(channels, height, width)`` in [0, 1]."""
+    """Steps from an image file to a float array ``(channels, height, width)`` in [0, 1]."""
 
     channels: int
-    stored: Size  # height and width that a file is squashed to
-    crop: tuple[int, int] | None  # top and left of the middle that is cut out; None: nothing is cut
-    size: Size  # of the input; where nothing is cut and it is not the stored one, resized once more
+    stored: Size  # height and width after the first resize, which ignores the aspect ratio
+    crop: tuple[int, int] | None  # top and left of the centre crop; None means no crop
+    size: Size  # of the input; without a crop, images are resized again if it differs from `stored`
 
     def as_json(self) -> dict[str, Any]:
-        """Each step with its numbers, in order."""
+        """Return the input format and the ordered steps."""
         steps: list[dict[str, Any]] = [
             {"step": "open", "turned": "as EXIF says", "transparency": "on white", "bits": 8},
             {"step": "convert", "mode": _mode(self.channels)},
@@ -43,7 +43,7 @@ class Preprocess(NamedTuple):
         }
 
     def as_code(self) -> list[str]:
-        """Lines that make ``images`` of the file ``image.png``."""
+        """Return code lines that load the file ``image.png`` as the array ``images``."""
         (tall, wide), (height, width) = self.stored, self.size
         shape = (
             f"1, {tall}, {wide}, {self.channels}"
@@ -51,13 +51,13 @@ class Preprocess(NamedTuple):
             else f"1, {height}, {width}, {self.channels}"
         )
         lines = [
-            f'picture = ImageOps.exif_transpose(Image.open("image.png")).convert("{_mode(self.channels)}")',
-            f"picture = picture.resize(({wide}, {tall}), Image.Resampling.BICUBIC)",
+            f'image = ImageOps.exif_transpose(Image.open("image.png")).convert("{_mode(self.channels)}")',
+            f"image = image.resize(({wide}, {tall}), Image.Resampling.BICUBIC)",
         ]
         if self.crop is not None:
             top, left = self.crop
-            lines.append(f"picture = picture.crop(({left}, {top}, {left + width}, {top + height}))")
-        lines.append(f"images = np.asarray(picture, np.float32).reshape({shape}).transpose(0, 3, 1, 2) / 255")
+            lines.append(f"image = image.crop(({left}, {top}, {left + width}, {top + height}))")
+        lines.append(f"images = np.asarray(image, np.float32).reshape({shape}).transpose(0, 3, 1, 2) / 255")
         if self.crop is None and self.size != self.stored:
             resized = f"Image.fromarray(plane).resize(({width}, {height}), Image.Resampling.BILINEAR)"
             lines.append(f"images = np.stack([{resized} for plane in images[0]])[None]")
@@ -65,18 +65,18 @@ class Preprocess(NamedTuple):
 
 
 def preprocess_of(trained: Trained) -> Preprocess:
-    """What a run's test view does; refuse one that looks at an image differently each time."""
+    """Return the preprocessing of a run's test view; raise if it is random or keeps aspect ratios."""
     view = make_views(trained.config).test
     chance = view.crop in ("random", "resized") or view.flip or any(view.jitter) or view.cutout
     if chance or view.randaugment is not None or view.resize != "squash":
         raise UserError(
-            "views.test of this run is left to chance, or follows each image's own shape, so no file can say "
-            "what the model should be shown: train with views.test.crop=center or none, resize=squash"
+            "views.test of this run is random or depends on the aspect ratio of each image, so it cannot be "
+            "exported; train with views.test.crop=center or none and views.test.resize=squash"
         )
     size = view.sides(*trained.size)
     if view.crop == "none":
         return Preprocess(trained.channels, trained.size, None, size)
-    # Halves are rounded to even numbers, as `data.views` and torchvision do.
+    # Halves are rounded to even, as in `data.views` and torchvision.
     top, left = (round((side - shown) / 2) for side, shown in zip(trained.size, size, strict=True))
     return Preprocess(trained.channels, trained.size, (top, left), size)
 

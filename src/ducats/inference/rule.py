@@ -1,11 +1,12 @@
-"""Which predictions may go unseen: a threshold, and what it promises of those below.
+"""Triage rule: an uncertainty threshold for accepting predictions, with a guaranteed error rate.
 
-Accept the n most certain of N labelled images, of which k are wrong. Clopper and Pearson bound the error of
-all images below that threshold: with probability ``confidence`` it is at most the risk at which k or fewer of
-n would be seen with probability ``1 - confidence``. One may not try all n and keep the best: among many
-bounds some are too low by luck. So the n that are tried are fixed before any label is seen, they are tried
-from the strictest on, and the first that fails ends it (fixed-sequence testing). As long as the error does
-not fall when less certain predictions are accepted, the promise then holds for the last n that passed.
+Accept the n most certain of N labelled images, of which k are wrong. The Clopper-Pearson bound limits the
+error of all images below that threshold: with probability ``confidence`` it is at most the risk at which k or
+fewer wrong ones of n occur with probability ``1 - confidence``. Trying all n and keeping the best is not
+valid: among many bounds, some are too low by chance. The candidate n are therefore fixed before any label is
+used and tested from the strictest on, and the first failure stops the search (fixed-sequence testing). If the
+error does not decrease when less certain predictions are accepted, the guarantee holds for the last n that
+passed.
 """
 
 import hashlib
@@ -23,54 +24,54 @@ from ducats.errors import UserError
 from ducats.files import write_text_atomically
 
 By = Literal["u_dis", "entropy", "probability"]
-STEPS = 20  # thresholds that are tried, at most, after the first
-SPARE = 1  # wrong ones that the first to be tried may hold: 0 is fragile, more needs many images
+STEPS = 20  # maximum number of thresholds tested after the first
+SPARE = 1  # wrong images allowed at the first threshold: 0 is fragile, more needs many images
 
 
 class Accepted(NamedTuple):
-    """The most certain predictions of some labelled images."""
+    """The accepted, most certain predictions."""
 
     images: int
     wrong: int
-    last: float  # the uncertainty of the least certain of them
+    last: float  # uncertainty of the least certain accepted prediction
 
 
 @dataclass(frozen=True)
 class Rule:
-    """Which predictions are accepted, and what is known of them."""
+    """Threshold for accepting predictions, and the data it was calibrated on."""
 
     by: By
     threshold: float
-    risk: float  # share of the accepted that may be wrong
-    confidence: float  # that it is no more
-    images: int  # labelled ones that it was found on
-    accepted: int  # of these
-    wrong: int  # of the accepted
-    bound: float  # of the error of the accepted, at this confidence
-    on: str  # what these images are
+    risk: float  # maximum fraction of wrong predictions among the accepted
+    confidence: float  # probability that the risk is not exceeded
+    images: int  # number of labelled images
+    accepted: int  # number of accepted images
+    wrong: int  # number of accepted images with a wrong prediction
+    bound: float  # upper bound of the error of accepted images at this confidence
+    on: str  # description of the labelled images
     cautions: tuple[str, ...]
     model: str  # SHA-256 of the weights
 
     @property
     def coverage(self) -> float:
-        """Share of images that is accepted."""
+        """Fraction of accepted images."""
         return self.accepted / self.images
 
     def accepts(self, value: float) -> bool:
-        """Whether a prediction with this u_dis, entropy or probability may go unseen."""
+        """Whether to accept a prediction with this value of the criterion."""
         return value >= self.threshold if self.by == "probability" else value <= self.threshold
 
     def in_words(self) -> str:
-        """What it does and promises."""
+        """Describe the rule in one sentence."""
         side = "at least" if self.by == "probability" else "at most"
         return (
             f"accept {100 * self.coverage:.3g} % of images ({self.by} {side} {self.threshold:.6g}), of which "
-            f"at most {100 * self.risk:.3g} % are wrong with {100 * self.confidence:.3g} % confidence; the "
-            "rest goes to people"
+            f"at most {100 * self.risk:.3g} % are wrong with {100 * self.confidence:.3g} % confidence; "
+            "review the rest"
         )
 
     def save(self, folder: Path) -> Path:
-        """Write it into a run's folder."""
+        """Save the rule to a run folder."""
         said = {**asdict(self), "coverage": self.coverage, "in_words": self.in_words()}
         path = folder / FILE
         write_text_atomically(path, json.dumps(said, indent=1, ensure_ascii=False) + "\n")
@@ -81,7 +82,7 @@ FILE = "triage.json"
 
 
 def load_rule(folder: Path) -> Rule | None:
-    """The rule of a run's folder, if there is one; refuse one that was found for other weights."""
+    """Load the rule of a run folder, None if there is none; raise if it was computed for other weights."""
     path = folder / FILE
     if not path.exists():
         return None
@@ -93,27 +94,27 @@ def load_rule(folder: Path) -> Rule | None:
             raise ValueError(rule.by)
     except (ValueError, KeyError, TypeError) as error:
         raise UserError(
-            f"{path} was spoilt ({type(error).__name__}): remove it, and run `ducats triage` again"
+            f"{path} is corrupt ({type(error).__name__}); delete it and run `ducats triage` again"
         ) from error
     if rule.model != fingerprint(folder):
-        raise UserError(f"{path} was found for other weights: run `ducats triage` again, or remove it")
+        raise UserError(f"{path} was computed for other weights; run `ducats triage` again or delete it")
     return rule
 
 
 def fingerprint(folder: Path) -> str:
-    """SHA-256 of a run's weights."""
+    """Return the SHA-256 of a run's weights."""
     with (folder / "model.safetensors").open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def find(uncertainty: NDArray[Any], wrong: NDArray[Any], risk: float, confidence: float) -> Accepted | None:
-    """How many of the most certain may be accepted, ties included; None if not even those pass.
+    """Find the largest set of most certain predictions that meets the risk; None if there is none.
+
+    Ties are accepted together.
 
     Args:
         uncertainty: ``(N,)``, higher is less certain.
-        wrong: ``(N,)`` bool, whether the prediction is.
-        risk: share of the accepted that may be wrong.
-        confidence: with which this shall hold.
+        wrong: ``(N,)`` bool.
 
     >>> find(np.arange(50.0), np.arange(50) >= 46, risk=0.05, confidence=0.9)
     Accepted(images=46, wrong=0, last=45.0)
@@ -122,14 +123,14 @@ def find(uncertainty: NDArray[Any], wrong: NDArray[Any], risk: float, confidence
 
 
 def lowest_risk(uncertainty: NDArray[Any], wrong: NDArray[Any], confidence: float) -> float | None:
-    """The lowest risk, in tenths of a percent, that some threshold would have reached; None: none below 1."""
+    """Return the lowest risk that some threshold reaches, in steps of 0.1 %; None if none below 1."""
     order, errors = _sorted(uncertainty, wrong)
     risks = (thousandths / 1000 for thousandths in range(1, 1000))
     return next((risk for risk in risks if _find(order, errors, risk, confidence) is not None), None)
 
 
 def _sorted(uncertainty: NDArray[Any], wrong: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-    """The uncertainties, rising, and how many up to each are wrong."""
+    """Return the sorted uncertainties and the cumulative number of wrong predictions."""
     places = np.argsort(uncertainty, kind="stable")
     return uncertainty[places], np.cumsum(wrong[places])
 
@@ -146,10 +147,10 @@ def _find(order: NDArray[Any], errors: NDArray[Any], risk: float, confidence: fl
 
 
 def sizes_tried(count: int, risk: float, confidence: float) -> list[int]:
-    """How many are accepted at each threshold that is tried, fixed before any label is seen.
+    """Return the numbers of accepted images to test; they do not depend on the labels.
 
-    The first is the fewest that pass with ``SPARE`` wrong ones among them, or with fewer where there are not
-    so many images; without a wrong one, ``ln(1 - confidence) / ln(1 - risk)`` are needed.
+    The first is the smallest number that passes with ``SPARE`` wrong images, or with fewer if there are not
+    enough images. Without wrong images, ``ln(1 - confidence) / ln(1 - risk)`` are needed.
 
     >>> sizes_tried(60, risk=0.05, confidence=0.9)
     [45, 46, 47, 48, 49, 50, 51, 52, 53, 54, 55, 56, 57, 58, 59, 60]
@@ -164,14 +165,14 @@ def sizes_tried(count: int, risk: float, confidence: float) -> list[int]:
 
 
 def fewest(risk: float, confidence: float, spare: int = 0) -> int:
-    """How many must be seen to show a risk if ``spare`` of them are wrong.
+    """Return the number of images needed to show a risk if ``spare`` of them are wrong.
 
     >>> fewest(0.05, 0.9), fewest(0.05, 0.9, spare=2)
     (45, 105)
     """
 
     def chance(count: int) -> float:
-        """Of no more wrong ones than that, if the risk were just as high as it may be."""
+        """Return the probability of at most ``spare`` wrong images if the error equals the risk."""
         terms = (comb(count, k) * risk**k * (1 - risk) ** (count - k) for k in range(spare + 1))
         return sum(terms)
 
@@ -182,7 +183,7 @@ def fewest(risk: float, confidence: float, spare: int = 0) -> int:
 
 
 def upper_bound(count: int, errors: int, confidence: float) -> float:
-    """Clopper and Pearson's upper bound of a share of which ``errors`` of ``count`` were seen.
+    """Return the Clopper-Pearson upper bound of an error rate with ``errors`` of ``count`` observed.
 
     >>> round(upper_bound(45, 0, 0.9), 6) == round(1 - 0.1 ** (1 / 45), 6)
     True

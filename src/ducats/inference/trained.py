@@ -1,4 +1,4 @@
-"""The model of a finished run."""
+"""Load the model of a finished run."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,23 +15,23 @@ from ducats.rundir import RunDir
 
 @dataclass(frozen=True)
 class Trained:
-    """The model of a finished run, with what is needed to use it."""
+    """The model of a finished run, with its config and data format."""
 
     model: Evidential
     config: Config
     classes: tuple[str, ...]
-    size: tuple[int, int]  # height and width of its stored images
+    size: tuple[int, int]  # height and width of the stored images
     channels: int
     home: RunDir
 
     @property
     def of_pixels(self) -> bool:
-        """Whether it says a class for each pixel."""
+        """Whether the model predicts a class for each pixel."""
         return self.config.task.name == "segmentation"
 
 
 def load_trained(folder: Path) -> Trained:
-    """Load a finished run's model; no code is executed from the file."""
+    """Load the model of a finished run; the weight file cannot execute code."""
     home = RunDir(folder)
     config, data = config_of(home), home.data
     model = make_model(config, len(data["classes"]), data["channels"], begun=True)
@@ -41,18 +41,18 @@ def load_trained(folder: Path) -> Trained:
 
 
 def config_of(home: RunDir) -> Config:
-    """The config that made a run, finished or not."""
+    """Return the config of a run, finished or not."""
     try:
         return Config.model_validate(home.identity)
     except ValidationError:
         raise UserError(
-            f"{home.folder} was not made by `ducats run` of this version: its config.yaml does not say how "
-            "to build the model; build it in Python and load RunDir(folder).model() into it"
+            f"{home.folder} was not made by `ducats run` of this version, so its model cannot be built from "
+            "config.yaml; build it in Python and load the state dict RunDir(folder).model() into it"
         ) from None
 
 
 def usable_precision(trained: Trained, device: str) -> str:
-    """The run's own precision, so that numbers agree; float32 where a CPU lacks it."""
+    """Return the precision of the run, or float32 if a CPU does not support it."""
     precision = trained.config.engine.precision
     gpu = device != "cpu" and torch.cuda.is_available()
     return "32-true" if precision == "16-mixed" and not gpu else precision

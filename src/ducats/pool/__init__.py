@@ -1,6 +1,6 @@
-"""Pools that are read while they are scored: folders, tables of paths, tar shards; here, or behind a URL.
+"""Streaming pools of any size: folders, tables of paths and tar shards, on local disk or behind a URL.
 
-Nothing is held but what is being looked at, so a pool may be of any size. Listing one needs no torch.
+Only the samples being processed are in memory. Listing a pool does not import torch.
 """
 
 from ducats.pool.opening import Kind, open_pool

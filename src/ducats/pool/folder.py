@@ -1,4 +1,4 @@
-"""A folder of images, at any depth, listed one folder at a time."""
+"""Pool of the images in a folder tree, listed one folder at a time."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -10,15 +10,13 @@ from ducats.pool.sample import Pool, Sample, named, shared_out, unreadable
 
 
 class Folder(Pool):
-    """Every image below a folder, by key: the same keys in the same order as `ducats predict` has them.
+    """All images below a folder, with the same keys in the same order as in `ducats predict`.
 
-    Hidden files and folders and files that are no images by their suffix are passed over. A folder that may
-    not be read, and a name that is not UTF-8, are samples that cannot be read.
+    Hidden files, hidden folders and files without an image suffix are skipped. A folder that cannot be read
+    and a name that is not UTF-8 each count as an unreadable sample.
 
     Args:
-        name: as it was given.
-        place: where the folder is.
-        path: of the folder.
+        name: pool as the user entered it.
     """
 
     def __init__(self, name: str, place: Place, path: str) -> None:
@@ -26,11 +24,11 @@ class Folder(Pool):
         self._place, self._path = place, path.rstrip("/") or "/"
 
     def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        """Every ``world``-th block of the listing."""
+        """Yield every ``world``-th block of the listing."""
         return shared_out(self._samples(), rank, world, size)
 
     def counted(self) -> int:
-        """By a walk over all names."""
+        """Count the samples by listing all names."""
         return sum(1 for _ in self._samples())
 
     def _samples(self) -> Iterator[Sample]:
@@ -40,7 +38,7 @@ class Folder(Pool):
     def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
         try:
             entries = self._place.entries(folder)
-        except Exception as error:  # stores raise what they like
+        except Exception as error:  # remote file systems raise errors of any type
             why = getattr(error, "strerror", None) or str(error) or type(error).__name__
             yield prefix or self.name, unreadable(f"the folder cannot be read: {why}")
             return

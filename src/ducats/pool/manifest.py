@@ -1,4 +1,4 @@
-"""A table of paths, CSV or Parquet, read some rows at a time."""
+"""Pool listed by a CSV or Parquet table of paths, read in batches of rows."""
 
 import csv
 import io
@@ -11,23 +11,20 @@ from ducats.errors import UserError
 from ducats.pool.places import HERE, Place, place_of
 from ducats.pool.sample import Pool, Sample, check_part, shared_out, unreadable
 
-USED = ("key", "path", "domain", "split")  # columns that are read, as far as they are there
-ROWS = 2**16  # of a Parquet file that are held at a time
+USED = ("key", "path", "domain", "split")  # columns to read, if present
+ROWS = 2**16  # Parquet rows in memory at a time
 
 
 class Manifest(Pool):
-    """The images that a table lists, in its order.
+    """The images listed in a table, in table order.
 
-    The column ``path`` is absolute, a URL, or relative to the table's folder; ``key`` is the path where there
-    is none. Where there is a column ``domain`` only rows with ``target`` count, and where there is ``split``
-    only those with ``train`` or nothing: of a manifest that a run was made with, its pool. A path that leads
-    nowhere is a sample that cannot be read.
+    The column ``path`` holds absolute paths, URLs, or paths relative to the table's folder. ``key`` defaults
+    to the path. If there is a column ``domain``, only rows with ``target`` are used; if there is a column
+    ``split``, only rows with ``train`` or an empty cell. The manifest of a run therefore gives the pool of
+    that run. A path that does not exist is an unreadable sample.
 
     Args:
-        name: as it was given.
-        place: where the table is.
-        path: of the table.
-        kind: of the table.
+        name: pool as the user entered it.
     """
 
     def __init__(self, name: str, place: Place, path: str, kind: Literal["csv", "parquet"]) -> None:
@@ -44,17 +41,17 @@ class Manifest(Pool):
             with place.open(path) as file, _csv(name, file) as reader:
                 columns = list(reader.fieldnames or ())
         if "path" not in columns:
-            raise UserError(f"the table {name} has no column 'path': name the one with the images' files so")
+            raise UserError(f"table {name} has no column 'path'; rename the column of image paths")
 
     def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        """Every ``world``-th block of the rows."""
+        """Yield every ``world``-th block of rows."""
         if self.count is None:
             return shared_out(self._samples(), rank, world, size)
         check_part(rank, world, size)
         return self._some_rows(rank, world, size)
 
     def counted(self) -> int:
-        """From the table itself, or by a walk over its rows."""
+        """Return the row count of a Parquet table, or count the rows."""
         return sum(1 for _ in self._samples()) if self.count is None else self.count
 
     def _samples(self) -> Iterator[Sample]:
@@ -67,7 +64,7 @@ class Manifest(Pool):
                     number += 1
 
     def _some_rows(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        """The same of a Parquet table whose rows all count: those of other parts are not looked at."""
+        """Yield blocks of a Parquet table without filter columns; rows of other chunks are not converted."""
         begun = list[Sample]()
         with self._place.open(self._path) as file:
             for start, batch in _parquet_batches(self.name, file):
@@ -97,20 +94,20 @@ class Manifest(Pool):
     def _read(self, path: str) -> bytes:
         place, alone = self._place, "://" in path or path.startswith("/")
         if "://" in path or place is HERE:
-            place, path = place_of(path)  # its ~ replaced
+            place, path = place_of(path)  # also expands ~
         return place.read(path if alone or path.startswith("/") else f"{self._folder}/{path}")
 
 
 @contextmanager
 def _csv(name: str, file: IO[bytes]) -> Iterator["csv.DictReader[str]"]:
-    # utf-8-sig: spreadsheets put a mark in front that would become part of the first column's name.
+    # utf-8-sig: spreadsheets write a byte order mark, which would become part of the first column's name.
     with io.TextIOWrapper(file, "utf-8-sig", newline="") as text:
         reader = csv.DictReader(text, restval="", strict=True)
         try:
             yield reader
         except (UnicodeDecodeError, csv.Error) as error:
             raise UserError(
-                f"{name}, after line {reader.line_num}: {error}; correct the line, or save the table as UTF-8"
+                f"{name}, after line {reader.line_num}: {error}; fix the line or save the table as UTF-8"
             ) from None
 
 
@@ -132,22 +129,20 @@ def _parquet(name: str, file: IO[bytes]) -> Any:
     try:
         return pyarrow.parquet.ParquetFile(file)
     except (pyarrow.ArrowException, OSError) as error:
-        raise UserError(f"the table {name} is not readable as Parquet ({error}): write it again") from None
+        raise UserError(f"table {name} is not a valid Parquet file ({error}); write it again") from None
 
 
 def _parquet_batches(name: str, file: IO[bytes]) -> Iterator[tuple[int, Any]]:
-    """Some rows at a time, and the number of the first."""
+    """Yield batches of rows, each with the index of its first row."""
     table, start = _parquet(name, file), 0
     columns = [column for column in table.schema_arrow.names if column in USED]
     batches = table.iter_batches(batch_size=ROWS, columns=columns)
     while True:
         try:
             batch = next(batches, None)
-        except Exception as error:  # Arrow's own, a store's, or the system's
+        except Exception as error:  # from Arrow, a remote file system, or the operating system
             why = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(
-                f"the table {name} breaks off after row {start} ({why}): write it again"
-            ) from error
+            raise UserError(f"table {name} is corrupt after row {start} ({why}); write it again") from error
         if batch is None:
             return
         yield start, batch
@@ -161,5 +156,5 @@ def _parquet_rows(name: str, file: IO[bytes]) -> Iterator[tuple[str, dict[str, s
 
 
 def _text(row: Mapping[str, Any]) -> dict[str, str]:
-    # Nothing and not-a-number are what an empty cell of a CSV file is.
+    # None and NaN correspond to an empty cell of a CSV file.
     return {column: "" if v is None or v != v else str(v).strip() for column, v in row.items()}

@@ -1,4 +1,4 @@
-"""From what a user types to a pool."""
+"""Open a pool from a path or URL."""
 
 import re
 from typing import Literal, get_args
@@ -16,27 +16,27 @@ Kind = Literal["auto", "folder", "parquet", "csv", "shards"]
 
 
 def open_pool(where: str, *, kind: Kind = "auto") -> Pool:
-    """Find a pool; nothing of it is read but the beginning of a table, or the names in one folder.
+    """Open a pool, reading only the header of a table or the names in one folder.
 
     Args:
-        where: a folder; a ``.csv`` or ``.parquet`` table; a ``.tar``, a folder of them, or several as
-            ``shards-{000..099}.tar`` or ``shards-*.tar``. A path, or any URL that fsspec knows.
-        kind: what it is; ``auto`` tells by the name and, of a folder, by what is in it.
+        where: a folder, a ``.csv`` or ``.parquet`` table, a ``.tar`` file, a folder of ``.tar`` files, or
+            several as ``shards-{000..099}.tar`` or ``shards-*.tar``. A path, or a URL that fsspec supports.
+        kind: pool format; ``auto`` detects it from the name or, for a folder, from its files.
 
     Raises:
-        UserError: There is no such thing.
+        UserError: The pool does not exist or cannot be read.
     """
     if kind not in get_args(Kind):
-        raise UserError(f"--kind {kind} is no kind of pool; there are: {', '.join(get_args(Kind))}")
+        raise UserError(f"--kind {kind} is not a pool format; choose from: {', '.join(get_args(Kind))}")
     if spelt(where) != where:
-        raise UserError(f"the name of the pool {spelt(where)} is not UTF-8: rename it")
+        raise UserError(f"the pool name {spelt(where)} is not valid UTF-8; rename it")
     place, path = place_of(where)
     try:
         return _opened(where, place, path, kind)
     except UserError:
         raise
-    except Exception as error:  # whatever a store raises
-        raise UserError(f"the pool {where} cannot be read ({error or type(error).__name__})") from error
+    except Exception as error:  # remote file systems raise errors of any type
+        raise UserError(f"pool {where} cannot be read ({error or type(error).__name__})") from error
 
 
 def _opened(where: str, place: Place, path: str, kind: Kind) -> Pool:
@@ -46,10 +46,10 @@ def _opened(where: str, place: Place, path: str, kind: Kind) -> Pool:
         return Shards(where, place, _shards(where, place, path))
     if kind == "folder":
         if not place.is_folder(path):
-            raise UserError(f"there is no folder {where}: give the folder of the images, or another --kind")
+            raise UserError(f"folder {where} does not exist; pass a folder of images or another --kind")
         return Folder(where, place, path)
     if not place.is_file(path):
-        raise UserError(f"there is no table {where}: check the path")
+        raise UserError(f"table {where} does not exist; check the path")
     return Manifest(where, place, path, kind)  # type: ignore[arg-type]
 
 
@@ -63,17 +63,17 @@ def _kind(where: str, place: Place, path: str) -> Kind:
         return "shards"
     if not place.is_folder(path):
         raise UserError(
-            f"there is no pool {where}: give a folder of images, a .csv or .parquet table, or .tar shards"
+            f"pool {where} does not exist; pass a folder of images, a .csv or .parquet table, or .tar shards"
         )
     names = [entry.name for entry in place.entries(path) if not entry.folder]
     tars, images = any(map(_is_tar, names)), any(map(is_image, names))
     if tars and images:
-        raise UserError(f"{where} holds images and tar files: say which with --kind folder or --kind shards")
+        raise UserError(f"{where} contains images and tar files; choose with --kind folder or --kind shards")
     return "shards" if tars else "folder"
 
 
 def _shards(where: str, place: Place, path: str) -> list[tuple[str, str]]:
-    """Names in keys, and paths."""
+    """Return pairs of the shard's name, as used in keys, and its path."""
     if place.is_folder(path):
         names = [entry.name for entry in place.entries(path) if not entry.folder and _is_tar(entry.name)]
         found = [(name, f"{path.rstrip('/')}/{name}") for name in names]
@@ -82,7 +82,7 @@ def _shards(where: str, place: Place, path: str) -> list[tuple[str, str]]:
         short = [one.rsplit("/", 1)[-1] for one in paths]
         found = list(zip(short if len(set(short)) == len(short) else paths, paths, strict=True))
     if not found:
-        raise UserError(f"there are no tar files at {where}: check the path")
+        raise UserError(f"no tar files found at {where}; check the path")
     return found
 
 
@@ -90,12 +90,12 @@ def _matching(where: str, place: Place, pattern: str) -> list[str]:
     if "*" in pattern or "?" in pattern:
         return place.matching(pattern)
     if not place.is_file(pattern):
-        raise UserError(f"there is no shard {pattern} of {where}: check the path")
+        raise UserError(f"shard {pattern} of {where} does not exist; check the path")
     return [pattern]
 
 
 def expanded(pattern: str) -> list[str]:
-    """Each path that a range in braces stands for.
+    """Expand numeric ranges in braces.
 
     >>> expanded("s-{08..10}.tar")
     ['s-08.tar', 's-09.tar', 's-10.tar']

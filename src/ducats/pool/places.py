@@ -1,4 +1,4 @@
-"""Where files of a pool are: on this machine, or behind a URL that fsspec knows."""
+"""File systems of pools: the local disk, or a URL that fsspec supports."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from ducats.errors import UserError
 
 
 class Entry(NamedTuple):
-    """Something in a folder."""
+    """File or folder in a folder."""
 
     name: str
     folder: bool
@@ -19,19 +19,19 @@ class Entry(NamedTuple):
 
 @dataclass(frozen=True)
 class Place:
-    """A file system; paths are text with ``/``."""
+    """File operations of one file system; paths are strings with ``/``."""
 
-    entries: Callable[[str], list[Entry]]  # in a folder, hidden ones left out, in the order of `_sorted`
+    entries: Callable[[str], list[Entry]]  # a folder without hidden names, in `_sorted` order
     open: Callable[[str], IO[bytes]]
     read: Callable[[str], bytes]
-    matching: Callable[[str], list[str]]  # paths that a pattern with * and ? stands for, sorted
+    matching: Callable[[str], list[str]]  # paths that match a pattern with * and ?, sorted
     is_folder: Callable[[str], bool]
     is_file: Callable[[str], bool]
 
 
 def place_of(where: str) -> tuple[Place, str]:
-    """The file system that a path or URL is in, and the path there."""
-    where = where.removeprefix("file://")  # fsspec would pass over links to folders
+    """Return the file system of a path or URL, and the path within it."""
+    where = where.removeprefix("file://")  # fsspec would skip symbolic links to folders
     if "://" not in where:
         return HERE, str(Path(where).expanduser())
     try:
@@ -41,7 +41,9 @@ def place_of(where: str) -> tuple[Place, str]:
     try:
         store, path = fsspec.core.url_to_fs(where)
     except (ImportError, ValueError) as error:
-        raise UserError(f"{where} cannot be reached: {error}") from None
+        raise UserError(
+            f"cannot access {where} ({error}); check the URL and install the package it needs"
+        ) from None
     elsewhere = Place(
         entries=partial(_listed, store),
         open=store.open,
@@ -54,7 +56,7 @@ def place_of(where: str) -> tuple[Place, str]:
 
 
 def _scanned(folder: str) -> list[Entry]:
-    """What is in a folder of this machine; links to folders are followed, unless they lead back up."""
+    """List a local folder; symbolic links to folders are followed unless they point to a parent folder."""
     above, found = Path(folder).resolve(), []
     with os.scandir(folder) as inside:
         for entry in inside:
@@ -63,7 +65,7 @@ def _scanned(folder: str) -> list[Entry]:
             if entry.is_dir():
                 if not entry.is_symlink() or Path(entry.path).resolve() not in (above, *above.parents):
                     found.append(Entry(entry.name, True))
-            elif entry.is_file() or entry.is_symlink():  # no pipe, which would be waited for
+            elif entry.is_file() or entry.is_symlink():  # not a pipe: reading one would block
                 found.append(Entry(entry.name, False))
     return _sorted(found)
 
@@ -89,19 +91,21 @@ HERE = Place(
 
 
 def _listed(store: Any, folder: str) -> list[Entry]:
-    """What is in a folder of a store."""
+    """List a folder of an fsspec file system."""
     found = []
     for entry in store.ls(folder, detail=True):
         path = entry["name"].rstrip("/")
         name = path.rsplit("/", 1)[-1]
-        if name and not name.startswith(".") and path != folder.rstrip("/"):  # some list the folder itself
+        if (
+            name and not name.startswith(".") and path != folder.rstrip("/")
+        ):  # some stores list the folder itself
             found.append(Entry(name, entry["type"] == "directory"))
-    store.invalidate_cache(folder)  # or it would hold every name that it ever listed
+    store.invalidate_cache(folder)  # the cache would otherwise keep every listing in memory
     return _sorted(found)
 
 
 def _sorted(entries: Sequence[Entry]) -> list[Entry]:
-    """By name, that of a folder with its ``/``: so a walk gives whole keys in their order.
+    """Sort by name, with ``/`` appended to folder names, so a walk yields keys in sorted order.
 
     >>> [entry.name for entry in _sorted([Entry("a", True), Entry("a.png", False), Entry("a0.png", False)])]
     ['a.png', 'a', 'a0.png']

@@ -1,4 +1,4 @@
-"""What a pool is to whoever scores it: samples in a fixed order, in blocks that parts share out."""
+"""Interface of pools: samples in a fixed order, split into blocks that are distributed over chunks."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -7,39 +7,39 @@ from typing import NamedTuple, NoReturn
 
 
 class Sample(NamedTuple):
-    """One image of a pool, not read yet."""
+    """One image of a pool, not yet read."""
 
-    key: str  # unique and stable: a relative path, or a table's own name for it
-    number: int  # place in the pool: rises in the order of the listing
-    read: Callable[[], bytes]  # what is in its file; whatever it raises is the sample's fault
+    key: str  # unique and stable: a relative path, or the key in the table
+    number: int  # position in the pool; increases in listing order, possibly with gaps
+    read: Callable[[], bytes]  # return the file's content; any exception marks the sample unreadable
 
 
 class Pool(ABC):
     """Samples in an order that is the same on every machine.
 
-    A pool is cut into blocks before it is shared out, and each block belongs to exactly one of ``world``
-    parts: so a batch holds the same images on any number of processes.
+    A pool is first cut into blocks, and each block then belongs to exactly one of ``world`` chunks. A batch
+    therefore holds the same images for any number of processes.
     """
 
-    name: str  # as it was given
-    count: int | None = None  # of samples, where that is known without a walk
+    name: str  # as the user entered it
+    count: int | None = None  # number of samples; None if unknown without listing the pool
 
     @abstractmethod
     def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        """One part's blocks of up to ``size`` samples, in order."""
+        """Yield the blocks of chunk ``rank``, of up to ``size`` samples each, in order."""
 
     @abstractmethod
     def counted(self) -> int:
-        """The number of samples, by a walk over their names if need be."""
+        """Return the number of samples, listing the pool if necessary."""
 
     def parts(self, rank: int, world: int) -> Iterator[Sample]:
-        """One part's samples, in order."""
+        """Yield the samples of chunk ``rank``, in order."""
         for block in self.blocks(rank, world, 1):
             yield from block
 
 
 def shared_out(samples: Iterable[Sample], rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-    """Every ``world``-th block, from the one numbered ``rank`` on."""
+    """Yield every ``world``-th block, starting with block ``rank``."""
     check_part(rank, world, size)
     stream = iter(samples)
     blocks = iter(lambda: list(islice(stream, size)), [])
@@ -47,20 +47,20 @@ def shared_out(samples: Iterable[Sample], rank: int, world: int, size: int) -> I
 
 
 def check_part(rank: int, world: int, size: int) -> None:
-    """Refuse a part that there cannot be."""
+    """Raise ValueError for an invalid chunk or block size."""
     if not 0 <= rank < world or size < 1:
-        raise ValueError(f"part {rank} of {world}, in blocks of {size}")
+        raise ValueError(f"invalid chunk {rank} of {world} with block size {size}")
 
 
 def named(key: str, number: int, read: Callable[[], bytes]) -> Sample:
-    """A sample by its file's name; it cannot be read if that is no text, for nobody could be told of it."""
+    """Return a sample whose key is a file name; a name that is not UTF-8 makes it unreadable."""
     if key.isascii() or spelt(key) == key:
         return Sample(key, number, read)
     return Sample(spelt(key), number, unreadable("the name is not UTF-8; rename the file"))
 
 
 def spelt(name: str) -> str:
-    r"""A name as text: bytes of it that are no UTF-8 become escapes.
+    r"""Replace bytes of a name that are not valid UTF-8 with escapes.
 
     >>> spelt("caf\udce9.png")
     'caf\\xe9.png'
@@ -69,7 +69,7 @@ def spelt(name: str) -> str:
 
 
 def unreadable(why: str) -> Callable[[], bytes]:
-    """The ``read`` of what is known beforehand to be no image."""
+    """Return a ``read`` function that raises OSError."""
 
     def refuse() -> NoReturn:
         raise OSError(why)

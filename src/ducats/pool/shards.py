@@ -1,4 +1,4 @@
-"""Tar files of images, as WebDataset lays them out, read from front to back."""
+"""Pool of tar files in the WebDataset layout, read sequentially."""
 
 import tarfile
 from collections.abc import Callable, Iterator, Sequence
@@ -9,21 +9,20 @@ from ducats.pool.places import Place
 from ducats.pool.sample import Pool, Sample, check_part, named, spelt, unreadable
 
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-EACH = 2**32  # numbers that a shard has for its samples: no shard needs to know how long those before it are
+EACH = 2**32  # indices reserved for each shard, so that an index does not depend on earlier shards
 
 
 class Shards(Pool):
-    """Samples of tar files: members that follow each other with one stem are one sample.
+    """Samples of tar files; consecutive members with the same stem form one sample.
 
-    A stem is a name up to the first dot after the last ``/``. The sample's image is its first member that is
-    an image by its suffix; its other members are passed over. Keys are ``shard.tar/member``. A batch never
-    holds images of two shards. With at least as many shards as parts, whole shards are shared out; otherwise
-    blocks of samples are, and each part walks over every shard.
+    A stem is the name up to the first dot after the last ``/``. The image of a sample is its first member
+    with an image suffix; other members are skipped. Keys are ``shard.tar/member``. A batch never contains
+    images of two shards. If there are at least as many shards as chunks, whole shards are distributed;
+    otherwise blocks of samples are, and each chunk reads through every shard.
 
     Args:
-        name: as it was given.
-        place: where the shards are.
-        shards: name in keys, and path, of each.
+        name: pool as the user entered it.
+        shards: pairs of the shard's name, as used in keys, and its path.
     """
 
     def __init__(self, name: str, place: Place, shards: Sequence[tuple[str, str]]) -> None:
@@ -31,13 +30,13 @@ class Shards(Pool):
         self._place, self._shards = place, list(shards)
 
     def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        """Blocks of every ``world``-th shard; of all shards, where these are fewer than the parts."""
+        """Yield blocks of every ``world``-th shard, or of all shards if they are fewer than the chunks."""
         check_part(rank, world, size)
         whole = len(self._shards) >= world
         for shard in range(rank, len(self._shards), world) if whole else range(len(self._shards)):
             share = (0, 1) if whole else (rank, world)
             block = list[Sample]()
-            # Dealt from the shard's own number on: where one breaks off, others are shared out all the same.
+            # Blocks are assigned from the shard's own index, so a truncated shard does not shift others.
             samples = self._samples(shard, partial(_ours, shard, size, *share))
             for count, sample in enumerate(samples, start=1):
                 if sample is not None:
@@ -49,20 +48,20 @@ class Shards(Pool):
                 yield block
 
     def counted(self) -> int:
-        """By a walk over the members of every shard."""
+        """Count the samples by reading through every shard."""
         return sum(1 for shard in range(len(self._shards)) for _ in self._samples(shard, _none))
 
     def _samples(self, shard: int, wanted: Callable[[int], bool]) -> Iterator[Sample | None]:
-        """A shard's samples; None for one that is not wanted, of which only the last byte is read.
+        """Yield a shard's samples; None for unwanted ones, of which only the last byte is read.
 
-        A shard that is broken off is one more sample, which cannot be read. Whoever meets the break tells it:
-        a store may fail one part and not another, and what follows is lost to that one alone.
+        A read error in a shard yields one more sample, which is unreadable. Every chunk that meets the error
+        reports it: a remote file system may fail for one chunk only, and only that chunk loses the rest.
         """
         (name, path), place, before, found = self._shards[shard], 0, None, False
         try:
             with self._place.open(path) as file, tarfile.open(fileobj=file, mode="r:*") as tar:
                 while (member := tar.next()) is not None:
-                    tar.members.clear()  # type: ignore[attr-defined] # or it would hold them all
+                    tar.members.clear()  # type: ignore[attr-defined] # tarfile would otherwise keep all members in memory
                     inner = member.name.removeprefix("./")
                     file_name = inner.rsplit("/", 1)[-1]
                     if not member.isfile() or file_name.startswith("."):
@@ -72,45 +71,45 @@ class Shards(Pool):
                     if found or not is_image(file_name):
                         continue
                     found, ours = True, wanted(place)
-                    # Of others the last byte: each part must find the break at the same place.
+                    # Read at least the last byte: every chunk must find a truncation at the same position.
                     data = _data(tar, member, 0 if ours else max(0, member.size - 1))
                     number = shard * EACH + place
                     yield named(f"{name}/{inner}", number, partial(bytes, data)) if ours else None
                     place += 1
                 _check_end(tar)
-        except Exception as error:  # decompression and stores raise nearly anything
+        except Exception as error:  # decompression and remote file systems raise errors of any type
             why = f"after {place} images: {_why(error)}"
             yield Sample(spelt(name), shard * EACH + place, unreadable(why))
 
 
 def _why(error: Exception) -> str:
-    # The reader's own words are a line for each compression that it tried.
+    # tarfile's message has one line for each compression that it tried.
     words = (str(error) or type(error).__name__).splitlines()[0]
     return "not a tar file" if words.startswith("file could not be opened") else words
 
 
 def _data(tar: tarfile.TarFile, member: tarfile.TarInfo, start: int) -> bytes:
-    """What is in a file from one byte on; refuse one that is cut off."""
+    """Read a member from a byte offset; raise if it is truncated."""
     file = tar.extractfile(member)
     assert file is not None
     file.seek(start)
     data = file.read()
     if len(data) < member.size - start:
-        raise tarfile.ReadError("the archive is cut off")
+        raise tarfile.ReadError("the archive is truncated")
     return data
 
 
 def _check_end(tar: tarfile.TarFile) -> None:
-    """Refuse an archive that stops without its closing zeros, which the reader takes for a good end."""
+    """Raise if the archive lacks its closing zero block, which tarfile does not check."""
     file = tar.fileobj
     assert file is not None
     file.seek(tar.offset)
     if file.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise tarfile.ReadError("the archive is cut off, or a header in it is spoilt")
+        raise tarfile.ReadError("the archive is truncated or has a corrupt header")
 
 
 def _stem(name: str) -> str:
-    """What names a sample.
+    """Return the part of a member's name that identifies its sample.
 
     >>> _stem("train/v1.2/0001.seg.png")
     'train/v1.2/0001'

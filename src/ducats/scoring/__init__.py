@@ -1,7 +1,7 @@
-"""A finished model looks at a pool of any size, in bounded memory, and says which images are worth a label.
+"""Select images for labelling from a pool of any size with a trained model, in bounded memory.
 
-The pool streams by, in one process or in many; each part keeps its best, and the best of all parts are the
-picks: the same ones on any number of processes.
+The pool is streamed in chunks, in one or several processes. Each chunk keeps its top candidates, and the
+picks are selected from the merged candidates. The picks do not depend on the number of processes.
 """
 
 from ducats.scoring.engines import ENGINES

@@ -1,4 +1,4 @@
-"""Who scores the parts of a pool, by name."""
+"""Scoring backends, by name."""
 
 from collections.abc import Mapping
 
@@ -7,4 +7,4 @@ from ducats.scoring.local import local
 from ducats.scoring.on_ray import PARTS, on_ray
 
 ENGINES: Mapping[str, Engine] = {"local": local, "ray": on_ray}
-DEFAULT_PARTS: Mapping[str, int] = {"ray": PARTS}  # of the others, one for each process
+DEFAULT_PARTS: Mapping[str, int] = {"ray": PARTS}  # other backends: one per process

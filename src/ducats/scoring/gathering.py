@@ -1,4 +1,4 @@
-"""What the parts of a pool kept comes together: one part at a time, so that their number costs no memory."""
+"""Merge the results of chunks, one at a time, in memory that does not depend on their number."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -11,35 +11,35 @@ from ducats.selection import Scored, joined, merge
 
 
 class Gathered(NamedTuple):
-    """The best of all parts, and their numbers."""
+    """Top candidates of all chunks, and the counts of each chunk."""
 
     kept: Scored  # best first
-    known: Scored  # rows whose labels were bought already, if the query looks at these
-    unreadable: list[tuple[str, str]]  # keys, and why, by key
-    parts: list[Result]  # seen, excluded, seconds and memory alone: their tables are empty
-    told: int  # failures of all parts; of a shard that breaks off, each may tell
+    known: Scored  # samples labelled by the run; empty unless the query uses them
+    unreadable: list[tuple[str, str]]  # keys and reasons, sorted by key
+    parts: list[Result]  # counts, times and memory only; their tables are empty
+    told: int  # unreadable samples, summed over chunks; several may report the same truncated shard
 
     @property
     def seen(self) -> int:
-        """Samples in all."""
+        """Number of samples."""
         return sum(part.seen for part in self.parts) - (self.told - len(self.unreadable))
 
     @property
     def excluded(self) -> int:
-        """Samples that the run bought."""
+        """Number of samples labelled by the run."""
         return sum(part.excluded for part in self.parts)
 
 
 def missing_of(files: Sequence[Path]) -> list[int]:
-    """Numbers of the parts that are not there, or damaged."""
+    """Return the indices of chunks whose file is missing or corrupt."""
     return [rank for rank, path in enumerate(files) if load_part(path) is None]
 
 
 def gather(files: Sequence[Path], keep: int) -> Gathered:
-    """Read all parts and keep the best; in the memory of what is kept and one part, whatever their number.
+    """Merge all chunks and keep the top candidates; only these and one chunk are in memory at a time.
 
     Raises:
-        UserError: A part cannot be read, or two parts have scored the same sample.
+        UserError: A chunk cannot be read, or two chunks have scored the same sample.
     """
     parts, known, unreadable, told = list[Result](), list[Scored](), dict[str, str](), 0
 
@@ -48,7 +48,7 @@ def gather(files: Sequence[Path], keep: int) -> Gathered:
         for path in files:
             result = load_part(path)
             if result is None:
-                raise UserError(f"{path} cannot be read: remove it, and the same command scores it again")
+                raise UserError(f"{path} is corrupt; delete it and run the same command again")
             known.append(result.known)
             unreadable.update(result.unreadable)
             told += len(result.unreadable)

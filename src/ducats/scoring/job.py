@@ -1,4 +1,4 @@
-"""A scoring as plain values, so that other processes and other machines can do parts of it."""
+"""Serialisable scoring job, the worker that runs it, and the interface of backends."""
 
 import json
 from collections.abc import Sequence
@@ -16,46 +16,45 @@ from ducats.scoring.part import Result, Tell, score_part
 from ducats.scoring.plan import Plan
 
 
-class Unfinished(Exception):  # noqa: N818 - what is done is kept, and the same command goes on
-    """A process ended before its parts were done."""
+class Unfinished(Exception):  # noqa: N818 - not an error: finished chunks are saved, and the command can resume
+    """Scoring stopped before all chunks were done; it can be resumed."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that whoever scores a part must know."""
+    """Everything needed to score a chunk in any process."""
 
-    run: str  # folder
+    run: str  # run folder
     pool: str
     kind: Kind
     plan: Plan
-    parts: int  # in all
+    parts: int  # number of chunks
     batch: int
     exclude_bought: bool
     device: str
-    threads: int  # that read and decode, in each process
-    out: str  # folder
+    threads: int  # threads per process that read and decode
+    out: str  # output folder
 
     def file(self, rank: int) -> Path:
-        """Where a part is kept."""
+        """Return the file of a chunk."""
         return part_file(Path(self.out), rank, self.parts)
 
     def to_json(self) -> str:
-        """On one line."""
+        """Serialise to one line."""
         return json.dumps(asdict(self))
 
     @staticmethod
     def from_json(text: str) -> "Job":
-        """What ``to_json`` wrote."""
+        """Parse the output of ``to_json``."""
         said = json.loads(text)
         return Job(**{**said, "plan": Plan(**said["plan"])})
 
 
 class Worker:
-    """Scores parts of a job, one after the other.
+    """Scores chunks of a job, one after the other.
 
     Args:
-        job: what to do.
-        trained: the model, if it is loaded already.
+        trained: the model; None: load it from the run folder.
     """
 
     def __init__(self, job: Job, trained: Trained | None = None) -> None:
@@ -66,7 +65,7 @@ class Worker:
         self._bought = bought_keys(self._trained.home) if job.exclude_bought else frozenset()
 
     def result(self, rank: int, tell: Tell | None = None) -> Result:
-        """Score a part."""
+        """Score one chunk."""
         return score_part(
             self._trained,
             self._pool,
@@ -81,7 +80,7 @@ class Worker:
         )
 
     def do(self, ranks: Sequence[int], tell: Tell | None) -> None:
-        """Score some parts and keep each when it is done."""
+        """Score chunks and save each when it is done."""
         before = 0
         for rank in ranks:
             result = self.result(rank, None if tell is None else _beyond(before, tell))
@@ -94,28 +93,27 @@ def _beyond(before: int, tell: Tell) -> Tell:
 
 
 def bought_keys(home: RunDir) -> frozenset[str]:
-    """Keys of what a run asked about, whatever the answer."""
+    """Return the keys of all samples that the run has queried, including those answered with void."""
     ledger = home.bought()
     asked = (ledger.targets() != UNLABELLED).tolist()
     return frozenset(key for key, was in zip(ledger.keys, asked, strict=True) if was)
 
 
 class Engine(Protocol):
-    """Who scores the parts of a job that are missing, and leaves a file for each."""
+    """Scores the missing chunks of a job and writes a file for each."""
 
     def __call__(
         self, job: Job, ranks: Sequence[int], *, processes: int | None, trained: Trained, tell: Tell | None
     ) -> None:
-        """Score these parts.
+        """Score chunks.
 
         Args:
-            job: all there is to know.
-            ranks: parts that are missing.
-            processes: that may work at once; None: as the engine sees fit.
-            trained: the model, for whoever works in this very process.
-            tell: called from time to time with the number of samples so far, if it is there.
+            ranks: missing chunks.
+            processes: maximum number of parallel processes; None: the backend decides.
+            trained: the model, for a backend that scores in this process.
+            tell: called regularly with the number of samples so far.
 
         Raises:
-            Unfinished: A process ended before its parts were done.
-            UserError: A part cannot be scored at all.
+            Unfinished: A process ended before its chunks were done.
+            UserError: A chunk cannot be scored.
         """

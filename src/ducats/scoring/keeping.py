@@ -1,7 +1,7 @@
-"""The files of one scoring: its settings, a file for each part that is done, and what came out.
+"""Files of an output folder: settings, one file per finished chunk, and the results.
 
-Every file is whole or not there, and a part whose file is there is not scored again: so a scoring may be
-killed at any moment, and the same command goes on.
+Every write is atomic, and a chunk whose file exists is not scored again. Scoring can therefore be killed at
+any time; run the same command again to resume.
 """
 
 import json
@@ -26,27 +26,27 @@ PICKS, UNREADABLE, SUMMARY = RESULTS = "picks.csv", "unreadable.csv", "score.jso
 
 
 def part_file(out: Path, rank: int, world: int) -> Path:
-    """Where a part is kept."""
+    """Return the file of a chunk."""
     return out / PARTS / f"part-{rank}-of-{world}.npz"
 
 
 @contextmanager
 def hold(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
-    """Begin a folder, or go on with it; keep other commands out, and refuse one that other settings made."""
+    """Create or resume and lock an output folder; raise if it was made with other settings."""
     if out.exists() and not out.is_dir():
-        raise UserError(f"{out} is a file, and what is scored needs a folder: give another --out")
+        raise UserError(f"{out} is a file; choose a folder with --out")
     out.mkdir(parents=True, exist_ok=True)
     with locked(out) as alone:
         if not alone:
-            raise UserError(f"another process is scoring into {out}: wait for it, or stop it")
-        for draft in (*out.glob(".*.part"), *(out / PARTS).glob(".*.part")):  # a kill left it
+            raise UserError(f"another process is scoring into {out}; wait for it or stop it")
+        for draft in (*out.glob(".*.part"), *(out / PARTS).glob(".*.part")):  # left by a killed process
             draft.unlink(missing_ok=True)
         path, now = out / SETTINGS, json.loads(json.dumps(settings))
         changed = differences(_settings(path) if path.exists() else now, now)
         if changed and any((out / PARTS).glob("*")):
             raise UserError(
-                f"{out} was made with other settings ({'; '.join(changed[:4])}): give another folder with "
-                "--out, or undo the change to go on with this one"
+                f"{out} was made with other settings ({'; '.join(changed[:4])}); choose another folder with "
+                "--out, or restore these settings to resume"
             )
         for name in RESULTS if changed else ():
             (out / name).unlink(missing_ok=True)
@@ -58,11 +58,11 @@ def _settings(path: Path) -> dict[str, Any]:
     try:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (ValueError, TypeError):
-        raise UserError(f"{path} is damaged, or not ours: give another folder with --out") from None
+        raise UserError(f"{path} is corrupt or not from ducats; choose another folder with --out") from None
 
 
 def keep_part(path: Path, result: Result) -> None:
-    """Write a part down, whole or not at all."""
+    """Write the result of a chunk atomically."""
     about = {
         "seen": result.seen,
         "excluded": result.excluded,
@@ -82,7 +82,7 @@ def keep_part(path: Path, result: Result) -> None:
 
 
 def load_part(path: Path) -> Result | None:
-    """A part that was written down; None if it is not there, or damaged."""
+    """Load the result of a chunk; None if its file is missing or corrupt."""
     try:
         found = columns.read(path, ())
         about = json.loads(found["about"].tobytes())

@@ -1,4 +1,4 @@
-"""Scoring on this machine: here, or in several processes that share its cores or its GPUs."""
+"""Score on this machine, in this process or in several that share its cores and GPUs."""
 
 import json
 import os
@@ -18,27 +18,27 @@ from ducats.inference import Trained
 from ducats.scoring.job import Job, Unfinished, Worker
 from ducats.scoring.part import Tell
 
-BETWEEN = 0.05  # seconds between two looks at the processes
+BETWEEN = 0.05  # polling interval
 COMMAND = [sys.executable, "-m", "ducats.scoring.worker"]
-PATIENCE = 5.0  # seconds that a process may take to end
+PATIENCE = 5.0  # seconds to wait for a killed process
 
 
 def local(
     job: Job, ranks: Sequence[int], *, processes: int | None, trained: Trained, tell: Tell | None
 ) -> None:
-    """Score parts in this process, or in several, each with a share of the parts, cores and GPUs."""
+    """Score chunks in this process, or in several that share the chunks, cores and GPUs."""
     processes = processes or 1
     if processes == 1:
         Worker(job, trained).do(ranks, tell)
-    else:  # also for one part that is left: with as many threads as before it gets the same bits
+    else:  # even if one chunk is left: the same number of threads gives bitwise the same result
         _in_several(job, [ranks[n::processes] for n in range(min(processes, len(ranks)))], tell)
 
 
 @dataclass
 class _Process:
-    """One that works for us."""
+    """Worker process."""
 
-    number: int  # from 1 on
+    number: int  # starts at 1
     handle: "subprocess.Popen[str]"
     log: Path
     listener: threading.Thread
@@ -46,7 +46,7 @@ class _Process:
     error: str | None = None
 
     def listen(self) -> None:
-        """Take note of what it says, until it says no more."""
+        """Read the progress messages until the process closes its output."""
         assert self.handle.stdout is not None
         for line in self.handle.stdout:
             said = json.loads(line)
@@ -82,23 +82,23 @@ def _start(job: Job, share: Sequence[int], number: int, processes: int) -> _Proc
             text=True,
             encoding="utf-8",
             env={**os.environ, **_surroundings(job, number, processes)},
-            start_new_session=True,  # Ctrl-C is for us; we end the others
+            start_new_session=True,  # only this process receives Ctrl-C; it then kills the workers
         )
     process = _Process(number, handle, log, threading.Thread())
     process.listener = threading.Thread(target=process.listen, daemon=True, name="ducats-listen")
     process.listener.start()
     assert handle.stdin is not None
     try:
-        # It stays open: when it closes, whatever ended us, the process ends, too.
+        # Stays open: the worker exits when it closes, however this process ends.
         handle.stdin.write(f"{job.to_json()}\n{json.dumps(list(share))}\n")
         handle.stdin.flush()
     except BrokenPipeError:
-        pass  # it ended already, and will be asked why
+        pass  # it has already exited; `_close` reports the reason
     return process
 
 
 def _surroundings(job: Job, number: int, processes: int) -> dict[str, str]:
-    """What a process sees on top of our environment: its threads, and the one GPU that it is to use."""
+    """Return the environment variables of a worker: its number of threads and its GPU."""
     own = {"PYTHONIOENCODING": "utf-8"}
     if "OMP_NUM_THREADS" not in os.environ:
         own["OMP_NUM_THREADS"] = str(max(1, cores() // processes))
@@ -111,12 +111,12 @@ def _surroundings(job: Job, number: int, processes: int) -> dict[str, str]:
 
 
 def cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _close(process: _Process) -> None:
-    """A process has ended: if it did not end well, say why."""
+    """Clean up after a process that has exited; raise if it failed."""
     process.listener.join()
     for pipe in (process.handle.stdin, process.handle.stdout):
         assert pipe is not None
@@ -125,16 +125,16 @@ def _close(process: _Process) -> None:
     if process.error is not None:
         raise UserError(process.error)
     if code:
-        why = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        why = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
         raise Unfinished(
-            f"process {process.number} {why} (is there enough memory? its last words are in {process.log}); "
-            "parts that are done are kept, and the same command goes on"
+            f"process {process.number} {why} (out of memory? see {process.log}); finished chunks are saved: "
+            "run the same command again to resume"
         )
     process.log.unlink(missing_ok=True)
 
 
 def _end(running: Sequence[_Process]) -> None:
-    """End those that are still at work; what they have not finished, the next command does."""
+    """Kill the processes that are still running."""
     for process in running:
         process.handle.kill()
     for process in running:

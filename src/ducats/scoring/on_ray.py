@@ -1,7 +1,7 @@
-"""Scoring on a Ray cluster: nodes share the pool, or a store of it, and nothing else.
+"""Score on a Ray cluster; the nodes need access to the pool, but no other shared folder.
 
-The run's files travel through Ray's object store, once to each node, and what a part keeps comes back and is
-written down here: so no folder has to be shared, and a part that was lost can be read again on any node.
+The run's files are sent through Ray's object store, once to each node. The result of a chunk is sent back and
+saved by this process, so a lost chunk can be scored again on any node.
 """
 
 import time
@@ -20,8 +20,8 @@ from ducats.scoring.keeping import keep_part
 from ducats.scoring.part import Result, Tell
 
 TIMEOUT = "24h"
-PARTS = 64  # by default: so few samples are lost with a node, whatever the number of nodes
-BETWEEN = 1.0  # seconds, at most, between two looks at the cluster
+PARTS = 64  # default; many chunks, so that losing a node loses little work
+BETWEEN = 1.0  # maximum polling interval
 
 
 def on_ray(
@@ -34,20 +34,19 @@ def on_ray(
     address: str = "auto",
     timeout: str = TIMEOUT,
 ) -> None:
-    """Score parts on the nodes of a Ray cluster, each in a process with a CPU, or with a GPU, to itself.
+    """Score chunks on the nodes of a Ray cluster, each in a process with its own CPU or GPU.
 
     Args:
-        job: all there is to know.
-        ranks: parts that are missing.
-        processes: that may work at once in the whole cluster; None: as many as half of its CPUs hold.
-        trained: the model.
-        tell: called whenever a part is done.
-        address: of the cluster.
-        timeout: after which what is not done is given up, for now.
+        ranks: missing chunks.
+        processes: maximum number of parallel processes in the cluster; None: one per GPU, or as many as fit
+            into half of its CPUs.
+        tell: called whenever a chunk is done.
+        address: ``host:port`` of the cluster, or ``auto``.
+        timeout: time limit, such as ``2h``; the chunks left can be scored by another call.
 
     Raises:
-        Unfinished: The time is over, or a part was lost again and again.
-        UserError: There is no cluster, or a part cannot be scored at all.
+        Unfinished: The time limit is reached, or a chunk was lost repeatedly.
+        UserError: There is no cluster, or a chunk cannot be scored.
     """
     until = time.monotonic() + seconds_of(timeout)
     with connected(address):
@@ -55,7 +54,7 @@ def on_ray(
         gpus = _has_gpus(ray.nodes(), job.device)
         crew = Crew(score_one, cpus=None if gpus else 1, gpus=gpus, most=processes)
         if not crew.room():
-            raise UserError(f"no node of the Ray cluster at --address {address} has CPUs: start one that has")
+            raise UserError(f"no node of the Ray cluster at --address {address} has CPUs; start one")
         said = replace(job, device="cuda" if gpus else "cpu").to_json()
         files = [ray.put(packed(trained.home.folder, job.exclude_bought))]
         todo, done, seen = list(ranks), 0, 0
@@ -64,8 +63,8 @@ def on_ray(
                 left = until - time.monotonic()
                 if left <= 0:
                     raise Unfinished(
-                        f"--timeout {timeout} is over, with {len(ranks) - done} of {job.parts} parts to do; "
-                        "parts that are done are kept, and the same command goes on"
+                        f"--timeout {timeout} reached with {len(ranks) - done} of {job.parts} chunks left; "
+                        "finished chunks are saved: run the same command again to resume"
                     )
                 while todo and crew.room():
                     rank = todo.pop(0)
@@ -82,10 +81,10 @@ def on_ray(
 
 
 def _has_gpus(nodes: Sequence[Mapping[str, Any]], device: str) -> bool:
-    """Whether to compute on GPUs: all parts on the same kind of device, so that their numbers agree."""
+    """Whether to use GPUs; all chunks use the same type of device, so that their scores are comparable."""
     found = any(node["Resources"].get("GPU") for node in nodes if node["Alive"])
     if device == "cuda" and not found:
-        raise UserError("--device cuda: no node of the Ray cluster has a GPU; --device cpu works anywhere")
+        raise UserError("--device cuda: no node of the Ray cluster has a GPU; use --device cpu")
     return found and device in ("auto", "cuda")
 
 
@@ -95,17 +94,16 @@ def _told(rank: int, job: Job, error: Exception) -> Exception:
     if not isinstance(error, Lost):
         return error
     return Unfinished(
-        f"part {rank} of {job.parts} was lost: {error} (is there enough memory? does an image crash the "
-        "decoder?); parts that are done are kept, and the same command goes on"
+        f"chunk {rank} of {job.parts} was lost: {error} (out of memory, or an image that crashes the "
+        "decoder?); finished chunks are saved: run the same command again to resume"
     )
 
 
 def packed(run: Path, bought: bool) -> dict[str, bytes]:
-    """The files of a run that scoring needs.
+    """Return the content of the run's files that scoring needs.
 
     Args:
-        run: its folder.
-        bought: whether those are needed, too, that say which samples it bought.
+        bought: whether to include the files that record the labelled samples.
     """
     paths = [run / name for name in ("config.yaml", "data.yaml", "model.safetensors")]
     if bought:
@@ -113,16 +111,15 @@ def packed(run: Path, bought: bool) -> dict[str, bytes]:
     return {path.relative_to(run).as_posix(): path.read_bytes() for path in paths}
 
 
-_worker: dict[str, Worker] = {}  # of this process, if it scored a part of the same job before
+_worker: dict[str, Worker] = {}  # by job, at most one: reused for further chunks of the same job
 
 
 def score_one(job: str, files: Sequence[Any], rank: int) -> Result:
-    """Score a part, on a node; runs in a process of Ray's.
+    """Score a chunk in a Ray worker process.
 
     Args:
-        job: as JSON.
-        files: one reference to the run's files, so that they are fetched only where they are not yet known.
-        rank: which part.
+        job: JSON of the job.
+        files: one reference to the run's files; in a list, so that Ray does not fetch them on every call.
     """
     if job not in _worker:
         _worker.clear()
@@ -136,6 +133,6 @@ def score_one(job: str, files: Sequence[Any], rank: int) -> Result:
 
 
 def _threads() -> int:
-    """CPUs that Ray gave to this process."""
+    """Return the number of CPUs that Ray has assigned to this process."""
     cpus = import_ray().get_runtime_context().get_assigned_resources().get("CPU", 1)
     return max(1, int(cpus))

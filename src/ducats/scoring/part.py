@@ -1,4 +1,4 @@
-"""One part of a pool passes by a model."""
+"""Score one chunk of a pool."""
 
 import time
 from collections.abc import Callable, Collection, Generator, Iterator
@@ -25,20 +25,20 @@ from ducats.scoring.plan import Plan, scores
 from ducats.scoring.reading import decoded, picture_of
 from ducats.selection import Keeper, Scored, joined
 
-Tell = Callable[[int], None]  # how many samples were looked at so far
+Tell = Callable[[int], None]  # called with the number of samples so far
 
 
 class Result(NamedTuple):
-    """What is left of a part."""
+    """Candidates and counts of one chunk."""
 
-    kept: Scored  # the best, best first: probability, entropy, u_data, u_dis, guess, first, and so on
-    known: Scored  # rows whose labels were bought already, if the query looks at these
-    seen: int  # samples in all: scored, excluded, or unreadable
-    excluded: int  # because their labels were bought
-    unreadable: list[tuple[str, str]]  # keys, and why
+    kept: Scored  # candidates, best first: probability, entropy, u_data, u_dis, guess, first, ...
+    known: Scored  # samples labelled by the run; empty unless the query uses them
+    seen: int  # all samples: scored, excluded or unreadable
+    excluded: int  # samples labelled by the run
+    unreadable: list[tuple[str, str]]  # keys and reasons
     seconds: float
-    cpu_seconds: float  # of all threads of the process
-    memory: int | None  # bytes that the process held at most
+    cpu_seconds: float  # of all threads of this process
+    memory: int | None  # peak memory of the process in bytes
 
 
 def score_part(
@@ -55,22 +55,16 @@ def score_part(
     on_unreadable: Callable[[str, str], None] | None = None,
     tell: Tell | None = None,
 ) -> Result:
-    """Score one of ``world`` parts of a pool and keep its best; in bounded memory, whatever the pool's size.
+    """Score chunk ``rank`` of ``world`` and keep its top candidates, in bounded memory.
 
-    A batch is a block of the pool's listing, whatever the number of parts, and images are decoded and looked
-    at as `ducats predict` does it: the same image gets the same numbers, bit by bit.
+    A batch is a block of the pool's listing for any number of chunks, and images are decoded and transformed
+    as in `ducats predict`: the same image gets bitwise the same numbers.
 
     Args:
-        trained: the model.
-        pool: what to look at.
-        rank: which part.
-        world: of how many.
-        keep: what to keep.
-        fabric: device.
-        batch: images at a time; None: as many as the run's ``engine.scoring_batch``.
-        threads: that read and decode.
-        exclude: keys of samples that are no candidates.
-        on_unreadable: called with the key of a sample that cannot be read, and why, once.
+        batch: None: the run's ``engine.scoring_batch``.
+        threads: number of threads that read and decode.
+        exclude: keys of samples that are not candidates.
+        on_unreadable: called once for each unreadable sample, with its key and the reason.
         tell: called after each batch with the number of samples so far.
     """
     began, spent = time.perf_counter(), time.process_time()
@@ -106,19 +100,19 @@ def score_part(
 
 
 class Answer(NamedTuple):
-    """What the model says of a block, still on the device."""
+    """Model output of a block, still on the device."""
 
     key: list[str]
     number: list[int]
     unreadable: list[tuple[str, str]]
-    z: Tensor | None  # None if no sample could be read
-    features: Tensor | None  # None if nobody wants them
+    z: Tensor | None  # None if no sample is readable
+    features: Tensor | None  # None if the query does not need them
 
 
 def _said(
     trained: Trained, blocks: Iterator[list[Sample]], keep: Plan, fabric: Fabric, threads: int
 ) -> Generator[tuple[Scored, list[tuple[str, str]]], None, None]:
-    """What the model says of each block, and which of its samples cannot be read."""
+    """Yield the scored samples of each block, and its unreadable samples."""
     model, view, seed = fabric.setup(trained.model), make_views(trained.config).test, trained.config.seed
     model.eval()
     device, waiting = fabric.device, list[Answer]()
@@ -127,7 +121,7 @@ def _said(
         for block in stream:
             z = features = None
             if block.key:
-                # What a view leaves to chance is drawn for each block: alike on any number of processes.
+                # Seeded by block, so random augmentation does not depend on the number of processes.
                 luck = draw(
                     view,
                     len(block.key),

@@ -1,4 +1,4 @@
-"""What is kept of a pool while it streams by, and how the picks are chosen of what was kept."""
+"""Streaming queries: which candidates each chunk keeps, and how the picks are selected from them."""
 
 import math
 from collections.abc import Mapping
@@ -18,10 +18,10 @@ from ducats.randomness import draw_per_address, fork
 from ducats.rows import Rows, Slate, ask
 from ducats.selection import Scored, merge, two_rounds
 
-KAPPA = 10.0  # times the budget are kept for a second look, by default
-LUCK = "luck"  # a drawn number instead of a criterion
+KAPPA = 10.0  # default number of candidates, as a multiple of the budget
+LUCK = "luck"  # column of uniform random numbers
 
-# By which column each is ranked; a minus where the lowest come first.
+# Ranking column of each query; a leading minus ranks the lowest first.
 RANKED: Mapping[str, str] = {
     "u_dis": "u_dis",
     "u_data": "u_data",
@@ -30,47 +30,49 @@ RANKED: Mapping[str, str] = {
     "least_confident": "-confidence",
     "random": LUCK,
 }
-CLUSTERED = ("spread", "clue", "badge", "coreset")  # they look at what the last layer sees
+CLUSTERED = ("spread", "clue", "badge", "coreset")  # they use the features of the last layer
 QUERIES = ("duc", *RANKED, *CLUSTERED)
 
 
 @dataclass(frozen=True)
 class Plan:
-    """A query as a stream can be asked it."""
+    """Query that can be answered from a stream."""
 
     query: str
-    budget: int  # labels
-    keep: int  # rows that each part keeps, and that are left when all parts are merged
-    first: str  # the column whose highest are kept
-    second: str | None = None  # DUC's second round
-    knobs: Mapping[str, Any] = field(default_factory=dict)  # of a query that clusters
+    budget: int  # number of picks
+    keep: int  # candidates kept by each chunk, and again after merging all chunks
+    first: str  # column whose highest values are kept
+    second: str | None = None  # column of DUC's second round
+    knobs: Mapping[str, Any] = field(default_factory=dict)  # parameters of a clustering query
 
     @property
     def features(self) -> bool:
-        """Whether what is kept needs its features."""
+        """Whether the candidates need their features."""
         return self.query in CLUSTERED
 
 
 def make_plan(
     config: Config, query: str, budget: int, *, kappa: float | None = None, pool: int | None = None
 ) -> Plan:
-    """What to keep for a query, with the run's knobs if it is the run's own query, or else the defaults.
+    """Return the streaming form of a query.
+
+    The parameters are those of the run if it uses the same query, and the defaults otherwise.
 
     Args:
-        config: of the run.
         query: one of ``QUERIES``.
-        budget: labels to spend.
-        kappa: how many times the budget pass the first round (`duc`), are clustered (`spread`), or are
-            candidates at all (`clue`, `badge`, `coreset`); None: as the knobs say, or 10.
-        pool: samples in all, if known; where the run's `duc` has a share, it is one of these.
+        budget: number of picks.
+        kappa: number of candidates as a multiple of the budget: those that pass the first round (`duc`), are
+            clustered (`spread`), or are kept at all (`clue`, `badge`, `coreset`). None: the run's value, or
+            10.
+        pool: number of samples; required if the run's `duc` sets ``share``.
     """
     if query not in QUERIES:
-        raise UserError(f"--query {query} cannot be asked of a stream; there are: {', '.join(QUERIES)}")
+        raise UserError(f"--query {query} cannot score a pool; choose from: {', '.join(QUERIES)}")
     if kappa is not None and (not 1 <= kappa < math.inf or query in RANKED):
         raise UserError(
-            f"--kappa {kappa:g} does not go with --query {query}: leave it out"
+            f"--kappa does not apply to --query {query}; omit it"
             if query in RANKED
-            else f"--kappa must be a number of at least 1, not {kappa:g}: the first round feeds the second"
+            else f"--kappa must be a finite number of at least 1, not {kappa:g}"
         )
     if query in RANKED:
         return Plan(query, budget, budget, RANKED[query])
@@ -84,19 +86,19 @@ def make_plan(
         first = "-margin" if first == "margin" else first
     if queries.QUERIES[query].bound(knobs).source:
         raise UserError(
-            f"the run's query {query!r} looks at the source's images, which are not in a pool: score with "
-            "another --query"
+            f"the run's query {query!r} needs the source images, which are not available here; "
+            "choose another --query"
         )
     return Plan(query, budget, keep, first, knobs=knobs)
 
 
 def own_query(config: Config) -> str:
-    """A run's own query, if a stream can be asked it; DUC's, if not."""
+    """Return the run's query if it can be streamed, and `duc` otherwise."""
     return config.query.name if config.query.name in QUERIES else "duc"
 
 
 def needs_the_pools_size(config: Config, query: str) -> bool:
-    """Whether a plan depends on how many samples there are, whatever the budget."""
+    """Whether the number of candidates depends on the pool size for any budget."""
     return query == "duc" == config.query.name and config.query.knobs.get("share") is not None
 
 
@@ -107,19 +109,18 @@ def _duc(knobs: Mapping[str, Any], budget: int, kappa: float, pool: int | None) 
     wanted = kappa * budget
     if share is not None:
         if pool is None:
-            raise ValueError("a share of a pool whose size is not known")
+            raise ValueError("`share` needs the pool size")
         wanted = kappa * share * pool
     return Plan("duc", budget, max(math.ceil(wanted - 1e-9), budget), *in_turn)
 
 
 def scores(plan: Plan, z: Tensor, number: Tensor, seed: int) -> dict[str, Tensor]:
-    """The columns ``first`` and, if there is one, ``second``: ``(N,)`` each, high where a label is worth it.
+    """Compute the columns ``first`` and, if any, ``second``, each ``(N,)``; high values are selected first.
 
     Args:
-        plan: names them.
         z: log alpha, ``(N, C)``.
-        number: places in the pool, ``(N,)``.
-        seed: for the luck of `random`, which depends on the place alone.
+        number: pool indices, ``(N,)``.
+        seed: seed of `random`, whose scores depend only on the pool index.
     """
     columns = {"first": _score(plan.first, z, number, seed)}
     if plan.second is not None:
@@ -136,13 +137,11 @@ def _score(name: str, z: Tensor, number: Tensor, seed: int) -> Tensor:
 
 
 def choose(plan: Plan, kept: Scored, known: Scored, seed: int) -> Scored:
-    """The picks, in order, of what all parts kept.
+    """Select the picks, in order, from the merged candidates.
 
     Args:
-        plan: the query.
-        kept: the ``plan.keep`` best of the pool, or all if there are fewer.
-        known: rows whose labels were bought, with their features, if the query looks at those.
-        seed: the query's randomness.
+        kept: the top ``plan.keep`` samples of the pool, or all if there are fewer.
+        known: labelled samples with their features; empty unless the query uses them.
     """
     if plan.second is not None:
         return two_rounds(kept, "first", "second", plan.keep, min(plan.budget, plan.keep))
@@ -150,7 +149,7 @@ def choose(plan: Plan, kept: Scored, known: Scored, seed: int) -> Scored:
         return merge([kept], "first", plan.budget)
     kept, known = (some[np.argsort(some.key, kind="stable")] for some in (kept, known))
     strategy = queries.QUERIES[plan.query].bound(plan.knobs)
-    # Addresses are places in the order of keys: so ties go to the lower key here, too.
+    # Samples are numbered in key order, so ties go to the lower key here, too.
     candidates, labelled = _rows(kept, strategy.needs, 0), _rows(known, strategy.needs, len(kept))
     generator = fork(seed, "score", plan.query)
     slate = Slate(candidates, labelled, min(plan.budget, len(kept)), generator)

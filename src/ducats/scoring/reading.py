@@ -1,4 +1,4 @@
-"""Samples are read and decoded by threads some blocks ahead of the model, in order and in bounded memory."""
+"""Read and decode blocks of samples in threads, ahead of the model, in order and in bounded memory."""
 
 import queue
 import threading
@@ -18,24 +18,24 @@ from ducats.data.store import Failure, attempt
 from ducats.pictures import shown_size
 from ducats.pool import Sample
 
-AHEAD = 4  # blocks that are prepared before they are asked for
+AHEAD = 4  # blocks decoded in advance
 
-Picture = tuple[NDArray[np.uint8], float]  # pixels (channels, height, width), and width over height before
+Picture = tuple[NDArray[np.uint8], float]  # pixels (channels, height, width) and original width / height
 Begun = tuple[list[Sample], list["Future[Picture | Failure]"]]
 
 
 class Block(NamedTuple):
-    """Samples that pass through the model together, decoded."""
+    """Decoded samples that form one batch."""
 
-    key: list[str]  # of those that can be read
+    key: list[str]  # readable samples only
     number: list[int]
     pixels: Tensor  # uint8 (N, channels, height, width)
-    aspect: Tensor  # float32 (N,), width over height before they were squashed
-    unreadable: list[tuple[str, str]]  # keys of the others, and why
+    aspect: Tensor  # float32 (N,), width / height before resizing
+    unreadable: list[tuple[str, str]]  # keys and reasons
 
 
 def picture_of(sample: Sample, size: tuple[int, int], channels: int) -> Picture:
-    """Read a sample, and decode it as `ducats predict` would."""
+    """Read a sample and decode it as `ducats predict` does."""
     data = sample.read()
     pixels = decode_bytes(data, size, channels)
     height, width = shown_size(BytesIO(data))
@@ -45,12 +45,12 @@ def picture_of(sample: Sample, size: tuple[int, int], channels: int) -> Picture:
 def decoded(
     blocks: Iterable[list[Sample]], work: Callable[[Sample], Picture], threads: int
 ) -> Generator[Block, None, None]:
-    """Each block, decoded, in order; samples that cannot be read are named and left out.
+    """Yield each block decoded, in order; unreadable samples are listed separately.
 
     Args:
-        blocks: what to read; walked over by a thread of its own.
-        work: makes a picture of a sample; whatever it raises is the sample's fault.
-        threads: that do so at once.
+        blocks: iterated in a separate thread.
+        work: decodes a sample; any exception marks the sample unreadable.
+        threads: number of decoding threads.
     """
     ready: queue.Queue[Begun | BaseException | None] = queue.Queue(AHEAD)
     left = threading.Event()
@@ -74,7 +74,7 @@ def decoded(
             put(error)
 
     with warnings.catch_warnings(), ThreadPoolExecutor(threads) as pool:
-        # Pillow warns of odd metadata and large pictures; nobody could tell which of a million is meant.
+        # Pillow warns of odd metadata and large images without naming the file.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         feeder = threading.Thread(target=feed, daemon=True, name="ducats-pool")
         feeder.start()
@@ -101,5 +101,5 @@ def _block(samples: list[Sample], futures: "list[Future[Picture | Failure]]") ->
         return Block([], [], torch.empty(0, 1, 1, 1, dtype=torch.uint8), torch.empty(0), failed)
     pixels = torch.from_numpy(np.stack([picture for _, (picture, _) in good]))
     aspect = torch.tensor([aspect for _, (_, aspect) in good], dtype=torch.float32)
-    # Not the samples themselves: one of a shard holds its file.
+    # Do not keep the samples: a sample of a shard holds its file content.
     return Block([s.key for s, _ in good], [s.number for s, _ in good], pixels, aspect, failed)

@@ -1,4 +1,4 @@
-"""A whole pool: its parts are scored, merged, and the picks written down."""
+"""Score a whole pool: score its chunks, merge them, and write the picks."""
 
 import csv
 import io
@@ -28,16 +28,16 @@ from ducats.selection import Scored
 
 
 class Picks(NamedTuple):
-    """What came out."""
+    """Result of scoring a pool."""
 
     picks: Scored  # in order
-    seen: int  # samples in all
+    seen: int  # number of samples
     excluded: int
     unreadable: int
-    seconds: float  # of this command's scoring
-    rate: float | None  # samples a second, of this command; None if all parts were there already
+    seconds: float  # scoring time of this call
+    rate: float | None  # samples per second of this call; None if all chunks were already done
     file: Path
-    query: str  # that chose them
+    query: str  # name of the query
 
 
 def score(
@@ -58,34 +58,32 @@ def score(
     device: str = "auto",
     tell: Tell | None = None,
 ) -> Picks:
-    """Say which images of a pool are worth a label: ``picks.csv``, ``unreadable.csv`` and ``score.json``.
+    """Select images of a pool for labelling; write ``picks.csv``, ``unreadable.csv`` and ``score.json``.
 
-    Killed at any moment, the same call goes on with the parts that are missing.
+    If the process is killed, call the function again with the same arguments: it scores the missing chunks.
 
     Args:
-        trained: the model.
-        where: the pool, see ``open_pool``.
-        out: the folder to write to.
-        budget: labels, or a share of the pool as ``"1%"``.
-        query: one of ``QUERIES``; by default the run's own if it is one, or else `duc`.
+        where: pool, see ``open_pool``.
+        out: output folder.
+        budget: number of picks, or a percentage of the pool such as ``"1%"``.
+        query: one of ``QUERIES``; None: the run's query if it is one of them, else `duc`.
         kappa: see ``make_plan``.
-        kind: of the pool.
+        kind: pool format.
         engine: one of ``ENGINES``.
-        knobs: of the engine, by name; `ray` has ``address`` and ``timeout``.
-        processes: that work at once, by default one; on a cluster, as many as it has room for.
-        parts: that the pool is scored in, each kept when it is done; by default one for each process, on a
-            cluster 64.
-        exclude_bought: pass over what the run bought, by its keys.
-        batch: images at a time; by default the run's ``engine.scoring_batch``.
+        knobs: parameters of the backend; `ray` has ``address`` and ``timeout``.
+        processes: number of parallel processes; None: 1 locally, as many as fit on a cluster.
+        parts: number of chunks, each saved when it is done; None: one per process, 64 on a cluster.
+        exclude_bought: skip samples that the run has labelled, identified by their keys.
+        batch: None: the run's ``engine.scoring_batch``.
         device: auto, cpu, cuda or mps.
-        tell: called from time to time with the number of samples so far; None: nobody wants to know.
+        tell: called regularly with the number of samples so far.
 
     Raises:
-        UserError: Something cannot be as it is asked for.
-        Unfinished: A process ended before its parts were done.
+        UserError: An argument is invalid, or the pool or the run cannot be used.
+        Unfinished: A process ended before its chunks were done.
     """
     if trained.of_pixels:
-        raise UserError("scoring a pool is for whole images: `ducats predict --uncertainty` is for pixels")
+        raise UserError("`ducats score` does not support segmentation; use `ducats predict --uncertainty`")
     batch = trained.config.engine.scoring_batch if batch is None else batch
     processes = 1 if processes is None and engine not in DEFAULT_PARTS else processes
     parts = DEFAULT_PARTS.get(engine, processes or 1) if parts is None else parts
@@ -94,10 +92,10 @@ def score(
             raise UserError(f"--{name} must be at least 1, not {value}")
     work: Engine = bind("engine", engine, look_up("engine", ENGINES, engine), 2, knobs or {})
     if out.absolute() == trained.home.folder.absolute():
-        raise UserError(f"{out} is the run's own folder: give a folder for the picks with --out")
+        raise UserError(f"--out {out} is the run folder; choose another folder")
     if exclude_bought:
-        bought_keys(trained.home)  # refused now if there is no ledger
-    if "://" not in where:  # other processes, and later commands, may be elsewhere
+        bought_keys(trained.home)  # raise now if there is no ledger
+    if "://" not in where:  # other processes and later commands may have another working directory
         where = str(Path(where).expanduser().absolute())
     pool = open_pool(where, kind=kind)
     query = own_query(trained.config) if query is None else query
@@ -134,14 +132,14 @@ def _plan(trained: Trained, pool: Pool, budget: int | str, query: str, kappa: fl
     try:
         amount, share = parse_budget(budget)
     except UserError:
-        raise UserError(f"--budget {budget} is neither a count (5000) nor a share of the pool (1%)") from None
+        raise UserError(f"--budget {budget} is neither a count (5000) nor a percentage (1%)") from None
     size = pool.counted() if share or needs_the_pools_size(trained.config, query) else None
     if size == 0:
-        raise UserError(f"the pool {pool.name} holds no image: check the path")
+        raise UserError(f"pool {pool.name} contains no images; check the path")
     labels = math.floor(amount * (size or 0) / 100 + 0.5) if share else int(amount)
     if labels == 0 or (share and amount > 100):
         of = f" of a pool of {size}" if share else ""
-        raise UserError(f"--budget {budget} is {labels} labels{of}: give 1 label or more, 100 % at most")
+        raise UserError(f"--budget {budget} is {labels} labels{of}; choose at least 1 label, at most 100 %")
     return make_plan(trained.config, query, labels, kappa=kappa, pool=size)
 
 
@@ -154,17 +152,17 @@ def _written(
     missing: Sequence[int],
     told: dict[str, Any],
 ) -> Picks:
-    """Choose, and write all three files."""
+    """Select the picks and write the three result files."""
     seen, unreadable, kept = found.seen, found.unreadable, found.kept
     if seen == 0:
-        raise UserError(f"the pool {told['pool']} holds no image: check the path")
+        raise UserError(f"pool {told['pool']} contains no images; check the path")
     if len(unreadable) == seen:
         key, why = unreadable[0]
-        raise UserError(f"none of the {seen} images of {told['pool']} can be read, {key} for one ({why})")
+        raise UserError(f"none of the {seen} images of {told['pool']} can be read; first: {key} ({why})")
     if not len(kept):
         raise UserError(
-            f"no image of {told['pool']} is left to pick, for the run bought all that can be read: leave "
-            "--exclude-bought out, or give another pool"
+            f"the run has already labelled all readable images of {told['pool']}; omit --exclude-bought or "
+            "choose another pool"
         )
     picks = choose(plan, kept, found.known, trained.config.seed)
     _check_keys(picks)
@@ -184,7 +182,7 @@ def _written(
     }
     _write_csv(out / UNREADABLE, ("key", "why"), unreadable)
     path = out / SUMMARY
-    if missing or not path.exists():  # what a repeated command did not do again took no time
+    if missing or not path.exists():  # keep the timings if nothing was scored this time
         write_text_atomically(path, json.dumps(told | counts, indent=1, ensure_ascii=False) + "\n")
     header = ("rank", "key", "guess", *COLUMNS)
     _write_csv(out / PICKS, header, _lines(picks, trained.classes))
@@ -195,7 +193,7 @@ def _check_keys(picks: Scored) -> None:
     keys = picks.key.tolist()
     if len(set(keys)) < len(keys):
         doubled = next(key for key in keys if keys.count(key) > 1)
-        raise UserError(f"two samples of the pool have the key {doubled!r}: give each a key of its own")
+        raise UserError(f"two samples of the pool have the key {doubled!r}; make the keys unique")
 
 
 def _lines(picks: Scored, classes: Sequence[str]) -> Iterable[list[str]]:

@@ -1,7 +1,7 @@
-"""A process that scores parts of a pool for another: ``python -m ducats.scoring.worker``.
+"""Worker process that scores chunks of a pool: ``python -m ducats.scoring.worker``.
 
-It is told what to do by two lines of JSON on its standard input, a job and numbers of parts, and says how far
-it is by lines of JSON on its standard output. Once its input closes, whoever started it is gone: it ends.
+It reads two lines of JSON from standard input, the job and the chunk numbers, and writes its progress as
+lines of JSON to standard output. It exits when standard input closes, that is, when the parent has ended.
 """
 
 import json
@@ -15,13 +15,13 @@ from ducats.scoring.job import Job, Worker
 
 
 def end_with_input() -> None:
-    """End this process when its input closes."""
+    """Exit this process when standard input closes."""
     sys.stdin.read()
     os._exit(1)
 
 
 def main() -> int:
-    """Do what we are told."""
+    """Score the chunks given on standard input; return the exit code."""
     job, ranks = Job.from_json(sys.stdin.readline()), json.loads(sys.stdin.readline())
     threading.Thread(target=end_with_input, daemon=True).start()
     output = sys.stdout
@@ -30,7 +30,7 @@ def main() -> int:
         output.write(json.dumps(words) + "\n")
         output.flush()
 
-    with redirect_stdout(sys.stderr):  # what a model prints is for the log
+    with redirect_stdout(sys.stderr):  # output printed by the model belongs in the log
         try:
             Worker(job).do(ranks, lambda seen: say(seen=seen))
         except UserError as error:
@@ -41,7 +41,7 @@ def main() -> int:
 
 if __name__ == "__main__":
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # nor may a library's own words come between our lines
+    os.dup2(2, 1)  # native libraries must not write between the JSON lines either
     code = main()
     sys.stdout.flush()
-    os._exit(code)  # a thread waits for input, and would be waited for
+    os._exit(code)  # a normal exit would wait for the thread that reads standard input

@@ -1,4 +1,4 @@
-"""Methods x tasks x seeds from one file: a folder and a process for each run, safe to kill at any time."""
+"""Sweeps over methods, tasks and seeds: one folder and one process per run. Resumable."""
 
 from ducats.sweep.cells import Cell, Wanted, cells_of, check
 from ducats.sweep.opening import Where, opened

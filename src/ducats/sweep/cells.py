@@ -1,4 +1,4 @@
-"""From a sweep to its runs: a config each, all of them looked at before the first one starts."""
+"""Expand a sweep into runs and check their configs before the first one starts."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -15,19 +15,19 @@ from ducats.options import Settings, folder_of
 from ducats.report.across import column_of
 from ducats.sweep.plan import Method, Sweep, Task, variants
 
-METHOD = ("method", "query", "query.name", "objective", "objective.name")  # settings that make a method
+METHOD = ("method", "query", "query.name", "objective", "objective.name")  # settings that define a method
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """What the command line says of a sweep.
+    """Command-line options that select the runs of a sweep and override their settings.
 
     Args:
         root: folder of the benchmark.
-        source: folder of the source, where the data has two.
-        target: folder of the target, where the data has two.
-        settings: ``key=value`` for all runs; they win over the sweep's.
-        seeds: instead of the sweep's own.
+        source: folder of the source, for data with separate folders.
+        target: folder of the target, for data with separate folders.
+        settings: ``key=value`` for all runs; they override those of the sweep.
+        seeds: override those of the sweep; None means no override.
         methods: names or patterns; None means all.
         tasks: names or patterns; None means all.
     """
@@ -46,10 +46,9 @@ class Cell:
     """One run of a sweep.
 
     Args:
-        method: its name in tables.
-        task: its name in the sweep.
-        config: everything about it.
-        name: of its folder; ends in the config's digest.
+        method: name in tables.
+        task: name in the sweep.
+        name: name of the run folder; ends in the digest of the config.
     """
 
     method: str
@@ -58,11 +57,11 @@ class Cell:
     name: str
 
     def folder(self, out: Path) -> Path:
-        """Where it lives."""
+        """Return the run folder."""
         return out / self.name
 
     def state(self, out: Path) -> str:
-        """Whether it is done, begun or new; nothing but its files is asked."""
+        """Return done, begun or new, judged only by the files of the run."""
         folder = self.folder(out)
         if (folder / "model.safetensors").exists():
             return "done"
@@ -70,29 +69,27 @@ class Cell:
 
 
 def cells_of(sweep: Sweep, wanted: Wanted, device: str) -> list[Cell]:
-    """The runs of a sweep, seed by seed, so that the first comparison is complete early.
+    """Return the runs of a sweep, ordered by seed to complete a first comparison early.
 
     Args:
-        sweep: methods, tasks and seeds.
-        wanted: what was said beside it.
-        device: cpu, cuda or mps; precision, and with it a run's name, depends on it.
+        device: cpu, cuda or mps; the precision and therefore the name of a run depend on it.
     """
     _refuse_methods("--set", wanted.settings)
     _refuse_methods("the sweep's settings:", sweep.settings)
     for each in sweep.tasks:
-        _refuse_methods(f"settings of the task {each.called!r}:", each.settings)
+        _refuse_methods(f"the settings of task {each.called!r}:", each.settings)
     seeds = sweep.seeds if wanted.seeds is None else wanted.seeds
     for seed in seeds:
         if seed < 0:
-            raise UserError(f"--seeds {seed} cannot be: a seed is 0 or more")
+            raise UserError(f"--seeds must be 0 or more, not {seed}")
     methods = {str(each.name): each for entry in sweep.methods for each in variants(entry)}
     if len(methods) < sum(1 for entry in sweep.methods for _ in variants(entry)):
-        raise UserError("two methods of the sweep have one name: give each a `name` of its own")
+        raise UserError("two methods of the sweep have the same name; give each a unique `name`")
     tasks = {task.called: task for task in sweep.tasks}
     if len(tasks) < len(sweep.tasks):
-        raise UserError("two tasks of the sweep have one name: give each a `name` of its own")
+        raise UserError("two tasks of the sweep have the same name; give each a unique `name`")
     chosen = _chosen("method", list(methods), wanted.methods)
-    for method in chosen[:1]:  # a task's data are the same for every method
+    for method in chosen[:1]:  # the data of a task is the same for every method
         _refuse_one_column(
             {t.called: _config(sweep, methods[method], t, wanted, device) for t in sweep.tasks}
         )
@@ -110,25 +107,25 @@ def cells_of(sweep: Sweep, wanted: Wanted, device: str) -> list[Cell]:
 
 
 def _refuse_methods(origin: str, settings: Sequence[str]) -> None:
-    """What makes a method belongs to one: for all, rows with different names would hold the same."""
+    """Raise if a common setting defines a method: all rows of the table would then be the same method."""
     for setting in settings:
         key = setting.partition("=")[0].strip()
         if key in METHOD:
             raise UserError(
-                f"{origin} {setting} would make all methods of the sweep the same, under different names: "
-                f"pick methods by --methods, or give {key} to a method of its own in the sweep's file"
+                f"{origin} {setting} would make all methods of the sweep the same; select methods with "
+                f"--methods, or set {key} in a method of the sweep file"
             )
 
 
 def _refuse_one_column(tasks: Mapping[str, Config]) -> None:
-    """A table has a column for each task of a data set; what else differs, it would average."""
+    """Raise if two tasks share a column of the table, which would average them."""
     known: dict[tuple[str, str], str] = {}
     for task, config in tasks.items():
         column = column_of(config.model_dump(mode="json"))
         if column in known:
             raise UserError(
-                f"the tasks {known[column]!r} and {task!r} would be one column of the table "
-                f"({' '.join(filter(None, column))}), and their runs one mean: make two sweeps of them"
+                f"the tasks {known[column]!r} and {task!r} would share one column of the table "
+                f"({' '.join(filter(None, column))}); put them in two sweeps"
             )
         known[column] = task
 
@@ -138,7 +135,7 @@ def _chosen(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> 
         return list(names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
-            raise UserError(f"the sweep has no {kind} {pattern!r}; there are: {', '.join(names)}")
+            raise UserError(f"the sweep has no {kind} {pattern!r}; available: {', '.join(names)}")
     return [name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns)]
 
 
@@ -165,10 +162,10 @@ def _config(sweep: Sweep, method: Method, task: Task, wanted: Wanted, device: st
 
 
 def check(cells: Sequence[Cell]) -> None:
-    """Refuse what cannot run before anything does: names, knobs, and folders that are not there."""
+    """Raise if a run cannot start: unknown components or parameters, or missing folders."""
     seen: set[tuple[str, str]] = set()
     for cell in cells:
-        # A method's parts are the same on every task, and a task's data for every method.
+        # A method has the same components on every task, and a task the same data for every method.
         if {("method", cell.method), ("task", cell.task)} <= seen:
             continue
         seen |= {("method", cell.method), ("task", cell.task)}

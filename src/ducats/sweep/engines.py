@@ -1,4 +1,4 @@
-"""What a sweep needs to know of a run under way, and of whoever computes it."""
+"""Jobs of a sweep, and the protocol of the backends that execute them."""
 
 import time
 from collections.abc import Sequence
@@ -13,33 +13,33 @@ from ducats.sweep.cells import Cell
 
 @dataclass(frozen=True)
 class Running:
-    """A run that is under way."""
+    """A run being executed, with its files."""
 
     cell: Cell
     config: Path
     folder: Path
     log: Path
-    before: int  # bytes that an earlier attempt left in the log
+    before: int  # size of the log after earlier attempts, in bytes
     began: float = field(default_factory=time.monotonic)
 
     @property
     def name(self) -> str:
-        """Of the run."""
+        """Name of the run."""
         return self.cell.name
 
     @property
     def command(self) -> list[str]:
-        """What follows ``ducats``."""
+        """Arguments of ``ducats``."""
         return arguments(self.config, self.folder)
 
     @property
     def lock(self) -> Path:
-        """The file that the run holds locked while it works."""
+        """File that the run keeps locked while it is active."""
         return self.folder / ".lock"
 
     def last_line(self, most: int = 4096) -> str:
-        """The last line of the log that says something."""
-        if not self.log.exists():  # the machine that computes it has not begun
+        """Return the last non-empty line of the log."""
+        if not self.log.exists():  # the run has not started yet
             return ""
         with self.log.open("rb") as file:
             file.seek(max(self.before, self.log.stat().st_size - most))
@@ -48,12 +48,12 @@ class Running:
 
 
 def arguments(config: Path, folder: Path) -> list[str]:
-    """What follows ``ducats`` to do a run."""
+    """Return the arguments of ``ducats`` for a run."""
     return ["run", "-c", str(config), "--out", str(folder)]
 
 
 def lay_out(cell: Cell, out: Path) -> Running:
-    """Write a run's config down, for whoever computes it, maybe elsewhere."""
+    """Write the config of a run for the backend, which may be on another machine."""
     config, log = (out / "configs" / f"{cell.name}.yaml").absolute(), out / "logs" / f"{cell.name}.txt"
     write_text_atomically(config, to_yaml(cell.config))
     log.parent.mkdir(exist_ok=True)
@@ -62,7 +62,7 @@ def lay_out(cell: Cell, out: Path) -> Running:
 
 
 class End(NamedTuple):
-    """A run ended: its exit code, or minus the signal that ended it; and why, if the run could not say it."""
+    """Exit code of a run, or minus the signal that ended it; and a reason if the log has none."""
 
     name: str
     code: int
@@ -70,20 +70,20 @@ class End(NamedTuple):
 
 
 class Engine(Protocol):
-    """Who computes runs."""
+    """Executes runs."""
 
     @property
     def pace(self) -> float:
-        """Seconds between two looks at them."""
+        """Seconds between two polls."""
 
     def room(self) -> int:
-        """How many more runs can begin."""
+        """Return the number of runs that can be started now."""
 
     def begin(self, runs: Sequence[Running]) -> list[str]:
-        """Begin runs, as many as there is room for at most; return where each is computed."""
+        """Start runs, at most ``room()``; return the location of each."""
 
     def ended(self) -> list[End]:
-        """Runs that ended since this was last asked."""
+        """Return the runs that ended since the last call."""
 
     def stop(self) -> str:
-        """The sweep ends before its runs: end them, or say in a sentence what becomes of them."""
+        """Stop all runs, or return a message if they continue without the sweep."""

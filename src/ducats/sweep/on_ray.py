@@ -1,4 +1,4 @@
-"""Runs of a sweep on a Ray cluster whose nodes share the sweep's folder."""
+"""Execute a sweep on a Ray cluster whose nodes share the output folder."""
 
 from collections.abc import Sequence
 
@@ -8,15 +8,15 @@ from ducats.sweep.engines import End, Running
 
 
 class OnRay:
-    """Runs as tasks of the cluster that this process is connected to.
+    """Execute runs as tasks of the connected cluster.
 
-    A run that is lost with its worker or its node begins again elsewhere, and goes on from its last
-    checkpoint. The cluster ends all of them when this process ends.
+    A run that is lost with its worker or node is restarted elsewhere and resumes from its last checkpoint.
+    The cluster ends all runs when this process ends.
 
     Args:
-        cpus: of each run; None: an even share of half a node for each of its GPUs.
-        gpus: whether each run has a GPU.
-        most: runs at a time; None: as many as half of the CPUs hold.
+        cpus: CPUs per run; None means half of a node's CPUs, divided by its GPUs.
+        gpus: whether each run gets a GPU.
+        most: maximum number of parallel runs; None means as many as fit into half of the CPUs.
     """
 
     pace = 0.5
@@ -26,16 +26,16 @@ class OnRay:
         self._running: dict[str, Running] = {}
 
     def room(self) -> int:
-        """As many as there are places."""
+        """Return the number of free slots of the cluster."""
         return self._crew.room()
 
     def begin(self, runs: Sequence[Running]) -> list[str]:
-        """Hand runs to nodes."""
+        """Submit runs to the cluster."""
         self._running |= {run.name: run for run in runs}
         return [self._crew.begin(run.name, run.command, run.log, run.lock) for run in runs]
 
     def ended(self) -> list[End]:
-        """Those that a worker saw the end of, and those that were lost too often."""
+        """Return the runs that ended, or were lost too often."""
         found = []
         for name, code, error in self._crew.wait(0):
             run, why = self._running.pop(name), ""
@@ -44,11 +44,11 @@ class OnRay:
                 why = (str(error) if plain else f"{type(error).__name__}: {error}").partition("\n")[0]
                 code = 1
             elif code > 0 and not run.last_line():
-                why = f"exit code {code}, and nothing in its log: do all nodes share {run.folder.parent}?"
+                why = f"exit code {code} with an empty log; check that all nodes share {run.folder.parent}"
             found.append(End(run.name, code, why))
         return found
 
     def stop(self) -> str:
-        """End all runs with their workers."""
+        """Stop all runs and their workers."""
         self._crew.stop()
         return ""

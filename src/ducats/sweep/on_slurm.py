@@ -1,4 +1,4 @@
-"""Runs of a sweep as jobs of SLURM, which go on when whoever submitted them is gone."""
+"""Execute a sweep as SLURM jobs, which continue when the submitting process ends."""
 
 import json
 import time
@@ -11,40 +11,40 @@ from ducats.errors import UserError
 from ducats.files import write_text_atomically
 from ducats.sweep.engines import End, Running
 
-MOST = 1000  # jobs of one array: what SLURM allows unless it is told otherwise
+MOST = 1000  # jobs per array: the default limit of SLURM
 ALIVE = ("PENDING", "RUNNING", "REQUEUED", "COMPLETING", "PREEMPTED", "CONFIGURING", "SUSPENDED")
-BETWEEN = 60.0  # seconds between two questions about jobs that left no result
-SLOW = 20.0  # seconds that a result may take to be seen here, after its job ended there
+BETWEEN = 60.0  # seconds between two queries for jobs without a result
+SLOW = 20.0  # seconds until the result of a finished job must be visible on this machine
 
 
 class OnSlurm:
-    """Runs as an array of jobs, one each; the same sweep, started again, watches the jobs that are alive.
+    """Execute runs as a job array, one job per run. A restarted sweep tracks the jobs that are still active.
 
     Args:
-        executor: submitit's.
-        folder: of submitit's files, and of ours that says which job does which run.
-        most: runs that are submitted at a time, where the executor has no queue; None: all at once.
+        executor: submitit executor.
+        folder: for the files of submitit and for ``jobs.json``, which maps runs to jobs.
+        most: maximum number of parallel jobs if the executor has no queue; None means all at once.
     """
 
     def __init__(self, executor: Any, folder: Path, most: int | None = None) -> None:
         self._executor, self._book, self._most = executor, folder / "jobs.json", most
         self._jobs: dict[str, Any] = {}
-        self._silent: dict[str, float] = {}  # since when a job is over that left no result
-        self._asked = 0.0  # when SLURM was asked about jobs
+        self._silent: dict[str, float] = {}  # when a finished job without a result was first seen
+        self._asked = 0.0  # time of the last query to SLURM
 
     @property
     def pace(self) -> float:
-        """A queue is asked seldom."""
+        """Seconds between two polls; longer for a queue."""
         return 5.0 if self._most is None else 0.2
 
     def room(self) -> int:
-        """One array at a time, which SLURM itself starts bit by bit."""
+        """Return the number of free slots; a queue takes one array at a time."""
         if self._most is not None:
             return self._most - len(self._jobs)
         return 0 if self._jobs else MOST
 
     def begin(self, runs: Sequence[Running]) -> list[str]:
-        """Watch the jobs that are alive, and submit the others."""
+        """Track the jobs that are still active and submit the others."""
         if not runs:
             return []
         before = self._known()
@@ -57,18 +57,18 @@ class OnSlurm:
             columns = zip(*((run.command, run.log, run.lock) for run in fresh), strict=True)
             try:
                 jobs = self._executor.map_array(SlurmErrand(), *columns)
-            except Exception as error:  # whatever sbatch says
+            except Exception as error:  # any failure of sbatch
                 why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
-                raise UserError(f"SLURM did not take the jobs ({why}): check --slurm") from error
+                raise UserError(f"SLURM rejected the jobs ({why}); check --slurm") from error
             self._jobs |= {run.name: job for run, job in zip(fresh, jobs, strict=True)}
             known = before | {name: job.job_id for name, job in self._jobs.items()}
             write_text_atomically(self._book, json.dumps(known, indent=1) + "\n")
         return [f"job {self._jobs[run.name].job_id}" for run in runs]
 
     def ended(self) -> list[End]:
-        """Those whose job left a result, or is over without one."""
+        """Return the runs whose job left a result, or ended without one."""
         found = []
-        ask = time.monotonic() > self._asked + BETWEEN  # one question answers for all jobs
+        ask = time.monotonic() > self._asked + BETWEEN  # one query returns the state of all jobs
         self._asked = time.monotonic() if ask else self._asked
         for place, (name, job) in enumerate(self._jobs.items()):
             if not job.done(force_check=ask and place == 0):
@@ -77,17 +77,17 @@ class OnSlurm:
             if job.paths.result_pickle.exists():
                 found.append(self._end(name, job))
             elif time.monotonic() - self._silent.setdefault(name, time.monotonic()) > SLOW:
-                words = f"its job {job.job_id} ended as {job.state}, see {job.paths.stderr}"
+                words = f"job {job.job_id} ended with state {job.state}; see {job.paths.stderr}"
                 found.append(End(name, 1, words))
         for end in found:
             del self._jobs[end.name]
         return found
 
     def stop(self) -> str:
-        """Jobs of a queue go on; others are ended."""
+        """Cancel the jobs, or leave them in the queue and return a message."""
         if self._most is None:
             numbers = " ".join(sorted({job.job_id.partition("_")[0] for job in self._jobs.values()}))
-            said = f"the jobs go on: the same command watches them again, and `scancel {numbers}` ends them"
+            said = f"jobs continue; run the same command again to track them, `scancel {numbers}` to cancel"
             return said if numbers else ""
         for job in self._jobs.values():
             job.cancel()
@@ -99,13 +99,13 @@ class OnSlurm:
         error = job.exception()
         if error is None:
             return End(name, int(job.result()))
-        return End(name, 1, f"its job {job.job_id} failed, see {job.paths.stderr}")
+        return End(name, 1, f"job {job.job_id} failed; see {job.paths.stderr}")
 
     def _known(self) -> dict[str, str]:
         return dict(json.loads(self._book.read_text())) if self._book.exists() else {}
 
     def _alive(self, number: str | None) -> Any:
-        """The job of this number, if it waits or works; None if it does not."""
+        """Return the job with this id if it is pending or running, otherwise None."""
         if number is None or self._most is not None:
             return None
         import submitit

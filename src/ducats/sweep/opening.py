@@ -1,4 +1,4 @@
-"""Who computes a sweep's runs: from what a user types to an engine, and to the kind of device it has."""
+"""Open the backend of a sweep from command-line options."""
 
 import os
 from collections.abc import Iterator, Sequence
@@ -18,22 +18,22 @@ from ducats.sweep.slots import make_slots, usable_cores
 from ducats.sweep.workers import Processes
 
 ENGINES = ("local", "ray", "slurm")
-GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")  # SLURM's words for them
-RESOURCES = ("gres", "tres_per_node", "tres_per_task", "tres_per_job")  # and for all kinds of things
+GPUS = ("gpus", "gpus_per_node", "gpus_per_task", "gpus_per_socket")  # sbatch options for GPUs
+RESOURCES = ("gres", "tres_per_node", "tres_per_task", "tres_per_job")  # sbatch options for generic resources
 
 
 @dataclass(frozen=True)
 class Where:
-    """What the command line says of where runs are computed.
+    """Command-line options for the backend of a sweep.
 
     Args:
         engine: local, ray or slurm.
-        devices: as ``make_slots`` has them; elsewhere than here, cpu, cuda or auto.
-        workers: runs at a time.
-        cpus: of each run, on Ray.
-        address: of a Ray cluster.
-        timeout: of the whole sweep, on Ray.
-        slurm: settings for sbatch, as key=value.
+        devices: see ``make_slots``; with ray and slurm cpu, cuda or auto.
+        workers: number of parallel runs.
+        cpus: CPUs per run (Ray only).
+        address: address of the Ray cluster.
+        timeout: time limit of the whole sweep (Ray only).
+        slurm: sbatch options as key=value.
     """
 
     engine: str = "local"
@@ -46,24 +46,23 @@ class Where:
 
 
 class Opened(NamedTuple):
-    """Who computes runs."""
+    """An open backend."""
 
     engine: Engine
-    kind: str  # of device: cpu, cuda or mps
-    seconds: float | None = None  # that it may take
+    kind: str  # device type: cpu, cuda or mps
+    seconds: float | None = None  # time limit
 
 
 @contextmanager
 def opened(where: Where, out: Path, name: str) -> Iterator[Opened]:
-    """Find who computes runs.
+    """Open the backend that executes the runs of a sweep.
 
     Args:
-        where: what was said.
-        out: the sweep's folder.
-        name: of the sweep.
+        out: output folder of the sweep.
+        name: name of the sweep.
 
     Raises:
-        UserError: Options do not go together, or what they name is not there.
+        UserError: If options conflict, or a device or cluster is not available.
     """
     _check(where)
     if where.engine == "local":
@@ -84,7 +83,7 @@ def opened(where: Where, out: Path, name: str) -> Iterator[Opened]:
 
 def _check(where: Where) -> None:
     if where.engine not in ENGINES:
-        raise UserError(f"--engine {where.engine} cannot be; there are: {', '.join(ENGINES)}")
+        raise UserError(f"--engine must be one of {', '.join(ENGINES)}, not {where.engine}")
     for option, given, engine in (
         ("--address", where.address, "ray"),
         ("--cpus", where.cpus, "ray"),
@@ -92,11 +91,11 @@ def _check(where: Where) -> None:
         ("--slurm", where.slurm, "slurm"),
     ):
         if given not in (None, ()) and where.engine != engine:
-            raise UserError(f"{option} goes with --engine {engine} alone: leave it out, or give that engine")
+            raise UserError(f"{option} needs --engine {engine}; omit {option} or change the engine")
     if where.engine != "local" and where.devices not in ("auto", "cpu", "cuda"):
         raise UserError(
-            f"--devices {where.devices} is of this machine, and --engine {where.engine} hands GPUs out "
-            "itself: give cpu, cuda or auto"
+            f"--devices must be cpu, cuda or auto with --engine {where.engine}, which assigns the GPUs; not "
+            f"{where.devices}"
         )
     for option, number in (("--workers", where.workers), ("--cpus", where.cpus)):
         if number is not None and number < 1:
@@ -106,12 +105,12 @@ def _check(where: Where) -> None:
 def _kind_on_ray(devices: str) -> str:
     gpus = any(node["Resources"].get("GPU") for node in import_ray().nodes() if node["Alive"])
     if devices == "cuda" and not gpus:
-        raise UserError("--devices cuda: no node of the Ray cluster has a GPU; --devices cpu works anywhere")
+        raise UserError("--devices cuda: no node of the Ray cluster has a GPU; use --devices cpu")
     return "cuda" if gpus and devices != "cpu" else "cpu"
 
 
 def _kind_on_slurm(settings: Sequence[str]) -> str:
-    """What a job that asks for these has.
+    """Return the device type of a job with these sbatch options.
 
     >>> _kind_on_slurm(["partition=gpu", "gres=gpu:a100:1"]), _kind_on_slurm(["partition=gpu"])
     ('cuda', 'cpu')

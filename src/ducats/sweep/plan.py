@@ -1,4 +1,4 @@
-"""What a sweep file says: methods, tasks and seeds, on a common base."""
+"""Schema and loader of sweep files: methods, tasks and seeds on a common base."""
 
 import difflib
 import itertools
@@ -15,16 +15,16 @@ from ducats.errors import UserError
 
 
 class Strict(BaseModel):
-    """What refuses names it does not know, and never changes."""
+    """Frozen model that rejects unknown fields."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
 class Layers(Strict):
-    """Config files, and settings on top of all files."""
+    """Config files and settings that override them."""
 
-    config: tuple[str, ...] = Field((), description="configs by name or path, one or several")
-    settings: tuple[str, ...] = Field((), description="key=value, as `ducats run --set` takes them")
+    config: tuple[str, ...] = Field((), description="one or more configs, by name or path")
+    settings: tuple[str, ...] = Field((), description="key=value, as for `ducats run --set`")
 
     @field_validator("config", "settings", mode="before")
     @classmethod
@@ -33,35 +33,35 @@ class Layers(Strict):
 
 
 class Method(Layers):
-    """A row of the table, or with ``grid`` a row for each of its combinations."""
+    """A row of the table, or with ``grid`` one row per combination."""
 
-    name: str | None = Field(None, description="in tables; by default the one that the config has")
+    name: str | None = Field(None, description="name in tables; default: the name in the config")
     grid: dict[str, tuple[Any, ...]] = Field(
-        default_factory=dict, description="settings and their values; every combination is a method"
+        default_factory=dict, description="lists of values by setting; each combination is a method"
     )
 
 
 class Task(Layers):
     """A column of the table."""
 
-    name: str = Field("", description="what --tasks calls it; by default the benchmark's task")
-    task: str | None = Field(None, description="source and target of a benchmark")
+    name: str = Field("", description="name for --tasks; default: the task of the benchmark")
+    task: str | None = Field(None, description="source and target of a benchmark, e.g. A-W")
 
     @property
     def called(self) -> str:
-        """Its name on the command line and in messages."""
+        """Name on the command line and in messages."""
         return self.name or self.task or ""
 
 
 class Sweep(Strict):
     """Every method on every task with every seed."""
 
-    base: tuple[str, ...] = Field((), description="configs that all runs begin with")
+    base: tuple[str, ...] = Field((), description="base configs of all runs")
     settings: tuple[str, ...] = Field((), description="settings of all runs")
     methods: tuple[Method, ...] = Field(min_length=1)
     tasks: tuple[Task, ...] = Field((Task(),), min_length=1)
     seeds: tuple[Annotated[int, Field(ge=0)], ...] = Field(
-        (0, 1, 2), min_length=1, description="the paper has three trials"
+        (0, 1, 2), min_length=1, description="seeds; the paper uses three"
     )
 
     @field_validator("methods", mode="before")
@@ -80,12 +80,12 @@ class Sweep(Strict):
 
 
 def _of_methods(name: str) -> str:
-    """A bare name is a method's config; anything else says itself where it is."""
+    """Return the config of a method given by name; paths are returned unchanged."""
     return name if "/" in name or name.endswith(".yaml") else f"methods/{name}"
 
 
 def variants(method: Method) -> Iterator[Method]:
-    """The methods that an entry stands for, all with names: one, or one for each combination of its grid."""
+    """Expand an entry into named methods, one per combination of its grid."""
     name = method.name or config.load(method.config).method
     for values in itertools.product(*method.grid.values()):
         chosen = dict(zip(method.grid, values, strict=True))
@@ -95,12 +95,12 @@ def variants(method: Method) -> Iterator[Method]:
 
 
 def ready() -> list[str]:
-    """Names of the sweeps that come with the package."""
+    """Return the names of the sweeps in the package."""
     return sorted(path.stem for path in (config.shipped() / "sweeps").glob("*.yaml"))
 
 
 def read_sweep(name: str | Path) -> Sweep:
-    """Read a sweep: a file, or one of the package's by name."""
+    """Read a sweep from a file, or from the package by name."""
     path = _find(str(name))
     try:
         return Sweep.model_validate(_layer(path))
@@ -108,7 +108,7 @@ def read_sweep(name: str | Path) -> Sweep:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         known = ", ".join(Sweep.model_fields) if first["type"] == "extra_forbidden" else ""
-        hint = f"; a sweep has: {known}" if known and len(first["loc"]) == 1 else ""
+        hint = f"; known fields: {known}" if known and len(first["loc"]) == 1 else ""
         raise UserError(f"{path}: {where}: {first['msg'].removeprefix('Value error, ')}{hint}") from None
 
 
@@ -121,32 +121,31 @@ def _find(name: str) -> Path:
         return path
     near = difflib.get_close_matches(stem, ready(), n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
-    raise UserError(f"no sweep {name!r}: {hint}it is no file, and the package has: {', '.join(ready())}")
+    raise UserError(f"no sweep {name!r}; {hint}give a file or one of: {', '.join(ready())}")
 
 
 def _layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
-    """What a file says, on top of the sweep that it says to be ``like``."""
+    """Read a file and merge it over the sweep that it names in ``like``."""
     try:
         layer = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UserError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(layer, Mapping):
-        raise UserError(f"{path} must hold base, methods, tasks and seeds, not {type(layer).__name__}")
+        raise UserError(f"{path} must be a mapping with methods, tasks and seeds, not {type(layer).__name__}")
     layer = _located(layer, path.parent)
     base = layer.pop("like", None)
     if base is None:
         return layer
     if not isinstance(base, str) or path.resolve() in seen:
-        raise UserError(f"{path}: `like` must name another sweep, such as digits, not {base!r}")
+        raise UserError(f"{path}: `like` must name another sweep, e.g. digits, not {base!r}")
     return _layer(_find(base), (*seen, path.resolve())) | layer
 
 
 def _located(layer: Mapping[str, Any], home: Path) -> dict[str, Any]:
-    """The same, but files beside the sweep's own are named by their paths, wherever the command is given.
+    """Resolve the names of files next to the sweep file to paths, independent of the working directory.
 
     Args:
-        layer: what a file says.
-        home: the file's folder.
+        home: folder of the sweep file.
     """
 
     def place(value: Any) -> Any:
@@ -159,6 +158,6 @@ def _located(layer: Mapping[str, Any], home: Path) -> dict[str, Any]:
     found = dict(layer)
     for name in {"like", "base", "methods"} & found.keys():
         found[name] = place(found[name])
-    if isinstance(found.get("tasks"), list):  # a word is a benchmark's task, never a file
+    if isinstance(found.get("tasks"), list):  # a string is a task of the benchmark, never a file
         found["tasks"] = [task if isinstance(task, str) else place(task) for task in found["tasks"]]
     return found

@@ -1,4 +1,4 @@
-"""How a sweep's progress looks in a terminal, and in a log that nobody watches."""
+"""Progress display of a sweep in a terminal or a log."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -11,12 +11,11 @@ from ducats.sweep.cells import Cell
 
 
 class Board:
-    """A bar over all runs and a line for each under way; else a line whenever a run ends.
+    """Progress bars in a terminal: all runs, and one for each active run. Prints a line when a run ends.
 
     Args:
-        count: of all runs.
-        before: how many of them were done before.
-        console: where it is shown.
+        count: number of all runs.
+        before: number of runs finished earlier.
     """
 
     def __init__(self, count: int, before: int, console: Console) -> None:
@@ -40,7 +39,7 @@ class Board:
         self._tasks: dict[str, TaskID] = {}
 
     def __enter__(self) -> "Board":
-        say(self.console, f"{self.count} runs, {self.ended_ones} of them done before")
+        say(self.console, f"{self.count} runs, {self.ended_ones} already done")
         self.bars.start()
         return self
 
@@ -48,20 +47,20 @@ class Board:
         self.bars.stop()
 
     def started(self, name: str, where: str) -> None:
-        """A run began."""
+        """Add a run."""
         self._tasks[name] = self.bars.add_task(name, total=None, place="", note=where)
 
     def look(self, said: Mapping[str, str]) -> None:
-        """Show what the runs under way said last."""
+        """Show the last log line of each active run."""
         for name, line in said.items():
             self.bars.update(self._tasks[name], note=line)
         failed = f", {self.failed} failed" if self.failed else ""
         self.bars.update(
-            self._all, place=f"{self.ended_ones}/{self.count}", note=f"{len(said)} under way{failed}"
+            self._all, place=f"{self.ended_ones}/{self.count}", note=f"{len(said)} active{failed}"
         )
 
     def ended(self, name: str, how: str, seconds: float) -> None:
-        """A run ended, one way or another."""
+        """Remove a run and print its result."""
         self.ended_ones += 1
         self.failed += how.startswith("failed")
         self.bars.remove_task(self._tasks.pop(name))
@@ -70,12 +69,12 @@ class Board:
 
 
 def say(console: Console, line: str, style: str | None = None) -> None:
-    """Print a line as it is."""
+    """Print a line without markup or highlighting."""
     console.print(line, style=style, highlight=False, markup=False, soft_wrap=True)
 
 
 def listing(cells: Sequence[Cell], out: Path) -> str:
-    """The runs of a sweep, a line each with where they stand, and how many there are."""
+    """Return one line per run with its state, and a last line with the totals."""
     states = [(cell.state(out), cell.name) for cell in cells]
     lines = [f"{state:5} {out / name}" for state, name in states]
     counts = [f"{sum(s == state for s, _ in states)} {state}" for state in ("done", "begun", "new")]

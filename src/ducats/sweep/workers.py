@@ -1,4 +1,4 @@
-"""A sweep at work: a process for each run, so that one that fails or dies takes no other with it."""
+"""Execute the runs of a sweep, one process per run: a failed run does not affect the others."""
 
 import os
 import signal
@@ -20,20 +20,20 @@ from ducats.sweep.engines import End, Engine, Running, arguments, lay_out
 from ducats.sweep.show import Board, say
 from ducats.sweep.slots import Slot
 
-WAITING = 3  # a run's exit code when people have to answer first
-PATIENCE = 5.0  # seconds between asking a run to end and ending it
+WAITING = 3  # exit code of a run that waits for labels
+PATIENCE = 5.0  # seconds between SIGTERM and SIGKILL
 
 
 @dataclass
 class Outcome:
-    """What became of the runs of a sweep, by their names.
+    """Names of the runs of a sweep, by result.
 
     Args:
-        skipped: were done before.
-        done: were done now.
-        waiting: need people's answers first.
-        failed: with the last thing each of them said.
-        left: runs that the time did not suffice for.
+        skipped: finished earlier.
+        done: finished now.
+        waiting: waiting for labels from annotators.
+        failed: failed, with the error of each.
+        left: unfinished when the time limit was reached.
     """
 
     skipped: list[str] = field(default_factory=list)
@@ -44,7 +44,7 @@ class Outcome:
 
     @property
     def code(self) -> int:
-        """The exit code: 1 if a run failed or is left, else 3 if one waits for people, else 0."""
+        """Exit code: 1 if a run failed or is unfinished, otherwise 3 if one waits for labels, otherwise 0."""
         return 1 if self.failed or self.left else WAITING if self.waiting else 0
 
 
@@ -56,14 +56,12 @@ def run_all(
     *,
     seconds: float | None = None,
 ) -> Outcome:
-    """Do every run that is not done yet, as many at a time as there is room for.
+    """Execute all runs that are not done yet, as many in parallel as the backend allows.
 
     Args:
-        cells: the runs.
-        out: a folder for each, configs/ and logs/.
-        where: slots of this machine, or who else computes them.
-        console: where progress and the end are told.
-        seconds: that all of it may take; what is not done by then is ended, and the next sweep goes on.
+        out: output folder, with a folder per run, configs/ and logs/.
+        where: slots of this machine, or a backend.
+        seconds: time limit; unfinished runs are stopped, and the next sweep resumes them.
     """
     engine: Engine = Processes(where) if isinstance(where, Sequence) else where
     outcome = Outcome(skipped=[cell.name for cell in cells if cell.state(out) == "done"])
@@ -95,7 +93,7 @@ def run_all(
 
 
 class Processes:
-    """Runs on this machine: a process each, as many at a time as there are slots."""
+    """Execute runs on this machine, one process per slot."""
 
     pace = 0.1
 
@@ -104,11 +102,11 @@ class Processes:
         self._running: dict[str, tuple[Slot, subprocess.Popen[bytes]]] = {}
 
     def room(self) -> int:
-        """One run for each free slot."""
+        """Return the number of free slots."""
         return len(self._free)
 
     def begin(self, runs: Sequence[Running]) -> list[str]:
-        """Start a process for each."""
+        """Start one process per run."""
         for run in runs:
             slot = self._free.pop(0)
             with run.log.open("ab") as file:
@@ -118,13 +116,13 @@ class Processes:
                     stdout=file,
                     stderr=subprocess.STDOUT,
                     env={**os.environ, **slot.environment},
-                    start_new_session=True,  # Ctrl-C is for us; we end the runs in order
+                    start_new_session=True,  # Ctrl-C reaches only the sweep, which stops the runs
                 )
             self._running[run.name] = slot, process
         return [self._running[run.name][0].title for run in runs]
 
     def ended(self) -> list[End]:
-        """Those whose process is no more."""
+        """Return the runs whose process has ended."""
         over = [
             End(name, process.returncode)
             for name, (_, process) in self._running.items()
@@ -134,7 +132,7 @@ class Processes:
         return over
 
     def stop(self) -> str:
-        """End what is under way, with all that it started; the next sweep goes on with it."""
+        """Stop all active runs and their child processes; the next sweep resumes them."""
         processes = [process for _, process in self._running.values()]
         for how in (signal.SIGTERM, signal.SIGKILL):
             for process in processes:
@@ -147,44 +145,44 @@ class Processes:
 
 
 def _command(config: Path, folder: Path) -> list[str]:
-    """What does one run, and ends when this process does."""
+    """Return the command of a run that ends when this process ends."""
     return [sys.executable, "-m", "ducats.cli.child", str(os.getpid()), *arguments(config, folder)]
 
 
 def _enter(outcome: Outcome, run: Running, end: End) -> str:
-    """Put down how a run ended, and say it in a word or two."""
+    """Record the result of a run; return a short description."""
     if end.code == 0:
         outcome.done.append(run.name)
         return "done"
     if end.code == WAITING:
         outcome.waiting.append(run.name)
-        return "waits for people's answers"
+        return "waiting for labels"
     said = end.why or run.last_line()
     if end.code < 0 and not end.why:
-        said = f"ended by {signal.Signals(-end.code).name} (is there enough memory?)"
+        said = f"killed by {signal.Signals(-end.code).name} (out of memory?)"
     outcome.failed[run.name] = said or f"exit code {end.code}"
     return f"failed: {outcome.failed[run.name]}"
 
 
 @contextmanager
 def _hold(out: Path) -> Iterator[None]:
-    """Keep other sweeps out of a folder."""
+    """Lock the folder against other sweeps."""
     out.mkdir(parents=True, exist_ok=True)
     with locked(out) as alone:
         if not alone:
-            raise UserError(f"another sweep is at work in {out}: wait for it, stop it, or give another --out")
+            raise UserError(f"another sweep is running in {out}; wait for it, stop it, or give another --out")
         yield
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Let a polite kill, or a terminal that is closed, end the sweep as Ctrl-C does."""
+    """Handle SIGTERM and SIGHUP like Ctrl-C."""
 
     def stop(*_: object) -> None:
         raise KeyboardInterrupt
 
     names = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    # What is ignored stays so: under nohup, a sweep outlives its terminal.
+    # Ignored signals stay ignored: under nohup, a sweep outlives its terminal.
     heard = [name for name in names if signal.getsignal(name) is not signal.SIG_IGN]
     before = {name: signal.signal(name, stop) for name in heard}
     try:
@@ -196,18 +194,18 @@ def _stoppable() -> Iterator[None]:
 
 def _tell(outcome: Outcome, count: int, out: Path, console: Console) -> None:
     told = [f"{len(outcome.done) + len(outcome.skipped)} done"]
-    told += [f"{len(outcome.skipped)} of them before"] if outcome.skipped else []
-    told += [f"{len(outcome.waiting)} waiting for people's answers"] if outcome.waiting else []
+    told += [f"{len(outcome.skipped)} of them earlier"] if outcome.skipped else []
+    told += [f"{len(outcome.waiting)} waiting for labels"] if outcome.waiting else []
     told += [f"{len(outcome.failed)} failed"] if outcome.failed else []
-    told += [f"{len(outcome.left)} not done when the time was over"] if outcome.left else []
+    told += [f"{len(outcome.left)} unfinished at the time limit"] if outcome.left else []
     for name in outcome.waiting:
         say(console, f"waiting: {out / name / 'questions'}", "yellow")
     for name, said in outcome.failed.items():
         say(console, f"failed: {name}: {said} (log: {out / 'logs' / name}.txt)", "red")
-    again = "; the same command tries again" if outcome.failed else ""
-    again = "; the same command goes on" if outcome.left else again
+    again = "; run the same command again to retry" if outcome.failed else ""
+    again = "; run the same command again to resume" if outcome.left else again
     runs = "1 run" if count == 1 else f"{count} runs"
-    say(console, f"{runs}: {', '.join(told)}{again}; the table: ducats table {out}")
+    say(console, f"{runs}: {', '.join(told)}{again}; for the table: ducats table {out}")
 
 
 def _say_if_any(console: Console, sentence: str) -> None:
