@@ -1,4 +1,4 @@
-"""Records for synthetic run folders: stages whose numbers fit to each other, losses, times."""
+"""Records for synthetic run folders: stages with consistent metrics, losses, times."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -19,7 +19,7 @@ def rising(method: str, seed: int, rounds: int) -> list[float]:
 
 
 def stage_record(stage: int, epoch: int, labels: int, accuracy: float, classes: int) -> dict[str, Any]:
-    """A record whose reliability and errors follow from 1000 predictions, of which so many are right."""
+    """Return a stage record computed from 1000 synthetic predictions with the given accuracy."""
     draw = np.random.default_rng([stage, 21])
     confidence = draw.beta(6, 2.5, 1000)
     right = np.zeros(1000, bool)
@@ -83,7 +83,7 @@ def _tempered(record: Mapping[str, Any]) -> dict[str, Any]:
 def write_records(
     folder: Path, settled: config.Config, stages: Sequence[dict[str, Any]], *, before: bool, finished: bool
 ) -> None:
-    """Write the records in the order of time, and the marker of the end."""
+    """Write the records in chronological order and, if finished, the final model file."""
     lines: list[dict[str, Any]] = []
     for stage in stages:
         if not before:

@@ -1,7 +1,7 @@
-"""Synthetic run folders, as real ones are but made of numbers: no training, no torch, some milliseconds each.
+"""Synthetic run folders in the format of real ones, written in milliseconds without training or torch.
 
-``write_run`` makes one about images, ``write_pixel_run`` one about pixels. Numbers that a test asks for
-(accuracies, labels of a round) are in the records as they were given; the others fit to them.
+``write_run`` writes a classification run, ``write_pixel_run`` a segmentation run. Values given by a test
+(accuracies, labels per round) are recorded unchanged; all others are consistent with them.
 """
 
 import json
@@ -55,27 +55,25 @@ def write_run(
     people: float | None = None,
     data: str = "synthetic",
 ) -> Path:
-    """Write a run that bought whole images.
+    """Write a classification run.
 
     Args:
-        folder: made here.
-        method: a file of configs/methods or ablation; picks are random unless its query is in two rounds.
-        seed: of the run, and of what differs between seeds.
-        accuracies: of each stage, ``rounds + 1`` of them; by default they rise.
-        rounds: questions.
-        per_round: labels of each.
-        pool: images of the target.
-        source: images of the source.
-        sample: pool images in a snapshot; by default all.
-        classes: their names, at most 15.
-        settings: as of ``--set``: ``query.knobs.kappa=5``.
-        name: what tables call it, if not ``method``.
-        finished: else the last round has been asked and nothing came after.
-        snapshots: whether it left any.
-        pictures: whether it left pictures of the picks.
-        before: made before there were snapshots, tempered models, and memory in the records.
-        people: seconds that people took for a label.
-        data: names the test set; runs of other data cannot be compared.
+        folder: created here.
+        method: name of a config in configs/methods or ablation; queries other than ``duc`` select at random.
+        accuracies: one per stage, ``rounds + 1`` in total; None gives rising values.
+        per_round: labels per round.
+        pool: number of target images.
+        source: number of source images.
+        sample: number of pool images in a snapshot; None means all.
+        classes: class names, at most 15.
+        settings: as for ``--set``, e.g. ``query.knobs.kappa=5``.
+        name: method name in tables; None means ``method``.
+        finished: if False, the run ends after the query of the last round.
+        snapshots: write snapshots.
+        pictures: write thumbnails of the selected images.
+        before: use an old format without snapshots, temperature scaling and memory in the records.
+        people: annotation seconds per label.
+        data: identifies the test set; runs on different data cannot be compared.
     """
     settled = _settled(method, seed, rounds, rounds * per_round, ("data/digits",), settings)
     after = ask_epochs(settled)
@@ -138,26 +136,15 @@ def write_pixel_run(
     before: bool = False,
     data: str = "synthetic",
 ) -> Path:
-    """Write a run that bought pixels: ``per_image`` of each of the ``pool`` images in each round.
+    """Write a segmentation run that labels ``per_image`` pixels of every pool image in each round.
 
-    Arguments that are not named here are those of ``write_run``.
+    See ``write_run`` for the other arguments.
 
     Args:
-        folder: made here.
-        method: of configs/methods.
-        seed: of the run.
-        ious: mIoU of each stage, ``rounds + 1`` of them.
-        rounds: questions.
-        per_image: pixels of each image and round.
-        pool: images of the target; half as many of the source.
-        size: height and width of all of them.
-        classes: their names, at most 15.
-        settings: as of ``--set``.
-        name: what tables call it, if not ``method``.
-        finished: else the last round has been asked and nothing came after.
-        snapshots: whether it left any.
-        before: made before there were snapshots.
-        data: names the test set.
+        ious: mIoU of each stage, ``rounds + 1`` in total; None gives rising values.
+        per_image: labelled pixels per image and round.
+        pool: number of target images; there are half as many source images.
+        size: height and width of all images.
     """
     settled = _settled(method, seed, rounds, f"{rounds * per_image}/image", ("data/streets",), settings)
     after = ask_epochs(settled)
@@ -258,7 +245,7 @@ def _begin(folder: Path, identity: Mapping[str, Any], data: Mapping[str, Any]) -
 
 
 def _some(total: int, wanted: int) -> Array:
-    """The same random samples for every run."""
+    """Return random indices, the same ones for every run."""
     found: Array = np.sort(np.random.default_rng(5).permutation(total)[:wanted])
     return found
 
@@ -266,7 +253,7 @@ def _some(total: int, wanted: int) -> Array:
 def _picks(
     settled: config.Config, pool: Samples, asked: Array, budget: int, adapted: float, seed: int
 ) -> Array:
-    """What a query would take: in two rounds where that is its name, else at random."""
+    """Select samples: in two rounds for the query ``duc``, else at random."""
     left = np.setdiff1d(np.arange(len(pool)), asked)
     if settled.query.name != "duc":
         found: Array = np.random.default_rng([seed, len(asked)]).permutation(left)[:budget]
@@ -325,7 +312,7 @@ def _buy(
 
 
 def _scene(number: int, size: tuple[int, int], classes: int) -> Array:
-    """A label map: bands from the top to the bottom, and some boxes on them."""
+    """Return a label map with horizontal bands and some boxes on them."""
     draw = np.random.default_rng([number, 31])
     bands = np.sort(draw.integers(0, 3, 3)) % classes
     found = np.repeat(bands, -(-size[0] // 3))[: size[0], None].repeat(size[1], 1)

@@ -1,4 +1,4 @@
-"""The picture of bought pixels: which cells are lit, in which colour, and which images are shown."""
+"""Figure of labelled pixels: highlighted cells, colours and selection of images."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -27,7 +27,7 @@ class Answers(NamedTuple):
 
 
 class Book:
-    """A ledger in memory: for each round and image, positions and labels."""
+    """In-memory ledger: positions and labels by round and image."""
 
     def __init__(self, rounds: Sequence[dict[int, Sequence[tuple[int, int]]]], size: tuple[int, int]) -> None:
         self.keys = [f"day/{number}.png" for number in range(9)]
@@ -60,14 +60,14 @@ def drawn(out: Path) -> np.ndarray[tuple[int, ...], np.dtype[np.uint8]]:
 def tiles(
     out: Path, size: tuple[int, int], columns: int, row: int = 0
 ) -> list[np.ndarray[tuple[int, ...], np.dtype[np.uint8]]]:
-    """The pictures of one row, a value per pixel of the image; all images here are as wide as a tile."""
+    """Return the tiles of one row; all images here are as wide as a tile."""
     sheet = drawn(out)
     step = (sheet.shape[1] - GAP) // columns
     top = LINE + GAP + row * (size[0] + 2 * LINE + GAP) + LINE
     return [sheet[top : top + size[0], GAP + c * step : GAP + c * step + size[1]] for c in range(columns)]
 
 
-def test_each_round_lights_its_own_and_keeps_the_earlier(tmp_path: Path) -> None:
+def test_new_and_earlier_pixels_have_different_colours(tmp_path: Path) -> None:
     size = (40, TILE)
     first, second = 3 * TILE + 5, 17 * TILE + 300
     book = Book([{4: [(first, 0)]}, {4: [(second, 1), (0, VOID)]}], size)
@@ -86,7 +86,7 @@ def test_each_round_lights_its_own_and_keeps_the_earlier(tmp_path: Path) -> None
     ]
 
 
-def test_rounds_may_be_skipped_and_then_count_together(tmp_path: Path) -> None:
+def test_skipped_rounds_count_as_new(tmp_path: Path) -> None:
     size = (30, TILE)
     book = Book([{2: [(0, 0)]}, {2: [(1, 0)]}, {2: [(2, 0)]}], size)
     out = picks_figure(book, pool(size), tmp_path / "picks.png", rounds=[3, 1])
@@ -97,14 +97,14 @@ def test_rounds_may_be_skipped_and_then_count_together(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("size", [(1024, 2048), (20, 30), (8, 500)])
 @pytest.mark.parametrize("channels", [1, 3])
-def test_a_lone_pixel_is_seen_whatever_the_size(tmp_path: Path, size: tuple[int, int], channels: int) -> None:
+def test_single_pixel_is_visible_at_any_size(tmp_path: Path, size: tuple[int, int], channels: int) -> None:
     last = size[0] * size[1] - 1
     out = picks_figure(Book([{0: [(last, 2)]}], size), pool((16, 32), channels), tmp_path / "picks.png")
     inside = drawn(out)[: -(LINE + GAP)]  # without the legend
     assert int((inside == NEW).all(-1).sum()) == max(1, TILE // size[1]) ** 2
 
 
-def test_images_with_labels_are_shown_evenly_spaced(tmp_path: Path) -> None:
+def test_default_images_are_evenly_spaced(tmp_path: Path) -> None:
     size = (30, TILE)
     book = Book([{image: [(image, 0)] for image in (1, 2, 3, 5, 6, 8)}], size)
     out = picks_figure(book, pool(size), tmp_path / "picks.png", count=3)
@@ -114,14 +114,14 @@ def test_images_with_labels_are_shown_evenly_spaced(tmp_path: Path) -> None:
     assert drawn(few).shape[0] > drawn(out).shape[0]
 
 
-def test_the_same_ledger_gives_the_same_bytes(tmp_path: Path) -> None:
+def test_output_is_deterministic(tmp_path: Path) -> None:
     size = (30, TILE)
     book = Book([{1: [(7, 0)]}], size)
     one, two = (picks_figure(book, pool(size), tmp_path / name).read_bytes() for name in ("a.png", "b.png"))
     assert one == two
 
 
-def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
+def test_invalid_requests_raise(tmp_path: Path) -> None:
     size = (30, TILE)
     book, images, out = Book([{1: [(7, 0)]}], size), pool(size), tmp_path / "picks.png"
     with pytest.raises(UserError, match=r"no image 'night/1'.*such as 'day/0\.png'"):
@@ -130,9 +130,9 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
         picks_figure(book, images, out, rounds=[2])
     with pytest.raises(UserError, match="0 images"):
         picks_figure(book, images, out, count=0)
-    with pytest.raises(UserError, match="nothing was bought yet"):
+    with pytest.raises(UserError, match="no labels yet"):
         picks_figure(Book([], size), images, out)
-    with pytest.raises(UserError, match="use the run's own data"):
+    with pytest.raises(UserError, match="use the data of the run"):
         picks_figure(book, Images(("other",), images.pixels[:1]), out)
     book.sizes = None
     with pytest.raises(UserError, match="whole images"):
@@ -140,7 +140,7 @@ def test_what_cannot_be_shown_is_said(tmp_path: Path) -> None:
     assert not out.exists()
 
 
-def test_long_names_stay_on_the_sheet(tmp_path: Path) -> None:
+def test_long_names_fit_in_the_figure(tmp_path: Path) -> None:
     size = (30, TILE)
     book = Book([{1: [(7, 0)]}], size)
     book.keys[1] = "city/" * 400 + "end.png"
@@ -149,12 +149,12 @@ def test_long_names_stay_on_the_sheet(tmp_path: Path) -> None:
     assert drawn(out).shape[1] < 3 * (TILE + GAP)
 
 
-def test_the_twenty_are_matplotlibs() -> None:
+def test_twenty_colours_match_matplotlib() -> None:
     twenty = (255 * matplotlib.colormaps["tab20"](np.arange(20))[:, :3]).round().astype(int).tolist()
     assert [list(colour) for colour in TWENTY] == twenty[::2] + twenty[1::2]
 
 
-def test_colours_are_those_of_cityscapes_or_differ() -> None:
+def test_palette_uses_cityscapes_colours_or_distinct_ones() -> None:
     assert palette(["Traffic_Sign", "sign"]) == [(220, 220, 0)] * 2
     own = palette([f"own {place}" for place in range(20)])
     assert len(set(own)) == 20
@@ -167,7 +167,7 @@ def of_files(root: Path, *settings: str) -> Config:
     return load(["segmentation"], settings, {"data": {"knobs": given}})
 
 
-def test_of_files_the_chosen_ones_alone_are_read(tmp_path: Path) -> None:
+def test_only_the_chosen_files_are_read(tmp_path: Path) -> None:
     root = tiny_streets.tree(tmp_path)
     for path in [
         *root.glob("source/*/*.png"),
@@ -178,10 +178,10 @@ def test_of_files_the_chosen_ones_alone_are_read(tmp_path: Path) -> None:
     found = images_of(of_files(root), ["101.png", "101.png"])
     assert (found.keys, found.files) == (("101.png",), (root / "target/images/101.png",))
     assert found.pixels.shape == (1, 3, 12, 16)
-    with pytest.raises(UserError, match=r"no image '900\.png', which this run bought from"):
+    with pytest.raises(UserError, match=r"no image '900\.png'"):
         images_of(of_files(root), ["101.png", "900.png"])
 
 
-def test_data_that_are_no_files_give_their_pool() -> None:
+def test_data_without_files_returns_the_whole_pool() -> None:
     config = load(["data/streets"], ["data.knobs={source: 2, pool: 3, test: 2, height: 32, width: 64}"])
     assert len(images_of(config, ["whatever"])) == 3

@@ -1,4 +1,4 @@
-"""A picture of what was bought: a row per image, a column per round, the bought pixels lit."""
+"""Figure of labelled pixels: one row per image, one column per round."""
 
 import math
 from collections.abc import Container, Iterable, Sequence
@@ -24,52 +24,52 @@ from ducats.palette import Colour, palette
 
 Array = np.ndarray[Any, Any]
 
-TILE = 360  # width of a picture: six rounds of it still fit on a screen, and a lone pixel is seen
+TILE = 360  # width of an image: six rounds fit on a screen, and a single pixel is visible
 GAP = 8
-TEXT = 15  # height of letters
+TEXT = 15  # font size
 LINE = TEXT + 9
 EARLIER: Colour = (76, 201, 240)
 NEW: Colour = (255, 210, 0)
 PAPER: Colour = (255, 255, 255)
 INK: Colour = (27, 30, 36)
 SOFT: Colour = (90, 98, 112)
-DIMMED = 0.38  # of an image's brightness, so that what is lit stands out
-PALE = 0.3  # of an image left on white paper: dark colours of classes stand out there
+DIMMED = 0.38  # brightness of the image below highlighted pixels
+PALE = 0.3  # opacity of the image on white below class colours
 VOID_COLOUR: Colour = (57, 255, 20)
 
 
 class Bought(Protocol):
-    """An image's bought labels, in the order of buying."""
+    """Labels of an image in the ledger's order."""
 
     @property
     def position(self) -> Tensor:
-        """``y * width + x`` of each."""
+        """Pixel positions ``y * width + x``."""
 
     @property
     def label(self) -> Tensor:
-        """The class of each, or VOID."""
+        """Classes or VOID."""
 
 
 class Book(Protocol):
-    """What a picture needs of a ledger."""
+    """The attributes of a ledger that the figure needs."""
 
     @property
     def keys(self) -> Sequence[str]:
-        """The pool's names."""
+        """Names of the pool's images."""
 
     @property
     def sizes(self) -> Tensor | None:
-        """Height and width of each image, in which positions count; None where whole images were bought."""
+        """Labelling grid of each image, height and width; None if whole images were labelled."""
 
     @property
     def rounds(self) -> int:
-        """How many rounds were bought."""
+        """Number of labelled rounds."""
 
     def counts(self, rounds: int | None = None) -> Tensor:
-        """Labels spent on each image."""
+        """Number of labels of each image in the first ``rounds`` rounds; None: all."""
 
     def of(self, image: int, rounds: int | None = None) -> Bought:
-        """An image's labels in the first so many rounds."""
+        """Labels of an image in the first ``rounds`` rounds; None: all."""
 
 
 def picks_figure(
@@ -82,18 +82,17 @@ def picks_figure(
     chosen: Sequence[str] | None = None,
     count: int = 4,
 ) -> Path:
-    """Write a PNG of the pixels bought so far: those of each round in yellow, earlier ones in blue.
+    """Write a PNG of the labelled pixels: new ones of each round in yellow, earlier ones in blue.
 
-    The last column shows the labels that were bought, in the colours of their classes.
+    The last column shows all labels in the colours of their classes.
 
     Args:
-        ledger: of a run that bought pixels.
-        images: its pool, or those of it that are shown.
-        out: the file.
-        classes: their names, for colours and legend.
-        rounds: one column each, by default all; what was bought between two of them counts as new.
-        chosen: keys of the images; by default some, evenly spaced among those with labels.
-        count: how many, if none are chosen.
+        ledger: ledger of a segmentation run.
+        images: the pool, or at least the images shown.
+        classes: class names for colours and legend.
+        rounds: rounds with a column, default all; labels since the previous column count as new.
+        chosen: keys of the images; default: evenly spaced among those with labels.
+        count: number of images if ``chosen`` is None.
     """
     places = {key: place for place, key in enumerate(ledger.keys)}
     numbers = [places[key] for key in choose(ledger, chosen, count)]
@@ -101,7 +100,7 @@ def picks_figure(
     assert sizes is not None
     wanted = sorted(set(range(1, ledger.rounds + 1) if rounds is None else rounds))
     if not wanted or wanted[0] < 1 or wanted[-1] > ledger.rounds:
-        raise UserError(f"rounds {wanted} cannot be shown: this run has rounds 1 to {ledger.rounds}")
+        raise UserError(f"cannot show rounds {wanted}; this run has rounds 1 to {ledger.rounds}")
     rows = []
     for number in numbers:
         height, width = (int(side) for side in sizes[number])
@@ -115,40 +114,41 @@ def picks_figure(
 
 
 def choose(ledger: Book, chosen: Sequence[str] | None = None, count: int = 4) -> list[str]:
-    """Keys of the images to show, if there is anything to show of them.
+    """Return the keys of the images to show.
 
     Args:
-        ledger: of a run that bought pixels.
-        chosen: keys; by default some, evenly spaced among the images with labels.
-        count: how many, if none are chosen.
+        ledger: ledger of a segmentation run.
+        chosen: keys; default: evenly spaced among the images with labels.
+        count: number of images if ``chosen`` is None.
+
+    Raises:
+        UserError: there are no labelled pixels, or a key is unknown.
     """
     if ledger.sizes is None:
         raise UserError(
-            "this run bought whole images, so there are no pixels to show: see `ducats labels RUN`"
+            "this run labelled whole images, so there are no pixels to show; use `ducats labels RUN`"
         )
     if not ledger.rounds or not bool(ledger.counts().any()):
-        raise UserError(
-            "nothing was bought yet, so there is nothing to show: run it until its first question is answered"
-        )
+        raise UserError("this run has no labels yet, resume it until its first round is answered")
     if chosen is not None:
         unknown = [key for key in chosen if key not in set(ledger.keys)]
         if unknown or not chosen:
-            what = f"no image {unknown[0]!r}" if unknown else "no image was named"
-            raise UserError(f"{what}: name images by their keys, such as {ledger.keys[0]!r}")
+            what = f"no image {unknown[0]!r}" if unknown else "no image given"
+            raise UserError(f"{what}; give keys of images, such as {ledger.keys[0]!r}")
         return list(chosen)
     if count < 1:
-        raise UserError(f"{count} images cannot be shown: ask for one or more")
+        raise UserError(f"cannot show {count} images; give one or more")
     bought = ledger.counts().nonzero().squeeze(1).tolist()
     many = min(count, len(bought))
     return [ledger.keys[bought[int((place + 0.5) * len(bought) / many)]] for place in range(many)]
 
 
 def images_of(config: Config, keys: Sequence[str]) -> Images:
-    """The images with these keys; of data that are no files, the whole pool.
+    """Load the images with these keys; the whole pool if the data set does not consist of files.
 
     Args:
-        config: of the run that bought from them.
-        keys: as they are in its ledger; of a pool of which a share was held out, some.
+        config: config of the run.
+        keys: keys in the run's ledger; may be a subset of the pool.
     """
     reader = DATASETS.get(config.data.name)
     if not isinstance(reader, Reader):
@@ -167,7 +167,7 @@ def _place(images: Images, key: str) -> int:
 
 def _check_there(key: str, there: Container[str]) -> None:
     if key not in there:
-        raise UserError(f"the data has no image {key!r}, which this run bought from: use the run's own data")
+        raise UserError(f"the data has no image {key!r}, which this run labelled; use the data of the run")
 
 
 def _row(
@@ -178,10 +178,10 @@ def _row(
     rounds: Sequence[int],
     classes: Sequence[str],
 ) -> list[tuple[Image.Image, str]]:
-    """One image: a picture and a line of text for each round, then the labels."""
+    """Draw one image: a tile and a caption for each round, then the labels."""
     grid = _grid(size)
     small = np.asarray(shown.resize(grid[::-1], Image.Resampling.BOX), np.float32)
-    small *= 255 / max(float(np.percentile(small, 99)), 1)  # a night is to be seen, too
+    small *= 255 / max(float(np.percentile(small, 99)), 1)  # brighten night images
     small = small.clip(0, 255)
     dark, pale = DIMMED * small, PALE * small + (1 - PALE) * 255
     cells = []
@@ -202,32 +202,32 @@ def _row(
 
 
 def _grid(size: tuple[int, int]) -> tuple[int, int]:
-    """Height and width in which an image is drawn: its own, or fewer if it is too wide."""
+    """Return height and width of the drawing: the image size, scaled down if it is too wide."""
     height, width = size
     return size if width <= TILE else (max(1, round(height * TILE / width)), TILE)
 
 
 def _cells(position: Array, size: tuple[int, int], grid: tuple[int, int]) -> tuple[Array, Array]:
-    """Rows and columns of the drawing in which positions lie; one of several pixels in a cell lights it."""
+    """Convert positions to rows and columns of the drawing; several pixels may share a cell."""
     y, x = np.divmod(position, size[1])
     return y * grid[0] // size[0], x * grid[1] // size[1]
 
 
 def _image(values: Array) -> Image.Image:
-    """The drawing; a small image is enlarged by a whole number, so that its pixels stay pixels."""
+    """Convert an array to an image; enlarge small ones by an integer factor to keep pixels sharp."""
     drawn = Image.fromarray(values.round().astype(np.uint8))
     times = max(1, TILE // drawn.width)
     return drawn.resize((drawn.width * times, drawn.height * times), Image.Resampling.NEAREST)
 
 
 def _names(classes: Sequence[str], labels: Iterable[int]) -> list[str]:
-    """The classes' names, and numbers for those that have none."""
+    """Return the class names, with numbers for unnamed classes."""
     return [*classes, *(f"class {place}" for place in range(len(classes), max(labels, default=-1) + 1))]
 
 
 def _legend(classes: Sequence[str], occurring: set[int]) -> list[tuple[Colour, str]]:
     names = _names(classes, occurring)
-    entries = [(NEW, "bought in this round"), (EARLIER, "bought before")]
+    entries = [(NEW, "labelled in this round"), (EARLIER, "labelled before")]
     entries += [
         (colour, name)
         for place, (colour, name) in enumerate(zip(palette(names), names, strict=True))
@@ -242,7 +242,7 @@ def _sheet(
     keys: Sequence[str],
     legend: Sequence[tuple[Colour, str]],
 ) -> Image.Image:
-    """Everything on one sheet of paper: titles, rows with their keys, and the legend below."""
+    """Compose the figure: titles, rows with their keys, and the legend below."""
     font = ImageFont.truetype(Path(matplotlib.get_data_path()) / "fonts" / "ttf" / "DejaVuSans.ttf", TEXT)
     wide = max(max(drawn.width, font.getlength(text)) for row in rows for drawn, text in row)
     step = math.ceil(wide) + GAP
@@ -271,7 +271,7 @@ def _sheet(
 def _lines(
     legend: Sequence[tuple[Colour, str]], width: float, font: ImageFont.FreeTypeFont
 ) -> list[list[tuple[float, Colour, str]]]:
-    """The legend's entries with their places, as many to a line as fit."""
+    """Break the legend into lines of ``(left, colour, name)`` that fit the width."""
     lines: list[list[tuple[float, Colour, str]]] = [[]]
     left = 0.0
     for colour, name in legend:
@@ -286,7 +286,7 @@ def _lines(
 
 
 def _fitted(text: str, width: float, font: ImageFont.FreeTypeFont) -> str:
-    """The text, or its end where it is too long: the end of a path says more."""
+    """Shorten text at its start to fit the width; the end of a path is more informative."""
     text = " ".join(text.split())
     if font.getlength(text) <= width:
         return text

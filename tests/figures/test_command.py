@@ -12,13 +12,13 @@ from runs_on_paper import write_run
 from sweeps import ducats
 
 
-def test_without_a_name_all_figures_are_listed(capsys: pytest.CaptureFixture[str]) -> None:
+def test_lists_all_figures_without_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     assert ducats("figure") == 0
     first = [line.split(" ")[0] for line in capsys.readouterr().out.splitlines()]
     assert [name for name in first if name in NAMES] == list(NAMES)
 
 
-def test_help_lists_them_too_and_imports_nothing_that_draws() -> None:
+def test_help_lists_figures_without_plotting_imports() -> None:
     code = (
         "import sys\nfrom ducats.cli import app\n"
         "try:\n app(['figure', '--help'])\nexcept SystemExit: pass\n"
@@ -28,7 +28,7 @@ def test_help_lists_them_too_and_imports_nothing_that_draws() -> None:
     assert all(name in done.stdout for name in NAMES)
 
 
-def test_a_figure_is_written_where_it_is_wanted(
+def test_figure_is_saved_to_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
@@ -43,16 +43,16 @@ def test_a_figure_is_written_where_it_is_wanted(
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 
-def test_the_page_about_figures_names_them_all() -> None:
+def test_docs_list_all_figures() -> None:
     page = Path(__file__).parents[2] / "docs" / "figures.md"
     assert re.findall(r"^\| .*?\| `(\w+)`", page.read_text(encoding="utf-8"), flags=re.M) == list(NAMES)
 
 
-def test_what_cannot_be_drawn_is_one_sentence(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_records_give_an_error_message(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     folder = write_run(tmp_path / "run", rounds=1, snapshots=False)
     assert ducats("figure", "tsne", folder, "--out", tmp_path / "a.svg") == 2
     said = capsys.readouterr().err
-    assert "holds no snapshots" in said.replace("\n", " ")
+    assert "has no snapshots" in said.replace("\n", " ")
     assert "Traceback" not in said
     assert not (tmp_path / "a.svg").exists()
     assert ducats("figure", "nope", folder) == 2

@@ -1,4 +1,4 @@
-"""Every figure by its name: sound SVG, files, the same bytes, one sentence for what is missing."""
+"""All figures: valid SVG, files, deterministic output, error messages."""
 
 import re
 import subprocess
@@ -24,7 +24,7 @@ Folders = Callable[..., list[Run]]
 
 @pytest.fixture(scope="module")
 def paper(tmp_path_factory: pytest.TempPathFactory) -> Folders:
-    """Runs by the names of their folders; made once, never changed."""
+    """Return a function that reads runs by folder name; the runs are shared and read-only."""
     root = tmp_path_factory.mktemp("runs")
     small: Any = {"pool": 60, "source": 30, "rounds": 2, "per_round": 4}
     write_run(root / "duc", **small)
@@ -60,13 +60,13 @@ WANTED = {
 }
 
 
-def test_names_and_functions_are_the_same() -> None:
+def test_every_figure_is_registered() -> None:
     assert list(FIGURES) == list(figures.NAMES) == list(WANTED)
     assert all({*entry.takes} <= {"round", "images"} for entry in figures.NAMES.values())
 
 
 @pytest.mark.parametrize("name", WANTED)
-def test_a_figure_is_a_sound_element_and_has_the_same_bytes_twice(name: str, paper: Folders) -> None:
+def test_svg_is_valid_and_deterministic(name: str, paper: Folders) -> None:
     runs = paper(*WANTED[name])
     text = figures.draw(name, runs, prefix="one-")
     assert text == figures.draw(name, paper(*WANTED[name]), prefix="one-")
@@ -87,22 +87,22 @@ def test_a_figure_is_a_sound_element_and_has_the_same_bytes_twice(name: str, pap
 
 
 @pytest.mark.parametrize("name", ["entropies", "uncertainties", "features"])
-def test_thousands_of_points_stay_light(name: str, paper: Folders) -> None:
+def test_svg_with_thousands_of_points_is_small(name: str, paper: Folders) -> None:
     assert len(figures.draw(name, paper("large"))) < HEAVIEST
 
 
 @pytest.mark.parametrize("name", ["entropies", "simplex", "u_dis", "calibration", "histogram"])
-def test_figures_of_a_run_about_pixels(name: str, paper: Folders) -> None:
+def test_figures_of_a_segmentation_run(name: str, paper: Folders) -> None:
     ElementTree.fromstring(figures.draw(name, paper("pixels")))
 
 
-def test_one_question_of_several(paper: Folders) -> None:
+def test_round_option_selects_one_round(paper: Folders) -> None:
     one = figures.prepare("uncertainties", paper("duc"), round=2).description
     assert "round 2:" in one
     assert "round 1:" not in one
 
 
-def test_files_of_all_kinds(tmp_path: Path, paper: Folders) -> None:
+def test_saves_all_file_types(tmp_path: Path, paper: Folders) -> None:
     for kind, start in (("svg", b"<svg xmlns="), ("png", b"\x89PNG"), ("pdf", b"%PDF")):
         for name in ("a", "b"):
             figures.save("kappa", paper("kappa"), tmp_path / f"{name}.{kind}")
@@ -114,7 +114,7 @@ def test_files_of_all_kinds(tmp_path: Path, paper: Folders) -> None:
     assert "prefers-color-scheme:dark" in alone
 
 
-def test_drawing_leaves_matplotlib_as_it_was(paper: Folders) -> None:
+def test_drawing_does_not_change_rcparams(paper: Folders) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 17.0}):
@@ -123,7 +123,7 @@ def test_drawing_leaves_matplotlib_as_it_was(paper: Folders) -> None:
     assert text == figures.draw("kappa", paper("kappa"))
 
 
-def test_a_class_of_any_name_stays_text(tmp_path: Path) -> None:
+def test_class_names_are_escaped(tmp_path: Path) -> None:
     names = ("<script>", "$x_1$", "方法", 'a"b')
     run = read_run(write_run(tmp_path / "run", classes=names, rounds=1, per_round=4, pool=60, source=30))
     for name in ("histogram", "gallery", "entropies", "simplex"):
@@ -131,41 +131,41 @@ def test_a_class_of_any_name_stays_text(tmp_path: Path) -> None:
         assert not any("script" in str(each.tag) for each in element.iter())
 
 
-def test_a_run_that_waits_for_answers_is_drawn(tmp_path: Path) -> None:
+def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", finished=False, rounds=2, per_round=4, pool=60, source=30)
     (folder / "labels" / "round-02.npz").unlink()
     for name in ("histogram", "uncertainties", "features", "u_dis"):
         figures.prepare(name, [read_run(folder)])
     assert "→ ?" in figures.draw("gallery", [read_run(folder)])
-    assert "4 answered" in figures.prepare("gallery", [read_run(folder)]).description
+    assert "4 labelled" in figures.prepare("gallery", [read_run(folder)]).description
 
 
-# -- what is missing ---------------------------------------------------------------------------------------
+# -- missing records ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("name", "folders", "options", "message"),
     [
-        ("nope", ("duc",), {}, "there is no figure 'nope'"),
-        ("kappa", (), {}, "wants runs that differ in query.knobs.kappa"),
-        ("kappa", ("duc", "random"), {}, "do not differ in query.knobs.kappa"),
-        ("kappa", ("random",), {}, "no run here has query.knobs.kappa"),
-        ("kappa", ("kappa",), {"round": 1}, "takes no --round"),
-        ("histogram", ("duc",), {"images": ["a"]}, "takes no --image"),
-        ("beta_lambda", ("duc",), {}, "do not differ in objective.knobs.beta"),
-        ("beta_lambda", ("random",), {}, "no run here has objective.knobs.beta"),
-        ("budget", ("duc", "random"), {}, "do not differ in ask.budget"),
-        ("gallery", ("pixels",), {}, "bought pixels"),
+        ("nope", ("duc",), {}, "unknown figure 'nope'"),
+        ("kappa", (), {}, "needs run folders"),
+        ("kappa", ("duc", "random"), {}, "must differ in query.knobs.kappa"),
+        ("kappa", ("random",), {}, "none of the runs has query.knobs.kappa"),
+        ("kappa", ("kappa",), {"round": 1}, "does not support --round"),
+        ("histogram", ("duc",), {"images": ["a"]}, "does not support --image"),
+        ("beta_lambda", ("duc",), {}, "must differ in objective.knobs.beta"),
+        ("beta_lambda", ("random",), {}, "none of the runs has objective.knobs.beta"),
+        ("budget", ("duc", "random"), {}, "must differ in ask.budget"),
+        ("gallery", ("pixels",), {}, "segmentation run"),
         ("gallery", ("duc", "random"), {}, "shows one run, not 2"),
-        ("gallery", ("duc",), {"round": 3}, "--round 3 has no snapshot"),
-        ("pixels", ("duc",), {}, "bought whole images"),
-        ("pixels", ("pixels",), {"images": ["nope"]}, "no picture of it"),
+        ("gallery", ("duc",), {"round": 3}, "no snapshot of --round 3"),
+        ("pixels", ("duc",), {}, "classification run"),
+        ("pixels", ("pixels",), {"images": ["nope"]}, "no thumbnail of --image nope"),
         ("entropies", ("duc", "random", "large"), {}, "not 3"),
-        ("entropies", ("duc", "pixels"), {}, "share no samples"),
-        ("simplex", ("duc",), {"images": ["nope"]}, "has no such image"),
+        ("entropies", ("duc", "pixels"), {}, "no common samples"),
+        ("simplex", ("duc",), {"images": ["nope"]}, "has no --image nope"),
     ],
 )
-def test_what_cannot_be_drawn_is_said(
+def test_invalid_requests_raise(
     name: str, folders: tuple[str, ...], options: dict[str, object], message: str, paper: Folders
 ) -> None:
     runs = paper(*folders) if folders else []
@@ -176,64 +176,64 @@ def test_what_cannot_be_drawn_is_said(
 @pytest.mark.parametrize(
     "name", ["entropies", "simplex", "u_dis", "gallery", "tsne", "uncertainties", "features"]
 )
-def test_a_run_without_snapshots_says_how_to_get_them(name: str, paper: Folders) -> None:
-    with pytest.raises(UserError, match=r"holds no snapshots.*engine.snapshot=0"):
+def test_run_without_snapshots_raises(name: str, paper: Folders) -> None:
+    with pytest.raises(UserError, match=r"has no snapshots.*engine.snapshot=0"):
         figures.draw(name, paper("old"))
 
 
 @pytest.mark.parametrize("name", ["tsne", "gallery", "calibration"])
-def test_a_run_that_has_only_begun_is_to_go_on(name: str, tmp_path: Path) -> None:
+def test_run_before_its_first_round_raises(name: str, tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=1, snapshots=False, finished=False)
     (folder / "metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match="let it go on with the command that began it"):
+    with pytest.raises(UserError, match="run the same command again"):
         figures.draw(name, [read_run(folder)])
 
 
-def test_figures_from_records_alone_need_no_snapshots(paper: Folders) -> None:
+def test_figures_from_records_need_no_snapshots(paper: Folders) -> None:
     assert "before any label" in figures.draw("calibration", paper("old"))
     assert "temperature" not in figures.prepare("calibration", paper("old")).description
     figures.draw("histogram", paper("old"))
 
 
-def test_a_damaged_snapshot_is_named_and_the_others_are_drawn(tmp_path: Path) -> None:
+def test_corrupt_snapshot_is_reported_and_skipped(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30)
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
     for name, entry in figures.NAMES.items():
-        if entry.wants.startswith("one run") and name not in ("pixels", "tsne"):
+        if entry.wants.startswith("one ") and name not in ("pixels", "tsne"):
             made = figures.prepare(name, [read_run(folder)])
-            assert ["round-01.npz cannot be read" in sentence for sentence in made.lacks] == (
+            assert ["round-01.npz is corrupt" in sentence for sentence in made.lacks] == (
                 [True] if entry.thoughts else []
             )
     assert "round 1:" not in figures.prepare("uncertainties", [read_run(folder)]).description
     for path in (folder / "snapshots").glob("*.npz"):
         path.write_bytes(b"nothing")
-    with pytest.raises(UserError, match=r"round-01.npz cannot be read .*: remove it"):
+    with pytest.raises(UserError, match=r"round-01.npz is corrupt .* remove it"):
         figures.prepare("u_dis", [read_run(folder)])
 
 
-def test_a_run_about_pixels_without_pictures_says_what_else_there_is(tmp_path: Path) -> None:
+def test_segmentation_run_without_thumbnails_suggests_picks(tmp_path: Path) -> None:
     run = read_run(write_pixel_run(tmp_path / "run", snapshots=False))
     with pytest.raises(UserError, match="ducats picks"):
         figures.draw("pixels", [run])
 
 
-def test_two_classes_have_no_triangle(tmp_path: Path) -> None:
+def test_simplex_needs_three_classes(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", classes=("a", "b"), pool=60, rounds=1))
     with pytest.raises(UserError, match="needs three classes"):
         figures.draw("simplex", [run])
 
 
-def test_a_sweep_has_too_many_panels(paper: Folders) -> None:
-    with pytest.raises(UserError, match="at most 9, not 10: name fewer"):
+def test_tsne_limits_the_number_of_runs(paper: Folders) -> None:
+    with pytest.raises(UserError, match="at most 9 runs, not 10"):
         figures.prepare("tsne", paper("duc") * 10)
 
 
-def test_a_file_must_say_what_it_is(tmp_path: Path, paper: Folders) -> None:
+def test_unknown_file_type_raises(tmp_path: Path, paper: Folders) -> None:
     with pytest.raises(UserError, match="must end in"):
         figures.save("kappa", paper("kappa"), tmp_path / "a.gif")
 
 
-def test_drawing_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
+def test_drawing_imports_neither_torch_nor_pyplot(tmp_path: Path) -> None:
     write_run(tmp_path / "a", rounds=1, pool=60, source=30)
     code = (
         "import sys; from pathlib import Path; from ducats import figures; "
@@ -244,7 +244,7 @@ def test_drawing_needs_neither_torch_nor_pyplot(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-# -- runs that were made -----------------------------------------------------------------------------------
+# -- real runs ---------------------------------------------------------------------------------------------
 
 
 OF_IMAGES = ("entropies", "u_dis", "calibration", "histogram", "gallery", "tsne", "uncertainties", "features")
@@ -252,19 +252,19 @@ OF_PIXELS = ("entropies", "simplex", "calibration", "histogram", "pixels", "unce
 
 
 def put_down(name: str, run: Run) -> None:
-    """Everything is computed and put on a figure; what it is then laid out and saved like is tested above."""
+    """Compute and draw a figure without layout or saving, which are tested above."""
     figure = Figure()
     figures.prepare(name, [run]).draw(figure)
     assert figure.axes
 
 
-def test_figures_of_a_run_that_was_made(run_quickly: Callable[..., RunDir]) -> None:
+def test_figures_of_a_real_classification_run(run_quickly: Callable[..., RunDir]) -> None:
     run = read_run(run_quickly().folder)
     for name in OF_IMAGES:
         put_down(name, run)
 
 
-def test_figures_of_a_run_about_pixels_that_was_made(run_pixels: Callable[..., RunDir]) -> None:
+def test_figures_of_a_real_segmentation_run(run_pixels: Callable[..., RunDir]) -> None:
     run = read_run(run_pixels().folder)
     for name in OF_PIXELS:
         put_down(name, run)

@@ -1,4 +1,4 @@
-"""Figures over many runs: which share a line, means and deviations by hand."""
+"""Figures of many runs: grouping, and means and deviations computed by hand."""
 
 import inspect
 import math
@@ -17,7 +17,7 @@ from ducats.report import Run, find_runs, read_run
 from runs_on_paper import write_pixel_run, write_run
 
 
-def test_usual_knobs_are_those_of_the_parts() -> None:
+def test_default_params_match_the_functions() -> None:
     for key, (names, usual) in USUAL.items():
         part, _, knob = key.split(".")
         for name in names:
@@ -26,14 +26,14 @@ def test_usual_knobs_are_those_of_the_parts() -> None:
             assert default == (None if knob == "lambda_" else usual)
 
 
-def test_lambda_is_another_for_pixels(tmp_path: Path) -> None:
+def test_lambda_default_in_segmentation(tmp_path: Path) -> None:
     run = read_run(write_pixel_run(tmp_path / "run", rounds=1, snapshots=False))
     assert setting(run, "objective.knobs.lambda_") == LAMBDA_OF_PIXELS == 0.01
     assert setting(run, "objective.knobs.nothing") is None
 
 
 def some_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
-    """Runs of one round by name: a setting and the final accuracy."""
+    """Write runs of one round; ``scores`` maps a run name to a setting and the final accuracy."""
     for name, (given, accuracy) in scores.items():
         seed = int(name[-1])
         more = [given] if given else []
@@ -43,7 +43,7 @@ def some_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
     return find_runs([root])
 
 
-def test_kappa_is_drawn_over_seeds_and_without_a_knob_it_is_ten(tmp_path: Path) -> None:
+def test_kappa_is_averaged_over_seeds_and_defaults_to_ten(tmp_path: Path) -> None:
     runs = some_runs(
         tmp_path,
         {
@@ -62,7 +62,7 @@ def test_kappa_is_drawn_over_seeds_and_without_a_knob_it_is_ten(tmp_path: Path) 
     assert "order data_dis" in swapped.label
 
 
-def test_cells_of_the_map(tmp_path: Path) -> None:
+def test_beta_lambda_cells(tmp_path: Path) -> None:
     runs = some_runs(
         tmp_path,
         {
@@ -77,7 +77,7 @@ def test_cells_of_the_map(tmp_path: Path) -> None:
     assert all(word in text for word in ("75.0", "± 7.1", "n=2", "90.0", "n=1"))
 
 
-def test_budgets_make_a_line_and_runs_without_labels_begin_it(tmp_path: Path) -> None:
+def test_budget_curve_starts_with_runs_without_labels(tmp_path: Path) -> None:
     for place, (count, accuracy) in enumerate(((5, 0.6), (10, 0.7), (10, 0.8))):
         name = f"duc-budget-{count}"
         write_run(
@@ -93,14 +93,14 @@ def test_budgets_make_a_line_and_runs_without_labels_begin_it(tmp_path: Path) ->
     assert "share of the pool (100), %" in figures.draw("budget", find_runs([tmp_path]))
 
 
-def test_runs_under_way_do_not_count_beside_finished_ones(tmp_path: Path) -> None:
+def test_unfinished_runs_are_skipped_if_any_is_finished(tmp_path: Path) -> None:
     runs = some_runs(tmp_path / "runs", {"a0": ("query.knobs.kappa=1", 0.7), "b0": ("", 0.9)})
     half = read_run(write_run(tmp_path / "half", seed=5, rounds=1, finished=False, snapshots=False))
     (curve,) = kappa.curves([*runs, half])
     assert curve.count == 2
 
 
-def test_calibration_pools_seeds_and_shows_the_temperature(tmp_path: Path) -> None:
+def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(
             tmp_path / str(seed),

@@ -1,4 +1,4 @@
-"""What figures show, against values by hand and other libraries."""
+"""Values in figures, compared with hand-computed values and other libraries."""
 
 import json
 import math
@@ -49,7 +49,7 @@ def points(found: PathCollection) -> int:
 
 
 def marks(figure: Figure, colour: str) -> int:
-    """How many points of a colour are on all axes."""
+    """Count the points of a colour on all axes."""
     found = [each for axes in figure.axes for each in drawn(axes)]
     return sum((points(each) for each in found if _colour(each) == to_rgba(colour)[:3]), 0)
 
@@ -63,14 +63,14 @@ def _colour(found: PathCollection) -> tuple[float, ...]:
 
 
 @pytest.mark.parametrize("alpha", [(1.0, 1.0, 1.0), (0.3, 2.0, 7.0), (1e-3, 1e-3, 1e-3), (1e6, 2e6, 3e6)])
-def test_log_density_is_that_of_scipy(alpha: tuple[float, ...]) -> None:
+def test_log_density_matches_scipy(alpha: tuple[float, ...]) -> None:
     points = np.array([[0.2, 0.3, 0.5], [0.01, 0.01, 0.98], [1 / 3, 1 / 3, 1 / 3]])
     expected = [dirichlet(alpha).logpdf(point / point.sum()) for point in points]
     assert simplex.log_density(np.array(alpha), points) == pytest.approx(expected, rel=1e-9)
 
 
-def test_a_part_of_a_dirichlet_is_a_dirichlet() -> None:
-    """Three of five classes, made to sum to one: the same three alphas, whatever the others are."""
+def test_renormalised_dirichlet_components_are_dirichlet() -> None:
+    """Three of five components, renormalised, are Dirichlet distributed with the same three alphas."""
     draws = np.random.default_rng(0).dirichlet([2.0, 0.7, 5.0, 3.0, 0.2], 200_000)[:, :3]
     shares = draws / draws.sum(1, keepdims=True)
     alone = dirichlet([2.0, 0.7, 5.0])
@@ -79,16 +79,16 @@ def test_a_part_of_a_dirichlet_is_a_dirichlet() -> None:
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1.0, 30.0, 1e6])
-def test_the_triangle_always_shows_something(alpha: float) -> None:
+def test_triangle_is_never_empty(alpha: float) -> None:
     below = simplex.on_a_grid(np.array([alpha, 2 * alpha, alpha]), 60)
     inside = ~np.isnan(below)
-    assert inside.mean() == pytest.approx(0.5, abs=0.02)  # a triangle in its box
+    assert inside.mean() == pytest.approx(0.5, abs=0.02)  # a triangle in its bounding box
     assert np.nanmax(below) == 0
     assert np.isfinite(below[inside]).all()
     assert ((below > -simplex.DEPTH) & inside).sum() >= 1
 
 
-def test_a_density_too_sharp_for_a_picture_gets_a_dot(tmp_path: Path) -> None:
+def test_concentrated_density_gets_a_dot(tmp_path: Path) -> None:
     wide, narrow, corner, middle = (2.0, 3.0, 4.0), (30.0, 40.0, 20.0), (2e4, 30.0, 1.0), (1e6, 2e6, 1e6)
     found = [simplex.is_sharp(np.array(alpha)) for alpha in (wide, narrow, corner, middle)]
     assert found == [False, False, True, True]
@@ -104,14 +104,14 @@ def test_a_density_too_sharp_for_a_picture_gets_a_dot(tmp_path: Path) -> None:
         assert ("dot:" in figure.get_supxlabel()) == (dots > 0)
 
 
-def test_the_highest_density_is_where_it_should_be() -> None:
+def test_density_maximum_is_at_the_mode() -> None:
     below = simplex.on_a_grid(np.array([9.0, 1.5, 1.5]), 100)  # mode 8/9 of the lower left corner
     y, x = np.unravel_index(np.nanargmax(below), below.shape)
     assert (x + 0.5) / 100 == pytest.approx(0.5 / 9 + 0.25 / 9, abs=0.01)
     assert (y + 0.5) / 100 == pytest.approx(math.sqrt(3) / 2 * 0.5 / 9, abs=0.01)
 
 
-# -- a pool by hand ----------------------------------------------------------------------------------------
+# -- hand-made pool ----------------------------------------------------------------------------------------
 
 
 def values(given: list[float]) -> Array:
@@ -119,7 +119,7 @@ def values(given: list[float]) -> Array:
 
 
 def by_hand(folder: Path, u_dis: list[float], u_data: list[float], picked: list[int], pool: int) -> Run:
-    """A run whose only question is about these samples, the first ones of a pool of this size."""
+    """Write a run with one round whose snapshot has these samples, the first ones of the pool."""
     write_run(folder, rounds=1, per_round=len(picked), pool=pool, settings=["query.knobs.kappa=2"])
     n = len(u_dis)
     flags = {name: np.zeros(n, bool) for name in ("known", "picked")}
@@ -140,16 +140,16 @@ def by_hand(folder: Path, u_dis: list[float], u_data: list[float], picked: list[
 U_DIS, U_DATA = [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [0.9, 0.1, 0.6, 0.7, 0.8, 0.2]
 
 
-def test_the_cut_is_the_lowest_that_passes(tmp_path: Path) -> None:
+def test_threshold_is_the_lowest_value_kept(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
     found = cut(run, snapshots.read(run.folder)[0])
     assert found is not None
-    # kappa 2 times 2 labels: 0.5, 0.4, 0.3 and 0.2 pass; of them 0.8 and 0.7 would be highest in U_data.
+    # kappa 2 times 2 labels: 0.5, 0.4, 0.3 and 0.2 are kept; of them 0.8 and 0.7 have the highest U_data.
     assert (found.axis, found.passed, found.candidates, found.exact) == ("u_dis", 4, 6, True)
     assert found.value == pytest.approx(0.2)
 
 
-def test_swapped_rounds_cut_the_other_axis(tmp_path: Path) -> None:
+def test_swapped_order_thresholds_u_data(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
     run.config["query"]["knobs"]["order"] = "data_dis"
     found = cut(run, snapshots.read(run.folder)[0])
@@ -158,7 +158,7 @@ def test_swapped_rounds_cut_the_other_axis(tmp_path: Path) -> None:
     assert found.value == pytest.approx(0.6)
 
 
-def test_a_share_of_the_pool_passes_where_the_query_says_so(tmp_path: Path) -> None:
+def test_threshold_with_share_of_the_pool(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [4], pool=6)
     run.config["query"]["knobs"]["share"] = 0.25  # 2 * 0.25 * 6 = 3
     found = cut(run, snapshots.read(run.folder)[0])
@@ -167,27 +167,27 @@ def test_a_share_of_the_pool_passes_where_the_query_says_so(tmp_path: Path) -> N
     assert found.value == pytest.approx(0.3)
 
 
-def test_of_a_sample_the_cut_is_an_estimate(tmp_path: Path) -> None:
+def test_threshold_is_estimated_from_a_sample(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=60)
     found = cut(run, snapshots.read(run.folder)[0])
     assert found is not None
     assert (found.passed, found.candidates, found.exact) == (4, 60, False)
     assert found.value == pytest.approx(math.exp(np.quantile(np.log(U_DIS), 1 - 4 / 60)), rel=1e-5)
-    run.config["query"]["knobs"]["epsilon"] = 1e-7  # ranks by something slightly else
+    run.config["query"]["knobs"]["epsilon"] = 1e-7  # ranks by a slightly different value
     assert "about" in figures.prepare("uncertainties", [run], round=1).description
 
 
-def test_no_cut_where_there_is_none(tmp_path: Path) -> None:
+def test_no_threshold_for_other_queries(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [0, 2, 4], pool=6)
     found = snapshots.read(run.folder)[0]
-    assert cut(run, found) is None  # 2 * 3 candidates of 6: all pass
+    assert cut(run, found) is None  # 2 * 3 candidates of 6: all are kept
     run.config["query"]["name"] = "entropy"
     assert cut(run, found) is None
     of_pixels = read_run(write_pixel_run(tmp_path / "pixels", rounds=1))
     assert cut(of_pixels, snapshots.read(of_pixels.folder)[0]) is None
 
 
-def test_every_pick_is_marked_and_what_is_known_is_left_out(tmp_path: Path) -> None:
+def test_selected_samples_are_marked_and_labelled_ones_left_out(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=3, per_round=7, pool=60, source=30))
     figure = painted(figures.prepare("uncertainties", [run]))
     assert marks(figure, PICKED) == 21
@@ -197,7 +197,7 @@ def test_every_pick_is_marked_and_what_is_known_is_left_out(tmp_path: Path) -> N
     assert marks(painted(figures.prepare("features", [run], round=2)), PICKED) == 7
 
 
-def test_the_two_of_like_entropy_differ_most_in_u_dis(tmp_path: Path) -> None:
+def test_simplex_pair_has_equal_entropy_and_different_u_dis(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     by_hand(folder, [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [1.9, 1.5, 1.7, 1.2, 1.6, 0.05], [1], pool=6)
     path = snapshots.path_of(folder, 1)
@@ -205,17 +205,14 @@ def test_the_two_of_like_entropy_differ_most_in_u_dis(tmp_path: Path) -> None:
     np.savez(path, **(dict(np.load(path)) | {"entropy": entropy}))
     found = snapshots.load(path)
     assert simplex.telling(found, np.zeros(6, bool)) == [5, 1, 0]
-    assert simplex.telling(found, np.array([1, 0, 0, 0, 1, 0], bool)) == [
-        5,
-        4,
-        0,
-    ]  # nearly as much, with pictures
+    # Rows with a thumbnail differ nearly as much.
+    assert simplex.telling(found, np.array([1, 0, 0, 0, 1, 0], bool)) == [5, 4, 0]
 
 
 # -- two domains -------------------------------------------------------------------------------------------
 
 
-def test_auroc_is_that_of_sklearn() -> None:
+def test_auroc_matches_sklearn() -> None:
     draw = np.random.default_rng(0)
     low, high = draw.integers(0, 20, 50), draw.integers(5, 30, 70)  # with ties
     truth = np.repeat([0, 1], [50, 70])
@@ -223,7 +220,7 @@ def test_auroc_is_that_of_sklearn() -> None:
     assert auroc(low[:0], high) is None
 
 
-def test_medians_and_auroc_of_both_ends(tmp_path: Path) -> None:
+def test_medians_and_auroc_of_first_and_last_snapshot(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=2, pool=60, source=30))
     first, *_, last = snapshots.read(run.folder)
     for shown, found in zip(domains(run), (first, last), strict=True):
@@ -234,7 +231,7 @@ def test_medians_and_auroc_of_both_ends(tmp_path: Path) -> None:
     assert f"target: n=60, median {np.median(first.log_u_dis[first.target]):.2f}" in text
 
 
-def test_the_share_of_source_among_neighbours_is_that_of_sklearn() -> None:
+def test_source_neighbour_share_matches_sklearn() -> None:
     draw = np.random.default_rng(0)
     features, target = draw.standard_normal((200, 5)), draw.random(200) < 0.6
     near = NearestNeighbors(n_neighbors=11).fit(features).kneighbors(features[target], return_distance=False)
@@ -244,12 +241,12 @@ def test_the_share_of_source_among_neighbours_is_that_of_sklearn() -> None:
     assert from_source(features, np.ones(200, bool)) is None
 
 
-def test_a_layout_has_at_most_so_many_points_and_bought_ones_first(tmp_path: Path) -> None:
+def test_tsne_keeps_labelled_samples_first(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=2, per_round=4, pool=60, source=30))
     laid = tsne.lay(run, 20)
     assert laid.place.shape == (20, 2)
     assert laid.known.sum() == 8
-    assert laid.mixed == from_source(*_of_last(run))  # of all, not of those that are laid out
+    assert laid.mixed == from_source(*_of_last(run))  # of all samples, not of the embedded ones
 
 
 def _of_last(run: Run) -> tuple[Array, Array]:
@@ -257,7 +254,7 @@ def _of_last(run: Run) -> tuple[Array, Array]:
     return found.features.astype(np.float32), found.target[found.features_of]
 
 
-def test_samples_of_two_runs_are_matched_by_address(tmp_path: Path) -> None:
+def test_samples_of_two_runs_are_matched_by_location(tmp_path: Path) -> None:
     write_run(tmp_path / "a", rounds=1, pool=60, source=30, sample=40)
     write_run(tmp_path / "b", "random", 1, rounds=1, pool=60, source=30, sample=20)
     first, second = (snapshots.read(tmp_path / name)[0] for name in "ab")
@@ -281,14 +278,14 @@ def sorted_labels(found: snapshots.Snapshot, both: set[tuple[bool, int]]) -> lis
     return [int(found.label[row]) for row in sorted(rows, key=lambda row: int(found.image[row]))]
 
 
-def test_the_commonest_classes_come_first() -> None:
+def test_most_frequent_classes_come_first() -> None:
     assert commonest(np.array([3, 1, 1, 2, 2, 5]), 3) == [1, 2, 3]
 
 
-# -- picks -------------------------------------------------------------------------------------------------
+# -- selected samples --------------------------------------------------------------------------------------
 
 
-def test_the_histogram_counts_the_ledger(tmp_path: Path) -> None:
+def test_histogram_counts_labels_of_the_ledger(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=3, pool=80, source=30))
     found = histogram.count(run)
     assert (found.rounds, found.counts.shape, found.counts.sum()) == ((1, 2, 3), (3, 10), 30)
@@ -299,14 +296,14 @@ def test_the_histogram_counts_the_ledger(tmp_path: Path) -> None:
     assert histogram.guesses(end, found.classes) == pytest.approx(np.bincount(guesses, minlength=10) / 80)
 
 
-def test_one_round_is_no_rounds(tmp_path: Path) -> None:
+def test_one_round_is_singular(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=1, pool=60, source=30))
     assert figures.prepare("histogram", [run]).description.startswith(
-        "Labels of the picks by class: 10 in 1 round;"
+        "Labels of the selected samples by class: 10 in 1 round;"
     )
 
 
-def test_many_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rare_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=2, pool=80, source=30))
     whole = histogram.count(run)
     monkeypatch.setattr(histogram, "MOST", 4)
@@ -319,7 +316,7 @@ def test_many_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert histogram.guesses(snapshots.read(run.folder)[0], found.classes).sum() == pytest.approx(1)
 
 
-def test_titles_of_panels_stay_within_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_panel_titles_fit_in_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runs = [
         read_run(write_run(tmp_path / method, method, rounds=1, pool=80, source=30))
         for method in ("duc", "random")
@@ -332,7 +329,7 @@ def test_titles_of_panels_stay_within_the_figure(tmp_path: Path, monkeypatch: py
     assert figure.bbox.x0 <= left.x0 < left.x1 < right.x0 < right.x1 <= figure.bbox.x1
 
 
-def test_the_gallery_keeps_the_order_of_buying(tmp_path: Path) -> None:
+def test_gallery_keeps_the_order_of_the_ledger(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=1, per_round=12, pool=80, source=30))
     found = snapshots.read(run.folder)[0]
     bought = np.load(run.folder / "labels" / "round-01.npz")
@@ -345,7 +342,7 @@ def test_the_gallery_keeps_the_order_of_buying(tmp_path: Path) -> None:
     assert all(pick.picture is not None for pick in picks)
 
 
-def test_pixels_are_lit_where_they_were_bought(tmp_path: Path) -> None:
+def test_labelled_pixels_are_highlighted(tmp_path: Path) -> None:
     run = read_run(write_pixel_run(tmp_path / "run", rounds=2, per_image=3, size=(12, 20)))
     one = pixels.shown(run, ["streets/002.png"])[0]
     assert (one.size, [len(position) for position in one.position]) == ((12, 20), [3, 3])
@@ -358,7 +355,7 @@ def test_pixels_are_lit_where_they_were_bought(tmp_path: Path) -> None:
     assert (pixels.lit(one, 0)[..., 3] > 0).sum() == 3
 
 
-def test_a_wide_image_is_drawn_smaller(tmp_path: Path) -> None:
+def test_wide_image_is_scaled_down(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
     Image.new("RGB", (160, 80), "red").save(path)
     position = (np.array([0, 999 * 2000 + 1999]),)
@@ -367,7 +364,7 @@ def test_a_wide_image_is_drawn_smaller(tmp_path: Path) -> None:
     assert picture.shape == (110, 220, 4)
     assert picture[0, 0].tolist() == [1, 2, 3, 255]
     assert picture[-1, -1].tolist() == [*pixels.NO_CLASS, 255]
-    # Two of two million would not be seen: each is drawn as five by five, of which a corner has nine.
+    # Two of two million would be invisible: each is drawn as five by five, clipped to nine in a corner.
     assert pixels.reach(one) == 2
     assert (picture[..., 3] > 0).sum() == 18
     assert pixels.reach(replace(one, position=(np.arange(300),))) == 0

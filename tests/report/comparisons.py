@@ -1,4 +1,4 @@
-"""Small sweeps on paper, and what a page's tables say."""
+"""Small synthetic sweeps, and a parser for the tables of a page."""
 
 from collections.abc import Sequence
 from html.parser import HTMLParser
@@ -30,7 +30,7 @@ def write_one(
     folder: str = "",
     **more: Any,
 ) -> Path:
-    """A run without pictures and snapshots whose last accuracy is given."""
+    """Write a run without thumbnails and snapshots, with the given final accuracy."""
     return write_run(
         root / (folder or f"{data}-{task}-{method}-{seed}"),
         method,
@@ -45,7 +45,7 @@ def write_one(
 
 
 def write_all(root: Path) -> Path:
-    """A sweep of every method, task and seed of ``LAST``."""
+    """Write a run for every method, task and seed of ``LAST``."""
     for method, tasks in LAST.items():
         for task, values in tasks.items():
             for seed, value in enumerate(values):
@@ -54,14 +54,14 @@ def write_all(root: Path) -> Path:
 
 
 def write_bare(runs: Sequence[Run], out: Path, broken: Sequence[Broken] = ()) -> Path:
-    """A page without chapters, which are not what is tested here and take a second each."""
+    """Write a page without run sections, which take a second each and are not tested here."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ducats.report.page.chosen", lambda runs: [])
         return write_page(runs, out, broken=broken)
 
 
 class Tables(HTMLParser):
-    """The tables of a page by their class: lines of cells, a bold one with asterisks."""
+    """Parse the tables of a page by CSS class into lines of cells; bold cells have asterisks."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

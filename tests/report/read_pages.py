@@ -1,4 +1,4 @@
-"""A page as a test reads it: its tables by name, its words, and what it refers to."""
+"""Parser of report pages: tables by name, text, links and images."""
 
 import csv
 from html.parser import HTMLParser
@@ -10,7 +10,7 @@ from ducats.report import report_page
 
 
 class Page(HTMLParser):
-    """Tables by their ``data-table``, ids, links, pictures and the text that a reader sees."""
+    """Tables by their ``data-table``, ids, links, images and visible text of a page."""
 
     def __init__(self, text: str) -> None:
         super().__init__()
@@ -28,11 +28,11 @@ class Page(HTMLParser):
 
     @property
     def words(self) -> str:
-        """All text, with single spaces."""
+        """All text, with whitespace collapsed."""
         return " ".join(" ".join(self._words).split())
 
     def table(self, name: str) -> list[dict[str, str]]:
-        """The rows of a table, by the titles of its columns."""
+        """Return the rows of a table as dicts by column title."""
         titles, *rows = self.tables[name]
         return [dict(zip(titles, row, strict=True)) for row in rows]
 
@@ -73,7 +73,7 @@ def page_of(*folders: Path, out: Path) -> Page:
 
 
 def confusion(folder: Path, epoch: int, classes: int) -> list[list[int]]:
-    """Ten of each class, of which class 2 loses three to class 0."""
+    """Write a confusion matrix with ten samples per class; three of class 2 are predicted as class 0."""
     counts = [[10 if row == column else 0 for column in range(classes)] for row in range(classes)]
     counts[2][2], counts[2][0] = 7, 3
     path = folder / "confusion" / f"epoch-{epoch:03d}.csv"
@@ -89,6 +89,6 @@ EMPTY = b'<svg viewBox="0 0 360 180"></svg>'
 
 @pytest.fixture
 def blank(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Figures are computed and not painted, which takes most of a page's time; words are looked at here."""
+    """Skip rendering of figures, which takes most of the time of a page."""
     monkeypatch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY)
     monkeypatch.setattr("ducats.figures.tsne._embedded", lambda features: features[:, :2])

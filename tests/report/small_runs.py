@@ -1,4 +1,4 @@
-"""Run folders of a few records, by hand: what a report of numbers needs, and nothing else."""
+"""Minimal run folders with a few hand-written records."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -46,7 +46,7 @@ def write_run(
 
 
 def runs_of(root: Path, accuracies: Mapping[str, Sequence[float]]) -> list[Run]:
-    """One run per accuracy at the last stage; its place is the seed."""
+    """Write one run per accuracy of the last stage; the index of the accuracy is the seed."""
     for method, values in accuracies.items():
         for seed, accuracy in enumerate(values):
             write_run(root / f"{method}-{seed}", method, seed, [0.4, accuracy])

@@ -1,4 +1,4 @@
-"""Tables from synthetic run folders: means, averages, bold, published numbers, significance, formats."""
+"""Tables from synthetic run folders: means, averages, bold, published results, significance, formats."""
 
 import csv as comma_separated
 import io
@@ -36,7 +36,7 @@ def write_run(
     star: float | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
-    """A run with a better stage before its last one: only the last one may count."""
+    """Write a run whose first stage is better than its last; only the last may count."""
     knobs = {"task": "Ar-Cl"} if knobs is None else knobs
     folder = root / f"{data}-{'-'.join(map(str, knobs.values()))}-{method}-{seed}".replace("/", "_")
     folder.mkdir(parents=True)
@@ -92,7 +92,7 @@ def test_means_over_seeds_and_averages_over_tasks(runs: Path) -> None:
     assert (duc.seeds, duc.labels, duc.seconds) == ((0, 1, 2), 100, 30)
 
 
-def test_a_method_that_lacks_a_task_has_no_average(runs: Path) -> None:
+def test_a_method_without_all_tasks_has_no_average(runs: Path) -> None:
     write_run(runs, "entropy", 0, 0.6)
     (table,) = make_tables([runs])
     entropy = next(row for row in table.rows if row.method == "entropy")
@@ -101,7 +101,7 @@ def test_a_method_that_lacks_a_task_has_no_average(runs: Path) -> None:
     assert "| entropy | 60.0 | – | – | 1 |" in markdown([table])
 
 
-def test_markdown_has_the_best_in_bold_and_the_published_below(runs: Path) -> None:
+def test_markdown_marks_the_best_and_shows_published_results(runs: Path) -> None:
     lines = markdown(make_tables([runs])).splitlines()
     assert lines[0] == "## office_home: 3 methods, 2 tasks"
     assert lines[2] == "| Method | Ar→Cl | Cl→Ar | Average | Seeds | Labels | Seconds |"
@@ -116,14 +116,14 @@ def test_markdown_has_the_best_in_bold_and_the_published_below(runs: Path) -> No
     assert "- Published: Xie et al., ICLR 2023, tables 2 and 5 and appendix D." in lines
 
 
-def test_published_averages_are_over_the_same_tasks_as_ours() -> None:
+def test_published_averages_cover_the_same_tasks_as_ours() -> None:
     known = published()["office_home", "accuracy", "duc"]
     assert known.average_over(known.over) == known.average
     some = known.average_over(["Ar-Cl", "Cl-Ar"])
     assert some is not None
     assert some.mean == pytest.approx((0.655 + 0.730) / 2)
     assert known.average_over(["Ar-Cl", "nowhere"]) is None
-    alone = published()["office_home", "accuracy", "duc-a"]  # of which only the average is published
+    alone = published()["office_home", "accuracy", "duc-a"]  # only the average is published
     assert alone.average_over(["Ar-Cl", "Cl-Ar"]) is None
     assert alone.average_over(alone.over) == alone.average
 
@@ -142,7 +142,7 @@ def test_differences_are_paired_by_task_and_seed(runs: Path) -> None:
 
 
 @pytest.mark.parametrize("n", [2, 3, 7, 36])
-def test_the_t_test_is_scipys(n: int) -> None:
+def test_the_t_test_equals_scipy(n: int) -> None:
     a = {seed: 0.7 + 0.01 * ((7 * seed) % 5) for seed in range(n)}
     b = {seed: 0.69 + 0.013 * ((3 * seed) % 4) for seed in range(n)}
     found = paired(a, b)
@@ -159,72 +159,74 @@ def test_too_few_pairs_or_no_spread_have_no_p() -> None:
     assert alike.difference == pytest.approx(0.1)
 
 
-def test_other_methods_can_be_compared_with(runs: Path) -> None:
+def test_methods_to_compare_with_can_be_chosen(runs: Path) -> None:
     (table,) = make_tables([runs], ["fully-supervised", "nobody"])
     assert table.others == ("fully-supervised",)
     assert set(table.rows[0].against) == {"fully-supervised"}
 
 
-def test_unfinished_runs_are_left_out_and_named(runs: Path) -> None:
+def test_unfinished_runs_are_left_out_with_a_note(runs: Path) -> None:
     write_run(runs, "duc", 3, 0.1, finished=False)
     (table,) = make_tables([runs])
     assert table.rows[1].seeds == (0, 1, 2)
-    assert "Not finished, so left out: office_home-Ar-Cl-duc-3." in table.notes
+    assert "Left out because unfinished: office_home-Ar-Cl-duc-3." in table.notes
 
 
-def test_nothing_finished_is_said_and_no_table(tmp_path: Path) -> None:
+def test_without_finished_runs_there_is_a_note_and_no_table(tmp_path: Path) -> None:
     write_run(tmp_path, "duc", 0, 0.5, finished=False)
     text = markdown(make_tables([tmp_path]))
-    assert "left out: office_home-Ar-Cl-duc-0" in text
+    assert "Left out because unfinished: office_home-Ar-Cl-duc-0" in text
     assert "|" not in text
     assert latex(make_tables([tmp_path])).startswith("% office_home: 0 methods")
     assert csv(make_tables([tmp_path])).count("\n") == 1
 
 
-def test_several_runs_of_a_seed_are_one_value_and_a_caution(runs: Path) -> None:
-    write_run(runs / "again", "duc", 0, 0.66)  # with 0.64 of the first, which has another config: 0.65
+def test_runs_with_the_same_seed_are_averaged_with_a_warning(runs: Path) -> None:
+    write_run(runs / "again", "duc", 0, 0.66)  # averaged with 0.64 of another config: 0.65
     (table,) = make_tables([runs])
     duc = table.rows[1]
     assert duc.values["Ar-Cl", "accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65) / 3)
     assert duc.average["accuracy"].mean == pytest.approx((0.65 + 0.66 + 0.65 + 0.72 + 0.73 + 0.77) / 6)
     assert duc.against["random"] is not None
     assert duc.against["random"].pairs == 6
-    assert "duc has several runs of one seed (0): their mean counts, as one seed." in table.notes
+    assert "duc has several runs with the same seed (0): their mean counts as one seed." in table.notes
 
 
-def test_one_run_in_several_folders_counts_once(runs: Path) -> None:
+def test_a_copied_run_counts_once(runs: Path) -> None:
     knobs = {"task": "Ar-Cl", "root": "/data"}
     copy = write_run(runs / "copy", "duc", 0, 0.64, knobs=knobs)
-    other = write_run(runs / "other", "duc", 1, 0.7, knobs=knobs)  # of other images: not the same run
+    other = write_run(runs / "other", "duc", 1, 0.7, knobs=knobs)  # on other images, so not the same run
     (other / "data.yaml").write_text("pool: {images: 3}\n")
     (table,) = make_tables([runs])
     assert table.rows[1].values["Ar-Cl", "accuracy"].mean == pytest.approx((0.64 + 0.68 + 0.65) / 3)
-    assert f"The same run (config and data) in several folders, counted once: {copy.name}." in table.notes
-    assert "duc has several runs of one seed (1): their mean counts, as one seed." in table.notes
+    assert f"Counted once, the same run (config and data) in several folders: {copy.name}." in table.notes
+    assert "duc has several runs with the same seed (1): their mean counts as one seed." in table.notes
 
 
-def test_trials_of_a_search_count_only_if_it_is_named(runs: Path) -> None:
+def test_tuning_trials_count_only_if_their_folder_is_given(runs: Path) -> None:
     search = runs / "tune-office"
     trial = write_run(search, "duc", 0, 0.9)
     (search / "tune.json").write_text("{}")
     (table,) = make_tables([runs])
     assert table.rows[1].values["Ar-Cl", "accuracy"].mean == pytest.approx(0.65)
-    assert "Left out: 1 trial of `ducats tune` in tune-office (name the folder to see them)." in table.notes
+    assert (
+        "Left out: 1 trial of `ducats tune` in tune-office; give that folder to include them." in table.notes
+    )
     for named in (search, trial):
         (table,) = make_tables([named])
         assert table.rows[0].values["Ar-Cl", "accuracy"].mean == pytest.approx(0.9)
         assert not any("Left out" in note for note in table.notes)
 
 
-def test_runs_unlike_the_published_are_marked(tmp_path: Path) -> None:
+def test_runs_with_unpublished_settings_are_marked(tmp_path: Path) -> None:
     other = {**OFFICE, "ask": {"budget": "10%"}, "evaluation": {"images": "auto"}}
     write_run(tmp_path, "duc", 0, 0.7, config=other)
     text = markdown(make_tables([tmp_path]))
     assert "| published† | 65.5 ± 0.3 |" in text
-    assert "- Not as published (†) in our runs of duc: ask.budget, evaluation.images." in text
+    assert "unlike the published ones (†) in our runs of duc: ask.budget, evaluation.images." in text
 
 
-def test_data_sets_and_kinds_stay_apart(tmp_path: Path) -> None:
+def test_each_data_set_has_its_own_table(tmp_path: Path) -> None:
     write_run(tmp_path, "duc", 0, 0.65)
     write_run(tmp_path, "duc", 0, 0.89, data="visda2017", knobs={"task": "S-R"})
     write_run(tmp_path, "duc", 0, 0.9, data="folders", knobs={"source": "/a/lab", "target": "/a/field"})
@@ -248,7 +250,7 @@ STREETS: Mapping[str, Any] = {
 
 
 @pytest.mark.parametrize("data", ["gtav_cityscapes", "synthia_cityscapes"])
-def test_pixels_unlike_the_published_are_marked(tmp_path: Path, data: str) -> None:
+def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, data: str) -> None:
     other: Mapping[str, Any] = {
         "ask": {"budget": "2%"},
         "model": {"name": "deeplab_v2", "knobs": {"backbone": "resnet50"}},
@@ -266,7 +268,7 @@ def test_pixels_unlike_the_published_are_marked(tmp_path: Path, data: str) -> No
     }
 
 
-def test_sdm_was_published_with_40_epochs(tmp_path: Path) -> None:
+def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
     for method, epochs in (("sdm", 20), ("sdm", 40)):
         config = {**OFFICE, "train": {"epochs": epochs}}
         folder = tmp_path / str(epochs)
@@ -275,7 +277,7 @@ def test_sdm_was_published_with_40_epochs(tmp_path: Path) -> None:
     assert found == {20: ("train.epochs",), 40: ()}
 
 
-def test_pixels_are_ranked_by_iou_and_show_both(tmp_path: Path) -> None:
+def test_segmentation_is_ranked_by_miou_and_shows_both_means(tmp_path: Path) -> None:
     for seed, value in enumerate((0.66, 0.68)):
         write_run(
             tmp_path,
@@ -294,14 +296,14 @@ def test_pixels_are_ranked_by_iou_and_show_both(tmp_path: Path) -> None:
     assert lines[6] == "| published | 66.9 | 72.8 |  |  |  |"
 
 
-def test_names_with_numbers_go_up_by_number(tmp_path: Path) -> None:
+def test_names_with_numbers_are_sorted_by_number(tmp_path: Path) -> None:
     for kappa in (100, 5, 10):
         write_run(tmp_path, f"duc-kappa-{kappa}", 0, 0.6)
     (table,) = make_tables([tmp_path])
     assert [row.method for row in table.rows] == ["duc-kappa-5", "duc-kappa-10", "duc-kappa-100"]
 
 
-def test_csv_has_full_numbers(runs: Path) -> None:
+def test_csv_has_unrounded_numbers(runs: Path) -> None:
     rows = list(comma_separated.DictReader(io.StringIO(csv(make_tables([runs])))))
     assert len(rows) == 3 * 3
     duc = {row["task"]: row for row in rows if row["method"] == "duc"}
@@ -314,7 +316,7 @@ def test_csv_has_full_numbers(runs: Path) -> None:
     assert (duc["average"]["labels"], duc["average"]["seconds"]) == ("100.0", "30.0")
 
 
-def test_latex_escapes_and_closes_what_it_opens(tmp_path: Path) -> None:
+def test_latex_is_escaped_and_well_formed(tmp_path: Path) -> None:
     for method, value in (("duc-budget-5%", 0.7), ("a_b & \\c{d}", 0.6)):
         write_run(tmp_path, method, 0, value, knobs={"task": "Ar-Cl"})
     text = latex(make_tables([tmp_path]))
@@ -326,13 +328,13 @@ def test_latex_escapes_and_closes_what_it_opens(tmp_path: Path) -> None:
     assert {line.replace(r"\&", "").count("&") for line in body} == {4}
 
 
-def test_hostile_names_stay_in_their_cells(tmp_path: Path) -> None:
+def test_special_characters_in_names_are_escaped(tmp_path: Path) -> None:
     write_run(tmp_path, "a|b <c>", 0, 0.5)
     assert r"| a\|b &lt;c&gt; | 50.0 |" in markdown(make_tables([tmp_path]))
 
 
-def test_published_averages_are_those_of_their_tasks() -> None:
-    """A slip in copying a number would show: each printed average is that of its row, up to its rounding."""
+def test_published_averages_equal_the_mean_of_their_tasks() -> None:
+    """Detect typos: each published average must equal the mean of its row up to rounding."""
     checked = 0
     for (data, _, method), entry in published().items():
         if entry.average is not None and len(entry.tasks) > 1:
@@ -342,7 +344,7 @@ def test_published_averages_are_those_of_their_tasks() -> None:
     assert checked >= 28
 
 
-def test_published_numbers_by_hand() -> None:
+def test_published_results_by_hand() -> None:
     known = published()
     assert known["office_home", "accuracy", "duc"].average is not None
     assert known["visda2017", "accuracy", "duc"].tasks["S-R"].mean == pytest.approx(0.889)
@@ -352,18 +354,20 @@ def test_published_numbers_by_hand() -> None:
     assert known["office_home", "accuracy", "duc-budget-20%"].tasks == {}
 
 
-def test_the_format_follows_the_files_name() -> None:
+def test_the_format_follows_the_file_name() -> None:
     assert [format_of(path) for path in (None, Path("a.md"), Path("a.csv"), Path("a.tex"))] == [
         "md",
         "md",
         "csv",
         "latex",
     ]
-    with pytest.raises(UserError, match=r"a\.html says no format"):
+    with pytest.raises(UserError, match=r"format of a\.html"):
         format_of(Path("a.html"))
 
 
-def test_the_command_prints_or_writes(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_prints_or_writes_tables(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     def ducats(*arguments: str | Path) -> int:
         with pytest.raises(SystemExit) as caught:
             main(["table", *map(str, arguments)])
@@ -377,10 +381,10 @@ def test_the_command_prints_or_writes(runs: Path, tmp_path: Path, capsys: pytest
     assert (tmp_path / "t.txt").read_text() == csv(make_tables([runs], ["random"]))
     capsys.readouterr()
     assert ducats() == 2
-    assert "name at least one folder" in capsys.readouterr().err
+    assert "at least one folder" in capsys.readouterr().err
     assert ducats(runs, "--out", tmp_path / "t.html") == 2
 
 
-def test_tables_need_no_torch() -> None:
+def test_tables_do_not_need_torch() -> None:
     code = "import sys, ducats.report.across\nassert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

@@ -1,4 +1,4 @@
-"""The page of many runs: tables equal to `ducats table`, curves, costs, and nothing that mixes tasks."""
+"""Comparison page: tables equal those of `ducats table`, curves, costs, no averages that mix tasks."""
 
 import csv as comma_separated
 import io
@@ -31,7 +31,7 @@ def page(runs: Path) -> Path:
 
 
 def printed(row: Mapping[str, str], what: str = "") -> str:
-    """A mean and its deviation of the CSV as a table prints them."""
+    """Format mean and deviation from the CSV as in a table."""
     mean, deviation = (row[what], row[f"{what}_deviation"]) if what else (row["mean"], row["deviation"])
     if not mean:
         return "–"
@@ -45,7 +45,7 @@ def csv_of(runs: Path, out: Path) -> dict[tuple[str, str], dict[str, str]]:
     return {(row["method"], row["task"]): row for row in rows}
 
 
-def test_numbers_in_the_page_are_those_of_the_table(page: Path, runs: Path, tmp_path: Path) -> None:
+def test_results_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_path: Path) -> None:
     known = csv_of(runs, tmp_path / "table.csv")
     head, *lines = Tables(page.read_text()).found["by-task"]
     tasks = ["Ar-Cl", "Cl-Ar", "Pr-Rw", "average"]
@@ -62,7 +62,7 @@ def test_numbers_in_the_page_are_those_of_the_table(page: Path, runs: Path, tmp_
     assert not any("*" in cell for line in ours[:3] for cell in line)
 
 
-def test_differences_in_the_page_are_those_of_the_table(page: Path, runs: Path, tmp_path: Path) -> None:
+def test_differences_on_the_page_equal_the_csv_table(page: Path, runs: Path, tmp_path: Path) -> None:
     known = csv_of(runs, tmp_path / "table.csv")
     head, *lines = Tables(page.read_text()).found["paired"]
     assert head == ["Method", "minus random", "p", "pairs", "minus duc", "p", "pairs"]
@@ -79,36 +79,36 @@ def test_differences_in_the_page_are_those_of_the_table(page: Path, runs: Path, 
             assert pairs == row[f"pairs_with_{other}"] == "6"
 
 
-def test_the_page_is_about_all_tasks_and_mixes_none(page: Path) -> None:
+def test_the_page_covers_all_tasks_without_mixing_them(page: Path) -> None:
     text = page.read_text()
     (first,) = re.findall(r"<h1>(.*?)</h1>", text)
     assert first.startswith(
         "duc has the highest average accuracy over 3 tasks: 72.3% ± 0.5, 5.7 points above clue"
     )
     assert "different test sets" not in text
-    assert 'id="results"' not in text  # a mean over tasks and seeds at once
+    assert 'id="results"' not in text  # it would be a mean over tasks and seeds
     assert text.count('<figure data-of="') == 3
     assert "Ar→Cl: 4 methods, 8 runs" in text
     assert not re.search(r'(?:src|href|url)\s*[=(]\s*["\']?(?:https?:)?//', text)
     assert "<script" not in text
 
 
-def test_the_same_runs_give_the_same_page(page: Path, runs: Path, tmp_path: Path) -> None:
+def test_the_page_is_deterministic(page: Path, runs: Path, tmp_path: Path) -> None:
     assert write_bare(find_runs([runs]), tmp_path / "again.html").read_bytes() == page.read_bytes()
 
 
-def test_the_whole_page_has_each_anchor_once(tmp_path: Path) -> None:
+def test_the_whole_page_has_unique_anchors(tmp_path: Path) -> None:
     for method, task in (("duc", "Ar-Cl"), ("duc", "Cl-Ar"), ("random", "Ar-Cl"), ("random", "Cl-Ar")):
         write_one(tmp_path, method, task, 0, 0.6)
     text = write_page(find_runs([tmp_path]), tmp_path / "page.html").read_text()
-    assert "Run by run" in text
+    assert "Individual runs" in text
     ids = re.findall(r'\bid="([^"]+)"', text)
     assert len(ids) == len(set(ids))
     assert "comparison" in set(re.findall(r'href="#([^"]+)"', text)) <= set(ids)
 
 
 @pytest.mark.usefixtures("blank")
-def test_one_method_on_one_task_is_no_comparison(tmp_path: Path) -> None:
+def test_one_method_on_one_task_gives_no_comparison(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_one(tmp_path, "duc", "", seed, 0.8, data="digits")
     assert comparison(find_runs([tmp_path])) is None
@@ -116,7 +116,7 @@ def test_one_method_on_one_task_is_no_comparison(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank")
-def test_several_methods_of_one_task_need_pairs_or_published_numbers(tmp_path: Path) -> None:
+def test_several_methods_on_one_task_need_pairs_or_published_results(tmp_path: Path) -> None:
     write_one(tmp_path, "duc", "", 0, 0.8, data="digits")
     write_one(tmp_path, "random", "", 0, 0.7, data="digits")
     assert comparison(find_runs([tmp_path])) is None
@@ -127,7 +127,7 @@ def test_several_methods_of_one_task_need_pairs_or_published_numbers(tmp_path: P
     assert not found["several"]
     (table,) = found["tables"]
     assert [line.cells[:3] for line in table["compared"]] == [("", "", ""), ("+10.5", "0.030", "2")]
-    # What the page says without a comparison is not said twice.
+    # Tables and curves of the overview are not repeated.
     assert (table["lines"], table["curves"]) == ([], [])
     text = write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
     assert "by-task" not in Tables(text).found
@@ -136,7 +136,7 @@ def test_several_methods_of_one_task_need_pairs_or_published_numbers(tmp_path: P
 
 
 @pytest.mark.usefixtures("blank")
-def test_one_task_of_a_benchmark_shows_what_was_published(tmp_path: Path) -> None:
+def test_one_task_of_a_benchmark_shows_published_results(tmp_path: Path) -> None:
     for method in ("duc", "random"):
         write_one(tmp_path, method, "Ar-Cl", 0, 0.6)
     found = comparison(find_runs([tmp_path]))
@@ -146,7 +146,7 @@ def test_one_task_of_a_benchmark_shows_what_was_published(tmp_path: Path) -> Non
     assert (second.method, second.cells[0], second.published) == ("random", "52.5", True)
 
 
-def test_data_sets_and_kinds_have_tables_of_their_own(tmp_path: Path) -> None:
+def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
     for task in ("Ar-Cl", "Cl-Ar"):
         write_one(tmp_path, "duc", task, 0, 0.6)
     write_one(tmp_path, "duc", "", 0, 0.9, data="digits")
@@ -155,7 +155,7 @@ def test_data_sets_and_kinds_have_tables_of_their_own(tmp_path: Path) -> None:
         write_pixel_run(tmp_path / task, ious=[0.3, 0.4, 0.5, 0.6], settings=settings, snapshots=False)
     text = write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
     heads = [line for line in Tables(text).found["by-task"] if line[0] == "Method"]
-    assert [line[1:-3] for line in heads] == [  # in the order of the folders' names
+    assert [line[1:-3] for line in heads] == [  # in the order of the folder names
         ["day→fog", "day→night", "Average"],
         ["Accuracy"],
         ["Ar→Cl", "Cl→Ar", "Average"],
@@ -168,8 +168,8 @@ def test_data_sets_and_kinds_have_tables_of_their_own(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank")
-def test_runs_without_memory_have_no_figure_of_it(tmp_path: Path, runs: Path) -> None:
-    # The generator's runs take 300, 301 and 302 MB at their three stages.
+def test_runs_without_memory_have_no_memory_figure(tmp_path: Path, runs: Path) -> None:
+    # The synthetic runs use 300, 301 and 302 MB at their three stages.
     assert [row.memory for row in make_tables([runs])[0].rows] == [302e6] * 4
     found = comparison(find_runs([runs]))
     assert found is not None
@@ -184,7 +184,7 @@ def test_runs_without_memory_have_no_figure_of_it(tmp_path: Path, runs: Path) ->
 
 
 @pytest.mark.usefixtures("blank")
-def test_figures_tell_apart_what_a_reader_can_follow(tmp_path: Path) -> None:
+def test_only_six_methods_have_distinct_colours(tmp_path: Path) -> None:
     names = [f"method-{place}" for place in range(9)]
     for place, name in enumerate([*names, "duc"]):
         for task in ("Ar-Cl", "Cl-Ar"):
@@ -199,19 +199,21 @@ def test_figures_tell_apart_what_a_reader_can_follow(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank")
-def test_a_table_with_holes_says_so(runs: Path, tmp_path: Path) -> None:
+def test_missing_tasks_are_noted(runs: Path, tmp_path: Path) -> None:
     for task, value in (("Ar-Cl", 0.5), ("Cl-Ar", 0.6)):
         write_one(tmp_path, "duc", task, 0, value)
     write_one(tmp_path, "random", "Ar-Cl", 0, 0.4)
     found = comparison(find_runs([tmp_path]))
     assert found is not None
     assert found["tables"][0]["notes"][0] == (
-        "1 of 4 pairs of method and task have no finished run: random on Cl→Ar."
+        "1 of 4 combinations of method and task have no finished run: random on Cl→Ar."
     )
 
 
 @pytest.mark.usefixtures("blank")
-def test_a_folder_has_the_tables_by_task(runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_report_folder_has_tables_by_task(
+    runs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("ducats.report.page.chosen", lambda runs: [])
     told = report([runs], tmp_path / "out")
     assert told.headline.sentence == sentences(make_tables([runs])[0])[0]

@@ -1,4 +1,4 @@
-"""The comparison in a real browser: a filter by mouse and keys, without script; print has everything."""
+"""The comparison in a real browser: filter by mouse and keyboard without scripts, print view."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -39,13 +39,13 @@ def browser(chromium: webdriver.Chrome, page: Path) -> Iterator[webdriver.Chrome
 
 
 def heads(browser: webdriver.Chrome) -> list[str]:
-    """The columns of the table that can be seen."""
+    """Return the visible column headers of the table."""
     found = browser.find_elements(By.CSS_SELECTOR, ".by-task thead th")
     return [head.text for head in found if head.is_displayed()]
 
 
 def captions(browser: webdriver.Chrome) -> list[str]:
-    """The figures that can be seen."""
+    """Return the captions of the visible figures."""
     found = browser.find_elements(By.CSS_SELECTOR, ".comparison figcaption")
     return [caption.text for caption in found if caption.is_displayed()]
 
@@ -53,7 +53,7 @@ def captions(browser: webdriver.Chrome) -> list[str]:
 ALL = ["Method", "Ar→Cl", "Cl→Ar", "Pr→Rw", "Average", "Seeds", "Labels", "Seconds"]
 
 
-def test_choosing_a_task_leaves_what_is_about_it(browser: webdriver.Chrome) -> None:
+def test_selecting_a_task_hides_the_others(browser: webdriver.Chrome) -> None:
     assert heads(browser) == ALL
     assert len(captions(browser)) == 6  # three tasks, ranks, seconds, memory
     browser.find_element(By.CSS_SELECTOR, "label:has(#task-1)").click()
@@ -67,7 +67,7 @@ def test_choosing_a_task_leaves_what_is_about_it(browser: webdriver.Chrome) -> N
     assert heads(browser) == ALL
 
 
-def test_the_filter_is_for_keys_too(browser: webdriver.Chrome) -> None:
+def test_the_filter_works_with_the_keyboard(browser: webdriver.Chrome) -> None:
     first = browser.find_element(By.ID, "task-all")
     first.send_keys(Keys.ARROW_RIGHT)
     assert heads(browser) == ["Method", "Ar→Cl"]
@@ -75,7 +75,7 @@ def test_the_filter_is_for_keys_too(browser: webdriver.Chrome) -> None:
     assert heads(browser) == ALL
 
 
-def test_print_has_everything_whatever_was_chosen(browser: webdriver.Chrome) -> None:
+def test_print_shows_all_tasks(browser: webdriver.Chrome) -> None:
     browser.find_element(By.CSS_SELECTOR, "label:has(#task-1)").click()
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "print"})
     assert heads(browser) == ALL
@@ -84,7 +84,7 @@ def test_print_has_everything_whatever_was_chosen(browser: webdriver.Chrome) -> 
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_wide_tables_scroll_in_their_own_box(browser: webdriver.Chrome, width: int) -> None:
+def test_wide_tables_scroll_within_their_box(browser: webdriver.Chrome, width: int) -> None:
     size = {"width": width, "height": 800, "deviceScaleFactor": 1, "mobile": width < 500}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     wide: int = browser.execute_script("return document.documentElement.scrollWidth")
@@ -93,9 +93,9 @@ def test_wide_tables_scroll_in_their_own_box(browser: webdriver.Chrome, width: i
         box = browser.find_element(By.CSS_SELECTOR, ".comparison .scroll")
         browser.execute_script("arguments[0].scrollLeft = 10000", box)
         name = box.find_element(By.CSS_SELECTOR, "tbody th")
-        assert abs(name.rect["x"] - box.rect["x"]) < 3  # a method's name stays in sight
+        assert abs(name.rect["x"] - box.rect["x"]) < 3  # the name of a method stays visible
 
 
-def test_the_browser_has_nothing_to_complain_about(browser: webdriver.Chrome) -> None:
+def test_the_browser_logs_no_warnings(browser: webdriver.Chrome) -> None:
     said = [entry for entry in browser.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]  # type: ignore[no-untyped-call]
     assert said == []

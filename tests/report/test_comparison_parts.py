@@ -1,4 +1,4 @@
-"""Parts of a comparison: ranks by hand, words, and the runs that are missing."""
+"""Parts of a comparison: ranks by hand, sentences and missing runs."""
 
 import json
 import math
@@ -32,24 +32,24 @@ def test_ranks_by_hand(runs: Path) -> None:
         assert rank.mean == pytest.approx(sum(by_hand[rank.method]) / 6)
         assert rank.ends == (min(by_hand[rank.method]), max(by_hand[rank.method]))
     assert (found.comparisons, found.left_out) == (6, ())
-    assert found.gap is None  # six comparisons are too few
-    assert "Fewer than 10 are too few to say which distances are more than luck." in about_ranks(found)
+    assert found.gap is None  # six comparisons are too few for the test
+    assert "needs at least 10 comparisons" in about_ranks(found)
 
 
-def test_equals_share_a_rank() -> None:
+def test_ties_share_a_rank() -> None:
     assert places_of({"a": 0.5, "b": 0.5, "c": 0.5}) == {"a": 2.0, "b": 2.0, "c": 2.0}
     assert places_of({"a": 0.1, "b": 0.3, "c": 0.2}) == {"a": 3.0, "b": 1.0, "c": 2.0}
 
 
 @pytest.mark.parametrize(("methods", "q"), [(2, 1.960), (3, 2.343), (5, 2.728), (10, 3.164)])
-def test_the_critical_gap_is_that_of_the_printed_tables(methods: int, q: float) -> None:
-    """Two-tailed values at 5 % as books of statistics print them."""
+def test_the_critical_gap_equals_published_tables(methods: int, q: float) -> None:
+    """Compare with two-tailed values at 5 % from statistics textbooks."""
     expected = q * math.sqrt(methods * (methods + 1) / (6 * 12))
     assert critical_gap(methods, 12) == pytest.approx(expected, rel=1e-3)
 
 
-def test_ranks_with_enough_comparisons_say_what_may_be_luck(tmp_path: Path) -> None:
-    # duc is always before a and b, which take turns: mean ranks 1, 2.5 and 2.5 over 12 comparisons.
+def test_ranks_with_enough_comparisons_state_significance(tmp_path: Path) -> None:
+    # duc is always first; margin and entropy alternate: mean ranks 1, 2.5 and 2.5 over 12 comparisons.
     for seed in range(12):
         turn = 0.01 if seed % 2 else -0.01
         for method, value in (("duc", 0.8), ("margin", 0.7 + turn), ("entropy", 0.7 - turn)):
@@ -61,8 +61,8 @@ def test_ranks_with_enough_comparisons_say_what_may_be_luck(tmp_path: Path) -> N
     assert {rank.method: rank.mean for rank in found.ranks} == {"duc": 1, "margin": 2.5, "entropy": 2.5}
     assert found.left_out == ("coreset",)
     assert found.gap == pytest.approx(2.343 * math.sqrt(3 * 4 / (6 * 12)), rel=1e-3)
-    assert "every other method is further than that from duc" in about_ranks(found)
-    assert "Left out for having fewer runs: coreset." in about_ranks(found)
+    assert "all other methods differ significantly from duc" in about_ranks(found)
+    assert "Left out because of fewer runs: coreset." in about_ranks(found)
 
 
 def test_two_methods_are_not_ranked(tmp_path: Path) -> None:
@@ -71,10 +71,10 @@ def test_two_methods_are_not_ranked(tmp_path: Path) -> None:
             write_one(tmp_path, method, "", seed, 0.7, data="digits")
     (table,) = make_tables([tmp_path])
     assert rank_methods(table) is None
-    assert about_ranks(None).startswith("There is no ranking: it takes three methods")
+    assert about_ranks(None).startswith("No ranking: it needs at least three methods")
 
 
-def test_sentences_name_the_best_and_where_ours_stands(runs: Path, tmp_path: Path) -> None:
+def test_sentences_name_the_best_method_and_our_rank(runs: Path, tmp_path: Path) -> None:
     (table,) = make_tables([runs])
     said = sentences(table)
     assert said[0] == (
@@ -90,13 +90,13 @@ def test_sentences_name_the_best_and_where_ours_stands(runs: Path, tmp_path: Pat
     assert first.startswith(
         "entropy has the highest mean accuracy: 70.7% ± 1.2, 0.7 points above duc (p = 0."
     )
-    assert "so it may be luck" in first
-    assert last.startswith("duc is number 2 of 2, 0.7 points below entropy (p = 0.")
+    assert "not significant" in first
+    assert last.startswith("duc ranks 2 of 2, 0.7 points below entropy (p = 0.")
 
 
 @pytest.fixture
 def half_done(tmp_path: Path) -> Path:
-    """A sweep of which two runs are done, one is under way, one is broken, and one failed at once."""
+    """A sweep with finished runs, an unfinished one, an unreadable one, and one that failed at once."""
     root = tmp_path / "sweep"
     for seed in (0, 1):
         write_one(root, "duc", "Ar-Cl", seed, 0.6)
@@ -125,8 +125,8 @@ def test_runs_that_are_not_in_the_tables_are_listed(half_done: Path) -> None:
     }
     failed = listed["office_home-clue-1234"]
     assert (failed.method, failed.task, failed.seed) == ("clue", "Ar-Cl", "3")
-    assert failed.lacks == "It began and left nothing."
-    # Where data lie is nobody's business who reads a page, and no page has an outside address.
+    assert failed.lacks == "Started, but wrote nothing."
+    # A page reveals no local paths and has no external URLs.
     assert failed.said == "ducats: Art does not exist: see … or --root"
     under_way = listed["office_home-Ar-Cl-random-0"]
     assert "not finished" in under_way.lacks
@@ -136,7 +136,7 @@ def test_runs_that_are_not_in_the_tables_are_listed(half_done: Path) -> None:
     assert (broken.method, broken.task, broken.seed) == ("random", "Cl-Ar", "0")
 
 
-def test_the_page_lists_them(half_done: Path) -> None:
+def test_the_page_lists_missing_runs(half_done: Path) -> None:
     found = look([half_done])
     text = write_bare(found.runs, half_done / "page.html", broken=found.broken).read_text()
     tables = Tables(text).found
@@ -159,4 +159,4 @@ def test_a_finished_run_without_a_test_set_is_listed(tmp_path: Path) -> None:
         line.pop("accuracy", None)
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     (one,) = missing_runs(find_runs([tmp_path]), [])
-    assert one.lacks == "It is finished and has no result on a test set."
+    assert one.lacks == "Finished, but without a result on a test set."

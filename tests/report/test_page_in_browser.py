@@ -1,4 +1,4 @@
-"""The page of a run as a browser shows it: wide and narrow, light and dark, on the screen and on paper."""
+"""The report page in a browser: wide and narrow, light and dark, on screen and in print."""
 
 import base64
 import io
@@ -23,7 +23,7 @@ PAPER = 794  # A4
 
 @pytest.fixture(scope="module")
 def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run about images, one about pixels, and several runs together."""
+    """Write pages of a classification run, a segmentation run and several runs."""
     root = tmp_path_factory.mktemp("pages")
     images = write_run(root / "images", rounds=2, per_round=5, pool=60, source=30)
     pixels = write_pixel_run(root / "pixels", rounds=1, pool=3)
@@ -34,7 +34,7 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
         name: report_page([run], root / f"{name}.html").page
         for name, run in {"images": images, "pixels": pixels}.items()
     }
-    with pytest.MonkeyPatch.context() as patch:  # its figures are those of the first page
+    with pytest.MonkeyPatch.context() as patch:  # the figures are the same as on the first page
         patch.setattr("ducats.figures.paper._painted", lambda *_: EMPTY)
         return pages | {"several": report_page([images, other], root / "several.html").page}
 
@@ -52,7 +52,7 @@ def command(browser: webdriver.Chrome, name: str, **options: Any) -> Any:
 
 
 def show(browser: webdriver.Chrome, page: Path, width: int, scheme: str = "light", media: str = "") -> None:
-    """Open a page in a window so wide, in light or dark, on the screen or as printed."""
+    """Open a page with this window width, colour scheme and media type."""
     features = [{"name": "prefers-color-scheme", "value": scheme}]
     command(browser, "Emulation.setEmulatedMedia", media=media, features=features)
     size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": width == NARROW}
@@ -96,7 +96,7 @@ def test_no_column_is_hidden_on_a_desktop(
     assert asked(browser, f"{boxes}.filter(b => b.scrollWidth > b.clientWidth + 1).length") == 0
 
 
-def test_a_single_run_is_open_and_of_several_each_opens(
+def test_a_single_run_is_expanded_and_several_are_collapsed(
     browser: webdriver.Chrome, pages: dict[str, Path]
 ) -> None:
     show(browser, pages["images"], WIDE)
@@ -109,7 +109,7 @@ def test_a_single_run_is_open_and_of_several_each_opens(
     assert asked(browser, f"{first}.querySelector('section').offsetHeight") > 0
 
 
-def test_a_link_of_the_contents_leads_into_a_closed_chapter(
+def test_a_link_of_the_contents_opens_a_collapsed_section(
     browser: webdriver.Chrome, pages: dict[str, Path]
 ) -> None:
     show(browser, pages["several"], WIDE)
@@ -117,7 +117,9 @@ def test_a_link_of_the_contents_leads_into_a_closed_chapter(
     assert asked(browser, "document.querySelector('details.chapter').open")
 
 
-def test_dark_is_dark_and_its_ink_is_light(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+def test_dark_mode_has_dark_background_and_light_text(
+    browser: webdriver.Chrome, pages: dict[str, Path]
+) -> None:
     found = {}
     for scheme in ("light", "dark"):
         show(browser, pages["images"], WIDE, scheme)
@@ -126,19 +128,19 @@ def test_dark_is_dark_and_its_ink_is_light(browser: webdriver.Chrome, pages: dic
         ground, ink, lines = (
             asked(browser, what) for what in (f"{style}.backgroundColor", f"{style}.color", f"{figure}.color")
         )
-        assert lines == ink  # what a figure draws in `currentColor`
+        assert lines == ink  # figures draw in `currentColor`
         found[scheme] = (brightness(ground), brightness(ink))
     assert found["light"][0] > 200 > 100 > found["light"][1]
     assert found["dark"][0] < 60 < 200 < found["dark"][1]
 
 
 def brightness(colour: str) -> float:
-    """Of ``rgb(1, 2, 3)``, 0 … 255."""
+    """Return the brightness of ``rgb(1, 2, 3)``, from 0 to 255."""
     numbers = [float(part) for part in colour.removeprefix("rgb(").rstrip(")").split(",")]
     return sum(numbers) / 3
 
 
-def test_what_is_folded_away_is_printed(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
+def test_collapsed_content_is_printed(browser: webdriver.Chrome, pages: dict[str, Path]) -> None:
     height = "document.querySelector('details:has(> pre)').offsetHeight"
     show(browser, pages["images"], WIDE)
     assert asked(browser, height) < 60  # a line
@@ -150,7 +152,7 @@ def test_what_is_folded_away_is_printed(browser: webdriver.Chrome, pages: dict[s
 
 
 @pytest.mark.parametrize(("width", "scheme"), [(WIDE, "light"), (NARROW, "dark")])
-def test_a_screenshot_shows_something(
+def test_a_screenshot_is_not_blank(
     browser: webdriver.Chrome, pages: dict[str, Path], width: int, scheme: str
 ) -> None:
     show(browser, pages["images"], width, scheme)

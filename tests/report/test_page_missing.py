@@ -1,4 +1,4 @@
-"""Runs that lack something, and `ducats report` itself: a page is written and says what is missing."""
+"""Reports of incomplete runs, which state the missing data, and the `ducats report` command."""
 
 import json
 from pathlib import Path
@@ -13,87 +13,87 @@ from runs_on_paper import write_run
 pytestmark = pytest.mark.usefixtures("blank")
 
 
-def test_an_old_run_says_what_it_lacks(tmp_path: Path) -> None:
+def test_a_run_of_an_older_version_states_its_missing_data(tmp_path: Path) -> None:
     found = page_of(write_run(tmp_path / "old", before=True), out=tmp_path / "report.html")
-    assert "this run left no snapshots" in found.words
-    assert "the run was made before there was one, or bought too few labels" in found.words
-    assert "Not in the records, which are older: seconds of each epoch and memory." in found.words
+    assert "this run has no snapshots" in found.words
+    assert "Temperature scaling is not shown" in found.words
+    assert "did not record: seconds of each epoch and memory." in found.words
     assert "confusion/epoch-020.csv is missing" in found.words
     assert "run-1-rounds" not in found.tables
 
 
-def test_a_half_finished_run_says_how_to_go_on(tmp_path: Path) -> None:
+def test_an_unfinished_run_states_how_to_resume(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "half", finished=False, rounds=2)
     found = page_of(folder, out=tmp_path / "report.html")
     assert "This run is not finished" in found.words
-    assert "The same `ducats run` command goes on with it." in found.words
-    assert "Before you read on" not in found.words  # which would say the same once more
+    assert "Run the same `ducats run` command again to resume." in found.words
+    assert "Warnings" not in found.words  # they would repeat this
 
 
-def test_a_run_that_has_only_begun_is_not_taken_for_an_old_one(tmp_path: Path) -> None:
+def test_a_run_that_has_just_started_is_not_treated_as_an_old_one(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "begun", finished=False, rounds=1, snapshots=False)
     (folder / "metrics.jsonl").write_text("")
     found = page_of(folder, out=tmp_path / "report.html")
     for sentence in (
-        "Duc: begun, and not measured yet.",
-        "0 of 20 epochs are done. The same `ducats run` command goes on with it.",
-        "Was it worth it? Nothing was measured yet.",
-        "Why these samples? This run has asked nothing yet.",
-        "What it took No epoch is done yet.",
+        "duc has not been evaluated yet.",
+        "0 of 20 epochs are done. Run the same `ducats run` command again to resume.",
+        "Verdict No evaluation yet.",
+        "Selected samples This run has not selected any samples yet.",
+        "Cost No epoch is finished yet.",
     ):
         assert sentence in found.words
     assert "no snapshots" not in found.words
     assert "test set, so" not in found.words
 
 
-def test_a_run_that_waits_for_people_says_so(tmp_path: Path) -> None:
+def test_a_run_waiting_for_labels_states_it(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "waiting", finished=False, rounds=2)
     (folder / "labels" / "round-02.npz").unlink()
     (folder / "questions").mkdir()
     found = page_of(folder, out=tmp_path / "report.html")
-    assert "round 2 was asked and is not answered" in found.words
+    assert "round 2 is not answered yet" in found.words
     row = found.table("run-1-rounds")[1]
-    assert (row["Labels"], row["Guessed right"], row["Right %"]) == ("asked", "0", "–")
+    assert (row["Labels"], row["Predicted correctly"], row["Correct %"]) == ("pending", "0", "–")
     assert "– no label yet" in found.words
 
 
-def test_a_damaged_snapshot_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
+def test_a_corrupt_snapshot_is_named_and_the_rest_is_shown(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=2, pool=60, source=30)
     (folder / "snapshots" / "round-01.npz").write_bytes(b"nothing")
     found = page_of(folder, out=tmp_path / "report.html")
-    assert "Not shown: snapshots/round-01.npz cannot be read" in found.words
+    assert "Not shown: snapshots/round-01.npz" in found.words
     assert "remove it" in found.words
-    assert "Not drawn" not in found.words  # figures do with what can be read
+    assert "Not drawn" not in found.words  # figures use the readable snapshots
     assert [row["Round"] for row in found.table("run-1-rounds")] == ["2"]
     assert str(tmp_path) not in found.words
 
 
-def test_a_run_without_a_test_set_still_shows_its_picks(tmp_path: Path) -> None:
+def test_a_run_without_a_test_set_still_shows_selected_images(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=2)
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     kept_keys = ("kind", "stage", "epoch", "labels", "seconds", "losses")
     bare = [{key: line[key] for key in kept_keys if key in line} for line in lines]
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in bare))
     found = page_of(folder, out=tmp_path / "report.html")
-    assert "No stage was measured on a test set" in found.words
-    assert "not measured on a test set, so what its labels brought is not known" in found.words
+    assert "No stage was evaluated on a test set" in found.words
+    assert "not evaluated on a test set, so the gain from its labels is unknown" in found.words
     assert len(found.pictures) >= 20
 
 
-def test_a_run_that_has_just_begun_gives_a_page(tmp_path: Path) -> None:
+def test_a_run_without_records_gives_a_page(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", snapshots=False, finished=False)
     (folder / "metrics.jsonl").unlink()
     found = page_of(folder, out=tmp_path / "report.html")
-    assert "No stage was measured yet" in found.words
+    assert "No stage was evaluated yet" in found.words
     assert "0 of 20 epochs are done" in found.words
 
 
-def test_a_damaged_confusion_costs_the_counts_only(tmp_path: Path) -> None:
+def test_a_corrupt_confusion_matrix_hides_only_the_counts(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", rounds=1, snapshots=False)
     confusion(folder, 20, 3)
     found = page_of(folder, out=tmp_path / "report.html")
-    assert "confusion/epoch-020.csv cannot be read (it is about other classes)" in found.words
-    assert "Measured" not in found.table("run-1-classes")[0]
+    assert "confusion/epoch-020.csv cannot be read (its classes do not match" in found.words
+    assert "Evaluated" not in found.table("run-1-classes")[0]
     assert len(found.table("run-1-classes")) == 10
 
 

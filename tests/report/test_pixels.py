@@ -1,4 +1,4 @@
-"""The report over runs about pixels: mIoU leads, classes are shown, images and pixels never share a mean."""
+"""Report on segmentation runs: ranked by mIoU, shown by class, never averaged with classification."""
 
 import csv as comma_separated
 import json
@@ -53,7 +53,7 @@ def write_run(
     classes: Sequence[str] = CLASSES,
     finished: bool = True,
 ) -> Path:
-    """A run about pixels: its IoUs by stage and class."""
+    """Write a segmentation run with the given IoUs by stage and class."""
     folder.mkdir(parents=True)
     task = {"name": "segmentation", "unit": "pixel" if per_click == 1 else "region", "resolution": "network"}
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed, "task": task}))
@@ -72,7 +72,7 @@ def write_run(
 
 
 def image_run(folder: Path, method: str = "duc", seed: int = 0, accuracy: float = 0.7) -> Path:
-    """A run about whole images, as they were before pixels could be bought: it names no task, no headline."""
+    """Write a classification run in an old format without task and headline."""
     folder.mkdir(parents=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": method, "seed": seed}))
     lines = [
@@ -95,7 +95,7 @@ def image_run(folder: Path, method: str = "duc", seed: int = 0, accuracy: float 
 # -- numbers ---------------------------------------------------------------------------------------------
 
 
-def test_a_run_about_pixels_is_ranked_by_miou(tmp_path: Path) -> None:
+def test_a_segmentation_run_is_ranked_by_miou(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "a"))
     assert (run.kind.headline, run.classes) == ("mean_iou", CLASSES)
     row = by_method([run])[0]
@@ -120,12 +120,14 @@ def test_several_seeds_give_mean_and_deviation_of_miou(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "title"), [({"star": True}, "mIoU* %"), ({"per_click": 9}, "Clicks"), ({}, None)]
 )
-def test_columns_that_say_nothing_are_left_out(tmp_path: Path, more: Mapping[str, Any], title: str) -> None:
+def test_columns_without_information_are_left_out(
+    tmp_path: Path, more: Mapping[str, Any], title: str
+) -> None:
     head = markdown(by_method([read_run(write_run(tmp_path / "a", **more))])).splitlines()[0]
     assert [name for name in ("mIoU* %", "Clicks") if name in head] == ([title] if title else [])
 
 
-def test_summary_has_what_pixels_need(tmp_path: Path) -> None:
+def test_summary_of_a_segmentation_run(tmp_path: Path) -> None:
     row = summary([read_run(write_run(tmp_path / "a", per_click=4, star=True))])[0]
     assert row == {
         "method": "duc",
@@ -143,13 +145,13 @@ def test_summary_has_what_pixels_need(tmp_path: Path) -> None:
     }
 
 
-def test_a_curve_over_clicks_has_clicks(tmp_path: Path) -> None:
+def test_a_curve_over_clicks_uses_clicks(tmp_path: Path) -> None:
     runs = [read_run(write_run(tmp_path / "a", per_round=900, per_click=9))]
     assert [point.labels for point in curve(runs, "duc", "mean_iou")] == [0, 900]
     assert [point.labels for point in curve(runs, "duc", "mean_iou", "clicks")] == [0, 100]
 
 
-def test_classes_before_and_after(tmp_path: Path) -> None:
+def test_class_table_before_and_after(tmp_path: Path) -> None:
     write_run(tmp_path / "a", seed=0, ious=[(0.2, None, None), (0.5, 0.3, None)])
     write_run(tmp_path / "b", seed=1, ious=[(0.4, None, 0.1), (0.7, 0.1, None)])
     write_run(tmp_path / "c", "source-only", ious=[(0.9, 0.1, 0.1)])
@@ -173,7 +175,7 @@ def test_classes_of_other_data_are_not_compared(tmp_path: Path) -> None:
     assert class_table(find_runs([tmp_path])) is None
 
 
-def test_classes_without_names_have_numbers(tmp_path: Path) -> None:
+def test_classes_without_names_are_numbered(tmp_path: Path) -> None:
     table = class_table([read_run(write_run(tmp_path / "a", classes=["too", "few"]))])
     assert table is not None
     assert table.classes == ("class 0", "class 1", "class 2")
@@ -182,7 +184,7 @@ def test_classes_without_names_have_numbers(tmp_path: Path) -> None:
 # -- words -----------------------------------------------------------------------------------------------
 
 
-def test_words_say_miou_and_pixels(tmp_path: Path) -> None:
+def test_headline_states_miou_and_labelled_pixels(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / f"duc-{seed}", "duc", seed, [(0.2,), (0.6 + seed / 100,)])
         write_run(tmp_path / f"random-{seed}", "random", seed, [(0.2,), (0.5 + seed / 100,)])
@@ -195,10 +197,10 @@ def test_words_say_miou_and_pixels(tmp_path: Path) -> None:
     assert alone.sentence == "ripu has an mIoU of 40.0% with 900 labelled pixels in 100 clicks."
 
 
-def test_nothing_is_claimed_of_pixels_that_nobody_measured(tmp_path: Path) -> None:
+def test_headline_without_an_evaluation(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a", ious=[], finished=False)
     result = report([folder], tmp_path / "out")
-    assert result.headline.sentence == "No run was measured on a test set, so mIoU cannot be compared."
+    assert result.headline.sentence == "No run was evaluated on a test set, so mIoU cannot be compared."
     assert result.classes_csv is None
 
 
@@ -217,7 +219,7 @@ def test_kinds_are_never_averaged_together(tmp_path: Path) -> None:
     ]
     with pytest.raises(ValueError, match="cannot be ranked"):
         headline(rows)
-    assert any("different measures (accuracy and mIoU)" in caution for caution in cautions(runs))
+    assert any("different metrics (accuracy and mIoU)" in caution for caution in cautions(runs))
 
 
 class Ids(HTMLParser):
@@ -230,7 +232,7 @@ class Ids(HTMLParser):
         self.ids += [value or "" for key, value in attrs if key == "id"]
 
 
-def test_a_page_of_both_kinds_has_a_part_for_each(tmp_path: Path) -> None:
+def test_a_page_of_both_kinds_has_a_part_for_each_kind(tmp_path: Path) -> None:
     for seed in (0, 1):
         image_run(tmp_path / "runs" / f"image-{seed}", seed=seed)
         write_run(tmp_path / "runs" / f"pixel-{seed}", seed=seed, per_click=9)
@@ -239,7 +241,7 @@ def test_a_page_of_both_kinds_has_a_part_for_each(tmp_path: Path) -> None:
     found = Ids(page).ids
     assert len(found) == len(set(found)) > 0
     assert page.count("<h1>") == 2
-    assert page.count("each kind is reported on its own") == 1
+    assert page.count("each kind is reported separately") == 1
     assert "duc has an accuracy of 70.0%" in result.headline.sentence
     assert "duc has an mIoU of 40.0%" in result.headline.sentence
     assert result.table_markdown.read_text().count("| Method |") == 2
@@ -253,7 +255,7 @@ def test_a_page_of_both_kinds_has_a_part_for_each(tmp_path: Path) -> None:
 # -- the page --------------------------------------------------------------------------------------------
 
 
-def test_the_page_about_pixels(tmp_path: Path) -> None:
+def test_the_page_of_segmentation_runs(tmp_path: Path) -> None:
     write_run(tmp_path / "runs" / "a", star=True)
     write_run(tmp_path / "runs" / "b", "random", per_click=9)
     result = report([tmp_path / "runs"], tmp_path / "out")
@@ -264,7 +266,7 @@ def test_the_page_about_pixels(tmp_path: Path) -> None:
         "Pixel accuracy %",
         "&lt;sky&gt;",
         "262,144",
-        "Measured on 7 held-out target images, never asked about: 917,504 pixels at 256x512 (network).",
+        "never selected for labelling: 917,504 pixels at 256x512 (network).",
     ):
         assert text in page
     assert "<sky>" not in page
@@ -281,7 +283,7 @@ def test_the_page_about_pixels(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("budgets", "scale"), [((10**6, 10**6), "400k"), ((2 * 10**4, 10**7), "100k")])
-def test_an_axis_of_pixels_is_readable(tmp_path: Path, budgets: tuple[int, int], scale: str) -> None:
+def test_an_axis_of_pixel_counts_is_readable(tmp_path: Path, budgets: tuple[int, int], scale: str) -> None:
     for name, budget in zip("ab", budgets, strict=True):
         write_run(tmp_path / name, name, per_round=budget)
     figure = over_labels(find_runs([tmp_path]), "mean_iou", "mIoU")
@@ -292,7 +294,7 @@ def test_an_axis_of_pixels_is_readable(tmp_path: Path, budgets: tuple[int, int],
     assert not any(len(tick) > 5 for tick in ticks)
 
 
-def test_other_resolutions_are_cautioned(tmp_path: Path) -> None:
+def test_different_resolutions_give_a_warning(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     other = write_run(tmp_path / "b", "random") / "metrics.jsonl"
     assert not any("resolution" in caution for caution in cautions(find_runs([tmp_path])))
@@ -310,7 +312,7 @@ def test_other_resolutions_are_cautioned(tmp_path: Path) -> None:
         ({"pixels": "many"}, "'pixels'"),
     ],
 )
-def test_broken_records_are_errors_that_name_the_line(
+def test_errors_about_corrupt_records_name_the_line(
     tmp_path: Path, broken: dict[str, Any], message: str
 ) -> None:
     folder = write_run(tmp_path / "a", ious=[(0.5,)])

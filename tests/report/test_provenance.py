@@ -1,4 +1,4 @@
-"""How runs were made, in what they differ, which task is whose, and on what they were measured."""
+"""Settings and environments of runs, warnings, task names, and the images they were evaluated on."""
 
 import json
 import re
@@ -13,10 +13,10 @@ from ducats.report import find_runs, report
 from ducats.report import write_page as page_of
 from ducats.report.provenance import cautions, environments, settings
 
-# -- where it came from ----------------------------------------------------------------------------------
+# -- settings and tasks ----------------------------------------------------------------------------------
 
 
-def test_settings_show_what_methods_do_not_share(tmp_path: Path) -> None:
+def test_settings_show_differences_between_methods(tmp_path: Path) -> None:
     shared = {"train": {"lr": 0.1, "epochs": 3}}
     write_run(tmp_path / "a", "duc", config=shared | {"query": {"name": "duc", "knobs": {"kappa": 10}}})
     write_run(tmp_path / "b", "random", config=shared | {"query": {"name": "random", "knobs": {}}})
@@ -35,12 +35,12 @@ def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -
     of_folders(tmp_path / "c", "random", "/data/ann/photos", "/data/ann/sketch", kappa=1)
     found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
     assert found == {"query.knobs.kappa": ("10", "1")}
-    of_folders(tmp_path / "d", "clue", "/data/ann/photos", "/data/ann/film")  # has no task with the others
+    of_folders(tmp_path / "d", "clue", "/data/ann/photos", "/data/ann/film")  # shares no task with the others
     found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
     assert found == {"query.knobs.kappa": ("10", "1", "10")}
 
 
-def test_of_a_folder_its_own_name_is_shown(tmp_path: Path) -> None:
+def test_paths_are_cut_to_their_last_part(tmp_path: Path) -> None:
     write_run(tmp_path / "a", "duc", config={"model": {"knobs": {"weights": "/data/ann/one.npz"}}})
     write_run(tmp_path / "b", "random", config={"model": {"knobs": {"weights": "/mnt/two.npz"}}})
     (setting,) = settings(find_runs([tmp_path]))
@@ -50,7 +50,7 @@ def test_of_a_folder_its_own_name_is_shown(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("blank")
-def test_a_page_that_is_passed_on_names_no_folder_of_the_machine(tmp_path: Path) -> None:
+def test_a_page_contains_no_local_paths(tmp_path: Path) -> None:
     of_folders(tmp_path / "a", "duc", "/data/ann/photos", "C:\\ann\\web")
     of_folders(tmp_path / "b", "random", "/data/ann/photos", "~/ann/sketch")
     for paths in ([tmp_path], [tmp_path / "a"]):
@@ -60,12 +60,12 @@ def test_a_page_that_is_passed_on_names_no_folder_of_the_machine(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("blank")
-def test_runs_of_several_tasks_name_theirs(tmp_path: Path) -> None:
+def test_runs_of_several_tasks_show_their_task(tmp_path: Path) -> None:
     of_folders(tmp_path / "a", "duc", "/x/photos", "/x/web-shop")
     of_folders(tmp_path / "b", "random", "/x/photos", "/x/sketch")
     text = page_of(find_runs([tmp_path]), tmp_path / "page.html").read_text(encoding="utf-8")
     assert "duc on photos-web-shop, seed 0</h2>" in text
-    assert ">random on photos→sketch, seed 0</a>" in text  # in the contents
+    assert ">random on photos→sketch, seed 0</a>" in text  # in the table of contents
     _, head, *lines = text[text.index('class="every-run"') :].split("<tr>")[:4]
     assert "Task" in head
     assert [re.findall(r"<td>(.*?)</td>", line)[1] for line in lines] == ["photos-web-shop", "photos→sketch"]
@@ -73,7 +73,7 @@ def test_runs_of_several_tasks_name_theirs(tmp_path: Path) -> None:
     assert ">duc, seed 0</h2>" in re.sub(r"<svg.*?</svg>\s*", "", alone, flags=re.S)
 
 
-def test_cautions_name_mixed_settings_repeated_seeds_and_other_data(tmp_path: Path) -> None:
+def test_warnings_about_mixed_settings_repeated_seeds_and_other_data(tmp_path: Path) -> None:
     a = write_run(tmp_path / "a", "duc", 0, config={"train": {"lr": 0.1}, "objective": {"name": "duc"}})
     b = write_run(tmp_path / "b", "duc", 0, config={"train": {"lr": 0.2}, "objective": {"name": "duc"}})
     c = write_run(tmp_path / "c", "random", 0, config={"objective": {"name": "softmax"}})
@@ -82,16 +82,16 @@ def test_cautions_name_mixed_settings_repeated_seeds_and_other_data(tmp_path: Pa
     (c / "data.yaml").write_text("test: {images: 6}")
     text = " ".join(cautions(find_runs([tmp_path])))
     assert "train.lr" in text
-    assert "several runs of one seed (0)" in text
+    assert "several runs with the same seed (0)" in text
     assert "2 different test sets" in text
     assert "duc with duc; random with softmax" in text
 
 
-def test_clean_runs_need_no_caution(tmp_path: Path) -> None:
+def test_consistent_runs_give_no_warning(tmp_path: Path) -> None:
     assert cautions(runs_of(tmp_path, {"duc": [0.7, 0.8], "random": [0.6, 0.7]})) == []
 
 
-def test_environments_are_told_apart(tmp_path: Path) -> None:
+def test_environments_are_grouped(tmp_path: Path) -> None:
     write_run(tmp_path / "a")
     other = write_run(tmp_path / "b", seed=1)
     (other / "environment.json").unlink()
@@ -100,11 +100,11 @@ def test_environments_are_told_apart(tmp_path: Path) -> None:
     assert (second.facts, second.runs) == ((), ("b",))
 
 
-# -- what was measured -------------------------------------------------------------------------------------
+# -- evaluated images -------------------------------------------------------------------------------------
 
 
 def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
-    """A run whose stages say on which images they were measured."""
+    """Write a run whose stages record the images they were evaluated on."""
     write_run(folder, **more)
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -114,9 +114,9 @@ def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
 
 
 @pytest.mark.usefixtures("blank")
-def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -> None:
+def test_table_and_page_state_the_evaluated_images(tmp_path: Path) -> None:
     made = [measured(tmp_path / str(n), "unlabelled", 60 + n, seed=n) for n in (0, 1)]
-    sentence = "Measured on 60 to 61 target images without those bought so far."
+    sentence = "Evaluated on 60 to 61 target images without the labelled ones."
     result = report(made, tmp_path / "out")
     assert sentence in result.table_markdown.read_text()
     assert sentence in result.page.read_text()
@@ -124,22 +124,22 @@ def test_table_and_page_say_on_which_images_they_were_measured(tmp_path: Path) -
 
 
 @pytest.mark.usefixtures("blank")
-def test_methods_that_left_different_images_are_not_quite_comparable(tmp_path: Path) -> None:
+def test_evaluation_on_unlabelled_images_gives_a_warning(tmp_path: Path) -> None:
     one = measured(tmp_path / "a", "unlabelled", 60, method="duc")
     two = measured(tmp_path / "b", "unlabelled", 60, method="random")
     page = report([one, two], tmp_path / "out").page.read_text()
-    assert "is left with the easy ones" in page
+    assert "is evaluated on easier ones" in page
     assert ",unlabelled," in (tmp_path / "out" / "table.csv").read_text()
-    assert "easy ones" not in report([one], tmp_path / "alone").page.read_text()
+    assert "easier ones" not in report([one], tmp_path / "alone").page.read_text()
 
 
 @pytest.mark.usefixtures("blank")
-def test_runs_measured_on_different_images_are_not_comparable(tmp_path: Path) -> None:
+def test_runs_evaluated_on_different_images_give_a_warning(tmp_path: Path) -> None:
     one = measured(tmp_path / "a", "target", 80, method="duc")
     two = measured(tmp_path / "b", "held_out", 20, method="random")
     result = report([one, two], tmp_path / "out")
-    assert "measured on different kinds of images" in result.page.read_text()
+    assert "evaluated on different kinds of images" in result.page.read_text()
     assert (
-        "Measured on 80 target images: all of them, bought ones included; or on 20 held-out target images, "
-        "never asked about."
+        "Evaluated on 80 target images, including the labelled ones; or on 20 held-out target images, "
+        "never selected for labelling."
     ) in result.table_markdown.read_text()

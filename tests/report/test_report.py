@@ -1,4 +1,4 @@
-"""The report from synthetic run folders: numbers by hand, honest words, hostile names, broken files."""
+"""Reports of synthetic run folders: numbers computed by hand, sentences, hostile names, broken files."""
 
 import json
 import math
@@ -38,7 +38,7 @@ FILES = ("report.html", "table.md", "table.csv", "summary.json")
 # -- reading ---------------------------------------------------------------------------------------------
 
 
-def test_a_run_says_who_it_is_and_what_it_measured(tmp_path: Path) -> None:
+def test_read_run_returns_identity_and_records(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "a", "spread", 3))
     assert (run.name, run.method, run.seed, run.finished) == ("a", "spread", 3, True)
     assert [s["labels"] for s in run.stages] == [0, 10]
@@ -54,30 +54,30 @@ def test_runs_are_found_down_to_three_folders_each_once(tmp_path: Path) -> None:
     assert [run.seed for run in found] == [1, 2]
 
 
-def test_what_holds_no_run_is_an_error_that_names_it(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no run"):
+def test_a_path_without_a_run_is_an_error_that_names_it(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="contains no run"):
         find_runs([tmp_path])
     with pytest.raises(UserError, match="is not a folder"):
         find_runs([tmp_path / "nowhere"])
-    with pytest.raises(UserError, match="nothing to report"):
+    with pytest.raises(UserError, match="no paths given"):
         find_runs([])
-    with pytest.raises(UserError, match="is not a run"):
+    with pytest.raises(UserError, match="is not a run folder"):
         read_run(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("metrics.jsonl", '{"kind": "stage", "sta', "line 1 is no JSON record"),
-        ("metrics.jsonl", "[1, 2]", "line 1 is no JSON record"),
+        ("metrics.jsonl", '{"kind": "stage", "sta', "line 1 is not a JSON record"),
+        ("metrics.jsonl", "[1, 2]", "line 1 is not a JSON record"),
         ("metrics.jsonl", '{"kind": "stage", "stage": 0, "epoch": 1, "seconds": 1}', "'labels'"),
         ("metrics.jsonl", '{"kind": "epoch", "epoch": 1, "losses": 3}', "losses"),
         ("metrics.jsonl", json.dumps(stage(0, 0, 0.5) | {"accuracy": "0.5"}), "'accuracy'"),
         ("metrics.jsonl", json.dumps(stage(0, 0, 0.5) | {"reliability": {"upper": [1]}}), "reliability"),
-        ("config.yaml", "method: [", "cannot be read"),
-        ("config.yaml", "- 3", "key: value"),
-        ("config.yaml", "method: duc", "names no method and seed"),
-        ("environment.json", "{", "cannot be read"),
+        ("config.yaml", "method: [", "is corrupt"),
+        ("config.yaml", "- 3", "must contain a mapping"),
+        ("config.yaml", "method: duc", "has no method or seed"),
+        ("environment.json", "{", "is corrupt"),
     ],
 )
 def test_a_broken_file_is_an_error_that_names_it(tmp_path: Path, name: str, text: str, message: str) -> None:
@@ -97,26 +97,26 @@ def test_a_broken_run_does_not_hide_the_others(tmp_path: Path) -> None:
     assert [run.name for run in result.runs] == ["a"]
     assert [one.name for one in result.broken] == ["b"]
     text = result.page.read_text(encoding="utf-8")
-    assert "<code>b</code>: metrics.jsonl line 1 is no JSON record" in text
+    assert "<code>b</code>: metrics.jsonl line 1 is not a JSON record" in text
     assert "1 run folder could not be read" in text
     assert str(tmp_path) not in text
 
 
 @pytest.mark.usefixtures("blank")
-def test_a_single_broken_run_gives_a_page_that_says_so(tmp_path: Path) -> None:
+def test_a_single_broken_run_gives_a_page_that_states_it(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "config.yaml").write_text("method: [")
     result = report([folder], tmp_path / "out")
     text = result.page.read_text(encoding="utf-8")
     assert (result.runs, result.summary) == ((), ())
     assert "No run could be read." in text
-    assert "config.yaml cannot be read" in text
+    assert "config.yaml is corrupt" in text
 
 
 def test_metrics_that_are_not_text_are_an_error(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "a")
     (folder / "metrics.jsonl").write_bytes(b"\xff\xfe")
-    with pytest.raises(UserError, match="no JSON record"):
+    with pytest.raises(UserError, match="JSON record"):
         read_run(folder)
 
 
@@ -157,7 +157,7 @@ def test_one_seed_has_no_deviation(tmp_path: Path) -> None:
     assert "duc,1,true,,0.7,,10.0,,0.1,," in csv(rows)
 
 
-def test_a_run_under_way_does_not_pull_the_mean_of_finished_ones(tmp_path: Path) -> None:
+def test_an_unfinished_run_does_not_count_in_the_mean_of_finished_ones(tmp_path: Path) -> None:
     runs = runs_of(tmp_path, {"duc": [0.7, 0.9]})
     half = read_run(write_run(tmp_path / "half", "duc", 2, [0.1], finished=False))
     row = by_method([*runs, half])[0]
@@ -165,7 +165,7 @@ def test_a_run_under_way_does_not_pull_the_mean_of_finished_ones(tmp_path: Path)
     assert (row.seeds, row.left_out) == ((0, 1), 1)
     alone = by_method([half])[0]
     assert (alone.accuracy.mean, alone.finished, alone.left_out) == (0.1, False, 0)
-    assert "duc (under way)" in markdown([alone])
+    assert "duc (unfinished)" in markdown([alone])
     assert any("half" in caution for caution in cautions([*runs, half]))
 
 
@@ -196,7 +196,7 @@ def test_a_measure_that_diverged_is_missing_and_not_nan(tmp_path: Path) -> None:
     assert "| – |" in result.table_markdown.read_text()
 
 
-# -- words -----------------------------------------------------------------------------------------------
+# -- sentences -------------------------------------------------------------------------------------------
 
 
 def said(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[str, str]:
@@ -204,7 +204,7 @@ def said(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[str, st
     return found.sentence, " ".join(found.remarks)
 
 
-def test_a_clear_winner_is_set_against_the_baselines(tmp_path: Path) -> None:
+def test_a_clear_winner_is_compared_with_the_baselines(tmp_path: Path) -> None:
     sentence, remarks = said(
         tmp_path, {"duc": [0.9, 0.91], "random": [0.7, 0.71], "source-only": [0.5, 0.51]}
     )
@@ -221,11 +221,11 @@ def test_a_lead_within_the_deviation_is_not_called_clear(tmp_path: Path) -> None
     assert "above random" not in sentence
 
 
-def test_ours_is_named_when_it_is_not_first(tmp_path: Path) -> None:
+def test_duc_is_named_when_it_is_not_first(tmp_path: Path) -> None:
     sentence, remarks = said(tmp_path, {"duc": [0.7], "random": [0.9], "spread": [0.8]})
     assert sentence.startswith("random has the highest accuracy, 90.0%")
-    assert "duc is number 3 of 3, 20.0 points behind random" in remarks
-    assert "Every method here has one seed only" in remarks
+    assert "duc ranks 3 of 3, 20.0 points behind random" in remarks
+    assert "Every method has only one seed" in remarks
 
 
 def test_equals_are_level(tmp_path: Path) -> None:
@@ -237,10 +237,10 @@ def test_equals_are_level(tmp_path: Path) -> None:
 def test_one_method_is_not_compared(tmp_path: Path) -> None:
     sentence, remarks = said(tmp_path, {"duc": [0.8]})
     assert sentence == "duc has an accuracy of 80.0% with 10 labels."
-    assert "duc has one seed only" in remarks
+    assert "duc has only one seed" in remarks
 
 
-def test_unlike_budgets_are_said(tmp_path: Path) -> None:
+def test_different_budgets_are_stated(tmp_path: Path) -> None:
     runs = [read_run(write_run(tmp_path / "a", "duc", 0, [0.5, 0.8]))]
     runs.append(read_run(write_run(tmp_path / "b", "random", 0, [0.5, 0.6, 0.7])))
     found = headline(by_method(runs))
@@ -280,7 +280,7 @@ def written(root: Path, accuracies: Mapping[str, Sequence[float]]) -> tuple[Repo
 
 @pytest.fixture(scope="module")
 def three(tmp_path_factory: pytest.TempPathFactory) -> tuple[Report, str]:
-    """The report of three runs, and its page."""
+    """Write the report of three runs; return it with its page."""
     return written(tmp_path_factory.mktemp("three"), {"duc": [0.7, 0.8], "random": [0.6]})
 
 
@@ -291,7 +291,7 @@ def test_report_writes_its_four_files(three: tuple[Report, str]) -> None:
     assert [run.method for run in result.runs] == ["duc", "duc", "random"]
 
 
-def test_the_page_needs_nothing_from_outside(three: tuple[Report, str]) -> None:
+def test_the_page_is_self_contained(three: tuple[Report, str]) -> None:
     result, text = three
     tags = Tags(text)
     assert not {"script", "link", "iframe", "img"} & set(tags.names)
@@ -301,7 +301,7 @@ def test_the_page_needs_nothing_from_outside(three: tuple[Report, str]) -> None:
     assert str(result.folder.parent) not in text
 
 
-def test_ids_are_unique_and_references_meet_them(three: tuple[Report, str]) -> None:
+def test_ids_are_unique_and_references_resolve(three: tuple[Report, str]) -> None:
     _, text = three
     tags = Tags(text)
     assert len(tags.ids) == len(set(tags.ids))
@@ -313,7 +313,7 @@ def test_ids_are_unique_and_references_meet_them(three: tuple[Report, str]) -> N
 def test_the_page_shows_table_figures_and_runs(three: tuple[Report, str]) -> None:
     _, text = three
     assert "75.00 ± 7.07" in text
-    overview, chapters = text.split("Run by run</h2>")
+    overview, chapters = text.split("Individual runs</h2>")
     assert overview.count('role="img"') == 2 + 2 + 2
     assert chapters.count('<details class="chapter"') == 3
     assert "<code>random-0</code>" in text
@@ -341,7 +341,7 @@ def test_a_hostile_name_stays_text_in_a_figure(tmp_path: Path) -> None:
 
 @pytest.mark.usefixtures("blank")
 def test_a_hostile_name_stays_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ducats.report.chapter.MOST", len(HOSTILE))  # a chapter of each
+    monkeypatch.setattr("ducats.report.chapter.MOST", len(HOSTILE))  # one section each
     for place, name in enumerate(HOSTILE):
         for method, root in ((name, "runs"), (f"plain-{place}", "others")):
             write_run(tmp_path / root / str(place), method)
@@ -365,9 +365,9 @@ def test_runs_without_a_test_set_give_a_page_without_claims(tmp_path: Path) -> N
     text = result.page.read_text(encoding="utf-8")
     assert result.summary == ()
     assert json.loads(result.summary_json.read_text()) == []
-    assert "No run was measured on a test set" in text
+    assert "No run was evaluated on a test set" in text
     assert "<h2>Results</h2>" not in text
-    assert "not in table and curves: a, b" in text
+    assert "not in tables and curves: a, b" in text
     assert "Training losses" in text
 
 
@@ -381,12 +381,12 @@ def test_losses_that_diverged_or_are_negative_are_drawn(tmp_path: Path) -> None:
     assert "<title>One</title>" in page.read_text(encoding="utf-8")
 
 
-def test_every_method_has_a_look_of_its_own() -> None:
+def test_every_method_has_its_own_line_style() -> None:
     found = looks([str(place) for place in range(42)])
     assert len({(look.colour, look.marker) for look in found.values()}) == 42
 
 
-def test_a_report_leaves_matplotlib_as_it_was(tmp_path: Path) -> None:
+def test_a_report_does_not_change_matplotlib_settings(tmp_path: Path) -> None:
     import matplotlib
 
     with matplotlib.rc_context({"font.size": 17.0}):

@@ -1,4 +1,4 @@
-"""The report's part on people: numbers by hand, hostile names, pictures that are gone."""
+"""Annotators in the report: statistics by hand, escaping, unreadable images."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ CLASSES = ("cat", "dog")
 
 
 def asked(folder: Path, questions: list[Question], **terms: Any) -> Desk:
-    """A run that asks people, under way."""
+    """Write an unfinished run with questions for annotators."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": "duc", "seed": 0}))
     record = {"kind": "epoch", "epoch": 1, "losses": {"source/nll": 1.0}}
@@ -54,36 +54,36 @@ def two_people(folder: Path) -> Desk:
     return desk
 
 
-def test_numbers_by_hand(tmp_path: Path) -> None:
+def test_statistics_by_hand(tmp_path: Path) -> None:
     two_people(tmp_path / "run")
     (found,) = people(find_runs([tmp_path / "run"]))
     anna, bob, eve = found.persons
     assert (anna.who, anna.answers, anna.void, anna.median_seconds, anna.seconds) == ("anna", 5, 1, 4.0, 20.0)
-    assert (anna.compared, anna.agreed) == (5, 3)  # alone with cat in 1 and 4
+    assert (anna.compared, anna.agreed) == (5, 3)  # outvoted in 1 and 4
     assert (bob.answers, bob.median_seconds, bob.compared, bob.agreed) == (5, 30.0, 5, 5)
     assert (eve.answers, eve.median_seconds, eve.compared, eve.agreed) == (2, None, 2, 2)
     assert found.seconds == 170.0
     assert (found.several, found.alike, found.share, found.late) == (5, 3, "60%", 1)
     assert [(row.key, row.said, row.accepted) for row in found.shown] == [
         ("img/1.png", "anna: cat, bob: dog, eve: dog", "dog"),
-        ("img/4.png", "anna: cat, bob: horse, eve: horse", "horse, no class: void"),
+        ("img/4.png", "anna: cat, bob: horse, eve: horse", "horse (not a class: void)"),
     ]
     assert [(row.key, row.accepted) for row in found.shown_voids] == [
         ("img/3.png", "void"),
-        ("img/4.png", "horse, no class: void"),
+        ("img/4.png", "horse (not a class: void)"),
     ]
     assert found.voids == 2
 
 
-def test_the_page_says_it_and_holds_its_pictures(tmp_path: Path) -> None:
+def test_the_page_shows_statistics_and_images(tmp_path: Path) -> None:
     two_people(tmp_path / "run")
     page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
     text = " ".join(page.split())
     for words in (
-        "3 people, 2.8 minutes in all.",
-        "5 questions had several answers; in 60% of them all said the same.",
+        "3 annotators, 2.8 minutes in total.",
+        "5 questions had several answers; in 60% of them all answers agreed.",
         "2 labels are void: no class applies.",
-        "1 answer came after the round had ended and changed nothing.",
+        "1 answer arrived after the end of the round and was ignored.",
         "anna: cat, bob: dog, eve: dog",
     ):
         assert words in text
@@ -92,14 +92,14 @@ def test_the_page_says_it_and_holds_its_pictures(tmp_path: Path) -> None:
     assert again.read_text(encoding="utf-8") == page
 
 
-def test_a_run_without_answers_says_nothing_of_people(tmp_path: Path) -> None:
+def test_a_run_without_answers_has_no_annotator_section(tmp_path: Path) -> None:
     asked(tmp_path / "run", images(2))
     assert people(find_runs([tmp_path / "run"])) == []
     page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
-    assert "<h2>People</h2>" not in page
+    assert "<h2>Annotators</h2>" not in page
 
 
-def test_names_are_shown_and_never_obeyed_and_lost_pictures_are_left_out(tmp_path: Path) -> None:
+def test_names_are_escaped_and_unreadable_images_left_out(tmp_path: Path) -> None:
     desk = asked(tmp_path / "run", images(2), rule="agree", people=2, new_classes=True)
     say(desk, 0, "<script>alert(1)</script>", "<img src=x onerror=alert(2)>")
     say(desk, 0, "bob", "cat")
@@ -111,7 +111,7 @@ def test_names_are_shown_and_never_obeyed_and_lost_pictures_are_left_out(tmp_pat
     assert "none yet" in page
 
 
-def test_of_pixels_what_lies_around_them_is_shown(tmp_path: Path) -> None:
+def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
     place = Place(0, 255, 128, 256, ((255, 1),))
     desk = asked(
         tmp_path / "run",

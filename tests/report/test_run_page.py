@@ -1,4 +1,4 @@
-"""A run's own chapter: every number is its record's, every picture is inside, what is missing is said."""
+"""Section of one run: numbers equal the records, images are embedded, missing data is stated."""
 
 import json
 import shutil
@@ -52,7 +52,7 @@ def page(text: str) -> Page:
 # -- numbers ---------------------------------------------------------------------------------------------
 
 
-def test_every_number_of_every_stage_is_the_record_s(run: Path, page: Page) -> None:
+def test_numbers_of_each_stage_equal_the_records(run: Path, page: Page) -> None:
     stages = stages_of(run)
     rows = page.table("run-1-measured")
     assert len(rows) == len(stages) == 4
@@ -70,7 +70,7 @@ def test_every_number_of_every_stage_is_the_record_s(run: Path, page: Page) -> N
         }
 
 
-def test_calibration_and_the_tempered_softmax_are_the_records(run: Path, page: Page) -> None:
+def test_calibration_and_temperature_scaling_equal_the_records(run: Path, page: Page) -> None:
     rows = page.table("run-1-calibration")
     assert rows[0]["Temperature"] == rows[0]["Tempered: NLL"] == "–"
     for row, record in zip(rows[1:], stages_of(run)[1:], strict=True):
@@ -81,22 +81,22 @@ def test_calibration_and_the_tempered_softmax_are_the_records(run: Path, page: P
         assert row["Tempered: Calibration error %"] == f"{100 * tempered['ece']:.2f}"
         assert row["Tempered: NLL"] == f"{tempered['nll']:.3f}"
         assert row["Tempered: Brier"] == f"{tempered['brier']:.3f}"
-    assert "not a fair sample of the target" in page.words
+    assert "not a random sample of the target" in page.words
 
 
-def test_costs_are_the_records(run: Path, page: Page) -> None:
+def test_costs_equal_the_records(run: Path, page: Page) -> None:
     spent = 0.0
     for row, record in zip(page.table("run-1-costs"), stages_of(run), strict=True):
         assert row["Seconds so far"] == f"{record['seconds']:.1f}"
-        assert row["Seconds of this stage"] == f"{record['seconds'] - spent:.1f}"
+        assert row["Seconds in this stage"] == f"{record['seconds'] - spent:.1f}"
         assert row["Peak memory MB"] == f"{record['memory'] / MEGABYTE:,.0f}"
-        assert row["Minutes of people so far"] == (
+        assert row["Annotation minutes so far"] == (
             f"{record['people_seconds'] / 60:.1f}" if "people_seconds" in record else "–"
         )
         spent = record["seconds"]
 
 
-def test_classes_come_with_counts_and_what_they_are_taken_for(run: Path, page: Page) -> None:
+def test_classes_have_counts_and_confusions(run: Path, page: Page) -> None:
     first, *_, last = stages_of(run)
     rows = page.table("run-1-classes")
     changes = [b - a for a, b in zip(first["class_accuracy"], last["class_accuracy"], strict=True)]
@@ -106,12 +106,12 @@ def test_classes_come_with_counts_and_what_they_are_taken_for(run: Path, page: P
         assert row["Accuracy before %"] == f"{100 * first['class_accuracy'][place]:.1f}"
         assert row["Accuracy after %"] == f"{100 * last['class_accuracy'][place]:.1f}"
         assert row["Change"] == f"{100 * changes[place]:+.1f}".replace("-", "−")
-        assert row["Measured"] == "10"
-        assert row["Most often taken for"] == ("0 (3)" if place == 2 else "–")
+        assert row["Evaluated"] == "10"
+        assert row["Most often confused with"] == ("0 (3)" if place == 2 else "–")
 
 
 @pytest.mark.parametrize(("classes", "shown"), [(30, 30), (33, 33), (34, 30)])
-def test_many_classes_are_folded_away_and_few_are_not(tmp_path: Path, classes: int, shown: int) -> None:
+def test_many_classes_are_collapsed_and_few_are_not(tmp_path: Path, classes: int, shown: int) -> None:
     rising = [[0.5] * classes, [0.5 + k / 100 for k in range(classes)]]
     stages = tuple({"epoch": n, "class_accuracy": values} for n, values in enumerate(rising))
     found = by_class(Run(tmp_path, "duc", 0, {}, stages))
@@ -121,7 +121,7 @@ def test_many_classes_are_folded_away_and_few_are_not(tmp_path: Path, classes: i
     assert names == [f"class {k}" for k in reversed(range(classes))]
 
 
-def test_rounds_say_what_was_bought_and_how_much_was_guessed(run: Path, page: Page) -> None:
+def test_rounds_have_labels_and_correct_predictions(run: Path, page: Page) -> None:
     rows = page.table("run-1-rounds")
     assert len(rows) == 3
     for row, found in zip(rows, snapshots.read(run), strict=False):
@@ -133,22 +133,22 @@ def test_rounds_say_what_was_bought_and_how_much_was_guessed(run: Path, page: Pa
         assert row["Round"] == str(found.round)
         assert row["After epoch"] == str(found.epoch)
         assert row["Labels"] == "10"
-        assert row["Guessed right"] == str(right)
-        assert row["Right %"] == f"{10 * right}"
+        assert row["Predicted correctly"] == str(right)
+        assert row["Correct %"] == f"{10 * right}"
 
 
-def test_the_first_sentence_is_about_the_records(run: Path, page: Page) -> None:
+def test_main_sentence_uses_the_records(run: Path, page: Page) -> None:
     first, *_, last = stages_of(run)
     gain = 100 * (last["accuracy"] - first["accuracy"])
     assert (
-        f"Accuracy rose from {100 * first['accuracy']:.1f}% to {100 * last['accuracy']:.1f}%: "
-        f"{gain:.1f} points for 30 labels (95%: "
+        f"Accuracy rose by {gain:.1f} points, from {100 * first['accuracy']:.1f}% to "
+        f"{100 * last['accuracy']:.1f}%, with 30 labels (95% CI "
     ) in page.words
-    assert "Minutes of people 1.5" in page.words
+    assert "Annotation minutes 1.5" in page.words
 
 
 @pytest.mark.usefixtures("blank")
-def test_a_run_about_pixels_has_its_numbers_too(tmp_path: Path) -> None:
+def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None:
     folder = write_pixel_run(tmp_path / "streets", rounds=2, pool=4)
     found = page_of(folder, out=tmp_path / "report.html")
     for row, record in zip(found.table("pixels-run-1-measured"), stages_of(folder), strict=True):
@@ -165,12 +165,12 @@ def test_a_run_about_pixels_has_its_numbers_too(tmp_path: Path) -> None:
         picks = snapshots.picks(folder, int(row["Round"]))
         assert picks is not None
         assert row["Labelled pixels"] == str(len(picks.image)) == "32"
-        assert row["Beside another %"] == f"{100 * near_by_hand(picks, 40):.0f}"
-    assert "Which pixels were bought" in found.words
+        assert row["Near another %"] == f"{100 * near_by_hand(picks, 40):.0f}"
+    assert "Selected pixels" in found.words
 
 
 def near_by_hand(picks: Picks, width: int) -> float:
-    """Every pair of pixels, one by one."""
+    """Compare every pair of pixels."""
     near = 0
     places = [
         (i, *divmod(p, width)) for i, p in zip(picks.image.tolist(), picks.position.tolist(), strict=True)
@@ -181,19 +181,19 @@ def near_by_hand(picks: Picks, width: int) -> float:
     return near / len(places)
 
 
-# -- pictures, size, links -------------------------------------------------------------------------------
+# -- images, size, links ---------------------------------------------------------------------------------
 
 
-def test_picks_have_pictures_guess_label_and_both_uncertainties(run: Path, page: Page) -> None:
+def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path, page: Page) -> None:
     found = snapshots.read(run)[0]
     picks = snapshots.picks(run, 1)
     assert picks is not None
     names = snapshots.keys(run)
     for image, label in zip(picks.image.tolist(), picks.label.tolist(), strict=True):
         row = int(np.flatnonzero(found.picked & (found.image == image))[0])
-        mark = "✓ guessed right" if label == found.guess[row] else "✗ guessed wrong"
+        mark = "✓ correct" if label == found.guess[row] else "✗ wrong"
         assert (
-            f"{mark} guess {found.guess[row]} ({100 * found.probability[row]:.0f}%) label {label} "
+            f"{mark} prediction {found.guess[row]} ({100 * found.probability[row]:.0f}%) label {label} "
             f"U_dis {tiny(found.u_dis[row])} U_data {tiny(found.u_data[row])} {names[image]}"
         ) in page.words
         picture = snapshots.picture(run, image)
@@ -201,7 +201,7 @@ def test_picks_have_pictures_guess_label_and_both_uncertainties(run: Path, page:
     assert all(address.startswith("data:image/png;base64,") for address in page.pictures)
 
 
-def test_a_page_needs_nothing_from_outside_and_no_script(run: Path, text: str) -> None:
+def test_the_page_is_self_contained_and_has_no_script(run: Path, text: str) -> None:
     found = Page(text)
     assert not {"script", "link", "iframe"} & set(found.tags)
     assert "http" not in text
@@ -212,7 +212,7 @@ def test_a_page_needs_nothing_from_outside_and_no_script(run: Path, text: str) -
     assert {link[1:] for link in found.links if link.startswith("#")} <= set(found.ids)
 
 
-def test_contents_lead_to_every_section(page: Page) -> None:
+def test_contents_link_to_every_section(page: Page) -> None:
     sections = ("worth", "curve", "classes", "calibration", "why", "paper", "costs", "made")
     assert [link for link in page.links if link in [f"#run-1-{name}" for name in sections]] == [
         f"#run-1-{name}" for name in sections
@@ -221,10 +221,10 @@ def test_contents_lead_to_every_section(page: Page) -> None:
 
 
 @pytest.mark.usefixtures("blank")
-def test_five_rounds_of_a_hundred_picks_with_large_pictures_stay_below_ten_megabytes(
+def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    # Heavier than any figure of ours: those of thousands of points take 0.3 MB at most.
+    # Larger than any real figure: those with thousands of points take 0.3 MB at most.
     heavy = [
         Drawn(name, name, "", f'<svg viewBox="0 0 9 9"><desc>{"x" * 300_000}</desc></svg>') for name in "abc"
     ]
@@ -238,18 +238,18 @@ def test_five_rounds_of_a_hundred_picks_with_large_pictures_stay_below_ten_megab
         picks = snapshots.picks(folder, number)
         assert picks is not None
         for image in picks.image.tolist():
-            noise = draw.integers(0, 255, (160, 160, 3), np.uint8)  # nothing compresses worse
+            noise = draw.integers(0, 255, (160, 160, 3), np.uint8)  # incompressible
             Image.fromarray(noise).save(home / f"{image:06d}.png")
     path = report_page([folder], tmp_path / "report.html").page
     assert path.stat().st_size < 10 * MEGABYTE
     found = Page(path.read_text(encoding="utf-8"))
     shown = max(many for many in GALLERY if 5 * many * 77_000 * 4 / 3 < 8 * MEGABYTE - 6 * 300_000)
-    assert f"… and {100 - shown} more; pictures were left out to keep the page small." in found.words
+    assert f"… and {100 - shown} more; images are left out to keep the page small." in found.words
 
 
-def test_fewer_pictures_of_each_round_where_there_is_less_room(tmp_path: Path) -> None:
+def test_fewer_images_of_each_round_are_shown_if_space_is_short(tmp_path: Path) -> None:
     path = tmp_path / "a.png"
-    path.write_bytes(bytes(300))  # 400 in base64, and 40 around it
+    path.write_bytes(bytes(300))  # 400 bytes in base64 and 40 of markup
     galleries: list[list[Path | None]] = [[path] * 30, [path] * 30, [None] * 30]
     assert shown_of_each(galleries, 24 * 2 * 440) == 24
     assert shown_of_each(galleries, 24 * 2 * 440 - 1) == 16
@@ -258,7 +258,7 @@ def test_fewer_pictures_of_each_round_where_there_is_less_room(tmp_path: Path) -
     assert weight({"a": "xy", "b": [("z", "ä"), 3]}) == 5
 
 
-@pytest.mark.usefixtures("blank")  # of figures, that is tested with them
+@pytest.mark.usefixtures("blank")  # figures have their own test of this
 def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
     moved = shutil.copytree(run, tmp_path / "elsewhere" / run.name)
     pages = [report_page([folder], tmp_path / f"{n}.html").page for n, folder in enumerate((run, moved))]
@@ -268,7 +268,7 @@ def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
 # -- near-duplicates -------------------------------------------------------------------------------------
 
 
-def test_near_duplicates_are_pairs_of_picks_with_like_features(run: Path) -> None:
+def test_near_duplicates_are_pairs_with_similar_features(run: Path) -> None:
     found = snapshots.read(run)[0]
     rows = {int(row): place for place, row in enumerate(found.features_of)}
     picked = [row for row in np.flatnonzero(found.picked).tolist() if row in rows]
@@ -289,17 +289,17 @@ def test_a_sample_is_shown_in_one_pair_only() -> None:
     assert kept(pairs, 2) == [pairs[0], pairs[2]]
 
 
-def test_pixels_side_by_side_are_counted() -> None:
+def test_neighbouring_pixels_are_counted() -> None:
     picks = Picks(1, np.array([0, 0, 0, 1]), np.array([0, 3, 50, 3]), np.zeros(4))
     assert (
         neighbours(picks, np.array([[10, 10], [10, 10]])) == 0.5
-    )  # 0 and 3 of image 0; its 50 is 5 rows off
+    )  # positions 0 and 3 of image 0; its position 50 is 5 rows away
 
 
 # -- several runs ----------------------------------------------------------------------------------------
 
 
-def test_few_runs_have_a_chapter_each_and_many_one_of_each_method(tmp_path: Path) -> None:
+def test_few_runs_have_a_section_each_and_many_one_per_method(tmp_path: Path) -> None:
     for method in ("random", "duc"):
         for seed in (1, 0):
             write_run(tmp_path / f"{method}-{seed}", method, seed, snapshots=False, rounds=1)
@@ -310,7 +310,7 @@ def test_few_runs_have_a_chapter_each_and_many_one_of_each_method(tmp_path: Path
 
 
 @pytest.mark.usefixtures("blank")
-def test_a_random_run_beside_it_is_what_a_run_is_held_against(tmp_path: Path) -> None:
+def test_a_run_is_compared_with_random_runs(tmp_path: Path) -> None:
     for seed in (0, 1):
         write_run(tmp_path / f"duc-{seed}", "duc", seed, snapshots=False, rounds=1, accuracies=[0.5, 0.8])
         last = 0.70 + 0.02 * seed
@@ -318,6 +318,6 @@ def test_a_random_run_beside_it_is_what_a_run_is_held_against(tmp_path: Path) ->
             tmp_path / f"random-{seed}", "random", seed, snapshots=False, rounds=1, accuracies=[0.5, last]
         )
     found = page_of(tmp_path, out=tmp_path / "report.html")
-    # Differences 0.10 and 0.08: mean 0.09, and 12.706 deviations of 0.01 on either side.
-    assert "It cannot be told apart from random: 9.0 points more (95%: −3.7 to 21.7" in found.words
-    assert "Gain over random per label, points +0.90 95%: −0.37 to +2.2" in found.words
+    # Differences 0.10 and 0.08: mean 0.09, interval of 12.706 standard errors of 0.01 on either side.
+    assert "(95% CI −3.7 to 21.7, over 2 shared seeds). This difference is not significant." in found.words
+    assert "Gain over random per label, points +0.90 95% CI −0.37 to +2.2" in found.words

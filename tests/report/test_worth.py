@@ -1,4 +1,4 @@
-"""Was it worth it: differences, bands and guesses by hand, and the sentences that are made of them."""
+"""Verdict on a run: gains, confidence intervals and extrapolation computed by hand, and their sentences."""
 
 import math
 from collections.abc import Sequence
@@ -32,7 +32,7 @@ def run(
     finished: bool = True,
     **more: Any,
 ) -> Run:
-    """A run whose stages have these scores."""
+    """Return a run whose stages have these scores."""
     stages = []
     for place, score in enumerate(scores):
         stage = {"kind": "stage", "stage": place, "epoch": (epochs or range(1, 99))[place]}
@@ -43,23 +43,23 @@ def run(
     return Run(Path(f"{method}-{seed}"), method, seed, config, tuple(stages), finished=finished, data=data)
 
 
-# -- differences and their bands -------------------------------------------------------------------------
+# -- differences and their intervals ---------------------------------------------------------------------
 
 
-def test_a_gain_is_last_less_first_with_agresti_and_caffos_band() -> None:
+def test_gain_is_last_minus_first_with_agresti_caffo_interval() -> None:
     found = gain(run([0.8, 0.7, 0.9]))
     assert found is not None
     assert (found.before, found.after, found.labels) == (0.8, 0.9, 20)
-    # (160 + 1) / 202 and (180 + 1) / 202 right: one right and one wrong answer are added to each.
+    # (160 + 1) / 202 and (180 + 1) / 202 correct: one correct and one wrong prediction are added to each.
     p, q = 161 / 202, 181 / 202
     reach = 1.959964 * math.sqrt(p * (1 - p) / 202 + q * (1 - q) / 202)
     assert found.band is not None
     assert found.band.low == pytest.approx(q - p - reach)
     assert found.band.high == pytest.approx(q - p + reach)
-    assert found.band.by == "by the 200 images it was measured on"
+    assert found.band.by == "from 200 evaluated images"
 
 
-def test_one_stage_has_no_gain_and_pixels_have_no_band() -> None:
+def test_one_stage_has_no_gain_and_segmentation_has_no_interval() -> None:
     assert gain(run([0.8])) is None
     assert gain(run([])) is None
     found = gain(run([0.4, 0.5], pixels=True))
@@ -67,7 +67,7 @@ def test_one_stage_has_no_gain_and_pixels_have_no_band() -> None:
     assert found.band is None
 
 
-def test_two_seeds_that_both_have_give_a_paired_band() -> None:
+def test_two_shared_seeds_give_a_paired_interval() -> None:
     ours = [run([0.5, score], seed=seed) for seed, score in enumerate((0.80, 0.84, 0.70))]
     theirs = [run([0.5, score], "random", seed) for seed, score in ((0, 0.76), (1, 0.78), (7, 0.10))]
     (found,) = against_random(ours[0], [*ours, *theirs])
@@ -77,10 +77,10 @@ def test_two_seeds_that_both_have_give_a_paired_band() -> None:
     assert found.band is not None
     assert found.band.low == pytest.approx(0.05 - 12.7062 * 0.0141421 / math.sqrt(2), abs=1e-5)
     assert found.band.high == pytest.approx(0.05 + 12.7062 * 0.0141421 / math.sqrt(2), abs=1e-5)
-    assert found.band.by == "over the 2 seeds that both have"
+    assert found.band.by == "over 2 shared seeds"
 
 
-def test_one_seed_is_compared_by_the_test_images_with_the_same_seed_if_there_is_one() -> None:
+def test_one_seed_is_compared_with_the_same_seed_if_there_is_one() -> None:
     theirs = [run([0.5, 0.6], "random", 0), run([0.5, 0.7], "random", 3)]
     (same,) = against_random(run([0.5, 0.8], seed=3), theirs)
     assert same.difference == pytest.approx(0.1)
@@ -89,7 +89,7 @@ def test_one_seed_is_compared_by_the_test_images_with_the_same_seed_if_there_is_
     assert other.difference == pytest.approx(0.2)
     assert other.pairs == 0
     assert other.band is not None
-    assert "200 images" in other.band.by
+    assert "200 evaluated images" in other.band.by
 
 
 def test_only_random_runs_on_the_same_data_with_as_many_labels_count() -> None:
@@ -101,13 +101,13 @@ def test_only_random_runs_on_the_same_data_with_as_many_labels_count() -> None:
     assert against_random(run([0.5, 0.6], "random"), [ours]) == []
 
 
-def test_a_run_under_way_is_compared_where_it_stands() -> None:
+def test_an_unfinished_run_is_compared_at_its_latest_stage() -> None:
     half = run([0.5, 0.7], finished=False)
     (found,) = against_random(half, [run([0.5, 0.65, 0.9], "random")])
     assert found.difference == pytest.approx(0.05)
 
 
-def test_a_method_that_trains_alike_is_told_apart_and_comes_last() -> None:
+def test_a_method_with_the_same_training_is_marked_and_comes_last() -> None:
     alike = run([0.5, 0.7], "duc-random", query="random")
     plain = run([0.5, 0.6], "random", objective="softmax")
     found = against_random(run([0.5, 0.8]), [alike, plain])
@@ -117,7 +117,7 @@ def test_a_method_that_trains_alike_is_told_apart_and_comes_last() -> None:
 # -- the next batch --------------------------------------------------------------------------------------
 
 
-def test_points_on_a_curve_that_levels_off_are_continued_along_it() -> None:
+def test_points_on_a_saturating_curve_are_extrapolated_exactly() -> None:
     labels = np.array([0.0, 10, 20, 30, 40])
     half = 40 * 10 ** (-1 + 2 * 20 / 60)  # one of the curves that are tried
     scores = 0.9 - 0.4 * 2 ** (-labels / half)
@@ -128,7 +128,7 @@ def test_points_on_a_curve_that_levels_off_are_continued_along_it() -> None:
     assert high == pytest.approx(exact, abs=1e-4)
 
 
-def test_the_luck_of_the_test_set_widens_the_range() -> None:
+def test_sampling_error_of_the_test_set_widens_the_range() -> None:
     labels, scores = np.array([0.0, 10, 20, 30]), np.array([0.5, 0.6, 0.66, 0.7])
     _, low, high = extrapolate(labels, scores, 30, 10, 0.0)
     _, lower, higher = extrapolate(labels, scores, 30, 10, 0.02)
@@ -136,7 +136,7 @@ def test_the_luck_of_the_test_set_widens_the_range() -> None:
     assert high < higher
 
 
-def test_a_long_last_step_is_training_and_left_out() -> None:
+def test_a_long_last_step_is_left_out() -> None:
     scores = [0.5, 0.6, 0.66, 0.7, 0.9]
     found = outlook(run(scores, epochs=[10, 12, 14, 16, 50], images=100_000))
     assert (found.batch, found.stages, found.tail, found.why_not) == (10, 4, 34, "")
@@ -144,117 +144,124 @@ def test_a_long_last_step_is_training_and_left_out() -> None:
     assert outlook(run(scores, epochs=[10, 12, 14, 16, 18], images=100_000)).tail == 0
 
 
-def test_what_cannot_be_said_has_a_reason() -> None:
-    assert outlook(run([0.5])).why_not == "no labels were bought"
-    assert outlook(run([0.5, 0.6])).why_not == "it takes 3 stages, and there are 2"
+def test_a_missing_estimate_has_a_reason() -> None:
+    assert outlook(run([0.5])).why_not == "no labels were acquired"
+    assert outlook(run([0.5, 0.6])).why_not == "at least 3 stages are needed, but there are 2"
     wild = run([0.1, 0.9, 0.2, 0.8, 0.3])
-    assert outlook(wild).why_not == "what the batches so far brought scatters too much"
+    assert outlook(wild).why_not == "the gains of the batches so far vary too much"
 
 
-def test_nobody_is_promised_more_than_everything() -> None:
+def test_the_estimated_score_does_not_exceed_one() -> None:
     found = outlook(run([0.90, 0.94, 0.98], images=10_000))
     assert found.high <= 1 - 0.98 + 1e-12
 
 
-# -- words -----------------------------------------------------------------------------------------------
+# -- sentences -------------------------------------------------------------------------------------------
 
 
-def test_a_clear_gain_over_random_was_worth_it() -> None:
-    said = compared(Against("random", 0.041, 5, Band(0.012, 0.070, "over the 5 seeds that both have"), True))
+def test_a_significant_gain_beats_random_selection() -> None:
+    said = compared(Against("random", 0.041, 5, Band(0.012, 0.070, "over 5 shared seeds"), True))
     assert said == (
-        "That is 4.1 points more than random, which trains alike and picks at random, reached (95%: 1.2 to "
-        "7.0, over the 5 seeds that both have): choosing the labels was worth it."
+        "The score is 4.1 points above random, which trains the same way but selects at random (95% CI 1.2 "
+        "to 7.0, over 5 shared seeds): the query beats random selection."
     )
 
 
-def test_a_difference_within_its_band_cannot_be_told_apart() -> None:
-    said = compared(
-        Against("random", 0.004, 1, Band(-0.010, 0.018, "by the 500 images it was measured on"), False)
-    )
+def test_a_difference_whose_interval_includes_zero_is_not_significant() -> None:
+    said = compared(Against("random", 0.004, 1, Band(-0.010, 0.018, "from 500 evaluated images"), False))
     assert said == (
-        "It cannot be told apart from random: 0.4 points more (95%: −1.0 to 1.8, "
-        "by the 500 images it was measured on)."
+        "The score is 0.4 points above random (95% CI −1.0 to 1.8, from 500 evaluated images). This "
+        "difference is not significant."
     )
 
 
-def test_worse_than_random_is_said() -> None:
-    said = compared(Against("random", -0.02, 3, Band(-0.03, -0.01, "over the 3 seeds that both have"), False))
-    assert said.startswith("That is 2.0 points less than random reached (95%: −3.0 to −1.0")
-    assert said.endswith("all in all it was not worth it; the two also train differently.")
+def test_worse_than_random_is_stated() -> None:
+    said = compared(Against("random", -0.02, 3, Band(-0.03, -0.01, "over 3 shared seeds"), False))
+    assert said.startswith("The score is 2.0 points below random (95% CI −3.0 to −1.0, over 3 shared seeds)")
+    assert "the method is worse as a whole" in said
+    assert "also differ in training" in said
 
 
-def test_one_seed_of_pixels_says_that_more_are_needed() -> None:
+def test_one_segmentation_seed_asks_for_more_seeds() -> None:
     said = compared(Against("random", 0.012, 1, None, True))
-    assert said.startswith("It is 1.2 points above random")
-    assert said.endswith("run more seeds of both.")
+    assert said.startswith("The score is 1.2 points above random")
+    assert said.endswith("run more seeds of both methods.")
 
 
-def test_the_next_batch_in_words() -> None:
+def test_sentences_about_the_next_batch() -> None:
     said = next_batch(Outlook(13, 0.01, 0.004, 0.019, 5, 12), IMAGES)
     assert said == (
-        "The next 13 labels would likely bring 0.4 to 1.9 points (best guess 1.0; guessed by a curve that "
-        "levels off, through 5 stages; the step of the last 12 epochs is left out: it shows training more "
-        "than labels)."
+        "The next 13 labels would likely add 0.4 to 1.9 points (best estimate 1.0, extrapolated with a "
+        "saturating curve fitted to 5 stages). The last 12 epochs are left out: they reflect training more "
+        "than labels."
     )
-    assert "−0.3 to 1.9 points, so perhaps nothing" in next_batch(Outlook(13, 0.01, -0.003, 0.019, 5), IMAGES)
-    assert next_batch(Outlook(why_not="no labels were bought"), IMAGES) == (
-        "What the next labels would bring cannot be said: no labels were bought."
+    assert "−0.3 to 1.9 points, possibly nothing" in next_batch(Outlook(13, 0.01, -0.003, 0.019, 5), IMAGES)
+    assert next_batch(Outlook(why_not="no labels were acquired"), IMAGES) == (
+        "The gain from the next labels cannot be estimated: no labels were acquired."
     )
 
 
-def test_amounts_and_points_in_words() -> None:
+def test_format_of_label_counts_and_points() -> None:
     assert (points(0.0104), points(0.0), points(0.123)) == ("1.0 point", "0.0 points", "12.3 points")
     assert (amount(1, IMAGES), amount(0, IMAGES)) == ("1 label", "no labels")
     assert amount(2000, PIXELS) == "2,000 labelled pixels"
 
 
-def test_a_run_alone_says_what_it_cannot_know() -> None:
+def test_a_single_run_asks_for_runs_to_compare_with() -> None:
     found = worth(run([0.5, 0.56, 0.6, 0.623]), [])
-    assert found.sentence.startswith("Accuracy rose from 50.0% to 62.3%: 12.3 points for 30 labels (95%: ")
+    assert found.sentence.startswith("Accuracy rose by 12.3 points, from 50.0% to 62.3%, with 30 labels (")
     said = " ".join(found.remarks)
     assert "--method random" in said
     assert "from epoch 1 to 4" in said
     assert "--method source-only" in said
 
 
-def test_a_run_without_labels_beside_it_shows_what_training_brings() -> None:
+def test_a_run_without_labels_shows_the_effect_of_training() -> None:
     free = run([0.58], "source-only", query="none")
     said = " ".join(worth(run([0.5, 0.6]), [free]).remarks)
-    assert "source-only, which bought none, ended at 58.0%." in said
+    assert "source-only reached 58.0% with no labels." in said
 
 
 @pytest.mark.parametrize(
     ("scores", "more", "sentence"),
     [
-        ([0.6, 0.5], {}, "Accuracy fell from 60.0% to 50.0%: 10.0 points for 10 labels (95%: "),
-        ([0.6, 0.6], {}, "Accuracy stayed where it was, 60.0% to 60.0%: 0.0 points for 10 labels (95%: "),
-        ([0.6], {}, "Accuracy is 60.0%; no labels bought."),
+        ([0.6, 0.5], {}, "Accuracy fell by 10.0 points, from 60.0% to 50.0%, with 10 labels (95% CI "),
+        (
+            [0.6, 0.6],
+            {},
+            "Accuracy changed by less than 0.05 points, from 60.0% to 60.0%, with 10 labels (95% CI ",
+        ),
+        ([0.6], {}, "Accuracy is 60.0% with no labels."),
         ([0.6], {"finished": False}, "Accuracy is 60.0% before the first labels."),
-        ([0.4, 0.5], {"pixels": True}, "mIoU rose from 40.0% to 50.0%: 10.0 points for 10 labelled pixels."),
-        ([], {}, "Duc: not measured on a test set, so what its labels brought is not known."),
+        (
+            [0.4, 0.5],
+            {"pixels": True},
+            "mIoU rose by 10.0 points, from 40.0% to 50.0%, with 10 labelled pixels.",
+        ),
+        ([], {}, "duc was not evaluated on a test set, so the gain from its labels is unknown."),
     ],
 )
-def test_the_first_sentence(scores: list[float], more: dict[str, Any], sentence: str) -> None:
+def test_main_sentence(scores: list[float], more: dict[str, Any], sentence: str) -> None:
     assert worth(run(scores, **more), []).sentence.startswith(sentence)
 
 
-def test_facts_are_gain_per_label_with_bands_and_minutes_of_people() -> None:
+def test_facts_have_gain_per_label_and_annotation_minutes() -> None:
     ours = run([0.5, 0.7], people_seconds=90.0)
     facts = {fact.name: fact for fact in worth(ours, [run([0.5, 0.6], "random")]).facts}
     assert facts["Accuracy before"].value == "50.00%"
     assert facts["Accuracy after"].value == "70.00%"
     assert facts["Labels"].value == "10"
-    assert facts["Minutes of people"].value == "1.5"
+    assert facts["Annotation minutes"].value == "1.5"
     assert facts["Gain per label, points"].value == "+2.0"
     assert facts["Gain over random per label, points"].value == "+1.0"
-    assert facts["Gain over random per label, points"].about.startswith("95%: +")
+    assert facts["Gain over random per label, points"].about.startswith("95% CI +")
     streets = worth(run([0.4, 0.5], pixels=True, per_round=2000), []).facts
     assert [fact.value for fact in streets if fact.name == "Gain per 1,000 labelled pixels, points"] == [
         "+5.0"
     ]
 
 
-def test_measuring_on_what_was_bought_is_said() -> None:
+def test_evaluation_on_labelled_images_is_stated() -> None:
     said = " ".join(worth(run([0.5, 0.7], measured_on="target"), []).remarks)
-    assert "those that it learnt from among them" in said
-    assert "not bought yet" in " ".join(worth(run([0.5, 0.7], measured_on="unlabelled"), []).remarks)
+    assert "including those that it was trained on" in said
+    assert "not labelled yet" in " ".join(worth(run([0.5, 0.7], measured_on="unlabelled"), []).remarks)

@@ -1,6 +1,6 @@
-"""The paper's figures, and those that say why a sample was picked, drawn from run folders. Needs no torch.
+"""The paper's figures, and figures that explain the selected samples, drawn from run folders.
 
-What draws is imported when something is drawn, so that `--help` can list the names at once.
+Imports no torch. Plotting code is imported lazily, which keeps `--help` fast.
 """
 
 from collections.abc import Sequence
@@ -28,26 +28,28 @@ def prepare(
     images: Sequence[str] = (),
     points: int | None = None,
 ) -> "Drawing":
-    """Compute a figure without painting it.
+    """Compute a figure without rendering it.
 
     Args:
-        name: one of ``NAMES``, which says what runs it wants.
-        runs: as ``ducats.report.read_run`` reads them.
-        round: one question only, for figures that take it.
-        images: keys of the pool's images, for figures that take them.
-        points: at most so many, where a figure takes long to lay them out.
+        name: one of ``NAMES``.
+        runs: as returned by ``ducats.report.read_run``.
+        round: show this round only, counted from 1, if the figure supports it.
+        images: keys of pool images, if the figure supports them.
+        points: maximum number of points in figures with an expensive layout (t-SNE).
 
     Raises:
-        UserError: there is no such figure, or the runs lack what it shows.
+        UserError: the figure does not exist, or the runs lack the required records.
     """
     if name not in NAMES:
-        raise UserError(f"there is no figure {name!r}: there are {', '.join(NAMES)}")
+        raise UserError(f"unknown figure {name!r}; choose one of {', '.join(NAMES)}")
     for option, given in (("round", round is not None), ("images", len(images) > 0)):
         if given and option not in NAMES[name].takes:
             those = ", ".join(other for other, entry in NAMES.items() if option in entry.takes)
-            raise UserError(f"`ducats figure {name}` takes no --{option.removesuffix('s')}: {those} do")
+            raise UserError(
+                f"`ducats figure {name}` does not support --{option.removesuffix('s')}; use it with {those}"
+            )
     if not runs:
-        raise UserError(f"name run folders: `ducats figure {name}` wants {NAMES[name].wants}")
+        raise UserError(f"`ducats figure {name}` needs run folders: {NAMES[name].wants}")
     from ducats.figures.drawing import Asked
     from ducats.figures.table import FIGURES
     from ducats.snapshots import read_sound
@@ -67,15 +69,12 @@ def draw(
     images: Sequence[str] = (),
     points: int | None = None,
 ) -> str:
-    """Draw a figure as an SVG element for a page; the same runs give the same bytes.
+    """Draw a figure as an SVG element for a page; the output is deterministic.
 
     Args:
-        name: one of ``NAMES``.
-        runs: what it is drawn from.
-        prefix: what its ids begin with, before the figure's name; unlike those of other figures in the page.
-        round: one question only.
-        images: keys of the pool's images.
-        points: at most so many, where a figure takes long to lay them out.
+        prefix: prefix of all ids, followed by the figure's name; must be unique on the page.
+
+    The other arguments are those of `prepare`.
     """
     from ducats.figures.paper import svg
 
@@ -91,10 +90,10 @@ def save(
     round: int | None = None,
     images: Sequence[str] = (),
 ) -> tuple[str, ...]:
-    """Draw a figure into a file, whose ending says what it is: .svg, .png or .pdf.
+    """Save a figure as .svg, .png or .pdf, chosen by the suffix of ``out``.
 
     Returns:
-        A sentence about each damaged snapshot that it had to do without.
+        A message for each corrupt snapshot that was skipped.
     """
     from ducats.figures.paper import file
     from ducats.files import write_atomically

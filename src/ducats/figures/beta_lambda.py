@@ -15,7 +15,7 @@ Cells = dict[tuple[float, float], list[float]]  # (beta, lambda) -> percent of e
 
 
 def cells(line: Line) -> Cells:
-    """Scores of every seed by the two weights."""
+    """Return the scores of all seeds by the two weights."""
     found: Cells = {}
     for run in line.runs:
         place = float(setting(run, BETA)), float(setting(run, LAMBDA))
@@ -23,17 +23,17 @@ def cells(line: Line) -> Cells:
     return found
 
 
-def beta_lambda(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure is asked alike
-    """A map for runs that are alike but for the two weights: mean, deviation and seeds in each cell."""
+def beta_lambda(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+    """Prepare a heat map of the two weights: mean, deviation and number of seeds in each cell."""
     having = [run for run in runs if setting(run, BETA) is not None and setting(run, LAMBDA) is not None]
     if not having:
-        raise UserError(f"no run here has {BETA}: give runs with objective.name=duc")
+        raise UserError(f"none of the runs has {BETA}; give runs with objective.name=duc")
     maps = [(line.label, cells(line)) for line in lines(having, (BETA, LAMBDA), "beta_lambda")]
     maps = [(label, found) for label, found in maps if len(found) > 1]
     if not maps:
         raise UserError(
-            f"these runs do not differ in {BETA} or {LAMBDA} alone: give runs with several values of them, "
-            "such as those of `ducats sweep digits-beta-lambda`"
+            f"the runs must differ in {BETA} or {LAMBDA} only; give runs with several values, e.g. of "
+            "`ducats sweep digits-beta-lambda`"
         )
     betas = sorted({place[0] for _, found in maps for place in found})
     lambdas = sorted({place[1] for _, found in maps for place in found})
@@ -68,13 +68,13 @@ def beta_lambda(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every fi
             axes.set_xticks(np.arange(len(betas)) + 0.5, [f"{value:g}" for value in betas])
             axes.set_yticks(np.arange(len(lambdas)) + 0.5, [f"{value:g}" for value in lambdas])
             axes.set(xlabel="β, weight of U_dis", ylabel="λ, weight of U_data")
-            axes.set_title(label or f"{sum(map(len, found.values()))} runs, n of them in each cell")
+            axes.set_title(label or f"{sum(map(len, found.values()))} runs, n per cell")
             axes.grid(visible=False)
         assert drawn is not None
         figure.colorbar(drawn, ax=list(row), label=f"{name}, %")
 
     best, where = max((s.mean, place) for found in means.values() for place, s in found.items())
     title = f"{name} over beta and lambda"
-    said = f"from {low:.1f}% to {best:.1f}% at beta {where[0]:g} and lambda {where[1]:g}"
+    said = f"{low:.1f}% to {best:.1f}%, best at beta {where[0]:g} and lambda {where[1]:g}"
     size = (len(maps) * (0.85 * len(betas) + 0.9) + 1.0, 0.72 * len(lambdas) + 0.9)
     return Drawing(draw, (max(size[0], 4.0), max(size[1], 2.4)), title, f"{title}: {said}.")

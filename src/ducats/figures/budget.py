@@ -1,4 +1,4 @@
-"""Accuracy over the labels that a run bought in all: runs with different budgets, a line per method."""
+"""Final accuracy over the number of labels, from runs with different budgets; one line per method."""
 
 import re
 from collections.abc import Callable
@@ -18,9 +18,9 @@ from ducats.figures.style import looks, short
 
 
 def curves(runs: Runs) -> list[Curve]:
-    """Scores by labels bought, a curve for runs that are alike but for their budget and seed.
+    """Return the score by number of labels; one curve for runs that differ only in budget and seed.
 
-    Runs that bought nothing have no query that mattered: they begin every curve with the same objective.
+    The query does not matter in runs without labels: they start every curve with the same objective.
     """
     idle = [run for run in runs if score(run) is not None and not _spent(run)]
     buyers = [run for run in runs if run.stages and _spent(run)]
@@ -34,14 +34,14 @@ def curves(runs: Runs) -> list[Curve]:
         found.append(Curve.of(_name(line), values))
     if all(len(curve.points) < 2 for curve in found):
         raise UserError(
-            "these runs do not differ in ask.budget alone: give runs with several budgets, such as those of "
+            "the runs must differ in ask.budget only; give runs with several budgets, e.g. of "
             "`ducats sweep digits-budgets`"
         )
     return found
 
 
-def budget(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure is asked alike
-    """Final scores over labels bought, and over the share of the pool that they are."""
+def budget(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+    """Prepare a plot of final scores over the number of labels and their share of the pool."""
     found = curves(runs)
     name, axis = runs[0].kind.score, runs[0].kind.axis
     totals = {_total(run) for run in runs}
@@ -81,7 +81,7 @@ def _spent(run: RunLike) -> float:
 
 
 def _name(line: Line) -> str:
-    """The method without its budget: ``duc`` of duc-budget-5% and duc-budget-10%."""
+    """Name the method without its budget: ``duc`` for duc-budget-5% and duc-budget-10%."""
     names = sorted({run.method for run in line.runs})
     if len(names) == 1:
         return names[0]
@@ -91,7 +91,7 @@ def _name(line: Line) -> str:
 
 
 def _total(run: RunLike) -> int | None:
-    """What there was to be bought, images or pixels."""
+    """Return the number of images or pixels in the pool; None if unknown."""
     if of_pixels(run):
         sizes = snapshots.sizes(run.folder)
         return None if sizes is None else int(sizes.prod(1).sum())

@@ -1,4 +1,4 @@
-"""Figure 3b: is a confidence of 80% right in 80%? Before the first labels, at the end, with a temperature."""
+"""Figure 3b: reliability diagrams and ECE at the first and last stage, and after temperature scaling."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -15,16 +15,15 @@ from ducats.figures.numbers import Spread, number, reliability
 from ducats.figures.runs import Runs
 from ducats.figures.style import COLOURS, INK, Look, looks, short
 
-BARS = {"first stage": (0.4, ""), "last stage": (1.0, ""), "last, with a temperature": (0.8, "//")}
+BARS = {"first stage": (0.4, ""), "last stage": (1.0, ""), "last stage, temperature-scaled": (0.8, "//")}
 
 
 @dataclass(frozen=True)
 class Panel:
-    """One moment of a method, its seeds pooled.
+    """One stage of a method, pooled over seeds.
 
     Args:
-        title: which moment.
-        records: one per seed, with ``ece`` and ``reliability``.
+        records: one record per seed with ``ece`` and ``reliability``.
     """
 
     title: str
@@ -32,18 +31,18 @@ class Panel:
 
     @property
     def ece(self) -> Spread | None:
-        """Calibration error over seeds, a share."""
+        """Expected calibration error over seeds, from 0 to 1."""
         known = [value for record in self.records if (value := number(record, "ece")) is not None]
         return Spread.of(known) if known else None
 
     @property
     def count(self) -> int:
-        """Predictions that were measured, of all seeds."""
+        """Number of evaluated predictions of all seeds."""
         return sum(b.count for b in reliability(self.records))
 
 
 def moments(runs: Runs) -> list[Panel]:
-    """First stage, last stage, and the last with a temperature, of the seeds of one method."""
+    """Return first stage, last stage and temperature-scaled last stage of one method's seeds."""
     measured = [run for run in runs if any("reliability" in stage for stage in run.stages)]
     chosen = [run for run in measured if run.finished] or measured
     stages = [[stage for stage in run.stages if "reliability" in stage] for run in chosen]
@@ -55,24 +54,22 @@ def moments(runs: Runs) -> list[Panel]:
         found.append(Panel(_spent(last), tuple(last)))
         tempered = [stage["tempered"] for stage in last if "reliability" in (stage.get("tempered") or {})]
         if tempered:
-            found.append(Panel("softmax with a temperature", tuple(tempered)))
+            found.append(Panel("temperature-scaled softmax", tuple(tempered)))
     return found
 
 
-def calibration(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure is asked alike
-    """A row per method: reliability before and after; below, the errors of all of them side by side."""
+def calibration(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+    """Prepare a row of reliability diagrams per method, and bars of the ECE of all methods below."""
     methods = list(dict.fromkeys(run.method for run in runs))
     rows = {name: found for name in methods if (found := moments([r for r in runs if r.method == name]))}
     if not rows and not any(run.stages or run.finished for run in runs):
-        raise UserError("no run has been measured yet: let it go on with the command that began it")
+        raise UserError("no run has been evaluated yet; run the same command again to resume it")
     if not rows:
-        raise UserError(
-            "no run was measured on a test set, so calibration is not known: set evaluation.images"
-        )
+        raise UserError("calibration is unknown: no run was evaluated on a test set; set evaluation.images")
     look = looks(list(rows))
     most = max(len(found) for found in rows.values())
     bars = len(rows) > 1
-    # One panel for each method: beside each other, not below.
+    # With one panel per method, put them side by side.
     lines, columns = (len(rows), most) if most > 1 else (1, len(rows))
 
     def draw(figure: Figure) -> None:
@@ -103,7 +100,7 @@ def _reliability(axes: Axes, panel: Panel, look: Look) -> None:
     shares = [b.count / total for b in bins]
     axes.bar(x, [100 * share for share in shares], width=70 / upper, color=INK, alpha=0.13, linewidth=0)
     axes.vlines(x, y, x, color=look.colour, alpha=0.6, linewidth=1.2)
-    # A bin of three predictions says little, so its point is small.
+    # Bins with few predictions are unreliable, so their points are small.
     sizes = [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares]
     axes.scatter(x, y, s=sizes, color=look.colour, marker=look.marker, linewidths=0, zorder=3, clip_on=False)
     axes.set(xlim=(0, 102), ylim=(0, 104), xlabel="confidence, %")
@@ -112,7 +109,7 @@ def _reliability(axes: Axes, panel: Panel, look: Look) -> None:
 
 
 def _bars(axes: Axes, rows: Mapping[str, Sequence[Panel]], look: Mapping[str, Look]) -> None:
-    """Errors of each method: first stage, last stage, with a temperature."""
+    """Draw the ECE of each method: first stage, last stage, temperature-scaled."""
     most = max(len(panels) for panels in rows.values())
     for line, (name, panels) in enumerate(rows.items()):
         for place, (panel, (alpha, hatch)) in enumerate(zip(panels, BARS.values(), strict=False)):

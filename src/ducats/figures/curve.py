@@ -1,4 +1,4 @@
-"""A line of means over seeds, with the seeds and their deviation."""
+"""Score curves: means over seeds with standard deviation and single runs."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -11,12 +11,12 @@ from ducats.figures.style import Look
 
 @dataclass(frozen=True)
 class Curve:
-    """Scores in percent by what is on the x axis.
+    """Scores in percent by x value.
 
     Args:
-        label: whose curve it is.
-        points: mean and deviation by x, rising.
-        values: every seed's by x.
+        label: name in the legend.
+        points: mean and deviation by x, ascending.
+        values: scores of all seeds by x.
     """
 
     label: str
@@ -25,24 +25,24 @@ class Curve:
 
     @classmethod
     def of(cls, label: str, values: Mapping[float, Sequence[float]]) -> "Curve":
-        """Make it of every run's score."""
+        """Create a curve from the scores of all runs."""
         rising = dict(sorted(values.items()))
         return cls(label, {x: Spread.of(some) for x, some in rising.items()}, rising)
 
     @property
     def count(self) -> int:
-        """Runs in it."""
+        """Number of runs."""
         return sum(len(some) for some in self.values.values())
 
     def told(self, what: str) -> str:
-        """The curve in words."""
+        """Describe the curve as text."""
         return f"{self.label}: " + ", ".join(
             f"{p.mean:.1f}% at {what} {x:g} ({len(self.values[x])} seeds)" for x, p in self.points.items()
         )
 
 
 def plot(axes: Axes, curve: Curve, look: Look) -> None:
-    """A mean line, a band of one deviation, a point per seed; a lone point is a level to compare with."""
+    """Plot the mean, a band of one deviation and each seed; draw a single point as a horizontal line."""
     x = list(curve.points)
     mean = [point.mean for point in curve.points.values()]
     for place, values in curve.values.items():

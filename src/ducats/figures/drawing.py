@@ -1,4 +1,4 @@
-"""What a figure is before it is painted, and what may be asked of it."""
+"""Figures before rendering, their options and their layout."""
 
 from dataclasses import dataclass
 
@@ -10,12 +10,12 @@ from ducats.figures.paper import Draw
 
 @dataclass(frozen=True)
 class Asked:
-    """What was said beside the runs.
+    """Options of a figure.
 
     Args:
-        round: one question only, counted from 1; None: the figure's own choice.
-        images: keys of the pool; none: the figure's own choice.
-        points: at most so many, where a figure takes long to lay them out; None: the figure's own choice.
+        round: show this round only, counted from 1; None: the figure's default.
+        images: keys of pool images; empty: the figure's default.
+        points: maximum number of points in figures with an expensive layout; None: the figure's default.
     """
 
     round: int | None = None
@@ -25,14 +25,13 @@ class Asked:
 
 @dataclass(frozen=True)
 class Drawing:
-    """A figure that can be painted.
+    """A figure ready for rendering.
 
     Args:
-        draw: puts everything on a matplotlib figure.
+        draw: draws everything on a matplotlib figure.
         size: width and height in inches.
-        title: what it is.
-        description: what it shows, in words, with its main numbers.
-        lacks: a sentence about each damaged snapshot that it had to do without.
+        description: what the figure shows, as text with its main numbers.
+        lacks: a message for each corrupt snapshot that was skipped.
     """
 
     draw: Draw
@@ -43,13 +42,10 @@ class Drawing:
 
 
 def panels(figure: Figure, count: int, columns: int, *, share: bool = False) -> list[Axes]:
-    """So many axes in rows of ``columns``, the places that are left over empty.
+    """Create ``count`` axes in rows of at most ``columns``; hide unused axes.
 
     Args:
-        figure: to put them on.
-        count: of axes.
-        columns: at most so many beside each other.
-        share: whether all have the same limits.
+        share: whether all panels share their axis limits.
     """
     columns = min(columns, count)
     rows = -(-count // columns)
@@ -57,7 +53,7 @@ def panels(figure: Figure, count: int, columns: int, *, share: bool = False) -> 
     found: list[Axes] = list(grid.ravel())
     for axes in found[count:]:
         axes.set_visible(False)
-    if share:  # the lowest of each column has the numbers, also above an empty place
+    if share:  # tick labels on the lowest panel of each column, even above a hidden one
         for axes in found[:count][-columns:]:
             axes.tick_params(labelbottom=True)
     return found[:count]

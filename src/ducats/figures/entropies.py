@@ -1,4 +1,4 @@
-"""Figure 1a: what a point estimate says of each sample against what a Dirichlet model expects."""
+"""Figure 1a: entropy of the point estimate against the expected entropy of the Dirichlet model."""
 
 from typing import NamedTuple
 
@@ -22,11 +22,11 @@ class Pairs(NamedTuple):
     point: Array  # of the point estimate
     expected: Array  # U_data
     target: Array  # bool
-    group: Array  # label where it is known, else guess
+    group: Array  # label if known, else prediction
 
 
 def pairs(first: Snapshot, second: Snapshot) -> Pairs:
-    """Match the samples of two snapshots; of a pixel or image that only one of them has, nothing is kept."""
+    """Match the samples of two snapshots; drop samples that only one of them has."""
     _, mine, theirs = np.intersect1d(_sample(first), _sample(second), return_indices=True)
     here, there = np.flatnonzero(first.sampled)[mine], np.flatnonzero(second.sampled)[theirs]
     group = np.where(second.label[there] >= 0, second.label[there], second.guess[there])
@@ -38,16 +38,18 @@ def _sample(of: Snapshot) -> Array:
 
 
 def entropies(runs: Runs, asked: Asked) -> Drawing:
-    """One point per sample: the entropy of the point estimate, and the expected entropy."""
+    """Prepare a scatter plot of the two entropies of each sample."""
     if len(runs) > 2:
         raise UserError(
-            f"`ducats figure entropies` sets one run against another, not {len(runs)}: name one or two"
+            f"`ducats figure entropies` compares at most two runs, not {len(runs)}; give fewer run folders"
         )
     x_run, y_run = runs[0], runs[-1]
     first, second = first_or(x_run, asked.round), first_or(y_run, asked.round)
     found = pairs(first, second)
     if not len(found.point):
-        raise UserError(f"{x_run.folder} and {y_run.folder} share no samples: name two runs on the same data")
+        raise UserError(
+            f"{x_run.folder} and {y_run.folder} have no common samples; give two runs on the same data"
+        )
     above = found.expected > found.point
     shown = commonest(found.group)
     others = len(np.unique(found.group)) - len(shown)
@@ -55,7 +57,7 @@ def entropies(runs: Runs, asked: Asked) -> Drawing:
     colours = np.array([colour_of.get(int(group), COLOURS[-1]) for group in found.group])
     counts = [int((~found.target).sum()), int(found.target.sum())]
     said = (
-        f"{many(counts[0], y_run)} of the source, {counts[1]:,} of the target; "
+        f"{many(counts[0], y_run)} from the source, {counts[1]:,} from the target; "
         f"median expected entropy {_median(found.expected[~found.target])} and "
         f"{_median(found.expected[found.target])} nats"
     )
@@ -72,10 +74,10 @@ def entropies(runs: Runs, asked: Asked) -> Drawing:
         axes.set_xlabel(f"entropy of the point estimate{whose[0]}, nats")
         axes.set_ylabel(f"expected entropy U_data{whose[1]}, nats")
         if len(runs) == 1:
-            note = "below the diagonal by U_dis"
+            note = "vertical gap to the diagonal: U_dis"
         else:
             share = f"{above[found.target].mean():.0%}" if counts[1] else "–"
-            note = f"more than the point estimate says: {share} of the target"
+            note = f"above the diagonal: {share} of the target"
         axes.set_title(f"{when(second)}; {note}")
         handles = [
             Line2D([], [], linestyle="", marker=marker, color=INK, label=f"{who} (n={count:,})", markersize=5)

@@ -1,4 +1,4 @@
-"""Where the picks of each question lie among pool and source, in the two strongest principal components."""
+"""Selected samples of each round among pool and source, in the first two principal components."""
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -11,20 +11,20 @@ from ducats.figures.points import PICKED, SOURCE, TARGET, marked, ringed, scatte
 from ducats.figures.runs import Runs, only, questions_of
 from ducats.snapshots import Snapshot
 
-LOOKS = {  # of a row: marker and colour
+LOOKS = {  # marker and colour
     "source": ("s", SOURCE),
     "target": ("o", TARGET),
-    "bought before": ("o", "none"),
-    "picked": ("D", PICKED),
+    "labelled before": ("o", "none"),
+    "selected": ("D", PICKED),
 }
 
 
 def features(runs: Runs, asked: Asked) -> Drawing:
-    """A panel per question; components are the question's own, so that axes change from panel to panel."""
+    """Prepare one panel per round; each round has its own components, so the axes differ."""
     run = only(runs, "features")
     questions = questions_of(run, asked.round)
     if any(found.features.shape[1] < 2 for found in questions):
-        raise UserError(f"{run.folder} kept no features: its model tells none, so there is no space to draw")
+        raise UserError(f"{run.folder} has no features to draw: its model returns none")
     columns = min(3, len(questions))
 
     def draw(figure: Figure) -> None:
@@ -45,10 +45,10 @@ def features(runs: Runs, asked: Asked) -> Drawing:
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=4, frameon=False, fontsize=9)
 
-    title = "Where the picks lie among pool and source"
+    title = "Selected samples among pool and source"
     told = "; ".join(
         f"round {found.round}: {int(found.picked[found.features_of].sum()):,} of {int(found.picked.sum()):,} "
-        f"picks shown, the two components explain {found.explained[:2].sum():.0%}"
+        f"selected samples shown, two components explain {found.explained[:2].sum():.0%} of the variance"
         for found in questions
     )
     size = (max(2.7 * columns + 0.2, 4.2), 2.7 * -(-len(questions) // columns) + 0.5)
@@ -65,7 +65,7 @@ def _panel(axes: Axes, found: Snapshot) -> None:
     ringed(axes, x[known], y[known], 18)
     marked(axes, x[picked], y[picked], marker="D", size=22)
     shown, asked = int(picked.sum()), int(found.picked.sum())
-    picks = f"{asked:,} picked" if shown == asked else f"{shown:,} of {asked:,} picks"
+    picks = f"{asked:,} selected" if shown == asked else f"{shown:,} of {asked:,} selected"
     counts = f"{int((~target).sum()):,} source, {int(target.sum()):,} target"
     axes.set_title(f"round {found.round}: {picks}\n{counts}", fontsize=9)
     axes.set_xlabel(f"component 1 ({found.explained[0]:.0%} of variance)", fontsize=9)

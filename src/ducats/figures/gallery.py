@@ -1,4 +1,4 @@
-"""The first picks of each round as pictures, with what the model took them for and what they are."""
+"""Figure 6: the first selected images of each round with prediction and label."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,19 +14,18 @@ from ducats.figures.runs import RunLike, Runs, class_name, of_pixels, only, ques
 from ducats.figures.style import COLOURS, INK
 from ducats.snapshots import Snapshot
 
-FIRST = 10  # of a round, as the paper shows them
+FIRST = 10  # images per round, as in the paper
 WRONG = COLOURS[1]
 
 
 @dataclass(frozen=True)
 class Pick:
-    """One bought image.
+    """A selected image.
 
     Args:
-        key: its name.
-        picture: where it is, if the run kept it.
-        guess: what the model took it for.
-        label: what it is; empty while nobody has answered.
+        picture: path of the thumbnail; None if the run saved none.
+        guess: name of the predicted class.
+        label: name of the labelled class; empty if not labelled yet.
         u_dis: in nats.
         u_data: in nats.
     """
@@ -40,7 +39,7 @@ class Pick:
 
 
 def first_picks(run: RunLike, found: Snapshot, most: int = FIRST) -> list[Pick]:
-    """The first picks of a question in the order of buying; while nobody has answered, as they are stored."""
+    """Return the first images of a round in the ledger's order; in stored order if not labelled yet."""
     bought = snapshots.picks(run.folder, found.round)
     rows = {int(found.image[row]): int(row) for row in np.flatnonzero(found.picked)}
     labels = {} if bought is None else dict(zip(bought.image.tolist(), bought.label.tolist(), strict=True))
@@ -62,10 +61,10 @@ def first_picks(run: RunLike, found: Snapshot, most: int = FIRST) -> list[Pick]:
 
 
 def gallery(runs: Runs, asked: Asked) -> Drawing:
-    """A row per round, ten pictures each."""
+    """Prepare a row of ten images per round."""
     run = only(runs, "gallery")
     if of_pixels(run):
-        raise UserError(f"{run.folder} bought pixels: `ducats figure pixels` shows them over their images")
+        raise UserError(f"{run.folder} is a segmentation run; use `ducats figure pixels`")
     questions = questions_of(run, asked.round)
     rounds = [(found, first_picks(run, found)) for found in questions]
     columns = max(1, *(len(picks) for _, picks in rounds))
@@ -87,12 +86,14 @@ def gallery(runs: Runs, asked: Asked) -> Drawing:
                 axes.set_xlabel(f"{_short(pick.u_dis)} | {_short(pick.u_data)}", fontsize=7)
             asked_for = int(found.picked.sum())
             line[0].set_ylabel(f"round {found.round}\nn={asked_for}", fontsize=8)
-        figure.supxlabel("guess → label; wrong guesses bold. Below: U_dis | U_data, nats", fontsize=8)
+        figure.supxlabel(
+            "prediction → label; wrong predictions bold. Below: U_dis | U_data, nats", fontsize=8
+        )
 
     known = [pick for _, picks in rounds for pick in picks if pick.label]
     wrong = sum(pick.label != pick.guess for pick in known)
-    title = "The first picks of each round"
-    said = f"{len(known)} answered picks are shown; the model was wrong about {wrong} of them"
+    title = "First selected images of each round"
+    said = f"{len(known)} labelled images; {wrong} wrong predictions"
     return Drawing(draw, (0.92 * columns + 0.5, 1.38 * len(rounds) + 0.35), title, f"{title}: {said}.")
 
 

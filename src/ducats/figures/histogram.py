@@ -1,4 +1,4 @@
-"""Which classes were bought, round by round, beside what the model guessed of the pool."""
+"""Figure 6: labels by class and round, next to the model's predictions on the pool."""
 
 from dataclasses import dataclass
 
@@ -16,16 +16,16 @@ from ducats.figures.runs import VOID, RunLike, Runs, class_name, only, plural, t
 from ducats.figures.style import COLOURS
 from ducats.snapshots import Snapshot
 
-MOST = 40  # classes with a bar of their own; those that were bought least share one
+MOST = 40  # classes with their own bar; the classes with the fewest labels share one
 
 
 @dataclass(frozen=True)
 class Counts:
-    """Bought labels by class and round.
+    """Number of labels by class and round.
 
     Args:
-        rounds: numbers of the rounds.
-        classes: labels that have a bar, VOID perhaps among them; None stands for all others.
+        rounds: round numbers.
+        classes: classes with a bar, possibly VOID; None stands for all other classes.
         counts: ``(rounds, classes)``.
     """
 
@@ -35,12 +35,12 @@ class Counts:
 
 
 def count(run: RunLike) -> Counts:
-    """Count the labels that every round bought."""
+    """Count the labels of every round."""
     bought: list[snapshots.Picks] = []
     while (found := snapshots.picks(run.folder, len(bought) + 1)) is not None:
         bought.append(found)
     if not any(len(found.label) for found in bought):
-        raise UserError(f"{run.folder} has bought nothing yet: show a run whose first question was answered")
+        raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
     labels = range(max(len(run.classes), 1 + max(int(f.label.max(initial=-1)) for f in bought)))
     everything = [*labels, *([VOID] if any((f.label == VOID).any() for f in bought) else [])]
     counts = np.array([[int((f.label == label).sum()) for label in everything] for f in bought])
@@ -54,7 +54,7 @@ def count(run: RunLike) -> Counts:
 
 
 def guesses(found: Snapshot, classes: tuple[int | None, ...]) -> Array:
-    """Share of the pool's random sample that the model takes for each class."""
+    """Compute the share of each predicted class in the random sample of the pool."""
     guess = found.guess[found.target & found.sampled]
     shares = np.array([(guess == label).mean() if label is not None else 0.0 for label in classes])
     if None in classes:
@@ -62,8 +62,8 @@ def guesses(found: Snapshot, classes: tuple[int | None, ...]) -> Array:
     return shares
 
 
-def histogram(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure is asked alike
-    """Stacked bars of the bought labels; beside them the model's guesses of the pool, first and last."""
+def histogram(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+    """Prepare stacked bars of the labels, next to the predictions on the pool at the start and the end."""
     run = only(runs, "histogram")
     bought = count(run)
     thoughts, _ = snapshots.read_sound(run.folder)
@@ -84,8 +84,8 @@ def histogram(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figu
         figure.legend(loc="outside lower center", ncols=4, frameon=False, fontsize=8)
 
     most = int(bought.counts.sum(0).argmax())
-    title = "Labels of the picks by class"
-    said = f"{total:,} in {rounds}; most are {names[most]}, {bought.counts.sum(0)[most]:,}"
+    title = "Labels of the selected samples by class"
+    said = f"{total:,} in {rounds}; most frequent: {names[most]} ({bought.counts.sum(0)[most]:,})"
     return Drawing(
         draw,
         (7.2 if ends else 4.2, 0.21 * len(names) + 1.3 + 0.2 * -(-(len(bought.rounds) + len(ends)) // 4)),
@@ -108,8 +108,8 @@ def _stacked(axes: Axes, bought: Counts) -> None:
 def _shares(axes: Axes, ends: list[Snapshot], classes: tuple[int | None, ...]) -> None:
     for place, (found, colour) in enumerate(zip(ends, (COLOURS[5], TARGET), strict=False)):
         sample = int((found.target & found.sampled).sum())
-        label = f"guess {when(found)}, n={sample:,}"
+        label = f"prediction {when(found)}, n={sample:,}"
         at = np.arange(len(classes)) + (place - (len(ends) - 1) / 2) * 0.4
         axes.barh(at, 100 * guesses(found, classes), color=colour, height=0.4, linewidth=0, label=label)
-    axes.set(xlabel="guesses of the pool, %", title="what the model takes the pool for")
+    axes.set(xlabel="share of the pool, %", title="predicted classes of the pool")
     axes.grid(visible=False, axis="y")

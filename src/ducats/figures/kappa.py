@@ -1,4 +1,4 @@
-"""Figure 4a: accuracy over kappa, how many times the budget pass the query's first round."""
+"""Figure 4a: accuracy over kappa. The first step of the query keeps kappa times the budget."""
 
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
@@ -14,11 +14,11 @@ KEY = "query.knobs.kappa"
 
 
 def curves(runs: Runs) -> list[Curve]:
-    """Scores by kappa, a curve for runs that are alike but for kappa and seed; by default kappa is 10."""
+    """Return the score by kappa (default 10); one curve for runs that differ only in kappa and seed."""
     having = [run for run in runs if setting(run, KEY) is not None]
     if not having:
         raise UserError(
-            f"no run here has {KEY}: give runs of methods/duc, such as those of `ducats sweep digits-kappa`"
+            f"none of the runs has {KEY}; give runs of methods/duc, e.g. of `ducats sweep digits-kappa`"
         )
     found = []
     for line in lines(having, (KEY,), "kappa"):
@@ -28,14 +28,14 @@ def curves(runs: Runs) -> list[Curve]:
         found.append(Curve.of(line.label or line.runs[0].kind.score, values))
     if all(len(curve.points) < 2 for curve in found):
         raise UserError(
-            f"these runs do not differ in {KEY} alone: give runs with several values of it, such as those of "
+            f"the runs must differ in {KEY} only; give runs with several values, e.g. of "
             "`ducats sweep digits-kappa`"
         )
     return found
 
 
-def kappa(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure is asked alike
-    """A line of means over seeds with one standard deviation."""
+def kappa(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+    """Prepare a plot of means over seeds with one standard deviation."""
     found = curves(runs)
     ticks = sorted({x for curve in found for x in curve.points})
     name = runs[0].kind.score
@@ -48,7 +48,7 @@ def kappa(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure i
         axes.xaxis.set_major_locator(FixedLocator(ticks))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
         axes.xaxis.set_minor_locator(NullLocator())
-        axes.set(xlabel="κ, times the budget that passes the first round", ylabel=f"{name}, %")
+        axes.set(xlabel="κ = candidates after the first step / budget", ylabel=f"{name}, %")
         if len(found) > 1:
             axes.legend(frameon=False, fontsize=8)
         runs_in_all = sum(curve.count for curve in found)

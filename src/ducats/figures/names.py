@@ -1,17 +1,17 @@
-"""The figures' names, what each shows and what it wants; read for `--help`, so it imports nothing."""
+"""Names and descriptions of the figures; read for `--help`, so it imports nothing."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A figure in words.
+    """Description of a figure.
 
     Args:
-        line: what it shows.
-        wants: which runs it is drawn from.
-        takes: which options it reads: ``round``, ``images``.
-        thoughts: whether it shows snapshots, what a model thought.
+        line: what the figure shows.
+        wants: the runs it needs.
+        takes: supported options: ``round``, ``images``.
+        thoughts: whether it is drawn from snapshots of the model's outputs.
     """
 
     line: str
@@ -22,22 +22,22 @@ class Entry:
 
 NAMES: dict[str, Entry] = {
     "entropies": Entry(
-        "entropy of the point estimate against expected entropy, sample by sample (figure 1a)",
-        "one run; or two on the same data: one for the point estimate, one for the Dirichlet model",
+        "entropy of the point estimate against expected entropy of each sample (figure 1a)",
+        "one run, or two on the same data (one for the point estimate, one for the Dirichlet model)",
         ("round",),
     ),
     "simplex": Entry(
-        "the Dirichlet density of some images over their three likeliest classes (figure 1b)",
+        "Dirichlet densities of some images over their three most likely classes (figure 1b)",
         "one run",
         ("round", "images"),
     ),
     "u_dis": Entry(
-        "log U_dis on source and target, before the first labels and at the end (figure 3a)",
-        "one run or more, a row each",
+        "log U_dis of source and target, before the first labels and at the end (figure 3a)",
+        "one or more runs, one row each",
     ),
     "calibration": Entry(
-        "confidence against accuracy, and ECE, before and after; with a temperature beside (figure 3b)",
-        "one run or more, seeds of a method pooled",
+        "reliability and ECE at the first and last stage, and after temperature scaling (figure 3b)",
+        "one or more runs; seeds of a method are pooled",
         thoughts=False,
     ),
     "kappa": Entry(
@@ -49,35 +49,33 @@ NAMES: dict[str, Entry] = {
         thoughts=False,
     ),
     "budget": Entry(
-        "accuracy over labels bought, a line for each method (appendix)",
+        "accuracy over the number of labels, one line per method (appendix)",
         "runs that differ in ask.budget",
         thoughts=False,
     ),
-    "histogram": Entry(
-        "labels of the picks by class and round, beside the model's guesses (figure 6)", "one run"
-    ),
+    "histogram": Entry("labels by class and round, next to the model's predictions (figure 6)", "one run"),
     "gallery": Entry(
-        "the first ten picks of each round, with guess, label and both uncertainties (figure 6)",
-        "one run about images",
+        "first ten images of each round with prediction, label and uncertainties (figure 6)",
+        "one classification run",
         ("round",),
     ),
     "pixels": Entry(
-        "picked pixels over images, round by round (figure 7)",
-        "one run about pixels",
+        "labelled pixels on images, round by round (figure 7)",
+        "one segmentation run",
         ("images",),
         thoughts=False,
     ),
     "tsne": Entry(
-        "t-SNE of source and target features at the end, with what was bought (figure 8)",
-        "one run or more, a panel each: with and without L_Udis",
+        "t-SNE of source and target features at the end, with the labelled samples (figure 8)",
+        "one or more runs, one panel each, e.g. with and without L_Udis",
     ),
     "uncertainties": Entry(
-        "U_dis against U_data with the cut of the first round and the picks, question by question",
+        "U_dis against U_data of the candidates in each round, with the threshold of the query",
         "one run",
         ("round",),
     ),
     "features": Entry(
-        "where the picks lie among pool and source, in two principal components, question by question",
+        "selected samples of each round among pool and source, in two principal components",
         "one run",
         ("round",),
     ),

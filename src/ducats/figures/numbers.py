@@ -1,4 +1,4 @@
-"""Numbers that figures and tables share: finite ones, means over seeds, pooled reliability."""
+"""Summary statistics of figures and tables: means over seeds, pooled reliability bins."""
 
 import math
 import statistics
@@ -9,21 +9,21 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Spread:
-    """A mean over seeds and its sample standard deviation; one seed has no deviation."""
+    """Mean and sample standard deviation over seeds; the deviation of one seed is None."""
 
     mean: float
     deviation: float | None
 
     @classmethod
     def of(cls, values: Sequence[float]) -> "Spread":
-        """Mean and sample standard deviation (dividing by ``n - 1``) of at least one value."""
+        """Compute mean and sample standard deviation (divisor ``n - 1``) of one or more values."""
         deviation = statistics.stdev(values) if len(values) > 1 else None
         return cls(statistics.fmean(values), deviation)
 
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions of like confidence: how sure they were, how often right, and how many."""
+    """Reliability bin: mean confidence, accuracy and number of its predictions."""
 
     confidence: float
     accuracy: float
@@ -31,7 +31,7 @@ class Bin:
 
 
 def number(record: Mapping[str, Any], key: str) -> float | None:
-    """A finite number, or none where the run had none (a loss that diverged, a class nobody saw)."""
+    """Return a finite number, or None (e.g. a diverged loss, a class without samples)."""
     value = record.get(key)
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
@@ -39,7 +39,7 @@ def number(record: Mapping[str, Any], key: str) -> float | None:
 
 
 def reliability(stages: Sequence[Mapping[str, Any]]) -> list[Bin]:
-    """Pool the reliability bins of stages of several seeds, weighing each prediction alike; no empty bins."""
+    """Pool the reliability bins of several seeds with equal weight per prediction; skip empty bins."""
     sums: dict[float, list[float]] = {}
     for table in (stage["reliability"] for stage in stages if "reliability" in stage):
         for upper, count, confidence, accuracy in zip(

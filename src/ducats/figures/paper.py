@@ -1,4 +1,4 @@
-"""Figures become SVG for a page, or files; the same figure gives the same bytes."""
+"""Render figures as SVG elements or as files; the output is deterministic."""
 
 import base64
 import html
@@ -15,14 +15,14 @@ from PIL import Image
 from ducats.figures.style import INK, STYLE
 
 Draw = Callable[[Figure], None]
-LARGE = 24_000  # bytes of a picture inside an SVG, from which on fewer colours will do
-DPI = 150  # of points and pictures inside an SVG, and of a PNG
-NAMELESS: dict[str, dict[str, Any]] = {  # neither date nor maker
+LARGE = 24_000  # bytes; larger images inside an SVG are reduced to 256 colours
+DPI = 150  # of rasterised points and images inside an SVG, and of a PNG
+NAMELESS: dict[str, dict[str, Any]] = {  # no date and no software version
     "svg": {"Date": None, "Creator": None},
     "png": {"Software": None},
     "pdf": {"CreationDate": None, "Creator": None, "Producer": None},
 }
-# A file of its own has no page whose colours it could follow.
+# Colours and font of an SVG file, which has no surrounding page.
 ALONE = (
     "<style>svg{color:#1b1e24;background:#fff}"
     "@media (prefers-color-scheme:dark){svg{color:#e6e8ec;background:#14161a}}"
@@ -31,14 +31,14 @@ ALONE = (
 
 
 def svg(draw: Draw, size: tuple[float, float], key: str, title: str, description: str = "") -> str:
-    """Draw an SVG element that can stand beside others in a page: no date, no links, ids of its own.
+    """Render an SVG element for inlining: no date, no links, unique ids.
 
     Args:
-        draw: puts everything on a figure.
+        draw: draws everything on a matplotlib figure.
         size: width and height in inches.
-        key: what its ids begin with.
-        title: says what it is to those who do not see it.
-        description: tells them more.
+        key: prefix of all ids.
+        title: text for ``aria-label``.
+        description: text for ``<desc>``.
     """
     text = _painted(draw, size, "svg").decode("utf-8")
     text = text[text.index("<svg") :]
@@ -49,9 +49,8 @@ def svg(draw: Draw, size: tuple[float, float], key: str, title: str, description
         .replace("xlink:href", "href")
         .replace(INK, "currentColor")
     )
-    text = re.sub(
-        r' id="image[0-9a-f]*"', "", text
-    )  # two like pictures would share it, and nobody asks for it
+    # Identical images would share an id; nothing refers to it.
+    text = re.sub(r' id="image[0-9a-f]*"', "", text)
     text = re.sub(r'data:image/png;base64,([^"]*)', _lighter, text)
     text = re.sub(r'( id="|href="#|url\(#)', rf"\g<1>{key}-", text)
     start = text.index(">")
@@ -61,7 +60,7 @@ def svg(draw: Draw, size: tuple[float, float], key: str, title: str, description
 
 
 def file(draw: Draw, size: tuple[float, float], kind: str, title: str, description: str = "") -> bytes:
-    """A figure as a file's bytes: ``svg`` in the reader's light or dark, ``png`` and ``pdf`` on white."""
+    """Render a file: ``svg`` follows the light or dark colour scheme, ``png`` and ``pdf`` are white."""
     if kind != "svg":
         return _painted(draw, size, kind)
     text = svg(draw, size, "figure", title, description)
@@ -72,7 +71,7 @@ def file(draw: Draw, size: tuple[float, float], kind: str, title: str, descripti
 
 
 def _lighter(found: re.Match[str]) -> str:
-    """An embedded picture that takes less room: a JPEG if it is opaque, else, if it is large, 256 colours."""
+    """Compress an embedded image: JPEG if opaque, else 256 colours if it is large."""
     before = base64.b64decode(found[1])
     kind, best, buffer = "png", before, io.BytesIO()
     with Image.open(io.BytesIO(before)) as opened:
@@ -89,9 +88,9 @@ def _lighter(found: re.Match[str]) -> str:
 
 def _painted(draw: Draw, size: tuple[float, float], kind: str) -> bytes:
     with matplotlib.rc_context(), warnings.catch_warnings():
-        matplotlib.rcdefaults()  # a reader's own matplotlibrc must not change a report
+        matplotlib.rcdefaults()  # a user's matplotlibrc must not change the output
         matplotlib.rcParams.update(STYLE)
-        # A browser sets the letters; that matplotlib's font lacks one of them does not matter there.
+        # The browser renders the text, so glyphs missing from matplotlib's font do not matter.
         warnings.filterwarnings("ignore", message="Glyph .* missing from")
         figure = Figure(figsize=size, layout="constrained")
         draw(figure)
@@ -106,7 +105,7 @@ def _painted(draw: Draw, size: tuple[float, float], kind: str) -> bytes:
 
 
 def _lay_out(figure: Figure) -> None:
-    """Give everything its place once: savefig would draw the whole figure a second time for it."""
+    """Run the layout once; savefig would draw the whole figure a second time for it."""
     engine = figure.get_layout_engine()
     assert engine is not None
     engine.execute(figure)

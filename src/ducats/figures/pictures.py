@@ -1,4 +1,4 @@
-"""Pictures that a run kept, small enough for a figure with many of them."""
+"""Thumbnails saved by a run, scaled down for figures."""
 
 from pathlib import Path
 
@@ -10,23 +10,23 @@ from ducats.errors import UserError
 from ducats.figures.points import Array
 from ducats.figures.style import INK
 
-LONGEST = 72  # pixels of a picture's longer side, where there are many
+LONGEST = 72  # pixels on the longer side of a thumbnail
 
 
 def load(path: Path, longest: int | None = LONGEST) -> Array:
-    """A picture as ``(height, width, 3)`` bytes, no longer than so many pixels."""
+    """Load an image as uint8 ``(height, width, 3)``, its longer side at most ``longest`` pixels."""
     try:
         with Image.open(path) as opened:
             image = opened.convert("RGB")
     except OSError as error:
-        raise UserError(f"{path} is no picture ({error}): remove it") from error
+        raise UserError(f"{path} is not a readable image ({error}); remove it") from error
     if longest is not None and max(image.size) > longest:
         image.thumbnail((longest, longest), Image.Resampling.LANCZOS)
     return np.asarray(image)
 
 
-def show(axes: Axes, picture: Path | Array | None, missing: str = "no picture") -> None:
-    """Fill axes with a picture, or say that there is none."""
+def show(axes: Axes, picture: Path | Array | None, missing: str = "no image") -> None:
+    """Show an image on axes, or the text ``missing`` if it is None."""
     axes.set(xticks=[], yticks=[])
     axes.grid(visible=False)
     for spine in axes.spines.values():

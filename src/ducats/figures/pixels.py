@@ -1,4 +1,4 @@
-"""Picked pixels over images, round by round, from the run folder alone."""
+"""Figure 7: labelled pixels on images, round by round, from the run folder alone."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -18,24 +18,23 @@ from ducats.figures.runs import VOID, RunLike, Runs, class_name, of_pixels, only
 from ducats.palette import palette
 from ducats.snapshots import Picks
 
-SHOWN = 4  # images, if none are named
-WIDE = 220  # pixels of a drawn image
+SHOWN = 4  # images by default
+WIDE = 220  # maximum width of a drawn image in pixels
 NEW, EARLIER, NO_CLASS = (255, 210, 0), (76, 201, 240), (57, 255, 20)
-SPARSE = 0.01  # share of an image, below which bought pixels are drawn larger
-LETTER, HANDLE = 0.065, 0.5  # inches of a letter of the legend, and of what stands before a name
-DIMMED, PALE = 0.38, 0.3  # so that what is lit stands out, on dark and on light
+SPARSE = 0.01  # labelled share of an image below which pixels are drawn larger
+LETTER, HANDLE = 0.065, 0.5  # inches per letter and per handle of the legend
+DIMMED, PALE = 0.38, 0.3  # image contrast below labelled pixels, on dark and on light
 
 
 @dataclass(frozen=True)
 class Shown:
-    """One image and what was bought of it.
+    """An image with its labelled pixels.
 
     Args:
-        key: its name.
-        picture: where the run kept it.
-        size: height and width in which positions count.
-        position: of each round's labels.
-        label: of each round's labels.
+        picture: path of the thumbnail.
+        size: height and width of the labelling grid.
+        position: pixel positions ``y * width + x`` of each round.
+        label: classes of each round.
     """
 
     key: str
@@ -46,7 +45,7 @@ class Shown:
 
 
 def rounds_of(run: RunLike) -> list[Picks]:
-    """What was bought, round by round."""
+    """Load the labels of all rounds."""
     found: list[Picks] = []
     while (more := snapshots.picks(run.folder, len(found) + 1)) is not None:
         found.append(more)
@@ -54,23 +53,23 @@ def rounds_of(run: RunLike) -> list[Picks]:
 
 
 def shown(run: RunLike, keys: Sequence[str] = ()) -> list[Shown]:
-    """Images with their picture: those named, or the first of which something was bought."""
+    """Return the given images, or the first ones that have a thumbnail."""
     if not of_pixels(run):
-        raise UserError(f"{run.folder} bought whole images: `ducats figure gallery` shows them")
+        raise UserError(f"{run.folder} is a classification run; use `ducats figure gallery`")
     bought, names, sizes = rounds_of(run), snapshots.keys(run.folder), snapshots.sizes(run.folder)
     if not bought or sizes is None:
-        raise UserError(f"{run.folder} has bought nothing yet: show a run whose first question was answered")
+        raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
     kept = [(place, snapshots.picture(run.folder, place)) for place in range(len(names))]
     there = {names[place]: (place, path) for place, path in kept if path is not None}
     if not there:
         raise UserError(
-            f"{run.folder} kept no pictures: it was made with engine.snapshot=0 or before there were any; "
-            "`ducats picks` draws from its data instead"
+            f"{run.folder} has no thumbnails: it ran with engine.snapshot=0 or an older version; use "
+            "`ducats picks`, which reads the data"
         )
     unknown = [key for key in keys if key not in there]
     if unknown:
         raise UserError(
-            f"--image {unknown[0]}: there is no picture of it in {run.folder}; there are {', '.join(there)}"
+            f"{run.folder} has no thumbnail of --image {unknown[0]}; available: {', '.join(there)}"
         )
     found = []
     for key in keys or list(there)[:SHOWN]:
@@ -89,7 +88,7 @@ def shown(run: RunLike, keys: Sequence[str] = ()) -> list[Shown]:
 
 
 def pixels(runs: Runs, asked: Asked) -> Drawing:
-    """A row per image; a column per round, new pixels yellow and earlier ones blue; then their labels."""
+    """Prepare a row per image: a column per round (new pixels yellow, earlier ones blue), then labels."""
     run = only(runs, "pixels")
     found = shown(run, asked.images)
     rounds = len(found[0].position)
@@ -99,7 +98,7 @@ def pixels(runs: Runs, asked: Asked) -> Drawing:
     height = max(one.size[0] / one.size[1] for one in found)
     columns = rounds + 1
     wide = 1.75 * columns + 0.3
-    entries = [(NEW, "bought in this round"), (EARLIER, "bought before")]
+    entries = [(NEW, "labelled in this round"), (EARLIER, "labelled before")]
     entries += [(colours[label], tail(class_name(run, label), 20)) for label in occurring]
     longest = max(len(name) for _, name in entries)
     across = max(1, min(6, len(entries), int(wide / (LETTER * longest + HANDLE))))
@@ -123,7 +122,7 @@ def pixels(runs: Runs, asked: Asked) -> Drawing:
             axes.set_title(f"round {place + 1}", fontsize=9)
         grid[0][-1].set_title("labels", fontsize=9)
         handles = [Patch(color=_hex(colour), label=name) for colour, name in entries]
-        note = "dots are larger than the pixels that they stand for" if any(map(reach, found)) else None
+        note = "dots are larger than the labelled pixels" if any(map(reach, found)) else None
         figure.legend(
             handles=handles,
             loc="outside lower center",
@@ -134,7 +133,7 @@ def pixels(runs: Runs, asked: Asked) -> Drawing:
             title_fontsize=8,
         )
 
-    title = "Picked pixels over images"
+    title = "Labelled pixels on images"
     said = f"{plural(len(labels), 'pixel')} of {plural(len(found), 'image')} in {plural(rounds, 'round')}"
     below = 0.55 + 0.17 * -(-len(entries) // across)  # the legend
     size = (wide, (1.75 * height + 0.28) * len(found) + below)
@@ -150,7 +149,7 @@ def _hex(colour: Sequence[int]) -> str:
 
 
 def lit(one: Shown, place: int) -> Array:
-    """A round's pixels and those of the rounds before it, ``(height, width, 4)``, clear elsewhere."""
+    """Return an RGBA overlay ``(height, width, 4)`` of the pixels of a round and of earlier rounds."""
     values = np.zeros((*_grid(one.size), 4), np.uint8)
     before = np.concatenate([one.position[0][:0], *one.position[:place]])
     for position, colour in ((before, EARLIER), (one.position[place], NEW)):
@@ -160,7 +159,7 @@ def lit(one: Shown, place: int) -> Array:
 
 
 def labelled(one: Shown, colours: dict[int, tuple[int, int, int]]) -> Array:
-    """Every bought pixel in its class's colour, ``(height, width, 4)``, clear elsewhere."""
+    """Return an RGBA overlay ``(height, width, 4)`` of all labelled pixels in their class colours."""
     values = np.zeros((*_grid(one.size), 4), np.uint8)
     position, label = np.concatenate(one.position), np.concatenate(one.label)
     table = np.array([(*colours[value], 255) for value in label.tolist()], np.uint8).reshape(-1, 4)
@@ -170,27 +169,27 @@ def labelled(one: Shown, colours: dict[int, tuple[int, int, int]]) -> Array:
 
 
 def reach(one: Shown) -> int:
-    """How far a drawn pixel goes beyond itself: some where few were bought of a large image, to be seen."""
+    """Return the radius by which labelled pixels are enlarged to be visible; 0 unless they are sparse."""
     height, width = _grid(one.size)
     bought = sum(map(len, one.position))
     return round(0.01 * width) if bought < SPARSE * height * width else 0
 
 
 def _around(cells: tuple[Array, Array], grid: tuple[int, ...], far: int) -> Iterator[tuple[Array, Array]]:
-    """The cells and those no further away, place by place, all of them within the drawing."""
+    """Yield the cells shifted by every offset up to ``far``, clipped to the grid."""
     for down in range(-far, far + 1):
         for right in range(-far, far + 1):
             yield (cells[0] + down).clip(0, grid[0] - 1), (cells[1] + right).clip(0, grid[1] - 1)
 
 
 def _grid(size: tuple[int, int]) -> tuple[int, int]:
-    """Height and width that are drawn: those of the labels, or fewer if the image is too wide."""
+    """Return height and width of the drawing: the labelling grid, scaled down if it is too wide."""
     height, width = size
     return size if width <= WIDE else (max(1, round(height * WIDE / width)), WIDE)
 
 
 def _drawn(one: Shown) -> Array:
-    """The picture in the grid that is drawn, as bright as it can be: a night is to be seen, too."""
+    """Load the thumbnail at drawing size, brightened for night images."""
     height, width = _grid(one.size)
     picture = Image.fromarray(load(one.picture, None)).resize((width, height), Image.Resampling.BILINEAR)
     values: Array = np.asarray(picture, np.float64)
@@ -198,7 +197,7 @@ def _drawn(one: Shown) -> Array:
 
 
 def _cells(position: Array, size: tuple[int, int], grid: tuple[int, ...]) -> tuple[Array, Array]:
-    """Rows and columns of the drawing in which positions lie."""
+    """Convert positions to rows and columns of the drawing."""
     y, x = np.divmod(position, size[1])
     return y * grid[0] // size[0], x * grid[1] // size[1]
 

@@ -1,4 +1,4 @@
-"""Points of snapshots: which rows of two agree, colours of classes, ranks, neighbours."""
+"""Scatter plots of snapshot samples, and statistics on them."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,8 +11,8 @@ from ducats.figures.style import COLOURS
 Array = np.ndarray[Any, Any]
 
 SOURCE, TARGET, PICKED = COLOURS[6], COLOURS[0], COLOURS[1]
-FEW = 150  # shapes that a figure may hold; more become a picture inside it
-APART = 6  # classes that get a colour of their own; more cannot be told apart
+FEW = 150  # points drawn as vector shapes; more are rasterised
+APART = 6  # classes with a colour of their own; more are hard to distinguish
 
 
 def scatter(
@@ -24,33 +24,33 @@ def scatter(
     size: float = 9,
     **more: Any,
 ) -> None:
-    """Many points, as a picture inside the figure: thousands of shapes would make it heavy."""
+    """Draw many points, rasterised: thousands of vector shapes would make a large file."""
     if len(x):
         how = {"linewidths": 0, "alpha": 0.75, **more}
         axes.scatter(x, y, s=size, c=colour, marker=marker, rasterized=True, **how)
 
 
 def marked(axes: Axes, x: Array, y: Array, colour: str = PICKED, marker: str = "o", size: float = 26) -> None:
-    """Some points that are to be seen among many."""
-    many = len(x) > FEW  # smaller, so that they leave something of what is below
+    """Highlight some points among many."""
+    many = len(x) > FEW  # smaller, to cover less of the points below
     how: dict[str, Any] = {"edgecolors": "white", "linewidths": 0.2 if many else 0.6, "zorder": 3}
     axes.scatter(x, y, s=size / 3 if many else size, facecolors=colour, marker=marker, rasterized=many, **how)
 
 
 def ringed(axes: Axes, x: Array, y: Array, size: float = 20) -> None:
-    """What was bought: a ring, so that the point in it is seen."""
+    """Draw rings around labelled samples."""
     how: dict[str, Any] = {"facecolors": "none", "edgecolors": PICKED, "linewidths": 0.9, "zorder": 2.5}
     axes.scatter(x, y, s=size, rasterized=len(x) > FEW, **how)
 
 
 def addresses(target: Array, image: Array, position: Array) -> Array:
-    """One number for each sample, the same in every run on the same data."""
+    """Return a unique number for each sample, the same in every run on the same data."""
     found: Array = (target.astype(np.int64) << 62) + (image.astype(np.int64) << 31) + position
     return found
 
 
 def auroc(low: Array, high: Array) -> float | None:
-    """How often a value of ``high`` is above one of ``low``, ties counting half; None if one is empty."""
+    """Probability that a value of ``high`` exceeds one of ``low``; ties count half. None if one is empty."""
     from scipy.stats import rankdata
 
     if not len(low) or not len(high):
@@ -60,22 +60,22 @@ def auroc(low: Array, high: Array) -> float | None:
 
 
 def commonest(classes: Array, most: int = APART) -> list[int]:
-    """The classes that occur most, equals in their order; at most so many."""
+    """Return the most frequent classes in descending order; ties are broken by class number."""
     found, counts = np.unique(classes, return_counts=True)
     return [int(found[place]) for place in np.argsort(-counts, kind="stable")[:most]]
 
 
 def from_source(features: Array, target: Array, neighbours: int = 10) -> tuple[float, float] | None:
-    """How mixed the domains are: the share of source among a target sample's nearest, on average.
+    """Measure domain mixing: the mean share of source samples among a target sample's nearest neighbours.
 
     Args:
         features: ``(N, D)``.
         target: ``(N,)`` bool.
-        neighbours: of each target sample, itself not counted.
+        neighbours: number of neighbours of each target sample, without itself.
 
     Returns:
-        The share, and what it would be if both domains lay alike; None if a domain is missing or too few
-        samples are there.
+        The share, and its value for fully mixed domains; None if a domain is missing or there are too few
+        samples.
     """
     many = len(features)
     if not target.any() or target.all() or many <= neighbours:

@@ -1,4 +1,4 @@
-"""What figures ask of runs: snapshots, names of classes; what is missing is said with the remedy."""
+"""Read-only view of a run for figures: snapshots, class names, text helpers."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,107 +9,119 @@ from ducats.errors import UserError
 from ducats.records import Record
 from ducats.snapshots import Snapshot
 
-VOID = -2  # asked; no class applies
+VOID = -2  # annotated as void: no class applies
 
 
 class KindLike(Protocol):
-    """What a run is about, images or pixels, in words."""
+    """Task-specific names: classification or segmentation."""
 
     @property
     def headline(self) -> str:
-        """Key of the measure that it is ranked by."""
+        """Record key of the main metric."""
 
     @property
     def score(self) -> str:
-        """Name of that measure."""
+        """Name of the main metric."""
 
     @property
     def axis(self) -> str:
-        """What is bought, on an axis."""
+        """Axis label for the number of labels."""
 
 
 class RunLike(Protocol):
-    """A run as figures see it."""
+    """The attributes of a run that figures need."""
 
     @property
     def folder(self) -> Path:
-        """Where it lives."""
+        """Path of the run folder."""
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """Name of the run folder."""
 
     @property
     def method(self) -> str:
-        """Its method's name."""
+        """Name of the method."""
 
     @property
     def seed(self) -> int:
-        """Its seed."""
+        """Random seed."""
 
     @property
     def config(self) -> Mapping[str, Any]:
-        """The resolved config that made it."""
+        """Resolved config."""
 
     @property
     def data(self) -> Mapping[str, Any]:
-        """Classes and sizes of its data."""
+        """Classes and sizes of the data."""
 
     @property
     def stages(self) -> Sequence[Record]:
-        """One record per measured stage, oldest first."""
+        """One record per evaluated stage in chronological order."""
 
     @property
     def finished(self) -> bool:
-        """Whether its last model was written."""
+        """Whether the final model was saved."""
 
     @property
     def classes(self) -> Sequence[str]:
-        """The classes' names, if they were written down."""
+        """Class names; empty if unknown."""
 
     @property
     def kind(self) -> KindLike:
-        """Whether it is about images or about pixels."""
+        """Classification or segmentation."""
 
 
 Runs = Sequence[RunLike]
 
 
 def only(runs: Runs, figure: str) -> RunLike:
-    """The one run of a figure that shows one."""
+    """Return the only run.
+
+    Raises:
+        UserError: there is not exactly one.
+    """
     if len(runs) != 1:
-        raise UserError(f"`ducats figure {figure}` shows one run, not {len(runs)}: name one run folder")
+        raise UserError(f"`ducats figure {figure}` shows one run, not {len(runs)}; give one run folder")
     return runs[0]
 
 
 def snapshots_of(run: RunLike) -> list[Snapshot]:
-    """All snapshots of a run that can be read; at least one."""
+    """Load all readable snapshots of a run.
+
+    Raises:
+        UserError: there are none.
+    """
     found, damaged = snapshots.read_sound(run.folder)
     if damaged and not found:
         raise UserError(damaged[0])
     if not found and not run.finished and not run.stages:
         raise UserError(
-            f"{run.folder} has come neither to a question nor to its end, so that there is nothing to draw "
-            "yet: let it go on with the command that began it"
+            f"{run.folder} has not reached its first round yet, so there is nothing to draw; run the same "
+            "command again to resume it"
         )
     if not found:
         raise UserError(
-            f"{run.folder} holds no snapshots of what its model thought: it was made with engine.snapshot=0 "
-            "or before there were any; run it again in a new folder (--out) to draw this"
+            f"{run.folder} has no snapshots: it ran with engine.snapshot=0 or an older version; run it again "
+            "in a new folder (--out) to draw this figure"
         )
     return found
 
 
 def questions_of(run: RunLike, number: int | None = None) -> list[Snapshot]:
-    """The snapshots of a run's questions, or that of one question; at least one."""
+    """Load the snapshots of all rounds, or of one round.
+
+    Raises:
+        UserError: there are none.
+    """
     found = [snapshot for snapshot in snapshots_of(run) if snapshot.round]
     if not found:
-        raise UserError(f"{run.folder} asked no question, so that nothing was picked: show a run with labels")
+        raise UserError(f"{run.folder} has no round, so nothing was selected; use a run with a label budget")
     return found if number is None else [_of_round(found, number, run)]
 
 
 def first_or(run: RunLike, number: int | None) -> Snapshot:
-    """The snapshot of a question, or the first of all."""
+    """Load the snapshot of a round, or the first snapshot."""
     found = snapshots_of(run)
     return found[0] if number is None else _of_round(found, number, run)
 
@@ -119,38 +131,33 @@ def _of_round(found: Sequence[Snapshot], number: int, run: RunLike) -> Snapshot:
         if snapshot.round == number and number:
             return snapshot
     there = ", ".join(str(snapshot.round) for snapshot in found if snapshot.round) or "none"
-    raise UserError(f"--round {number} has no snapshot in {run.folder}: there are {there}")
+    raise UserError(f"{run.folder} has no snapshot of --round {number}; available rounds: {there}")
 
 
 def when(snapshot: Snapshot) -> str:
-    """The moment of a snapshot, in words."""
+    """Describe the time of a snapshot."""
     return f"round {snapshot.round}" if snapshot.round else "at the end"
 
 
 def class_name(run: RunLike, label: int) -> str:
-    """A class's name, or its number where nobody wrote names down.
-
-    Args:
-        run: whose class it is.
-        label: its number; VOID is a label, too.
-    """
+    """Return the name of a class or of VOID; the number if the name is unknown."""
     if label == VOID:
         return "void"
     return run.classes[label] if 0 <= label < len(run.classes) else f"class {label}"
 
 
 def of_pixels(run: RunLike) -> bool:
-    """Whether labels are of pixels."""
+    """Return whether the run labels pixels (segmentation)."""
     return run.kind.headline == "mean_iou"
 
 
 def many(count: int, run: RunLike) -> str:
-    """A number of samples in words."""
+    """Format a number of images or pixels."""
     return plural(count, "pixel" if of_pixels(run) else "image")
 
 
 def plural(count: int, what: str) -> str:
-    """A number of things in words.
+    """Format a count with its noun.
 
     >>> plural(1, "round"), plural(1200, "pixel")
     ('1 round', '1,200 pixels')
@@ -159,7 +166,7 @@ def plural(count: int, what: str) -> str:
 
 
 def tail(text: str, length: int = 24) -> str:
-    """A name, or its end where it is too long: the end of a path says more.
+    """Shorten a name at its start; the end of a path is more informative.
 
     >>> tail("target/0001"), tail("a/very/long/path/to/some/image/0001.png", 12)
     ('target/0001', '…ge/0001.png')

@@ -1,4 +1,4 @@
-"""Settings by their dotted keys, and runs that differ in one of them only."""
+"""Settings of runs by dotted key, and groups of runs that differ in given settings only."""
 
 import json
 import re
@@ -10,23 +10,22 @@ from ducats.errors import UserError
 from ducats.figures.numbers import number
 from ducats.figures.runs import RunLike, Runs, of_pixels
 
-# What a knob is where nobody gave it: by its key, and the names of the parts that have it.
+# Default values of parameters: key -> (names of the queries or objectives that have it, default).
 USUAL: Mapping[str, tuple[tuple[str, ...], float]] = {
     "query.knobs.kappa": (("duc", "spread", "euq"), 10.0),
     "objective.knobs.beta": (("duc",), 1.0),
     "objective.knobs.lambda_": (("duc",), 0.05),
 }
 LAMBDA_OF_PIXELS = 0.01
-WHOLE = re.compile(r"~?[/\\]|[A-Za-z]:[/\\]")  # how a path from the root begins
+WHOLE = re.compile(r"~?[/\\]|[A-Za-z]:[/\\]")  # start of an absolute path
 
 
 @dataclass(frozen=True)
 class Line:
-    """Runs that differ in nothing but what is drawn, and their seeds.
+    """Evaluated runs that differ only in the settings on the axes and in their seeds.
 
     Args:
-        label: in what they differ from the other lines; empty if there is one.
-        runs: measured ones.
+        label: settings that differ from other groups; empty if there is only one group.
     """
 
     label: str
@@ -34,7 +33,7 @@ class Line:
 
 
 def setting(run: RunLike, key: str) -> Any:
-    """The value of a dotted key; of a knob that was not given the usual one; None if there is none."""
+    """Return the value of a dotted key, or its default parameter value; None if there is none."""
     value: Any = run.config
     for part in key.split("."):
         value = value.get(part) if isinstance(value, Mapping) else None
@@ -46,18 +45,18 @@ def setting(run: RunLike, key: str) -> Any:
 
 
 def lines(runs: Runs, drawn: Sequence[str], figure: str) -> list[Line]:
-    """Measured runs, apart by every setting that is not drawn.
+    """Group evaluated runs by every setting that is not on an axis.
 
     Args:
-        runs: some that were not measured are left out; those under way too, if any is finished.
-        drawn: dotted keys, or beginnings of them.
-        figure: its name, for the error if no run is left.
+        runs: runs without evaluation are skipped; unfinished ones too if any run is finished.
+        drawn: dotted keys on the axes, or prefixes of them.
+        figure: name of the figure for the error message.
     """
     measured = [run for run in runs if score(run) is not None]
     chosen = [run for run in measured if run.finished] or measured
     if not chosen:
         raise UserError(
-            f"no run was measured on a test set, so `ducats figure {figure}` has nothing to draw: "
+            f"`ducats figure {figure}` has nothing to draw: no run was evaluated on a test set; "
             "set evaluation.images"
         )
     groups: dict[str, list[RunLike]] = {}
@@ -78,12 +77,12 @@ def lines(runs: Runs, drawn: Sequence[str], figure: str) -> list[Line]:
 
 
 def score(run: RunLike) -> float | None:
-    """What the run is ranked by, at its last stage."""
+    """Return the main metric at the last stage."""
     return number(run.stages[-1], run.kind.headline) if run.stages else None
 
 
 def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
-    """Every setting by its dotted key, as text."""
+    """Return every setting as text by its dotted key."""
     found: dict[str, str] = {}
     for key, value in config.items():
         if isinstance(value, Mapping):
@@ -94,7 +93,7 @@ def flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
 
 
 def without_folders(value: Any) -> Any:
-    """A setting as it may be passed on: of a path from the root, its last part is enough.
+    """Replace absolute paths by their last component, for sharing.
 
     >>> without_folders(["/data/ann/office31", "data/maps", 0.5])
     ['office31', 'data/maps', 0.5]
@@ -109,12 +108,11 @@ def without_folders(value: Any) -> Any:
 
 
 def rest(run: RunLike, drawn: Sequence[str], config: Mapping[str, Any] | None = None) -> dict[str, str]:
-    """Every setting that is not drawn, nor name nor seed, by its dotted key; usual knobs filled in.
+    """Return the settings not on an axis by dotted key, without method and seed, with default parameters.
 
     Args:
-        run: that it is about.
-        drawn: dotted keys, or beginnings of them.
-        config: its config as it may be told; by default as it is.
+        drawn: dotted keys on the axes, or prefixes of them.
+        config: config without absolute paths; default: the run's own.
     """
     found = flat(run.config if config is None else config)
     found |= {key: json.dumps(float(value)) for key in USUAL if (value := setting(run, key)) is not None}

@@ -1,4 +1,4 @@
-"""Figure 1b: the Dirichlet density of some samples over their three likeliest classes."""
+"""Figure 1b: Dirichlet densities of some samples over their three most likely classes."""
 
 from collections.abc import Sequence
 
@@ -18,9 +18,9 @@ from ducats.snapshots import Snapshot
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 SIDE = 240  # pixels along the triangle's base
-DEPTH = 7.0  # nats below the highest density that are still coloured: a factor of about 1000
-SEEN = 30  # coloured pixels of a triangle, from which on they are seen; fewer get a dot
-NEARLY = 0.02  # entropies that differ by no more, of the largest there can be, count as equal
+DEPTH = 7.0  # nats below the maximum that are still coloured: a factor of about 1000
+SEEN = 30  # coloured pixels; a density with fewer is drawn as a dot
+NEARLY = 0.02  # entropies count as equal within this fraction of the highest one
 
 
 def log_density(alpha: Array, rho: Array) -> Array:
@@ -28,7 +28,7 @@ def log_density(alpha: Array, rho: Array) -> Array:
 
     Args:
         alpha: ``(K,)``, positive.
-        rho: ``(..., K)``, positive, each with the sum 1.
+        rho: ``(..., K)``, positive; sums to 1 along the last axis.
     """
     from scipy.special import gammaln
 
@@ -38,7 +38,7 @@ def log_density(alpha: Array, rho: Array) -> Array:
 
 
 def on_a_grid(alpha: Array, side: int = SIDE) -> Array:
-    """Log density below its highest, ``(height, side)`` from the bottom up; NaN outside of the triangle."""
+    """Log density minus its maximum, ``(height, side)``, bottom row first; NaN outside the triangle."""
     height = int(side * CORNERS[2, 1])
     x, y = np.meshgrid((np.arange(side) + 0.5) / side, (np.arange(height) + 0.5) / side)
     third = y / CORNERS[2, 1]
@@ -52,20 +52,21 @@ def on_a_grid(alpha: Array, side: int = SIDE) -> Array:
 
 
 def is_sharp(alpha: Array) -> bool:
-    """Whether the density is too sharp to be seen as a picture."""
+    """Return whether the density is too concentrated to be visible as an image."""
     return int((on_a_grid(alpha) >= -DEPTH).sum()) < SEEN
 
 
 def telling(found: Snapshot, pictured: Array) -> list[int]:
-    """Rows that show what entropy cannot: a sure one, and two of like entropy for different reasons.
+    """Select rows that show what entropy cannot: a certain one, and two of equal entropy but different U_dis.
+
+    Only unlabelled target samples are considered.
 
     Args:
-        found: of which only unlabelled target samples are looked at.
-        pictured: bool, which rows have a picture; they are preferred if they tell nearly as much.
+        pictured: bool, rows with a thumbnail; preferred if their U_dis differs at least half as much.
     """
     rows = np.flatnonzero(found.target & ~found.known)
     if len(rows) < 3:
-        raise UserError("there are fewer than three unlabelled samples to choose from: name some by --image")
+        raise UserError("there are fewer than three unlabelled samples; give images with --image")
     near = NEARLY * max(float(found.entropy[rows].max()), 1e-6)
     sure = int(rows[np.argmin(found.entropy[rows])])
     rest = rows[rows != sure]
@@ -79,7 +80,10 @@ def telling(found: Snapshot, pictured: Array) -> list[int]:
 
 
 def _pair(found: Snapshot, rows: Array, near: float) -> tuple[tuple[int, int], float]:
-    """Two rows of nearly one entropy that differ most in U_dis; where no two are near, the two nearest."""
+    """Return the two rows of nearly equal entropy whose U_dis differs most, and the difference.
+
+    If no two entropies are nearly equal, return the two closest ones.
+    """
     rows = rows[np.argsort(found.entropy[rows], kind="stable")]
     entropy, u_dis = found.entropy[rows], found.u_dis[rows]
     nearest = int(np.argmin(np.diff(entropy)))
@@ -95,28 +99,28 @@ def _pair(found: Snapshot, rows: Array, near: float) -> tuple[tuple[int, int], f
 
 
 def named(run: RunLike, found: Snapshot, keys: Sequence[str]) -> list[int]:
-    """The rows of some images of the pool; of an image's pixels the one of the highest entropy."""
+    """Return the rows of the given pool images; in segmentation the pixel of highest entropy of each."""
     places = {key: place for place, key in enumerate(snapshots.keys(run.folder))}
     rows = []
     for key in keys:
         if key not in places:
             some = next(iter(places), "none")
-            raise UserError(f"--image {key}: the pool of {run.folder} has no such image; a key is {some!r}")
+            raise UserError(f"the pool of {run.folder} has no --image {key}; give a key such as {some!r}")
         there = np.flatnonzero(found.target & (found.image == places[key]))
         if not len(there):
             raise UserError(
-                f"--image {key} is not in the snapshot, which holds a sample of the pool: name another"
+                f"--image {key} is not in the snapshot, which has only a sample of the pool; give another one"
             )
         rows.append(int(there[np.argmax(found.entropy[there])]))
     return rows
 
 
 def simplex(runs: Runs, asked: Asked) -> Drawing:
-    """A triangle per sample: how sure the model is of its own probabilities."""
+    """Prepare one triangle per sample: the density of the class probabilities."""
     run = only(runs, "simplex")
     found = first_or(run, asked.round)
     if found.log_alpha.shape[1] < 3:
-        raise UserError(f"{run.folder} tells two classes apart: a simplex of three needs three classes")
+        raise UserError(f"{run.folder} has only two classes; `ducats figure simplex` needs three classes")
     keys = snapshots.keys(run.folder)
     files = {int(i): snapshots.picture(run.folder, int(i)) for i in np.unique(found.image[found.target])}
     pictured = np.array(
@@ -142,13 +146,13 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
             if files.get(image) is not None:
                 show(axes.inset_axes((0.0, 0.62, 0.3, 0.36)), files[image])
         figure.supxlabel(
-            "colour: density, down to 1/1000 of its highest; ring: expected probability"
-            + ("; dot: a density too sharp to draw" if any(sharp) else ""),
+            "colour: density, down to 1/1000 of its maximum; ring: expected probability"
+            + ("; dot: density too concentrated to draw" if any(sharp) else ""),
             fontsize=8,
         )
 
     told = "; ".join(_numbers(found, row).replace("\n", ", ") for row in rows)
-    title = "Dirichlet densities over the three likeliest classes"
+    title = "Dirichlet densities over the three most likely classes"
     size = (2.8 * columns, 3.1 * lines + 0.3)
     return Drawing(
         draw, size, title, f"{title}, {when(found)}. {told}. The ring is the expected probability."
@@ -156,7 +160,7 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
 
 
 def _pixel(found: Snapshot, row: int, sizes: Array | None) -> str:
-    """Which pixel of its image a row is, in words; empty of whole images."""
+    """Return the coordinates of a pixel as text; empty for whole images."""
     if sizes is None:
         return ""
     y, x = divmod(int(found.position[row]), int(sizes[int(found.image[row])][1]))
@@ -169,7 +173,7 @@ def _numbers(found: Snapshot, row: int) -> str:
     return (
         f"entropy {found.entropy[row]:.3g} nats =\n"
         f"U_dis {found.u_dis[row]:.3g} + U_data {found.u_data[row]:.3g}\n"
-        f"three classes hold {100 * held:.3g}%, α₀ {short(total)}"
+        f"three classes: {100 * held:.3g}%, α₀ {short(total)}"
     )
 
 
@@ -184,7 +188,7 @@ def _triangle(axes: Axes, alpha: Array, names: Sequence[str], *, dot: bool) -> N
     mean = (alpha / alpha.sum()) @ CORNERS
     if dot:
         axes.plot(*mean, "o", color=viridis(1.0), markersize=4)
-    for colour, width in (("white", 3.0), ("black", 1.2)):  # to be seen on any ground
+    for colour, width in (("white", 3.0), ("black", 1.2)):  # visible on any background
         axes.plot(*mean, "o", mfc="none", mec=colour, markersize=7, markeredgewidth=width)
     for corner, name, side in zip(CORNERS, names, ("top", "top", "bottom"), strict=True):
         y = corner[1] + (-0.03 if side == "top" else 0.03)

@@ -1,4 +1,4 @@
-"""How figures look: colours, markers, axes; the same in a page, in a file, in light and in dark."""
+"""Colours, markers and axes of all figures, for pages and files, light and dark."""
 
 import math
 from collections.abc import Sequence
@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter, NullLocator
 
-# Okabe and Ito's colours, which colour-blind readers tell apart, less yellow (unseen on white) and black
-# (unseen on black). Markers tell methods apart once more, and in print.
+# The colour-blind safe palette of Okabe and Ito without yellow (invisible on white) and black (invisible on
+# black). Markers distinguish methods as well, also in print.
 COLOURS = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#8a8a8a")
 MARKERS = (
     ("o", "M9.8 6a4.2 4.2 0 1 0 8.4 0a4.2 4.2 0 1 0-8.4 0z"),
@@ -23,7 +23,7 @@ MARKERS = (
 DASHES = ("solid", "dashed", "dotted", "dashdot")
 DASH_ARRAYS = dict(zip(DASHES, ("none", "5 2.5", "1.5 2", "6 2 1.5 2"), strict=True))
 RAISED = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
-INK = "#010203"  # a stand-in: becomes `currentColor`, so that lines and letters follow light and dark
+INK = "#010203"  # placeholder for `currentColor`: lines and text follow the colour scheme
 STYLE: dict[Any, Any] = {
     "svg.fonttype": "none",
     "svg.hashsalt": "ducats",
@@ -49,13 +49,12 @@ STYLE: dict[Any, Any] = {
 
 @dataclass(frozen=True)
 class Look:
-    """How a line is drawn, in every figure and in the legend.
+    """Style of a line in figures and legends.
 
     Args:
-        colour: of line and marker.
-        marker: as matplotlib calls it.
-        shape: the same marker as a path in a box of 28 by 12.
-        dash: of the line.
+        marker: matplotlib marker.
+        shape: the same marker as an SVG path in a box of 28 by 12.
+        dash: one of ``DASHES``.
     """
 
     colour: str
@@ -65,12 +64,12 @@ class Look:
 
     @property
     def dash_array(self) -> str:
-        """The dash as SVG writes it."""
+        """Value of the SVG attribute ``stroke-dasharray``."""
         return DASH_ARRAYS[self.dash]
 
 
 def looks(names: Sequence[str]) -> dict[str, Look]:
-    """One look per method, by its place; 42 methods look different before one repeats."""
+    """Assign one style per method by its index; styles repeat after 42 methods."""
     found = {}
     for place, name in enumerate(names):
         marker, shape = MARKERS[place % len(MARKERS)]
@@ -79,19 +78,19 @@ def looks(names: Sequence[str]) -> dict[str, Look]:
 
 
 def short(count: float) -> str:
-    """A count in little room.
+    """Format a count compactly.
 
     >>> short(655360), short(12), short(32.4751), short(999.9)
     ('655k', '12', '32.5', '1k')
     """
     for unit, name in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if count >= 0.9995 * unit:  # what would be rounded up to it
+        if count >= 0.9995 * unit:  # would be rounded up to the unit
             return f"{count / unit:.3g}{name}"
     return f"{count:.3g}"
 
 
 def power(value: float) -> str:
-    """A power of ten in little room.
+    """Format a power of ten compactly.
 
     >>> power(0.0001), power(1), power(100)
     ('10⁻⁴', '1', '10²')
@@ -101,12 +100,11 @@ def power(value: float) -> str:
 
 
 def log_scale(axes: Axes, which: str = "y", *, narrow: bool = False) -> None:
-    """A logarithmic axis whose numbers are written out: 0.01, 0.1, 1.
+    """Make an axis logarithmic with plain tick labels: 0.01, 0.1, 1.
 
     Args:
-        axes: whose.
         which: ``x`` or ``y``.
-        narrow: there is room for few numbers only: powers of ten, and no small ticks between them.
+        narrow: label fewer ticks, as powers of ten, without minor ticks.
     """
     axis: Axis
     if which == "y":

@@ -1,4 +1,4 @@
-"""Names to figures."""
+"""Registry of figures by name."""
 
 from collections.abc import Callable, Mapping
 

@@ -1,4 +1,4 @@
-"""t-SNE of source and target features at the end of a run: do the domains lie on each other?"""
+"""Figure 8: t-SNE of source and target features at the end of a run, to show how well domains align."""
 
 from dataclasses import dataclass
 
@@ -11,22 +11,22 @@ from ducats.figures.drawing import Asked, Drawing, panels
 from ducats.figures.points import PICKED, SOURCE, TARGET, Array, from_source, ringed, scatter
 from ducats.figures.runs import RunLike, Runs, snapshots_of, when
 
-MOST = 1500  # points that are laid out
-PANELS = 9  # runs beside each other: each takes seconds
-STEPS = 500  # the layout hardly moves after that
+MOST = 1500  # maximum number of points
+PANELS = 9  # maximum number of runs; each takes seconds
+STEPS = 500  # iterations; the layout hardly changes afterwards
 NEIGHBOURS = 10
 
 
 @dataclass(frozen=True)
 class Laid:
-    """Samples in the plane.
+    """Samples embedded in the plane.
 
     Args:
-        title: whose they are.
-        place: ``(N, 2)``, without meaning but for who is near whom.
-        target: of the target, else of the source.
-        known: bought.
-        mixed: share of source among a target sample's nearest in feature space, and if domains lay alike.
+        place: ``(N, 2)`` coordinates; only neighbourhoods are meaningful.
+        target: bool: target sample, else source.
+        known: bool: labelled.
+        mixed: share of source among a target sample's neighbours in feature space, and its value for fully
+            mixed domains; None if there is only one domain.
     """
 
     title: str
@@ -37,15 +37,15 @@ class Laid:
 
 
 def lay(run: RunLike, most: int = MOST) -> Laid:
-    """Lay out a run's last snapshot; bought samples first, then as many others as there is room for."""
+    """Embed a run's last snapshot: labelled samples first, then a random subset of the others."""
     found = snapshots_of(run)[-1]
     rows, features = found.features_of, found.features.astype(np.float32)
     if len(rows) < 4:
         raise UserError(
-            f"{run.folder} kept no features to lay out: its model tells none, or it was too small"
+            f"{run.folder} has too few features for t-SNE: its model returns none, or the data is too small"
         )
     target, known = found.target[rows], found.known[rows]
-    # By turns, so that no domain is cut; bought ones first.
+    # Labelled samples first, the others in random order, so no domain is cut off.
     order = np.lexsort((np.random.default_rng(0).permutation(len(rows)), ~known))
     some = np.sort(order[:most])
     title = f"{run.method}, seed {run.seed}, {when(found)}"
@@ -63,10 +63,10 @@ def _embedded(features: Array) -> Array:
 
 
 def tsne(runs: Runs, asked: Asked) -> Drawing:
-    """A panel per run, with the share of source among each target sample's neighbours."""
+    """Prepare one panel per run, with the share of source among each target sample's neighbours."""
     if len(runs) > PANELS:
         raise UserError(
-            f"`ducats figure tsne` shows a panel for each run, at most {PANELS}, not {len(runs)}: name fewer"
+            f"`ducats figure tsne` shows at most {PANELS} runs, not {len(runs)}; give fewer run folders"
         )
     laid = [lay(run, asked.points or MOST) for run in runs]
 
@@ -81,12 +81,12 @@ def tsne(runs: Runs, asked: Asked) -> Drawing:
         looks = {
             "source": ("s", SOURCE, SOURCE),
             "target": ("o", TARGET, TARGET),
-            "bought": ("o", "none", PICKED),
+            "labelled": ("o", "none", PICKED),
         }
         handles = [
             Line2D([], [], linestyle="", marker=mark, markerfacecolor=fill, markeredgecolor=edge, label=who)
             for who, (mark, fill, edge) in looks.items()
-            if who != "bought" or any(one.known.any() for one in laid)
+            if who != "labelled" or any(one.known.any() for one in laid)
         ]
         figure.legend(handles=handles, loc="outside lower center", ncols=3, frameon=False, fontsize=9)
 
@@ -98,10 +98,10 @@ def tsne(runs: Runs, asked: Asked) -> Drawing:
 
 
 def _counts(one: Laid) -> str:
-    return f"n={(~one.target).sum():,} source, {one.target.sum():,} target, {one.known.sum():,} bought"
+    return f"n={(~one.target).sum():,} source, {one.target.sum():,} target, {one.known.sum():,} labelled"
 
 
 def _mixture(one: Laid) -> str:
     if one.mixed is None:
         return "one domain only"
-    return f"source among {NEIGHBOURS} nearest of target: {one.mixed[0]:.0%} (mixed: {one.mixed[1]:.0%})"
+    return f"source among {NEIGHBOURS} nearest of target: {one.mixed[0]:.0%} (if mixed: {one.mixed[1]:.0%})"

@@ -1,4 +1,4 @@
-"""Figure 3a: log U_dis on source and target, before labels and at the end; does it tell domains apart?"""
+"""Figure 3a: log U_dis of source and target before the first labels and at the end, and their AUROC."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ BINS = 40
 
 @dataclass(frozen=True)
 class Domains:
-    """Log U_dis of a snapshot's random sample, and how well it tells the domains apart."""
+    """Log U_dis of source and target in a snapshot's random sample."""
 
     title: str
     source: Array
@@ -25,12 +25,12 @@ class Domains:
 
     @property
     def auroc(self) -> float | None:
-        """How often a target sample has more U_dis than one of the source."""
+        """Probability that a target sample has higher U_dis than a source sample; None without both."""
         return auroc(self.source, self.target)
 
 
 def domains(run: RunLike) -> list[Domains]:
-    """The first snapshot and the last, if there are two."""
+    """Return the first and the last snapshot; only one if they are the same."""
     found = snapshots_of(run)
     ends = [found[0], found[-1]] if len(found) > 1 else found
     return [_of(snapshot, run) for snapshot in ends]
@@ -43,8 +43,8 @@ def _of(snapshot: Snapshot, run: RunLike) -> Domains:
     return Domains(f"{run.method}, seed {run.seed}: {spent}", values[0], values[1])
 
 
-def u_dis(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - every figure is asked alike
-    """A row per run: histograms of source and target with their medians, and the AUROC between them."""
+def u_dis(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signature for all figures
+    """Prepare a row per run: histograms of source and target with medians and AUROC."""
     rows = [domains(run) for run in runs]
     finite = np.concatenate([v[np.isfinite(v)] for row in rows for d in row for v in (d.source, d.target)])
     low, high = (float(finite.min()), float(finite.max())) if len(finite) else (-1.0, 0.0)
@@ -84,7 +84,7 @@ def _histograms(axes: Axes, both: Domains, edges: Sequence[float]) -> None:
     auroc = f"AUROC of target against source: {_number(both.auroc)}"
     legend = axes.legend(frameon=False, fontsize=8, title=auroc, title_fontsize=8, loc="upper left")
     legend.set_alignment("left")
-    axes.set_ylim(top=axes.get_ylim()[1] * 1.6)  # room for the legend
+    axes.set_ylim(top=axes.get_ylim()[1] * 1.6)  # space for the legend
 
 
 def _number(value: float | None) -> str:

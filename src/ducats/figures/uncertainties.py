@@ -1,4 +1,4 @@
-"""U_dis against U_data of the pool each time that the run asked, with the query's cut and its picks."""
+"""U_dis against U_data of the candidates in each round, with the query's threshold and selection."""
 
 import math
 from dataclasses import dataclass
@@ -17,19 +17,19 @@ from ducats.figures.settings import setting
 from ducats.figures.style import INK, log_scale
 from ducats.snapshots import Snapshot
 
-SMALLEST = 1e-12  # what is smaller is drawn there
+SMALLEST = 1e-12  # smaller values are drawn here
 
 
 @dataclass(frozen=True)
 class Cut:
-    """Where the first round of a two-round query ends.
+    """Threshold of the first step of the DUC query.
 
     Args:
-        axis: the uncertainty that it is about.
-        value: the lowest that passed, in nats.
-        passed: how many passed.
-        candidates: how many there were.
-        exact: whether every candidate is known; else it is estimated from a sample.
+        axis: the uncertainty that is thresholded.
+        value: lowest value kept, in nats.
+        passed: number of candidates kept.
+        candidates: number of all candidates.
+        exact: whether the value is exact; else it is an estimate.
     """
 
     axis: Literal["u_dis", "u_data"]
@@ -40,9 +40,9 @@ class Cut:
 
 
 def cut(run: RunLike, found: Snapshot) -> Cut | None:
-    """The cut of a question; None where there is none: another query, pixels, or everything passed."""
+    """Compute the threshold in a round; None for other queries, in segmentation, or if all are kept."""
     if of_pixels(run) or setting(run, "query.name") != "duc":
-        return None  # of pixels, each image has its own
+        return None  # in segmentation each image has its own threshold
     earlier = [snapshots.picks(run.folder, number) for number in range(1, found.round)]
     known = sum(len(picks.image) for picks in earlier if picks is not None)
     bought = snapshots.picks(run.folder, found.round)
@@ -63,14 +63,14 @@ def cut(run: RunLike, found: Snapshot) -> Cut | None:
         value = np.sort(values[open_])[-passed]
     else:
         value = np.quantile(values[open_ & found.sampled], 1 - passed / candidates)
-    # With an epsilon the query ranks by something slightly else than what is drawn.
+    # With an epsilon the query ranks by a slightly different value than the one drawn.
     exact = whole and (swapped or setting(run, "query.knobs.epsilon") is None)
     plain = float(value) if swapped else math.exp(float(value))
     return Cut("u_data" if swapped else "u_dis", plain, passed, candidates, exact)
 
 
 def uncertainties(runs: Runs, asked: Asked) -> Drawing:
-    """A panel per question: candidates, those that were picked, and what the first round let pass."""
+    """Prepare one panel per round: candidates, selected samples and the threshold of the first step."""
     run = only(runs, "uncertainties")
     questions = questions_of(run, asked.round)
     cuts = [cut(run, found) for found in questions]
@@ -85,16 +85,16 @@ def uncertainties(runs: Runs, asked: Asked) -> Drawing:
             if place >= len(grid) - columns:
                 axes.set_xlabel("U_dis, nats")
         handles = [
-            Line2D([], [], linestyle="", marker="o", color=TARGET, markersize=4, label="not bought yet"),
-            Line2D([], [], linestyle="", marker="D", color=PICKED, markersize=6, label="picked"),
+            Line2D([], [], linestyle="", marker="o", color=TARGET, markersize=4, label="not labelled"),
+            Line2D([], [], linestyle="", marker="D", color=PICKED, markersize=6, label="selected"),
         ]
         if any(cuts):
-            label = "passed the first round: beyond the line"
+            label = "threshold of the first step"
             if not all(where.exact for where in cuts if where):
                 label += " (estimated)"
             handles.append(Line2D([], [], color=INK, linestyle=(0, (4, 2)), linewidth=1.1, label=label))
         apart = of_pixels(run) and setting(run, "query.name") == "duc"
-        note = "the first round cuts in each image by itself, so no line is drawn" if apart else None
+        note = "each image has its own threshold, so none is drawn" if apart else None
         figure.legend(
             handles=handles,
             loc="outside lower center",
@@ -122,16 +122,16 @@ def _panel(axes: Axes, found: Snapshot, where: Cut | None) -> None:
         line(where.value, color=INK, linestyle=(0, (4, 2)), linewidth=1.1)
     log_scale(axes, "x", narrow=True)
     log_scale(axes, "y", narrow=True)
-    passed = "" if where is None else f", {where.passed:,} passed"
+    passed = "" if where is None else f" of {where.passed:,} kept"
     count = int((plain | found.picked).sum())
     axes.set_title(
-        f"round {found.round}: {int(found.picked.sum()):,} picked{passed}\nn={count:,}", fontsize=9
+        f"round {found.round}: {int(found.picked.sum()):,} selected{passed}\nn={count:,}", fontsize=9
     )
 
 
 def _told(run: RunLike, found: Snapshot, where: Cut | None) -> str:
-    text = f"round {found.round}: {int(found.picked.sum()):,} picked of {many(found.pool, run)}"
+    text = f"round {found.round}: {int(found.picked.sum()):,} selected of {many(found.pool, run)}"
     if where is None:
         return text
     least = f"{'' if where.exact else 'about '}{where.value:.3g} nats of {where.axis}"
-    return f"{text}, {where.passed:,} passed the first round with at least {least}"
+    return f"{text}, the first step kept {where.passed:,} with at least {least}"

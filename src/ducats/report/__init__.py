@@ -1,4 +1,4 @@
-"""A report over finished and unfinished runs: one page, one table, one list of numbers. Needs no torch."""
+"""Reports over finished and unfinished runs: an HTML page, tables and a JSON summary. Does not need torch."""
 
 import json
 from collections.abc import Sequence
@@ -39,20 +39,19 @@ __all__ = [
 ]
 
 
-PAGE = "report.html"  # its name in a folder
-SUFFIXES = (".html", ".htm")  # what is written there is one page
+PAGE = "report.html"  # file name of the page in a report folder
+SUFFIXES = (".html", ".htm")  # an output path with one of these is a single page
 
 
 @dataclass(frozen=True)
 class Page:
-    """What one page found.
+    """A report page and its contents.
 
     Args:
-        page: the page for people.
-        runs: the runs that were found.
-        broken: folders that could not be read.
-        headline: what came out, in words.
-        cautions: what a reader should know before believing a mean.
+        page: path of the HTML file.
+        broken: run folders that could not be read.
+        headline: the result in words.
+        cautions: warnings about means that are not comparable or not reliable.
     """
 
     page: Path
@@ -64,20 +63,19 @@ class Page:
 
 @dataclass(frozen=True)
 class Report:
-    """What a report found and where it was written.
+    """A report folder: its files and its contents.
 
     Args:
-        folder: holds everything below.
-        page: the page for people.
-        table_markdown: the table of methods, for a README; by tasks where there are several.
-        table_csv: the same with full numbers, for a spreadsheet.
-        summary_json: one row per run, for programs.
-        classes_csv: the IoU of every class, for a spreadsheet; none if the runs are not about pixels.
-        runs: the runs that were found.
-        broken: folders that could not be read.
+        folder: contains all files below.
+        page: path of the HTML file.
+        table_markdown: the table of methods; one column per task if there are several.
+        table_csv: the same table with unrounded numbers.
+        summary_json: one row per run.
+        broken: run folders that could not be read.
         summary: the rows of ``summary_json``.
-        headline: what came out, in words.
-        cautions: what a reader should know before believing a mean.
+        headline: the result in words.
+        cautions: warnings about means that are not comparable or not reliable.
+        classes_csv: the IoU of every class; None if there are no segmentation runs.
     """
 
     folder: Path
@@ -94,14 +92,14 @@ class Report:
 
 
 def report_page(paths: Sequence[Path], out: Path, title: str = TITLE) -> Page:
-    """Write one page over all runs at or below the paths; the same runs give the same bytes.
+    """Write one HTML page about all runs at or below the paths. The output is deterministic.
 
-    Runs that cannot be read are named in the page and in the answer; they do not hide the others.
+    Runs that cannot be read are listed on the page and in the result; the others are reported as usual.
 
     Args:
         paths: run folders, or folders of run folders.
-        out: the file to write; its folder is made if it is not there.
-        title: stands above the page.
+        out: the file to write. Its folder is created if needed.
+        title: heading of the page and title of the document.
     """
     found = look(paths)
     said = [outcome(group) for group in by_kind(found.runs)]
@@ -115,12 +113,12 @@ def report_page(paths: Sequence[Path], out: Path, title: str = TITLE) -> Page:
 
 
 def report(paths: Sequence[Path], out: Path, title: str = TITLE) -> Report:
-    """Write page, tables and summary over all runs at or below the paths; the same runs give the same bytes.
+    """Write page, tables and summary of all runs at or below the paths. The output is deterministic.
 
     Args:
         paths: run folders, or folders of run folders.
-        out: made if it is not there; files of an older report in it are replaced.
-        title: stands above the page.
+        out: the folder to write to. It is created if needed; files of an older report in it are replaced.
+        title: heading of the page and title of the document.
     """
     told = report_page(paths, out / PAGE, title)
     groups = by_kind(told.runs)
@@ -151,7 +149,7 @@ def report(paths: Sequence[Path], out: Path, title: str = TITLE) -> Report:
 
 
 def _markdown(runs: Sequence[Run]) -> str:
-    """Tables of runs of one kind, and on what they were measured."""
+    """Return the Markdown tables of runs of one kind, and the data they were evaluated on."""
     of_classes = classes.class_table(runs)
     on = measured_on(runs)
     parts = [

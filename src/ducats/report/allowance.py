@@ -1,16 +1,16 @@
-"""How large a page may become: figures first, then pictures of picks, fewer where many want room."""
+"""Size limit of a page: figures come first, then as many images of selected samples as fit."""
 
 import base64
 from collections.abc import Sequence
 from pathlib import Path
 
-LIMIT = 8_000_000  # bytes of figures and pictures; with text, a page stays below 10 MB
-GALLERY = (24, 16, 12, 8, 4, 2, 0)  # picks of a round that are shown, by how much room there is
+LIMIT = 8_000_000  # bytes of figures and images; with text, a page stays below 10 MB
+GALLERY = (24, 16, 12, 8, 4, 2, 0)  # images shown per round: the largest number that fits
 KINDS = {".png": "image/png", ".jpg": "image/jpeg"}
 
 
 def weight(value: object) -> int:
-    """Bytes of all text in nested values: what of a page is there already."""
+    """Return the UTF-8 size in bytes of all strings in nested dicts, lists and tuples."""
     if isinstance(value, str):
         return len(value.encode("utf-8"))
     if isinstance(value, dict):
@@ -19,11 +19,11 @@ def weight(value: object) -> int:
 
 
 def shown_of_each(galleries: Sequence[Sequence[Path | None]], left: int) -> int:
-    """How many pictures of each gallery fit into so many bytes: the most, the same for all.
+    """Return the largest entry of ``GALLERY`` for which that many images of every gallery fit.
 
     Args:
-        galleries: pictures of each, in order.
-        left: bytes.
+        galleries: image paths of each gallery, in display order.
+        left: remaining size limit in bytes.
     """
     for many in GALLERY:
         if inlined_size([path for gallery in galleries for path in gallery[:many]]) <= left:
@@ -32,7 +32,7 @@ def shown_of_each(galleries: Sequence[Sequence[Path | None]], left: int) -> int:
 
 
 def inlined(path: Path | None) -> str:
-    """A picture as an address that holds it; empty if there is none or it cannot be read."""
+    """Return an image file as a data URL; empty for None or a file that cannot be read."""
     if path is None:
         return ""
     try:
@@ -43,7 +43,7 @@ def inlined(path: Path | None) -> str:
 
 
 def inlined_size(paths: Sequence[Path | None]) -> int:
-    """Bytes that pictures take in a page."""
+    """Return the approximate size in bytes of image files as data URLs."""
     return sum(_size(path) for path in paths if path is not None)
 
 

@@ -1,4 +1,4 @@
-"""How well each class is found, before the first labels and after the last: IoU by class and method."""
+"""Table of the IoU by class and method, before the first labels and after the last."""
 
 import csv as comma_separated
 import io
@@ -12,14 +12,14 @@ from ducats.report.tables import Spread, counted, in_a_cell, methods
 
 @dataclass(frozen=True)
 class ClassTable:
-    """The IoU of every class, over seeds.
+    """The IoU of every class by method, over seeds.
 
     Args:
-        classes: their names, or their numbers where nobody wrote names down.
-        methods: those with an IoU by class.
-        before: by method, one value per class at the first stage; none where the first stage is the last.
-        after: by method, one value per class at the last stage; none for a class that never occurs.
-        seeds: by method, how many seeds the means are over.
+        classes: class names; ``class 0``, ``class 1``, ... if the runs did not record names.
+        methods: the methods whose runs recorded the IoU of each class.
+        before: by method, one value per class at the first stage; None if the first stage is the last.
+        after: by method, one value per class at the last stage; None for a class that never occurs.
+        seeds: by method, the number of seeds.
     """
 
     classes: tuple[str, ...]
@@ -29,13 +29,13 @@ class ClassTable:
     seeds: dict[str, int]
 
     def best(self, place: int) -> set[str]:
-        """The methods with the highest IoU of a class at the end; none if there is nothing to compare."""
+        """Return the methods with the highest final IoU of a class; empty if fewer than two have a value."""
         values = {m: v.mean for m in self.methods if (v := self.after[m][place]) is not None}
         return {m for m, v in values.items() if v == max(values.values())} if len(values) > 1 else set()
 
 
 def class_table(runs: Sequence[Run]) -> ClassTable | None:
-    """Read the IoU of every class from runs of one kind; none if they have none, or of other classes."""
+    """Build the table from runs of one kind; None without IoUs by class or if the class counts differ."""
     groups = {method: _known(counted(runs, method)) for method in methods(runs)}
     groups = {method: group for method, group in groups.items() if group}
     sizes = {len(record["class_iou"]) for group in groups.values() for ends in group for record in ends}
@@ -58,7 +58,7 @@ def class_table(runs: Sequence[Run]) -> ClassTable | None:
 
 
 def markdown(table: ClassTable) -> str:
-    """The IoU of every class as Markdown, in percent: before → after, means over seeds."""
+    """Format the table as Markdown, in percent: before → after, means over seeds."""
     lines = [["IoU %", *(in_a_cell(method) for method in table.methods)]]
     lines.append(["---", *["---:"] * len(table.methods)])
     for place, name in enumerate(table.classes):
@@ -68,7 +68,7 @@ def markdown(table: ClassTable) -> str:
 
 
 def csv(table: ClassTable) -> str:
-    """The IoU of every class as CSV with full numbers, a line per method and class."""
+    """Format the table as CSV with unrounded numbers, one line per method and class."""
     text = io.StringIO()
     writer = comma_separated.writer(text, lineterminator="\n")
     parts = [f"{when}_{part}" for when in ("before", "after") for part in ("mean", "deviation")]
@@ -82,7 +82,7 @@ def csv(table: ClassTable) -> str:
 
 
 def percent(value: Spread | None) -> str:
-    """A share as it stands in a cell."""
+    """Format a fraction as a percentage for a table cell."""
     return "–" if value is None else f"{100 * value.mean:.1f}"
 
 
@@ -92,7 +92,7 @@ def _change(table: ClassTable, method: str, place: int) -> str:
 
 
 def _known(group: Sequence[Run]) -> list[tuple[Record, Record]]:
-    """First and last stage of each run that knows every class."""
+    """Return first and last stage of each run that recorded ``class_iou`` in both."""
     ends = [(run.stages[0], run.stages[-1]) for run in group]
     return [(first, last) for first, last in ends if "class_iou" in first and "class_iou" in last]
 

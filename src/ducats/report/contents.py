@@ -1,36 +1,36 @@
-"""The table of contents of a page: anchors and names of what is there."""
+"""Table of contents of a page."""
 
 from collections.abc import Mapping
 from typing import Any
 
 from ducats.report.chapter import Chapter
 
-Entry = tuple[str, str, list[tuple[str, str]]]  # anchor, name, and what is below it
+Entry = tuple[str, str, list[tuple[str, str]]]  # anchor, name, sub-entries (anchor, name)
 
-OVERVIEW = (  # anchors of what is said about all runs, and what must be there for it
-    ("comparison", "Methods against each other", "compared"),
+OVERVIEW = (  # anchor, name, and the key of the page context that must be non-empty for it
+    ("comparison", "Method comparison", "compared"),
     ("results", "Results", "table"),
-    ("bought", "What the labels bought", "table"),
-    ("classes", "Which classes gained", "class_table"),
-    ("confidence", "Does confidence mean anything?", "reliability"),
+    ("bought", "Learning curves", "table"),
+    ("classes", "Results by class", "class_table"),
+    ("confidence", "Calibration", "reliability"),
     ("losses", "Training losses", "losses"),
     ("across", "The paper's figures over these runs", "across"),
 )
-FEW = 3  # chapters whose sections are listed, too
-SECTIONS = (  # of a chapter
-    ("worth", "Was it worth it?"),
-    ("curve", "What the labels bought"),
-    ("classes", "Which classes gained"),
-    ("calibration", "Does confidence mean anything?"),
-    ("why", "Why these samples?"),
+FEW = 3  # up to this many runs, the sections of each run are listed too
+SECTIONS = (  # of a run: anchor and name
+    ("worth", "Verdict"),
+    ("curve", "Learning curve"),
+    ("classes", "Results by class"),
+    ("calibration", "Calibration"),
+    ("why", "Selected samples"),
     ("paper", "The paper's figures"),
-    ("costs", "What it took"),
-    ("made", "How it was made"),
+    ("costs", "Cost"),
+    ("made", "Settings and versions"),
 )
 
 
 def contents(part: Mapping[str, Any]) -> list[Entry]:
-    """Anchors and names of what the part holds."""
+    """Return the entries for the sections that the page context contains."""
     key: str = part["key"]
     found: list[Entry] = []
     if not part["alone"]:
@@ -42,10 +42,10 @@ def contents(part: Mapping[str, Any]) -> list[Entry]:
         else:
             found.append((f"{one.key}top", one.title, below if len(part["chapters"]) <= FEW else []))
     if part["people"]:
-        found.append((f"{key}people", "People", []))
+        found.append((f"{key}people", "Annotators", []))
     if not part["alone"]:
-        found.append((f"{key}made", "How this was made", []))
-    return [*found, (f"{key}words", "What the numbers mean", [])]
+        found.append((f"{key}made", "Runs, settings and versions", []))
+    return [*found, (f"{key}words", "Glossary", [])]
 
 
 def _has(one: Chapter, section: str) -> bool:

@@ -1,4 +1,4 @@
-"""Figures of a report as SVG text: the ink follows the page's colours, the same runs give the same bytes."""
+"""Figures of a report as SVG: text and axes take the page's text colour; the output is deterministic."""
 
 import math
 from collections.abc import Callable, Mapping, Sequence
@@ -24,12 +24,12 @@ TERM_COLOURS = (
     "#aa7744",
     "#aa3377",
     "#66ccee",
-)  # Paul Tol's: not a method's
-WIDE = 30  # budgets further apart than that share no linear axis
+)  # Paul Tol's colours, none of which is a method's colour
+WIDE = 30  # the x axis is logarithmic if the largest budget is over 30 times the smallest
 
 
 def term_looks(runs: Sequence[Run]) -> dict[str, Look]:
-    """One look per loss ``stream/term``: the colour says which term, the dash which stream of images."""
+    """Return a line style per loss ``stream/term``: the colour shows the term, the dash the image stream."""
     names = dict.fromkeys(name for run in runs for epoch in run.epochs for name in epoch.get("losses", {}))
     streams = list(dict.fromkeys(name.rpartition("/")[0] for name in names))
     terms = list(dict.fromkeys(name.rpartition("/")[2] for name in names))
@@ -50,15 +50,15 @@ def over_labels(
     look: Mapping[str, Look] | None = None,
     prefix: str = "",
 ) -> str:
-    """A measure in percent over what was spent: a mean line, a band of one deviation, a point per seed.
+    """Draw a metric in percent over the labels spent: mean, band of one standard deviation, point per seed.
 
     Args:
-        runs: of one kind.
-        key: the measure.
-        title: its name on paper.
-        over: what was spent.
-        look: of the methods to draw, where another figure settled that; by default of all, by their place.
-        prefix: of its ids, where a page has several of this kind.
+        runs: runs of one kind.
+        key: key of the metric in the stage records.
+        title: name of the metric.
+        over: key of the x values, ``labels`` or ``clicks``.
+        look: line styles of the methods to draw; None draws all methods in default styles.
+        prefix: prefix of the SVG ids, for pages with several such figures; empty uses the kind's prefix.
     """
     look = looks(methods(runs)) if look is None else look
     kind = runs[0].kind
@@ -81,7 +81,7 @@ def over_labels(
 
 
 def reliability_diagram(runs: Sequence[Run], method: str) -> str:
-    """Accuracy against confidence before the first and after the last labels, with the counts faint below."""
+    """Draw accuracy against confidence at the first and the last stage, with faint bars for the counts."""
     look = looks(methods(runs))[method]
     stages = [(run.stages[0], run.stages[-1]) for run in counted(runs, method)]
     ends = [[first for first, _ in stages], [last for _, last in stages]]
@@ -105,7 +105,7 @@ def reliability_diagram(runs: Sequence[Run], method: str) -> str:
 
 
 def loss_curves(runs: Sequence[Run], method: str, *, prefix: str = "") -> str:
-    """Mean training losses over epochs, averaged over seeds, one line per term; thin lines at labels."""
+    """Draw mean training losses over epochs, averaged over seeds; thin vertical lines mark new labels."""
     group = [run for run in runs if run.method == method]
     look = term_looks(runs)
     lines = {name: _mean_losses(group, name) for name in look}
@@ -133,7 +133,7 @@ def _seed_points(axes: Axes, group: Sequence[Run], key: str, look: Look, over: s
         known = [(spent, 100 * value) for spent, value in pairs if spent is not None and value is not None]
         if known:
             x, y = zip(*known, strict=True)
-            # A hollow point says: this run is still under way, and in no mean.
+            # Unfinished runs have hollow markers and are not part of the mean.
             fill = look.colour if run.finished else "none"
             axes.plot(
                 x,
@@ -152,7 +152,7 @@ def _mean_line(axes: Axes, runs: Sequence[Run], method: str, key: str, look: Loo
     x = [point.labels for point in points]
     y = [100 * point.value.mean for point in points]
     axes.plot(x, y, color=look.colour, marker=look.marker, markersize=6)
-    if len(points) == 1:  # a method that buys nothing is a level to compare with
+    if len(points) == 1:  # a method without labels is a horizontal reference line
         axes.axhline(y[0], color=look.colour, linewidth=1.1, linestyle=(0, (4, 3)), alpha=0.8)
     deviations = [100 * (point.value.deviation or 0.0) for point in points]
     if any(deviations):
@@ -170,7 +170,7 @@ def _reliability(axes: Axes, records: Sequence[Record], look: Look, amount: Call
         x, y, share = 100 * b.confidence, 100 * b.accuracy, b.count / total
         axes.bar(x, 100 * share, width=70 / upper, color=INK, alpha=0.13, linewidth=0)
         axes.vlines(x, y, x, color=look.colour, alpha=0.6, linewidth=1.2)
-        # A bin of three predictions says little, so its point is small.
+        # Bins with few predictions get small points.
         axes.plot(x, y, look.marker, color=look.colour, markersize=2.5 + 6 * math.sqrt(share))
     labels = Spread.of([record["labels"] for record in records]).mean
     errors = [value for record in records if (value := number(record, "ece")) is not None]
@@ -191,7 +191,7 @@ def _mean_losses(group: Sequence[Run], name: str) -> dict[int, float]:
 
 
 def _many(axes: Axes, spent: Sequence[float]) -> None:
-    """Make an axis of up to millions readable, also where the largest budget dwarfs the others."""
+    """Format an x axis of large counts; make it symlog if the counts differ by more than ``WIDE`` times."""
     positive = [value for value in spent if value > 0]
     if positive and max(positive) > WIDE * min(positive):
         axes.set_xscale("symlog", linthresh=min(positive))

@@ -1,4 +1,4 @@
-"""What reports say differently about images and about pixels: data, so that nothing else has to ask."""
+"""Differences between reports on classification and on segmentation, as data."""
 
 from dataclasses import dataclass, replace
 
@@ -8,15 +8,14 @@ class Measure:
     """A column of the table.
 
     Args:
-        key: its name in a run's records.
-        title: its name on paper.
-        better: +1 if more is better, -1 if less is, 0 if neither.
-        scale: what it is multiplied by on paper: 100 for percent.
-        digits: decimals on paper.
-        grouped: whether its thousands are set apart: 1,310,720.
-        optional: whether the column is left out where no run has it.
-        unlike: an optional column is also left out where it says the same as the measure of this key.
-        spare: whether only the spreadsheet has room for it.
+        key: key in a run's records.
+        better: +1 if higher is better, -1 if lower is better, 0 if neither.
+        scale: factor for display, e.g. 100 for percent.
+        digits: decimals for display.
+        grouped: use a thousands separator, as in 1,310,720.
+        optional: omit the column if no run has a value.
+        unlike: omit an optional column also if its values equal those of the measure with this key.
+        spare: show the column in the CSV file only.
     """
 
     key: str
@@ -32,16 +31,16 @@ class Measure:
 
 @dataclass(frozen=True)
 class Kind:
-    """Runs that can be compared: they are ranked by one measure.
+    """A kind of runs that can be compared because they are ranked by the same measure.
 
     Args:
-        headline: the measure's key, as the records name it.
-        score: the measure's name in a sentence and on an axis.
-        mean: its name where it is a mean over seeds.
-        label: what is bought, one of it.
-        axis: what is bought, on an axis.
-        measures: the table's columns.
-        prefix: of the ids of its figures, so that two kinds can share a page.
+        headline: key of that measure in the records.
+        score: name of the measure in sentences and on axes.
+        mean: name of its mean over seeds.
+        label: name of one label in sentences.
+        axis: title of an axis that counts labels.
+        measures: columns of the table.
+        prefix: prefix of SVG ids, so that two kinds can share a page.
     """
 
     headline: str
@@ -53,7 +52,7 @@ class Kind:
     prefix: str = ""
 
     def measure(self, key: str) -> Measure:
-        """The column of that key."""
+        """Return the measure with that key."""
         return next(measure for measure in self.measures if measure.key == key)
 
 
@@ -68,7 +67,7 @@ IMAGES = Kind(
     score="accuracy",
     mean="mean accuracy",
     label="label",
-    axis="labels bought",
+    axis="labels",
     measures=(
         Measure("accuracy", "Accuracy %", +1, 100, 2),
         Measure("labels", "Labels", 0, digits=0),

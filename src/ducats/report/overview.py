@@ -1,4 +1,4 @@
-"""What a page says about many runs of one kind: the table of methods, curves, and how they were made."""
+"""Template context about all runs of one kind: table of methods, curves, settings and versions."""
 
 import os
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ from ducats.report.words import headline
 
 
 def overview(runs: Sequence[Run], mixed: bool = False) -> dict[str, Any]:
-    """What a page says about runs of one kind together; of a run alone, its chapter says most of it.
+    """Return the template context about all runs together; for a single run, most of it is in its section.
 
     Args:
-        runs: of one kind.
-        mixed: whether they are of several tasks: what is averaged over all of them would say nothing.
+        runs: runs of one kind.
+        mixed: whether the runs cover several tasks; averages over all runs are then left out.
     """
     rows = by_method(runs)
     kind = runs[0].kind
@@ -41,7 +41,7 @@ def overview(runs: Sequence[Run], mixed: bool = False) -> dict[str, Any]:
         "cautions": [
             *([] if mixed or alone else provenance.cautions(runs)),
             *spoilt,
-        ],  # a chapter says its own
+        ],  # the section of a single run has its own warnings
         "looks": curves.looks(names),
         "people": answered,
         "class_table": None if alone or mixed else class_table(runs),
@@ -52,14 +52,14 @@ def overview(runs: Sequence[Run], mixed: bool = False) -> dict[str, Any]:
 
 
 def _people(runs: Sequence[Run]) -> tuple[list[People], list[str]]:
-    """What people did, and of which runs that cannot be read."""
+    """Return the annotation statistics of each run, and warnings about runs whose answers are unreadable."""
     found, spoilt = [], []
     for run in runs:
         try:
             found += people([run])
         except UserError as error:
             reason = str(error).replace(f"{run.folder}{os.sep}", "")
-            spoilt.append(f"What people answered in {run.name} is not shown: {reason}.")
+            spoilt.append(f"The answers of annotators in {run.name} are not shown: {reason}.")
     return found, spoilt
 
 
@@ -126,7 +126,7 @@ def _run_rows(runs: Sequence[Run]) -> list[dict[str, str]]:
                 "task": place_of(run, columns),
                 "method": run.method,
                 "seed": str(run.seed),
-                "state": "finished" if run.finished else "under way",
+                "state": "finished" if run.finished else "unfinished",
                 "stages": str(len(run.stages)),
                 "labels": paper(None if labels is None else Spread(labels, None), run.kind.measure("labels")),
                 "score": "–" if score is None else f"{100 * score:.2f}",

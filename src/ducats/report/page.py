@@ -1,4 +1,4 @@
-"""The page of a report: one HTML file that needs no network, in the reader's light or dark."""
+"""The HTML page of a report: one self-contained file, in light or dark mode."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -25,13 +25,9 @@ TITLE = "ducats report"
 
 
 def write_page(runs: Sequence[Run], out: Path, title: str = TITLE, broken: Sequence[Broken] = ()) -> Path:
-    """Write the page over the runs to the file ``out``; the same runs give the same bytes.
+    """Write the page about the runs to ``out`` and return its path. The output is deterministic.
 
-    Args:
-        runs: that the page is about.
-        out: the file.
-        title: stands above the page.
-        broken: folders that could not be read; they are named with the reason.
+    The folders in ``broken``, which could not be read, are listed with the reason.
     """
     environment = Environment(
         loader=PackageLoader("ducats.report"),
@@ -61,7 +57,7 @@ def write_page(runs: Sequence[Run], out: Path, title: str = TITLE, broken: Seque
 
 
 def tiny(value: float) -> str:
-    """An uncertainty in little room: three digits, whatever their place.
+    """Format an uncertainty compactly, with two or three significant digits.
 
     >>> tiny(0.25), tiny(3), tiny(0.00001234)
     ('0.250', '3.00', '1.2e-05')
@@ -70,10 +66,10 @@ def tiny(value: float) -> str:
 
 
 def _parts(runs: Sequence[Run], broken: Sequence[Broken]) -> tuple[list[dict[str, Any]], int]:
-    """What the page says about each kind of run, kinds apart, and the bytes that its figures take."""
+    """Return the template context of each kind of run, and the bytes that all figures take."""
     parts = [_about(group, broken) for group in by_kind(runs)]
     if len(parts) > 1 and not any(part["compared"] and part["compared"]["several"] for part in parts):
-        parts[0]["cautions"].insert(0, provenance.cautions(runs)[0])  # that there are several kinds
+        parts[0]["cautions"].insert(0, provenance.cautions(runs)[0])  # the warning about several kinds
     spent = sum(map(weight, parts))
     for part in parts:
         spent = _add_chapters(part, spent)
@@ -82,7 +78,7 @@ def _parts(runs: Sequence[Run], broken: Sequence[Broken]) -> tuple[list[dict[str
 
 
 def _about(runs: Sequence[Run], broken: Sequence[Broken]) -> dict[str, Any]:
-    """What is said about runs of one kind together."""
+    """Return the template context of runs of one kind."""
     compared = comparison(runs, broken, key=runs[0].kind.prefix) if len(runs) > 1 else None
     if not compared or not compared["several"]:
         return overview(runs) | {"compared": compared}
@@ -91,7 +87,7 @@ def _about(runs: Sequence[Run], broken: Sequence[Broken]) -> dict[str, Any]:
 
 
 def _add_chapters(part: dict[str, Any], spent: int) -> int:
-    """Put in chapters while there is room; the first always has."""
+    """Add run sections while they fit the size limit; the first is always added. Return the bytes used."""
     every: Sequence[Run] = part["every"]
     wanted, columns = chosen(every), columns_of(every)
     for place, run in enumerate(wanted, start=1):

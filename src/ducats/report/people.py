@@ -1,4 +1,4 @@
-"""Who answered: what people did in the runs that asked them, and where they differed."""
+"""Statistics of human annotation: answers, time, disagreements and void labels by run."""
 
 import base64
 import io
@@ -12,46 +12,46 @@ from ducats.answers import VOID_WORD, Desk, Question, summary
 from ducats.answers.summary import Dispute, PersonTally, RoundTally
 from ducats.report.read import Run
 
-SHOWN = 20  # disagreements and voids of a run
-SIDE = 96  # of a picture on the page
-AROUND = 24  # pixels on each side of what a question is about
+SHOWN = 20  # disagreements, and void labels, shown per run
+SIDE = 96  # longer side of a thumbnail in pixels
+AROUND = 24  # pixels shown on each side of the queried pixel
 
 
 @dataclass(frozen=True)
 class Row:
-    """A question on the page."""
+    """A question with its answers, as shown on the page."""
 
     round: int
     key: str
     said: str
     accepted: str
-    picture: str  # a data address; empty if there is none
+    picture: str  # data URL; empty if the image cannot be read
 
 
 @dataclass(frozen=True)
 class People:
-    """What people did in one run."""
+    """Annotation statistics of one run."""
 
     run: str
     rounds: tuple[RoundTally, ...]
     persons: tuple[PersonTally, ...]
-    seconds: float | None  # of all; None if nobody's are known
+    seconds: float | None  # total of all annotators; None if no times were recorded
     several: int
     alike: int
     disputes: int
-    shown: tuple[Row, ...]  # the first of them
+    shown: tuple[Row, ...]  # the first disagreements
     voids: int
     shown_voids: tuple[Row, ...]
     late: int
 
     @property
     def share(self) -> str:
-        """Of the questions that several people answered, those of which all said the same."""
+        """Percentage of unanimous answers among the questions with several annotators."""
         return f"{100 * self.alike / self.several:.0f}%" if self.several else "–"
 
 
 def people(runs: Sequence[Run]) -> list[People]:
-    """The runs that got answers from people, in their order."""
+    """Return the statistics of all runs with answers of annotators, in the order of the runs."""
     return [_people(run) for run in runs if (run.folder / "questions" / "received.jsonl").is_file()]
 
 
@@ -76,7 +76,7 @@ def _people(run: Run) -> People:
 
 
 def _voids(desk: Desk) -> list[Dispute]:
-    """Questions whose label says that no class applies, a new name included."""
+    """Return the questions whose label is not one of the classes: void, or a new class name."""
     found = []
     for number in desk.rounds():
         classes, standings = set(desk.sheet(number).terms.classes), desk.standings(number)
@@ -88,21 +88,21 @@ def _voids(desk: Desk) -> list[Dispute]:
 
 
 def _row(desk: Desk, one: Dispute) -> Row:
-    said = ", ".join(f"{vote.who or 'somebody'}: {vote.word}" for vote in one.votes)
+    said = ", ".join(f"{vote.who or 'anonymous'}: {vote.word}" for vote in one.votes)
     picture = _picture(desk.home(one.round) / one.question.picture, one.question)
     label = one.accepted or ("by PNG" if one.elsewhere else "none yet")
     if one.accepted not in (None, VOID_WORD, *desk.sheet(one.round).terms.classes):
-        label += ", no class: void"
+        label += " (not a class: void)"
     return Row(one.round, one.question.id, said, label, picture)
 
 
 def _picture(path: Path, question: Question) -> str:
-    """What a question shows, small, as an address that holds it; of pixels what lies around them."""
+    """Return a thumbnail of a question as a data URL; for a pixel question, of the area around the pixel."""
     try:
         with Image.open(path) as opened:
             shown = opened.convert("RGB")
     except (OSError, SyntaxError, ValueError):
-        return ""  # a page without a picture is still a page
+        return ""  # an unreadable image must not prevent the page
     if question.place is not None:
         y, x = question.place.y, question.place.x
         left, top = max(0, x - AROUND), max(0, y - AROUND)

@@ -1,4 +1,4 @@
-"""How the runs of a report were made, in what they differ, and what a reader should beware of."""
+"""Settings and environments of the runs of a report, their differences, and warnings for the reader."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -14,7 +14,7 @@ from ducats.report.tasks import Column, column_of, columns_of
 
 @dataclass(frozen=True)
 class Setting:
-    """A setting that the methods do not share: its dotted key and one value per method."""
+    """A setting that differs between methods: its dotted key and one value per method."""
 
     key: str
     values: tuple[str, ...]
@@ -22,17 +22,17 @@ class Setting:
 
 @dataclass(frozen=True)
 class Environment:
-    """A machine with its versions, and the runs it made."""
+    """A machine with its package versions, and the names of its runs."""
 
     facts: tuple[tuple[str, str], ...]
     runs: tuple[str, ...]
 
 
 def settings(runs: Sequence[Run]) -> list[Setting]:
-    """Settings in which the methods differ, each as its first run has them; paths by their last part."""
+    """Return the settings that differ between methods, from one run each, with paths cut to the last part."""
     first = _firsts(runs)
     flats = [flat(run.config) for run in first]
-    # Of runs of several tasks, where the data lie is the task and no choice of the method.
+    # If the runs cover several tasks, data settings belong to the task, not to the method.
     left_out = ("data.",) if len(columns_of(first)) > 1 else ()
     shown = [flat(without_folders(run.config)) for run in first]
     return [
@@ -43,7 +43,7 @@ def settings(runs: Sequence[Run]) -> list[Setting]:
 
 
 def _firsts(runs: Sequence[Run]) -> list[Run]:
-    """A run of each method, on the task that most of them have where a method has it."""
+    """Return one run per method, on the task with the most methods if the method has a run of it."""
     names = methods(runs)
     tried: dict[Column, dict[str, Run]] = {}
     for run in runs:
@@ -53,7 +53,7 @@ def _firsts(runs: Sequence[Run]) -> list[Run]:
 
 
 def environments(runs: Sequence[Run]) -> list[Environment]:
-    """Each different machine or set of versions, with its runs."""
+    """Return the different combinations of machine and versions, each with its runs."""
     groups: dict[tuple[tuple[str, str], ...], list[str]] = {}
     for run in runs:
         versions = run.environment.get("versions")
@@ -65,7 +65,7 @@ def environments(runs: Sequence[Run]) -> list[Environment]:
 
 
 def measured_on(runs: Sequence[Run]) -> str:
-    """On which images the results of the runs were measured, in words; nothing if no run says so."""
+    """Describe the images the runs were evaluated on; empty if no run recorded it."""
     kinds: dict[str, set[int]] = {}
     for run in runs:
         if run.result is not None and run.result.get("measured_on") in MEASURED_ON:
@@ -75,20 +75,19 @@ def measured_on(runs: Sequence[Run]) -> str:
     for kind, counts in kinds.items():
         count = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
         said.append(f"{count} {MEASURED_ON[kind]}")
-    return f"Measured on {'; or on '.join(said)}{f': {pixels}' if pixels else ''}." if said else ""
+    return f"Evaluated on {'; or on '.join(said)}{f': {pixels}' if pixels else ''}." if said else ""
 
 
-def cautions(runs: Sequence[Run], several: str = "each counts as a seed of its own") -> list[str]:
-    """What a reader should know before believing a mean; none for clean runs.
+def cautions(runs: Sequence[Run], several: str = "each run counts as a separate seed") -> list[str]:
+    """Return warnings about means that are not comparable or not reliable.
 
     Args:
-        runs: that are compared.
-        several: what becomes of several runs of one seed.
+        several: how several runs with the same seed are counted; the end of that warning.
     """
     groups = by_kind(runs)
     if len(groups) > 1:
         apart = " and ".join(group[0].kind.score for group in groups)
-        mixed = f"These runs are ranked by different measures ({apart}): each kind is reported on its own."
+        mixed = f"These runs are ranked by different metrics ({apart}), so each kind is reported separately."
         return [mixed, *(caution for group in groups for caution in cautions(group, several))]
     found = [_other_data(runs), _other_exams(runs), _other_objectives(runs), _without_test(runs)]
     for method in methods(runs):
@@ -103,20 +102,21 @@ def _other_data(runs: Sequence[Run]) -> str:
     tests = {_text(data.get("test", data)) for data in known if isinstance(data, Mapping)}
     if len(tests) < 2:
         return ""
-    return f"These runs have {len(tests)} different test sets: their numbers cannot be compared."
+    return f"These runs have {len(tests)} different test sets, so their results cannot be compared."
 
 
 def _other_exams(runs: Sequence[Run]) -> str:
     kinds = {run.result.get("measured_on") for run in runs if run.result is not None}
     if len(kinds) > 1:
-        return "These runs were measured on different kinds of images: their numbers cannot be compared."
+        return "These runs were evaluated on different kinds of images, so their results cannot be compared."
     sizes = {run.result.get("resolution") for run in runs if run.result is not None}
     if len(sizes) > 1:
-        return "These runs were measured at different resolutions: their numbers cannot be compared."
+        return "These runs were evaluated at different resolutions, so their results cannot be compared."
     if kinds == {"unlabelled"} and len(methods(runs)) > 1:
         return (
-            "Each run was measured on what it had not bought: a method that buys the hard images is left "
-            "with the easy ones. To compare methods, use evaluation.images=target or held_out."
+            "Each run was evaluated on the target images it had not labelled, so a method that labels hard "
+            "images is evaluated on easier ones. To compare methods, set evaluation.images to target or "
+            "held_out."
         )
     return ""
 
@@ -130,7 +130,7 @@ def _other_objectives(runs: Sequence[Run]) -> str:
     if len(trained) < 2:
         return ""
     who = "; ".join(f"{', '.join(names)} with {objective}" for objective, names in trained.items())
-    return f"Not all train alike ({who}): between these, a gap is not due to the choice of labels alone."
+    return f"The training objectives differ ({who}), so differences are not due to the selected labels alone."
 
 
 def _without_test(runs: Sequence[Run]) -> str:
@@ -139,9 +139,9 @@ def _without_test(runs: Sequence[Run]) -> str:
         return ""
     spent = [run.name for run in bare if run.stages and run.stages[-1].get("images") == 0]
     if len(spent) == len(bare):
-        return f"Everything was bought and nothing left to measure, so not in table: {', '.join(spent)}."
+        return f"All target images were labelled, so there is no result in the table: {', '.join(spent)}."
     names = [run.name for run in bare]
-    return f"Without a result on a test set, so not in table and curves: {', '.join(names)}."
+    return f"No result on a test set, so not in tables and curves: {', '.join(names)}."
 
 
 def _under_way(group: Sequence[Run], method: str) -> str:
@@ -149,8 +149,8 @@ def _under_way(group: Sequence[Run], method: str) -> str:
     if not waiting:
         return ""
     if counted(group, method)[0].finished:
-        return f"Not finished, so not in the means of {method}: {', '.join(waiting)}."
-    return f"No run of {method} is finished: its numbers are of the last stage measured so far."
+        return f"Unfinished, so not in the means of {method}: {', '.join(waiting)}."
+    return f"No run of {method} is finished; its numbers are from the last stage evaluated so far."
 
 
 def _mixed_settings(group: Sequence[Run], method: str) -> str:
@@ -158,9 +158,7 @@ def _mixed_settings(group: Sequence[Run], method: str) -> str:
     if not keys:
         return ""
     more = f" and {len(keys) - 4} more" if len(keys) > 4 else ""
-    return (
-        f"Runs of {method} differ in more than the seed ({', '.join(keys[:4])}{more}): its mean mixes them."
-    )
+    return f"The mean of {method} mixes runs with different settings ({', '.join(keys[:4])}{more})."
 
 
 def _repeated_seeds(group: Sequence[Run], method: str, several: str) -> str:
@@ -169,11 +167,11 @@ def _repeated_seeds(group: Sequence[Run], method: str, several: str) -> str:
     if not twice:
         return ""
     again = ", ".join(map(str, twice))
-    return f"{method} has several runs of one seed ({again}): {several}."
+    return f"{method} has several runs with the same seed ({again}): {several}."
 
 
 def flat(config: Mapping[str, Any]) -> dict[str, str]:
-    """Every setting but method and seed, by its dotted key."""
+    """Return all settings except method and seed by dotted key."""
     return _flatten({key: value for key, value in config.items() if key not in ("method", "seed")})
 
 
@@ -182,7 +180,7 @@ def _flatten(config: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
     for key, value in config.items():
         if isinstance(value, Mapping) and value:
             flat |= _flatten(value, f"{prefix}{key}.")
-        elif value != {}:  # an empty group of settings sets nothing
+        elif value != {}:  # skip empty groups
             flat[f"{prefix}{key}"] = value if isinstance(value, str) else _text(value)
     return flat
 

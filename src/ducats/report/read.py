@@ -1,4 +1,4 @@
-"""Runs as a report sees them: what a run folder says, checked, and nothing that needs torch."""
+"""Reading and validating run folders for reports. Does not need torch."""
 
 import json
 import os
@@ -16,24 +16,21 @@ from ducats.records import HEADLINES, Record, headline_of
 from ducats.report.kinds import KINDS, PIXELS, Kind
 
 MEASURED = ("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc")
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # in C where there is one: ten times as fast
-DEPTH = 3  # `runs/office-home/art-clipart/duc-0`: deeper folders are somebody's data, not runs
+LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the C loader, where available, is ten times as fast
+DEPTH = 3  # levels searched for runs, enough for `runs/office-home/art-clipart/duc-0`
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run folder says.
+    """The contents of one run folder.
 
     Args:
-        folder: where the run lives.
-        method: its method's name.
-        seed: its seed.
-        config: the resolved config that made it.
-        stages: one record per measured stage, oldest first.
+        config: the resolved config.
+        stages: one record per evaluated stage, oldest first.
         epochs: one record of mean losses per epoch, oldest first.
-        finished: whether its last model was written.
-        environment: versions and machine; empty if nobody wrote them down.
-        data: classes and fingerprints of its data; empty if nobody wrote them down.
+        finished: whether the final model was written.
+        environment: versions and machine; empty if not recorded.
+        data: classes and fingerprints of the data; empty if not recorded.
     """
 
     folder: Path
@@ -48,12 +45,12 @@ class Run:
 
     @property
     def name(self) -> str:
-        """The folder's own name: what a page may show of a path."""
+        """Name of the folder; pages show no more of its path."""
         return self.folder.resolve().name
 
     @property
     def kind(self) -> Kind:
-        """Whether it is about images or about pixels; only runs of one kind are compared."""
+        """Classification or segmentation; only runs of one kind are compared."""
         task = self.config.get("task")
         if isinstance(task, Mapping) and task.get("name") == "segmentation":
             return PIXELS
@@ -61,31 +58,31 @@ class Run:
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes' names; none if nobody wrote them down."""
+        """Class names; empty if not recorded."""
         names = self.data.get("classes")
         return tuple(str(name) for name in names) if isinstance(names, list) else ()
 
     @property
     def result(self) -> Record | None:
-        """The last stage, if it was measured on a test set."""
+        """The last stage, if it was evaluated on a test set; else None."""
         if self.stages and number(self.stages[-1], self.kind.headline) is not None:
             return self.stages[-1]
         return None
 
 
 def read_run(folder: Path) -> Run:
-    """Read one run folder; a file that somebody broke is an error that names it."""
+    """Read one run folder. Raise ``UserError`` naming the file if one is corrupt."""
     config = _mapping(folder / "config.yaml")
     if not config:
         raise UserError(
-            f"{folder} is not a run: it has no config.yaml; give the folder that `ducats run` made"
+            f"{folder} is not a run folder: it has no config.yaml. Give a folder written by `ducats run`"
         )
     method, seed = config.get("method"), config.get("seed")
-    if isinstance(config.get("plan"), Mapping):  # a run of the Python API: its folder names it
+    if isinstance(config.get("plan"), Mapping):  # a run of the Python API: the folder name serves as method
         method, seed = folder.resolve().name, config["plan"].get("seed")
     if not isinstance(method, str) or not isinstance(seed, int):
         raise UserError(
-            f"{folder / 'config.yaml'} names no method and seed: give a folder that `ducats run` made"
+            f"{folder / 'config.yaml'} has no method or seed. Give a folder written by `ducats run`"
         )
     lines = _records(folder / "metrics.jsonl")
     return Run(
@@ -103,32 +100,32 @@ def read_run(folder: Path) -> Run:
 
 @dataclass(frozen=True)
 class Broken:
-    """A run folder that could not be read, and why: a sentence without the path to the folder."""
+    """A run folder that could not be read, and the reason, without the path of the folder."""
 
     folder: Path
     reason: str
 
     @property
     def name(self) -> str:
-        """The folder's own name."""
+        """Name of the folder."""
         return self.folder.resolve().name
 
 
 @dataclass(frozen=True)
 class Found:
-    """What lies at or below some paths: runs, and folders that somebody broke."""
+    """The readable and the unreadable runs at or below some paths."""
 
     runs: tuple[Run, ...]
     broken: tuple[Broken, ...]
 
 
 def find_runs(paths: Sequence[Path]) -> list[Run]:
-    """Read every run at or below the paths, each once, in the order of the paths and then of their names."""
+    """Read every run at or below the paths once, ordered by path, then by name."""
     return [read_run(folder) for folder in run_folders(paths)]
 
 
 def look(paths: Sequence[Path]) -> Found:
-    """Read every run at or below the paths like ``find_runs``; a broken one does not hide the others."""
+    """Read every run at or below the paths like ``find_runs``, but return unreadable ones separately."""
     runs, broken = [], []
     for folder in run_folders(paths):
         try:
@@ -139,21 +136,21 @@ def look(paths: Sequence[Path]) -> Found:
 
 
 def run_folders(paths: Sequence[Path]) -> list[Path]:
-    """Find every run folder at or below the paths, each once."""
+    """Return every run folder at or below the paths once."""
     folders: dict[Path, Path] = {}
     for path in paths:
         if not path.is_dir():
-            raise UserError(f"{path} is not a folder: give run folders, or folders that hold them")
+            raise UserError(f"{path} is not a folder. Give run folders, or folders that contain them")
         found = list(_run_folders(path, DEPTH))
         if not found:
             raise UserError(
-                f"{path} holds no run (no config.yaml in it or {DEPTH} folders down): name what "
-                "`ducats run` or `ducats sweep` wrote"
+                f"{path} contains no run (no config.yaml in it or up to {DEPTH} levels below). Give a folder "
+                "written by `ducats run` or `ducats sweep`"
             )
         for folder in found:
             folders.setdefault(folder.resolve(), folder)
     if not folders:
-        raise UserError("there is nothing to report: give run folders, or folders that hold them")
+        raise UserError("no paths given. Give run folders, or folders that contain them")
     return list(folders.values())
 
 
@@ -174,11 +171,11 @@ def _mapping(path: Path) -> dict[str, Any]:
         value = json.loads(text) if path.suffix == ".json" else yaml.load(text, Loader=LOADER)
     except (ValueError, yaml.YAMLError) as error:
         raise UserError(
-            f"{path} cannot be read ({' '.join(str(error).split())}): undo what changed it"
+            f"{path} is corrupt ({' '.join(str(error).split())}); restore it from a backup"
         ) from error
     if not isinstance(value, dict):
         raise UserError(
-            f"{path} must hold `key: value` pairs, not {type(value).__name__}: undo what changed it"
+            f"{path} must contain a mapping, not {type(value).__name__}; restore it from a backup"
         )
     return value
 
@@ -187,35 +184,35 @@ def _records(path: Path) -> list[Record]:
     try:
         lines = records.read(path)
     except UnicodeDecodeError as error:
-        raise UserError(f"{path} is not UTF-8 text ({error.reason}): undo what changed it") from error
+        raise UserError(f"{path} is not UTF-8 text ({error.reason}); restore it from a backup") from error
     for place, line in enumerate(lines, start=1):
         wrong = _what_is_wrong(line)
         if wrong:
-            raise UserError(f"{path} line {place} {wrong}: it was edited; undo that")
+            raise UserError(f"{path} line {place} {wrong}; restore the file from a backup")
     return lines
 
 
 def _what_is_wrong(line: Any) -> str:
     if not isinstance(line, dict) or not isinstance(line.get("kind"), str):
-        return "is not a record with a kind"
+        return "is not a record with a string for 'kind'"
     needed = {"stage": ("stage", "epoch", "labels", "seconds"), "epoch": ("epoch",)}.get(line["kind"], ())
     for key in needed:
         if number(line, key) is None:
             return f"has no number for {key!r}"
     for key in (*MEASURED, "clicks", "images", "pixels", "memory", "people_seconds"):
         if line.get(key) is not None and not _is_number(line[key]):
-            return f"has something else than a number for {key!r}"
+            return f"has a value for {key!r} that is not a number"
     if not isinstance(line.get("losses", {}), dict):
-        return "has losses without names"
+        return "has a value for 'losses' that is not a mapping"
     if headline_of(line) not in HEADLINES:
-        return f"is ranked by {line['headline']!r}, which no report knows (there are: {', '.join(HEADLINES)})"
+        return f"has the unknown headline {line['headline']!r} (known: {', '.join(HEADLINES)})"
     for key in ("class_iou", "class_accuracy"):
         if key in line and not _is_per_class(line[key]):
-            return f"has a {key} that is not a list of numbers"
+            return f"has a value for {key!r} that is not a list of numbers"
     if "reliability" in line and not _is_reliability(line["reliability"]):
-        return "has a reliability that is not lists of one length"
+        return "has a value for 'reliability' that is not lists of equal length"
     if "tempered" in line and not _is_tempered(line["tempered"]):
-        return "has a tempered model without temperature, labels or reliability"
+        return "has a value for 'tempered' without temperature, labels or reliability"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Numbers of a report: per run, per method over its seeds, and along the labels bought."""
+"""Results of a report: per run, per method over its seeds, and as curves over labels."""
 
 import csv as comma_separated
 import html
@@ -18,16 +18,15 @@ from ducats.report.read import Run
 
 @dataclass(frozen=True)
 class MethodRow:
-    """One method over its seeds.
+    """Results of one method over its seeds.
 
     Args:
-        method: its name.
-        seeds: the seeds that the means are over.
-        values: by a measure's key; none where not one seed has the measure.
-        finished: whether the means are over finished runs; else over runs that are still under way.
-        left_out: how many runs are not in the means, because they are still under way.
-        measured_on: which images the numbers are about, as the records name them; empty if they do not.
-        kind: whether it is about images or about pixels.
+        seeds: the seeds in the means.
+        values: by key of the measure; None if no seed has a value.
+        finished: whether the means are over finished runs; else over unfinished ones.
+        left_out: number of unfinished runs that are not in the means.
+        measured_on: the evaluated images, as named in the records; empty if not recorded.
+        kind: classification or segmentation.
     """
 
     method: str
@@ -40,44 +39,44 @@ class MethodRow:
 
     @property
     def score(self) -> Spread:
-        """What the row is ranked by, on the test set; a row always has it."""
+        """Value of the measure that ranks the rows; always present."""
         return self._known(self.kind.headline)
 
     @property
     def accuracy(self) -> Spread:
-        """Accuracy on the test set: of images, or of their pixels."""
+        """Accuracy on the test set, per image or per pixel."""
         return self._known("accuracy")
 
     def _known(self, key: str) -> Spread:
         value = self.values[key]
         if value is None:
-            raise ValueError(f"the row of {self.method} was made from runs without {key}")
+            raise ValueError(f"the runs of {self.method} have no {key}")
         return value
 
 
 @dataclass(frozen=True)
 class Point:
-    """One stage of a method's curve: the mean labels spent, and the measure over seeds."""
+    """One stage of a method's curve: mean number of labels, and the measure over seeds."""
 
     labels: float
     value: Spread
 
 
 def by_kind(runs: Sequence[Run]) -> list[list[Run]]:
-    """The runs apart by kind, in order of first appearance: what is ranked by one measure."""
+    """Group the runs by kind, in order of first appearance."""
     kinds = dict.fromkeys(run.kind for run in runs)
     return [[run for run in runs if run.kind == kind] for kind in kinds]
 
 
 def methods(runs: Sequence[Run]) -> list[str]:
-    """The methods' names, in order of first appearance."""
+    """Return the names of the methods, in order of first appearance."""
     return list(dict.fromkeys(run.method for run in runs))
 
 
 def summary(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """One row per run that was measured on a test set, from its last stage; by method, then seed.
+    """Return one row per run with a test result, from its last stage, sorted by method and seed.
 
-    Runs about pixels have more columns: what they are ranked by, every IoU, and clicks.
+    Rows of segmentation runs also have the headline metric, all IoUs, and clicks.
     """
     order = {method: place for place, method in enumerate(methods(runs))}
     rows = []
@@ -109,16 +108,16 @@ def _rounded(value: float | None) -> float | None:
 
 
 def counted(runs: Sequence[Run], method: str) -> list[Run]:
-    """The runs that stand for a method: the finished ones; those under way only if none is finished.
+    """Return the runs that count for a method: the finished ones, or all if none is finished.
 
-    A run that is half done has spent fewer labels, so a mean with it would belong to no budget.
+    Unfinished runs have spent fewer labels; a mean that includes them would not belong to any budget.
     """
     measured = sorted((r for r in runs if r.method == method and r.result), key=lambda run: run.seed)
     return [run for run in measured if run.finished] or measured
 
 
 def by_method(runs: Sequence[Run]) -> list[MethodRow]:
-    """Mean and sample standard deviation over seeds, for each method with a test result; kinds stay apart."""
+    """Return mean and sample standard deviation over seeds for each kind and method with a test result."""
     return [row for alike in by_kind(runs) for method in methods(alike) for row in _row(alike, method)]
 
 
@@ -135,11 +134,10 @@ def _row(runs: Sequence[Run], method: str) -> list[MethodRow]:
 
 
 def shown(rows: Sequence[MethodRow], *, spare: bool = False) -> list[Measure]:
-    """The columns of a table over these rows: those of their kinds, less the optional that say nothing.
+    """Return the columns of a table of these rows, without optional columns that add nothing.
 
     Args:
-        rows: of the table.
-        spare: whether there is room for the spare columns too.
+        spare: include the spare columns.
     """
     used = [kind for kind in KINDS.values() if any(row.kind == kind for row in rows)]
     found = dict.fromkeys(measure for kind in used or [IMAGES] for measure in kind.measures)
@@ -154,9 +152,10 @@ def _says_something(measure: Measure, rows: Sequence[MethodRow]) -> bool:
 
 
 def curve(runs: Sequence[Run], method: str, key: str, over: str = "labels") -> list[Point]:
-    """A measure along the labels (or clicks) spent, over seeds; only stages that every counted run reached.
+    """Return a measure over labels (or clicks), averaged over seeds.
 
-    With fewer seeds at its end than at its start, a curve would bend where seeds leave, whatever labels do.
+    Only stages that every counted run reached are included. Otherwise the curve would change where seeds
+    drop out.
     """
     group = counted(runs, method)
     stages: dict[int, list[tuple[float, float]]] = {}
@@ -174,34 +173,34 @@ def curve(runs: Sequence[Run], method: str, key: str, over: str = "labels") -> l
 
 
 def paper(value: Spread | None, measure: Measure) -> str:
-    """A mean and its deviation as people write it: ``98.02 ± 0.31``, or the mean alone for one seed."""
+    """Format mean and deviation as ``98.02 ± 0.31``, or the mean alone for one seed."""
     if value is None:
         return "–"
     mean, comma = value.mean * measure.scale, "," if measure.grouped else ""
     if value.deviation is None or (value.deviation == 0 and measure.digits == 0):
-        return f"{mean:{comma}.{measure.digits}f}"  # "65 ± 0" labels says no more than "65"
+        return f"{mean:{comma}.{measure.digits}f}"  # "65" labels, not "65 ± 0"
     digits = measure.digits if measure.grouped else measure.digits or 1
     return f"{mean:{comma}.{digits}f} ± {value.deviation * measure.scale:{comma}.{digits}f}"
 
 
 def markdown(rows: Sequence[MethodRow]) -> str:
-    """The table of methods as Markdown."""
+    """Format the table of methods as Markdown."""
     measures = shown(rows)
     titles = ["Method", *(measure.title for measure in measures), "Seeds"]
     lines = [titles, ["---", *["---:"] * (len(titles) - 1)]]
     for row in rows:
-        name = in_a_cell(row.method) + ("" if row.finished else " (under way)")
+        name = in_a_cell(row.method) + ("" if row.finished else " (unfinished)")
         lines.append([name, *(paper(row.values.get(m.key), m) for m in measures), str(len(row.seeds))])
     return "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n"
 
 
 def csv(rows: Sequence[MethodRow]) -> str:
-    """The table of methods as CSV with full numbers; a deviation that does not exist is an empty cell."""
+    """Format the table of methods as CSV with unrounded numbers; a missing deviation is an empty cell."""
     text = io.StringIO()
     writer = comma_separated.writer(text, lineterminator="\n")
     keys = list(dict.fromkeys(measure.key for measure in shown(rows, spare=True)))
     columns = [f"{key}_{part}" for key in keys for part in ("mean", "deviation")]
-    # Only a table with pixels in it has to say what each row is ranked by.
+    # The headline column is needed only if there are segmentation runs.
     ranked = any(row.kind != IMAGES for row in rows)
     writer.writerow(
         ["method", *(["headline"] if ranked else []), "seeds", "finished", "measured_on", *columns]
@@ -222,5 +221,5 @@ def _spread(values: Sequence[float | None]) -> Spread | None:
 
 
 def in_a_cell(text: str) -> str:
-    """Text that cannot break out of its cell of a Markdown table."""
+    """Escape text for a cell of a Markdown table."""
     return html.escape(" ".join(text.split()), quote=False).replace("|", "\\|")

@@ -1,4 +1,4 @@
-"""Where runs belong: the data set and the task of each, and what a page calls them."""
+"""Data set and task of a run, and their names on a page."""
 
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
@@ -12,10 +12,9 @@ FOLDERS = {"folders": ("source", "target"), "map_folders": ("source", "target"),
 
 
 def column_of(config: Mapping[str, Any]) -> Column:
-    """The data set and the task of a run: its benchmark's task, or what its folders are called.
+    """Return data set and task of a run: the task of the benchmark, or the names of the folders.
 
-    Args:
-        config: the run's; one of the Python API names neither.
+    Both are empty for a run of the Python API.
     """
     data = config.get("data")
     if not isinstance(data, Mapping):
@@ -30,12 +29,12 @@ def column_of(config: Mapping[str, Any]) -> Column:
 
 
 def task_of(run: Run) -> str:
-    """The column that a run belongs to."""
+    """Return the task of a run; empty if its data has no tasks."""
     return column_of(run.config)[1]
 
 
 def arrow(task: str) -> str:
-    """A task as people read it; a name with several hyphens does not say which of them is the way.
+    """Format a task name with an arrow if it has exactly one hyphen; more hyphens are ambiguous.
 
     >>> arrow("Ar-Cl"), arrow("my-photos-web")
     ('Ar→Cl', 'my-photos-web')
@@ -44,16 +43,15 @@ def arrow(task: str) -> str:
 
 
 def columns_of(runs: Sequence[Run]) -> set[Column]:
-    """All data sets and tasks among runs."""
+    """Return all pairs of data set and task among the runs."""
     return {column_of(run.config) for run in runs}
 
 
 def place_of(run: Run, columns: Collection[Column]) -> str:
-    """What tells a run's task from those of the others; empty where all have the same.
+    """Return the shortest name that distinguishes a run's task on a page; empty if there is only one.
 
     Args:
-        run: that it is about.
-        columns: of all runs on a page.
+        columns: pairs of data set and task of all runs on the page.
     """
     if len(columns) < 2:
         return ""

@@ -1,4 +1,4 @@
-"""What came out, in words made from the numbers; nobody is called better than the seeds can show."""
+"""The result in sentences. A method is called better only if the spread over seeds supports it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,31 +6,31 @@ from dataclasses import dataclass
 from ducats.report.kinds import IMAGES, Kind
 from ducats.report.tables import MethodRow
 
-BASELINES = ("random", "source-only")  # what any choice of labels has to beat
-OURS = "duc"  # the method this library is about: where it stands is said even when it is not first
-LEVEL = 0.0005  # below this, two scores print alike
+BASELINES = ("random", "source-only")  # the best method is always compared with these
+OURS = "duc"  # the method of this library; its rank is stated even if it is not first
+LEVEL = 0.0005  # smaller differences vanish in rounding
 
 
 @dataclass(frozen=True)
 class Headline:
-    """One sentence that says what came out, and remarks that keep it honest."""
+    """The result in one sentence, and remarks that qualify it."""
 
     sentence: str
     remarks: tuple[str, ...] = ()
 
 
 def headline(rows: Sequence[MethodRow], kind: Kind = IMAGES) -> Headline:
-    """Say which method has the best mean accuracy or mIoU, against whom, and how sure the seeds make us.
+    """State the method with the best mean accuracy or mIoU, its lead, and how reliable the lead is.
 
     Args:
-        rows: of one kind: an accuracy and an mIoU cannot be ranked.
-        kind: what cannot be said if there are no rows.
+        rows: rows of one kind; accuracy and mIoU cannot be ranked together.
+        kind: used only if there are no rows.
     """
     if not rows:
-        return Headline(f"No run was measured on a test set, so {kind.score} cannot be compared.")
+        return Headline(f"No run was evaluated on a test set, so {kind.score} cannot be compared.")
     if len({row.kind for row in rows}) > 1:
-        raise ValueError("rows of several kinds cannot be ranked: give those of one kind")
-    ranked = sorted(rows, key=lambda row: -row.score.mean)  # stable: equals keep their order
+        raise ValueError("rows of several kinds cannot be ranked together; pass rows of one kind")
+    ranked = sorted(rows, key=lambda row: -row.score.mean)  # stable: ties keep their order
     best, others = ranked[0], ranked[1:]
     if not others:
         return Headline(f"{_reach(best, f'has an {best.kind.score} of')}.", tuple(_remarks(ranked)))
@@ -63,7 +63,7 @@ def _where_ours_stands(ranked: Sequence[MethodRow]) -> str:
     distance = (
         f"level with {best.method}" if _is_level(best, row) else f"{gap:.1f} points behind {best.method}"
     )
-    return f"{OURS} is number {place} of {len(ranked)}, {distance}: {_percent(row)} with {_labels(row)}."
+    return f"{OURS} ranks {place} of {len(ranked)}, {distance}: {_percent(row)} with {_labels(row)}."
 
 
 def _calibration(ranked: Sequence[MethodRow]) -> str:
@@ -72,9 +72,9 @@ def _calibration(ranked: Sequence[MethodRow]) -> str:
         return ""
     low, name = min(known, key=lambda pair: pair[0])
     first = next((mean for mean, method in known if method == ranked[0].method), None)
-    text = f"Confidence fits best in {name}: a calibration error of {100 * low:.1f}%"
+    text = f"{name} is best calibrated, with a calibration error of {100 * low:.1f}%"
     if name != ranked[0].method and first is not None:
-        text += f", against {100 * first:.1f}% in {ranked[0].method}"
+        text += f"; {ranked[0].method} has {100 * first:.1f}%"
     return f"{text}."
 
 
@@ -82,16 +82,16 @@ def _unequal_labels(ranked: Sequence[MethodRow]) -> str:
     buyers = [row for row in ranked if _spent(row) > 0]
     if len({_spent(row) for row in buyers}) < 2:
         return ""
-    return f"They did not spend alike: {_list([f'{row.method} {_labels(row)}' for row in buyers])}."
+    return f"The number of labels differs: {_list([f'{row.method} {_labels(row)}' for row in buyers])}."
 
 
 def _single_seeds(ranked: Sequence[MethodRow]) -> str:
     single = [row.method for row in ranked if row.score.deviation is None]
     if not single:
         return ""
-    who = "Every method here" if len(single) == len(ranked) > 1 else _list(single)
+    who = "Every method" if len(single) == len(ranked) > 1 else _list(single)
     verb = "has" if len(single) == 1 or len(single) == len(ranked) else "have"
-    return f"{who} {verb} one seed only, which cannot tell merit from chance: run more seeds to know."
+    return f"{who} {verb} only one seed, so differences may be due to chance. Run more seeds."
 
 
 def _reach(row: MethodRow, verb: str) -> str:
@@ -144,7 +144,7 @@ def _labels(row: MethodRow) -> str:
         return "no labels"
     amount = f"{_amount(spent)} {row.kind.label}{'' if spent == 1 else 's'}"
     clicks = row.values.get("clicks")
-    if clicks is not None and clicks.mean != spent:  # a pixel is a click; a region or an image is not
+    if clicks is not None and clicks.mean != spent:  # clicks differ for regions and images
         amount += f" in {_amount(clicks.mean)} click{'' if clicks.mean == 1 else 's'}"
     return amount
 

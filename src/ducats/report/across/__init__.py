@@ -1,4 +1,4 @@
-"""Tables over many runs: methods by tasks, published numbers beside ours, significance. Needs no torch."""
+"""Tables of methods by tasks, with published results and paired tests. Does not need torch."""
 
 from ducats.report.across.choosing import cautions_by_task
 from ducats.report.across.lines import Head, Line, chance, compared, heads, numbers

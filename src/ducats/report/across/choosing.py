@@ -1,4 +1,4 @@
-"""Which runs a table counts, and what is said of the others."""
+"""Selection of the runs that count in a table, and notes about the others."""
 
 import json
 from collections.abc import Collection, Sequence
@@ -8,11 +8,11 @@ from ducats.report.provenance import cautions
 from ducats.report.read import Run
 from ducats.report.tasks import column_of
 
-ONE_SEED = "their mean counts, as one seed"  # what becomes of several runs of one seed
+ONE_SEED = "their mean counts as one seed"  # how several runs with the same seed are counted
 
 
 def cautions_by_task(runs: Sequence[Run]) -> list[str]:
-    """What a reader should know before believing a mean, of each task by itself where there are several."""
+    """Return warnings about means that are not comparable or not reliable, separately for each task."""
     columns = dict.fromkeys(column_of(run.config) for run in runs)
     if len(columns) < 2:
         return cautions(runs) if runs else []
@@ -21,11 +21,11 @@ def cautions_by_task(runs: Sequence[Run]) -> list[str]:
 
 
 def choose(runs: Sequence[Run], named: Collection[Path]) -> tuple[list[Run], list[str]]:
-    """The runs that count, and sentences about those that do not.
+    """Return the runs that count, and notes about those that do not.
 
     Args:
-        runs: of one data set.
-        named: folders that were asked for by name, resolved: trials of a search count only there.
+        runs: runs of one data set.
+        named: resolved paths of the folders given by the user; tuning trials count only in these.
     """
     trials = [run for run in runs if _is_trial(run, named)]
     rest = [run for run in runs if not _is_trial(run, named)]
@@ -33,12 +33,12 @@ def choose(runs: Sequence[Run], named: Collection[Path]) -> tuple[list[Run], lis
     if searches := sorted({run.folder.resolve().parent.name for run in trials}):
         count = f"{len(trials)} trial{'s' if len(trials) > 1 else ''}"
         notes.append(
-            f"Left out: {count} of `ducats tune` in {', '.join(searches)} (name the folder to see them)."
+            f"Left out: {count} of `ducats tune` in {', '.join(searches)}; give that folder to include them."
         )
     if unfinished := [run.name for run in rest if not run.finished]:
-        notes.append(f"Not finished, so left out: {', '.join(unfinished)}.")
+        notes.append(f"Left out because unfinished: {', '.join(unfinished)}.")
     if bare := [run.name for run in rest if run.finished and run.result is None]:
-        notes.append(f"Without a result on a test set, so left out: {', '.join(bare)}.")
+        notes.append(f"Left out because there is no result on a test set: {', '.join(bare)}.")
     counted: dict[str, Run] = {}
     copies = []
     for run in rest:
@@ -47,11 +47,11 @@ def choose(runs: Sequence[Run], named: Collection[Path]) -> tuple[list[Run], lis
             if counted.setdefault(key, run) is not run:
                 copies.append(run.name)
     if copies:
-        notes.append(f"The same run (config and data) in several folders, counted once: {', '.join(copies)}.")
+        notes.append(f"Counted once, the same run (config and data) in several folders: {', '.join(copies)}.")
     return list(counted.values()), notes
 
 
 def _is_trial(run: Run, named: Collection[Path]) -> bool:
-    """Whether a run was made by a search for settings, and nobody asked for just that."""
+    """Whether a run is a tuning trial and its folder was not given by the user."""
     folder = run.folder.resolve()
     return (folder.parent / "tune.json").exists() and not {folder, folder.parent} & set(named)

@@ -1,4 +1,4 @@
-"""What stands in a table's lines, as text: the same for every format, and for the page."""
+"""Header and cells of a table as text, shared by all output formats and the page."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,12 +11,12 @@ from ducats.report.tables import Spread, paper
 
 @dataclass(frozen=True)
 class Head:
-    """A column's title.
+    """Header of a column.
 
     Args:
-        task: its name; empty where the data has no tasks, or the column is about all of them.
-        title: what is measured, or what else the column says; empty where the task says enough.
-        of_task: whether the numbers below are of one task; else they are over all of them.
+        task: name of the task; empty if the data has no tasks or the column covers all of them.
+        title: the measure or other content; empty if the task is enough.
+        of_task: whether the column is about one task; else about all of them.
     """
 
     task: str
@@ -26,14 +26,13 @@ class Head:
 
 @dataclass(frozen=True)
 class Line:
-    """A line of numbers.
+    """A line of results.
 
     Args:
-        method: whose.
-        cells: one for each column.
-        best: the cells that no other method's mean is above.
-        published: whether others say it, of the same method; else our runs do.
-        unlike: whether what others say is not quite comparable.
+        cells: one per column.
+        best: indices of the cells with the best mean of their column.
+        published: whether these are published results of the method; else results of our runs.
+        unlike: whether the settings of our runs differ from the published ones.
     """
 
     method: str
@@ -44,7 +43,7 @@ class Line:
 
 
 def heads(table: Table) -> list[Head]:
-    """The columns of the numbers: tasks, their average where there are several, and what was spent."""
+    """Return the headers: tasks, their average if there are several, seeds, labels and seconds."""
     many = len(table.measures) > 1
     titles = {m.key: m.title.removesuffix(" %") for m in table.measures}
     found = [Head(task, titles[key] if many or not task else "", True) for task, key in table.columns]
@@ -54,7 +53,7 @@ def heads(table: Table) -> list[Head]:
 
 
 def numbers(table: Table) -> list[Line]:
-    """A line for each method: its numbers and what was spent; below it what others say of it."""
+    """Return a line of results for each method, followed by its published results, if any."""
     firsts = [
         table.best({r.method: r.values[column] for r in table.rows if column in r.values})
         for column in table.columns
@@ -76,7 +75,7 @@ def numbers(table: Table) -> list[Line]:
 
 
 def compared(table: Table) -> list[Line]:
-    """A line for each method: against each of the others the difference, p, and how many pairs."""
+    """Return a line per method: difference, p and number of pairs for each method it is compared with."""
     if not any(row.against for row in table.rows):
         return []
     return [
@@ -118,7 +117,7 @@ def _test(row: Row, other: str) -> tuple[str, str, str]:
 
 
 def chance(test: Paired) -> str:
-    """How p is printed."""
+    """Format the p-value of a test."""
     if test.p is None:
         return "–"
     return "< 0.001" if test.p < 0.001 else f"{test.p:.3f}"

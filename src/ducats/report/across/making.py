@@ -1,4 +1,4 @@
-"""From run folders to tables: a data set each, methods by tasks."""
+"""Tables of methods by tasks, one per data set, built from run folders."""
 
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -16,32 +16,31 @@ from ducats.report.tables import Spread
 from ducats.report.tables import methods as methods_of
 from ducats.report.tasks import column_of, task_of
 
-CEILING = "fully-supervised"  # what can be had at most: never the best of the methods
-FIRST = (  # in the order of the paper's tables
+CEILING = "fully-supervised"  # upper bound with all labels; never marked as the best method
+FIRST = (  # row order of the paper's tables
     *("source-only", "edl", "edl-random", "edl-entropy", "mrkld", "seg-uncertainty", "tpld", "proda"),
     *("random", "margin", "least_confident", "entropy", "coreset", "waal", "badge", "aada", "dbal", "tqs"),
     *("clue", "eada", "aada-seg", "mada", "eada-seg"),
 )
-Column = tuple[str, str]  # a task and a measure's key
-Place = tuple[str, int]  # a task and a seed
+Column = tuple[str, str]  # task, key of the measure
+Place = tuple[str, int]  # task, seed
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method over tasks and seeds.
+    """Results of one method over tasks and seeds.
 
     Args:
-        method: its name.
-        values: by task and measure; a task that the method has no run of is missing.
-        average: by measure, over the tasks; missing where a task is.
-        seeds: all seeds that it was run with.
-        labels: spent by a run, the mean over its runs.
-        seconds: of a run, the mean over its runs.
-        memory: the most bytes that a run took, the mean over its runs; none where a run does not say it.
-        scores: by task and seed, what ranks; several runs of one seed are one number.
-        published: by measure, what others say of the same.
+        values: by task and measure; tasks without a run of the method are missing.
+        average: mean over the tasks, by measure; missing if a task is missing.
+        seeds: all seeds of the method's runs.
+        labels: labels spent per run, mean over the runs.
+        seconds: seconds per run, mean over the runs.
+        memory: peak memory per run in bytes, mean over the runs; None if a run did not record it.
+        scores: ranking measure by task and seed; runs with the same task and seed are averaged.
+        published: published results of the method, by measure.
         unlike: settings in which our runs differ from the published ones.
-        against: by another method's name, how it compares on the same tasks and seeds.
+        against: paired test on the same tasks and seeds, by name of the other method.
     """
 
     method: str
@@ -59,17 +58,17 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """Methods by tasks of one data set.
+    """Table of methods by tasks of one data set.
 
     Args:
-        data: its name.
-        kind: whether it is about images or about pixels.
-        measures: what is measured; the first ranks.
-        tasks: its columns; one empty name where the data has no tasks.
-        rows: its methods: those of the paper's tables in their order, then the others, then what is the most.
-        runs: that are in it.
-        others: the methods that rows are compared with.
-        notes: what a reader should know.
+        data: name of the data set.
+        kind: classification or segmentation.
+        measures: the first one ranks the methods.
+        tasks: one empty name if the data has no tasks.
+        rows: methods in the order of the paper's tables, then others, then the fully supervised ones.
+        runs: the runs in the table.
+        others: the methods that all rows are compared with.
+        notes: notes for the reader, printed below the table.
     """
 
     data: str
@@ -83,36 +82,37 @@ class Table:
 
     @property
     def columns(self) -> list[Column]:
-        """Tasks and measures, in order."""
+        """All pairs of task and measure, in order."""
         return [(task, measure.key) for task in self.tasks for measure in self.measures]
 
     def best(self, values: Mapping[str, Spread]) -> set[str]:
-        """The methods whose printed mean is the highest; what all labels give does not count.
+        """Return the methods with the highest rounded mean; fully supervised methods do not count.
 
         Args:
-            values: by method.
+            values: results of one column, by method.
         """
         means = {name: round(100 * value.mean, 1) for name, value in values.items() if CEILING not in name}
         return {name for name, mean in means.items() if len(means) > 1 and mean == max(means.values())}
 
 
 def make_tables(paths: Sequence[Path], others: Sequence[str] = ("random", "duc")) -> list[Table]:
-    """A table for each data set among the runs at or below the paths; trials of a search only if it is named.
+    """Return a table for each data set among the runs at or below the paths.
+
+    Tuning trials count only if their folder is given.
 
     Args:
-        paths: run folders, or folders that hold them.
-        others: methods that all are compared with, where they were run.
+        paths: run folders, or folders that contain them.
+        others: methods to compare all others with; ignored in tables that lack them.
     """
     return tables_of(find_runs(paths), others, paths)
 
 
 def tables_of(runs: Sequence[Run], others: Sequence[str], named: Sequence[Path] = ()) -> list[Table]:
-    """A table for each data set among the runs.
+    """Return a table for each data set among the runs.
 
     Args:
-        runs: all that may count.
-        others: methods that all are compared with, where they were run.
-        named: folders that were asked for by name: trials of a search count only there.
+        others: methods to compare all others with; ignored in tables that lack them.
+        named: folders given by the user; tuning trials count only in these.
     """
     groups: dict[tuple[str, str], list[Run]] = {}
     for run in runs:
@@ -142,7 +142,7 @@ def _table(data: str, runs: Sequence[Run], others: Sequence[str], named: Collect
 
 
 def _place(method: str) -> tuple[bool, int, list[tuple[int, str]]]:
-    """Where a method stands in a table; numbers in names are numbers: kappa-5 comes before kappa-10."""
+    """Return the sort key of a method; numbers in names sort as numbers: kappa-5 before kappa-10."""
     words = re.split(r"(\d+)", method)
     known = FIRST.index(method) if method in FIRST else len(FIRST)
     return CEILING in method, known, [(int(word) if word.isdecimal() else -1, word) for word in words]
@@ -185,7 +185,7 @@ def _row(
 
 
 def _by_seed(runs: Sequence[Run], method: str, key: str) -> dict[Place, float]:
-    """A method's last numbers by task and seed; several runs of one seed are one number, their mean."""
+    """Return the final values of a method by task and seed; runs with the same task and seed are averaged."""
     found: dict[Place, list[float]] = {}
     for run in runs:
         value = number(run.stages[-1], key)
@@ -195,7 +195,7 @@ def _by_seed(runs: Sequence[Run], method: str, key: str) -> dict[Place, float]:
 
 
 def _average(found: Mapping[Place, float], tasks: Sequence[str]) -> Spread | None:
-    """The mean over tasks, where every task has a run; its deviation over the seeds that did all of them."""
+    """Return mean over tasks and deviation over the seeds that ran all tasks; None if a task has no run."""
     each = [[score for (where, _), score in found.items() if where == task] for task in tasks]
     if not all(each):
         return None
@@ -207,7 +207,7 @@ def _average(found: Mapping[Place, float], tasks: Sequence[str]) -> Spread | Non
 
 
 def _notes(counted: Sequence[Run], left_out: Sequence[str], rows: Sequence[Row]) -> list[str]:
-    """What a reader should know before believing a number."""
+    """Return the notes of a table, without duplicates."""
     notes = [measured_on(counted), *left_out]
     for task in dict.fromkeys(task_of(run) for run in counted):
         there = [run for run in counted if task_of(run) == task]
@@ -218,7 +218,7 @@ def _notes(counted: Sequence[Run], left_out: Sequence[str], rows: Sequence[Row])
         if row.unlike:
             unlike.setdefault(row.unlike, []).append(row.method)
     notes += [
-        f"Not as published (†) in our runs of {', '.join(names)}: {', '.join(settings)}."
+        f"Settings unlike the published ones (†) in our runs of {', '.join(names)}: {', '.join(settings)}."
         for settings, names in unlike.items()
     ]
     return list(dict.fromkeys(note for note in notes if note))

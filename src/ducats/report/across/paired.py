@@ -1,4 +1,4 @@
-"""Whether one method is better than another on the same tasks and seeds: the paired t-test."""
+"""Paired t-test between two methods on the same tasks and seeds."""
 
 import math
 import statistics
@@ -8,17 +8,17 @@ from typing import TypeVar
 
 from scipy.special import stdtr
 
-Place = TypeVar("Place")  # a task and a seed
+Place = TypeVar("Place")  # task and seed
 
 
 @dataclass(frozen=True)
 class Paired:
-    """What two methods' runs on the same tasks and seeds say.
+    """Result of a paired t-test.
 
     Args:
-        difference: mean of ours minus theirs.
-        p: of a paired t-test, two-sided; None where there is no spread to measure it by.
-        pairs: how many.
+        difference: mean difference, first method minus second.
+        p: two-sided p-value; None if all differences are equal.
+        pairs: number of pairs.
     """
 
     difference: float
@@ -27,7 +27,7 @@ class Paired:
 
 
 def paired(ours: Mapping[Place, float], theirs: Mapping[Place, float]) -> Paired | None:
-    """Compare what both have, pair by pair; None with fewer than two pairs.
+    """Compare two methods on their common keys; None with fewer than two pairs.
 
     >>> paired({0: 0.9, 1: 0.8, 2: 0.9}, {0: 0.8, 1: 0.6}).pairs
     2
@@ -36,7 +36,7 @@ def paired(ours: Mapping[Place, float], theirs: Mapping[Place, float]) -> Paired
     if len(differences) < 2:
         return None
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
-    # Differences that are alike to the last bits have no spread but rounding.
+    # Differences that are equal up to rounding errors have no spread.
     if deviation <= 1e-12:
         return Paired(mean, None, len(differences))
     t = mean / (deviation / math.sqrt(len(differences)))

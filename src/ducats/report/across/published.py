@@ -1,4 +1,4 @@
-"""Numbers that others published, and whether a run of ours is alike enough to stand beside them."""
+"""Published results, and the settings a run needs to be comparable with them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ from ducats.report.tables import Spread
 
 @dataclass(frozen=True)
 class Published:
-    """What is known of one method on one data set.
+    """Published results of one method on one data set.
 
     Args:
-        origin: who published it, and where.
-        over: the names of all tasks.
-        tasks: numbers by task, in parts of 1; empty where only the average is known.
-        average: over all tasks.
-        where: settings by dotted name, and the values with which a run is comparable.
+        origin: citation of the source.
+        over: names of all tasks.
+        tasks: results by task as fractions; empty if only the average is known.
+        average: mean over all tasks.
+        where: settings by dotted name, each with the values that make a run comparable.
     """
 
     origin: str
@@ -32,7 +32,7 @@ class Published:
     where: Mapping[str, tuple[Any, ...]]
 
     def average_over(self, tasks: Sequence[str]) -> Spread | None:
-        """The average over these tasks: the published one over all of them, else that of single numbers."""
+        """Return the published average for all tasks, or the mean of the single results for a subset."""
         if set(tasks) == set(self.over):
             return self.average
         if tasks and set(tasks) <= set(self.tasks):
@@ -40,17 +40,17 @@ class Published:
         return None
 
     def says(self, tasks: Sequence[str]) -> bool:
-        """Whether there is a number for one of these tasks, or their average."""
+        """Whether there is a result for one of these tasks or for their average."""
         return any(task in self.tasks for task in tasks) or self.average_over(tasks) is not None
 
     def unlike(self, run: Run) -> list[str]:
-        """Settings in which a run differs from what was published."""
+        """Return the settings in which a run differs from the published ones."""
         return [key for key, values in self.where.items() if _setting(run.config, key) not in values]
 
 
 @cache
 def published() -> Mapping[tuple[str, str, str], Published]:
-    """Everything that is known, by data set, measure and method."""
+    """Load all published results, by data set, measure and method."""
     blocks = yaml.safe_load(
         (resources.files("ducats.report") / "across" / "published.yaml").read_text("utf-8")
     )
@@ -59,7 +59,7 @@ def published() -> Mapping[tuple[str, str, str], Published]:
         for method, text in block["methods"].items():
             key = (block["data"], block.get("measure", "accuracy"), method)
             if key in found:
-                raise ValueError(f"published.yaml has {key} twice")
+                raise ValueError(f"published.yaml has two entries for {key}")
             tasks, average = _read(str(text), block["tasks"])
             where = {name: tuple(values) for name, values in block["where"].items()}
             found[key] = Published(block["from"], tuple(block["tasks"]), tasks, average, where)
@@ -67,7 +67,7 @@ def published() -> Mapping[tuple[str, str, str], Published]:
 
 
 def _read(text: str, names: list[str]) -> tuple[dict[str, Spread], Spread | None]:
-    """A row of numbers: one for each task or none, and an average after the equals sign."""
+    """Parse a row: one result per task or none, and an average after the equals sign."""
     each, _, average = text.partition("=")
     values = [_number(word) for word in each.split()]
     tasks = dict(zip(names, values, strict=True)) if values else {}

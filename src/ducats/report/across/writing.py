@@ -1,4 +1,4 @@
-"""A table on paper: Markdown, CSV and LaTeX."""
+"""Output of tables as Markdown, CSV and LaTeX."""
 
 import csv as comma_separated
 import io
@@ -15,14 +15,14 @@ from ducats.report.tables import Spread, in_a_cell
 
 Cells = list[list[str]]
 HOW = (
-    "the last stage of finished runs, mean ± sample deviation over seeds; best in bold. Labels and seconds "
-    "are of one run. Differences, in points, are over pairs of the same task and seed; p is of a paired "
-    "t-test, two-sided."
+    "last stage of finished runs, mean ± sample standard deviation over seeds; the best is bold. Labels and "
+    "seconds are per run. Differences in points are between runs with the same task and seed; p is from a "
+    "two-sided paired t-test."
 )
 
 
 def markdown(tables: Sequence[Table]) -> str:
-    """Every table, what it is compared with, and its notes, as Markdown."""
+    """Format all tables, their paired differences and notes as Markdown."""
     said = []
     for table in tables:
         how = [f"{table.measures[0].title}: {HOW}\n"] if table.measures else []
@@ -36,7 +36,7 @@ def markdown(tables: Sequence[Table]) -> str:
 
 
 def latex(tables: Sequence[Table]) -> str:
-    """Every table as LaTeX, for a document that has booktabs; its notes are comments."""
+    """Format all tables as LaTeX with booktabs; notes become comments."""
     lines = []
     for table in tables:
         lines += [f"% {table.data or 'runs'}: {title(table)}", *(f"% {note}" for note in table.notes)]
@@ -48,7 +48,7 @@ def latex(tables: Sequence[Table]) -> str:
 
 
 def csv(tables: Sequence[Table]) -> str:
-    """All tables in one, with full numbers: a line for each method, task and measure, and of averages."""
+    """Format all tables as one CSV, unrounded, with a line per method, task (or average) and measure."""
     others = list(dict.fromkeys(other for table in tables for other in table.others))
     text = io.StringIO()
     writer = comma_separated.writer(text, lineterminator="\n")
@@ -79,7 +79,7 @@ def csv(tables: Sequence[Table]) -> str:
 
 
 def title(table: Table) -> str:
-    """How much went into a table, in words."""
+    """Return the number of methods and tasks of a table in words."""
     runs = "1 method" if len(table.rows) == 1 else f"{len(table.rows)} methods"
     tasks = f", {len(table.tasks)} tasks" if len(table.tasks) > 1 else ""
     return f"{runs}{tasks}"
@@ -87,14 +87,14 @@ def title(table: Table) -> str:
 
 @dataclass(frozen=True)
 class Style:
-    """How a format writes things.
+    """Markup of an output format.
 
     Args:
-        bold: with a place for the text.
-        arrow: between source and target.
-        dagger: marks what is not quite comparable.
-        signs: what signs in numbers are written as.
-        escape: makes any text harmless.
+        bold: format string for bold text.
+        arrow: symbol between source and target.
+        dagger: marks published results with different settings.
+        signs: replacements for special characters in numbers.
+        escape: escapes text for the format.
     """
 
     bold: str
@@ -104,11 +104,11 @@ class Style:
     escape: Callable[[str], str]
 
     def task(self, name: str) -> str:
-        """A task as a column's title."""
+        """Format a task name for a column header."""
         return self.escape(name).replace("-", self.arrow)
 
     def number(self, text: str, best: bool = False) -> str:
-        """A number in its cell."""
+        """Format a number for a cell."""
         for sign, written in self.signs.items():
             text = text.replace(sign, written)
         return self.bold.format(text) if best else text
@@ -118,7 +118,7 @@ SIGNS = {"±": r"$\pm$", "–": "--", "<": "$<$"}
 
 
 def _tex(text: str) -> str:
-    """Text that LaTeX takes as text."""
+    """Escape text for LaTeX."""
     named = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     plain = re.sub(r"[\\~^&%$#_{}]", lambda found: named.get(found[0], f"\\{found[0]}"), text)
     for sign, written in {**SIGNS, "→": r"$\to$", "λ": r"$\lambda$"}.items():
@@ -131,7 +131,7 @@ LATEX = Style(r"\textbf{{{}}}", r"$\to$", r"$^\dagger$", SIGNS, _tex)
 
 
 def _parts(table: Table, style: Style) -> list[Cells]:
-    """The table itself and, where there is something to compare with, the differences."""
+    """Return the cells of the table and, if there are comparisons, of the paired differences."""
     return [part for part in (_numbers(table, style), _differences(table, style)) if len(part) > 1]
 
 
@@ -171,10 +171,12 @@ FORMATS: Mapping[str, Callable[[Sequence[Table]], str]] = {"md": markdown, "csv"
 
 
 def format_of(out: Path | None) -> str:
-    """The format that a file's name asks for; Markdown where nothing is written."""
+    """Return the format for a file name; Markdown for None."""
     if out is None:
         return "md"
     known = {".md": "md", ".csv": "csv", ".tex": "latex"}
     if out.suffix not in known:
-        raise UserError(f"{out.name} says no format: give --format, or a name with {', '.join(known)}")
+        raise UserError(
+            f"cannot infer the format of {out.name}. Use --format, or a file name with {', '.join(known)}"
+        )
     return known[out.suffix]

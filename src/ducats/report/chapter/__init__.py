@@ -1,4 +1,4 @@
-"""A run's own chapter of the page: was it worth it, for whom, how sure, why these samples, what it took."""
+"""The section of one run on the page: verdict, curves, classes, calibration, samples, cost, settings."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -19,48 +19,45 @@ from ducats.report.read import Run
 
 __all__ = ["Chapter", "Drawn", "chapter", "chosen"]
 
-EVERY = 3  # runs: up to so many, each has a chapter
-FULL = 2  # runs: up to so many, each has the paper's figures; else the first
-MOST = 4  # chapters on a page
-MANY = 100  # more runs than that are a sweep, which no single run stands for
+EVERY = 3  # up to this many runs, every run has a section
+FULL = 2  # up to this many runs, every section has the paper's figures; otherwise only the first
+MOST = 4  # run sections on a page
+MANY = 100  # with more runs the page has no run sections: no single run represents a sweep
 OURS = "duc"
 
 
 @dataclass(frozen=True)
 class Chapter:
-    """What the page says of one run; figures are SVG text, empty where there is nothing to draw.
+    """Contents of a run section. Figures are SVG text, empty if there is nothing to draw.
 
     Args:
-        key: what its ids begin with.
-        name: of the run's folder.
-        method: its method.
-        seed: its seed.
-        task: what tells its task from those of other runs on the page; empty if nothing has to.
-        kind: images or pixels.
-        state: how far it is, if it is not finished.
-        worth: what came out, in words.
-        measured: numbers of each stage.
-        curve: the score over labels.
-        over_clicks: the same over clicks, where they are not labels.
-        errors: the calibration error over labels.
-        beside: methods that picked at random, drawn with it.
-        looks: of the methods in the curve.
-        by_class: each class before and after.
-        classes: the same as a table, those that changed most.
-        other_classes: the others.
-        dumbbells: drawn.
-        calibration: numbers of each stage.
-        reliability: accuracy against confidence at each stage.
-        tempered: whether a tempered softmax is beside it.
-        why: what it picked.
-        bought: what each round bought.
-        rounds: figures about that.
+        key: prefix of the HTML ids in the section.
+        name: name of the run folder.
+        task: distinguishes the run's task from those of other runs on the page; empty if not needed.
+        state: progress message; empty if the run is finished.
+        worth: the result in words.
+        measured: metrics of each stage.
+        curve: figure: score over labels.
+        over_clicks: figure: score over clicks; empty if each label is one click.
+        errors: figure: calibration error over labels.
+        beside: methods with random selection that are drawn for comparison.
+        looks: line styles of the methods in the curves.
+        by_class: results of each class before and after.
+        classes: table of the classes that changed most.
+        other_classes: table of the remaining classes.
+        dumbbells: figure: each class before and after.
+        calibration: calibration metrics of each stage.
+        reliability: figure: accuracy against confidence at each stage.
+        tempered: whether temperature scaling is shown for comparison.
+        why: the samples selected in each round.
+        bought: table of the rounds.
+        rounds: figures about the rounds.
         paper: the paper's figures.
-        costs: what each stage took.
-        lacking: what the records do not say about that.
-        seconds: of each epoch.
-        losses: of each epoch.
-        terms: of the losses.
+        costs: time and memory of each stage.
+        lacking: a sentence about times and memory that were not recorded; empty if all were.
+        seconds: figure: seconds of each epoch.
+        losses: figure: losses of each epoch.
+        terms: line styles of the loss terms.
         made: settings, digests, versions.
     """
 
@@ -98,12 +95,12 @@ class Chapter:
 
     @property
     def title(self) -> str:
-        """The run in a list."""
+        """Method, task and seed."""
         return f"{self.method}{' on ' if self.task else ''}{self.task}, seed {self.seed}"
 
     @property
     def figures(self) -> list[str]:
-        """All that was drawn."""
+        """All figures of the section."""
         own = [
             self.curve,
             self.over_clicks,
@@ -117,9 +114,10 @@ class Chapter:
 
 
 def chosen(runs: Sequence[Run]) -> list[Run]:
-    """The runs that get a chapter: all if they are few, else of each method the finished one of lowest seed.
+    """Return the runs that get a section.
 
-    Our method comes first then, since its picks are what a reader asks about. A sweep of many runs has none.
+    These are all runs if there are few, otherwise one per method: the finished run with the lowest seed. DUC
+    comes first, since its selected samples are of most interest. A sweep of many runs has no run sections.
     """
     if len(runs) > MANY:
         return []
@@ -140,15 +138,15 @@ def chapter(
     task: str = "",
     short: bool = False,
 ) -> Chapter:
-    """Make the chapter of a run.
+    """Build the section of a run.
 
     Args:
-        run: that it is about.
+        run: the run of the section.
         others: all runs of the page.
-        key: what its ids begin with.
-        look: of the page's methods.
-        task: what tells its task from those of the others.
-        short: leave out the paper's figures.
+        key: prefix of the HTML ids in the section.
+        look: line styles of the methods on the page.
+        task: distinguishes the run's task from those of other runs on the page.
+        short: whether to leave out the paper's figures.
     """
     mine = look[run.method]
     blind = [

@@ -1,4 +1,4 @@
-"""Whether a round's picks repeat each other: images that look alike to the model, pixels side by side."""
+"""Redundancy among the samples of a round: images with near-duplicate features, adjacent pixels."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -8,14 +8,14 @@ import numpy as np
 from ducats.columns import Array
 from ducats.snapshots import Picks, Snapshot
 
-ALIKE = 0.95  # cosine of two samples' features from which on they count as near-duplicates
-NEAR = 3  # pixels apart, or less
-IMAGES = 50  # whose pixels are looked at
+ALIKE = 0.95  # minimum cosine similarity of the features of near-duplicates
+NEAR = 3  # maximum distance in pixels of neighbouring pixels
+IMAGES = 50  # maximum number of images whose pixels are compared
 
 
 @dataclass(frozen=True)
 class Pair:
-    """Two rows of a snapshot and the cosine of their features, the more alike first."""
+    """Two rows of a snapshot and the cosine similarity of their features."""
 
     first: int
     second: int
@@ -24,12 +24,12 @@ class Pair:
 
 @dataclass(frozen=True)
 class Repeats:
-    """Near-duplicates among the picks.
+    """Near-duplicates among the selected samples.
 
     Args:
-        pairs: all of them, most alike first.
-        picks: with features, so that they could be compared.
-        expected: as many pairs would be among as many random samples of the pool.
+        pairs: all near-duplicate pairs, most similar first.
+        picks: number of selected samples that have features.
+        expected: number of pairs expected among as many random samples of the pool.
     """
 
     pairs: tuple[Pair, ...]
@@ -38,7 +38,11 @@ class Repeats:
 
 
 def repeats(snapshot: Snapshot) -> Repeats | None:
-    """Find picks that lie in one direction from the middle of all features; none without features."""
+    """Find selected samples with a high cosine similarity of their centred features.
+
+    Returns:
+        None if fewer than two selected samples have features.
+    """
     picked = np.flatnonzero(snapshot.picked[snapshot.features_of])
     if len(picked) < 2:
         return None
@@ -59,13 +63,13 @@ def repeats(snapshot: Snapshot) -> Repeats | None:
 def _cosines(features: Array) -> Array:
     wide = features.astype(np.float64)
     length = np.linalg.norm(wide, axis=1, keepdims=True)
-    # A sample in the very middle has no direction, and is like nothing.
+    # A zero vector has no direction: its similarity to every sample is 0.
     unit = np.divide(wide, length, out=np.zeros_like(wide), where=length > 0)
     return np.asarray(unit @ unit.T)
 
 
 def neighbours(picks: Picks, sizes: Array) -> float:
-    """The share of bought pixels with another one of the round near; of many images, some are looked at."""
+    """Return the share of labelled pixels close to another one of the round, from up to ``IMAGES`` images."""
     from scipy.spatial import cKDTree
 
     images = np.unique(picks.image)
@@ -82,7 +86,7 @@ def neighbours(picks: Picks, sizes: Array) -> float:
 
 
 def kept(pairs: Sequence[Pair], most: int) -> list[Pair]:
-    """The most alike, each sample in one pair only, so that one that repeats often does not fill the page."""
+    """Return the most similar pairs, with each sample in one pair only. One sample cannot fill the page."""
     found: list[Pair] = []
     seen: set[int] = set()
     for pair in pairs:

@@ -1,4 +1,4 @@
-"""Which classes a run's labels helped: before the first, after the last, and what is still taken for what."""
+"""Results of each class before the first and after the last labels, with the most frequent confusion."""
 
 import csv
 from collections.abc import Sequence
@@ -9,21 +9,20 @@ from ducats.records import Record
 from ducats.report.kinds import IMAGES
 from ducats.report.read import Run, number
 
-MOST = 15  # gained, and as many lost, before the rest is folded away
-FEW = 3  # so few are not worth folding away
+MOST = 15  # classes with the largest and with the smallest gain that are always shown
+FEW = 3  # the rest is collapsed only if it has more classes than this
 
 
 @dataclass(frozen=True)
 class ClassRow:
-    """A class: shares before and after, how many of it were measured at the end, what it is taken for.
+    """Results of one class.
 
     Args:
-        name: of the class.
-        before: none if it was not measured then, or there is only one stage.
-        after: none if it was not measured.
-        count: images or pixels of it at the end; none where nobody wrote that down.
-        taken_for: the class that the model says most often where it is wrong; empty if it never is.
-        times: how often.
+        before: accuracy or IoU at the first stage; None if it was not evaluated or there is only one stage.
+        after: accuracy or IoU at the last stage; None if it was not evaluated.
+        count: evaluated images or pixels of the class at the last stage; None if not recorded.
+        taken_for: the most frequent wrong prediction; empty if there is none.
+        times: how often ``taken_for`` was predicted.
     """
 
     name: str
@@ -35,20 +34,20 @@ class ClassRow:
 
     @property
     def change(self) -> float | None:
-        """After less before."""
+        """``after - before``; None if either is missing."""
         return None if self.before is None or self.after is None else self.after - self.before
 
 
 @dataclass(frozen=True)
 class ByClass:
-    """All classes, those that gained most first.
+    """Results of all classes, sorted by gain, the largest first.
 
     Args:
-        measure: what is measured of a class.
-        several: whether there is a before and an after.
-        shown: those to look at first.
-        rest: the others, with smaller changes.
-        missing: what the run folder lacks, in a sentence; empty if nothing.
+        measure: name of the metric.
+        several: whether there are results both before and after.
+        shown: the classes shown first.
+        rest: the other classes, with smaller changes.
+        missing: a sentence about data missing from the run folder; empty if there is none.
     """
 
     measure: str
@@ -59,7 +58,7 @@ class ByClass:
 
 
 def by_class(run: Run) -> ByClass | None:
-    """Read what became of each class; none if the records say nothing of classes."""
+    """Read the results of each class; None if the records have no results by class."""
     key, measure = ("class_accuracy", "Accuracy") if run.kind == IMAGES else ("class_iou", "IoU")
     stages = [stage for stage in run.stages if isinstance(stage.get(key), list)]
     if not stages:
@@ -91,17 +90,17 @@ def _values(record: Record, key: str) -> tuple[float | None, ...]:
 
 
 def _confusion(folder: Path, stage: Record, size: int) -> tuple[list[list[int]] | None, str]:
-    """A row per label, a column per prediction; else why there is none."""
+    """Return the counts, a row per label and a column per prediction, or None and the reason."""
     name = f"confusion/epoch-{stage['epoch']:03d}.csv"
     path = folder / name
     if not path.is_file():
-        return None, f"How many of each class were measured is not known: {name} is missing from the folder."
+        return None, f"The counts of each class are not shown: {name} is missing from the run folder."
     try:
         with path.open(newline="", encoding="utf-8") as file:
             rows: Sequence[Sequence[str]] = list(csv.reader(file))[1:]
         counts = [[int(cell) for cell in row[1:]] for row in rows]
         if len(counts) != size or any(len(row) != size for row in counts):
-            raise ValueError("it is about other classes")
+            raise ValueError("its classes do not match those of the run")
     except (OSError, ValueError, csv.Error) as error:
-        return None, f"How many of each class were measured is not known: {name} cannot be read ({error})."
+        return None, f"The counts of each class are not shown: {name} cannot be read ({error})."
     return counts, ""

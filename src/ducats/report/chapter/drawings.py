@@ -1,4 +1,4 @@
-"""Figures of a run's own chapter, as SVG text."""
+"""Figures of a run section, as SVG text."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -16,13 +16,13 @@ from ducats.report.chapter.by_class import ByClass
 from ducats.report.kinds import IMAGES, Kind
 from ducats.report.read import Run
 
-PANELS = 6  # reliability diagrams: more stages are shown by some, evenly spaced
+PANELS = 6  # reliability diagrams; of more stages, evenly spaced ones are shown
 TEMPERED = "#d55e00"
-ACROSS = 3
+ACROSS = 3  # reliability diagrams in a row
 
 
 def dumbbells(found: ByClass, look: Look, prefix: str) -> str:
-    """Each class before and after: a hollow and a full point with a line between, the largest gain on top."""
+    """Draw each class before (hollow point) and after (filled point), the largest gain on top."""
     rows = [row for row in found.shown if row.after is not None]
 
     def draw(figure: Figure) -> None:
@@ -39,12 +39,12 @@ def dumbbells(found: ByClass, look: Look, prefix: str) -> str:
         axes.grid(axis="y", alpha=0.06)
 
     size = (4.9, 0.9 + 0.24 * len(rows))
-    title = f"{found.measure} of each class, hollow: before the first labels, full: after the last"
+    title = f"{found.measure} of each class before the first labels (hollow) and after the last (filled)"
     return svg(draw, size, f"{prefix}classes", title)
 
 
 def reliabilities(stages: Sequence[Record], kind: Kind, look: Look, prefix: str) -> str:
-    """Accuracy against confidence at each stage, and of the tempered softmax where there is one."""
+    """Draw accuracy against confidence at each stage, with temperature scaling where there is one."""
     known = spaced([stage for stage in stages if "reliability" in stage], PANELS)
     across = min(ACROSS, len(known))
     down = math.ceil(len(known) / across)
@@ -79,7 +79,7 @@ def _panel(axes: Axes, stage: Mapping[str, Any], kind: Kind, look: Look) -> None
     other = [[100 * getattr(b, part) for b in tempered] for part in ("confidence", "accuracy")]
     axes.plot(*other, "s", color=TEMPERED, markerfacecolor="none", markersize=4, alpha=0.9)
     axes.vlines(x, y, x, color=look.colour, alpha=0.6, linewidth=1.2)
-    # A bin of three predictions says little, so its point is small.
+    # The size of a point shows how many predictions are in its bin.
     axes.scatter(x, y, [(2.5 + 6 * math.sqrt(share)) ** 2 for share in shares], look.colour, zorder=3)
     labels = f"{stage['labels']:,}" if kind == IMAGES else short(stage["labels"])
     error = number(stage, "ece")
@@ -89,7 +89,7 @@ def _panel(axes: Axes, stage: Mapping[str, Any], kind: Kind, look: Look) -> None
 
 
 def seconds_by_epoch(run: Run, look: Look, prefix: str) -> str:
-    """How long each epoch took; thin lines where labels arrived."""
+    """Draw the seconds of each epoch; thin lines mark new labels."""
     timed = [(e["epoch"], value) for e in run.epochs if (value := number(e, "seconds")) is not None]
 
     def draw(figure: Figure) -> None:
@@ -97,14 +97,14 @@ def seconds_by_epoch(run: Run, look: Look, prefix: str) -> str:
         axes.bar([e for e, _ in timed], [s for _, s in timed], color=look.colour, alpha=0.75, width=0.8)
         for record in run.stages[:-1]:
             axes.axvline(record["epoch"] + 0.5, color=INK, alpha=0.25, linewidth=0.7)
-        axes.set(xlabel="epoch", ylabel="seconds of training")
+        axes.set(xlabel="epoch", ylabel="training seconds")
         axes.xaxis.set_major_locator(MaxNLocator(6, integer=True))
 
-    return svg(draw, (4.3, 2.5), f"{prefix}seconds", f"Seconds of training of each of {len(timed)} epochs")
+    return svg(draw, (4.3, 2.5), f"{prefix}seconds", f"Training seconds of each of {len(timed)} epochs")
 
 
 def spaced(stages: Sequence[Record], most: int) -> list[Record]:
-    """At most so many, the first and the last among them, evenly spaced."""
+    """Return at most ``most`` evenly spaced stages, including the first and the last."""
     if len(stages) <= most:
         return list(stages)
     return [stages[round(place * (len(stages) - 1) / (most - 1))] for place in range(most)]

@@ -1,4 +1,4 @@
-"""What a run's labels brought, against none and against random ones, and how sure that is."""
+"""Gain of a run over its first stage and over random selection, with confidence intervals."""
 
 import math
 import statistics
@@ -12,13 +12,13 @@ from ducats.report.kinds import IMAGES
 from ducats.report.provenance import flat
 from ducats.report.read import Run, number
 
-NORMAL = 1.959964  # 95% of a normal distribution lie within so many deviations
-RANDOM = "random"  # the query, and the method, that picks blindly
+NORMAL = 1.959964  # 97.5% quantile of the standard normal distribution
+RANDOM = "random"  # name of the query and of the method with random selection
 
 
 @dataclass(frozen=True)
 class Band:
-    """A 95% interval of a difference of scores; by what it is known, in words."""
+    """A 95% confidence interval of a score difference, and its basis in words."""
 
     low: float
     high: float
@@ -30,10 +30,10 @@ class Gain:
     """A run's score before the first labels and after the last.
 
     Args:
-        before: a share, 0 … 1.
-        after: likewise.
-        labels: bought in between.
-        band: of the difference; none where only more seeds could tell.
+        before: in [0, 1].
+        after: in [0, 1].
+        labels: number of labels acquired in between.
+        band: interval of the difference; None if estimating it takes more seeds.
     """
 
     before: float
@@ -43,20 +43,20 @@ class Gain:
 
     @property
     def points(self) -> float:
-        """The difference, a share."""
+        """``after - before``, in [-1, 1]."""
         return self.after - self.before
 
 
 @dataclass(frozen=True)
 class Against:
-    """A run's method against labels picked at random: the same data, as many labels.
+    """Comparison of a run's method with a random-selection method on the same data, at equal label counts.
 
     Args:
-        method: the other's name.
-        difference: of the scores, ours less theirs; a mean where there are several pairs.
-        pairs: of runs with the same seed.
-        band: of the difference; none where only more seeds could tell.
-        alike: whether both train alike, so that nothing but the choice of labels differs.
+        method: name of the random-selection method.
+        difference: score of the run's method minus that of ``method``, averaged over the pairs.
+        pairs: number of pairs of runs with the same seed.
+        band: interval of the difference; None if estimating it takes more seeds.
+        alike: whether both have the same settings except for the query.
     """
 
     method: str
@@ -67,7 +67,7 @@ class Against:
 
 
 def gain(run: Run) -> Gain | None:
-    """What the run's labels brought; none if it was not measured before the first and after the last."""
+    """Compute the gain of a run; None if fewer than two stages were evaluated."""
     key = run.kind.headline
     measured = [stage for stage in run.stages if number(stage, key) is not None]
     if len(measured) < 2:
@@ -78,10 +78,10 @@ def gain(run: Run) -> Gain | None:
 
 
 def against_random(run: Run, others: Sequence[Run]) -> list[Against]:
-    """Compare a run with those that picked at random, method by method, those that train alike last.
+    """Compare a run with each random-selection method; methods with the same training come last.
 
-    With two seeds or more that both methods have, the band is that of the mean difference; else it is that of
-    two counts of right answers, and says nothing about what another seed would change.
+    With two or more shared seeds, the interval is that of the mean paired difference. Otherwise it is the
+    interval of two proportions of correct predictions, which does not cover the variance over seeds.
     """
     if run.result is None or run.result["labels"] == 0 or picks_at_random(run):
         return []
@@ -107,13 +107,13 @@ def against_random(run: Run, others: Sequence[Run]) -> list[Against]:
 
 
 def picks_at_random(run: Run) -> bool:
-    """Whether its query is blind."""
+    """Return whether the run selects samples at random."""
     query = run.config.get("query")
     return (query.get("name") if isinstance(query, dict) else run.method) == RANDOM
 
 
 def same_data(run: Run, other: Run) -> bool:
-    """Whether both had the same source, pool and test set, as far as anybody wrote that down."""
+    """Return whether both runs have the same source, pool and test set, as far as recorded."""
     if run.kind != other.kind:
         return False
     if run.data and other.data:
@@ -137,11 +137,11 @@ def _by_seeds(differences: Sequence[float]) -> Band:
     many = len(differences)
     mean, deviation = statistics.fmean(differences), statistics.stdev(differences)
     reach = float(stdtrit(many - 1, 0.975)) * deviation / math.sqrt(many)
-    return Band(mean - reach, mean + reach, f"over the {many} seeds that both have")
+    return Band(mean - reach, mean + reach, f"over {many} shared seeds")
 
 
 def _by_test_set(run: Run, first: Record, last: Record) -> Band | None:
-    """By the number of test images: Agresti and Caffo's interval; pixels of an image are not independent."""
+    """Return the Agresti-Caffo interval; None for segmentation, where pixels are not independent."""
     counts = [number(record, "images") or 0 for record in (first, last)]
     if run.kind != IMAGES or not all(counts):
         return None
@@ -150,11 +150,11 @@ def _by_test_set(run: Run, first: Record, last: Record) -> Band | None:
     variance = sum(p * (1 - p) / (count + 2) for p, count in zip(shares, counts, strict=True))
     middle, reach = shares[1] - shares[0], NORMAL * math.sqrt(variance)
     many = " and ".join(f"{count:,.0f}" for count in dict.fromkeys(counts))
-    return Band(middle - reach, middle + reach, f"by the {many} images it was measured on")
+    return Band(middle - reach, middle + reach, f"from {many} evaluated images")
 
 
 def _at(run: Run, labels: int) -> Record | None:
-    """The newest stage with so many labels, if it was measured."""
+    """Return the latest evaluated stage with ``labels`` labels."""
     key = run.kind.headline
     known = [stage for stage in run.stages if stage["labels"] == labels and number(stage, key) is not None]
     return known[-1] if known else None

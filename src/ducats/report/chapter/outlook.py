@@ -1,4 +1,4 @@
-"""What the next batch of labels would likely bring: a curve that levels off, fitted to earlier ones."""
+"""Extrapolate the gain from the next batch of labels with a saturating curve fitted to the stages so far."""
 
 import math
 from dataclasses import dataclass
@@ -11,25 +11,25 @@ from ducats.report.chapter.gain import NORMAL
 from ducats.report.kinds import IMAGES
 from ducats.report.read import Run, number
 
-LEAST = 3  # stages, for a curve with a bend
-USELESS = 0.2  # a range that wide says nothing
-# How soon the curve levels off: labels until half of what is left is gained, in spans of the labels so far.
+LEAST = 3  # stages needed to fit a curve
+USELESS = 0.2  # a wider range is not reported
+# Half-lives of the curve: labels that halve the remaining gain, as a multiple of the labels so far.
 HALVES = np.geomspace(0.1, 10, 61)
-LONGER = 2  # a last step with so many times the epochs of the others is mostly training
+LONGER = 2  # a last step with more than this many times the epochs of the others is mostly training
 
 
 @dataclass(frozen=True)
 class Outlook:
-    """A guess, or why there is none.
+    """Estimated gain from the next batch, or the reason why there is no estimate.
 
     Args:
-        batch: labels of the next batch; 0 if nothing can be said.
-        guess: what they would bring, a share.
-        low: where the 95% range begins.
-        high: where it ends.
-        stages: from how many stages it was guessed.
-        tail: epochs of training after the last labels that were left out; 0 if none were.
-        why_not: why nothing can be said; empty if something can.
+        batch: number of labels in the next batch; 0 if there is no estimate.
+        guess: estimated gain, in [-1, 1].
+        low: lower end of the 95% range.
+        high: upper end of the 95% range.
+        stages: number of stages the curve was fitted to.
+        tail: epochs of the last step if it was left out, otherwise 0.
+        why_not: the reason why there is no estimate; empty if there is one.
     """
 
     batch: int = 0
@@ -42,20 +42,23 @@ class Outlook:
 
 
 def outlook(run: Run) -> Outlook:
-    """Guess what as many labels as in the last batch would bring on top.
+    """Estimate the gain from another batch of the size of the last one.
 
-    A curve ``a - b 2^(-labels / h)`` is fitted to the scores of the stages, the newest weighing most. Every
-    ``h`` that they do not rule out counts, so the range is wide where stages are few, or scatter.
+    A curve ``a - b 2^(-labels / h)`` is fitted to the scores of the stages, with the highest weight on the
+    latest. The range covers every ``h`` that is compatible with the scores, so it is wide if there are few
+    stages or the scores scatter.
     """
     key = run.kind.headline
     stages = [stage for stage in run.stages if number(stage, key) is not None]
     if not stages or stages[-1]["labels"] == stages[0]["labels"]:
-        return Outlook(why_not="no labels were bought")
+        return Outlook(why_not="no labels were acquired")
     labels = [float(stage["labels"]) for stage in stages]
     batch, tail = int(labels[-1] - labels[-2]), _tail([int(stage["epoch"]) for stage in stages])
     used = stages[:-1] if tail else stages
     if len(used) < LEAST:
-        return Outlook(why_not=f"it takes {LEAST} stages{_but_the_last(tail)}, and there are {len(used)}")
+        return Outlook(
+            why_not=f"at least {LEAST} stages are needed{_but_the_last(tail)}, but there are {len(used)}"
+        )
     scores = np.array([float(stage[key]) for stage in used])
     images = number(stages[-1], "images") or 0.0
     chance = math.sqrt(_variance(scores[-1], images)) if run.kind == IMAGES and images else 0.0
@@ -63,7 +66,7 @@ def outlook(run: Run) -> Outlook:
     most, least = 1.0 - float(stages[-1][key]), -float(stages[-1][key])
     guess, low, high = (min(max(value, least), most) for value in (guess, low, high))
     if high - low > USELESS:
-        return Outlook(why_not="what the batches so far brought scatters too much")
+        return Outlook(why_not="the gains of the batches so far vary too much")
     return Outlook(batch, guess, low, high, len(used), tail)
 
 
@@ -74,17 +77,20 @@ def extrapolate(
     batch: float,
     chance: float,
 ) -> tuple[float, float, float]:
-    """Fit the curve and say what ``batch`` labels bring after ``spent``: the best guess, and a 95% range.
+    """Fit the curve and return the estimated gain of ``batch`` labels after ``spent``, with its 95% range.
 
     Args:
-        labels: of each stage, rising.
-        scores: likewise.
+        labels: label count of each stage, increasing.
+        scores: score of each stage.
         spent: labels so far.
-        batch: labels to come.
-        chance: a score's deviation by the luck of the test set alone; 0 if it is not known.
+        batch: labels to add.
+        chance: standard deviation of a score due to the finite test set; 0 if unknown.
+
+    Returns:
+        Best estimate, lower end and upper end of the range.
     """
     origin, span = labels[0], labels[-1] - labels[0]
-    weights = 0.5 ** np.arange(len(labels))[::-1]  # the newest stage counts most: it is nearest to what comes
+    weights = 0.5 ** np.arange(len(labels))[::-1]  # the latest stage is closest to the extrapolation
     fits = []
     for half in HALVES * span:
         reached = 1 - 2 ** (-(labels - origin) / half)
@@ -93,7 +99,7 @@ def extrapolate(
         a_b = solve @ scores
         wrong = scores - design @ a_b
         ahead = float(2 ** (-(spent - origin) / half) - 2 ** (-(spent + batch - origin) / half))
-        doubt = ahead * float(np.linalg.norm(solve[1]))  # of what comes, for a deviation of 1 in every score
+        doubt = ahead * float(np.linalg.norm(solve[1]))  # of the gain, per unit deviation of each score
         fits.append(
             _Fit(float((weights * wrong**2).sum()), float((wrong**2).sum()), ahead * float(a_b[1]), doubt)
         )
@@ -108,7 +114,7 @@ def extrapolate(
 
 @dataclass(frozen=True)
 class _Fit:
-    """A curve: its weighted and plain sums of squares, what it promises, and how that follows a deviation."""
+    """A fitted curve: weighted and plain sums of squares, predicted gain and its sensitivity to noise."""
 
     misfit: float
     squares: float
@@ -117,13 +123,13 @@ class _Fit:
 
 
 def _tail(epochs: list[int]) -> int:
-    """Epochs of the last step where they are many more than before: then it shows training, not labels."""
+    """Return the epochs of the last step if it is much longer than the others, otherwise 0."""
     steps = [later - sooner for sooner, later in pairwise(epochs)]
     return steps[-1] if len(steps) > 1 and steps[-1] > LONGER * max(steps[:-1]) else 0
 
 
 def _but_the_last(tail: int) -> str:
-    return f" before the last {tail} epochs, which are training more than labels" if tail else ""
+    return f" before the last {tail} epochs, which reflect training more than labels" if tail else ""
 
 
 def _variance(share: float, count: float) -> float:

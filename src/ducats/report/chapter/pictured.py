@@ -1,4 +1,4 @@
-"""The figures of `ducats figure` as a page shows them: each with a name and what it is good for."""
+"""Figures of `ducats figure` on the page, each with a title and a caption."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -9,7 +9,7 @@ from ducats.errors import UserError
 from ducats.report.kinds import IMAGES
 from ducats.report.read import Run
 
-POINTS = 600  # of t-SNE, so that a page is made in seconds
+POINTS = 600  # t-SNE points, few enough to write a page in seconds
 
 
 @dataclass(frozen=True)
@@ -17,11 +17,10 @@ class Drawn:
     """A figure on the page.
 
     Args:
-        name: what `ducats figure` calls it.
-        title: above it.
-        about: what to look for.
-        svg: itself; empty if it cannot be drawn.
-        missing: why not, in a sentence.
+        name: its name in `ducats figure`.
+        about: caption.
+        svg: SVG text; empty if it cannot be drawn.
+        missing: the reason why it cannot be drawn, as a sentence.
     """
 
     name: str
@@ -32,72 +31,72 @@ class Drawn:
 
 
 def width(svg: str) -> float:
-    """Of a figure in points, as it was drawn: so wide its letters have the right size."""
+    """Return the width of a figure in points, at which its text has the intended size."""
     found = re.search(r'viewBox="0 0 ([0-9.]+) ', svg)
     return float(found.group(1)) if found else 0.0
 
 
 UNCERTAINTIES = Drawn(
     "uncertainties",
-    "Two kinds of doubt",
-    "A point is a sample that had no label yet. U_dis says how foreign it is to the model, U_data how "
-    "ambiguous it looks.",
+    "Two uncertainties",
+    "Each point is a sample without a label. U_dis is high for samples unlike the training images, U_data "
+    "for samples between classes.",
 )
 TWO_ROUNDS = (
-    " DUC keeps the most foreign ones (beyond the dashed line) and asks for the most ambiguous of these."
+    " DUC keeps the samples with the highest U_dis (beyond the dashed line), then selects those with the "
+    "highest U_data."
 )
 HISTOGRAM = Drawn(
     "histogram",
-    "Which classes were bought",
-    "Labels of each class, round by round, beside what the model takes the pool for: are rare classes asked "
-    "for?",
+    "Selected classes",
+    "Labels of each class, round by round, next to the model's predictions for the pool. They show whether "
+    "rare classes are selected.",
 )
 FEATURES = Drawn(
     "features",
-    "Where the picks lie",
-    "Each sample where the model puts it, flattened to two dimensions. Picks in one heap repeat each other.",
+    "Selected samples in feature space",
+    "Features of each sample, projected to two dimensions. Selected samples in one cluster are redundant.",
 )
 PIXELS = Drawn(
     "pixels",
-    "Which pixels were bought",
-    "Picked pixels over some images of the pool, round by round.",
+    "Selected pixels",
+    "Selected pixels on some images of the pool, round by round.",
 )
 PAPER = (
     Drawn(
         "entropies",
-        "One number of doubt is not enough",
-        "Entropy of the prediction against expected entropy, sample by sample: where points lie off "
-        "the diagonal, the model is unsure because it has not seen the like, and not because the sample is "
-        "ambiguous.",
+        "Entropy and expected entropy",
+        "Entropy of the prediction against expected entropy of each sample. Off the diagonal, the model is "
+        "uncertain because the sample is unlike the training images, not because it is between classes.",
     ),
     Drawn(
         "simplex",
-        "What the model believes of three samples",
-        "A corner is a class; where it is bright the model expects the class probabilities to be. A sharp "
-        "spot: it is sure of them. A wide glow: it does not know.",
+        "Predicted Dirichlet distributions of three samples",
+        "Each corner is a class. Bright regions are the class probabilities that the model considers likely. "
+        "A small spot means low uncertainty about them, a wide region high uncertainty.",
     ),
     Drawn(
         "u_dis",
-        "How foreign the target is",
-        "How U_dis is spread over source and target, before the first labels and at the end. The closer both "
-        "lie, the better the model is at home in the target.",
+        "U_dis of source and target",
+        "Distribution of U_dis over source and target, before the first labels and at the end. The closer "
+        "the two are, the better the model has adapted to the target.",
     ),
     Drawn(
         "tsne",
-        "Source and target in one map",
-        "t-SNE puts samples that the model sees alike close to each other. Distances between heaps mean "
+        "t-SNE of source and target",
+        "t-SNE places samples with similar features close to each other. Distances between clusters mean "
         "little.",
     ),
 )
 ACROSS = (
-    Drawn("budget", "What a larger budget buys", "The score over labels bought, of runs with other budgets."),
-    Drawn("kappa", "How many pass the first round", "The score over kappa."),
-    Drawn("beta_lambda", "How much the two uncertainties weigh", "The score over beta and lambda."),
+    Drawn("budget", "Score and budget", "Score over the number of labels, from runs with different budgets."),
+    Drawn("kappa", "Score and kappa", "Score over kappa: the query keeps kappa times the budget first."),
+    Drawn("beta_lambda", "Score and loss weights", "Score over beta and lambda, the weights of the losses."),
 )
 
 
 def of_rounds(run: Run, key: str) -> tuple[Drawn, ...]:
-    """What shows why a run picked what it picked."""
+    """Return the figures about the samples that a run selected."""
     query = run.config.get("query")
     name = query.get("name") if isinstance(query, Mapping) else run.method
     more = TWO_ROUNDS if name == "duc" and run.kind == IMAGES else ""
@@ -107,12 +106,12 @@ def of_rounds(run: Run, key: str) -> tuple[Drawn, ...]:
 
 
 def of_the_paper(run: Run, key: str) -> tuple[Drawn, ...]:
-    """The paper's figures about one run."""
+    """Return the paper's figures about one run."""
     return _drawn(PAPER, [run], key)
 
 
 def of_all(runs: Sequence[Run], key: str) -> tuple[Drawn, ...]:
-    """The paper's figures about several runs, as far as these runs differ in what they show."""
+    """Return the paper's figures about several runs, without those that cannot be drawn."""
     return tuple(one for one in _drawn(ACROSS, runs, key) if one.svg)
 
 
@@ -123,7 +122,7 @@ def _drawn(wanted: Sequence[Drawn], runs: Sequence[Run], key: str) -> tuple[Draw
             svg = figures.draw(one.name, runs, prefix=key, points=POINTS)
         except UserError as error:
             missing = _plain(error, runs)
-            # Where there are no snapshots, one sentence says so for all figures.
+            # The same reason, e.g. missing snapshots, is shown once for all figures.
             if missing not in [other.missing for other in found]:
                 found.append(replace(one, missing=missing))
         else:

@@ -1,4 +1,4 @@
-"""Why these samples: what a run picked round by round, what it thought of it, and what the label was."""
+"""Samples selected in each round of a run: prediction, label, uncertainties and redundancy."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -14,21 +14,21 @@ from ducats.report.kinds import IMAGES
 from ducats.report.read import Run
 from ducats.snapshots import Picks, Snapshot
 
-VOID = -2  # the label of what no class applies to
-PAIRS = 6  # near-duplicates shown of a round
+VOID = -2  # label of samples to which no class applies
+PAIRS = 6  # near-duplicate pairs shown per round
 
 
 @dataclass(frozen=True)
 class Pick:
-    """A pick in the gallery.
+    """A selected image in the gallery.
 
     Args:
-        key: the image's name.
-        picture: its file; none if the run kept none.
-        guess: what the model took it for.
-        probability: of the guess.
-        label: what it is; empty while nobody has said.
-        right: whether guess and label agree; none where there is no label, or no class applies.
+        key: name of the image.
+        picture: thumbnail file; None if the run saved none.
+        guess: predicted class at the time of the query.
+        probability: predicted probability of ``guess``.
+        label: class name; empty if there is no label yet.
+        right: whether prediction and label agree; None if there is no label or no class applies.
         u_dis: in nats.
         u_data: in nats.
     """
@@ -45,19 +45,19 @@ class Pick:
 
 @dataclass(frozen=True)
 class Round:
-    """What one question asked for.
+    """The samples of one query.
 
     Args:
-        number: 1 for the first.
-        epoch: after which it was asked.
-        bought: labels; 0 while nobody has answered.
-        known: picks that were looked at and have a class.
-        right: of these, those that the model had guessed.
-        void: of those looked at, those that no class applies to.
-        picks: in the order of the ledger; those of pixels are not listed.
-        alike: near-duplicates among them; none where that is not known, and of pixels.
-        pairs: some of these, most alike first.
-        near: of bought pixels, the share that lies near another; none where that is not known, and of images.
+        number: round number, starting at 1.
+        epoch: epoch after which the samples were selected.
+        bought: number of labels; 0 if the round is not answered yet.
+        known: number of samples in the snapshot that have a class label.
+        right: number of these that were predicted correctly.
+        void: number of samples in the snapshot to which no class applies.
+        picks: selected images in the order of the ledger; empty in segmentation.
+        alike: near-duplicates among them; None if unknown and in segmentation.
+        pairs: some of the near-duplicate pairs with their cosine similarity, most similar first.
+        near: share of labelled pixels close to another one; None if unknown and in classification.
     """
 
     number: int
@@ -74,14 +74,14 @@ class Round:
 
 @dataclass(frozen=True)
 class Why:
-    """All rounds that left something to look at, and what is missing."""
+    """All rounds with a snapshot, and sentences about missing or unreadable data."""
 
     rounds: tuple[Round, ...]
     missing: tuple[str, ...]
 
 
 def why(run: Run) -> Why:
-    """Read what a run's snapshots and ledger say of its picks; what is not there, or damaged, is said."""
+    """Read the selected samples of a run from its snapshots and ledger."""
     missing: list[str] = []
     names: list[str] = []
     try:
@@ -106,18 +106,18 @@ def why(run: Run) -> Why:
 
 
 def _plain(error: UserError | str, run: Run) -> str:
-    """An error without the path to the run, which is nobody's business."""
+    """Return the error message without the path of the run folder."""
     return f"Not shown: {str(error).replace(f'{run.folder}{os.sep}', '')}."
 
 
 def _none(run: Run) -> str:
     if run.finished and (not run.stages or run.stages[-1]["labels"] == 0):
-        return "This run asked for no labels."
+        return "This run acquired no labels."
     if not run.finished and not run.stages:
-        return "This run has asked nothing yet."
+        return "This run has not selected any samples yet."
     return (
-        "What the model thought of its picks is not known: this run left no snapshots. It was made by an "
-        "older ducats or with engine.snapshot=0; a new run leaves them."
+        "The predictions for the selected samples are unknown: this run has no snapshots. It was made by an "
+        "older version of ducats or with engine.snapshot=0; new runs save snapshots."
     )
 
 
@@ -172,9 +172,9 @@ def _near(run: Run, bought: Picks) -> float | None:
     task = run.config.get("task")
     unit = task.get("unit") if isinstance(task, Mapping) else None
     if unit not in (None, "pixel") or not len(bought.image):
-        return None  # pixels of a region or an image lie side by side, since they are bought together
+        return None  # the pixels of a region or an image are adjacent by definition
     try:
         sizes = snapshots.sizes(run.folder)
     except UserError:
-        return None  # that the file is spoilt was said with the keys
+        return None  # reading the keys has already reported the corrupt file
     return None if sizes is None else neighbours(bought, sizes)

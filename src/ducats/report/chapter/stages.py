@@ -1,4 +1,4 @@
-"""Tables of a run's own numbers, stage by stage: what was measured, how sure the model was, what it cost."""
+"""Tables of a run section: metrics, calibration and cost by stage, results by class and by round."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ MEGABYTE = 1_000_000
 
 @dataclass(frozen=True)
 class Table:
-    """Titles, and cells as they stand on the page."""
+    """Column titles and formatted cells."""
 
     titles: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
@@ -27,7 +27,7 @@ Column = tuple[str, Callable[[Record], str]]
 
 
 def measured(run: Run) -> Table:
-    """What was measured at each stage."""
+    """Return the metrics of each stage."""
     kept = [m for m in run.kind.measures if m != SECONDS and (not m.optional or _known(run.stages, m))]
     columns: list[Column] = [("Stage", _plain("stage")), ("Epoch", _plain("epoch"))]
     columns += [(measure.title, _as(measure)) for measure in kept]
@@ -35,7 +35,7 @@ def measured(run: Run) -> Table:
 
 
 def calibration(run: Run) -> Table:
-    """How well confidence fits at each stage, and that of a softmax with a fitted temperature."""
+    """Return the calibration metrics of each stage, with and without temperature scaling."""
     labels = run.kind.measure("labels")
     stages = [stage for stage in run.stages if number(stage, "ece") is not None]
     columns: list[Column] = [(labels.title, _as(labels))]
@@ -52,7 +52,7 @@ def calibration(run: Run) -> Table:
 
 
 def costs(run: Run) -> Table:
-    """What each stage took: seconds of the machine and of people, and memory."""
+    """Return the computing time, annotation time and memory of each stage."""
     before = {
         id(stage): number(sooner, "seconds") or 0.0
         for sooner, stage in zip([{}, *run.stages], run.stages, strict=False)
@@ -62,31 +62,31 @@ def costs(run: Run) -> Table:
         ("Stage", _plain("stage")),
         (labels.title, _as(labels)),
         ("Seconds so far", _as(SECONDS)),
-        ("Seconds of this stage", lambda stage: f"{stage['seconds'] - before[id(stage)]:.1f}"),
+        ("Seconds in this stage", lambda stage: f"{stage['seconds'] - before[id(stage)]:.1f}"),
     ]
     if any("memory" in stage for stage in run.stages):
         columns.append(("Peak memory MB", _as(Measure("memory", "", 0, 1 / MEGABYTE, 0, grouped=True))))
     if any("people_seconds" in stage for stage in run.stages):
-        columns.append(("Minutes of people so far", _as(Measure("people_seconds", "", 0, 1 / 60, 1))))
+        columns.append(("Annotation minutes so far", _as(Measure("people_seconds", "", 0, 1 / 60, 1))))
     return _table(run.stages, columns)
 
 
 def lacking(run: Run) -> str:
-    """What the records do not say about time and memory, in a sentence; empty if they say all."""
+    """Return a sentence about times and memory that were not recorded; empty if all were."""
     names = []
     if run.epochs and not any(number(epoch, "seconds") is not None for epoch in run.epochs):
         names.append("seconds of each epoch")
     if run.stages and not any("memory" in stage for stage in run.stages):
         names.append("memory")
-    return f"Not in the records, which are older: {' and '.join(names)}." if names else ""
+    return f"This run, made by an older version, did not record: {' and '.join(names)}." if names else ""
 
 
 def classes(rows: Sequence[ClassRow], found: ByClass) -> Table:
-    """Classes before and after, how many of each were measured, and what they are taken for."""
+    """Return the results of each class before and after, its count and its most frequent confusion."""
     titles = [f"{found.measure} before %", f"{found.measure} after %", "Change"] if found.several else []
     titles = ["Class", *(titles or [f"{found.measure} %"])]
     if not found.missing:
-        titles += ["Measured", "Most often taken for"]
+        titles += ["Evaluated", "Most often confused with"]
     return Table(tuple(titles), tuple(tuple(_class_cells(row, found)) for row in rows))
 
 
@@ -108,16 +108,16 @@ def _percent(share: float | None) -> str:
 
 
 def rounds(found: Sequence[Round], kind: Kind) -> Table:
-    """What each round bought, how much of it the model knew, and how much of it repeats itself."""
+    """Return the labels, correct predictions and redundancy of each round."""
     void = any(one.void for one in found)
-    some = any(one.bought and one.known + one.void != one.bought for one in found)  # were kept, not all
+    some = any(one.bought and one.known + one.void != one.bought for one in found)  # some are in no snapshot
     titles = ["Round", "After epoch", kind.measure("labels").title]
-    titles += [*(["Looked at"] if some else []), "Guessed right", "Right %"]
+    titles += [*(["In snapshot"] if some else []), "Predicted correctly", "Correct %"]
     titles += ["No class applies"] if void else []
-    titles += ["Near-duplicates", "If random"] if kind == IMAGES else ["Beside another %"]
+    titles += ["Near-duplicates", "Expected at random"] if kind == IMAGES else ["Near another %"]
     rows = []
     for one in found:
-        cells = [f"{one.number}", f"{one.epoch}", f"{one.bought:,}" if one.bought else "asked"]
+        cells = [f"{one.number}", f"{one.epoch}", f"{one.bought:,}" if one.bought else "pending"]
         cells += [f"{one.known + one.void:,}"] if some else []
         cells.append(f"{one.right:,}")
         cells.append(f"{100 * one.right / one.known:.0f}" if one.known else ABSENT)

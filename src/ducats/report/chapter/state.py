@@ -1,4 +1,4 @@
-"""How far a run is, and how it was made: what to do next, settings, digests, versions."""
+"""Progress of a run and its provenance: settings, digests, versions."""
 
 import hashlib
 import json
@@ -15,7 +15,7 @@ from ducats.report.read import Run
 
 @dataclass(frozen=True)
 class Made:
-    """How a run was made: its settings as YAML, and what else tells it from others, by name."""
+    """Provenance of a run: settings as YAML, other facts and versions as (name, value) pairs."""
 
     settings: str
     facts: tuple[tuple[str, str], ...]
@@ -23,24 +23,24 @@ class Made:
 
 
 def state(run: Run) -> str:
-    """How far the run is, and how to go on if it is not finished."""
+    """Return the progress of an unfinished run and how to resume it; empty if it is finished."""
     if run.finished:
         return ""
     waiting = _unanswered(run)
     if waiting:
         return (
-            f"This run waits for labels: round {waiting} was asked and is not answered. Answer with "
-            "`ducats label`, then give the `ducats run` command again."
+            f"This run is waiting for labels: round {waiting} is not answered yet. Answer it with "
+            "`ducats label`, then run the same `ducats run` command again."
         )
     done = max((int(record["epoch"]) for record in run.epochs), default=0)
     train = run.config.get("train")
     epochs = train.get("epochs") if isinstance(train, Mapping) else None
     far = f"{done} of {epochs} epochs" if epochs else f"{done} epochs"
-    return f"This run is not finished: {far} are done. The same `ducats run` command goes on with it."
+    return f"This run is not finished: {far} are done. Run the same `ducats run` command again to resume."
 
 
 def _unanswered(run: Run) -> int:
-    """The number of the round that people were asked and did not answer; 0 if there is none."""
+    """Return the first round that annotators have not answered; 0 if there is none."""
     if not (run.folder / "questions").is_dir():
         return 0
     asked, answered = (
@@ -51,13 +51,13 @@ def _unanswered(run: Run) -> int:
 
 
 def made(run: Run) -> Made:
-    """Settings, seed, digests of settings and data, versions and machine."""
+    """Return settings, seed, digests of settings and data, versions and machine."""
     plain = json.loads(json.dumps(run.config, default=str))
     text = json.dumps(plain, sort_keys=True)
     facts = [
         ("method", run.method),
         ("seed", str(run.seed)),
-        ("digest of the settings", hashlib.blake2b(text.encode(), digest_size=4).hexdigest()),
+        ("settings digest", hashlib.blake2b(text.encode(), digest_size=4).hexdigest()),
     ]
     facts += [
         (f"{part}", _data(run.data[part]))
@@ -73,4 +73,4 @@ def made(run: Run) -> Made:
 def _data(about: Mapping[str, Any]) -> str:
     images = about.get("images")
     many = f"{images:,} images" if isinstance(images, int) else "images"
-    return f"{many}, digest {about.get('keys', 'not written down')}"
+    return f"{many}, digest {about.get('keys', 'not recorded')}"

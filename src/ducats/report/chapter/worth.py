@@ -1,4 +1,4 @@
-"""Was it worth it? What a run's labels brought, in sentences that say no more than the numbers do."""
+"""The verdict on a run: the gain from its labels in sentences and key figures."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,13 +10,13 @@ from ducats.report.kinds import Kind
 from ducats.report.read import Run, number
 from ducats.report.words import LEVEL
 
-PER = {"label": 1, "labelled pixel": 1000}  # labels that a gain is told for: one pixel's would be nothing
-SO_FAR = "The run is not finished: numbers are of its last stage so far."
+PER = {"label": 1, "labelled pixel": 1000}  # unit of the gain: that of a single pixel would be tiny
+SO_FAR = "The run is not finished; the numbers are from its latest stage."
 
 
 @dataclass(frozen=True)
 class Fact:
-    """A number at the top of a chapter: its name, its value, and what one has to know about it."""
+    """A key figure at the top of a run section, with an optional remark."""
 
     name: str
     value: str
@@ -25,7 +25,7 @@ class Fact:
 
 @dataclass(frozen=True)
 class Worth:
-    """What came of a run: the one sentence, those that follow, and the numbers behind them."""
+    """The verdict on a run: main sentence, remarks and key figures."""
 
     sentence: str
     remarks: tuple[str, ...]
@@ -33,11 +33,9 @@ class Worth:
 
 
 def worth(run: Run, others: Sequence[Run]) -> Worth:
-    """Say what a run's labels brought, whether random ones would have done, and what more would bring.
+    """Describe the gain from a run's labels, the comparison with random selection, and the likely next gain.
 
-    Args:
-        run: that it is about.
-        others: runs beside it; those on other data do not count.
+    ``others`` are runs to compare with; those on other data are ignored.
     """
     brought, beside = gain(run), against_random(run, others)
     last = run.result
@@ -46,7 +44,7 @@ def worth(run: Run, others: Sequence[Run]) -> Worth:
         remarks.append(_of_training(run, others))
         remarks.append(next_batch(outlook(run), run.kind))
     if not run.finished:
-        remarks.append(SO_FAR if run.stages else "The first stage is measured before the first question.")
+        remarks.append(SO_FAR if run.stages else "The first evaluation comes before the first query.")
     return Worth(_sentence(run, brought), tuple(remarks), tuple(_facts(run, brought, beside, last)))
 
 
@@ -54,78 +52,82 @@ def _sentence(run: Run, brought: Gain | None) -> str:
     score = _capital(run.kind.score)
     last = run.result
     if not run.stages and not run.finished:
-        return f"{_capital(run.method)}: begun, and not measured yet."
+        return f"{run.method} has not been evaluated yet."
     if last is None:
-        return f"{_capital(run.method)}: not measured on a test set, so what its labels brought is not known."
+        return f"{run.method} was not evaluated on a test set, so the gain from its labels is unknown."
     now = f"{100 * last[run.kind.headline]:.1f}%"
     if brought is None or brought.labels == 0:
         if brought is None and not run.finished:
             return f"{score} is {now} before the first labels."
-        return f"{score} is {now}; {amount(last['labels'], run.kind)} bought."
-    what = f"{_move(brought)}: {points(abs(brought.points))} for {amount(brought.labels, run.kind)}"
-    sure = "" if brought.band is None else f" ({_range(brought.band)})"
-    return f"{score} {what}{sure}."
+        return f"{score} is {now} with {amount(last['labels'], run.kind)}."
+    interval = "" if brought.band is None else f" ({_range(brought.band)})"
+    return f"{score} {_move(brought)} with {amount(brought.labels, run.kind)}{interval}."
 
 
 def _move(brought: Gain) -> str:
-    ends = f"{100 * brought.before:.1f}% to {100 * brought.after:.1f}%"
+    ends = f"from {100 * brought.before:.1f}% to {100 * brought.after:.1f}%"
     if abs(brought.points) < LEVEL:
-        return f"stayed where it was, {ends}"
-    return f"rose from {ends}" if brought.points > 0 else f"fell from {ends}"
+        return f"changed by less than {100 * LEVEL:g} points, {ends},"
+    return f"{'rose' if brought.points > 0 else 'fell'} by {points(abs(brought.points))}, {ends},"
 
 
 def _of_random(run: Run, brought: Gain | None, beside: Sequence[Against]) -> list[str]:
     if brought is None or not brought.labels:
         return []
     if picks_at_random(run):
-        return ["These labels were picked at random: it is what other methods have to beat."]
+        return ["The labels were selected at random, so this run is a baseline for other methods."]
     if not beside:
         return [
-            "Whether labels picked at random would have done as well cannot be said: there is no such run "
-            "beside it. Make one with the same command and --method random, and report both."
+            "This report has no comparable run with random selection, so it cannot show whether random "
+            "labels would have done as well. Run the same command with --method random and report both runs."
         ]
     return [compared(one) for one in beside]
 
 
 def compared(one: Against) -> str:
-    """Say how a run stands against labels picked at random, and whether choosing them was worth it."""
-    who = f"{one.method}, which trains alike and picks at random" if one.alike else one.method
+    """Compare a run with random selection in one or two sentences."""
+    who = f"{one.method}, which trains the same way but selects at random" if one.alike else one.method
+    gap = f"{points(abs(one.difference))} {'above' if one.difference > 0 else 'below'} {who}"
     if one.band is None:
-        verb = "above" if one.difference > 0 else "below"
         return (
-            f"It is {points(abs(one.difference))} {verb} {who}; how sure that is cannot be told from one "
-            "seed: run more seeds of both."
+            f"The score is {gap}. One seed cannot show whether this difference is significant; run more "
+            "seeds of both methods."
         )
-    size = f"{points(abs(one.difference))} {'more' if one.difference > 0 else 'less'}"
-    sure = _range(one.band)
+    interval = _range(one.band)
     if one.band.low <= 0 <= one.band.high:
-        return f"It cannot be told apart from {who}: {size} ({sure})."
-    worth_it = "was worth it" if one.band.low > 0 else "was not worth it"
+        return f"The score is {gap} ({interval}). This difference is not significant."
+    better = one.band.low > 0
     if one.alike:
-        return f"That is {size} than {who}, reached ({sure}): choosing the labels {worth_it}."
-    whole = f"all in all it {worth_it}; the two also train differently"
-    return f"That is {size} than {who} reached ({sure}): {whole}."
+        verb = "beats" if better else "loses to"
+        return f"The score is {gap} ({interval}): the query {verb} random selection."
+    return (
+        f"The score is {gap} ({interval}): the method is {'better' if better else 'worse'} as a whole. The "
+        "two also differ in training, so the query alone does not explain the difference."
+    )
 
 
 def next_batch(guess: Outlook, kind: Kind) -> str:
-    """Say what the next batch would likely bring, and how that was guessed."""
+    """Describe the estimated gain from the next batch and how it was computed."""
     if guess.why_not:
-        return f"What the next labels would bring cannot be said: {guess.why_not}."
-    how = f"a curve that levels off, through {guess.stages} stages"
-    if guess.tail:
-        how += f"; the step of the last {guess.tail} epochs is left out: it shows training more than labels"
-    much = f"{signed(guess.low)} to {signed(guess.high)} points"
-    what = f"The next {amount(guess.batch, kind)} would likely bring {much}"
+        return f"The gain from the next labels cannot be estimated: {guess.why_not}."
+    gain_range = f"{signed(guess.low)} to {signed(guess.high)} points"
+    what = f"The next {amount(guess.batch, kind)} would likely add {gain_range}"
     if guess.low < LEVEL:
-        what += ", so perhaps nothing"
-    return f"{what} (best guess {signed(guess.guess)}; guessed by {how})."
+        what += ", possibly nothing"
+    how = f"extrapolated with a saturating curve fitted to {guess.stages} stages"
+    left_out = (
+        f" The last {guess.tail} epochs are left out: they reflect training more than labels."
+        if guess.tail
+        else ""
+    )
+    return f"{what} (best estimate {signed(guess.guess)}, {how}).{left_out}"
 
 
 def _of_training(run: Run, others: Sequence[Run]) -> str:
-    """What training alone may have to do with the gain."""
+    """Describe how much of the gain training alone may explain."""
     first, last = run.stages[0]["epoch"], run.stages[-1]["epoch"]
-    spoken = (
-        f"Training went on meanwhile, from epoch {first} to {last}, so not all of the change is due to labels"
+    remark = (
+        f"Training continued from epoch {first} to {last}, so the labels may not explain the whole change."
     )
     free = [
         other
@@ -136,21 +138,22 @@ def _of_training(run: Run, others: Sequence[Run]) -> str:
         and same_data(run, other)
     ]
     if not free:
-        return f"{spoken}; a run without labels beside it, with --method source-only, would tell."
+        return f"{remark} Add a run with --method source-only to see the effect of training alone."
     other = min(free, key=lambda one: (one.seed != run.seed, one.seed))
     assert other.result is not None
-    return (
-        f"{spoken}: {other.method}, which bought none, ended at {100 * other.result[run.kind.headline]:.1f}%."
-    )
+    return f"{remark} {other.method} reached {100 * other.result[run.kind.headline]:.1f}% with no labels."
 
 
 def _of_the_test(run: Run) -> list[str]:
-    """What the measured images have to do with the bought ones."""
+    """Describe any overlap between evaluated and labelled images."""
     on = run.result.get("measured_on") if run.result is not None else None
     if on == "unlabelled":
-        return ["It was measured on what was not bought yet: other images at each stage."]
+        return [
+            "Each stage was evaluated on the images not labelled yet, so the evaluated images differ between "
+            "stages."
+        ]
     if on == "target":
-        return ["It was measured on all target images, those that it learnt from among them."]
+        return ["It was evaluated on all target images, including those that it was trained on."]
     return []
 
 
@@ -169,7 +172,7 @@ def _facts(run: Run, brought: Gain | None, beside: Sequence[Against], last: Reco
     if (clicks := number(stage, "clicks")) is not None and clicks != labels:
         found.append(Fact("Clicks", f"{clicks:,.0f}"))
     if (seconds := number(stage, "people_seconds")) is not None:
-        found.append(Fact("Minutes of people", f"{seconds / 60:.1f}"))
+        found.append(Fact("Annotation minutes", f"{seconds / 60:.1f}"))
     if brought is not None and brought.labels:
         found.append(_per_label("Gain", brought.points, brought.labels, brought.band, kind))
         found += [
@@ -182,7 +185,7 @@ def _facts(run: Run, brought: Gain | None, beside: Sequence[Against], last: Reco
 def _per_label(name: str, difference: float, labels: int, band: Band | None, kind: Kind) -> Fact:
     many = PER[kind.label]
     per = 100 * many / labels
-    sure = "" if band is None else f"95%: {_short(band.low * per)} to {_short(band.high * per)}"
+    sure = "" if band is None else f"95% CI {_short(band.low * per)} to {_short(band.high * per)}"
     return Fact(
         f"{name} per {kind.label if many == 1 else f'{many:,} {kind.label}s'}, points",
         _short(difference * per),
@@ -191,7 +194,7 @@ def _per_label(name: str, difference: float, labels: int, band: Band | None, kin
 
 
 def _short(value: float) -> str:
-    """Two digits that count, and a sign.
+    """Format with a sign and two significant digits.
 
     >>> _short(0.2), _short(-0.0421), _short(12.3)
     ('+0.20', '−0.042', '+12')
@@ -200,25 +203,25 @@ def _short(value: float) -> str:
 
 
 def points(share: float) -> str:
-    """A difference of two percentages: ``4.1 points``."""
+    """Format a difference of scores in percentage points: ``4.1 points``."""
     return f"{100 * share:.1f} point{'' if f'{100 * share:.1f}' == '1.0' else 's'}"
 
 
 def signed(share: float) -> str:
-    """In points, without the word; a minus is a minus, and zero has none."""
+    """Format a difference in percentage points with a typographic minus; zero has no sign."""
     text = f"{100 * share:.1f}"
     return "0.0" if text == "-0.0" else text.replace("-", "−")
 
 
 def amount(labels: float, kind: Kind) -> str:
-    """So many labels, in words: ``65 labels``."""
+    """Format a number of labels: ``65 labels``."""
     if not labels:
         return "no labels"
     return f"{labels:,.0f} {kind.label}{'' if labels == 1 else 's'}"
 
 
 def _range(band: Band) -> str:
-    return f"95%: {signed(band.low)} to {signed(band.high)}, {band.by}"
+    return f"95% CI {signed(band.low)} to {signed(band.high)}, {band.by}"
 
 
 def _capital(text: str) -> str:

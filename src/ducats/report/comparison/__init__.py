@@ -1,4 +1,4 @@
-"""Many runs beside each other: methods by tasks, ranks, what they take, and which runs are missing."""
+"""Comparison of many runs: methods by tasks, ranks, costs and missing runs."""
 
 from ducats.report.comparison.content import OTHERS, comparison, of_several_tasks, outcome
 

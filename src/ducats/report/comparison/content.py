@@ -1,4 +1,4 @@
-"""What a page says of many runs together: tables, curves, ranks, costs, and what is missing."""
+"""Template context of a comparison: tables, curves, ranks, costs and missing runs."""
 
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
@@ -17,17 +17,16 @@ from ducats.report.tables import by_method, methods
 from ducats.report.tasks import arrow, task_of
 from ducats.report.words import Headline, headline
 
-OTHERS = ("random", "duc")  # what every method is compared with, as `ducats table` does
-TOLD_APART = len(COLOURS) - 1  # lines of one figure that a reader can follow; grey is for the others
+OTHERS = ("random", "duc")  # methods that all others are compared with, as in `ducats table`
+TOLD_APART = len(COLOURS) - 1  # methods with a colour of their own; the others are grey
 
 
 def comparison(runs: Sequence[Run], broken: Sequence[Broken] = (), key: str = "") -> dict[str, Any] | None:
-    """What the page says of many runs together; None for one method on one task, which is no comparison.
+    """Return the template context of the comparison; None if there is nothing to compare.
 
     Args:
-        runs: that could be read.
-        broken: that could not.
-        key: what ids begin with, where a page has several comparisons.
+        broken: run folders that could not be read; they are listed as missing.
+        key: prefix of HTML ids, for pages with several comparisons.
     """
     tables = tables_of(runs, OTHERS)
     tasks = [(table, task) for table in tables for task in table.tasks]
@@ -36,7 +35,7 @@ def comparison(runs: Sequence[Run], broken: Sequence[Broken] = (), key: str = ""
         return None
     ranks = [rank_methods(table) for table in tables]
     look = _looks(runs, ranks) if several else looks(methods(runs))
-    # Tasks are numbered through: that is how the filter knows them.
+    # Task numbers continue across tables; the filter of the page uses them.
     starts = accumulate((len(table.tasks) for table in tables), initial=0)
     made = [
         _table(table, found, look, f"{key}{start}-")
@@ -56,25 +55,25 @@ def comparison(runs: Sequence[Run], broken: Sequence[Broken] = (), key: str = ""
 
 
 def outcome(runs: Sequence[Run]) -> Headline:
-    """What came out of runs of one kind, in words: over all tasks where there are several."""
+    """Return the result of runs of one kind in words, over all tasks if there are several."""
     if not of_several_tasks(runs):
         return headline(by_method(runs), runs[0].kind)
     return Headline(_headline(tables_of(runs, OTHERS)))
 
 
 def of_several_tasks(runs: Sequence[Run]) -> bool:
-    """Whether runs of one kind are of several tasks, as far as they are finished."""
+    """Whether the finished runs cover several tasks."""
     return sum(len(table.tasks) for table in tables_of(runs, OTHERS)) > 1
 
 
 def _tells(table: Table) -> bool:
-    """Whether a table of one task says more than the page does without it: pairs, or published numbers."""
+    """Whether a table of one task adds paired tests or published results to the page."""
     rows = [row for row in table.rows if row.scores]
     return len(rows) > 1 and any(row.published or any(row.against.values()) for row in rows)
 
 
 def _looks(runs: Sequence[Run], ranks: Sequence[Ranks | None]) -> dict[str, Look]:
-    """Looks in the order in which a reader wants methods told apart: known ones, the best, the others."""
+    """Return line styles, distinct ones first for the methods in ``OTHERS``, then by rank, then the rest."""
     names = methods(runs)
     best = [rank.method for one in ranks if one is not None for rank in one.ranks]
     return looks(list(dict.fromkeys([*(name for name in OTHERS if name in names), *best, *names])))
@@ -94,13 +93,13 @@ def _task_name(table: Table, task: str, several_sets: bool) -> str:
 
 
 def _place_of(one: Missing, tasks: Sequence[tuple[Table, str]]) -> str:
-    """The number of a missing run's task; empty where no table has it."""
+    """Return the task number of a missing run; empty if no table has the task."""
     found = [n for n, (table, task) in enumerate(tasks) if (table.data, task) == (one.data, one.task)]
     return str(found[0]) if found else ""
 
 
 def _table(table: Table, ranks: Ranks | None, look: Mapping[str, Look], key: str) -> dict[str, Any]:
-    """What is said of a data set, all its tasks together."""
+    """Return the context of a data set over all its tasks."""
     costs = {what: figures.score_against(table, what, look, f"{key}{what}") for what in ("seconds", "memory")}
     return {
         "data": table.data or "runs",
@@ -122,13 +121,11 @@ def _table(table: Table, ranks: Ranks | None, look: Mapping[str, Look], key: str
 def _by_task(
     table: Table, of: Mapping[str, int], look: Mapping[str, Look], key: str, several: bool
 ) -> dict[str, Any]:
-    """What is said of a data set task by task; of a single one, the page has the curves already.
+    """Return the context of a data set by task. A single task has its curves elsewhere on the page.
 
     Args:
-        table: of the data set.
-        of: the numbers of its tasks.
-        look: of all methods.
-        key: what ids begin with.
+        of: task numbers by task.
+        key: prefix of HTML ids.
         several: whether the page has several tasks.
     """
     known = {row.method for row in table.rows}
@@ -148,7 +145,7 @@ def _by_task(
 def _curves(table: Table, task: str, place: int, told: Mapping[str, Look], key: str) -> dict[str, Any]:
     runs = [run for run in table.runs if task_of(run) == task]
     name = arrow(task) or table.data
-    title = f"{table.kind.score} over {table.kind.axis} on {name}, a line per method"
+    title = f"{table.kind.score} over {table.kind.axis} on {name}, one line per method"
     return {
         "of": place,
         "name": name,

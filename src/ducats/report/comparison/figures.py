@@ -1,4 +1,4 @@
-"""Figures of a comparison as SVG text: learning curves of a task, ranks, and what a run takes."""
+"""Figures of a comparison as SVG: learning curves of a task, ranks, and cost of a run."""
 
 from collections.abc import Mapping, Sequence
 
@@ -16,20 +16,20 @@ from ducats.report.read import Run
 from ducats.report.tables import Point, curve, methods
 
 GIGABYTE = 1e9
-FAINT = Look("#8a8a8a")  # of methods that only show where the field lies
+FAINT = Look("#8a8a8a")  # for methods without a colour of their own
 DASHED = (0, (4, 3))
-LETTER = 6.5  # pixels that a letter of a name may take in a browser's own font
+LETTER = 6.5  # estimated width of a character in pixels, in the browser's default font
 Box = tuple[float, float, float, float]  # left, bottom, right, top
 
 
 def learning_curves(runs: Sequence[Run], look: Mapping[str, Look], key: str, title: str) -> str:
-    """What ranks, over the labels bought of one task: a line and a band for each method with a look.
+    """Draw the ranking measure of one task over labels: a line and a band for each method in ``look``.
 
     Args:
-        runs: of one task and kind, finished.
-        look: of the methods that are told apart; the others are faint lines behind them.
-        key: what its ids begin with.
-        title: says what it is to those who do not see it.
+        runs: finished runs of one task and kind.
+        look: line styles of the highlighted methods; the others are faint lines behind them.
+        key: prefix of SVG ids.
+        title: text alternative of the figure.
     """
     kind = runs[0].kind
     names = sorted(methods(runs), key=lambda name: name in look)
@@ -47,7 +47,7 @@ def learning_curves(runs: Sequence[Run], look: Mapping[str, Look], key: str, tit
 
 
 def rank_dots(ranks: Ranks, look: Mapping[str, Look], key: str) -> str:
-    """The mean rank of each method, the middle half of its ranks, and its best and worst one."""
+    """Draw the mean rank of each method, its interquartile range, and its best and worst rank."""
 
     def draw(figure: Figure) -> None:
         axes = figure.subplots()
@@ -66,17 +66,17 @@ def rank_dots(ranks: Ranks, look: Mapping[str, Look], key: str) -> str:
         axes.grid(visible=False, axis="y")
 
     size = (6.4, 0.9 + 0.24 * len(ranks.ranks))
-    return svg(draw, size, key, "Mean rank of each method, and its spread")
+    return svg(draw, size, key, "Mean rank and spread of each method")
 
 
 def score_against(table: Table, what: str, look: Mapping[str, Look], key: str) -> str:
-    """The average of what ranks against what a run takes, a point for each method; empty if none says it.
+    """Draw the average score against the cost of a run, one point per method.
+
+    The result is empty if fewer than two methods have both values.
 
     Args:
-        table: its rows.
         what: ``seconds`` or ``memory``.
-        look: of the methods.
-        key: what its ids begin with.
+        key: prefix of SVG ids.
     """
     scale, unit = (GIGABYTE, "peak memory, GB") if what == "memory" else (1.0, "seconds")
     points = costs(table, what)
@@ -95,15 +95,15 @@ def score_against(table: Table, what: str, look: Mapping[str, Look], key: str) -
         if max(spent.values()) > 10 * min(spent.values()):
             log_scale(axes, "x")
             axes.xaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
-        axes.set(xlabel=f"{unit} of a run, mean over runs", ylabel=f"{table.kind.score}, %")
+        axes.set(xlabel=f"{unit} per run, mean over runs", ylabel=f"{table.kind.score}, %")
         axes.margins(0.1, 0.12)
         _name_points(figure, axes, {m: (spent[m], 100 * v.mean) for m, (_, v) in points.items()})
 
-    return svg(draw, (5.4, 4.0), key, f"{table.kind.score} against {unit} of a run, a point per method")
+    return svg(draw, (5.4, 4.0), key, f"{table.kind.score} against {unit} per run, one point per method")
 
 
 def costs(table: Table, what: str) -> dict[str, tuple[float, Spread]]:
-    """By method, what a run takes and the average that it reaches; of those of which both are known."""
+    """Return the cost of a run and the average score by method, for methods with both."""
     found = {}
     for row in table.rows:
         cost = row.memory if what == "memory" else row.seconds
@@ -118,7 +118,7 @@ def _curve(axes: Axes, points: Sequence[Point], look: Look | None, *, level: boo
         return
     x, y = [point.labels for point in points], [100 * point.value.mean for point in points]
     shown, alpha, width = (FAINT, 0.35, 1.0) if look is None else (look, 1.0, 1.8)
-    if level or len(points) == 1:  # nothing was bought, or everything: a level to compare with
+    if level or len(points) == 1:  # no labels or all labels: a horizontal reference line
         axes.axhline(y[-1], color=shown.colour, linewidth=1.1, linestyle=DASHED, alpha=min(alpha, 0.8))
         return
     axes.plot(x, y, color=shown.colour, marker=shown.marker, markersize=5, alpha=alpha, linewidth=width)
@@ -130,8 +130,8 @@ def _curve(axes: Axes, points: Sequence[Point], look: Look | None, *, level: boo
 
 
 def _name_points(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, float]]) -> None:
-    """Write each name beside, above or below its point, where no other name or point is in the way."""
-    figure.draw_without_rendering()  # settles where the axes lie, and with them the points
+    """Place each name next to, above or below its point without overlaps; skip it if there is no room."""
+    figure.draw_without_rendering()  # fixes the layout, and with it the positions of the points
     spots = {name: tuple(axes.transData.transform(point)) for name, point in points.items()}
     taken: list[Box] = [(x - 4, y - 4, x + 4, y + 4) for x, y in spots.values()]
     inside = axes.bbox.x0, figure.bbox.x1
@@ -144,7 +144,7 @@ def _name_points(figure: Figure, axes: Axes, points: Mapping[str, tuple[float, f
             (b for b in boxes if inside[0] <= b[0] and b[2] <= inside[1] and not _hits(b, taken)), None
         )
         if box is None:
-            continue  # a name further away might seem to be another point's; colour and marker tell it
+            continue  # further away it could be taken for the name of another point
         taken.append(box)
         left, middle = axes.transData.inverted().transform((box[0], (box[1] + box[3]) / 2))
         axes.text(left, middle, name, fontsize=8, va="center", ha="left")

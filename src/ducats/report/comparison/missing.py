@@ -1,4 +1,4 @@
-"""What a comparison lacks: runs that broke, ended too early or never began, and what they said last."""
+"""Runs missing from a comparison: unreadable, unfinished or failed, with the last line of their log."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -13,23 +13,19 @@ from ducats.report.chapter.state import state
 from ducats.report.read import Broken, Run
 from ducats.report.tasks import arrow, column_of
 
-LONGEST = 240  # letters of what a run said last
-TAIL = 4096  # bytes of a log that are looked at
-NAMED = 6  # methods and tasks that are named where many are missing
+LONGEST = 240  # maximum characters of a log line
+TAIL = 4096  # bytes read from the end of a log
+NAMED = 6  # maximum number of missing pairs of method and task that are listed
 
 
 @dataclass(frozen=True)
 class Missing:
-    """A run that no table counts.
+    """A run that is not in the tables. Unknown fields are empty.
 
     Args:
-        name: of its folder.
-        method: its method, or nothing if nobody can tell.
-        data: its data set, likewise.
-        task: its task, likewise.
-        seed: its seed, likewise.
-        lacks: what is missing, in words.
-        said: the last line of its log, if it is one of a sweep.
+        name: name of the run folder.
+        lacks: the reason, as a sentence.
+        said: last line of the log of a sweep run.
     """
 
     name: str
@@ -42,12 +38,12 @@ class Missing:
 
 
 def missing_runs(runs: Sequence[Run], broken: Sequence[Broken]) -> list[Missing]:
-    """Every run that is broken, not finished, without a result, or that a sweep began in vain; by name."""
+    """Return all unreadable and unfinished runs, runs without a result and failed sweep runs, by name."""
     found = [
         _missing(
             one.name,
             _config(one.folder / "config.yaml"),
-            f"It cannot be read: {one.reason}.",
+            f"Cannot be read: {one.reason}.",
             _said(one.folder),
         )
         for one in broken
@@ -58,16 +54,16 @@ def missing_runs(runs: Sequence[Run], broken: Sequence[Broken]) -> list[Missing]
             found.append(_missing(run.name, run.config, lacks, said))
     known = {folder.resolve() for folder in [*(r.folder for r in runs), *(b.folder for b in broken)]}
     for sweep in dict.fromkeys(folder.parent for folder in known):
-        # A sweep keeps the config of every run that it began beside the runs.
+        # A sweep writes the config of every run it starts to `configs/`.
         for path in sorted((sweep / "configs").glob("*.yaml")) if (sweep / "logs").is_dir() else []:
             folder = sweep / path.stem
             if folder not in known:
-                found.append(_missing(path.stem, _config(path), "It began and left nothing.", _said(folder)))
+                found.append(_missing(path.stem, _config(path), "Started, but wrote nothing.", _said(folder)))
     return sorted(found, key=lambda one: one.name)
 
 
 def holes(table: Table) -> str:
-    """Which methods lack a task that others have, in words; nothing if the table is full."""
+    """Describe which methods lack which tasks; empty if the table is complete."""
     first = table.measures[0].key if table.measures else ""
     lacking = [
         f"{row.method} on {arrow(task)}"
@@ -79,14 +75,14 @@ def holes(table: Table) -> str:
         return ""
     more = f" and {len(lacking) - NAMED} more" if len(lacking) > NAMED else ""
     return (
-        f"{len(lacking)} of {len(table.rows) * len(table.tasks)} pairs of method and task have no finished "
-        f"run: {', '.join(lacking[:NAMED])}{more}."
+        f"{len(lacking)} of {len(table.rows) * len(table.tasks)} combinations of method and task have no "
+        f"finished run: {', '.join(lacking[:NAMED])}{more}."
     )
 
 
 def _lacks(run: Run) -> str:
     if run.finished:
-        return "" if run.result is not None else "It is finished and has no result on a test set."
+        return "" if run.result is not None else "Finished, but without a result on a test set."
     return state(run)
 
 
@@ -96,7 +92,7 @@ def _missing(name: str, config: Mapping[str, Any], lacks: str, said: str) -> Mis
 
 
 def _said(folder: Path) -> str:
-    """The last line of a run's log in its sweep, without addresses and without folders above the last."""
+    """Return the last line of a run's sweep log, with URLs removed and paths cut to their last part."""
     log = folder.resolve().parent / "logs" / f"{folder.resolve().name}.txt"
     if not log.is_file():
         return ""
@@ -113,5 +109,5 @@ def _config(path: Path) -> Mapping[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError):
-        return {}  # its name is all that can be told
+        return {}  # only the name of the run is known
     return found if isinstance(found, dict) else {}

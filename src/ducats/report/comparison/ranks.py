@@ -1,4 +1,4 @@
-"""Who is ahead of whom: ranks of methods over tasks and seeds, and which gaps between them may be luck."""
+"""Ranks of methods over tasks and seeds, with the Nemenyi test."""
 
 import math
 import statistics
@@ -7,19 +7,18 @@ from dataclasses import dataclass
 
 from ducats.report.across import CEILING, Table
 
-ENOUGH = 10  # comparisons below which the test behind the gap is not to be trusted
-LEVEL = 0.05  # how often a gap that wide would come up by luck
+ENOUGH = 10  # minimum number of comparisons for the Nemenyi test
+LEVEL = 0.05  # significance level
 
 
 @dataclass(frozen=True)
 class Rank:
-    """Where a method stands among the others.
+    """Rank of a method among the others.
 
     Args:
-        method: its name.
-        mean: over all comparisons; 1 is ahead of everybody.
-        middle: the ranks between which the middle half of the comparisons lies.
-        ends: its best rank, and its worst.
+        mean: mean rank over all comparisons; 1 is best.
+        middle: first and third quartile of its ranks.
+        ends: its best and its worst rank.
     """
 
     method: str
@@ -30,13 +29,12 @@ class Rank:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Methods by their mean rank, the best first.
+    """Methods by mean rank, the best first.
 
     Args:
-        ranks: of those that can be compared.
-        comparisons: pairs of task and seed in which every one of them was run.
+        comparisons: number of pairs of task and seed that all ranked methods have.
         left_out: methods with too few runs to be ranked.
-        gap: mean ranks closer than this may be luck (Nemenyi); none with too few comparisons.
+        gap: critical difference of mean ranks (Nemenyi); None with too few comparisons.
     """
 
     ranks: tuple[Rank, ...]
@@ -46,10 +44,10 @@ class Ranks:
 
 
 def rank_methods(table: Table) -> Ranks | None:
-    """Rank the methods on each task and seed by what ranks; None if there is nothing to rank.
+    """Rank the methods on each task and seed; None for fewer than three methods or two comparisons.
 
-    What all labels give takes no part. A method with less than half of the most runs would leave hardly any
-    comparison to the others, so it is left out.
+    Fully supervised methods are not ranked. A comparison needs runs of all ranked methods, so methods with
+    less than half of the maximum number of runs are left out.
     """
     scores = {row.method: row.scores for row in table.rows if CEILING not in row.method and row.scores}
     most = max((len(found) for found in scores.values()), default=0)
@@ -68,7 +66,7 @@ def rank_methods(table: Table) -> Ranks | None:
 
 
 def places_of(scores: Mapping[str, float]) -> dict[str, float]:
-    """The rank of each, 1 for the highest score; equals share the mean of their ranks.
+    """Return the rank of each method, 1 for the highest score; ties get their mean rank.
 
     >>> places_of({"a": 0.9, "b": 0.8, "c": 0.8})
     {'a': 1.0, 'b': 2.5, 'c': 2.5}
@@ -79,7 +77,7 @@ def places_of(scores: Mapping[str, float]) -> dict[str, float]:
 
 
 def critical_gap(methods: int, comparisons: int) -> float:
-    """Nemenyi's critical difference of mean ranks, at a level of 5 %."""
+    """Return Nemenyi's critical difference of mean ranks at the 5 % level."""
     from scipy.stats import studentized_range
 
     q = float(studentized_range.ppf(1 - LEVEL, methods, math.inf)) / math.sqrt(2)

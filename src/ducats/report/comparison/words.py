@@ -1,4 +1,4 @@
-"""What came out over all tasks, in words made from the table; nothing is claimed that pairs cannot show."""
+"""The result over all tasks in sentences, based on paired tests."""
 
 from collections.abc import Sequence
 
@@ -6,15 +6,15 @@ from ducats.report.across import CEILING, Row, Table, chance, paired
 from ducats.report.comparison.ranks import ENOUGH, Ranks
 from ducats.report.tables import Spread
 
-OURS, BASELINE = "duc", "random"  # whose place is always said
-SURE = 0.05  # p below which a difference is not put down to luck
+OURS, BASELINE = "duc", "random"  # the best method is compared with these
+SURE = 0.05  # significance level
 
 
 def sentences(table: Table) -> list[str]:
-    """Who has the highest average, by how much, on how many tasks; and where our method stands."""
+    """State the method with the highest average, its lead, the number of tasks it wins, and our rank."""
     ranked = _ranked(table)
     if not ranked:
-        return ["No method has a finished run of every task, so there is no average to compare."]
+        return ["No method has a finished run of every task, so averages cannot be compared."]
     (best, mean), *others = ranked
     score = table.kind.score
     many = len(table.tasks) > 1
@@ -32,40 +32,41 @@ def sentences(table: Table) -> list[str]:
         found.append(f"{best.method} is first on {firsts} of {len(table.tasks)} tasks.")
     for place, (row, _) in enumerate(ranked[1:], start=2):
         if row.method == OURS:
-            found.append(f"{OURS} is number {place} of {len(ranked)}, {_lead(row, best)}.")
+            found.append(f"{OURS} ranks {place} of {len(ranked)}, {_lead(row, best)}.")
     return found
 
 
 def about_ranks(ranks: Ranks | None) -> str:
-    """What the ranks are over, and what their distance means."""
+    """Describe the comparisons behind the ranks, and which differences are significant."""
     if ranks is None:
         return (
-            "There is no ranking: it takes three methods that were all run on the same two pairs of task and "
+            "No ranking: it needs at least three methods with runs on the same two or more pairs of task and "
             "seed."
         )
-    said = [f"Ranks over {ranks.comparisons} comparisons, each on one task with one seed; 1 is the best."]
+    said = [f"Ranks over {ranks.comparisons} comparisons, each on one task with one seed; 1 is best."]
     if ranks.gap is None:
-        said.append(f"Fewer than {ENOUGH} are too few to say which distances are more than luck.")
+        said.append(f"A significance test needs at least {ENOUGH} comparisons.")
     else:
         level = [r.method for r in ranks.ranks[1:] if r.mean - ranks.ranks[0].mean < ranks.gap]
         said.append(
-            f"Mean ranks closer than {ranks.gap:.1f} may be luck (Nemenyi's test at 5%, which takes every "
-            f"comparison for independent): {_share(level, len(ranks.ranks) - 1)} {ranks.ranks[0].method}."
+            f"Differences of mean ranks below {ranks.gap:.1f} are not significant (Nemenyi test at 5%, which "
+            f"assumes independent comparisons): {_share(level, len(ranks.ranks) - 1)} "
+            f"{ranks.ranks[0].method}."
         )
     if ranks.left_out:
-        said.append(f"Left out for having fewer runs: {', '.join(ranks.left_out)}.")
+        said.append(f"Left out because of fewer runs: {', '.join(ranks.left_out)}.")
     return " ".join(said)
 
 
 def _share(level: Sequence[str], others: int) -> str:
     if not level:
-        return "every other method is further than that from"
-    count = f"{len(level)} of {others} other methods"
-    return f"so {count} cannot be told from"
+        return "all other methods differ significantly from"
+    count = f"{len(level)} of the {others} other methods"
+    return f"{count} cannot be distinguished from"
 
 
 def _ranked(table: Table) -> list[tuple[Row, Spread]]:
-    """Methods by their average (of one task, their mean), the best first; less what all labels give."""
+    """Return the methods by average, the best first, without fully supervised ones."""
     if not table.measures:
         return []
     key = table.measures[0].key
@@ -80,10 +81,10 @@ def _best(table: Table, task: str) -> set[str]:
 
 
 def _lead(row: Row, other: Row) -> str:
-    """How far a method is from another, over their pairs."""
+    """Describe the paired difference between two methods."""
     test = paired(row.scores, other.scores)
     if test is None:
-        return f"with too few pairs to compare it with {other.method}"
+        return f"with too few pairs for a comparison with {other.method}"
     points = 100 * test.difference
     if abs(points) < 0.05:
         return f"level with {other.method}"
@@ -91,5 +92,5 @@ def _lead(row: Row, other: Row) -> str:
     if test.p is None:
         return f"{said} ({test.pairs} pairs)"
     p = chance(test)
-    luck = "" if test.p < SURE else ", so it may be luck"
+    luck = "" if test.p < SURE else ", not significant"
     return f"{said} (p {p if p.startswith('<') else f'= {p}'}, {test.pairs} pairs{luck})"
