@@ -1,9 +1,10 @@
-"""The page under load: annotators answer at once, over loopback; is every answer on disk, and how soon?
+"""Load test of the labelling page: concurrent annotators, answer latency, and lost answers.
 
     python benchmarks/answering.py [--people 8] [--seconds 60] [--questions 100000] [--json FILE]
 
-Starts `ducats label` on a made-up round, lets each annotator answer what the server names next as fast as it
-is told to, ends the server without warning, and counts in the book what had been called saved.
+Starts `ducats label` on a synthetic round over loopback. Each simulated annotator answers the next question
+as fast as the server responds. Then the server is killed, and every answer it acknowledged must be in the
+answer log.
 """
 
 import argparse
@@ -30,17 +31,17 @@ CLASSES = tuple(f"class {n}" for n in range(10))
 
 @dataclass
 class Annotator:
-    """One person in a great hurry."""
+    """Simulated annotator who answers as fast as possible."""
 
     who: str
     host: str
     cookie: str
-    saved: list[str] = field(default_factory=list)  # refs that the server called saved
+    saved: list[str] = field(default_factory=list)  # refs acknowledged by the server
     latencies: list[float] = field(default_factory=list)
     failed: str = ""
 
     def work(self, until: float) -> None:
-        """Answer until the time is over."""
+        """Answer questions until the time ``until``."""
         try:
             self._work(until)
         except (OSError, http.client.HTTPException, ValueError) as error:
@@ -79,7 +80,7 @@ class Annotator:
 
 
 def lay_out(run: Path, count: int) -> None:
-    """A round of many questions about one picture."""
+    """Write a round of questions that all show the same thumbnail."""
     home = run / "questions" / "round-01"
     (home / "thumbnails").mkdir(parents=True)
     Image.new("RGB", (64, 64), "gray").save(home / "thumbnails" / "0001.png")
@@ -91,14 +92,14 @@ def lay_out(run: Path, count: int) -> None:
 
 
 def at(share: float, sorted_values: list[float]) -> float:
-    """A quantile, in milliseconds; 0 of nothing."""
+    """Return a quantile in milliseconds, or 0 for an empty list."""
     if not sorted_values:
         return 0.0
     return round(1000 * sorted_values[min(int(share * len(sorted_values)), len(sorted_values) - 1)], 2)
 
 
 def measure(people: int, seconds: float, questions: int) -> dict[str, Any]:
-    """Answers per second, how long one takes, and how many were lost."""
+    """Return answers per second, latencies, and the number of lost answers."""
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         lay_out(run, questions)
@@ -113,7 +114,7 @@ def measure(people: int, seconds: float, questions: int) -> dict[str, Any]:
             line.request("GET", f"/?{address.query}")
             cookie = str(line.getresponse().getheader("Set-Cookie")).partition(";")[0]
             line.close()
-            Annotator("nobody", address.netloc, cookie).work(0.0)  # the sheet is read
+            Annotator("nobody", address.netloc, cookie).work(0.0)  # warm-up: the server reads the round
             crowd = [Annotator(f"person{n}", address.netloc, cookie) for n in range(people)]
             start = time.monotonic()
             threads = [threading.Thread(target=one.work, args=(start + seconds,)) for one in crowd]
@@ -147,7 +148,7 @@ def measure(people: int, seconds: float, questions: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Measure, print, and write."""
+    """Run the load test, print the result, and write JSON if requested."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--people", type=int, default=8)
     parser.add_argument("--seconds", type=float, default=60.0)

@@ -1,9 +1,10 @@
-"""The table of CARLA -> CamVid: every method, budget and seed, several runs at a time.
+"""Run the CARLA -> CamVid table: all methods, budgets and seeds, several runs in parallel.
 
     python benchmarks/carla_camvid.py --root DIR --weights FILE --out carla_camvid.json
 
-DIR is what ``data/streets-carla-camvid`` reads, once in each worker; FILE has ImageNet weights of a ResNet-50
-whose blocks shrink their input first. The JSON is written anew after each run: what is done is there.
+DIR is the data root of ``data/streets-carla-camvid``; each worker reads it once. FILE contains ImageNet
+weights of a ResNet-50 with the stride in the first convolution of each block. The JSON is rewritten after
+each run and contains all finished runs.
 """
 
 import argparse
@@ -29,7 +30,7 @@ from ducats.picks import picks_figure
 from ducats.run import run
 from ducats.rundir import RunDir
 
-# What the drawn streets taught about few and hard pixels: less weight on them, on U_dis and on the KL.
+# Tuned on the synthetic streets for few, hard pixels: lower weights for labelled pixels, U_dis and the KL.
 LIGHT = ("objective.knobs.target=0.2", "objective.knobs.beta=0.1", "objective.knobs.kl=0.3")
 
 
@@ -45,7 +46,7 @@ class Row:
 
     @property
     def name(self) -> str:
-        """Of its folder."""
+        """Name of the run folder."""
         said = (self.network, self.method, self.budget and self.budget.strip("%").replace("/", "-per-"))
         return "-".join(
             str(part) for part in (*said, "light" if self.light else None, self.seed) if part is not None
@@ -53,7 +54,7 @@ class Row:
 
 
 def table() -> list[Row]:
-    """All runs, the important ones first."""
+    """Return all runs, the most important first."""
     rows = [Row("source-only", None), Row("fully-supervised", None)]
     for seed in (0, 1, 2):
         for budget in ("5%", "1%"):
@@ -79,7 +80,7 @@ _data: dict[str, Shift] = {}
 
 
 def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
-    """Do one run in this process."""
+    """Run one configuration in this process."""
     started = time.perf_counter()
     named = [f"seed={row.seed}", f"model.name={row.network}", *settings, *(LIGHT if row.light else ())]
     if row.budget is not None:
@@ -111,7 +112,7 @@ def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
 
 
 def what_was_bought(ledger: Ledger, shift: Shift, near: int = 3) -> dict[str, Any]:
-    """Shares of the classes, how many separate pieces an image's picks make, and how many lie at a border."""
+    """Return class fractions, connected components per image, and the fraction near a class border."""
     assert ledger.sizes is not None
     assert shift.truth is not None
     share = torch.zeros(len(shift.classes))
@@ -138,16 +139,16 @@ def _short(value: float | None) -> float | None:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the table, or some of it."""
+    """Run all or selected rows of the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--root", required=True)
     parser.add_argument("--weights", required=True)
-    parser.add_argument("--runs", default="runs/carla-camvid", help="where the run folders go")
-    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
-    parser.add_argument("--only", nargs="*", help="names of runs, as --list prints them")
-    parser.add_argument("--set", nargs="*", default=[], help="key=value on top")
+    parser.add_argument("--runs", default="runs/carla-camvid", help="parent folder of the run folders")
+    parser.add_argument("--jobs", type=int, default=4, help="number of parallel runs")
+    parser.add_argument("--only", nargs="*", help="names of runs, as printed by --list")
+    parser.add_argument("--set", nargs="*", default=[], help="additional key=value settings")
     parser.add_argument("--epochs", type=int, default=25)
-    parser.add_argument("--steps", type=int, default=60, help="in an epoch")
+    parser.add_argument("--steps", type=int, default=60, help="steps per epoch")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("carla_camvid.json"))
     options = parser.parse_args(arguments)
@@ -168,7 +169,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             try:
                 done.append(future.result())
                 said = f"{100 * done[-1]['mean_iou'][-1]:.1f} {done[-1]['seconds']} s"
-            except Exception as error:  # one run must not take the others along
+            except Exception as error:  # a failed run must not stop the others
                 said = f"failed: {error}"
             print(todo[future].name, said, flush=True)
             device = torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu"

@@ -1,7 +1,8 @@
-"""A drawn pool with the structure of real features: classes of several modes, near-twins, outliers, a shift.
+"""Synthetic pool that resembles real features: multi-modal classes, near-duplicates, outliers, domain shift.
 
-The model is a linear classifier fitted to a source without some of each class's modes, so what it is
-unsure of is where the domains differ. Few directions carry the noise, as in what a trained network sees.
+The model is a linear classifier fitted to a source that lacks some modes of each class, so it is uncertain
+where the domains differ. The noise lies in a low-dimensional subspace, as in the features of a trained
+network.
 """
 
 from dataclasses import dataclass
@@ -14,17 +15,17 @@ from ducats.criteria import columns_of
 from ducats.randomness import fork
 from ducats.rows import Rows
 
-FEATURES, CLASSES, MODES, KNOWN = 256, 65, 8, 5  # modes of each class, and of these in the source
-DIRECTIONS = 32  # that carry the noise
+FEATURES, CLASSES, MODES, KNOWN = 256, 65, 8, 5  # modes per class, and how many of them the source has
+DIRECTIONS = 32  # dimension of the noise subspace
 SOURCE = 10_000
-TWINS, BURST = 0.3, 10  # share of rows that are near-twins of another, and how many of these come together
+TWINS, BURST = 0.3, 10  # fraction of near-duplicate samples, and copies per original
 OUTLIERS = 0.005
-SHARP = 30.0  # what the classifier's scores are multiplied by; it sets how sure it is
+SHARP = 30.0  # scale of the logits; sets the confidence of the classifier
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Rows with features, what the model says of them, and their classes; and the source it learned from."""
+    """Features, logits and classes of the pool, and the source that the model was fitted to."""
 
     features: Tensor
     z: Tensor
@@ -33,13 +34,13 @@ class Pool:
     source_label: Tensor
 
     def rows(self, needs: tuple[str, ...]) -> Rows:
-        """The pool as a query gets it."""
+        """Return the pool as the sample table that a query receives."""
         where = torch.arange(len(self.z))
         return Rows(where, torch.zeros_like(where), columns_of(self.z, self.features, needs))
 
 
 def drawn_pool(count: int, seed: int) -> Pool:
-    """Draw a pool of ``count`` rows and its source."""
+    """Generate a pool of ``count`` samples and its source."""
     generator = fork(seed, "pool")
 
     def normal(*shape: int) -> Tensor:
@@ -57,7 +58,7 @@ def drawn_pool(count: int, seed: int) -> Pool:
     rare = 1 / torch.arange(1.0, CLASSES + 1) ** 0.7  # the first class is 19 times as common as the last
     label = torch.multinomial(rare, count, replacement=True, generator=generator)
     mode = torch.multinomial(1 / torch.arange(1.0, MODES + 1), count, replacement=True, generator=generator)
-    mode = (mode + label) % MODES  # which mode is common differs from class to class
+    mode = (mode + label) % MODES  # the most common mode differs between classes
     wide = torch.ones(count)
     wide[torch.rand(count, generator=generator) < OUTLIERS] = 3.0
     features = rows(label, mode, wide)
@@ -72,7 +73,7 @@ def drawn_pool(count: int, seed: int) -> Pool:
 
 
 def _make_twins(features: Tensor, label: Tensor, generator: torch.Generator) -> None:
-    """Overwrite the last rows by near-twins of some others, as frames of one film are."""
+    """Overwrite the last samples with near-duplicates of others, like frames of one video."""
     twins = int(TWINS * len(features))
     first = torch.randint(0, len(features) - twins, (-(-twins // BURST),), generator=generator)
     of = first.repeat_interleave(BURST)[:twins]
@@ -82,7 +83,7 @@ def _make_twins(features: Tensor, label: Tensor, generator: torch.Generator) -> 
 
 
 def fitted(features: Tensor, label: Tensor, weight: Tensor | None = None, ridge: float = 1e-3) -> Tensor:
-    """Weights of a linear classifier, ``(D + 1, C)``: ridge regression of the classes' indicators."""
+    """Fit a linear classifier by ridge regression on one-hot labels; return weights ``(D + 1, C)``."""
     x, y = _with_one(features).double(), F.one_hot(label, CLASSES).double()
     heavy = (torch.ones(len(x)) if weight is None else weight).double()[:, None]
     gram = x.T @ (heavy * x)
@@ -92,7 +93,7 @@ def fitted(features: Tensor, label: Tensor, weight: Tensor | None = None, ridge:
 
 
 def scores(weights: Tensor, features: Tensor) -> Tensor:
-    """What a linear classifier says of some rows, ``(n, C)``."""
+    """Return the scores ``(n, C)`` of a linear classifier."""
     return _with_one(features) @ weights
 
 

@@ -1,9 +1,9 @@
-"""Dirichlet maths: what the stable forms cost beside the usual ones, and what they are worth.
+"""Dirichlet maths: speed and accuracy of the stable formulas against the naive ones.
 
     python benchmarks/dirichlet.py [--json FILE]
 
-Prints seconds per call (best of several, one thread) and the share of the top 5 % by U_dis that each float32
-form finds, against the same ranking in float64 stable form.
+Prints the time per call (best of several, one thread) and the fraction of the top 5 % by U_dis that each
+float32 formula finds, compared with the ranking of the stable formula in float64.
 """
 
 import json
@@ -20,7 +20,7 @@ from ducats import dirichlet
 
 
 def usual(z: Tensor) -> tuple[Tensor, Tensor]:
-    """The formulas as they stand in the paper, with the usual guard inside the logarithm."""
+    """Compute U_dis and U_data by the formulas of the paper, with the usual epsilon inside the logarithm."""
     alpha = z.exp()
     total = alpha.sum(1, keepdim=True)
     p = alpha / total
@@ -29,7 +29,7 @@ def usual(z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def seconds(act: Callable[[], object], repeats: int) -> float:
-    """Best of several."""
+    """Return the shortest time of several calls."""
     act()
     best = float("inf")
     for _ in range(repeats):
@@ -40,7 +40,7 @@ def seconds(act: Callable[[], object], repeats: int) -> float:
 
 
 def training_step(formula: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor) -> Callable[[], object]:
-    """Forward and backward of both uncertainties."""
+    """Return a function that runs forward and backward of both uncertainties."""
 
     def step() -> None:
         leaf = z.clone().requires_grad_()
@@ -51,13 +51,13 @@ def training_step(formula: Callable[[Tensor], tuple[Tensor, Tensor]], z: Tensor)
 
 
 def found(score: Tensor, truth: Tensor) -> float:
-    """Share of the true top 5 % among the top 5 % by score."""
+    """Return the fraction of the true top 5 % that is in the top 5 % by score."""
     count = len(truth) // 20
     return len(set(score.topk(count).indices.tolist()) & set(truth.topk(count).indices.tolist())) / count
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
+    """Measure, print, and write JSON if requested."""
     torch.set_num_threads(1)
     generator = torch.Generator().manual_seed(0)
     rows = []

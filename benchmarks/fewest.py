@@ -1,13 +1,14 @@
-"""The fewest labels: accuracy over labels of several methods on small pairs of domains.
+"""Accuracy with few labels: several methods on small domain pairs.
 
-Settings are chosen by ``chosen_by``, the accuracy on 200 held-out images, as if their labels were bought for
-the choice; ``accuracy`` is that on the others, which nothing is chosen by.
+``chosen_by`` is the accuracy on 200 held-out images that settings may be selected by, as if their labels had
+been acquired for that purpose. ``accuracy`` is measured on the remaining images, which are never used for
+selection.
 
     python benchmarks/fewest.py --digits digits.npz --emoji emoji_64.zip --out fewest.jsonl \
         --pairs fonts-optdigits fonts-usps --methods duc random spread --budgets 1 2 5 --seeds 0 1 2
 
-A method is a config's name, optionally with settings: ``spread:query.knobs.kappa=5,ask.growth=1.5``. Every
-result is a line of the output; those that are there already are not run again.
+A method is the name of a config, optionally with settings: ``spread:query.knobs.kappa=5,ask.growth=1.5``.
+Each result is one line of the output file. Results already in the file are not computed again.
 """
 
 import argparse
@@ -24,20 +25,20 @@ from typing import TYPE_CHECKING, Any
 
 import pairs
 
-if TYPE_CHECKING:  # a worker sets its threads before torch is there
+if TYPE_CHECKING:  # workers set their threads before importing torch
     from lightning_fabric import Fabric
     from torch import Tensor
 
     from ducats.parts import Parts
     from ducats.rundir import RunDir
 
-CHOICE = 200  # held-out images that settings are chosen by
+CHOICE = 200  # held-out images for selecting settings
 
 Cell = tuple[str, str, float, int]  # pair, method, budget in per cent, seed
 
 
 def main() -> None:
-    """Run what is missing, then print means and deviations."""
+    """Run missing cells, then print means and standard deviations."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--digits", type=Path)
@@ -46,7 +47,7 @@ def main() -> None:
     parser.add_argument("--methods", nargs="+", default=["duc", "random", "spread"])
     parser.add_argument("--budgets", nargs="+", type=float, default=[5.0])
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    parser.add_argument("--device", default="cpu", help="cpu or cuda; several jobs share a GPU")
+    parser.add_argument("--device", default="cpu", help="cpu or cuda; all jobs share one GPU")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path("fewest.jsonl"))
     options = parser.parse_args()
@@ -73,7 +74,7 @@ def main() -> None:
 
 
 def read(path: Path) -> dict[Cell, dict[str, Any]]:
-    """Results so far."""
+    """Read the results so far."""
     if not path.exists():
         return {}
     lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -81,7 +82,7 @@ def read(path: Path) -> dict[Cell, dict[str, Any]]:
 
 
 def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) -> tuple[Cell, dict[str, Any]]:
-    """One run: accuracy on the held-out target at the end, before any label, and labels spent."""
+    """Run one cell; return final and initial accuracy on the held-out target, and the labels spent."""
     import torch
 
     from ducats import config
@@ -119,7 +120,7 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
 
 
 def answered_rightly(parts: "Parts", home: "RunDir", fabric: "Fabric") -> "Tensor":
-    """Which images of the test set the finished model gets right, in their order."""
+    """Return, for each test image, whether the final model classifies it correctly."""
     from ducats.engine.score import table as score
     from ducats.models import Evidential
 
@@ -134,7 +135,7 @@ def answered_rightly(parts: "Parts", home: "RunDir", fabric: "Fabric") -> "Tenso
 
 
 def table(cells: list[Cell], done: dict[Cell, dict[str, Any]]) -> str:
-    """Mean and deviation over seeds: a row for each method and budget, a column for each pair."""
+    """Format mean and standard deviation over seeds: a row per method and budget, a column per pair."""
     names = list(dict.fromkeys(pair for pair, *_ in cells))
     rows: dict[tuple[float, str], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for pair, method, budget, seed in cells:

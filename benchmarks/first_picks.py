@@ -1,9 +1,9 @@
-"""How alike the first images are that each method of the demo asks for.
+"""Diversity of the first round of picks of each demo method.
 
     ducats demo && python benchmarks/first_picks.py [runs/demo]
 
-Prints, for each seed, how many classes the first question's images cover, and the mean distance of an image
-to the nearest other one (Euclidean, in grey levels over all pixels).
+Prints, for each seed, the number of classes among the picks of the first round, and the mean distance of a
+pick to its nearest other pick (Euclidean, in grey levels over all pixels).
 """
 
 import sys
@@ -16,7 +16,7 @@ from ducats.rundir import RunDir
 
 
 def first_picks(folder: Path, pixels: dict[str, torch.Tensor]) -> tuple[int, float]:
-    """Classes covered, and mean distance to the nearest other pick."""
+    """Return the number of classes and the mean distance to the nearest other pick."""
     entries = [entry for entry in RunDir(folder).bought().entries() if entry.round == 1]
     shown = torch.stack([pixels[entry.key] for entry in entries])
     distance = torch.cdist(shown, shown).fill_diagonal_(float("inf"))
@@ -24,14 +24,14 @@ def first_picks(folder: Path, pixels: dict[str, torch.Tensor]) -> tuple[int, flo
 
 
 def main() -> None:
-    """Print a line per method."""
+    """Print one line per method."""
     home = Path(sys.argv[1] if len(sys.argv) > 1 else "runs/demo")
     pool = digits().pool
     pixels = dict(zip(pool.keys, pool.pixels[:].float().flatten(1), strict=True))
     for method in ("random", "duc", "duc-random", "spread"):
         found = [first_picks(folder, pixels) for folder in sorted(home.glob(f"{method}-seed*"))]
         if not found:
-            sys.exit(f"{home} has no runs of {method}: run `ducats demo` first, or name its folder")
+            sys.exit(f"{home} has no runs of {method}; run `ducats demo` first, or pass its folder")
         classes, distances = zip(*found, strict=True)
         mean = sum(distances) / len(distances)
         print(f"{method:12s} classes {list(classes)}, mean distance to the nearest other pick {mean:.0f}")

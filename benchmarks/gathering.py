@@ -1,9 +1,9 @@
-"""What it takes to bring the parts of a scored pool together: time and peak memory by their number.
+"""Time and peak memory of merging the chunks of a scored pool, by number of chunks.
 
     python benchmarks/gathering.py [--parts 4 12] [--rows 1000000] [--out FILE]
 
-Every part holds as many rows as are kept in the end, with keys of 36 letters, on disk; each number of parts
-is gathered in a process of its own.
+Each chunk on disk has as many samples as the merged result, with keys of 36 characters. Each measurement runs
+in its own process.
 """
 
 import argparse
@@ -26,7 +26,7 @@ COLUMNS = ("probability", "entropy", "u_data", "u_dis", "second")
 
 
 def main() -> None:
-    """Measure, print, write JSON if asked."""
+    """Measure, print, and write JSON if requested."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--parts", type=int, nargs="+", default=[4, 12])
@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def write(folder: Path, parts: int, rows: int) -> list[Path]:
-    """Parts with drawn numbers."""
+    """Write chunks with random scores."""
     (folder / "parts").mkdir()
     files = [part_file(folder, rank, parts) for rank in range(parts)]
     for rank, path in enumerate(files):
@@ -60,7 +60,7 @@ def write(folder: Path, parts: int, rows: int) -> list[Path]:
 
 
 def measured(files: list[Path], rows: int) -> dict[str, Any]:
-    """Here, in this process."""
+    """Merge the chunks in this process; return time and memory."""
     before = room.most_memory() or 0
     began = time.process_time()
     found = gather(files, rows)

@@ -1,12 +1,12 @@
-"""One of two processes of a run is killed, again and again: does the run end, and go on alike?
+"""Kill one of two processes of a run repeatedly; check clean exits and identical results after resuming.
 
     python benchmarks/killing.py [--runs 3] [--launcher own|torchrun] [--json FILE]
 
-Each run is killed four times: in an epoch, while the pool is scored, and while a file is half written, the
-first and the second process in turn, by SIGKILL. Each time all processes must be gone within seconds, with an
-exit code that is not 0 and no more than one sentence of ours, and the same command goes on. In the end the
-run must have the labels and the weights, bit for bit, of a run of two processes that nobody disturbed. FILE
-keeps the results of both launchers. Needs Linux.
+Each run is killed four times by SIGKILL: during an epoch, while the pool is scored, and while a file is half
+written. The two processes are killed in turn. After each kill all processes must exit within seconds, with a
+non-zero exit code and at most one message of ducats. The same command then resumes the run. The final labels
+and weights must be bit-identical to those of an undisturbed run of two processes. FILE collects the results
+of both launchers. Needs Linux.
 """
 
 import argparse
@@ -31,7 +31,7 @@ import torch
 from ducats.rundir import RunDir
 
 SETTINGS = (
-    "data={name: toy, knobs: {pool: 6000}}",  # so that scoring takes a while
+    "data={name: toy, knobs: {pool: 6000}}",  # large enough that scoring takes a while
     "model={name: small_cnn, knobs: {width: 8, features: 32}}",
     "train={epochs: 10, steps_per_epoch: 20, batch_size: 16, lr: 0.02}",
     "ask={after: [1, 3, 5, 7], budget: 40}",
@@ -39,28 +39,28 @@ SETTINGS = (
     "views={scoring: {crop: none}, test: {crop: none}}",
 )
 MOMENTS = ("in an epoch", "while scoring", "while writing")
-PATIENCE = 60.0  # seconds after which those that are left would be said to hang
+PATIENCE = 60.0  # seconds after which remaining processes count as hanging
 
 
 @dataclass
 class Kill:
-    """What became of a run when one of its processes was killed."""
+    """Outcome of a run after one of its processes was killed."""
 
     victim: int
     moment: str
-    found: str  # what the folder says of the moment
-    code: int  # of the command
-    seconds: float  # until all processes were gone
+    found: str  # state of the run folder after the kill
+    code: int  # exit code of the command
+    seconds: float  # until all processes had exited
     sentences: int
 
     @property
     def clean(self) -> bool:
-        """Whether it ended as it should."""
+        """Whether the run ended in time, with an error code and at most one message."""
         return self.code != 0 and self.seconds < PATIENCE and self.sentences <= 1
 
 
 def command(folder: Path, launcher: str) -> list[str]:
-    """What starts two processes."""
+    """Return the command that starts two processes."""
     settings = [part for setting in SETTINGS for part in ("--set", setting)]
     run = ["-m", "ducats", "run", "--method", "duc", "--device", "cpu", *settings, "--out", str(folder)]
     if launcher == "own":
@@ -82,7 +82,7 @@ def begin(folder: Path, launcher: str) -> "subprocess.Popen[str]":
 
 
 def ranks(first: int, launcher: str) -> list[int]:
-    """The numbers of a run's processes, in order."""
+    """Return the process ids of a run, ordered by rank."""
     children = [int(n) for n in Path(f"/proc/{first}/task/{first}/children").read_text().split()]
     if launcher == "own":
         return [first, *children]
@@ -95,7 +95,7 @@ def ranks(first: int, launcher: str) -> list[int]:
 
 
 def alive(number: int) -> bool:
-    """Whether a process is there, and not just its name."""
+    """Return whether a process exists and is not a zombie."""
     try:
         return Path(f"/proc/{number}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except OSError:
@@ -103,26 +103,26 @@ def alive(number: int) -> bool:
 
 
 def await_it(happened: Callable[[], bool], run: "subprocess.Popen[str]", folder: Path) -> None:
-    """Wait for something that a run does."""
+    """Wait until a condition holds; raise if the run exits first."""
     while not happened():
         if run.poll() is not None:
             said = (folder.parent / "stderr.txt").read_text()[-2000:]
-            raise RuntimeError(f"exit code {run.returncode} before it happened: {said}")
+            raise RuntimeError(f"exit code {run.returncode} before the expected event: {said}")
         time.sleep(0.001)
 
 
 def has(folder: Path, kind: str, count: int) -> bool:
-    """Whether a run has so many records of a kind."""
+    """Return whether a run has at least ``count`` records of a kind."""
     return RunDir(folder).metrics.exists() and len(RunDir(folder).lines(kind)) >= count
 
 
 def writes(folder: Path) -> bool:
-    """Whether a file is half written."""
+    """Return whether the folder contains a partially written file."""
     return any(folder.rglob(".*.part"))
 
 
 def found(folder: Path) -> str:
-    """What the folder says of the moment of its run's end."""
+    """Infer from the run folder when the run was killed."""
     asked, answered = (len(list((folder / name).glob("round-*.npz"))) for name in ("requests", "labels"))
     if writes(folder):
         return "half a file"
@@ -132,7 +132,7 @@ def found(folder: Path) -> str:
 
 
 def finish(folder: Path, launcher: str) -> None:
-    """Give the command, to its end."""
+    """Run the command until it finishes."""
     run = begin(folder, launcher)
     if run.wait() != 0:
         said = (folder.parent / "stderr.txt").read_text()[-2000:]
@@ -140,21 +140,15 @@ def finish(folder: Path, launcher: str) -> None:
 
 
 def left(folder: Path) -> tuple[object, bytes]:
-    """A run's labels and weights."""
+    """Return the labels and weights of a run."""
     return list(RunDir(folder).bought().entries()), (folder / "model.safetensors").read_bytes()
 
 
 def kill(folder: Path, launcher: str, victim: int, moment: str, number: int, luck: random.Random) -> Kill:
-    """Kill a process of a run.
+    """Start or resume a run and kill one of its processes.
 
-    Args:
-        folder: the run's.
-        launcher: who starts the processes.
-        victim: the rank.
-        moment: one of `MOMENTS`.
-        number: how often the run was killed before: it asks after each second epoch, and is killed in the
-            first two epochs, in the next two, and so on.
-        luck: when in an epoch, or which write.
+    The run queries labels after every second epoch and is killed once in every two epochs; ``number`` counts
+    the earlier kills. ``victim`` is a rank, ``moment`` one of `MOMENTS`; ``luck`` varies the exact time.
     """
     run = begin(folder, launcher)
     wait = partial(await_it, run=run, folder=folder)
@@ -181,7 +175,7 @@ def kill(folder: Path, launcher: str, victim: int, moment: str, number: int, luc
 
 
 def measure(runs: int, launcher: str, base: Path) -> dict[str, Any]:
-    """Kill runs and go on with them; what came of it."""
+    """Kill and resume several runs; return the statistics."""
     finish(base / "whole" / "run", launcher)
     whole, luck = left(base / "whole" / "run"), random.Random(0)
     kills, alike = list[Kill](), 0
@@ -210,7 +204,7 @@ def measure(runs: int, launcher: str, base: Path) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Kill, go on, count."""
+    """Run the benchmark, print the result, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=3)
     parser.add_argument("--launcher", choices=("own", "torchrun"), default="own")

@@ -1,10 +1,10 @@
-"""The ledger at the size of Cityscapes: bytes a label, seconds a round, milliseconds an image's targets.
+"""Ledger at the size of Cityscapes: bytes per label, seconds per round, milliseconds per target map.
 
     python benchmarks/ledger.py [--images 2975] [--labels 8192] [--rounds 5] [--json FILE]
 
-Buys so many pixels of each image and round at 1024 x 2048, in random order, and reads maps of 640 x 1280 in
-batches of two, as training does. Files go to a temporary folder, 5 bytes a label and twice 4 for one round's
-request, and are removed.
+Adds the given number of pixels per image and round at 1024 x 2048, in random order, and reads target maps of
+640 x 1280 in batches of two, as training does. Files are written to a temporary folder (5 bytes per label,
+plus twice 4 bytes per label of one round's request) and removed afterwards.
 """
 
 import argparse
@@ -30,7 +30,7 @@ def measure(folder: Path, images: int, labels: int, rounds: int) -> dict[str, An
     keys, sizes = [f"city/{i:05d}" for i in range(images)], torch.tensor([BOUGHT]).expand(images, 2)
     pixels, luck = BOUGHT[0] * BOUGHT[1], np.random.default_rng(0)
     ledger = Ledger(folder / "labels", keys, sizes, "original")
-    step = pixels // (labels * rounds)  # a comb of pixels, another tooth in each round: distinct, spread out
+    step = pixels // (labels * rounds)  # evenly spaced pixels, shifted each round: no duplicates
     seconds: dict[str, list[float]] = {"request": [], "append": []}
     for number in range(1, rounds + 1):
         started = time.perf_counter()
@@ -71,9 +71,9 @@ def measure(folder: Path, images: int, labels: int, rounds: int) -> dict[str, An
 
 
 class Watch:
-    """Looks every few milliseconds at the memory that is the process's own.
+    """Sample the anonymous memory of this process every few milliseconds.
 
-    Pages of mapped files are left out: the system keeps them while there is room, and drops them for nothing.
+    Pages of mapped files are excluded: the system can drop them at any time at no cost.
     """
 
     def __enter__(self) -> "Watch":
@@ -92,7 +92,7 @@ class Watch:
 
 
 def own_memory() -> float:
-    """Megabytes that are in no file; 0 where the system does not say."""
+    """Return anonymous memory in megabytes, or 0 if the system does not report it."""
     status = Path("/proc/self/status")
     lines = status.read_text().splitlines() if status.exists() else []
     return sum(int(line.split()[1]) * 1024 / 1e6 for line in lines if line.startswith("RssAnon:"))
@@ -104,7 +104,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--images", type=int, default=2975)
-    parser.add_argument("--labels", type=int, default=8192, help="of each image and round")
+    parser.add_argument("--labels", type=int, default=8192, help="labels per image and round")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path)
     asked = parser.parse_args()

@@ -1,9 +1,10 @@
-"""How fast a pool's names pass by before an image is read: of a folder, a CSV or Parquet table, tar shards.
+"""Speed of listing the samples of a pool: folder, CSV or Parquet table, tar shards.
 
     python benchmarks/listing.py [--names 200000] [--parts 8] [--batch 256] [--out FILE]
 
-Every part of a folder or table walks over all names and takes its own; of shards it opens its own only. Told
-are names a second of one part, all names counted, and the most memory that the walk took (tracemalloc).
+In a folder or table, each chunk walks over all names and keeps its own; with shards, it opens only its own
+files. Reports the names per second of one chunk, counting all names it walks over, and the peak memory of the
+walk (tracemalloc).
 """
 
 import argparse
@@ -20,11 +21,11 @@ from typing import Any
 from ducats.pool import Pool, open_pool
 from ducats.pool.shards import Shards
 
-EACH = 1000  # names of a folder, or of a shard
+EACH = 1000  # names per folder or shard
 
 
 def main() -> None:
-    """Measure, print, write JSON if asked."""
+    """Measure, print, and write JSON if requested."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--names", type=int, default=200_000)
@@ -44,7 +45,7 @@ def main() -> None:
 
 
 def write(folder: Path, names: int) -> dict[str, Path]:
-    """The same names in four ways; the files are empty."""
+    """Write the same names as four kinds of pools with empty files."""
     import pyarrow
     import pyarrow.parquet
 
@@ -66,7 +67,7 @@ def write(folder: Path, names: int) -> dict[str, Path]:
 
 
 def walked(pool: Pool, parts: int, batch: int, names: int) -> dict[str, Any]:
-    """One part of many, once for the time and once for the memory."""
+    """Walk one chunk twice: once for the time, once for the memory."""
     began = time.process_time()
     count = sum(len(block) for block in pool.blocks(0, parts, batch))
     seconds = time.process_time() - began

@@ -1,11 +1,11 @@
-"""The tables of Office-31: the runs of its sweeps, several at a time, images decoded once in each worker.
+"""Run the Office-31 tables: the runs of its sweeps, several in parallel; each worker decodes the images once.
 
     python benchmarks/office31.py --root DIR --weights FILE --jobs 4 --out office31.jsonl
 
 The runs are those of ``ducats sweep office31`` and ``office31-ablation``: W -> A with three seeds, A -> W
-with one, the ablation on W -> A; the important ones first. Every result is a line of the output, and what is
-there already is not run again. FILE has ImageNet weights of a ResNet-50 whose blocks shrink their input
-first.
+with one, and the ablation on W -> A, the most important first. Each result is one line of the output file;
+runs already in the file are skipped. FILE contains ImageNet weights of a ResNet-50 with the stride in the
+first convolution of each block.
 """
 
 import argparse
@@ -41,7 +41,7 @@ _data: dict[str, Shift] = {}
 
 
 def wanted(options: argparse.Namespace) -> list[tuple[str, Cell]]:
-    """All runs by name, none twice."""
+    """Return all runs by name, without duplicates."""
     settings = (
         *(f"model.knobs.weights={options.weights}", "model.knobs.strides=first"),
         *("engine.precision=bf16-mixed", "evaluation.every=null"),
@@ -60,7 +60,7 @@ def wanted(options: argparse.Namespace) -> list[tuple[str, Cell]]:
 
 
 def one(name: str, config: Config, device: str, folder: Path, keep: bool) -> dict[str, Any]:
-    """Do one run in this process."""
+    """Run one configuration in this process."""
     torch.set_num_threads(1)
     started = time.perf_counter()
     task = name.split()[0]
@@ -86,21 +86,25 @@ def one(name: str, config: Config, device: str, folder: Path, keep: bool) -> dic
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run what is missing."""
+    """Run the missing runs."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     parser.add_argument("--root", type=Path, required=True)
     parser.add_argument("--weights", required=True)
-    parser.add_argument("--runs", type=Path, default=Path("runs/office31"), help="where the run folders go")
-    parser.add_argument("--keep", action="store_true", help="the run folders, with a model of 94 MB each")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs/office31"), help="parent folder of the run folders"
+    )
+    parser.add_argument(
+        "--keep", action="store_true", help="keep the run folders (each has a model of 94 MB)"
+    )
     parser.add_argument("--tables", nargs="*", help="only these sweeps")
-    parser.add_argument("--only", nargs="*", help="only these runs, as --list prints them")
-    parser.add_argument("--skip", nargs="*", default=[], help="these methods")
-    parser.add_argument("--set", nargs="*", default=[], help="key=value on top, for all")
+    parser.add_argument("--only", nargs="*", help="only these runs, as printed by --list")
+    parser.add_argument("--skip", nargs="*", default=[], help="methods to skip")
+    parser.add_argument("--set", nargs="*", default=[], help="additional key=value settings for all runs")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=25, help="in an epoch; 25 are a pass over Webcam")
+    parser.add_argument("--steps", type=int, default=25, help="steps per epoch; 25 are one pass over Webcam")
     parser.add_argument("--device", default="cuda")
-    parser.add_argument("--jobs", type=int, default=4, help="runs at a time")
+    parser.add_argument("--jobs", type=int, default=4, help="number of parallel runs")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--out", type=Path, default=Path("office31.jsonl"))
     options = parser.parse_args(arguments)
@@ -118,7 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for future in as_completed(todo):
             try:
                 result = future.result()
-            except Exception as error:  # one run must not take the others along
+            except Exception as error:  # a failed run must not stop the others
                 print(todo[future], "failed:", error, flush=True)
                 continue
             with options.out.open("a") as file:

@@ -1,7 +1,7 @@
-"""Small pairs of domains to search settings on: digits of five kinds, emoji of five styles.
+"""Small domain pairs for tuning: five pairs of digit data sets and four pairs of emoji styles.
 
-Digits come from one .npz file with arrays ``name`` and ``name_y`` (fonts, optdigits, mnist_train,
-usps_train); emoji from a zip of ``style/class/name.png`` with alpha. Neither is part of the package.
+Digits are read from an .npz file with arrays ``name`` and ``name_y`` (fonts, optdigits, mnist_train,
+usps_train), emoji from a zip of ``style/class/name.png`` with alpha channel. Neither is part of the package.
 """
 
 import io
@@ -23,17 +23,17 @@ EMOJI = ("noto-twemoji", "noto-fluent3d", "twemoji-openmoji", "noto-openmoji_lin
 
 
 def pair(name: str, digits: Path | None, emoji: Path | None) -> Shift:
-    """A pair by its name, ``SOURCE-TARGET``."""
+    """Load a pair by its name, ``SOURCE-TARGET``."""
     if name in DIGITS:
-        assert digits is not None, "--digits FILE"
+        assert digits is not None, "--digits FILE is missing"
         return _shift(name, _digits(digits), 1500, tuple("0123456789"))
-    assert emoji is not None, "--emoji FILE"
+    assert emoji is not None, "--emoji FILE is missing"
     sets, classes = _emoji(emoji)
     return _shift(name, sets, 500, classes)
 
 
 def _shift(name: str, sets: dict[str, tuple[Tensor, Tensor]], pool: int, classes: tuple[str, ...]) -> Shift:
-    """All of the source; of the target a pool, and what is left as the test set."""
+    """Use the whole source; split the target into pool and test set."""
     source, target = name.split("-")
     images, labels = sets[target]
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))

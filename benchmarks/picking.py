@@ -1,10 +1,11 @@
-"""Speed of picking: from log alpha on the device to the positions that are bought, image by image.
+"""Speed of pixel selection: from log alpha on the device to the selected positions, image by image.
 
     python benchmarks/picking.py [--device cuda] [--height 1024 --width 2048 --classes 19] [--images 20]
         [--query duc ...] [--unit pixel] [--share 0.01] [--known 0.02] [--out FILE]
 
-Log alpha are smooth random maps; nothing else is in the time. Without --query all of the queries below, each
-with its own unit. Prints milliseconds per image and, on a GPU, the memory that picking needs beside the maps.
+Log alpha are smooth random maps; only the selection is timed. Without --query, all queries of the table below
+are measured, each with its own unit. Prints milliseconds per image and, on a GPU, the memory that selection
+needs in addition to the maps.
 """
 
 import argparse
@@ -23,12 +24,12 @@ from ducats.queries import QUERIES
 from ducats.randomness import fork
 from ducats.units import Unit, spend
 
-# RIPU is by region; all others are measured on pixels.
+# RIPU selects regions; all others are measured on pixels.
 MEASURED = dict.fromkeys(("random", "entropy", "margin", "duc", "ripu_points"), "pixel") | {"ripu": "region"}
 
 
 def main() -> None:
-    """Measure, print a line per query, write JSON if asked."""
+    """Measure, print one line per query, and write JSON if requested."""
     options = parse()
     device = torch.device(options.device)
     asked = {name: options.unit or MEASURED.get(name, "pixel") for name in options.query or MEASURED}
@@ -49,23 +50,27 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """What to measure."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     parser.add_argument("--height", type=int, default=1024)
     parser.add_argument("--width", type=int, default=2048)
     parser.add_argument("--classes", type=int, default=19)
     parser.add_argument("--images", type=int, default=20)
-    parser.add_argument("--query", action="append", choices=list(QUERIES), help="may be given several times")
+    parser.add_argument(
+        "--query", action="append", choices=list(QUERIES), help="query to measure; may be repeated"
+    )
     parser.add_argument("--unit", choices=["pixel", "region", "superpixel"])
-    parser.add_argument("--share", type=float, default=0.01, help="of an image's pixels that is bought")
-    parser.add_argument("--known", type=float, default=0.02, help="share of the pixels bought before")
-    parser.add_argument("--out", type=Path, help="write JSON there")
+    parser.add_argument("--share", type=float, default=0.01, help="fraction of pixels to select per image")
+    parser.add_argument(
+        "--known", type=float, default=0.02, help="fraction of pixels that are already labelled"
+    )
+    parser.add_argument("--out", type=Path, help="JSON output file")
     return parser.parse_args()
 
 
 def measure(name: str, unit: str, options: argparse.Namespace, device: torch.device) -> dict[str, Any]:
-    """Mean time of an image after the first, and the peak of memory above what the maps hold."""
+    """Return the mean time per image, without the first, and the peak memory in addition to the maps."""
     strategy, budget = QUERIES[name], round(options.share * options.height * options.width)
     seconds, peak, bought = 0.0, 0, 0
     for image in range(options.images + 1):
@@ -84,7 +89,7 @@ def measure(name: str, unit: str, options: argparse.Namespace, device: torch.dev
             generator=fork(0, "query", image),
         )
         wait(device)
-        if image > 0:  # the first warms up
+        if image > 0:  # the first is the warm-up
             seconds += time.perf_counter() - start
             bought += len(picked.position)
             peak = max(peak, torch.cuda.max_memory_allocated() - held if device.type == "cuda" else 0)
@@ -99,9 +104,9 @@ def measure(name: str, unit: str, options: argparse.Namespace, device: torch.dev
 
 
 def scene(options: argparse.Namespace, image: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
-    """Log alpha as a network at an eighth of the size would give them, what is known, and some pixels."""
+    """Return log alpha as from a network of stride 8, a target map with some known labels, and an image."""
     generator, size = fork(0, "scene", image), (options.height, options.width)
-    # Large shapes with fine grain on them, so that neighbours agree but not all.
+    # Large shapes plus fine grain: most neighbours agree, but not all.
     shapes, grain = (
         torch.randn(1, options.classes, *(max(2, s // cell) for s in size), generator=generator)
         for cell in (64, 8)
@@ -119,7 +124,7 @@ def scene(options: argparse.Namespace, image: int, device: torch.device) -> tupl
 
 
 def wait(device: torch.device, *, reset: bool = False) -> int:
-    """Until the device is done; bytes held then. The peak is counted from here on, if asked."""
+    """Synchronise and return the allocated bytes; optionally reset the peak counter."""
     if device.type != "cuda":
         return 0
     torch.cuda.synchronize()

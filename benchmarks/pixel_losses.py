@@ -1,12 +1,12 @@
-"""DUC's losses over pixels: walked over in pieces, beside the plain float32 formula on whole maps.
+"""DUC's pixel losses computed in pieces, compared with the plain float32 formula on whole maps.
 
     python benchmarks/pixel_losses.py [--device cuda] [--height 720] [--width 1280] [--classes 19]
         [--images 2] [--stride 8] [--compile] [--graph] [--piece 8388608] [--out FILE]
 
-Of logits on a coarse grid, forward and backward to the same grid: `source` fits all pixels, `target` fits the
-5 % that were bought and lowers both uncertainties of the others. Prints milliseconds (median), peak memory
-beyond what was there before (GPU only), and relative differences of loss and gradient, from the plain formula
-in float32 and in float64.
+Runs forward and backward with respect to logits on a coarse grid. `source` has labels for all pixels;
+`target` has labels for 5 % of the pixels and minimises both uncertainties of the others. Prints the median
+time in milliseconds, the additional peak memory (GPU only), and the relative differences of loss and gradient
+from the plain formula in float32 and in float64.
 """
 
 import argparse
@@ -33,7 +33,7 @@ EVIDENCE = dirichlet.EVIDENCE["exp_at_most_10"]
 
 
 def walked(labels: Tensor, target: bool) -> Losses:
-    """The objective as it is trained with."""
+    """Return the loss as computed in training."""
     size = (labels.shape[1], labels.shape[2])
 
     def losses(z: Tensor) -> Tensor:
@@ -46,7 +46,7 @@ def walked(labels: Tensor, target: bool) -> Losses:
 
 
 def plain(labels: Tensor, target: bool) -> Losses:
-    """The same on whole maps: interpolate, clamp, formula, mean over what counts."""
+    """Return the same loss on whole maps: interpolate, clamp, formula, average over valid pixels."""
     size = (labels.shape[1], labels.shape[2])
 
     def mean(values: Tensor, counted: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ def plain(labels: Tensor, target: bool) -> Losses:
 
 
 def once(losses: Losses, z: Tensor) -> tuple[Tensor, Tensor]:
-    """Loss and gradient."""
+    """Return loss and gradient."""
     leaf = z.detach().requires_grad_()
     loss = losses(leaf)
     loss.backward()
@@ -76,7 +76,7 @@ def once(losses: Losses, z: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def recorded(losses: Losses, z: Tensor) -> Callable[[], object]:
-    """One forward and backward as a CUDA graph: it can be made only if nothing asks the device."""
+    """Record forward and backward as a CUDA graph; this fails if anything synchronises with the device."""
     once(losses, z)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
@@ -85,7 +85,7 @@ def recorded(losses: Losses, z: Tensor) -> Callable[[], object]:
 
 
 def measured(act: Callable[[], object], device: str, repeats: int) -> dict[str, float | None]:
-    """Median milliseconds, and peak megabytes beyond what was there before."""
+    """Return the median time in milliseconds and the additional peak memory in MiB."""
     cuda = device == "cuda"
 
     def wait() -> None:
@@ -108,7 +108,7 @@ def measured(act: Callable[[], object], device: str, repeats: int) -> dict[str, 
 
 
 def off(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> dict[str, float]:
-    """Relative differences of loss and gradient."""
+    """Return the relative differences of loss and gradient."""
     loss, gradient = (
         float((a.double() - b.double()).norm() / b.double().norm())
         for a, b in zip(found, expected, strict=True)
@@ -117,7 +117,7 @@ def off(found: tuple[Tensor, Tensor], expected: tuple[Tensor, Tensor]) -> dict[s
 
 
 def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
-    """One stream's figures."""
+    """Return all figures of one stream."""
     height, width, stride = options.height, options.width, options.stride
     generator = torch.Generator().manual_seed(int(target))
     coarse = (options.images, options.classes, -(-height // stride), -(-width // stride))
@@ -138,7 +138,7 @@ def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
         result["plain"] = measured(lambda: once(theirs, z), options.device, options.repeats)
         reference = once(theirs, z)
         result["float32"] = off(found, reference)
-        # Two float32 ways differ by the errors of both: which has more of it?
+        # Both float32 results have rounding errors; compare each with float64.
         exact = once(theirs, z.double())
         result["float32_from_float64"] = off(found, exact)
         result["plain_from_float64"] = off(reference, exact)
@@ -146,16 +146,16 @@ def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
         half = once(ours, z.bfloat16())
         dirichlet.FUSED = False
         result["bfloat16"] = off(half, once(theirs, z.bfloat16().float()))  # the same logits
-        result["bfloat16_from_float32_logits"] = off(half, reference)  # the error of rounding them, too
+        result["bfloat16_from_float32_logits"] = off(half, reference)  # includes rounding of the logits
     except torch.OutOfMemoryError:
-        result.setdefault("plain", None)  # it does not fit
+        result.setdefault("plain", None)  # does not fit in memory
     finally:
         dirichlet.FUSED = fused
     return result
 
 
 def main() -> None:
-    """Measure, print, and write JSON if asked."""
+    """Measure, print, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument(
         "--device", choices=["cpu", "cuda"], default="cuda" if torch.cuda.is_available() else "cpu"
@@ -163,9 +163,9 @@ def main() -> None:
     for name, value in (("height", 720), ("width", 1280), ("classes", 19), ("images", 2), ("stride", 8)):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--repeats", type=int, default=10)
-    parser.add_argument("--piece", type=int, help="elements of a piece, instead of the default")
-    parser.add_argument("--compile", action="store_true", help="formulas compiled into a few kernels")
-    parser.add_argument("--graph", action="store_true", help="also replay a recorded CUDA graph")
+    parser.add_argument("--piece", type=int, help="elements per piece, instead of the default")
+    parser.add_argument("--compile", action="store_true", help="compile the formulas into a few kernels")
+    parser.add_argument("--graph", action="store_true", help="also measure a recorded CUDA graph")
     parser.add_argument("--out", type=Path, help="write all figures as JSON")
     options = parser.parse_args()
     if options.graph and options.device != "cuda":

@@ -1,6 +1,6 @@
-"""What one would write otherwise: Pillow, a DataLoader per stream, float32, three forwards, one step.
+"""Plain PyTorch training loop: Pillow, one DataLoader per stream, float32, three forward passes, one step.
 
-Used by ``training.py`` as the thing to be faster than.
+Baseline of ``training.py``.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,7 @@ from torchvision.transforms import v2
 
 from ducats.objectives import Batch, Labelled, duc
 
-# The model normalises by itself.
+# The model normalises its input.
 TO_TENSOR = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
 TRAIN = v2.Compose(
     [
@@ -29,7 +29,7 @@ TARGET = v2.Compose([v2.Resize(256), v2.RandomCrop(224), *TO_TENSOR])
 
 
 class Files(Dataset[tuple[Tensor, int]]):
-    """Image files, decoded each time they are looked at."""
+    """Image files, decoded on every access."""
 
     def __init__(self, files: Sequence[Path], labels: Sequence[int], transform: v2.Transform) -> None:
         self.files, self.labels, self.transform = files, labels, transform
@@ -45,13 +45,10 @@ class Files(Dataset[tuple[Tensor, int]]):
 def endless(
     files: Files, batch_size: int, workers: int, *, kept: bool = False
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Shuffled full batches for ever: a new iterator when one ends, which starts its workers anew.
+    """Yield shuffled full batches without end.
 
-    Args:
-        files: what to load.
-        batch_size: images in a batch.
-        workers: processes.
-        kept: keep them, and pin memory; a few know.
+    By default the workers are restarted for each pass over the files. ``kept`` uses persistent workers and
+    pinned memory.
     """
     loader = DataLoader(
         files,
@@ -73,7 +70,7 @@ def train(
     device: torch.device,
     steps: int,
 ) -> None:
-    """Some steps on source, labelled and unlabelled target."""
+    """Train for some steps on source, labelled and unlabelled target."""
     model.train()
     for _ in range(steps):
         batches = [next(stream) for stream in streams]
@@ -87,7 +84,7 @@ def train(
 
 @torch.inference_mode()
 def score(model: nn.Module, files: Files, batch_size: int, workers: int, device: torch.device) -> Tensor:
-    """The logits of all files, as one would write it."""
+    """Return the logits of all files."""
     model.eval()
     loader = DataLoader(files, batch_size, num_workers=workers)
     return torch.cat([model(images.to(device)).z.cpu() for images, _ in loader])

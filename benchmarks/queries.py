@@ -1,17 +1,16 @@
-"""Scale of queries: seconds and memory of one round of picking, as the pool grows.
+"""Scaling of queries: time and memory of one selection as the pool grows.
 
-    python benchmarks/queries.py --rows 10000 100000 1000000 [--only NAME[:KNOB=VALUE,...] ...]
+    python benchmarks/queries.py --rows 10000 100000 1000000 [--only NAME[:PARAM=VALUE,...] ...]
         [--features 256] [--classes 65] [--budget 0.01 --most 5000] [--limit 600] [--out FILE]
     python benchmarks/queries.py --rows 10000000 --disk FOLDER [--memory 8] ...
 
-Rows are images: columns are drawn, and only those that a query reads. Each cell is a fresh process, so that
-its peak of memory is its own; the peak is counted above what the table itself holds. Prints a Markdown table
-of seconds, of these on the CPU, and memory, with the growth between sizes, n to the power of. One over the
-limit of seconds on the CPU is killed, and said to be, and so is one over the limit of memory: what else the
-machine does has no say in it.
+Samples are images with random columns; only the columns that a query reads are generated. Each cell runs in a
+fresh process, and its peak memory is counted in addition to the table itself. Prints a Markdown table of wall
+time, CPU time and memory, with the exponent of the growth between sizes. A cell that exceeds the limit of CPU
+seconds or memory is killed and reported as such; other load on the machine does not count.
 
-With --disk, log alpha and features lie in a folder in half precision (640 MB for a million rows), are read
-when a query looks at them, and are removed in the end. Single numbers per row are in memory as ever.
+With --disk, log alpha and features are stored in a folder in half precision (640 MB per million samples),
+read when a query accesses them, and removed at the end. Scalar columns stay in memory.
 """
 
 import argparse
@@ -41,14 +40,14 @@ from ducats.randomness import fork
 from ducats.rows import Deferred, Rows, Slate, ask
 
 IMAGES = [name for name, strategy in QUERIES.items() if not strategy.of_pixels]
-WIDE = ("z", "features")  # columns that may lie on disk
-MEMBERS = 5  # of a committee
-SOURCE = 10_000  # images of the source, where a query reads them
-AT_ONCE = 1000  # rows that are drawn at a time, so that no peak of drawing hides one of picking
+WIDE = ("z", "features")  # columns that may be stored on disk
+MEMBERS = 5  # members of a committee
+SOURCE = 10_000  # number of source images, for queries that read the source
+AT_ONCE = 1000  # samples generated at a time; small, to keep the peak memory that of the query
 
 
 def main() -> None:
-    """Measure every cell, print a table, write JSON if asked."""
+    """Measure all cells, print a table, and write JSON if requested."""
     options = parse()
     if options.child:
         child(options)
@@ -72,28 +71,32 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """What to measure."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, nargs="+", default=[10_000, 100_000, 1_000_000])
-    parser.add_argument("--only", nargs="+", type=known, help="these queries; else all that know images")
+    parser.add_argument(
+        "--only", nargs="+", type=known, help="queries to measure (default: all image queries)"
+    )
     parser.add_argument("--features", type=int, default=256)
     parser.add_argument("--classes", type=int, default=65)
-    parser.add_argument("--budget", type=float, default=0.01, help="share of the rows that is picked")
-    parser.add_argument("--most", type=int, default=5000, help="picks")
-    parser.add_argument("--limit", type=int, default=600, help="seconds of a cell, on the CPU")
-    parser.add_argument("--memory", type=float, default=8.0, help="gigabytes of a cell, above the table")
-    parser.add_argument("--disk", type=Path, help="a folder that is not there yet, for wide columns")
-    parser.add_argument("--out", type=Path, help="write JSON there")
+    parser.add_argument("--budget", type=float, default=0.01, help="fraction of the samples to select")
+    parser.add_argument("--most", type=int, default=5000, help="upper limit of the budget")
+    parser.add_argument("--limit", type=int, default=600, help="CPU seconds per cell")
+    parser.add_argument(
+        "--memory", type=float, default=8.0, help="gigabytes per cell, in addition to the table"
+    )
+    parser.add_argument("--disk", type=Path, help="new folder for the wide columns")
+    parser.add_argument("--out", type=Path, help="JSON output file")
     parser.add_argument("--child", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.disk and options.disk.exists() and not options.child:
-        parser.error(f"{options.disk} is there already")
+        parser.error(f"{options.disk} already exists; pass a new folder")
     return options
 
 
 @contextmanager
 def on_disk(rows: int, options: argparse.Namespace) -> Iterator[None]:
-    """Wide columns lie in a folder inside the block, if one was named."""
+    """Store the wide columns on disk within the context, if --disk is set."""
     if options.disk is None:
         yield
         return
@@ -105,14 +108,14 @@ def on_disk(rows: int, options: argparse.Namespace) -> Iterator[None]:
 
 
 def known(text: str) -> str:
-    """A query's name, knobs behind it."""
+    """Check a query name, optionally followed by parameters."""
     if text.partition(":")[0] not in IMAGES:
-        raise argparse.ArgumentTypeError(f"no query {text}; there are: {', '.join(IMAGES)}")
+        raise argparse.ArgumentTypeError(f"unknown query {text}; available: {', '.join(IMAGES)}")
     return text
 
 
 def strategy_of(text: str) -> Strategy:
-    """A query with its knobs: ``clue``, ``clue:among=1000000,chosen=drawn``."""
+    """Parse a query with its parameters: ``clue``, ``clue:among=1000000,chosen=drawn``."""
     name, _, given = text.partition(":")
     knobs = dict[str, Any]()
     for one in given.split(",") if given else []:
@@ -125,7 +128,7 @@ def strategy_of(text: str) -> Strategy:
 
 
 def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]:
-    """One cell, in a process of its own."""
+    """Measure one cell in its own process."""
     command = [sys.executable, __file__, "--child", "--only", name, "--rows", str(rows)]
     for key in ("features", "classes", "budget", "most", "limit", "memory"):
         command += [f"--{key}", str(getattr(options, key))]
@@ -141,7 +144,7 @@ def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]
 
 
 def child(options: argparse.Namespace) -> None:
-    """Build the table, pick, and say what it took."""
+    """Generate the samples, run the query, and print time and memory."""
     name, rows = options.only[0], options.rows[0]
     budget = min(math.ceil(options.budget * rows), options.most)
     slate = drawn(name, rows, budget, options)
@@ -165,7 +168,7 @@ def child(options: argparse.Namespace) -> None:
 
 
 def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Slate:
-    """A slate of drawn rows, as many labelled ones as are to be picked, and a source if it is read."""
+    """Generate a query context: candidates, ``budget`` labelled samples, and a source if it is read."""
     strategy = strategy_of(name)
     candidates, labelled, source = (
         Rows(
@@ -191,7 +194,7 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Sla
 def columns(
     needs: Sequence[str], count: int, part: int, options: argparse.Namespace, disk: Path | None
 ) -> dict[str, Tensor | Deferred]:
-    """Columns of drawn rows, wide ones from the disk if they are there."""
+    """Generate columns, or load the wide ones from disk if stored there."""
     wide = {} if disk is None else pick(stored(disk), needs)
     narrow = [name for name in needs if name not in wide]
     filled = dict[str, Tensor]()
@@ -206,14 +209,14 @@ T = TypeVar("T")
 
 
 def pick(columns: Mapping[str, T], names: Sequence[str]) -> dict[str, T]:
-    """Those columns of some that are named."""
+    """Return the columns with the given names."""
     return {name: column for name, column in columns.items() if name in names}
 
 
 def drawn_columns(
     needs: Sequence[str], count: int, part: int, options: argparse.Namespace
 ) -> Iterator[dict[str, Tensor]]:
-    """Columns of some rows at a time: around one centre per class, with noise as wide as these are apart."""
+    """Yield columns in blocks: one centre per class, with noise as large as the distances between centres."""
     centres = torch.randn(options.classes, options.features, generator=fork(0, "centres"))
     for start in range(0, count, AT_ONCE):
         generator, some = fork(0, "rows", part, start), min(AT_ONCE, count - start)
@@ -232,9 +235,9 @@ def drawn_columns(
 
 
 def limit(seconds: int, gigabytes: float) -> None:
-    """End this process after so many more seconds on the CPU, refuse it more memory than so much more.
+    """Limit the additional CPU seconds and memory of this process.
 
-    The latter where the system tells how much it has.
+    The memory limit needs ``/proc``.
     """
     last = math.ceil(time.process_time()) + seconds
     resource.setrlimit(resource.RLIMIT_CPU, (last, last + 1))
@@ -246,13 +249,13 @@ def limit(seconds: int, gigabytes: float) -> None:
 
 
 def peak() -> float:
-    """The most memory that this process has held, in megabytes."""
+    """Return the peak memory of this process in megabytes."""
     most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return most / (2**20 if sys.platform == "darwin" else 2**10)
 
 
 def shown(cell: dict[str, Any]) -> str:
-    """A cell, for a table."""
+    """Format a cell."""
     if "over" in cell:
         return f"over {cell['over']} s"
     if "over_memory" in cell:
@@ -265,7 +268,7 @@ def shown(cell: dict[str, Any]) -> str:
 
 
 def table(cells: Sequence[dict[str, Any]], sizes: Sequence[int]) -> str:
-    """Queries down, sizes across, and between two sizes the power of n with which seconds grow."""
+    """Format a table: a row per query, a column per size, and the growth exponents between sizes."""
     heads = [f"n = {size}" for size in sizes] + [f"{a} → {b}" for a, b in pairwise(sizes)]
     lines = ["| query | " + " | ".join(heads) + " |", "| --- |" + " ---: |" * len(heads)]
     for name in dict.fromkeys(cell["query"] for cell in cells):
@@ -277,7 +280,7 @@ def table(cells: Sequence[dict[str, Any]], sizes: Sequence[int]) -> str:
 
 
 def growth(small: dict[str, Any], large: dict[str, Any]) -> str:
-    """The slope between two cells, on logarithmic scales."""
+    """Return the slope between two cells on a log-log scale."""
     if "seconds" not in small or "seconds" not in large or small["rows"] == large["rows"]:
         return "–"
     slope = math.log(large["seconds"] / small["seconds"]) / math.log(large["rows"] / small["rows"])

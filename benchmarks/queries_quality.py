@@ -1,13 +1,14 @@
-"""What approximations of queries cost: their picks against those of the exact query, on a drawn pool.
+"""Quality of approximate queries: their picks against those of the exact query, on a synthetic pool.
 
     python benchmarks/queries_quality.py [--rows 100000] [--budget 0.01] [--seeds 0 1 2]
         [--only NAME ...] [--out FILE]
 
-The pool has classes of several modes, near-twins and outliers (clustered_pool.py); a seed is a pool and a
-choice. Of each setting: what the query itself wants to be low or high, the mean distance of a row to the
-nearest pick (of the first 10 000 rows; their order is random), the share of the exact picks that are among
-them, classes among them, and how well a linear classifier does on the pool, fitted to source and picks.
-`random` says how bad it can be, `again` (the exact query with another seed) how much of it is luck.
+The pool has multi-modal classes, near-duplicates and outliers (clustered_pool.py). A seed determines the pool
+and the random choices of the query. Reported for each setting: the criterion that the query itself optimises,
+the mean distance of a sample to the nearest pick (for the first 10 000 samples, which are in random order),
+the overlap with the exact picks, the number of classes among the picks, and the accuracy on the pool of a
+linear classifier fitted to source and picks. `random` (random picks) is the baseline; `again` (the exact
+query with another seed) shows the variation between seeds.
 """
 
 import argparse
@@ -32,8 +33,8 @@ from ducats.queries.las import propagated
 from ducats.randomness import fork
 from ducats.rows import Rows, Slate
 
-# Knobs of each setting, the exact query first. "times": that many budgets compete; "neighbours": rows among
-# which LAS seeks them; "share": of the rows that DBAL works on.
+# Parameters of each setting, the exact query first. "times": subsample size in multiples of the budget;
+# "neighbours": number of samples in which LAS searches for neighbours; "share": fraction of samples for DBAL.
 SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
     "coreset": {
         "exact": {},
@@ -79,23 +80,23 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "subset of a twentieth": {"share": 0.05},
     },
 }
-AGAIN = ("badge", "spread")  # the exact query has luck in it, and is cheap enough to be asked twice
-AT_MOST = {"dbal": 10_000}  # rows; the exact one compares all pairs by Manhattan distance, again and again
-LOOKED_AT = 10_000  # rows, for the mean distance to the nearest pick
+AGAIN = ("badge", "spread")  # random queries that are fast enough to run twice
+AT_MOST = {"dbal": 10_000}  # samples; exact DBAL needs the Manhattan distances of all pairs many times
+LOOKED_AT = 10_000  # samples for the mean distance to the nearest pick
 
-# What each query wants of its picks, in words.
+# The criterion that each query optimises.
 WANTS = {
-    "coreset": "distance of the farthest row to a pick",
-    "badge": "mean squared distance of gradients to the nearest pick's",
+    "coreset": "largest distance of a sample to the nearest pick",
+    "badge": "mean squared distance of a gradient to that of the nearest pick",
     "clue": "mean squared distance to the nearest pick, weighted by entropy",
-    "las": "mean disagreement with the neighbours (Q, high is better)",
-    "spread": "mean squared distance to the nearest pick of those it clusters, weighted by entropy",
+    "las": "mean disagreement with the neighbours (Q, higher is better)",
+    "spread": "mean squared distance of clustered samples to the nearest pick, weighted by entropy",
     "dbal": "mean Manhattan distance to the nearest label, weighted by 1 - margin",
 }
 
 
 def main() -> None:
-    """Measure every setting, print tables, write JSON if asked."""
+    """Measure all settings, print tables, and write JSON if requested."""
     options = parse()
     cells: list[dict[str, Any]] = []
     for seed in options.seeds:
@@ -112,18 +113,18 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """What to measure."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--rows", type=int, default=100_000)
-    parser.add_argument("--budget", type=float, default=0.01, help="share of the rows that is picked")
+    parser.add_argument("--budget", type=float, default=0.01, help="fraction of the samples to select")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--only", nargs="+", choices=list(SETTINGS), help="these queries")
-    parser.add_argument("--out", type=Path, help="write JSON there, anew after each query")
+    parser.add_argument("--only", nargs="+", choices=list(SETTINGS), help="queries to measure")
+    parser.add_argument("--out", type=Path, help="JSON output file, rewritten after each query")
     return parser.parse_args()
 
 
 def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, Any]]:
-    """All settings of a query on one pool, random picks, and the exact query's picks with another seed."""
+    """Measure all settings of a query on one pool, random picks, and the exact query with another seed."""
     all_pairs, exact, cells = AllPairs(), torch.empty(0), []
     want, some = wanted(name, pool, budget, all_pairs), pool.features[:LOOKED_AT]
     settings = {**SETTINGS[name], "random": {}}
@@ -163,7 +164,7 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
 
 
 def knobs_of(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]:
-    """A setting's knobs, for a pool of this size."""
+    """Return the query parameters of a setting for a pool of this size."""
     knobs = dict(given)
     if "times" in knobs:
         knobs["among"] = knobs.pop("times") * budget
@@ -176,7 +177,7 @@ def knobs_of(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]
 
 
 def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callable[[Tensor], float]:
-    """What a query wants of its picks, as a function of these; low is good, but for LAS."""
+    """Return the criterion of a query as a function of the picks; lower is better, except for LAS."""
     features, entropy = pool.features, dirichlet.entropy(pool.z).double()
     if name == "coreset":
         return lambda picks: float(squared_to_nearest([features], [features[picks]]).max().sqrt())
@@ -194,13 +195,13 @@ def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callabl
 
 
 class AllPairs:
-    """LAS's scores; those from all pairs of one pool, minutes of work, are computed once."""
+    """Cached LAS scores: the scores from all pairs of a pool take minutes and are computed once."""
 
     def __init__(self) -> None:
         self._found: Tensor | None = None
 
     def __call__(self, features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
-        """As `propagated`."""
+        """Return the scores of `propagated`."""
         if len(among) < len(features):
             return propagated(features, p, among, K)
         if self._found is None:
@@ -222,7 +223,7 @@ def _manhattan(pool: Pool) -> Callable[[Tensor], float]:
 
 
 def accuracy(pool: Pool, picks: Tensor) -> float:
-    """Of a linear classifier fitted to the source and the picks, which weigh as much; on the whole pool."""
+    """Return the pool accuracy of a linear classifier fitted to source and picks with equal total weight."""
     features = torch.cat([pool.source, pool.features[picks]])
     label = torch.cat([pool.source_label, pool.label[picks]])
     weight = torch.cat([torch.ones(SOURCE), torch.full((len(picks),), SOURCE / len(picks))])
@@ -231,7 +232,7 @@ def accuracy(pool: Pool, picks: Tensor) -> float:
 
 
 def table(cells: Sequence[dict[str, Any]]) -> str:
-    """Settings down; means over seeds, and how far the way is from the exact query to random picks."""
+    """Format a row per setting: means over seeds, and the position between exact (0 %) and random (100 %)."""
     heads = ["setting", "own", "toward random", "distance", "overlap", "classes", "accuracy", "CPU s"]
     lines = ["| " + " | ".join(heads) + " |", "| --- |" + " ---: |" * (len(heads) - 1)]
     exact, random = (mean([c for c in cells if c["setting"] == name], "own") for name in ("exact", "random"))
@@ -253,7 +254,7 @@ def table(cells: Sequence[dict[str, Any]]) -> str:
 
 
 def mean(cells: Sequence[dict[str, Any]], key: str) -> float:
-    """Of some cells."""
+    """Return the mean of a key over cells."""
     return float(sum(cell[key] for cell in cells) / len(cells))
 
 

@@ -1,10 +1,11 @@
-"""Workers and nodes of a Ray cluster are killed while they score, again and again: are the picks the same?
+"""Kill workers and nodes of a Ray cluster during scoring; check that the picks do not change.
 
     python benchmarks/ray_kills.py [--times 5] [--images 384] [--json FILE]
 
-A real cluster of two nodes on this machine, 2 CPUs each. Each time, at a random moment after the first part
-is done, one worker gets SIGKILL, or the node that is not the head loses all its processes; afterwards it is
-replaced by a new one. The picks must be those of one process that nobody disturbed. Needs Linux, ducats[ray].
+Starts a real cluster of two nodes on this machine, with 2 CPUs each. In each trial, at a random time after
+the first chunk is done, either one worker receives SIGKILL or all processes of the non-head node are killed;
+that node is then replaced by a new one. The picks must equal those of an undisturbed single process. Needs
+Linux and ducats[ray].
 """
 
 import argparse
@@ -31,19 +32,19 @@ PARTS = 16
 
 @dataclass
 class Trial:
-    """What became of one scoring."""
+    """Outcome of one scoring."""
 
-    killed: str  # a worker, a node, or nothing
-    parts_done: int  # by then
-    seconds: float  # from then on, or of the whole where nothing was killed
+    killed: str  # "worker", "node" or "nothing"
+    parts_done: int  # at the time of the kill
+    seconds: float  # after the kill, or in total if nothing was killed
     alike: bool
     error: str
 
 
 def main() -> None:
-    """Kill, print, write JSON if asked."""
+    """Run the trials, print them, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--times", type=int, default=5, help="of each kind")
+    parser.add_argument("--times", type=int, default=5, help="trials of each kind")
     parser.add_argument("--images", type=int, default=384)
     parser.add_argument("--json", type=Path)
     options = parser.parse_args()
@@ -69,7 +70,9 @@ def main() -> None:
         cluster.shutdown()
     for kind in ("worker", "node"):
         of = [each for each in trials if each.killed == kind]
-        print(f"{sum(each.alike for each in of)} of {len(of)} with a killed {kind}: the same picks")
+        print(
+            f"{sum(each.alike for each in of)} of {len(of)} trials with a killed {kind} have the same picks"
+        )
     if options.json:
         about = {"cores": os.cpu_count(), "machine": platform.machine(), "ray": ray.__version__}
         about |= {"images": options.images, "parts": PARTS}
@@ -78,7 +81,7 @@ def main() -> None:
 
 
 def trial(trained: Trained, pool: Path, home: Path, name: str, kind: str, cluster: Any) -> Trial:
-    """Score once, and kill something meanwhile."""
+    """Score once and kill a worker, a node or nothing."""
     out, error = home / name, list[str]()
 
     def work() -> None:
@@ -111,12 +114,12 @@ def trial(trained: Trained, pool: Path, home: Path, name: str, kind: str, cluste
 
 
 def done(out: Path) -> int:
-    """Parts that are written down."""
+    """Return the number of finished chunks."""
     return len(list((out / "parts").glob("part-*")))
 
 
 def workers(cluster: Any) -> list[int]:
-    """Processes of the cluster that are scoring now."""
+    """Return the ids of the processes that are scoring."""
     raylets = {
         process.process.pid for node in cluster.list_all_nodes() for process in node.all_processes["raylet"]
     }

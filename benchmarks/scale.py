@@ -1,11 +1,11 @@
-"""What a pool of a billion images costs: rates are measured, the rest is arithmetic on them.
+"""Estimated cost of scoring a billion images, computed from measured rates.
 
     python benchmarks/scale.py measure [--device auto] [--precision bf16-mixed] [--networks resnet50] --out F
     python benchmarks/scale.py tell F [--images 1e9] [--gpus 8 64] [--cores 16 32 100] [--budget 100000]
 
-``measure``: images a second of one thread that reads JPEGs of 500 x 375 from memory and decodes them for a
-network that looks at 224 x 224; and of one process to which decoded blocks are handed: sending them to the
-device, the model, both uncertainties, and keeping the best. ``tell``: bytes, hours and seconds of a pool.
+``measure`` measures two rates in images per second: one thread that decodes JPEGs of 500 x 375 from memory
+for a network with 224 x 224 input, and one process that receives decoded blocks (transfer to the device,
+model, both uncertainties, top-k selection). ``tell`` prints the bytes and hours that a pool takes.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from ducats.scoring.reading import Block, picture_of
 from scoring import draw, make_run
 
 SIZE = (256, 256)
-KEY = 50  # letters
-ROW = 6 * 4 + 2 + 8 + 8 + KEY  # bytes of a kept row: scores, guess, number, the key and its length
+KEY = 50  # characters
+ROW = 6 * 4 + 2 + 8 + 8 + KEY  # bytes of a stored sample: scores, prediction, number, key and its length
 
 
 def main() -> None:
-    """Measure, or tell."""
+    """Run the chosen command."""
     form = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=form)
     commands = parser.add_subparsers(required=True)
@@ -53,7 +53,7 @@ def main() -> None:
     second.add_argument("rates", type=Path)
     second.add_argument("--images", type=float, default=1e9)
     second.add_argument("--gpus", type=int, nargs="+", default=[8, 64])
-    second.add_argument("--cores", type=int, nargs="+", default=[16, 32, 100], help="for each GPU")
+    second.add_argument("--cores", type=int, nargs="+", default=[16, 32, 100], help="CPU cores per GPU")
     second.add_argument("--budget", type=int, default=100_000)
     second.add_argument("--kappa", type=int, default=10)
     second.set_defaults(do=tell)
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 def measure(options: argparse.Namespace) -> None:
-    """Rates of this machine."""
+    """Measure the rates of this machine and write them."""
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
     found: dict[str, Any] = {"machine": platform.processor() or platform.machine(), "gpu": gpu}
     found |= {"cores": os.cpu_count(), "torch": torch.__version__, "precision": options.precision}
@@ -80,7 +80,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def decoding(samples: list[Sample]) -> dict[str, float]:
-    """Of one thread, from files that are in the machine's memory."""
+    """Measure the decoding rate of one thread, with files cached in memory."""
     size = sum(len(sample.read()) for sample in samples) / len(samples)
     began, seconds = time.thread_time(), math.inf
     for _ in range(3):
@@ -92,7 +92,7 @@ def decoding(samples: list[Sample]) -> dict[str, float]:
 
 
 def modelling(run: Path, samples: list[Sample], options: argparse.Namespace) -> dict[str, Any]:
-    """Of one process whose images are decoded already."""
+    """Measure the rate of one process with decoded images."""
     trained = load_trained(run)
     pictures = [picture_of(sample, SIZE, 3) for sample in samples]
     number = [n % len(pictures) for n in range(options.batch)]
@@ -108,7 +108,7 @@ def modelling(run: Path, samples: list[Sample], options: argparse.Namespace) -> 
     fabric = make_fabric(options.device, precision=precision)
     pool, plan = open_pool(str(Path(run).parent / "pool")), make_plan(trained.config, "duc", 1000)
     best = math.inf
-    for count in (3, options.blocks, options.blocks):  # the first warms up
+    for count in (3, options.blocks, options.blocks):  # the first is the warm-up
         with mock.patch.object(part, "decoded", lambda *_, count=count: handed(count)):
             result = score_part(trained, pool, 0, 1, keep=plan, fabric=fabric, batch=options.batch)
         best = min(best, result.seconds) if count > 3 else best
@@ -116,29 +116,29 @@ def modelling(run: Path, samples: list[Sample], options: argparse.Namespace) -> 
 
 
 def tell(options: argparse.Namespace) -> None:
-    """What it costs."""
+    """Print the estimated cost."""
     rates = json.loads(options.rates.read_text("utf-8"))
     images, size = options.images, rates["bytes_per_image"]
-    # One thread alone decodes faster than one of many that share caches and clocks: where a whole scoring was
-    # measured on all cores, its rate is the one to count with.
+    # A single thread decodes faster than one of many that share caches and clocks. If a whole scoring was
+    # measured on all cores, use its rate.
     whole = rates.get("whole")
     decoded = whole["images_per_second"] / whole["cores"] if whole else rates["decoded_per_core_second"]
     print(f"{images:.0e} images of {size / 1e3:.0f} kB: {images * size / 1e12:.0f} TB")
     print(
-        f"reading and decoding: {images / decoded / 3600:.0f} core hours at {decoded:.0f} a second and core"
+        f"reading and decoding: {images / decoded / 3600:.0f} core hours at {decoded:.0f} images/s per core"
     )
     kept = options.kappa * options.budget
     for network, found in rates["networks"].items():
         rate = found["images_per_second"]
-        print(f"{network}: {images / rate / 3600:.0f} GPU hours at {rate:.0f} a second")
-        print(f"  cores that keep one GPU busy: {rate / decoded:.0f}")
+        print(f"{network}: {images / rate / 3600:.0f} GPU hours at {rate:.0f} images/s")
+        print(f"  cores needed to keep one GPU busy: {rate / decoded:.0f}")
         for gpus in options.gpus:
-            print(f"  {gpus} GPUs: {images / rate / gpus / 3600:.1f} h if the model is what takes the time")
+            print(f"  {gpus} GPUs: {images / rate / gpus / 3600:.1f} h if limited by the model")
             for cores in options.cores:
                 each = min(rate, cores * decoded)
                 line = f"    with {cores} cores each: {images / each / gpus / 3600:.1f} h"
-                print(f"{line}, {each * size * 8 / 1e9:.2f} Gbit/s for each GPU, {each * gpus:.0f} images/s")
-            print(f"    to merge: {gpus * kept * ROW / 1e9:.1f} GB in {gpus} parts of {kept} rows")
+                print(f"{line}, {each * size * 8 / 1e9:.2f} Gbit/s per GPU, {each * gpus:.0f} images/s")
+            print(f"    to merge: {gpus * kept * ROW / 1e9:.1f} GB in {gpus} chunks of {kept} samples")
 
 
 if __name__ == "__main__":

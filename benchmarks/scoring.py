@@ -1,13 +1,13 @@
-"""Throughput of `ducats score`: images a second from files on disk to picks, in one process and in several.
+"""Throughput of `ducats score`: images per second from files on disk to picks, with one or more processes.
 
     python benchmarks/scoring.py [--networks small resnet18 resnet50] [--processes 1 2] [--images 512]
         [--batch 32] [--device auto] [--precision 32-true] [--shape 500 375] [--shards]
         [--budget 1%] [--out FILE]
 
-JPEGs (of 500 x 375) are drawn into a temporary folder, and a run with random weights beside it. Small: a CNN
-on images of 32 x 32, mostly decoding; others look at 224 x 224, cut out of 256 x 256. Told are three rates:
-of the whole scoring, with the start of its processes; of the parts alone, once their processes are up; and
-images per second of processor time, which other work on the machine does not disturb as much.
+Writes random JPEGs (500 x 375 by default) and a run with random weights to a temporary folder. ``small`` is a
+CNN on 32 x 32 images, dominated by decoding; other networks take 224 x 224 crops of 256 x 256. Reports three
+rates: the whole command including process start, the chunks alone once their processes run, and images per
+second of CPU time, which is less sensitive to other load on the machine.
 """
 
 import argparse
@@ -32,12 +32,12 @@ from ducats.rundir import RunDir
 
 CLASSES = 65
 SHAPE = (500, 375)
-EACH = 64  # images of a shard
-DISTINCT = 512  # pictures; then they come again
+EACH = 64  # images per shard
+DISTINCT = 512  # distinct images; they repeat after that
 
 
 def main() -> None:
-    """Measure, print, write JSON if asked."""
+    """Measure, print, and write JSON if requested."""
     options = parse()
     cells = list[dict[str, Any]]()
     width, height = options.shape
@@ -55,7 +55,7 @@ def main() -> None:
 
 
 def write(cells: list[dict[str, Any]], options: argparse.Namespace) -> None:
-    """What is measured so far."""
+    """Write the results so far."""
     if options.out:
         gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else None
         about: dict[str, Any] = {
@@ -70,23 +70,23 @@ def write(cells: list[dict[str, Any]], options: argparse.Namespace) -> None:
 
 
 def parse() -> argparse.Namespace:
-    """What to measure."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--networks", nargs="+", default=["small", "resnet18", "resnet50"])
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--images", type=int, default=512)
     parser.add_argument("--batch", type=int, default=32)
     parser.add_argument("--device", default="auto")
-    parser.add_argument("--budget", default="1%", help="labels to pick")
-    parser.add_argument("--precision", default="32-true", help="the run's engine.precision")
+    parser.add_argument("--budget", default="1%", help="number or percentage of samples to select")
+    parser.add_argument("--precision", default="32-true", help="engine.precision of the run")
     parser.add_argument("--shape", type=int, nargs=2, default=SHAPE, help="width and height of the files")
     parser.add_argument("--shards", action="store_true", help="tar files instead of a folder")
-    parser.add_argument("--out", type=Path, help="write JSON there")
+    parser.add_argument("--out", type=Path, help="JSON output file")
     return parser.parse_args()
 
 
 def draw(folder: Path, count: int, *, shards: bool, shape: tuple[int, int] = SHAPE) -> Path:
-    """So many JPEGs of smooth noise, in a folder or in tar files."""
+    """Write JPEGs of smooth noise to a folder or to tar files."""
     pool = folder / "pool"
     pool.mkdir()
     random = np.random.default_rng(0)
@@ -113,7 +113,7 @@ def draw(folder: Path, count: int, *, shards: bool, shape: tuple[int, int] = SHA
 
 
 def make_run(folder: Path, network: str, batch: int, precision: str = "32-true") -> Path:
-    """A folder as a finished run leaves it, of a model that learnt nothing."""
+    """Write the folder of a finished run with an untrained model."""
     settings = ["data.name=toy", f"engine.scoring_batch={batch}", f"engine.precision={precision}"]
     if network == "small":
         settings += ["model.name=small_cnn", "views.test={crop: none}"]
@@ -134,7 +134,7 @@ def make_run(folder: Path, network: str, batch: int, precision: str = "32-true")
 def measure(
     run: Path, pool: Path, out: Path, network: str, processes: int, options: argparse.Namespace
 ) -> dict[str, Any]:
-    """One command."""
+    """Run one command and return its rates."""
     command = [sys.executable, "-m", "ducats", "score", str(run), str(pool), "--budget", options.budget]
     command += ["--device", options.device, "--processes", str(processes), "--out", str(out)]
     subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

@@ -1,10 +1,11 @@
-"""Segmentation at full size: time and memory of a training step, and of a question with its files.
+"""Segmentation at full size: time and memory of a training step and of a selection round.
 
     python benchmarks/segmentation.py --out segmentation.json
 
-A step is DeepLab-v2 on a ResNet-101 with 2 source images of 720 x 1280 and 2 target images of 640 x 1280, by
-the engine's own streams and step. A question scores images of 640 x 1280 at 1024 x 2048, picks 1 % of the
-pixels by DUC, asks the truth and enters the answers in the ledger.
+A step trains DeepLab-v2 on a ResNet-101 with 2 source images of 720 x 1280 and 2 target images of 640 x 1280,
+using the package's data streams and training step. A selection round scores images of 640 x 1280 at 1024 x
+2048, selects 1 % of the pixels by DUC, looks up the ground truth and appends the labels to the ledger,
+including all files.
 """
 
 import argparse
@@ -41,13 +42,13 @@ Size = tuple[int, int]
 
 
 def size(text: str) -> Size:
-    """Height and width."""
+    """Parse HEIGHTxWIDTH."""
     height, width = text.split("x")
     return int(height), int(width)
 
 
 def images(name: str, count: int, shape: Size, original: Size | None = None) -> Images:
-    """Smooth noise: what is in the images changes nothing about the time."""
+    """Generate smooth noise; the content does not affect the timing."""
     generator = torch.Generator().manual_seed(0)
     coarse = torch.rand(count, 3, shape[0] // 16, shape[1] // 16, generator=generator)
     pixels = torch.nn.functional.interpolate(coarse, shape, mode="bilinear").mul_(255).to(torch.uint8)
@@ -56,7 +57,7 @@ def images(name: str, count: int, shape: Size, original: Size | None = None) -> 
 
 
 def maps(count: int, shape: Size, classes: int) -> Tensor:
-    """Blocks of labels."""
+    """Generate label maps made of blocks."""
     generator = torch.Generator().manual_seed(1)
     blocks = torch.randint(0, classes, (count, shape[0] // 32 + 1, shape[1] // 32 + 1), generator=generator)
     tall = blocks.repeat_interleave(32, 1).repeat_interleave(32, 2)
@@ -64,7 +65,7 @@ def maps(count: int, shape: Size, classes: int) -> Tensor:
 
 
 def make_model(options: argparse.Namespace) -> Evidential:
-    """A network with random weights: they change nothing about the time."""
+    """Build a network with random weights, which do not affect the timing."""
     torch.manual_seed(0)
     builder = MODELS[options.model]
     network = builder(classes=options.classes, channels=3, backbone=options.backbone, pretrained=False)
@@ -72,7 +73,7 @@ def make_model(options: argparse.Namespace) -> Evidential:
 
 
 def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: bool) -> dict[str, Any]:
-    """Milliseconds and peak memory of a step."""
+    """Measure time and peak memory of a training step."""
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
     wanted = Speed(graphs=graphs and cuda, compiled=fuse and can_fuse(fabric.device))
@@ -138,7 +139,7 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
 
 
 def time_question(options: argparse.Namespace, precision: str, query: str) -> dict[str, Any]:
-    """Images a second of a whole question: forward, score, pick, ask, enter."""
+    """Measure images per second of a selection round: forward, score, select, label, append to the ledger."""
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
     (pool,) = settle([images("pool", options.pool, options.target, options.original)], fabric.device)
@@ -192,7 +193,7 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure, print, and keep."""
+    """Measure, print, and write JSON if requested."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--model", default="deeplab_v2")

@@ -1,13 +1,13 @@
-"""Selection of a stream: time and memory as the pool grows, from scores that are drawn as they are needed.
+"""Streaming top-k selection: time and memory as the pool grows, on scores generated on the fly.
 
     python benchmarks/selection.py [--scores 10000 ... 100000000] [--budget 1000] [--kappa 10]
         [--processes 1 2] [--out FILE]
 
-Scores come in chunks, each drawn from its own number, so that they never stand in memory together and are the
-same in any number of processes. Each process keeps the kappa times budget highest of its chunks in one column
-(U_dis); what all kept is merged, and the second round (U_data) picks the budget. Each cell is measured in
-fresh processes: seconds of the whole, seconds in selection alone (the most of any process), and the peak of
-memory of each. Up to a million scores, the picks are compared with those of a sort of everything.
+Scores are generated in chunks, each seeded by its number: they are never all in memory, and they do not
+depend on the number of processes. Each process keeps the kappa * budget samples of its chunks with the
+highest U_dis. The results are merged, and the second round selects the budget by U_data. Each cell is
+measured in fresh processes: total time, selection time (maximum over processes), and peak memory per process.
+Up to a million scores, the picks are compared with those of a full sort.
 """
 
 import argparse
@@ -25,12 +25,12 @@ import numpy as np
 from ducats import columns, room
 from ducats.selection import Keeper, Scored, merge, two_rounds
 
-CHUNK = 2**17  # scores that are drawn at a time
-CHECKED = 1_000_000  # scores up to which everything is sorted, too
+CHUNK = 2**17  # scores generated at a time
+CHECKED = 1_000_000  # number of scores up to which the picks are compared with a full sort
 
 
 def main() -> None:
-    """Measure every cell, print a table, write JSON if asked."""
+    """Measure all cells, print a table, and write JSON if requested."""
     options = parse()
     if options.child:
         rank, world, file = options.child
@@ -46,7 +46,9 @@ def main() -> None:
                 print(shown(cell), flush=True)
             assert len(set(picks.values())) == 1, "the number of processes changed the picks"
             if scores <= CHECKED:
-                assert by_sorting(scores, budget, options.kappa) in picks.values(), "not the best"
+                assert by_sorting(scores, budget, options.kappa) in picks.values(), (
+                    "the picks differ from those of a full sort"
+                )
     if options.out:
         about = {
             "machine": platform.processor() or platform.machine(),
@@ -58,19 +60,19 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """What to measure."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--scores", type=int, nargs="+", default=[10**power for power in range(4, 9)])
     parser.add_argument("--budget", type=int, nargs="+", default=[1000])
     parser.add_argument("--kappa", type=int, default=10)
     parser.add_argument("--processes", type=int, nargs="+", default=[1, 2])
-    parser.add_argument("--out", type=Path, help="write JSON there")
-    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)  # rank, world, where to leave the best
+    parser.add_argument("--out", type=Path, help="JSON output file")
+    parser.add_argument("--child", nargs=3, help=argparse.SUPPRESS)  # rank, world size, output file
     return parser.parse_args()
 
 
 def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """One cell, in processes of its own, and the picks."""
+    """Measure one cell in its own processes; return it with the picks."""
     command = [sys.executable, __file__, "--scores", str(scores)]
     command += ["--budget", str(budget), "--kappa", str(kappa)]
     with tempfile.TemporaryDirectory() as folder:
@@ -106,7 +108,7 @@ def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[
 
 
 def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Path) -> None:
-    """Let every chunk of this process pass by, leave the best, and say what it took."""
+    """Select from the chunks of this process, write the result, and print time and memory."""
     start, drawing, selecting, seen = room.most_memory(), 0.0, 0.0, 0
     keeper = Keeper("u_dis", kappa * budget)
     for number in range(rank, -(-scores // CHUNK), world):
@@ -135,7 +137,7 @@ def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Pat
 
 
 def drawn(chunk: int, scores: int) -> Scored:
-    """Some rows of the pool: the same whoever draws them, with many equal scores among them."""
+    """Generate one chunk of scores with many ties, independent of the process."""
     number = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, scores))
     random = np.random.default_rng([0, chunk])
     # Rounded to 1/65536: near the top of a hundred million there are thousands of ties.
@@ -149,7 +151,7 @@ def drawn(chunk: int, scores: int) -> Scored:
 
 
 def by_sorting(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
-    """The picks, by sorting all there is."""
+    """Return the picks of a full sort."""
     chunks = [drawn(number, scores) for number in range(-(-scores // CHUNK))]
     key, first, second = (
         np.concatenate(parts)
@@ -160,13 +162,13 @@ def by_sorting(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
 
 
 def load(file: Path) -> Scored:
-    """What a process left."""
+    """Load the result of a process."""
     found = columns.read(file, ())
     return Scored(found.pop("key"), found.pop("number"), found)
 
 
 def shown(cell: dict[str, Any]) -> str:
-    """A line of the table."""
+    """Format one line of the table."""
     peak = ", ".join(f"{one:.0f}" for one in cell["peak_mb"])
     return (
         f"{cell['scores']:>11,} scores, {cell['processes']} process(es), budget {cell['budget']:,}: "

@@ -1,4 +1,4 @@
-"""Wide columns of a drawn table on disk, in half precision: a query reads those rows that it looks at."""
+"""Wide columns stored on disk in half precision; a query reads only the samples it accesses."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -12,11 +12,11 @@ from torch import Tensor
 
 from ducats.rows import Deferred
 
-BLOCK = 2**16  # rows that are mapped into memory at a time
+BLOCK = 2**16  # samples mapped into memory at a time
 
 
 def store(folder: Path, count: int, drawn: Iterator[dict[str, Tensor]]) -> None:
-    """Write columns that come some rows at a time, and how many rows and numbers a row there are."""
+    """Write columns block by block, and a JSON file with the number of samples and the widths."""
     folder.mkdir(parents=True)
     first = next(drawn)
     with ExitStack() as stack:
@@ -29,7 +29,7 @@ def store(folder: Path, count: int, drawn: Iterator[dict[str, Tensor]]) -> None:
 
 
 def stored(folder: Path) -> dict[str, Deferred]:
-    """The columns, of which nothing is read yet."""
+    """Return the stored columns as lazy columns."""
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     rows = about["rows"]
     return {
@@ -39,7 +39,7 @@ def stored(folder: Path) -> dict[str, Deferred]:
 
 
 def reader(path: Path, count: int, width: int) -> Callable[[Tensor], Tensor]:
-    """Read rows by their numbers; never more than a block of the file is mapped, so little of it counts."""
+    """Return a function that reads samples by index, mapping one block at a time to limit the peak memory."""
 
     def read(position: Tensor) -> Tensor:
         found = torch.empty(len(position), width)

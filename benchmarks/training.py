@@ -1,12 +1,11 @@
-"""Speed of training and of pool scoring: a plain PyTorch loop, ours, and the same on ready tensors (floor).
+"""Speed of training and pool scoring: a plain PyTorch loop, ducats, and ducats on ready tensors (floor).
 
     python benchmarks/training.py [--source DIR --target DIR] [--weights FILE --strides first]
         [--backbone resnet50] [--steps 60] [--batch 32] [--device auto] [--json FILE]
 
-Source and target are folders of class folders; without them, JPEGs are drawn at random into a temporary
-folder.
-Each step takes a batch of source, of labelled and of unlabelled target, forwards each on its own, and updates
-once. Beside ours as it is, each of its accelerators is switched off in turn.
+Source and target are folders of class folders; by default, random JPEGs are written to a temporary folder.
+Each step forwards a batch of source, of labelled and of unlabelled target images separately, and updates
+once. ducats is measured with default options and with each accelerator switched off in turn.
 """
 
 import argparse
@@ -52,7 +51,7 @@ VIEWS = Views(
 
 
 def main() -> None:
-    """Measure, print a table, write JSON."""
+    """Measure, print a table, and write JSON if requested."""
     options = parse()
     with tempfile.TemporaryDirectory() as drawn:
         if options.source is None:
@@ -65,12 +64,12 @@ def main() -> None:
 
 
 def parse() -> argparse.Namespace:
-    """Options."""
+    """Parse the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--source", type=Path)
     parser.add_argument("--target", type=Path)
     parser.add_argument(
-        "--draw", type=int, default=1024, help="images drawn for each, if there are no folders"
+        "--draw", type=int, default=1024, help="random images per domain, if no folders are given"
     )
     parser.add_argument("--weights", type=str)
     parser.add_argument("--strides", default="timm")
@@ -78,16 +77,16 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=60)
     parser.add_argument("--plain-steps", type=int, default=30)
     parser.add_argument("--batch", type=int, default=32)
-    parser.add_argument("--bought", type=int, default=2, help="batches of labels bought so far")
+    parser.add_argument("--bought", type=int, default=2, help="batches of labelled target images")
     parser.add_argument("--scoring-batch", type=int, default=256)
-    parser.add_argument("--workers", type=int, default=4, help="of the plain loop's loaders")
+    parser.add_argument("--workers", type=int, default=4, help="DataLoader workers of the plain loop")
     parser.add_argument("--device", default="auto")
     parser.add_argument("--json", type=Path)
     return parser.parse_args()
 
 
 def measure(options: argparse.Namespace) -> dict[str, Any]:
-    """All rows."""
+    """Measure all rows."""
     fabric = make_fabric(options.device)
     device = fabric.device
     start = time.perf_counter()
@@ -115,7 +114,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def rows(options: argparse.Namespace, shift: Shift) -> Iterator[tuple[str, dict[str, float]]]:
-    """Name and figures of each way to train."""
+    """Yield name and figures of each variant."""
     yield "plain loop", plain(options, shift, kept=False)
     yield "plain loop, workers kept", plain(options, shift, kept=True)
     yield "floor: ready tensors", floor(options, shift, Speed())
@@ -131,7 +130,7 @@ def rows(options: argparse.Namespace, shift: Shift) -> Iterator[tuple[str, dict[
 
 
 def make_model(options: argparse.Namespace, shift: Shift) -> Evidential:
-    """The published network."""
+    """Build the published network."""
     torch.manual_seed(0)
     return Evidential(
         timm_classifier(
@@ -146,7 +145,7 @@ def make_model(options: argparse.Namespace, shift: Shift) -> Evidential:
 
 
 def bought(options: argparse.Namespace, shift: Shift) -> Tensor:
-    """Targets with some batches of bought labels; two are about what 5 % of webcam's images come to."""
+    """Return targets with some batches of labels; two batches are about 5 % of the Webcam images."""
     assert shift.truth is not None
     targets = torch.full((len(shift.pool),), UNLABELLED)
     count = min(options.bought * options.batch, len(targets) // 2)
@@ -155,9 +154,9 @@ def bought(options: argparse.Namespace, shift: Shift) -> Tensor:
 
 
 def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str, float]:
-    """The plain loop: float32, Pillow, loader workers."""
+    """Measure the plain loop: float32, Pillow, DataLoader workers."""
     device = make_fabric(options.device, precision="32-true").device
-    torch.backends.cudnn.benchmark = False  # PyTorch's default
+    torch.backends.cudnn.benchmark = False  # the default of PyTorch
     model = make_model(options, shift).to(device)
     optimiser = make_optimiser(model.network, Optimisation())
     source, files = shift.source.images.files, shift.pool.files
@@ -183,7 +182,7 @@ def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str,
 def ours(
     options: argparse.Namespace, shift: Shift, speed: Speed, precision: str = "auto"
 ) -> dict[str, float]:
-    """Our streams and our step, as a run uses them."""
+    """Measure the streams and the step of ducats, as used by a run."""
     fabric = make_fabric(options.device, precision=precision)
     fresh(fabric.device)
     step, model = make_step(options, shift, speed, fabric)
@@ -221,7 +220,7 @@ def ours(
 def floor(
     options: argparse.Namespace, shift: Shift, speed: Speed, precision: str = "auto"
 ) -> dict[str, float]:
-    """The same step, and the same forward pass, on tensors that lie ready on the device."""
+    """Measure the same step and forward pass on tensors that are already on the device."""
     fabric = make_fabric(options.device, precision=precision)
     fresh(fabric.device)
     step, model = make_step(options, shift, speed, fabric)
@@ -254,7 +253,7 @@ def floor(
 def make_step(
     options: argparse.Namespace, shift: Shift, speed: Speed, fabric: Fabric
 ) -> tuple[Step, torch.nn.Module]:
-    """Model and step, set up as a run sets them up."""
+    """Set up model and step as in a run."""
     settled = speed.settle(fabric)
     bare = make_model(options, shift)
     if settled.channels_last:
@@ -265,14 +264,14 @@ def make_step(
 
 
 def ready(count: int, classes: int, device: torch.device) -> Batch:
-    """A batch of noise."""
+    """Return a batch of noise on the device."""
     images = [torch.rand(count, 3, SIZE, SIZE, device=device) for _ in range(3)]
     labels = torch.randint(classes, (2, count), device=device)
     return Batch(Labelled(images[0], labels[0]), Labelled(images[1], labels[1]), images[2])
 
 
 def figures(options: argparse.Namespace, step: float, scoring: float, peak: float) -> dict[str, float]:
-    """What a row says."""
+    """Return the figures of one row."""
     return {
         "seconds_per_step": round(step, 5),
         "images_per_second": round(3 * options.batch / step, 1),
@@ -282,7 +281,7 @@ def figures(options: argparse.Namespace, step: float, scoring: float, peak: floa
 
 
 def seconds(device: torch.device, act: Callable[[], object]) -> float:
-    """Wall time, the device's work included."""
+    """Return the wall time, including pending work of the device."""
     wait(device)
     start = time.perf_counter()
     act()
@@ -291,13 +290,13 @@ def seconds(device: torch.device, act: Callable[[], object]) -> float:
 
 
 def wait(device: torch.device) -> None:
-    """For everything that the device was told to do."""
+    """Wait until the device has finished all work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 
 
 def fresh(device: torch.device) -> None:
-    """Forget what was held before."""
+    """Free cached memory and reset the peak counter."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.empty_cache()
@@ -305,12 +304,12 @@ def fresh(device: torch.device) -> None:
 
 
 def memory(device: torch.device) -> float:
-    """Gigabytes of the GPU's memory that were held at the most, decoded images included."""
+    """Return the peak reserved GPU memory in GiB, including decoded images."""
     return torch.cuda.max_memory_reserved(device) / 2**30 if device.type == "cuda" else 0.0
 
 
 def as_table(results: dict[str, Any]) -> str:
-    """Markdown."""
+    """Format the results as Markdown."""
     by_name = {row["name"]: row for row in results["rows"]}
     slow = by_name["plain loop"]
     lines = [
@@ -318,7 +317,7 @@ def as_table(results: dict[str, Any]) -> str:
         f"{sum(results['images'].values())} images {results['decode_seconds']} s, upload "
         f"{results['upload_seconds']} s",
         "",
-        "| | ms a step | images/s | x plain | x floor | peak GB | scored/s | x bare forward |",
+        "| | ms per step | images/s | x plain | x floor | peak GB | scored/s | x bare forward |",
         "| --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for row in results["rows"]:
@@ -334,7 +333,7 @@ def as_table(results: dict[str, Any]) -> str:
 
 
 def draw(root: Path, count: int) -> tuple[Path, Path]:
-    """Photo-like noise as JPEGs, in two folders of class folders."""
+    """Write JPEGs of photo-like noise to two folders of class folders."""
     random = np.random.default_rng(0)
     for domain in ("source", "target"):
         for number in range(count):

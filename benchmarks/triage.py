@@ -1,7 +1,7 @@
-"""How often `ducats triage` finds a rule, how much it accepts, and how often its promise breaks: simulated.
+"""Simulation of `ducats triage`: how often a rule is found, how much it accepts, how often it fails.
 
-Of N images with uncertainties evenly between 0 and 1, each is wrong with a chance of slope times uncertainty.
-So the error of all below a threshold is known: slope / 2 times the threshold.
+N images have uniform uncertainties in [0, 1], and an image is wrong with probability slope * uncertainty. The
+error rate of all images below a threshold is therefore known: slope / 2 * threshold.
 
     python benchmarks/triage.py
 """
@@ -22,7 +22,7 @@ CASES = (
 
 
 def simulate(images: int, risk: float, slope: float) -> tuple[float, float, float]:
-    """Shares of the times: found, accepted (0 if none was found), promise broken."""
+    """Return the rates of rules found, images accepted (0 if no rule was found), and risk exceeded."""
     random, found, accepted, broken = np.random.default_rng(0), 0, 0.0, 0
     for _ in range(TIMES):
         uncertainty = random.random(images)
@@ -34,17 +34,15 @@ def simulate(images: int, risk: float, slope: float) -> tuple[float, float, floa
 
 
 def main() -> None:
-    """Print a line for each case and each number of wrong images that the first step may hold."""
+    """Print a line for each case and each number of errors allowed in the first step."""
     shipped = rule.SPARE
-    print(f"{TIMES} times each, confidence {CONFIDENCE}; shipped: {shipped} wrong at first")
+    print(f"{TIMES} trials each, confidence {CONFIDENCE}; default: {shipped} errors allowed at first")
     for images, risk, slope in CASES:
-        print(f"{images} images, risk {risk}, of which {min(1, 2 * risk / slope):.2f} could be accepted")
+        print(f"{images} images, risk {risk}; at best {min(1, 2 * risk / slope):.2f} of them can be accepted")
         for spare in (0, 1, 2, 4, 6, 8):
             rule.SPARE = spare
             found, accepted, broken = simulate(images, risk, slope)
-            print(
-                f"  {spare} wrong at first: found {found:.3f}, accepted {accepted:.3f}, broken {broken:.3f}"
-            )
+            print(f"  {spare} at first: found {found:.3f}, accepted {accepted:.3f}, exceeded {broken:.3f}")
     rule.SPARE = shipped
 
 
