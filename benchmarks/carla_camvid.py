@@ -22,16 +22,16 @@ import torch
 from scipy import ndimage
 
 from ducats import config as configs
-from ducats.assemble import assemble, load_data, make_speed, settled
 from ducats.domain import Shift
 from ducats.engine.processes import make_fabric
+from ducats.factory import build_run, load_data, make_performance_options, with_resolved_precision
 from ducats.ledger import Ledger
 from ducats.picks import picks_figure
 from ducats.run import run
 from ducats.rundir import RunDir
 
 # Tuned on the synthetic streets for few, hard pixels: lower weights for labelled pixels, U_dis and the KL.
-LIGHT = ("objective.knobs.target=0.2", "objective.knobs.beta=0.1", "objective.knobs.kl=0.3")
+LIGHT = ("objective.params.target=0.2", "objective.params.beta=0.1", "objective.params.kl=0.3")
 
 
 @dataclass(frozen=True)
@@ -84,14 +84,23 @@ def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
     started = time.perf_counter()
     named = [f"seed={row.seed}", f"model.name={row.network}", *settings, *(LIGHT if row.light else ())]
     if row.budget is not None:
-        named.append(f"ask.budget={row.budget}")
-    config = settled(configs.load(["data/streets-carla-camvid", f"methods/{row.method}"], named))
+        named.append(f"acquisition.budget={row.budget}")
+    config = with_resolved_precision(
+        configs.load_config(["data/streets-carla-camvid", f"methods/{row.method}"], named)
+    )
     shift = _data.setdefault("all", _data.get("all") or load_data(config))
     home = RunDir(Path(folder) / row.name)
-    parts, plan = assemble(config, home, shift)
+    parts, plan = build_run(config, home, shift)
     engine = config.engine
     fabric = make_fabric(engine.device, precision=engine.precision)
-    run(parts, plan, home.folder, fabric=fabric, identity=config.identity(), speed=make_speed(config))
+    run(
+        parts,
+        plan,
+        home.folder,
+        fabric=fabric,
+        identity=config.identity(),
+        speed=make_performance_options(config),
+    )
     if row in (Row("duc"), Row("duc", light=True)):
         classes = home.data["classes"]
         picks_figure(home.bought(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes)
@@ -157,8 +166,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
         print(*(row.name for row in rows), sep="\n")
         return
     settings = (
-        *(f"data.knobs.root={options.root}", f"model.knobs.weights={options.weights}"),
-        *("model.knobs.backbone=resnet50", "model.knobs.strides=first", "engine.compiled=false"),
+        *(f"data.params.root={options.root}", f"model.params.weights={options.weights}"),
+        *("model.params.backbone=resnet50", "model.params.strides=first", "engine.compile=false"),
         *(f"train.epochs={options.epochs}", f"train.steps_per_epoch={options.steps}"),
         *options.set,
     )

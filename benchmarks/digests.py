@@ -37,30 +37,30 @@ from ducats.cli.base import app
 TOY = (
     "data.name=toy",
     "model.name=small_cnn",
-    "model.knobs={width: 4, features: 16}",
+    "model.params={width: 4, features: 16}",
     "train.epochs=4",
     "train.steps_per_epoch=6",
     "train.batch_size=16",
     "train.lr=0.05",
-    "ask={budget: 20, rounds: null, after: [1, 2]}",
+    "acquisition={budget: 20, rounds: null, after_epochs: [1, 2]}",
     "engine.device=cpu",
-    "engine.scoring_batch=32",
+    "engine.scoring_batch_size=32",
     "views={source: {crop: random, pad: 1, flip: 0.5}, unlabelled: {crop: random, pad: 1}, "
     "scoring: {crop: none}, test: {crop: none}}",
 )
 STREETS = (
-    "data.knobs={source: 6, pool: 5, test: 3, height: 16, width: 32}",
-    "model.knobs={width: 8}",
+    "data.params={source: 6, pool: 5, test: 3, height: 16, width: 32}",
+    "model.params={width: 8}",
     "train.epochs=4",
     "train.steps_per_epoch=8",
     "train.batch_size=2",
     "engine.device=cpu",
-    "engine.scoring_batch=2",
+    "engine.scoring_batch_size=2",
 )
 STREETS_ROUNDS = {  # by method; "" for all others
-    "": "ask={budget: 5%, rounds: null, after: [1, 2]}",
-    "aada-seg": "ask={budget: 2, rounds: null, after: [1, 2]}",
-    "mada": "ask={budget: 2, rounds: 1, after: null}",
+    "": "acquisition={budget: 5%, rounds: null, after_epochs: [1, 2]}",
+    "aada-seg": "acquisition={budget: 2, rounds: null, after_epochs: [1, 2]}",
+    "mada": "acquisition={budget: 2, rounds: 1, after_epochs: null}",
 }
 NO_ROUNDS = ("source-only", "fully-supervised", "mrkld", "proda", "seg-uncertainty", "tpld")
 SEGMENTATION_ONLY = (
@@ -74,16 +74,21 @@ SEGMENTATION = (
 )
 # Settings on top of a method, by task: (name, method, settings).
 VARIANTS = (
-    ("toy", "ducats-joint", "ducats", ("train.together=target",)),
-    ("toy", "duc-kappa", "duc", ("query.knobs.kappa=2",)),
+    ("toy", "ducats-joint", "ducats", ("train.target_batching=joint",)),
+    ("toy", "duc-kappa", "duc", ("query.params.kappa=2",)),
     ("toy", "duc-float64", "duc", ("engine.precision=64-true",)),
     ("toy", "duc-softplus", "duc", ("model.evidence=softplus_plus_one",)),
-    ("toy", "duc-unlabelled-test", "duc", ("evaluation.images=unlabelled",)),
-    ("streets", "ripu-points-near", "ripu-points", ("query.knobs.radius=2",)),
+    ("toy", "duc-unlabelled-test", "duc", ("evaluation.split=unlabelled",)),
+    ("streets", "ripu-points-near", "ripu-points", ("query.params.radius=2",)),
     ("streets", "duc-region", "duc", ("task.unit=region",)),
     ("streets", "duc-superpixel", "duc", ("task.unit=superpixel",)),
-    ("streets", "duc-image", "duc", ("task.unit=image", "ask={budget: 2, rounds: null, after: [1, 2]}")),
-    ("streets", "duc-original", "duc", ("task.resolution=original", "evaluation.flip=true")),
+    (
+        "streets",
+        "duc-image",
+        "duc",
+        ("task.unit=image", "acquisition={budget: 2, rounds: null, after_epochs: [1, 2]}"),
+    ),
+    ("streets", "duc-original", "duc", ("task.resolution=original", "evaluation.average_flipped=true")),
 )
 SCORE_QUERIES = ("duc", "entropy", "coreset")
 VOLATILE = ("seconds", "memory", "rate")  # parts of keys whose values differ between two equal runs
@@ -148,7 +153,7 @@ def settings_of(task: str, name: str, config: str, extra: Sequence[str]) -> list
     if task == "toy":
         files, settings = [config], list(TOY)
         if name in NO_ROUNDS:
-            settings = [s for s in settings if not s.startswith("ask=")]
+            settings = [s for s in settings if not s.startswith("acquisition=")]
     else:
         files, settings = ["data/streets", config], list(STREETS)
         if name not in NO_ROUNDS:

@@ -7,7 +7,7 @@ selection.
     python benchmarks/fewest.py --digits digits.npz --emoji emoji_64.zip --out fewest.jsonl \
         --pairs fonts-optdigits fonts-usps --methods duc random spread --budgets 1 2 5 --seeds 0 1 2
 
-A method is the name of a config, optionally with settings: ``spread:query.knobs.kappa=5,ask.growth=1.5``.
+A method is the name of a config, optionally with settings: ``spread:query.params.kappa=5,acquisition.growth=1.5``.
 Each result is one line of the output file. Results already in the file are not computed again.
 """
 
@@ -86,8 +86,8 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
     import torch
 
     from ducats import config
-    from ducats.assemble import assemble, make_speed, settled
     from ducats.engine.processes import make_fabric
+    from ducats.factory import build_run, make_performance_options, with_resolved_precision
     from ducats.run import run
     from ducats.rundir import RunDir
 
@@ -95,18 +95,18 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
     pair, method, budget, seed = cell
     name, _, rest = method.partition(":")
     sets = [
-        f"ask.budget={budget}%",
+        f"acquisition.budget={budget}%",
         f"seed={seed}",
         f"engine.device={device}",
         *filter(None, rest.split(",")),
     ]
-    settings = settled(config.load(["data/digits", f"methods/{name}"], sets))
+    settings = with_resolved_precision(config.load_config(["data/digits", f"methods/{name}"], sets))
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         home = RunDir(Path(folder) / "run")
-        parts, plan = assemble(settings, home, pairs.pair(pair, digits, emoji))
+        parts, plan = build_run(settings, home, pairs.pair(pair, digits, emoji))
         fabric = make_fabric(device, precision=settings.engine.precision)
-        run(parts, plan, home.folder, fabric=fabric, speed=make_speed(settings))
+        run(parts, plan, home.folder, fabric=fabric, speed=make_performance_options(settings))
         stages = home.stages()
         spent = len(home.bought())
         right = answered_rightly(parts, home, fabric)

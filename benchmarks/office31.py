@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
-from ducats.assemble import assemble, load_data, make_speed
 from ducats.config import Config
 from ducats.domain import Shift
 from ducats.engine.processes import make_fabric
+from ducats.factory import build_run, load_data, make_performance_options
 from ducats.run import run
 from ducats.rundir import RunDir
 from ducats.sweep import Cell, Wanted, cells_of, read_sweep
@@ -43,8 +43,8 @@ _data: dict[str, Shift] = {}
 def wanted(options: argparse.Namespace) -> list[tuple[str, Cell]]:
     """Return all runs by name, without duplicates."""
     settings = (
-        *(f"model.knobs.weights={options.weights}", "model.knobs.strides=first"),
-        *("engine.precision=bf16-mixed", "evaluation.every=null"),
+        *(f"model.params.weights={options.weights}", "model.params.strides=first"),
+        *("engine.precision=bf16-mixed", "evaluation.every_epochs=null"),
         *(f"train.epochs={options.epochs}", f"train.steps_per_epoch={options.steps}"),
         *options.set,
     )
@@ -67,9 +67,9 @@ def one(name: str, config: Config, device: str, folder: Path, keep: bool) -> dic
     if task not in _data:
         _data[task] = load_data(config)
     home = RunDir(folder / name.replace(" ", "-"))
-    parts, plan = assemble(config, home, _data[task])
+    parts, plan = build_run(config, home, _data[task])
     fabric = make_fabric(device, precision=config.engine.precision)
-    identity, speed = config.identity(), make_speed(config)
+    identity, speed = config.identity(), make_performance_options(config)
     run(parts, plan, home.folder, fabric=fabric, identity=identity, speed=speed)
     stages = home.stages()
     result = {

@@ -117,14 +117,14 @@ def known(text: str) -> str:
 def strategy_of(text: str) -> Strategy:
     """Parse a query with its parameters: ``clue``, ``clue:among=1000000,chosen=drawn``."""
     name, _, given = text.partition(":")
-    knobs = dict[str, Any]()
+    params = dict[str, Any]()
     for one in given.split(",") if given else []:
         key, _, value = one.partition("=")
         try:
-            knobs[key] = json.loads(value)
+            params[key] = json.loads(value)
         except json.JSONDecodeError:
-            knobs[key] = value
-    return QUERIES[name].bound(knobs)
+            params[key] = value
+    return QUERIES[name].bound(params)
 
 
 def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]:

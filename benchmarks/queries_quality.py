@@ -131,8 +131,8 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
     if name in AGAIN:
         settings["again"] = settings["exact"]
     for setting, given in settings.items():
-        knobs = knobs_of(given, len(pool.z), budget)
-        strategy = QUERIES["random" if setting == "random" else name].bound(knobs)
+        params = knobs_of(given, len(pool.z), budget)
+        strategy = QUERIES["random" if setting == "random" else name].bound(params)
         rows = pool.rows(strategy.needs)
         source = None
         if strategy.source:
@@ -147,7 +147,7 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
         cell = {
             "query": name,
             "setting": setting,
-            "knobs": {key: str(value) if value == math.inf else value for key, value in knobs.items()},
+            "params": {key: str(value) if value == math.inf else value for key, value in params.items()},
             "seed": seed,
             "rows": len(pool.z),
             "budget": budget,
@@ -165,15 +165,15 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
 
 def knobs_of(given: Mapping[str, Any], rows: int, budget: int) -> dict[str, Any]:
     """Return the query parameters of a setting for a pool of this size."""
-    knobs = dict(given)
-    if "times" in knobs:
-        knobs["among"] = knobs.pop("times") * budget
-    if "neighbours" in knobs:
-        sought = knobs.pop("neighbours")
-        knobs["pairs"] = float(sought * (knobs["among"] + sought if "among" in knobs else rows))
-    if "share" in knobs:
-        knobs["subset"] = math.ceil(knobs.pop("share") * rows)
-    return knobs
+    params = dict(given)
+    if "times" in params:
+        params["among"] = params.pop("times") * budget
+    if "neighbours" in params:
+        sought = params.pop("neighbours")
+        params["pairs"] = float(sought * (params["among"] + sought if "among" in params else rows))
+    if "share" in params:
+        params["subset"] = math.ceil(params.pop("share") * rows)
+    return params
 
 
 def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callable[[Tensor], float]:

@@ -27,7 +27,7 @@ import torch
 from PIL import Image
 
 from ducats import config
-from ducats.assemble import make_model
+from ducats.factory import make_model
 from ducats.rundir import RunDir
 
 CLASSES = 65
@@ -114,13 +114,13 @@ def draw(folder: Path, count: int, *, shards: bool, shape: tuple[int, int] = SHA
 
 def make_run(folder: Path, network: str, batch: int, precision: str = "32-true") -> Path:
     """Write the folder of a finished run with an untrained model."""
-    settings = ["data.name=toy", f"engine.scoring_batch={batch}", f"engine.precision={precision}"]
+    settings = ["data.name=toy", f"engine.scoring_batch_size={batch}", f"engine.precision={precision}"]
     if network == "small":
         settings += ["model.name=small_cnn", "views.test={crop: none}"]
     else:
-        settings += ["model.name=timm", f"model.knobs.backbone={network}", "model.knobs.pretrained=false"]
+        settings += ["model.name=timm", f"model.params.backbone={network}", "model.params.pretrained=false"]
         settings += ["views.test={crop: center, size: 224}"]
-    settled = config.load(["methods/duc"], settings)
+    settled = config.load_config(["methods/duc"], settings)
     home = RunDir(folder)
     size = 32 if network == "small" else 256
     home.claim(

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from ducats import config
-from ducats.assemble import assemble
 from ducats.domain import Shift
 from ducats.engine.processes import make_fabric
+from ducats.factory import build_run
 from ducats.run import run
 from ducats.rundir import RunDir
 
@@ -17,43 +17,43 @@ from ducats.rundir import RunDir
 torch.set_num_threads(1)
 
 # Commands started by tests see only the packages that users have.
-AS_USERS_HAVE_IT = Path(__file__).parent / "as_users_have_it"
-collect_ignore = [AS_USERS_HAVE_IT.name]
+STUBS = Path(__file__).parent / "stubs"
+collect_ignore = [STUBS.name]
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Set PYTHONPATH where tests run, but not in the xdist controller, whose workers would inherit it."""
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         before = os.environ.get("PYTHONPATH", "")
-        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(AS_USERS_HAVE_IT), before)))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (str(STUBS), before)))
 
 
 # Small enough for seconds: 20 pool labels in 2 rounds, 4 epochs of 6 steps.
 QUICK = (
     "data.name=toy",
     "model.name=small_cnn",
-    "model.knobs={width: 4, features: 16}",
+    "model.params={width: 4, features: 16}",
     "train.epochs=4",
     "train.steps_per_epoch=6",
     "train.batch_size=16",
     "train.lr=0.05",
-    "ask.after=[1, 2]",
-    "ask.budget=20",
+    "acquisition.after_epochs=[1, 2]",
+    "acquisition.budget=20",
     "engine.device=cpu",
-    "engine.scoring_batch=32",
+    "engine.scoring_batch_size=32",
     "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
 )
 
 # The same for pixels: 5 pool images of 16 x 32, 5 % of each in 2 rounds, 4 epochs of 2 steps.
 QUICK_PIXELS = (
-    "data.knobs={source: 6, pool: 5, test: 3, height: 16, width: 32}",
-    "model.knobs={width: 8}",
+    "data.params={source: 6, pool: 5, test: 3, height: 16, width: 32}",
+    "model.params={width: 8}",
     "train.epochs=4",
     "train.steps_per_epoch=2",
     "train.batch_size=2",
-    "ask={budget: 5%, rounds: null, after: [1, 2]}",
+    "acquisition={budget: 5%, rounds: null, after_epochs: [1, 2]}",
     "engine.device=cpu",
-    "engine.scoring_batch=2",
+    "engine.scoring_batch_size=2",
 )
 
 Runner = Callable[..., RunDir]
@@ -61,12 +61,12 @@ Runner = Callable[..., RunDir]
 
 def quick(*settings: str, method: str = "duc") -> config.Config:
     """Return a config whose run takes about a second."""
-    return config.load([f"methods/{method}"], [*QUICK, *settings])
+    return config.load_config([f"methods/{method}"], [*QUICK, *settings])
 
 
 def quick_pixels(*settings: str, method: str = "duc") -> config.Config:
     """Return a segmentation config whose run takes about half a second."""
-    return config.load(["data/streets", f"methods/{method}"], [*QUICK_PIXELS, *settings])
+    return config.load_config(["data/streets", f"methods/{method}"], [*QUICK_PIXELS, *settings])
 
 
 def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
@@ -75,7 +75,7 @@ def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
     ) -> RunDir:
         settled = make(*settings, method=method)
         home = RunDir(tmp_path / folder)
-        parts, plan = assemble(settled, home, shift)
+        parts, plan = build_run(settled, home, shift)
         fabric = make_fabric("cpu")
         fabric.launch()
         return run(parts, plan, home.folder, fabric=fabric, identity=settled.identity(), **more)

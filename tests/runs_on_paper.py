@@ -13,7 +13,7 @@ import numpy as np
 import yaml
 
 from ducats import config
-from ducats.config.schema import ask_epochs
+from ducats.config.schema import query_epochs
 from ducats.palette import palette
 from records_on_paper import rising, stage_record, write_records
 from thoughts_on_paper import (
@@ -66,7 +66,7 @@ def write_run(
         source: number of source images.
         sample: number of pool images in a snapshot; None means all.
         classes: class names, at most 15.
-        settings: as for ``--set``, e.g. ``query.knobs.kappa=5``.
+        settings: as for ``--set``, e.g. ``query.params.kappa=5``.
         name: method name in tables; None means ``method``.
         finished: if False, the run ends after the query of the last round.
         snapshots: write snapshots.
@@ -76,7 +76,7 @@ def write_run(
         data: identifies the test set; runs on different data cannot be compared.
     """
     settled = _settled(method, seed, rounds, rounds * per_round, ("data/digits",), settings)
-    after = ask_epochs(settled)
+    after = query_epochs(settled)
     identity = settled.identity() | {"method": name or method}
     _begin(folder, identity, _data(classes, (16,), source, pool, data))
     (folder / "pool.json").write_text(json.dumps([f"target/{place:04d}" for place in range(pool)], indent=0))
@@ -147,7 +147,7 @@ def write_pixel_run(
         size: height and width of all images.
     """
     settled = _settled(method, seed, rounds, f"{rounds * per_image}/image", ("data/streets",), settings)
-    after = ask_epochs(settled)
+    after = query_epochs(settled)
     identity = settled.identity() | {"method": name or method}
     _begin(folder, identity, _data(classes, size, pool // 2, pool, data))
     keys = [f"streets/{place:03d}.png" for place in range(pool)]
@@ -218,8 +218,8 @@ def _settled(
         (f"{kind}/{method}" for kind in ("methods", "ablation") if (home / kind / f"{method}.yaml").exists()),
         "methods/duc",
     )
-    ask = f"ask={{budget: {budget}, rounds: {rounds}, after: null}}"
-    return config.load([*more, layer], [f"seed={seed}", "train.epochs=20", ask, *settings])
+    ask = f"acquisition={{budget: {budget}, rounds: {rounds}, after: null}}"
+    return config.load_config([*more, layer], [f"seed={seed}", "train.epochs=20", ask, *settings])
 
 
 def _data(classes: Sequence[str], size: tuple[int, ...], source: int, pool: int, name: str) -> dict[str, Any]:
@@ -259,7 +259,7 @@ def _picks(
         found: Array = np.random.default_rng([seed, len(asked)]).permutation(left)[:budget]
         return found
     thought = thoughts(log_alpha(features(pool[left], adapted), 1 + int(pool.label.max())))
-    kappa = float(settled.query.knobs.get("kappa", 10))
+    kappa = float(settled.query.params.get("kappa", 10))
     passed = np.argsort(-thought["u_dis"], kind="stable")[: max(int(np.ceil(kappa * budget)), budget)]
     best = passed[np.argsort(-thought["u_data"][passed], kind="stable")[:budget]]
     return left[best]

@@ -6,8 +6,8 @@ import numpy as np
 
 from conftest import quick
 from drawn_pools import picture, tar, write
-from ducats.assemble import assemble
 from ducats.engine.processes import make_fabric
+from ducats.factory import build_run
 from ducats.inference import Trained, load_trained
 from ducats.run import run
 from ducats.rundir import RunDir
@@ -18,9 +18,9 @@ SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
 
 def finished(folder: Path, *settings: str, method: str = "duc") -> Trained:
     """Train for about a second and return the model; its scoring batch size is 8."""
-    config = quick("engine.scoring_batch=8", *settings, method=method)
+    config = quick("engine.scoring_batch_size=8", *settings, method=method)
     home = RunDir(folder)
-    parts, plan = assemble(config, home)
+    parts, plan = build_run(config, home)
     fabric = make_fabric("cpu")
     fabric.launch()
     run(parts, plan, folder, fabric=fabric, identity=config.identity())

@@ -97,7 +97,8 @@ def test_ceil_per_round_exceeds_the_total() -> None:
 
 
 @pytest.mark.parametrize(
-    ("budget", "word"), [("101%", "lower ask.budget"), ("0.001%", "raise"), ("few", "must be a count")]
+    ("budget", "word"),
+    [("101%", "lower acquisition.budget"), ("0.001%", "raise"), ("few", "must be a count")],
 )
 def test_invalid_pixel_budgets(budget: str, word: str) -> None:
     with pytest.raises(UserError, match=word):

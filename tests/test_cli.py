@@ -16,21 +16,21 @@ from PIL import Image
 
 import tiny_streets
 from conftest import QUICK
-from ducats.cli import leaving, main
+from ducats.cli import main, shutdown
 from ducats.cli.base import console
-from ducats.config import shipped
+from ducats.config import configs_folder
 from ducats.data import toy
 from ducats.rundir import RunDir
 
-QUICKLY = tuple(part for setting in QUICK for part in ("--set", setting))
+QUICK_OPTIONS = tuple(part for setting in QUICK for part in ("--set", setting))
 COMMANDS = (
     *("run", "demo", "sweep", "table", "tune", "evaluate", "predict", "report", "labels", "picks"),
     *("config", "doctor", "queries", "methods", "label", "answers", "push", "pull"),
     *("watch", "export", "triage", "score"),
 )
-SMALL = (
-    *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
-    *("--set", "data.knobs.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
+SMALL_RUN_OPTIONS = (
+    *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
+    *("--set", "data.params.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
     *(
         "--set",
         "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
@@ -49,9 +49,9 @@ def ducats(*arguments: str | Path) -> int:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source, target and held-out image folders, plus the target sorted by class."""
     root = tmp_path_factory.mktemp("own")
-    shift = toy(per_class=6, pool=20, test=12)
-    assert shift.truth is not None
-    assert shift.test is not None
+    data = toy(per_class=6, pool=20, test=12)
+    assert data.truth is not None
+    assert data.test is not None
 
     def save(part: str, keys: list[str], pixels: object, names: list[str]) -> None:
         for number, (name, image) in enumerate(zip(names, pixels, strict=True)):  # type: ignore[call-overload]
@@ -59,11 +59,11 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
 
-    classes = shift.classes
-    save("source", [], shift.source.images.pixels, [classes[i] for i in shift.source.labels[:].tolist()])
-    save("test", [], shift.test.images.pixels, [classes[i] for i in shift.test.labels[:].tolist()])
-    save("target", [], shift.pool.pixels, ["camera 1" if i % 2 else "." for i in range(20)])
-    save("known", [], shift.pool.pixels, [classes[i] for i in shift.truth[:].tolist()])
+    classes = data.classes
+    save("source", [], data.source.images.pixels, [classes[i] for i in data.source.labels[:].tolist()])
+    save("test", [], data.test.images.pixels, [classes[i] for i in data.test.labels[:].tolist()])
+    save("target", [], data.pool.pixels, ["camera 1" if i % 2 else "." for i in range(20)])
+    save("known", [], data.pool.pixels, [classes[i] for i in data.truth[:].tolist()])
     return root
 
 
@@ -96,7 +96,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
         folders / "target",
         "--test",
         folders / "test",
-        *SMALL,
+        *SMALL_RUN_OPTIONS,
     )
     shift = toy(per_class=6, pool=20, test=12)
     assert shift.truth is not None
@@ -136,7 +136,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
             folders / "target",
             "--out",
             tmp_path / "p.csv",
-            "--every-class",
+            "--class-probabilities",
             "--device",
             "cpu",
         )
@@ -162,7 +162,15 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
 
 
 def test_target_folders_as_ground_truth(folders: Path, tmp_path: Path) -> None:
-    known = ("run", "--source", folders / "source", "--target", folders / "known", "--truth", *SMALL)
+    known = (
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "known",
+        "--ground-truth",
+        *SMALL_RUN_OPTIONS,
+    )
     assert ducats(*known, "--out", tmp_path / "run") == 0
 
 
@@ -172,14 +180,14 @@ def test_benchmark_by_root_and_task(
     shutil.copytree(folders / "source", tmp_path / "office/amazon")
     shutil.copytree(folders / "known", tmp_path / "office/webcam/images")
     monkeypatch.chdir(tmp_path)
-    small = ("--set", "ask.after=null", *SMALL)
+    small = ("--set", "acquisition.after_epochs=null", *SMALL_RUN_OPTIONS)
     assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "amazon->webcam", *small) == 0
     assert "duc on office31 A-W: 24 source images, 20 target images, 4 classes" in capsys.readouterr().out
     (run,) = (tmp_path / "runs").iterdir()
     assert run.name.startswith("office31-A-W-duc-")
     settled = yaml.safe_load((run / "config.yaml").read_text())["data"]
-    assert (settled["name"], settled["knobs"]["task"]) == ("office31", "A-W")
-    assert settled["knobs"]["root"] == str(tmp_path / "office")
+    assert (settled["name"], settled["params"]["task"]) == ("office31", "A-W")
+    assert settled["params"]["root"] == str(tmp_path / "office")
     # Another spelling of the same task is the same run; the reverse task is another run.
     assert ducats("run", "-c", "data/office31", "--root", "office", "--task", "a2w", *small) == 0
     assert "already finished" in capsys.readouterr().out
@@ -201,44 +209,44 @@ def test_manifest(folders: Path, tmp_path: Path) -> None:
             for p in sorted((folders / part).rglob("*.png"))
         ]
     (tmp_path / "m.csv").write_text("\n".join(lines) + "\n")
-    assert ducats("run", "--manifest", tmp_path / "m.csv", *SMALL, "--out", tmp_path / "run") == 0
+    assert ducats("run", "--manifest", tmp_path / "m.csv", *SMALL_RUN_OPTIONS, "--out", tmp_path / "run") == 0
     assert len((tmp_path / "run" / "pool.json").read_text().splitlines()) == 20 + 2
 
 
 def test_same_command_uses_same_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert ducats("run", *QUICKLY) == 0
-    assert ducats("run", *QUICKLY) == 0
-    assert ducats("run", *QUICKLY, "--seed", "1") == 0
+    assert ducats("run", *QUICK_OPTIONS) == 0
+    assert ducats("run", *QUICK_OPTIONS) == 0
+    assert ducats("run", *QUICK_OPTIONS, "--seed", "1") == 0
     assert len(list((tmp_path / "runs").iterdir())) == 2
 
 
 FOLDERS = ("--source", "{}/source", "--target", "{}/target")
-OFFICE31 = ("-c", "data/office31", "--set", "ask.after=null")
-BAD = [
+OFFICE31 = ("-c", "data/office31", "--set", "acquisition.after_epochs=null")
+BAD_INPUTS = [
     ((), ["needs --source and --target"]),
     (FOLDERS[:2], ["needs --target"]),
     (("--source", "{}/nothing", *FOLDERS[2:]), ["nothing does not exist"]),
     ((*FOLDERS, "--method", "duk"), ["no config 'methods/duk'", "did you mean"]),
     ((*FOLDERS, "--set", "query.name=duk"), ["no query 'duk'; choose from: random"]),
-    ((*FOLDERS, "--set", "query.knobs.kapa=3"), ["has no parameter 'kapa'; it has: kappa, order"]),
-    ((*FOLDERS, "--set", "query.knobs.kappa=0"), ["kappa must be at least 1"]),
-    ((*FOLDERS, "--set", "objective.knobs.beta=high"), ["objective 'duc' does not accept the parameters"]),
-    ((*FOLDERS, "--set", "data.knobs.sise=3"), ["has no parameter 'sise'"]),
+    ((*FOLDERS, "--set", "query.params.kapa=3"), ["has no parameter 'kapa'; it has: kappa, order"]),
+    ((*FOLDERS, "--set", "query.params.kappa=0"), ["kappa must be at least 1"]),
+    ((*FOLDERS, "--set", "objective.params.beta=high"), ["objective 'duc' does not accept the parameters"]),
+    ((*FOLDERS, "--set", "data.params.sise=3"), ["has no parameter 'sise'"]),
     ((*FOLDERS, "--budget", "999"), ["is 999 labels", "pool has 20"]),
     ((*FOLDERS, "--oracle", "truth"), ["needs the target's labels"]),
     ((*FOLDERS, "--oracle", "crowd"), ["no oracle 'crowd'"]),
     ((*FOLDERS, "--manifest", "m.csv"), ["either --manifest or"]),
     ((*FOLDERS, "--set", "train.lr=[1"), ["--set train.lr=[1", "not valid YAML"]),
-    ((*FOLDERS, "--set", "model.knobs.width=wide"), ["model 'small_cnn' does not accept the parameters"]),
-    ((*FOLDERS, "--set", "data.knobs.size=big"), ["must be a whole number of pixels", "not 'big'"]),
-    ((*FOLDERS, "--set", "train.schedule.knobs.gain=high"), ["schedule 'inverse_decay' does not accept"]),
+    ((*FOLDERS, "--set", "model.params.width=wide"), ["model 'small_cnn' does not accept the parameters"]),
+    ((*FOLDERS, "--set", "data.params.size=big"), ["must be a whole number of pixels", "not 'big'"]),
+    ((*FOLDERS, "--set", "train.schedule.params.gain=high"), ["schedule 'inverse_decay' does not accept"]),
     (
         (*FOLDERS, "--set", "views.source.ratio=[0, 1]"),
         ["views.source.ratio", "must be increasing and positive"],
     ),
-    ((*FOLDERS, "--set", "oracle.knobs.speed=3"), ["has no parameter 'speed'", "rule, people"]),
-    ((*FOLDERS, "--set", "train.multipliers={trunk: 0.1}"), ["prefixes ['trunk']", "backbone"]),
+    ((*FOLDERS, "--set", "oracle.params.speed=3"), ["has no parameter 'speed'", "rule, people"]),
+    ((*FOLDERS, "--set", "train.lr_multipliers={trunk: 0.1}"), ["prefixes ['trunk']", "backbone"]),
     (("--sauce", "x"), ["Did you mean --source?"]),
     ((*OFFICE31, "--root", "{}"), ["needs --task", "its tasks are A-W, A-D"]),
     ((*OFFICE31, "--task", "A-W"), ["'office31' needs --root"]),
@@ -251,8 +259,8 @@ BAD = [
 
 
 STREETS = ("-c", "data/streets")
-FEW = (*STREETS, "--set", "data.knobs={source: 2, pool: 2, test: 1}")
-UNFIT = [
+FEW_STREETS = (*STREETS, "--set", "data.params={source: 2, pool: 2, test: 1}")
+TASK_MISMATCHES = [
     (("-c", "segmentation"), ["'map_folders' needs --source and --target and --classes"]),
     (("-c", "segmentation", *FOLDERS), ["'map_folders' needs --classes"]),
     (("-c", "segmentation", *FOLDERS, "--classes", "{}/none.txt"), ["class list", "none.txt cannot be read"]),
@@ -272,17 +280,17 @@ UNFIT = [
     ((*STREETS, "--set", "model.name=timm"), ["'timm' outputs one class per image", "deeplab_v2"]),
     (("-c", "data/digits", "--set", "model.name=small_fcn"), ["'small_fcn' outputs one class per pixel"]),
     ((*STREETS, "--set", "query.name=ripu"), ["undefined for single pixels; set task.unit=region"]),
-    ((*FEW, "--set", "views.test.crop=center"), ["views.test must", "crop=none"]),
-    ((*STREETS, "--set", "task.unit=region", "--set", "task.side=4"), ["must be odd"]),
-    ((*FEW, "--set", "evaluation.star_without=[horse]"), ["star_without names 'horse'"]),
+    ((*FEW_STREETS, "--set", "views.test.crop=center"), ["views.test must", "crop=none"]),
+    ((*STREETS, "--set", "task.unit=region", "--set", "task.region_side=4"), ["must be odd"]),
+    ((*FEW_STREETS, "--set", "evaluation.miou_star_exclude=[horse]"), ["star_without names 'horse'"]),
     ((*STREETS, *FOLDERS), ["'map_folders' needs --classes"]),
     ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
-    ((*FEW, "--budget", "9000/image"), ["9000 pixels of image 0, which has 8192"]),
+    ((*FEW_STREETS, "--budget", "9000/image"), ["9000 pixels of image 0, which has 8192"]),
     (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not contain the folders images and labels"]),
 ]
 
 
-@pytest.mark.parametrize(("arguments", "words"), UNFIT)
+@pytest.mark.parametrize(("arguments", "words"), TASK_MISMATCHES)
 def test_settings_that_do_not_fit_the_task_give_one_line(
     folders: Path,
     tmp_path: Path,
@@ -292,10 +300,10 @@ def test_settings_that_do_not_fit_the_task_give_one_line(
 ) -> None:
     own = [argument.replace("{}", str(folders)) for argument in arguments]
     assert ducats("run", *own, "--device", "cpu", "--out", tmp_path / "run") == 2
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     for word in words:
-        assert word in said
-    assert said.count("\n") == 1
+        assert word in output
+    assert output.count("\n") == 1
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -314,17 +322,17 @@ def test_options_are_applied_before_cross_validation_of_settings(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     # Epoch 60 is valid with 100 epochs, but not with the default of 50.
-    assert ducats("config", "--set", "ask.after=[60]", "--epochs", "100") == 0
-    assert yaml.safe_load(capsys.readouterr().out)["ask"]["after"] == [60]
+    assert ducats("config", "--set", "acquisition.after_epochs=[60]", "--epochs", "100") == 0
+    assert yaml.safe_load(capsys.readouterr().out)["acquisition"]["after"] == [60]
 
 
 def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     given = ("--source", tmp_path / "s", "--target", tmp_path / "t", "--classes", tmp_path / "c.txt")
     for config in ("segmentation", "data/streets"):  # the second one keeps its small network
-        assert ducats("config", "-c", config, *given, "--truth") == 0
+        assert ducats("config", "-c", config, *given, "--ground-truth") == 0
         data = yaml.safe_load(capsys.readouterr().out)["data"]
         assert data["name"] == "map_folders"
-        assert data["knobs"] == {
+        assert data["params"] == {
             "source": str(tmp_path / "s"),
             "target": str(tmp_path / "t"),
             "classes": str(tmp_path / "c.txt"),
@@ -337,17 +345,17 @@ def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_uncertainty_option_is_for_segmentation_only(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 0
-    assert ducats("predict", tmp_path / "run", tmp_path, "--uncertainty", "--device", "cpu") == 2
-    assert "--uncertainty is for segmentation" in capsys.readouterr().err
+    assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 0
+    assert ducats("predict", tmp_path / "run", tmp_path, "--uncertainty-maps", "--device", "cpu") == 2
+    assert "--uncertainty-maps is for segmentation" in capsys.readouterr().err
     assert ducats("picks", tmp_path / "run") == 2
     assert "whole images" in capsys.readouterr().err
 
 
 def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root, run = tiny_streets.tree(tmp_path / "data"), tmp_path / "run"
-    held_out = ("--set", "evaluation={images: held_out, share: 0.25}")
-    command = ("run", *tiny_streets.folders(root, test=False), "--truth", "--budget", "10%", *held_out)
+    held_out = ("--set", "evaluation={split: held_out, test_fraction: 0.25}")
+    command = ("run", *tiny_streets.folders(root, test=False), "--ground-truth", "--budget", "10%", *held_out)
     assert ducats(*command, "--out", run) == 0
     keys = RunDir(run).bought().keys
     assert len(keys) == 3  # of four: one was held out
@@ -363,7 +371,7 @@ def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.Cap
     assert f"no image '{held}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize(("arguments", "words"), BAD)
+@pytest.mark.parametrize(("arguments", "words"), BAD_INPUTS)
 def test_bad_input_gives_a_message_and_exit_code_2(
     folders: Path,
     tmp_path: Path,
@@ -373,12 +381,12 @@ def test_bad_input_gives_a_message_and_exit_code_2(
 ) -> None:
     own = [a if a.startswith(("train.", "views.", "model.")) else a.format(folders) for a in arguments]
     # The settings of the case come last and win.
-    options = SMALL if "--budget" not in arguments else SMALL[:-4]
+    options = SMALL_RUN_OPTIONS if "--budget" not in arguments else SMALL_RUN_OPTIONS[:-4]
     assert ducats("run", *options, *own, "--out", tmp_path / "run") == 2
-    said = capsys.readouterr().err
+    output = capsys.readouterr().err
     for word in words:
-        assert word in said
-    assert "Traceback" not in said
+        assert word in output
+    assert "Traceback" not in output
     assert not (tmp_path / "run" / "metrics.jsonl").exists()
 
 
@@ -387,11 +395,17 @@ def test_unreadable_images_are_named(
 ) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "zero.png").touch()
-    assert ducats("run", "--source", folders / "source", "--target", tmp_path / "target", *SMALL) == 2
-    said = " ".join(capsys.readouterr().err.split())
-    assert "zero.png" in said
-    assert "empty file" in said
-    assert ducats("doctor", "--source", folders / "source", "--target", tmp_path / "target", *SMALL) == 1
+    assert (
+        ducats("run", "--source", folders / "source", "--target", tmp_path / "target", *SMALL_RUN_OPTIONS)
+        == 2
+    )
+    output = " ".join(capsys.readouterr().err.split())
+    assert "zero.png" in output
+    assert "empty file" in output
+    assert (
+        ducats("doctor", "--source", folders / "source", "--target", tmp_path / "target", *SMALL_RUN_OPTIONS)
+        == 1
+    )
     assert "zero.png" in capsys.readouterr().out
 
 
@@ -405,7 +419,7 @@ def test_doctor_finds_no_errors_in_good_data(folders: Path, capsys: pytest.Captu
         "--test",
         folders / "test",
     )
-    assert ducats(*command, *SMALL) == 0
+    assert ducats(*command, *SMALL_RUN_OPTIONS) == 0
     assert "error" not in capsys.readouterr().out.replace("No errors", "")
 
 
@@ -421,12 +435,20 @@ def test_user_query_and_model_by_name(folders: Path, tmp_path: Path, monkeypatch
         "    return nn.Sequential(nn.Flatten(), first, nn.ReLU(), nn.Linear(width, classes))\n"
     )
     monkeypatch.syspath_prepend(tmp_path)
-    known = ("run", "--source", folders / "source", "--target", folders / "known", "--truth", *SMALL)
+    known = (
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "known",
+        "--ground-truth",
+        *SMALL_RUN_OPTIONS,
+    )
     own = (
         "--set",
-        "query={name: 'mine:last', knobs: {step: 2}}",
+        "query={name: 'mine:last', params: {step: 2}}",
         "--set",
-        "model={name: 'mine:net', knobs: {width: 4}}",
+        "model={name: 'mine:net', params: {width: 4}}",
     )
     assert ducats(*known, *own, "--out", tmp_path / "run") == 0
 
@@ -442,8 +464,8 @@ def test_user_query_on_logits_with_a_model_without_features(
         "    return nn.Sequential(nn.Conv2d(channels, classes, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())\n"
     )
     monkeypatch.chdir(tmp_path)
-    own = ("--set", "query.name=plain_parts:first", "--set", "model={name: 'plain_parts:conv', knobs: {}}")
-    assert ducats("run", *QUICKLY, *own, "--out", tmp_path / "run") == 0
+    own = ("--set", "query.name=plain_parts:first", "--set", "model={name: 'plain_parts:conv', params: {}}")
+    assert ducats("run", *QUICK_OPTIONS, *own, "--out", tmp_path / "run") == 0
 
 
 def test_typos_in_the_name_of_a_user_component(
@@ -454,22 +476,31 @@ def test_typos_in_the_name_of_a_user_component(
     for setting, words in (
         ("query.name=own_parts:tron", "own_parts has no 'tron'; did you mean 'torn'?"),
         (
-            "model={name: 'own_parts:net', knobs: {}}",
+            "model={name: 'own_parts:net', params: {}}",
             "must accept the keyword arguments classes= and channels=",
         ),
     ):
-        assert ducats("run", *QUICKLY, "--set", setting, "--out", tmp_path / "run") == 2
+        assert ducats("run", *QUICK_OPTIONS, "--set", setting, "--out", tmp_path / "run") == 2
         assert words in capsys.readouterr().err
 
 
 def test_finished_run_is_reported_as_finished(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for times in (0, 1):
-        assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 0
+        assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 0
         assert capsys.readouterr().out.count("already finished") == times
 
 
 def test_small_images_without_a_gpu(folders: Path, tmp_path: Path) -> None:
-    known = ("run", "-c", "small", "--source", folders / "source", "--target", folders / "known", "--truth")
+    known = (
+        "run",
+        "-c",
+        "small",
+        "--source",
+        folders / "source",
+        "--target",
+        folders / "known",
+        "--ground-truth",
+    )
     quick = ("--set", "train.steps_per_epoch=1", "--epochs", "3", "--rounds", "2", "--budget", "6")
     assert ducats(*known, *quick, "--device", "cpu", "--out", tmp_path / "run") == 0
 
@@ -478,9 +509,9 @@ def test_queries_lists_every_query(capsys: pytest.CaptureFixture[str]) -> None:
     from ducats.queries import QUERIES
 
     assert ducats("queries") == 0
-    said = capsys.readouterr().out
+    output = capsys.readouterr().out
     for name in QUERIES:
-        assert name in said
+        assert name in output
 
 
 def test_methods_lists_every_config_with_objective_and_query(
@@ -490,7 +521,7 @@ def test_methods_lists_every_config_with_objective_and_query(
     assert ducats("methods") == 0
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in capsys.readouterr().out.splitlines()]
     listed = {row[0]: row[1:] for row in rows if row and row[0]}
-    assert set(listed) == {path.stem for path in (shipped() / "methods").glob("*.yaml")}
+    assert set(listed) == {path.stem for path in (configs_folder() / "methods").glob("*.yaml")}
     assert listed["duc-swapped"] == [
         "duc",
         "duc",
@@ -503,10 +534,10 @@ def test_config_prints_schema_and_descriptions(capsys: pytest.CaptureFixture[str
     assert ducats("config", "--schema") == 0
     assert "train" in json.loads(capsys.readouterr().out)["properties"]
     assert ducats("config", "--explain") == 0
-    said = capsys.readouterr().out
-    assert 'ask.budget = "5%"' in said
-    assert "parameters of two_round: kappa=10.0, order='dis_data'" in said
-    assert "views.source.crop" in said
+    output = capsys.readouterr().out
+    assert 'acquisition.budget = "5%"' in output
+    assert "parameters of two_round: kappa=10.0, order='dis_data'" in output
+    assert "views.source.crop" in output
 
 
 def test_folders_that_are_not_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -522,14 +553,24 @@ def test_folders_that_are_not_runs(tmp_path: Path, capsys: pytest.CaptureFixture
 
 def test_file_in_place_of_the_run_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "run").touch()
-    assert ducats("run", *QUICKLY, "--out", tmp_path / "run") == 2
+    assert ducats("run", *QUICK_OPTIONS, "--out", tmp_path / "run") == 2
     assert "system error" in capsys.readouterr().err
 
 
 def test_run_does_not_depend_on_the_working_directory(
     folders: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    relative = ("run", "--source", "source", "--target", "known", "--truth", "--test", "test", *SMALL)
+    relative = (
+        "run",
+        "--source",
+        "source",
+        "--target",
+        "known",
+        "--ground-truth",
+        "--test",
+        "test",
+        *SMALL_RUN_OPTIONS,
+    )
     monkeypatch.chdir(folders)
     assert ducats(*relative, "--out", tmp_path / "run") == 0
     monkeypatch.chdir(tmp_path)
@@ -538,7 +579,7 @@ def test_run_does_not_depend_on_the_working_directory(
 
 def test_corrupt_files_of_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = tmp_path / "run"
-    assert ducats("run", *QUICKLY, "--out", run) == 0
+    assert ducats("run", *QUICK_OPTIONS, "--out", run) == 0
     (run / "model.safetensors").write_bytes(b"x" * 40)
     assert ducats("evaluate", run, "--device", "cpu") == 2
     assert "model.safetensors is corrupt" in capsys.readouterr().err
@@ -563,16 +604,23 @@ def test_ctrl_c_and_resume(
         "    return torch.arange(slate.budget)\n"
     )
     monkeypatch.chdir(tmp_path)
-    command = ("run", *QUICKLY, "--set", "query.name=interrupted:second", "--out", str(tmp_path / "run"))
+    command = (
+        "run",
+        *QUICK_OPTIONS,
+        "--set",
+        "query.name=interrupted:second",
+        "--out",
+        str(tmp_path / "run"),
+    )
     # Processes in the background of a shell ignore SIGINT.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         assert ducats(*command) == 130
     finally:
         signal.signal(signal.SIGINT, before)
-    said = capsys.readouterr().err
-    assert "run the same command again to resume" in said
-    assert "Traceback" not in said
+    output = capsys.readouterr().err
+    assert "run the same command again to resume" in output
+    assert "Traceback" not in output
     assert not RunDir(tmp_path / "run").finished
     assert ducats(*command) == 0
     assert RunDir(tmp_path / "run").finished
@@ -582,7 +630,7 @@ def test_rank_zero_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LOCAL_RANK", "0")
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setattr("time.sleep", lambda _: pytest.fail("must not wait"))
-    leaving.let_the_first_process_leave()
+    shutdown.wait_for_launcher_exit()
 
 
 def test_other_ranks_wait_until_their_launcher_has_exited(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -592,7 +640,7 @@ def test_other_ranks_wait_until_their_launcher_has_exited(monkeypatch: pytest.Mo
     monkeypatch.setattr("ducats.engine.hosts.parent", lambda: 7)
     monkeypatch.setattr("os.getppid", lambda: parents.pop(0))
     monkeypatch.setattr("time.sleep", naps.append)
-    leaving.let_the_first_process_leave()
+    shutdown.wait_for_launcher_exit()
     assert (parents, len(naps)) == ([], 3)
 
 
@@ -603,7 +651,7 @@ def test_waiting_for_the_launcher_times_out(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr("os.getppid", lambda: 7)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))
-    leaving.let_the_first_process_leave(seconds=2.0)
+    shutdown.wait_for_launcher_exit(seconds=2.0)
     assert now[0] == pytest.approx(2.0, abs=0.06)
 
 
@@ -617,8 +665,8 @@ def from_weights(folders: Path, file: Path, *settings: str) -> list[str | Path]:
     torch.save(timm.create_model("resnet10t", num_classes=0).state_dict(), file)
     small = {use: {"crop": "center", "size": 32} for use in ("source", "unlabelled", "scoring", "test")}
     given = (
-        "data.knobs.size=32",
-        f"model={{name: timm, knobs: {{backbone: resnet10t, weights: {file}}}}}",
+        "data.params.size=32",
+        f"model={{name: timm, params: {{backbone: resnet10t, weights: {file}}}}}",
         f"views={json.dumps(small)}",
         *settings,
     )
@@ -635,7 +683,7 @@ def test_trained_model_needs_neither_weights_file_nor_hub(
     monkeypatch.setattr("ducats.models.hub.fetch", refuse)
     file, out = tmp_path / "weights.pth", tmp_path / "run"
     train = "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}"
-    command = from_weights(folders, file, train, "ask.rounds=0")
+    command = from_weights(folders, file, train, "acquisition.rounds=0")
     assert ducats(*command, "--out", out) == 0
     file.unlink()
     assert ducats(*command, "--out", out) == 0  # uses the weights in the run folder
@@ -654,11 +702,11 @@ def test_run_warns_about_an_incomplete_benchmark(tmp_path: Path, capsys: pytest.
                 Image.fromarray(pixels.numpy()).save(folder / f"{number}.png")
     plain = {"crop": "none"}
     settings = [
-        "data.knobs.size=8",
+        "data.params.size=8",
         "model.name=small_cnn",
         f"views={json.dumps(dict.fromkeys(('source', 'unlabelled', 'scoring', 'test'), plain))}",
         "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}",
-        "ask={rounds: 0, after: null}",
+        "acquisition={rounds: 0, after_epochs: null}",
     ]
     command: list[str | Path] = [
         "run",
@@ -673,9 +721,9 @@ def test_run_warns_about_an_incomplete_benchmark(tmp_path: Path, capsys: pytest.
     ]
     extra = [p for s in settings for p in ("--set", s)]
     assert ducats(*command, *extra, "--out", tmp_path / "run") == 0
-    said = " ".join(capsys.readouterr().out.split())
-    assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are published" in said
-    assert "without the labelled ones" in said
+    output = " ".join(capsys.readouterr().out.split())
+    assert "warning: amazon: 8 images in 2 classes, but 2817 in 31 classes are published" in output
+    assert "without the labelled ones" in output
 
 
 def test_paused_run_resumes_without_its_weights_file(
@@ -683,7 +731,7 @@ def test_paused_run_resumes_without_its_weights_file(
 ) -> None:
     file, out = tmp_path / "weights.pth", tmp_path / "run"
     train = "train={epochs: 2, steps_per_epoch: 1, batch_size: 4}"
-    command = from_weights(folders, file, train, "ask={budget: 2, after: [1]}")
+    command = from_weights(folders, file, train, "acquisition={budget: 2, after_epochs: [1]}")
     assert ducats(*command, "--out", out) == 3
     file.unlink()
     questions = out / "questions" / "round-01"
@@ -694,12 +742,12 @@ def test_paused_run_resumes_without_its_weights_file(
     assert ducats(*command, "--out", out) == 0
     assert (out / "model.safetensors").exists()
     assert ducats(*command, "--out", tmp_path / "new") == 2  # a new run needs the file
-    assert "does not exist; check model.knobs.weights" in capsys.readouterr().err
+    assert "does not exist; check model.params.weights" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("knob", ["backbone=5", "weights=5"])
 def test_parameter_of_wrong_type_gives_a_message(knob: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert ducats("run", "--source", "a", "--target", "b", "--set", f"model.knobs.{knob}") == 2
+    assert ducats("run", "--source", "a", "--target", "b", "--set", f"model.params.{knob}") == 2
     assert "the model 'timm' does not accept the parameters" in capsys.readouterr().err
 
 
@@ -708,7 +756,15 @@ def test_evaluate_refuses_data_that_changed(
 ) -> None:
     target = tmp_path / "target"
     shutil.copytree(folders / "known", target)
-    command: list[str | Path] = ["run", "--source", folders / "source", "--target", target, "--truth", *SMALL]
+    command: list[str | Path] = [
+        "run",
+        "--source",
+        folders / "source",
+        "--target",
+        target,
+        "--ground-truth",
+        *SMALL_RUN_OPTIONS,
+    ]
     assert ducats(*command, "--out", tmp_path / "run") == 0
     assert ducats("evaluate", tmp_path / "run", "--device", "cpu") == 0
     first = next(target.rglob("*.png"))

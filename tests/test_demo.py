@@ -14,15 +14,15 @@ from ducats.demo import demo
 from ducats.errors import UserError
 from ducats.rundir import RunDir
 
-TINY = (
+TINY_SETTINGS = (
     "train.epochs=6",
     "train.steps_per_epoch=2",
-    "data.knobs={source_size: 200}",
-    "model.knobs={width: 4, features: 16}",
+    "data.params={source_size: 200}",
+    "model.params={width: 4, features: 16}",
 )
 
 
-class Here(Executor):
+class InlineExecutor(Executor):
     """Run work sequentially in this process: importing torch in another one takes seconds."""
 
     def __init__(self, *_: object) -> None: ...
@@ -36,26 +36,29 @@ class Here(Executor):
         return future
 
 
-def work_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ducats.demo.ProcessPoolExecutor", Here)
+def use_inline_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ducats.demo.ProcessPoolExecutor", InlineExecutor)
     monkeypatch.setattr("ducats.demo._to_parent", queue.Queue(), raising=False)
 
 
 @pytest.fixture
-def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    work_here(monkeypatch)
+def inline_executor(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_inline_executor(monkeypatch)
 
 
 def test_demo_compares_methods_and_resumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    said = io.StringIO()
-    console = Console(file=said, width=200)
+    output = io.StringIO()
+    console = Console(file=output, width=200)
     options = {
         "seeds": [0, 1],
         "console": console,
         "methods": ("source-only", "duc"),
-        "settings": (*TINY, "engine.snapshot=0"),  # figures are covered by the segmentation demo below
+        "settings": (
+            *TINY_SETTINGS,
+            "engine.snapshot_samples=0",
+        ),  # figures are covered by the segmentation demo below
     }
-    made = demo(tmp_path / "demo", jobs=2, **options)  # type: ignore[arg-type]
+    made = demo(tmp_path / "demo", workers=2, **options)  # type: ignore[arg-type]
     rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert [list(row) for row in rows] == [["method", "seed", "accuracy", "ece", "labels", "seconds"]] * 4
     assert [(row["method"], row["seed"], row["labels"]) for row in rows] == [
@@ -63,28 +66,28 @@ def test_demo_compares_methods_and_resumes(tmp_path: Path, monkeypatch: pytest.M
         *(("duc", 0, 65), ("duc", 1, 65)),
     ]
     assert "<svg" in made.page.read_text()
-    assert "duc" in said.getvalue()
+    assert "duc" in output.getvalue()
     before = (tmp_path / "demo" / "summary.json").read_text()
-    work_here(monkeypatch)
-    demo(tmp_path / "demo", jobs=1, **options)  # type: ignore[arg-type]
+    use_inline_executor(monkeypatch)
+    demo(tmp_path / "demo", workers=1, **options)  # type: ignore[arg-type]
     assert (tmp_path / "demo" / "summary.json").read_text() == before
 
 
 @pytest.mark.usefixtures("here")
 def test_segmentation_demo(tmp_path: Path) -> None:
-    said = io.StringIO()
+    output = io.StringIO()
     made = demo(
         tmp_path / "demo",
         seeds=[0],
-        jobs=1,
-        console=Console(file=said, width=200),
+        workers=1,
+        console=Console(file=output, width=200),
         task="segmentation",
         methods=("source-only", "duc"),
         settings=(
-            *(s for s in QUICK_PIXELS if not s.startswith("ask")),
+            *(s for s in QUICK_PIXELS if not s.startswith("acquisition")),
             "train.epochs=6",
-            "ask.after=null",
-            "ask.budget=5%",
+            "acquisition.after_epochs=null",
+            "acquisition.budget=5%",
         ),
     )
     rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
@@ -92,14 +95,14 @@ def test_segmentation_demo(tmp_path: Path) -> None:
     for row in rows:
         stage = RunDir(tmp_path / "demo" / f"{row['method']}-seed0").stages()[-1]
         assert row["mean_iou"] == pytest.approx(stage["mean_iou"], abs=1e-6)
-    assert "mIoU %" in said.getvalue()
-    assert "Rendered to camera streets" in said.getvalue()
+    assert "mIoU %" in output.getvalue()
+    assert "Rendered to camera streets" in output.getvalue()
     assert "<svg" in made.page.read_text()
 
 
 def test_unknown_demo_lists_the_others(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no demo 'detection'; choose from: classification, segmentation"):
-        demo(tmp_path, seeds=[0], jobs=1, console=Console(quiet=True), task="detection")
+        demo(tmp_path, seeds=[0], workers=1, console=Console(quiet=True), task="detection")
 
 
 @pytest.mark.usefixtures("here")
@@ -108,8 +111,8 @@ def test_failing_run_ends_the_demo_with_its_error(tmp_path: Path) -> None:
         demo(
             tmp_path / "demo",
             seeds=[0],
-            jobs=1,
+            workers=1,
             console=Console(quiet=True),
             methods=("duc",),
-            settings=(*TINY, "query.knobs.kapa=1"),
+            settings=(*TINY_SETTINGS, "query.params.kapa=1"),
         )

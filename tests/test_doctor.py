@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 from ducats import doctor
-from ducats.config import Config, load
+from ducats.config import Config, load_config
 from ducats.doctor import Finding, examine, verdict
 from ducats.doctor import machine as machine_module
 from ducats.doctor import plan as plan_module
@@ -22,7 +22,7 @@ SMALL: dict[str, Any] = {
     "model": {"name": "small_cnn"},
     "train": {"epochs": 10, "batch_size": 4},
     "views": {name: {"crop": "none"} for name in ("source", "unlabelled", "scoring", "test")},
-    "ask": {"budget": 4, "rounds": 2},
+    "acquisition": {"budget": 4, "rounds": 2},
 }
 
 
@@ -43,9 +43,9 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def config(root: Path, *, knobs: dict[str, Any] | None = None, **layer: Any) -> Config:
+def config(root: Path, *, params: dict[str, Any] | None = None, **layer: Any) -> Config:
     given = {role: str(root / role) for role in ("source", "target", "test")}
-    data = {"name": "folders", "knobs": {**given, "size": 16, "truth": True, **(knobs or {})}}
+    data = {"name": "folders", "params": {**given, "size": 16, "truth": True, **(params or {})}}
     return Config.model_validate({**SMALL, "data": data, **layer})
 
 
@@ -74,20 +74,20 @@ def test_hidden_files_are_ignored(root: Path) -> None:
 
 
 def test_the_bundled_digits_are_valid() -> None:
-    findings = examine(load(["data/digits", "methods/duc"], ["data.knobs.source_size=200"]))
+    findings = examine(load_config(["data/digits", "methods/duc"], ["data.params.source_size=200"]))
     assert {finding.severity for finding in findings} == {"note"}
     assert has(said(findings, "note"), "source: 200 images in 10 classes, 20 each")
 
 
 def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
-    findings = examine(config(root, knobs={"truth": False}))
+    findings = examine(config(root, params={"truth": False}))
     assert {finding.severity for finding in findings} == {"note"}
     assert has(said(findings, "note"), "target: 6 images without labels")
     assert has(said(findings, "note"), "human annotators provide 2 labels per round")
 
 
 def test_target_as_test_is_not_a_leak(root: Path) -> None:
-    findings = examine(config(root, knobs={"test": str(root / "target")}))
+    findings = examine(config(root, params={"test": str(root / "target")}))
     assert {finding.severity for finding in findings} == {"note"}
     assert has(said(findings, "note"), "target and test are the same folder")
 
@@ -173,7 +173,7 @@ def test_classes_that_differ(root: Path) -> None:
     assert has(said(findings, "error"), "target", "not in the source", "'cow'")
     assert has(said(findings, "warning"), "test", "no images of the source classes 'dog'")
     # Without ground truth, the names of the target's folders are ignored.
-    assert not has(errors(config(root, knobs={"truth": False})), "'cow'")
+    assert not has(errors(config(root, params={"truth": False})), "'cow'")
 
 
 def test_one_class_only(root: Path) -> None:
@@ -202,7 +202,7 @@ def test_imbalance(root: Path) -> None:
 
 def test_missing_options() -> None:
     found = errors(Config.model_validate({**SMALL, "data": {"name": "folders"}}))
-    assert found == ["the data set 'folders' needs --source and --target (or data.knobs.source in a config)"]
+    assert found == ["the data set 'folders' needs --source and --target (or data.params.source in a config)"]
     assert has(errors(Config.model_validate({**SMALL, "data": {"name": "manifest"}})), "needs --path")
 
 
@@ -216,19 +216,19 @@ def test_missing_and_empty_folders(root: Path) -> None:
 
 
 def test_folders_within_folders(root: Path) -> None:
-    assert has(errors(config(root, knobs={"target": str(root / "source/cat"), "truth": False})), "inside")
+    assert has(errors(config(root, params={"target": str(root / "source/cat"), "truth": False})), "inside")
 
 
 def test_parameters_of_a_wrong_type(root: Path) -> None:
-    found = errors(config(root, knobs={"size": "big", "source": 5, "truth": "perhaps", "memory_gb": True}))
+    found = errors(config(root, params={"size": "big", "source": 5, "truth": "perhaps", "memory_gb": True}))
     for name in ("size", "source", "truth", "memory_gb"):
-        assert has(found, f"data.knobs.{name} is ")
+        assert has(found, f"data.params.{name} is ")
 
 
 def write_manifest(root: Path, rows: Sequence[tuple[str, str, str, str]]) -> Config:
     with (root / "table.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "domain", "label", "split"), *rows])
-    data = {"name": "manifest", "knobs": {"path": str(root / "table.csv"), "size": 16}}
+    data = {"name": "manifest", "params": {"path": str(root / "table.csv"), "size": 16}}
     return Config.model_validate({**SMALL, "data": data})
 
 
@@ -277,7 +277,7 @@ def test_very_many_bad_rows_are_counted(root: Path) -> None:
 def test_a_missing_manifest(tmp_path: Path) -> None:
     (tmp_path / "table.txt").write_text("path")
     for name, word in (("gone.csv", "does not exist"), ("table.txt", ".parquet")):
-        data = {"name": "manifest", "knobs": {"path": str(tmp_path / name)}}
+        data = {"name": "manifest", "params": {"path": str(tmp_path / name)}}
         assert has(errors(Config.model_validate({**SMALL, "data": data})), word)
 
 
@@ -305,7 +305,7 @@ def own(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("own")
 def test_a_user_defined_data_set_is_built_and_checked() -> None:
-    layer = {**SMALL, "data": {"name": "own_data:leaky"}, "ask": {"budget": 1, "rounds": 1}}
+    layer = {**SMALL, "data": {"name": "own_data:leaky"}, "acquisition": {"budget": 1, "rounds": 1}}
     findings = examine(Config.model_validate(layer))
     assert has(said(findings, "error"), "1 image of the test", "such as c and t")
     assert has(said(findings, "error"), "the test has classes that are not in the source: '7'")
@@ -319,7 +319,7 @@ def test_a_set_that_cannot_be_built() -> None:
     assert has(found, "own_data:failing", "KeyError")
     found = errors(Config.model_validate({**SMALL, "data": {"name": "own_data:nothing"}}))
     assert has(found, "own_data:nothing", "not a Shift")
-    found = errors(Config.model_validate({**SMALL, "data": {"name": "toy", "knobs": {"classes": 1}}}))
+    found = errors(Config.model_validate({**SMALL, "data": {"name": "toy", "params": {"classes": 1}}}))
     assert has(found, "classes must be at least 2")
 
 
@@ -329,12 +329,12 @@ def test_a_set_that_cannot_be_built() -> None:
 def test_every_misspelt_name_and_parameter_is_reported(root: Path) -> None:
     layer: dict[str, Any] = {
         "query": {"name": "dcu"},
-        "objective": {"name": "duc", "knobs": {"betta": 1}},
+        "objective": {"name": "duc", "params": {"betta": 1}},
         "model": {"name": "own:net"},
         "oracle": {"name": "wizard"},
-        "train": {**SMALL["train"], "schedule": {"name": "constant", "knobs": {"speed": 1}}},
+        "train": {**SMALL["train"], "schedule": {"name": "constant", "params": {"speed": 1}}},
     }
-    found = errors(config(root, knobs={"sizes": 3}, **layer))
+    found = errors(config(root, params={"sizes": 3}, **layer))
     for word in ("'dcu'", "'betta'", "'own:net'", "'wizard'", "'speed'", "'sizes'"):
         assert sum(word in sentence for sentence in found) == 1, word
 
@@ -381,24 +381,24 @@ def test_crops(root: Path) -> None:
     found = errors(config(root, views=views))
     assert len(found) == 2
     assert has(found, "views.unlabelled", "crop of 17", "16 x 16")
-    assert has(found, "views.test", "crop of 20", "raise data.knobs.size")
+    assert has(found, "views.test", "crop of 20", "raise data.params.size")
 
 
 def test_oracles(root: Path) -> None:
-    found = errors(config(root, knobs={"truth": False}, oracle={"name": "truth"}))
-    assert has(found, "'truth'", "--oracle people")
+    found = errors(config(root, params={"truth": False}, oracle={"name": "truth"}))
+    assert has(found, "'truth'", "--oracle human")
     assert has(noted(config(root, oracle={"name": "people"})), "human annotators provide")
-    assert has(errors(config(root, oracle={"name": "people", "knobs": {"patience": 3}})), "patience")
+    assert has(errors(config(root, oracle={"name": "people", "params": {"patience": 3}})), "patience")
 
 
 def test_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 1e-6)
     assert has(warned(config(root)), "kept in memory", "memory_gb")
-    findings = examine(config(root, knobs={"memory_gb": 0, "cache": str(root / "new/cache")}))
+    findings = examine(config(root, params={"memory_gb": 0, "cache": str(root / "new/cache")}))
     assert said(findings, "warning") == []
     assert has(said(findings, "note"), f"go to {root / 'new/cache'}")
     monkeypatch.setattr(plan_module, "free_disk_gb", lambda folder: 0.0)
-    assert has(warned(config(root, knobs={"memory_gb": 0})), "0.0 GB are free", "every batch", "cache")
+    assert has(warned(config(root, params={"memory_gb": 0})), "0.0 GB are free", "every batch", "cache")
 
 
 # -- the machine -------------------------------------------------------------------------------------
@@ -435,7 +435,7 @@ def test_several_defects_are_all_reported(root: Path) -> None:
     (root / "test/cat").rename(root / "test/cats")
     layer: dict[str, Any] = {
         "query": {"name": "oracle"},
-        "ask": {"budget": 100},
+        "acquisition": {"budget": 100},
         "train": {"epochs": 10, "batch_size": 16},
     }
     findings = examine(config(root, **layer))
@@ -492,14 +492,14 @@ def test_the_evaluation_images_are_reported(root: Path) -> None:
 
 def test_held_out_images_are_not_queried(root: Path) -> None:
     shutil.rmtree(root / "test")
-    checked = config(root, knobs={"test": None}, evaluation={"images": "held_out", "share": 0.4})
+    checked = config(root, params={"test": None}, evaluation={"images": "held_out", "share": 0.4})
     notes = said(examine(checked), "note")
     assert has(notes, "from 4 images of the target")  # one of three of each class is held out
 
 
 def test_an_impossible_evaluation_is_an_error(root: Path) -> None:
-    checked = config(root, knobs={"truth": False, "test": None}, evaluation={"images": "target"})
-    assert has(errors(checked), "evaluation.images=target needs the target's labels", "--truth")
+    checked = config(root, params={"truth": False, "test": None}, evaluation={"images": "target"})
+    assert has(errors(checked), "evaluation.split=target needs the target's labels", "--ground-truth")
 
 
 def test_performance_options_unavailable_on_the_device(root: Path) -> None:
@@ -515,8 +515,8 @@ def test_short_side_needs_files() -> None:
 
 
 def test_missing_weights_and_backbones(root: Path, tmp_path: Path) -> None:
-    def timm(**knobs: Any) -> Config:
-        return config(root, model={"name": "timm", "knobs": {"backbone": "resnet18", **knobs}})
+    def timm(**params: Any) -> Config:
+        return config(root, model={"name": "timm", "params": {"backbone": "resnet18", **params}})
 
     assert has(errors(timm(weights=str(root / "none.pth"))), "the weights file", "none.pth")
     assert has(errors(timm(backbone="resnet5O")), "timm has no model 'resnet5O'", "similar: resnet50")

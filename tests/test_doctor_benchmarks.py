@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from ducats.config import Config, load
+from ducats.config import Config, load_config
 from ducats.data import BENCHMARKS
 from ducats.data.benchmarks import listing as listing_module
 from ducats.data.benchmarks.benchmark import Place
@@ -22,8 +22,8 @@ SMALL = (
     "model.name=small_cnn",
     "train={epochs: 10, batch_size: 4}",
     "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
-    "ask={budget: 4, rounds: 2, after: null}",
-    "data.knobs.size=16",
+    "acquisition={budget: 4, rounds: 2, after_epochs: null}",
+    "data.params.size=16",
 )
 
 
@@ -41,8 +41,8 @@ def lay(root: Path, domain: str, images: Mapping[str, int]) -> None:
 
 
 def config(root: Path, name: str, task: str, *more: str) -> Config:
-    knobs: dict[str, Any] = {"root": str(root), "task": task}
-    return load([f"data/{name}"], [*SMALL, *more], {"data": {"knobs": knobs}})
+    params: dict[str, Any] = {"root": str(root), "task": task}
+    return load_config([f"data/{name}"], [*SMALL, *more], {"data": {"params": params}})
 
 
 @pytest.fixture(scope="module")
@@ -146,17 +146,17 @@ def test_missing_files_are_one_error(tmp_path: Path) -> None:
 
 
 def test_options_and_tasks(tmp_path: Path) -> None:
-    bare = load(["data/office31"], SMALL)
+    bare = load_config(["data/office31"], SMALL)
     assert said(examine(bare), "error") == [
-        "the data set 'office31' needs --root and --task (or data.knobs.root in a config); "
+        "the data set 'office31' needs --root and --task (or data.params.root in a config); "
         "its tasks are A-W, A-D, W-A, W-D, D-A, D-W"
     ]
     errors = said(examine(config(tmp_path, "office31", "A-X")), "error")
     assert errors == ["Office-31 has no task 'A-X'; its tasks are A-W, A-D, W-A, W-D, D-A, D-W"]
-    errors = said(examine(config(tmp_path, "office31", "A-W", "data.knobs.size=big")), "error")
-    assert any("data.knobs.size is 'big'" in error for error in errors)
-    wrong = load(["data/office31"], SMALL, {"data": {"knobs": {"root": str(tmp_path), "task": 3}}})
-    assert any("data.knobs.task is 3; give source and target" in e for e in said(examine(wrong), "error"))
+    errors = said(examine(config(tmp_path, "office31", "A-W", "data.params.size=big")), "error")
+    assert any("data.params.size is 'big'" in error for error in errors)
+    wrong = load_config(["data/office31"], SMALL, {"data": {"params": {"root": str(tmp_path), "task": 3}}})
+    assert any("data.params.task is 3; give source and target" in e for e in said(examine(wrong), "error"))
 
 
 def test_images_of_built_data_sets_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 
 import tiny_streets
-from ducats.config import Config, load
+from ducats.config import Config, load_config
 from ducats.data import DATASETS
 from ducats.data.maps import Reader
 from ducats.data.store import Failure, attempts
@@ -25,9 +25,9 @@ from ducats.rows import Output
 from findings import errors, has, noted, said, warned
 
 SETTINGS = (
-    "model={name: small_fcn, knobs: {width: 4, dilations: [1]}, evidence: exp_at_most_10}",
+    "model={name: small_fcn, params: {width: 4, dilations: [1]}, evidence: exp_at_most_10}",
     "train.epochs=10",
-    "ask={budget: 10%, rounds: 2}",
+    "acquisition={budget: 10%, rounds: 2}",
     "engine.device=cpu",
 )
 
@@ -37,10 +37,10 @@ def root(tmp_path: Path) -> Path:
     return tiny_streets.tree(tmp_path / "data")
 
 
-def config(root: Path, *settings: str, **knobs: Any) -> Config:
+def config(root: Path, *settings: str, **params: Any) -> Config:
     given: dict[str, Any] = {role: str(root / role) for role in ("source", "target", "test")}
     given |= {"classes": str(root / "classes.txt"), "size": [12, 16], "truth": True}
-    return load(["segmentation"], [*SETTINGS, *settings], {"data": {"knobs": {**given, **knobs}}})
+    return load_config(["segmentation"], [*SETTINGS, *settings], {"data": {"params": {**given, **params}}})
 
 
 # ---- valid data
@@ -58,7 +58,7 @@ def test_valid_folders_have_notes_only(root: Path) -> None:
 
 
 def test_synthetic_streets_are_valid() -> None:
-    findings = examine(load(["data/streets"], ["data.knobs={source: 30, pool: 3, test: 20}"]))
+    findings = examine(load_config(["data/streets"], ["data.params={source: 30, pool: 3, test: 20}"]))
     assert said(findings, "error") == []
     assert has(said(findings, "note"), "source: 30 images with label maps, 0.0 % of their pixels void")
     assert has(said(findings, "note"), "target: 3 images with label maps, 10.9 % of their pixels void")
@@ -67,7 +67,7 @@ def test_synthetic_streets_are_valid() -> None:
 @pytest.mark.parametrize("config_name", ["gtav-cityscapes", "synthia-cityscapes", "carla-camvid"])
 def test_benchmarks_with_missing_files(config_name: str, root: Path) -> None:
     given = {"source": str(root / "none"), "target": str(root)}
-    found = errors(load([f"data/{config_name}"], SETTINGS, {"data": {"knobs": given}}))
+    found = errors(load_config([f"data/{config_name}"], SETTINGS, {"data": {"params": given}}))
     assert has(found, str(root / "none"), "does not contain")
 
 
@@ -86,11 +86,11 @@ def test_a_benchmark_in_its_published_layout(tmp_path: Path) -> None:
             (camvid / f"{split}annot").mkdir(exist_ok=True)
             ids = np.resize(np.arange(12 if split == "train" else 14), tiny_streets.SIZE).astype(np.uint8)
             Image.fromarray(ids).save(camvid / f"{split}annot/{number}.png")
-    knobs = {"source": str(carla), "target": str(camvid), "size": [12, 16]}
-    findings = examine(load(["data/carla-camvid"], SETTINGS, {"data": {"knobs": knobs}}))
+    params = {"source": str(carla), "target": str(camvid), "size": [12, 16]}
+    findings = examine(load_config(["data/carla-camvid"], SETTINGS, {"data": {"params": params}}))
     assert has(said(findings, "note"), "source: 3 images with label maps", "% of their pixels void")
     assert has(said(findings, "note"), "target: 3 images with label maps, 8.3 % of their pixels void")
-    assert has(said(findings, "error"), "label files of the test", "id 12", "id 13", "data.knobs.ids")
+    assert has(said(findings, "error"), "label files of the test", "id 12", "id 13", "data.params.ids")
 
 
 def test_a_benchmark_without_target_labels(tmp_path: Path) -> None:
@@ -103,14 +103,14 @@ def test_a_benchmark_without_target_labels(tmp_path: Path) -> None:
         (tmp_path / "carla/labels").mkdir(exist_ok=True)
         Image.fromarray(np.stack([tags] * 3, -1)).save(tmp_path / f"carla/labels/{number}.png")
     given = {"source": str(tmp_path / "carla"), "target": str(tmp_path / "camvid"), "size": [12, 16]}
-    findings = examine(load(["data/carla-camvid"], SETTINGS, {"data": {"knobs": given}}))
+    findings = examine(load_config(["data/carla-camvid"], SETTINGS, {"data": {"params": given}}))
     assert said(findings, "error") == []
     assert has(said(findings, "note"), "target: 3 images without labels")
     assert has(said(findings, "note"), "human annotators label")
 
 
 def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
-    findings = examine(config(root, "ask.budget=20/image", truth=False))
+    findings = examine(config(root, "acquisition.budget=20/image", truth=False))
     assert {finding.severity for finding in findings} == {"note"}
     notes = said(findings, "note")
     assert has(notes, "target: 4 images without labels")
@@ -197,14 +197,14 @@ def test_unknown_ids_are_named_with_their_pixels(root: Path) -> None:
     (sentence,) = errors(config(root))
     assert f"id 9 (10 pixels in 2 files, first {root / 'source/labels/000.png'})" in sentence
     assert "id 13 (2 pixels in 2 files" in sentence
-    assert "data.knobs.classes" in sentence
+    assert "data.params.classes" in sentence
 
 
 def test_classes_that_never_occur(root: Path) -> None:
     (root / "classes.txt").write_text(tiny_streets.CLASSES + "8 tram\n9 bicycle\n")
     found = warned(config(root))
     assert has(
-        found, "the source has no pixels of 'tram', 'bicycle'", "labelled target pixels", "data.knobs.keep"
+        found, "the source has no pixels of 'tram', 'bicycle'", "labelled target pixels", "data.params.keep"
     )
     assert has(found, "the test has no pixels of 'tram', 'bicycle'", "cannot be evaluated")
     assert warned(config(root, keep=["road", "car", "sky"])) == []
@@ -270,12 +270,12 @@ def built(beyond: int = 0) -> Shift:
 
 def test_built_label_maps_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "own_maps", sys.modules[__name__])
-    own = load(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built'}"])
+    own = load_config(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built'}"])
     findings = examine(own)
     assert said(findings, "error") == []
     assert has(said(findings, "note"), "source: 3 images with label maps, 0.0 %")
     assert has(said(findings, "note"), "evaluated on", "without the labelled ones")
-    wrong = load(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built', knobs: {beyond: 7}}"])
+    wrong = load_config(["segmentation"], [*SETTINGS, "data={name: 'own_maps:built', params: {beyond: 7}}"])
     assert has(
         errors(wrong), "label maps of the source contain 7, which is not a class index", "0 to 1, or -2"
     )
@@ -287,7 +287,7 @@ def test_built_label_maps_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_parameters_of_a_wrong_type(root: Path) -> None:
     assert has(errors(config(root, size="big")), "[height, width], not 'big'")
     assert has(errors(config(root, size=[1, 2, 3])), "[height, width]")
-    assert has(errors(config(root, memory_gb="much")), "data.knobs.memory_gb is 'much'")
+    assert has(errors(config(root, memory_gb="much")), "data.params.memory_gb is 'much'")
     assert has(errors(config(root, void="perhaps")), "known or asked")
     assert has(errors(config(root, sizes=3)), "has no parameter 'sizes'")
     assert has(errors(config(root, source=5)), "cannot be listed", "TypeError")
@@ -319,21 +319,21 @@ def test_images_of_several_sizes_have_different_budgets(root: Path) -> None:
     ],
 )
 def test_impossible_budgets(root: Path, budget: str, word: str) -> None:
-    assert has(errors(config(root, f"ask.budget={budget!r}")), word)
+    assert has(errors(config(root, f"acquisition.budget={budget!r}")), word)
 
 
 def test_a_round_without_pixels(root: Path) -> None:
-    assert errors(config(root, "ask.budget=1/image")) == []  # of half the images in each round
-    assert has(errors(config(root, "ask.budget=1")), "at least one of 2 rounds without pixels")
+    assert errors(config(root, "acquisition.budget=1/image")) == []  # of half the images in each round
+    assert has(errors(config(root, "acquisition.budget=1")), "at least one of 2 rounds without pixels")
 
 
 def test_whole_images_are_counted_as_images(root: Path) -> None:
-    notes = noted(config(root, "task.unit=image", "ask.budget=50%"))
+    notes = noted(config(root, "task.unit=image", "acquisition.budget=50%"))
     assert has(notes, "2 whole images from 4 images of the target: 1 per round")
 
 
 def test_held_out_images_are_not_queried(root: Path) -> None:
-    checked = config(root, "evaluation={images: held_out, share: 0.25}", test=None)
+    checked = config(root, "evaluation={split: held_out, test_fraction: 0.25}", test=None)
     assert has(noted(checked), "57 pixels", "of 3 images of the target")
 
 
@@ -354,26 +354,30 @@ def test_source_and_target_of_different_sizes_are_fine(root: Path) -> None:
 
 
 def test_superpixels_need_scikit_image(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert errors(config(root, "task.unit=superpixel", "task.superpixels=4")) == []
+    assert errors(config(root, "task.unit=superpixel", "task.n_superpixels=4")) == []
     monkeypatch.setattr("ducats.doctor.pixels.find_spec", lambda name: None)
     assert has(errors(config(root, "task.unit=superpixel")), "needs scikit-image", "ducats[superpixels]")
 
 
 def test_classes_excluded_from_miou_star_must_exist(root: Path) -> None:
-    assert has(errors(config(root, "evaluation.star_without=[horse]")), "'horse'", "road, car, sky")
-    assert errors(config(root, "evaluation.star_without=[car]")) == []
+    assert has(errors(config(root, "evaluation.miou_star_exclude=[horse]")), "'horse'", "road, car, sky")
+    assert errors(config(root, "evaluation.miou_star_exclude=[car]")) == []
 
 
 def test_task_data_and_model_that_do_not_fit(root: Path) -> None:
     found = errors(config(root, "task={name: classification, unit: image}"))
     assert has(found, "'map_folders' has one label per pixel", "-c segmentation")
     assert has(errors(config(root, "model={name: small_cnn}")), "'small_cnn' outputs one class per image")
-    found = errors(load(["data/digits"], ["task.name=segmentation", "data.knobs.source_size=50"]))
+    found = errors(load_config(["data/digits"], ["task.name=segmentation", "data.params.source_size=50"]))
     assert has(found, "'digits' has one label per image")
-    found = errors(load(["data/digits"], ["model={name: small_fcn}", "data.knobs.source_size=50"]))
+    found = errors(load_config(["data/digits"], ["model={name: small_fcn}", "data.params.source_size=50"]))
     assert has(found, "'small_fcn' outputs one class per pixel", "model.name=timm")
-    for setting in ("evaluation.flip=true", "evaluation.star_without=[road]"):
-        assert has(errors(load(["data/digits"], [setting])), "evaluation.flip", "only to segmentation")
+    for setting in ("evaluation.average_flipped=true", "evaluation.miou_star_exclude=[road]"):
+        assert has(
+            errors(load_config(["data/digits"], [setting])),
+            "evaluation.average_flipped",
+            "only to segmentation",
+        )
         assert not has(errors(config(root, setting)), "only to segmentation")
 
 
@@ -384,8 +388,8 @@ def test_the_tables_of_segmentation_data_and_models_are_complete() -> None:
     with torch.no_grad():
         speaking = set()
         for name, build in MODELS.items():
-            knobs = {} if name.startswith("small") else {"backbone": "resnet10t", "pretrained": False}
-            said_of_it: Any = build(classes=2, channels=3, **knobs).eval()(torch.zeros(1, 3, 32, 32))
+            params = {} if name.startswith("small") else {"backbone": "resnet10t", "pretrained": False}
+            said_of_it: Any = build(classes=2, channels=3, **params).eval()(torch.zeros(1, 3, 32, 32))
             logits = said_of_it[0] if isinstance(said_of_it, tuple | Output) else said_of_it
             speaking |= {name} if logits.ndim == 4 else set()
     assert speaking == MODELS_OF_PIXELS
@@ -399,13 +403,13 @@ def test_queries_and_units_are_accepted(root: Path, query: str) -> None:
 
 @pytest.mark.parametrize("query", ["spread", "clue", "las"])
 def test_more_clusters_than_k_means_can_make(root: Path, query: str) -> None:
-    settings = f"query={{name: {query}}}", "ask={budget: 24%, rounds: 2}"
+    settings = f"query={{name: {query}}}", "acquisition={budget: 24%, rounds: 2}"
     stored = {"size": [300, 300]}  # 24 % of 90000 in two rounds: 10800
     found = errors(config(root, *settings, **stored))
     assert has(found, f"{query!r} would need 10800 clusters", "maximum is 8192", "task.unit=image")
     for unit in ("region", "superpixel"):
         assert errors(config(root, *settings, f"task.unit={unit}", **stored)) == []
-    assert errors(config(root, settings[0], "ask={budget: 18%, rounds: 2}", **stored)) == []
+    assert errors(config(root, settings[0], "acquisition={budget: 18%, rounds: 2}", **stored)) == []
     assert errors(config(root, settings[1], **stored)) == []
 
 
@@ -426,7 +430,7 @@ def test_memory_counts_images_and_label_maps(root: Path, monkeypatch: pytest.Mon
 
 
 def test_the_download_of_weights_is_reported(root: Path) -> None:
-    checked = config(root, "model={name: deeplab_v3plus, knobs: {backbone: resnet18}}")
+    checked = config(root, "model={name: deeplab_v3plus, params: {backbone: resnet18}}")
     assert has(noted(checked), "the weights of timm's resnet18 are downloaded")
-    found = errors(config(root, "model={name: deeplab_v2, knobs: {weights: none.pth}}"))
+    found = errors(config(root, "model={name: deeplab_v2, params: {weights: none.pth}}"))
     assert has(found, "the weights file", "none.pth")

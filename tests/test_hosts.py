@@ -11,7 +11,7 @@ from PIL import Image
 
 import ranks
 from conftest import QUICK
-from ducats.cli import leaving, main
+from ducats.cli import main, shutdown
 from ducats.engine import launching
 from ducats.engine.lifeline import LOST
 from ducats.rundir import RunDir
@@ -19,7 +19,7 @@ from ranks import GONE, in_an_epoch, outcome
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
-SETTINGS = (*QUICK, "train.epochs=3", "ask={after: [1], budget: 10}")
+SETTINGS = (*QUICK, "train.epochs=3", "acquisition={after_epochs: [1], budget: 10}")
 
 
 @pytest.fixture(scope="module")
@@ -131,14 +131,14 @@ def test_an_unknown_address_raises_at_once(tmp_path: Path) -> None:
 
 def test_a_waiting_host_prints_a_notice_and_can_be_interrupted(tmp_path: Path) -> None:
     def impatient(_: int) -> None:
-        genuine = leaving._print
+        genuine = shutdown._print
         signal.signal(signal.SIGINT, signal.default_int_handler)  # background jobs do not have it
 
         def print_and_interrupt(sentence: str, style: str) -> None:
             genuine(sentence, style)
             os.kill(os.getpid(), signal.SIGINT)
 
-        setattr(leaving, "_print", print_and_interrupt)  # noqa: B010 - as monkeypatch would set it
+        setattr(shutdown, "_print", print_and_interrupt)  # noqa: B010 - as monkeypatch would set it
         launching.LONG = 0.0
 
     run = ranks.command(SETTINGS, tmp_path / "run", "--nodes", "2")

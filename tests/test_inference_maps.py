@@ -43,8 +43,8 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with ground-truth labels."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    command = ["run", *tiny_streets.folders(root), "--truth", "--budget", "30/image", "--out", out]
-    assert ducats(*command, "--set", "evaluation.star_without=[car]") == 0
+    command = ["run", *tiny_streets.folders(root), "--ground-truth", "--budget", "30/image", "--out", out]
+    assert ducats(*command, "--set", "evaluation.miou_star_exclude=[car]") == 0
     return out
 
 
@@ -177,7 +177,7 @@ def test_picks_are_drawn(run: Path, tmp_path: Path, capsys: pytest.CaptureFixtur
 def test_picks_rejects_an_unknown_image_before_reading_data(
     run: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ducats.assemble.load_data", lambda config: pytest.fail("nothing needs to be read"))
+    monkeypatch.setattr("ducats.factory.load_data", lambda config: pytest.fail("nothing needs to be read"))
     assert ducats("picks", run, "--images", "night.png") == 2
     assert "no image 'night.png'" in capsys.readouterr().err
 
@@ -212,7 +212,16 @@ def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, 
     images = tmp_path / "new"
     tiny_streets.write(images, 7, "day/a", labelled=False)
     tiny_streets.write(images, 8, "b", (17, 41), labelled=False)
-    given = ("predict", run, images / "images", "--out", tmp_path / "out", "--uncertainty", "--device", "cpu")
+    given = (
+        "predict",
+        run,
+        images / "images",
+        "--out",
+        tmp_path / "out",
+        "--uncertainty-maps",
+        "--device",
+        "cpu",
+    )
     assert ducats(*given) == 0
     found = {row["key"]: row for row in rows(tmp_path / "out/predictions.csv")}
     assert set(found) == {"day/a.png", "b.png"}
@@ -278,7 +287,7 @@ def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
     command = [
         "run",
         *tiny_streets.folders(root, test=False),
-        "--truth",
+        "--ground-truth",
         "--budget",
         "30/image",
         "--out",
@@ -331,14 +340,24 @@ def test_invalid_options_for_a_segmentation_run(
     images = root / "test/images"
     (tmp_path / "p.csv").touch()
     assert "is a file, not a folder" in said("predict", run, images, "--out", tmp_path / "p.csv")
-    assert "--every-class is for classification" in said("predict", run, images, "--every-class")
+    assert "--class-probabilities is for classification" in said(
+        "predict", run, images, "--class-probabilities"
+    )
     assert "there is no folder" in said("evaluate", run, "--data", images)
     assert "no image" in said("predict", run, tmp_path)
 
 
 def test_changed_class_list(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     own = tiny_streets.tree(tmp_path / "own")
-    command = ["run", *tiny_streets.folders(own), "--truth", "--budget", "9/image", "--out", tmp_path / "run"]
+    command = [
+        "run",
+        *tiny_streets.folders(own),
+        "--ground-truth",
+        "--budget",
+        "9/image",
+        "--out",
+        tmp_path / "run",
+    ]
     assert ducats(*command) == 0
     (own / "classes.txt").write_text(tiny_streets.CLASSES.replace("car", "bus"))
     capsys.readouterr()
@@ -353,7 +372,7 @@ def test_run_on_synthetic_streets_has_no_class_list_for_folders(
 ) -> None:
     small = (
         "--set",
-        "data.knobs={source: 4, pool: 2, test: 1, height: 16, width: 24}",
+        "data.params={source: 4, pool: 2, test: 1, height: 16, width: 24}",
         *tiny_streets.SMALL[:2],
     )
     steps = (

@@ -18,8 +18,8 @@ import torch
 
 from conftest import quick, quick_pixels
 from ducats import files, oracles, records, rundir
-from ducats.assemble import assemble
 from ducats.engine.processes import make_fabric
+from ducats.factory import build_run
 from ducats.ledger import Request, RequestWriter
 from ducats.progress import Event
 from ducats.run import looking, run
@@ -48,7 +48,7 @@ def die() -> None:
 def go(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels: bool = False) -> None:
     looking.PICTURES = looking.MAP_PICTURES = SHOWN
     config = quick_pixels(*PIXELS) if pixels else quick(*SETTINGS)
-    parts, plan = assemble(config, RunDir(folder))
+    parts, plan = build_run(config, RunDir(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
     run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=listen)
@@ -159,7 +159,7 @@ def test_killed_at_a_write(tmp_path: Path, undisturbed: dict[str, Any], number: 
 @pytest.mark.parametrize(
     ("phase", "count"),
     [("train", 1), ("train", 5), ("train", 9), ("train", 17), ("train", 24)]
-    + [(phase, count) for phase in ("measure", "ask") for count in (1, 2)]
+    + [(phase, count) for phase in ("measure", "acquisition") for count in (1, 2)]
     + [("measure", 5), ("done", 1)],
 )
 def test_killed_in_a_phase(tmp_path: Path, undisturbed: dict[str, Any], phase: str, count: int) -> None:
@@ -282,7 +282,7 @@ def go_noting(folder: Path, write: Any = None) -> None:
         for module in (files, rundir, looking):
             module.write_atomically = write  # type: ignore[attr-defined]
     config = quick_pixels(*PIXELS)
-    parts, plan = assemble(config, RunDir(folder))
+    parts, plan = build_run(config, RunDir(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
     run(replace(parts, oracle=Noting(parts.oracle)), plan, folder, fabric=fabric)

@@ -169,7 +169,7 @@ def test_a_logger_that_cannot_start_is_skipped(run_quickly: Runner, tmp_path: Pa
 def test_records_are_sent_before_a_pause(run_quickly: Runner, tmp_path: Path) -> None:
     recorder = Recorder()
     with pytest.raises(AwaitingLabels), logs(tmp_path / "run", [], mine=lambda _: recorder) as listen:
-        run_quickly("oracle.name=people", listen=listen)
+        run_quickly("oracle.name=human", listen=listen)
     assert in_order(recorder) == expected(RunDir(tmp_path / "run"))
     assert [sorted(values)[0].split("/")[0] for _, values in recorder.told] == ["loss", "stage"]
 

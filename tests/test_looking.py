@@ -16,12 +16,12 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, quick, quick_pixels
 from ducats import records, snapshots
-from ducats.assemble import assemble
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.domain import UNLABELLED, VOID, Images
 from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
+from ducats.factory import build_run
 from ducats.ledger import Request
 from ducats.parts import describe
 from ducats.run import looking, run
@@ -43,7 +43,8 @@ def same_bits(one: RunDir, two: RunDir) -> None:
 def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, method: str) -> None:
     views = "views.scoring={crop: random, pad: 1}"
     without, with_ = (
-        run_quickly(views, f"engine.snapshot={most}", method=method, folder=str(most)) for most in (0, 3000)
+        run_quickly(views, f"engine.snapshot_samples={most}", method=method, folder=str(most))
+        for most in (0, 3000)
     )
     same_bits(without, with_)
     assert not (without.folder / "snapshots").exists()
@@ -52,7 +53,7 @@ def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, metho
 
 def test_a_snapshot_uses_the_crops_of_the_query(run_quickly: Runner) -> None:
     """DUC's two steps on the snapshot's columns give the selection, also with a random view."""
-    home = run_quickly("views.scoring={crop: random, pad: 3}", "query.knobs.kappa=2")
+    home = run_quickly("views.scoring={crop: random, pad: 3}", "query.params.kappa=2")
     for found in snapshots.read(home.folder)[:2]:
         open_ = np.flatnonzero(found.target & ~found.known)
         passed = open_[np.argsort(-found.log_u_dis[open_], kind="stable")[:20]]
@@ -62,9 +63,14 @@ def test_a_snapshot_uses_the_crops_of_the_query(run_quickly: Runner) -> None:
 
 @pytest.mark.parametrize("settings", [(), ("task.unit=region", "query={name: random}"), ("task.unit=image",)])
 def test_snapshots_do_not_change_a_segmentation_run(run_pixels: Runner, settings: tuple[str, ...]) -> None:
-    budget = ("ask={budget: 2, rounds: null, after: [1, 2]}",) if "task.unit=image" in settings else ()
+    budget = (
+        ("acquisition={budget: 2, rounds: null, after_epochs: [1, 2]}",)
+        if "task.unit=image" in settings
+        else ()
+    )
     without, with_ = (
-        run_pixels(*settings, *budget, f"engine.snapshot={most}", folder=str(most)) for most in (0, 300)
+        run_pixels(*settings, *budget, f"engine.snapshot_samples={most}", folder=str(most))
+        for most in (0, 300)
     )
     same_bits(without, with_)
     assert [one.round for one in snapshots.read(with_.folder)] == [1, 2, 0]
@@ -115,12 +121,12 @@ def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
 
 
 def test_snapshot_samples_are_not_part_of_the_identity() -> None:
-    assert quick("engine.snapshot=7").digest() == quick().digest()
-    assert quick_pixels("engine.snapshot=0").identity() == quick_pixels().identity()
+    assert quick("engine.snapshot_samples=7").digest() == quick().digest()
+    assert quick_pixels("engine.snapshot_samples=0").identity() == quick_pixels().identity()
 
 
 def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
-    home = run_quickly("engine.snapshot=60")
+    home = run_quickly("engine.snapshot_samples=60")
     first, second, end = snapshots.read(home.folder)
     assert [(one.round, one.epoch) for one in (first, second, end)] == [(1, 1), (2, 2), (0, 4)]
     ledger, shift = home.bought(), toy()
@@ -149,7 +155,7 @@ def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
 
 
 def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
-    home = run_pixels("engine.snapshot=200", "task.unit=region")
+    home = run_pixels("engine.snapshot_samples=200", "task.unit=region")
     first, second, end = snapshots.read(home.folder)
     pool = streets(source=6, pool=5, test=3, height=16, width=32).pool
     assert pool.void is not None
@@ -180,7 +186,7 @@ def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
 def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "POOL_MAPS", 2)
     monkeypatch.setattr(looking, "MAP_PICTURES", 1)
-    home = run_pixels("task.unit=image", "ask={budget: 4, rounds: null, after: [1, 2]}")
+    home = run_pixels("task.unit=image", "acquisition={budget: 4, rounds: null, after_epochs: [1, 2]}")
     bought = [set(home.bought().counts(n).nonzero().flatten().tolist()) for n in (1, 2)]
     kept = {image for image in range(5) if snapshots.picture(home.folder, image) is not None}
     assert len(kept) == 2  # one per round
@@ -252,7 +258,7 @@ def test_void_and_unanswered_samples_are_not_used_for_the_temperature(run_quickl
 
 
 def test_records_have_seconds_and_memory(run_quickly: Runner) -> None:
-    home = run_quickly("engine.snapshot=0")
+    home = run_quickly("engine.snapshot_samples=0")
     lines = records.read(home.metrics)
     epochs = [line for line in lines if line["kind"] == "epoch"]
     assert [line["epoch"] for line in epochs] == [1, 2, 3, 4]
@@ -265,7 +271,7 @@ def test_records_have_seconds_and_memory(run_quickly: Runner) -> None:
 def test_a_lost_snapshot_is_not_recreated_from_a_later_model(tmp_path: Path) -> None:
     """After a round is labelled, the model before it no longer exists."""
     config = quick()
-    parts, plan = assemble(config, RunDir(tmp_path / "run"))
+    parts, plan = build_run(config, RunDir(tmp_path / "run"))
     fabric = make_fabric("cpu")
     stopped = replace(plan, epochs=plan.epochs)
     home = run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
@@ -312,7 +318,7 @@ def test_thumbnails(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # from torch.compile
 def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:
     config = make("engine.device=cuda", "engine.precision=32-true")
-    parts, plan = assemble(config, RunDir(tmp_path / "run"))
+    parts, plan = build_run(config, RunDir(tmp_path / "run"))
     fabric = make_fabric("cuda")
     home = run(parts, plan, tmp_path / "run", fabric=fabric, identity=config.identity())
     assert [one.round for one in snapshots.read(home.folder)] == [1, 2, 0]

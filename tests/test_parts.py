@@ -81,7 +81,7 @@ def test_equal_components_resume(tmp_path: Path) -> None:
     plans = [replace(PLAN, schedule=slow, ask_after=range(1, 2)), replace(PLAN, schedule=partial(slow))]
     first = picks(ducats.adapt(parts(), plans[0], tmp_path / "r"))
     assert picks(ducats.adapt(parts(), plans[1], tmp_path / "r")) == first
-    with pytest.raises(UserError, match=r"plan.schedule.knobs.gain: 0.01 -> 0.02"):
+    with pytest.raises(UserError, match=r"plan.schedule.params.gain: 0.01 -> 0.02"):
         ducats.adapt(parts(), replace(PLAN, schedule=partial(inverse_decay, gain=0.02)), tmp_path / "r")
 
 
@@ -233,11 +233,11 @@ def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
 
 def test_views_that_would_misalign_label_maps_are_refused(tmp_path: Path) -> None:
     from conftest import quick_pixels
-    from ducats.assemble import assemble
+    from ducats.factory import build_run
     from ducats.parts import check
     from ducats.rundir import RunDir
 
-    parts, plan = assemble(quick_pixels("views.source.randaugment=[2, 10]"), RunDir(tmp_path))
+    parts, plan = build_run(quick_pixels("views.source.randaugment=[2, 10]"), RunDir(tmp_path))
     with pytest.raises(UserError, match=r"views.source.randaugment rotates .* views.source.randaugment=null"):
         check(parts, plan)
 

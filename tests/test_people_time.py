@@ -10,7 +10,6 @@ from torch import Tensor
 
 from conftest import Runner, quick
 from ducats.answers import Desk
-from ducats.assemble import assemble
 from ducats.budget import PeopleTime, time_of
 from ducats.cli import main
 from ducats.data import toy
@@ -18,6 +17,7 @@ from ducats.doctor import examine
 from ducats.domain import UNLABELLED
 from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
+from ducats.factory import build_run
 from ducats.ledger import Request
 from ducats.oracles import Oracle, Truth
 from ducats.parts import check, describe
@@ -67,32 +67,35 @@ def test_rounding_errors_do_not_cost_a_question() -> None:
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        (("ask.budget=30min", "ask.growth=2"), "ask.growth=2 does not work with the time budget"),
-        (("ask.budget=1min", "ask.seconds=61"), "shorter than one answer"),
-        (("ask.budget=30 sec",), r"or a time \(30min, 1.5h\)"),
+        (
+            ("acquisition.budget=30min", "acquisition.growth=2"),
+            "acquisition.growth=2 does not work with the time budget",
+        ),
+        (("acquisition.budget=1min", "acquisition.seconds_per_label=61"), "shorter than one answer"),
+        (("acquisition.budget=30 sec",), r"or a time \(30min, 1.5h\)"),
     ],
 )
 def test_invalid_time_budgets(tmp_path: Path, settings: Sequence[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        assemble(quick(*settings), RunDir(tmp_path))
+        build_run(quick(*settings), RunDir(tmp_path))
 
 
 def test_a_plan_has_only_one_budget(tmp_path: Path) -> None:
-    parts, plan = assemble(quick("ask.budget=1min"), RunDir(tmp_path))
+    parts, plan = build_run(quick("acquisition.budget=1min"), RunDir(tmp_path))
     assert plan.time == PeopleTime(60, 5.0)
     with pytest.raises(UserError, match="drop one of them"):
         check(parts, replace(plan, budget=(1, 1)))
 
 
 def test_default_seconds_are_not_part_of_the_identity() -> None:
-    plain, other = quick(), quick("ask.seconds=7")
-    assert "seconds" not in plain.identity()["ask"]
-    assert other.identity()["ask"]["seconds"] == 7
+    plain, other = quick(), quick("acquisition.seconds_per_label=7")
+    assert "seconds" not in plain.identity()["acquisition"]
+    assert other.identity()["acquisition"]["seconds"] == 7
     assert plain.digest() != other.digest()
 
 
 def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: Path) -> None:
-    parts, plan = assemble(quick(), RunDir(tmp_path))
+    parts, plan = build_run(quick(), RunDir(tmp_path))
     assert not {"time", "together"} & set(describe(parts, plan)["plan"])
     timed = replace(plan, budget=(), time=PeopleTime(60.0), together="target")
     told = describe(parts, timed)["plan"]
@@ -103,12 +106,12 @@ def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: P
     ("settings", "words"),
     [
         (
-            ("ask.budget=1min",),
+            ("acquisition.budget=1min",),
             "the budget is 1 min of annotation for labels",
         ),
-        (("ask.budget=1min",), "about 6 in the first, at 5 s each (ask.seconds)"),
-        (("ask.budget=1h",), "enough for about 720 labels, but the pool has 80 images"),
-        (("ask.budget=1min", "oracle.name=people"), "stops querying after 1 min of annotation"),
+        (("acquisition.budget=1min",), "about 6 in the first, at 5 s each (acquisition.seconds_per_label)"),
+        (("acquisition.budget=1h",), "enough for about 720 labels, but the pool has 80 images"),
+        (("acquisition.budget=1min", "oracle.name=human"), "stops querying after 1 min of annotation"),
     ],
 )
 def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) -> None:
@@ -126,7 +129,9 @@ def answers_at(seconds: float, home: RunDir) -> list[float]:
 
 
 def test_a_simulation_does_not_exceed_the_time(run_quickly: Runner) -> None:
-    home = run_quickly("ask.budget=1.1min")  # 66 s: 6.6 answers of 5 s, then 7.2 in the remaining time
+    home = run_quickly(
+        "acquisition.budget=1.1min"
+    )  # 66 s: 6.6 answers of 5 s, then 7.2 in the remaining time
     assert [r["labels"] for r in home.stages()] == [0, 6, 13]
     assert sum(answers_at(5.0, home)) == 65
     assert home.bought().seconds() is None
@@ -136,7 +141,7 @@ def test_a_simulation_does_not_exceed_the_time(run_quickly: Runner) -> None:
 def test_when_the_time_is_spent_the_run_continues_without_labels(
     run_quickly: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = run_quickly("ask={budget: 1.1min, seconds: 50, after: [1, 2, 3]}")
+    home = run_quickly("acquisition={budget: 1.1min, seconds_per_label: 50, after_epochs: [1, 2, 3]}")
     assert [r["labels"] for r in home.stages()] == [0, 1, 1, 1]
     assert (home.bought().rounds, home.finished) == (3, True)
     asked = [home.request(number) for number in (1, 2, 3)]
@@ -151,14 +156,16 @@ def test_when_the_time_is_spent_the_run_continues_without_labels(
 
 
 def test_time_for_more_labels_than_the_pool_has(run_quickly: Runner) -> None:
-    home = run_quickly("ask.budget=1h")
+    home = run_quickly("acquisition.budget=1h")
     assert [r["labels"] for r in home.stages()] == [0, 80, 80]
     assert home.finished
 
 
 @pytest.mark.parametrize("query", ["duc", "random", "badge"])
 def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
-    home = run_quickly("ask={budget: 1min, seconds: 40, after: [1, 2]}", f"query={{name: {query}}}")
+    home = run_quickly(
+        "acquisition={budget: 1min, seconds_per_label: 40, after_epochs: [1, 2]}", f"query={{name: {query}}}"
+    )
     assert [r["labels"] for r in home.stages()] == [0, 1, 1]
 
 
@@ -166,7 +173,7 @@ def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
 
 
 def test_units_are_distributed_over_the_images_round_robin(run_pixels: Runner) -> None:
-    home = run_pixels("ask={budget: 1min, after: [1, 2]}", "task.unit=region")
+    home = run_pixels("acquisition={budget: 1min, after_epochs: [1, 2]}", "task.unit=region")
     asked = [home.request(number) for number in (1, 2)]
     units = []
     for request in asked:
@@ -178,13 +185,15 @@ def test_units_are_distributed_over_the_images_round_robin(run_pixels: Runner) -
 
 
 def test_time_for_single_pixels(run_pixels: Runner) -> None:
-    home = run_pixels("ask={budget: 1min, seconds: 10, after: [1, 2]}")
+    home = run_pixels("acquisition={budget: 1min, seconds_per_label: 10, after_epochs: [1, 2]}")
     assert [r["labels"] for r in home.stages()] == [0, 3, 6]
     assert home.bought().counts().tolist() == [2, 1, 1, 1, 1]
 
 
 def test_time_for_whole_images(run_pixels: Runner) -> None:
-    home = run_pixels("ask={budget: 1min, seconds: 20, after: [1, 2]}", "task.unit=image")
+    home = run_pixels(
+        "acquisition={budget: 1min, seconds_per_label: 20, after_epochs: [1, 2]}", "task.unit=image"
+    )
     assert [home.bought().units(n) for n in (1, 2)] == [1, 3]
     assert int((home.bought().counts() > 0).sum()) == 3
 
@@ -192,7 +201,7 @@ def test_time_for_whole_images(run_pixels: Runner) -> None:
 def test_pixels_when_the_time_is_spent(
     run_pixels: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = run_pixels("ask={budget: 1min, seconds: 40, after: [1, 2]}")
+    home = run_pixels("acquisition={budget: 1min, seconds_per_label: 40, after_epochs: [1, 2]}")
     assert [r["labels"] for r in home.stages()] == [0, 1, 1]
     with pytest.raises(SystemExit) as end:
         main(["picks", str(home.folder), "--out", str(tmp_path / "picks.png")])
@@ -224,14 +233,14 @@ class Timed:
 
 def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunDir:
     config = quick(*settings)
-    parts, plan = assemble(config, RunDir(folder))
+    parts, plan = build_run(config, RunDir(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
     return run(replace(parts, oracle=oracle), plan, folder, fabric=fabric)
 
 
 def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
-    home = with_oracle(tmp_path / "run", Timed(4.0), "ask.budget=1min")
+    home = with_oracle(tmp_path / "run", Timed(4.0), "acquisition.budget=1min")
     # 6 at 5 s are planned and take 24 s; the remaining 36 s are 9 at 4 s.
     assert [r["labels"] for r in home.stages()] == [0, 6, 15]
     assert [r.get("people_seconds") for r in home.stages()] == [None, 24.0, 60.0]
@@ -239,7 +248,7 @@ def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
 
 
 def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
-    home = with_oracle(tmp_path / "run", Timed(19.0, leaves_after=3), "ask.budget=1min")
+    home = with_oracle(tmp_path / "run", Timed(19.0, leaves_after=3), "acquisition.budget=1min")
     first = home.request(1)
     assert first is not None
     assert len(first) == 6
@@ -260,7 +269,7 @@ def test_with_a_label_budget_every_question_needs_an_answer(tmp_path: Path) -> N
 
 
 def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path) -> None:
-    settings = ("oracle.name=people", "ask.budget=1min")
+    settings = ("oracle.name=human", "acquisition.budget=1min")
     with pytest.raises(AwaitingLabels, match="round 1 waits for 6 labels"):
         run_quickly(*settings)
     desk = Desk(tmp_path / "run" / "questions")
@@ -276,7 +285,7 @@ def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path
 
 
 def test_regions_answered_in_time_are_recorded_completely(run_pixels: Runner, tmp_path: Path) -> None:
-    settings = ("oracle.name=people", "task.unit=region", "ask={budget: 1min, after: [1, 2]}")
+    settings = ("oracle.name=human", "task.unit=region", "acquisition={budget: 1min, after_epochs: [1, 2]}")
     with pytest.raises(AwaitingLabels):
         run_pixels(*settings)
     desk = Desk(tmp_path / "run" / "questions")

@@ -12,7 +12,7 @@ from PIL import Image
 from torch import Tensor
 
 import tiny_streets
-from ducats.config import Config, load
+from ducats.config import Config, load_config
 from ducats.domain import VOID, Images
 from ducats.errors import UserError
 from ducats.palette import TWENTY, palette
@@ -164,7 +164,7 @@ def test_palette_uses_cityscapes_colours_or_distinct_ones() -> None:
 def of_files(root: Path, *settings: str) -> Config:
     given = {role: str(root / role) for role in ("source", "target")}
     given |= {"classes": str(root / "classes.txt"), "truth": True, "size": [12, 16]}  # type: ignore[dict-item]
-    return load(["segmentation"], settings, {"data": {"knobs": given}})
+    return load_config(["segmentation"], settings, {"data": {"params": given}})
 
 
 def test_only_the_chosen_files_are_read(tmp_path: Path) -> None:
@@ -183,5 +183,7 @@ def test_only_the_chosen_files_are_read(tmp_path: Path) -> None:
 
 
 def test_data_without_files_returns_the_whole_pool() -> None:
-    config = load(["data/streets"], ["data.knobs={source: 2, pool: 3, test: 2, height: 32, width: 64}"])
+    config = load_config(
+        ["data/streets"], ["data.params={source: 2, pool: 3, test: 2, height: 32, width: 64}"]
+    )
     assert len(images_of(config, ["whatever"])) == 3

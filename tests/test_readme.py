@@ -31,11 +31,11 @@ def test_links_exist(page: Path) -> None:
 
 def test_configs_and_commands_in_pages_exist() -> None:
     from ducats.cli import app
-    from ducats.config import find
+    from ducats.config import find_config
 
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for name in re.findall(r"(?:-c |`)((?:data|methods|ablation|backbones|parity)/[\w-]+)", text):
-            assert find(name)
+            assert find_config(name)
         for command in re.findall(r"^(?:.*`)?ducats ([a-z]+)\b", text, flags=re.M):
             assert command in app, f"{page.name}: ducats {command}"

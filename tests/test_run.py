@@ -13,12 +13,12 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, quick
 from ducats import records
-from ducats.assemble import assemble
 from ducats.data import toy
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine.processes import make_fabric
 from ducats.engine.speed import Speed
 from ducats.errors import AwaitingLabels, UserError
+from ducats.factory import build_run
 from ducats.ledger import Request
 from ducats.progress import Event
 from ducats.queries import QUERIES
@@ -43,8 +43,8 @@ def outcome(home: RunDir) -> dict[str, Any]:
 def test_every_query_and_objective_spends_exactly_its_budget(
     run_quickly: Runner, query: str, objective: str
 ) -> None:
-    knobs = "{}"
-    home = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, knobs: {knobs}}}")
+    params = "{}"
+    home = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, params: {params}}}")
     ledger = home.bought()
     assert (ledger.rounds, len(ledger)) == (2, 20)
     assert [r["labels"] for r in home.stages()] == [0, 10, 20]
@@ -65,7 +65,7 @@ def test_pixel_queries_are_refused_for_classification(
 
 
 def test_labels_help(run_quickly: Runner) -> None:
-    longer = ("train.epochs=8", "train.steps_per_epoch=12", "ask.budget=40")
+    longer = ("train.epochs=8", "train.steps_per_epoch=12", "acquisition.budget=40")
     none = run_quickly(*longer, method="source-only", folder="none").stages()[-1]
     some = run_quickly(*longer, method="duc", folder="some").stages()[-1]
     assert none["labels"] == 0
@@ -121,7 +121,7 @@ def test_without_a_test_set_unlabelled_images_are_evaluated(run_quickly: Runner)
 
 def test_no_accuracy_without_a_test_set(tmp_path: Path) -> None:
     settled = quick()
-    parts, plan = assemble(settled, RunDir(tmp_path))
+    parts, plan = build_run(settled, RunDir(tmp_path))
     home = run(replace(parts, test=None), plan, tmp_path, fabric=make_fabric("cpu"))
     assert [r["labels"] for r in home.stages()] == [0, 10, 20]
     assert "accuracy" not in home.stages()[-1]
@@ -129,12 +129,14 @@ def test_no_accuracy_without_a_test_set(tmp_path: Path) -> None:
 
 
 def test_all_target_images_can_be_evaluated(run_quickly: Runner) -> None:
-    home = run_quickly("evaluation.images=target")
+    home = run_quickly("evaluation.split=target")
     assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("target", 80)] * 3
 
 
 def test_held_out_images_are_never_selected(run_quickly: Runner) -> None:
-    home = run_quickly("evaluation.images=held_out", "evaluation.share=0.25", shift=replace(toy(), test=None))
+    home = run_quickly(
+        "evaluation.split=held_out", "evaluation.test_fraction=0.25", shift=replace(toy(), test=None)
+    )
     assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("held_out", 20)] * 3
     asked = {entry.key for entry in home.bought().entries()}
     assert len(asked) == 20
@@ -142,7 +144,7 @@ def test_held_out_images_are_never_selected(run_quickly: Runner) -> None:
 
 
 def test_extra_evaluations_change_nothing(run_quickly: Runner) -> None:
-    often, seldom = run_quickly("evaluation.every=1", folder="a"), run_quickly(folder="b")
+    often, seldom = run_quickly("evaluation.every_epochs=1", folder="a"), run_quickly(folder="b")
     checks = [r["epoch"] for r in records.read(often.metrics) if r["kind"] == "check"]
     stages = [r["epoch"] for r in often.stages()]
     assert sorted([*checks, *stages]) == [*range(min(1, *stages), 5)]
@@ -153,7 +155,7 @@ def test_extra_evaluations_change_nothing(run_quickly: Runner) -> None:
 
 
 def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_quickly: Runner) -> None:
-    home = run_quickly("ask.budget=100%", shift=replace(toy(), test=None))
+    home = run_quickly("acquisition.budget=100%", shift=replace(toy(), test=None))
     assert home.finished
     last = home.stages()[-1]
     assert (last["labels"], last["images"]) == (80, 0)
@@ -176,7 +178,7 @@ def test_a_run_resumes_with_other_speed_settings(tmp_path: Path) -> None:
         ("mixed", Speed(fused=True, channels_last=True), Speed()),
         ("other", Speed(), Speed(fused=True, channels_last=True)),
     ):
-        parts, plan = assemble(settled, RunDir(tmp_path / name))
+        parts, plan = build_run(settled, RunDir(tmp_path / name))
         fabric = make_fabric("cpu")
         with pytest.raises(Stop):
             run(parts, plan, tmp_path / name, fabric=fabric, speed=first, listen=stop)
@@ -234,7 +236,7 @@ def test_two_processes_cannot_use_one_folder(run_quickly: Runner, tmp_path: Path
 
 def test_a_non_finite_loss_stops_with_advice(run_quickly: Runner) -> None:
     with pytest.raises(UserError, match=r"became (nan|inf).*[Ll]ower train.lr"):
-        run_quickly("train.lr=1e30", "train.schedule={name: constant, knobs: {}}")
+        run_quickly("train.lr=1e30", "train.schedule={name: constant, params: {}}")
 
 
 def test_annotators_answer_between_two_calls(run_quickly: Runner, tmp_path: Path) -> None:
@@ -346,4 +348,4 @@ def test_files_of_the_run_folder(run_quickly: Runner) -> None:
         f"epoch-{r['epoch']:03d}.csv" for r in home.stages()
     }
     assert not list(home.folder.rglob("*.part"))
-    assert yaml.safe_load((home.folder / "config.yaml").read_text())["ask"]["budget"] == 20
+    assert yaml.safe_load((home.folder / "config.yaml").read_text())["acquisition"]["budget"] == 20

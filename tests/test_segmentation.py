@@ -16,13 +16,13 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, quick_pixels
 from ducats import records
-from ducats.assemble import assemble, check_names
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.domain import UNLABELLED, VOID, Shift, original_map
 from ducats.engine.processes import make_fabric
 from ducats.engine.task import Task
 from ducats.errors import AwaitingLabels, UserError
+from ducats.factory import build_run, check_components
 from ducats.ledger import Request, TargetMaps
 from ducats.models import small_fcn
 from ducats.objectives import Batch, duc
@@ -144,7 +144,7 @@ def confusion(home: RunDir, epoch: int) -> tuple[Any, list[str]]:
     ("unit", "query"),
     [
         *(("pixel", query) for query in ("random", "entropy", "margin", "duc", "spread")),
-        ("pixel", "ripu_points, knobs: {radius: 3}"),
+        ("pixel", "ripu_points, params: {radius: 3}"),
         *(("region", query) for query in ("random", "margin", "duc", "ripu")),
     ],
 )
@@ -172,7 +172,7 @@ def test_pixels_and_regions_spend_the_budget_exactly(run_pixels: Runner, unit: s
 @pytest.mark.parametrize("query", ["random", "entropy", "duc", "ripu"])
 def test_superpixels_spend_the_budget_exactly(run_pixels: Runner, query: str) -> None:
     pytest.importorskip("skimage")
-    home = run_pixels("task={unit: superpixel, superpixels: 60}", f"query={{name: {query}}}")
+    home = run_pixels("task={unit: superpixel, n_superpixels: 60}", f"query={{name: {query}}}")
     shift = tiny_streets()
     check_ledger(home, shift.truth, shift.pool.void)
     for number in (1, 2):
@@ -186,7 +186,7 @@ def test_superpixels_spend_the_budget_exactly(run_pixels: Runner, query: str) ->
 
 @pytest.mark.parametrize("query", ["random", "entropy", "margin", "duc", "spread", "ripu"])
 def test_whole_images(run_pixels: Runner, query: str) -> None:
-    home = run_pixels("task.unit=image", "ask.budget=60%", f"query={{name: {query}}}")
+    home = run_pixels("task.unit=image", "acquisition.budget=60%", f"query={{name: {query}}}")
     shift = tiny_streets()
     check_ledger(home, shift.truth, shift.pool.void)
     assert shift.pool.void is not None
@@ -199,7 +199,7 @@ def test_whole_images(run_pixels: Runner, query: str) -> None:
 
 
 def test_the_whole_target_can_be_labelled_at_once(run_pixels: Runner) -> None:
-    home = run_pixels("ask={budget: 100%, rounds: 1, after: [0]}", method="fully-supervised")
+    home = run_pixels("acquisition={budget: 100%, rounds: 1, after_epochs: [0]}", method="fully-supervised")
     shift = tiny_streets()
     assert shift.truth is not None
     assert shift.pool.void is not None
@@ -209,10 +209,10 @@ def test_the_whole_target_can_be_labelled_at_once(run_pixels: Runner) -> None:
 
 
 def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
-    each = run_pixels("ask.budget=7/image", folder="each").bought()
+    each = run_pixels("acquisition.budget=7/image", folder="each").bought()
     assert each.counts(1).tolist() == [3, 4, 3, 4, 3]
     assert each.counts(2).tolist() == [7] * POOL
-    every = run_pixels("ask.budget=23", folder="all").bought()
+    every = run_pixels("acquisition.budget=23", folder="all").bought()
     assert int(every.counts().sum()) == 23
     assert sorted(every.counts().tolist()) == [4, 4, 5, 5, 5]
 
@@ -220,13 +220,13 @@ def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
 def test_void_costs_budget_only_if_unknown(run_pixels: Runner) -> None:
     shift = tiny_streets()
     blind = replace(shift, pool=replace(shift.pool, void=None))
-    home = run_pixels("ask.budget=90%", "query={name: random}", shift=blind)
+    home = run_pixels("acquisition.budget=90%", "query={name: random}", shift=blind)
     check_ledger(home, shift.truth, None)
     labels = [entry.label for entry in home.bought().entries()]
     assert len(labels) == round(0.9 * HEIGHT * WIDTH) * POOL
     assert VOID in labels
     # Known void: fewer pixels can be selected than the budget allows, and all of them are labelled.
-    home = run_pixels("ask.budget=90%", "query={name: random}", folder="known")
+    home = run_pixels("acquisition.budget=90%", "query={name: random}", folder="known")
     assert shift.pool.void is not None
     assert len(home.bought()) == int((shift.pool.void[:] == 0).sum()) < len(labels)
     assert VOID not in [entry.label for entry in home.bought().entries()]
@@ -279,7 +279,7 @@ def test_another_unit_in_the_same_folder_is_refused(run_pixels: Runner) -> None:
 
 
 def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
-    home = run_pixels("evaluation.star_without=[road, sky]")
+    home = run_pixels("evaluation.miou_star_exclude=[road, sky]")
     for record in home.stages():
         names = confusion(home, record["epoch"])[1]
         rest = [
@@ -289,7 +289,7 @@ def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
         ]
         assert record["mean_iou_star"] == pytest.approx(np.mean(rest))
     with pytest.raises(UserError, match=r"evaluation\.star_without names 'moon', but the classes are road"):
-        run_pixels("evaluation.star_without=[moon]", folder="b")
+        run_pixels("evaluation.miou_star_exclude=[moon]", folder="b")
 
 
 def test_labelled_pixels_are_not_evaluated(run_pixels: Runner) -> None:
@@ -308,14 +308,14 @@ def test_labelled_pixels_are_not_evaluated(run_pixels: Runner) -> None:
 def test_all_target_pixels_can_be_evaluated(run_pixels: Runner) -> None:
     shift = tiny_streets()
     assert shift.truth is not None
-    home = run_pixels("evaluation.images=target")
+    home = run_pixels("evaluation.split=target")
     counted = int((shift.truth[:] >= 0).sum())
     assert [(r["measured_on"], r["pixels"]) for r in home.stages()] == [("target", counted)] * 3
 
 
 def test_held_out_images_are_never_selected(run_pixels: Runner) -> None:
     shift = tiny_streets()
-    settings = ("evaluation.images=held_out", "evaluation.share=0.4")
+    settings = ("evaluation.split=held_out", "evaluation.test_fraction=0.4")
     home = run_pixels(*settings, shift=replace(shift, test=None))
     assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("held_out", 2)] * 3
     assert (home.data["pool"]["images"], len(home.bought())) == (3, 2 * EACH * 3)
@@ -326,14 +326,19 @@ def test_held_out_images_are_never_selected(run_pixels: Runner) -> None:
 
 
 def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_pixels: Runner) -> None:
-    home = run_pixels("ask.budget=100%", "query={name: random}", shift=replace(tiny_streets(), test=None))
+    home = run_pixels(
+        "acquisition.budget=100%", "query={name: random}", shift=replace(tiny_streets(), test=None)
+    )
     assert home.finished
     assert home.stages()[-1]["pixels"] == 0
     assert "mean_iou" not in home.stages()[-1]
 
 
 def test_extra_evaluations_change_nothing(run_pixels: Runner) -> None:
-    often, seldom = outcome(run_pixels("evaluation.every=1", folder="a")), outcome(run_pixels(folder="b"))
+    often, seldom = (
+        outcome(run_pixels("evaluation.every_epochs=1", folder="a")),
+        outcome(run_pixels(folder="b")),
+    )
     assert (often["model"], often["ledger"]) == (seldom["model"], seldom["ledger"])
     assert [r["epoch"] for r in often["records"] if r["kind"] == "check"] == [3]
 
@@ -393,9 +398,9 @@ def write_tree(root: Path) -> None:
     (root / "classes.txt").write_text(CLASSES)
 
 
-def tree(root: Path, **knobs: Any) -> Shift:
+def tree(root: Path, **params: Any) -> Shift:
     given = {"source": "source", "target": "target", "test": "test", "classes": "classes.txt", "truth": True}
-    return ducats.data.maps.map_folders(root=root, size=(12, 20), source_size=(14, 24), **{**given, **knobs})
+    return ducats.data.maps.map_folders(root=root, size=(12, 20), source_size=(14, 24), **{**given, **params})
 
 
 @pytest.fixture
@@ -416,10 +421,10 @@ def test_pixels_are_labelled_and_counted_at_original_resolution(
     shift = tree(files)
     home = run_pixels(
         *ORIGINAL,
-        f"task.fill={fill}",
+        f"task.label_downsampling={fill}",
         f"task.unit={unit}",
         f"evaluation.resolution={measured}",
-        "evaluation.flip=true",
+        "evaluation.average_flipped=true",
         shift=shift,
         method="ripu" if unit == "region" else "duc",
     )
@@ -440,7 +445,7 @@ def test_pixels_are_labelled_and_counted_at_original_resolution(
 def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
     ends = []
     for fill in ("cell", "nearest"):
-        home = run_pixels(*ORIGINAL, f"task.fill={fill}", shift=tree(files), folder=fill)
+        home = run_pixels(*ORIGINAL, f"task.label_downsampling={fill}", shift=tree(files), folder=fill)
         # With `cell`, all labels are trained on, except those that share a cell.
         maps = TargetMaps(home.bought(), (12, 20), fill=fill)[:]
         ends.append((home.model(), int((maps >= 0).sum()), [e[:3] for e in home.bought().entries()]))
@@ -454,7 +459,7 @@ def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
 def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) -> None:
     found = []
     for twice in ("true", "false"):
-        home = run_pixels(*ORIGINAL, f"task.twice={twice}", shift=tree(files), folder=twice)
+        home = run_pixels(*ORIGINAL, f"task.two_step_upsampling={twice}", shift=tree(files), folder=twice)
         check_ledger(home, tree(files).truth, tree(files).pool.void, original=True)
         found.append([(e.key, e.position) for e in home.bought().entries() if e.round == 1])
     assert len(found[0]) == len(found[1])
@@ -463,7 +468,7 @@ def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) 
 
 def test_void_pixels_can_be_selected_if_configured(run_pixels: Runner, files: Path) -> None:
     shift = tree(files, void="asked")
-    settings = (*ORIGINAL, "ask.budget=80%", "query={name: random}")
+    settings = (*ORIGINAL, "acquisition.budget=80%", "query={name: random}")
     home = run_pixels(*settings, shift=shift)
     check_ledger(home, shift.truth, None, original=True)
     assert VOID in {entry.label for entry in home.bought().entries()}
@@ -495,8 +500,8 @@ def test_held_out_files(run_pixels: Runner, files: Path, unit: str) -> None:
     home = run_pixels(
         *ORIGINAL,
         f"task.unit={unit}",
-        "evaluation={images: held_out, share: 0.34}",
-        "ask={budget: 100%, after: [1, 2]}" if unit == "image" else "ask.budget=5%",
+        "evaluation={split: held_out, test_fraction: 0.34}",
+        "acquisition={budget: 100%, after_epochs: [1, 2]}" if unit == "image" else "acquisition.budget=5%",
         shift=shift,
     )
     assert [r["images"] for r in home.stages()] == [1] * 3
@@ -512,7 +517,7 @@ def test_held_out_files(run_pixels: Runner, files: Path, unit: str) -> None:
 
 def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
     shift = tree(files)
-    settings = (*ORIGINAL, "task.unit=image", "ask.budget=2")
+    settings = (*ORIGINAL, "task.unit=image", "acquisition.budget=2")
     home = run_pixels(*settings, shift=shift)
     check_ledger(home, shift.truth, shift.pool.void, original=True)
     assert shift.truth is not None
@@ -530,10 +535,10 @@ def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
     [
         (("task.unit=pixel", "query={name: ripu}"), r"undefined for single pixels"),
         (("views.scoring={crop: center, size: 8}",), r"views.scoring must use whole images"),
-        (("views.test.flip=0.5",), r"views.test must use whole images.*evaluation.flip"),
-        (("model={name: small_cnn, knobs: {}}",), r"per-image logits, but the data has per-pixel labels"),
-        (("ask.budget=600/image",), r"600 pixels of image 0, which has 512"),
-        (("ask.budget=0%",), r"rounds without pixels"),
+        (("views.test.flip=0.5",), r"views.test must use whole images.*evaluation.average_flipped"),
+        (("model={name: small_cnn, params: {}}",), r"per-image logits, but the data has per-pixel labels"),
+        (("acquisition.budget=600/image",), r"600 pixels of image 0, which has 512"),
+        (("acquisition.budget=0%",), r"rounds without pixels"),
         (("task={name: classification, unit: null}",), r"task.name is classification"),
     ],
 )
@@ -552,7 +557,7 @@ def test_classification_data_with_segmentation_settings_is_refused(run_quickly: 
 
 def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
     settled = quick_pixels()
-    parts, plan = assemble(settled, RunDir(tmp_path / "r"))
+    parts, plan = build_run(settled, RunDir(tmp_path / "r"))
 
     def wrong(request: Request) -> Tensor:
         return torch.full((len(request),), 10, dtype=torch.int8)
@@ -605,7 +610,7 @@ def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
         return dict(duc(model, batch))
 
     def listen(event: Event) -> None:
-        if event.phase == "ask":
+        if event.phase == "acquisition":
             seen.append({})
 
     plan = replace(PLAN, epochs=3, ask_after=(1, 2), pixels="5%", steps_per_epoch=3)
@@ -748,7 +753,7 @@ def test_ground_truth_at_another_resolution_is_refused(tmp_path: Path) -> None:
 def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
     names = ", ".join(tiny_streets().classes)
     with pytest.raises(UserError, match="leave at least one"):
-        run_pixels(f"evaluation.star_without=[{names}]")
+        run_pixels(f"evaluation.miou_star_exclude=[{names}]")
 
 
 def test_unknown_source_sampling_is_refused(tmp_path: Path) -> None:
@@ -774,4 +779,4 @@ def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
 
 def test_invalid_query_parameters_are_refused_before_reading_images() -> None:
     with pytest.raises(UserError, match="kappa"):
-        check_names(quick_pixels("task.unit=image", "query={name: duc, knobs: {kappa: 0.5}}"))
+        check_components(quick_pixels("task.unit=image", "query={name: duc, params: {kappa: 0.5}}"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ducats.errors import UserError
-from ducats.options import folder_of
+from ducats.run_options import default_run_folder
 from ducats.sweep import (
     Wanted,
     cells_of,
@@ -24,27 +24,31 @@ from sweeps import QUICK_ONES, ducats, plan, write
 
 
 def test_every_method_on_every_task_with_every_seed(tmp_path: Path) -> None:
-    tasks = [{"name": "easy"}, {"name": "hard", "settings": "data={name: digits, knobs: {size: 8}}"}]
+    tasks = [{"name": "easy"}, {"name": "hard", "settings": "data={name: digits, params: {size: 8}}"}]
     cells = plan(tmp_path, methods=["random", "duc"], tasks=tasks, seeds=[3, 4])
     assert [(cell.method, cell.task, cell.config.seed) for cell in cells] == [
         (method, task, seed) for seed in (3, 4) for task in ("easy", "hard") for method in ("random", "duc")
     ]
-    assert [cell.config.data.knobs for cell in cells[:4]] == [{}, {}, {"size": 8}, {"size": 8}]
+    assert [cell.config.data.params for cell in cells[:4]] == [{}, {}, {"size": 8}, {"size": 8}]
     assert len({cell.name for cell in cells}) == 8
     for cell in cells:
         data = {"easy": "toy", "hard": "digits"}[cell.task]
-        assert cell.name == folder_of(cell.config).name == f"{data}-{cell.method}-{cell.config.digest()}"
+        assert (
+            cell.name
+            == default_run_folder(cell.config).name
+            == f"{data}-{cell.method}-{cell.config.digest()}"
+        )
         assert cell.config.engine.precision == "32-true"  # resolved as in a run
 
 
 def test_grid_expands_to_one_method_per_combination(tmp_path: Path) -> None:
-    grid = {"objective.knobs.beta": [0.1, 1.0], "objective.knobs.lambda_": [0.05]}
+    grid = {"objective.params.beta": [0.1, 1.0], "objective.params.lambda_": [0.05]}
     cells = plan(tmp_path, methods=[{"config": "methods/duc", "grid": grid}])
     assert [(cell.method, cell.config.method) for cell in cells] == [
         ("duc-beta-0.1-lambda-0.05",) * 2,
         ("duc-beta-1.0-lambda-0.05",) * 2,
     ]
-    assert [cell.config.objective.knobs for cell in cells] == [
+    assert [cell.config.objective.params for cell in cells] == [
         {"beta": 0.1, "lambda_": 0.05},
         {"beta": 1.0, "lambda_": 0.05},
     ]
@@ -59,9 +63,9 @@ def test_command_line_overrides_settings_and_names_stay(tmp_path: Path) -> None:
 
 
 def test_budget_in_the_folder_name(tmp_path: Path) -> None:
-    (cell,) = plan(tmp_path, methods=[{"config": "duc", "grid": {"ask.budget": ["5%"]}}])
+    (cell,) = plan(tmp_path, methods=[{"config": "duc", "grid": {"acquisition.budget": ["5%"]}}])
     assert cell.name.startswith("toy-duc-budget-5%-")
-    assert cell.config.ask.budget == "5%"
+    assert cell.config.acquisition.budget == "5%"
 
 
 def test_sweep_extends_another(tmp_path: Path) -> None:
@@ -98,7 +102,7 @@ def test_files_next_to_the_sweep_are_found_from_any_directory(
 
 
 def test_select_methods_and_tasks(tmp_path: Path) -> None:
-    grid = {"query.knobs.kappa": [1, 5, 10]}
+    grid = {"query.params.kappa": [1, 5, 10]}
     methods = ["random", {"config": "duc", "grid": grid}]
     cells = plan(tmp_path, Wanted(methods=["duc-kappa-1*"]), methods=methods)
     assert [cell.method for cell in cells] == ["duc-kappa-1", "duc-kappa-10"]
@@ -133,7 +137,7 @@ def test_select_methods_and_tasks(tmp_path: Path) -> None:
             "settings of task 'a': objective={name: softmax} would make all",
         ),
         (
-            "methods: [duc]\nbase: [data/digits]\ntasks: [{name: a}, {name: b, settings: data.knobs.size=8}]",
+            "methods: [duc]\nbase: [data/digits]\ntasks: [{name: a}, {name: b, settings: data.params.size=8}]",
             "the tasks 'a' and 'b' would share one column of the table (digits)",
         ),
         (
@@ -156,8 +160,8 @@ def test_errors_in_a_sweep_file_are_one_line(tmp_path: Path, text: str, words: s
 def test_settings_that_define_a_method_are_rejected(tmp_path: Path, setting: str) -> None:
     with pytest.raises(UserError, match="select methods with --methods"):
         plan(tmp_path, Wanted(settings=[setting]), methods=["duc", "random"])
-    (cell,) = plan(tmp_path, Wanted(settings=["query.knobs.kappa=3"]), methods=["duc"])
-    assert cell.config.query.knobs["kappa"] == 3
+    (cell,) = plan(tmp_path, Wanted(settings=["query.params.kappa=3"]), methods=["duc"])
+    assert cell.config.query.params["kappa"] == 3
 
 
 def test_negative_seed(tmp_path: Path) -> None:
@@ -181,14 +185,14 @@ def test_unknown_sweep_suggests_the_nearest() -> None:
     ("method", "words"),
     [
         ({"config": "duc", "name": "a", "settings": "query.name=duk"}, "a: no query 'duk'"),
-        ({"config": "duc", "name": "a", "settings": "query.knobs.kapa=3"}, "has no parameter 'kapa'"),
+        ({"config": "duc", "name": "a", "settings": "query.params.kapa=3"}, "has no parameter 'kapa'"),
         ({"config": "ripu", "name": "a"}, "'toy' has one label per image"),
         ({"config": "duc", "name": "a", "settings": "data.name=office31"}, "'office31' needs --root"),
         (
             {
                 "config": "duc",
                 "name": "a",
-                "settings": "data={name: office31, knobs: {root: /none, task: A-W}}",
+                "settings": "data={name: office31, params: {root: /none, task: A-W}}",
             },
             "/none does not exist: check --root",
         ),
@@ -251,7 +255,7 @@ def test_published_settings_per_data_set(
     wanted = Wanted(root=tmp_path, seeds=[0], tasks=[sweep.tasks[0].called])
     cells = {cell.method: cell.config for cell in cells_of(sweep, wanted, "cpu")}
     for method, (part, knob, value) in own.items():
-        assert getattr(cells[method], part).knobs[knob] == value
+        assert getattr(cells[method], part).params[knob] == value
     assert [entry.config for entry in sweep.methods] == [entry.config for entry in common.methods]
     others = [entry for entry in sweep.methods if entry.config[0].removeprefix("methods/") not in own]
     assert not any(entry.settings for entry in others)

@@ -16,7 +16,7 @@ import yaml
 from rich.console import Console
 
 from ducats.cli import main
-from ducats.cli.child import parent_of
+from ducats.cli.child import watched_parent_pid
 from ducats.errors import UserError
 from ducats.sweep import Cell, Slot, listing, make_slots, run_all, workers
 from sweeps import ducats, plan, write
@@ -167,8 +167,8 @@ def test_sweep_under_nohup_outlives_its_terminal() -> None:
 
 def test_other_ranks_of_a_run_end_with_rank_0() -> None:
     """They get the command line of rank 0, which names the sweep, but the sweep is not their parent."""
-    assert (parent_of(7, {}), parent_of(7, {"LOCAL_RANK": "0"})) == (7, 7)
-    assert parent_of(7, {"LOCAL_RANK": "1"}) == os.getppid()
+    assert (watched_parent_pid(7, {}), watched_parent_pid(7, {"LOCAL_RANK": "0"})) == (7, 7)
+    assert watched_parent_pid(7, {"LOCAL_RANK": "1"}) == os.getppid()
     command = [sys.executable, "-m", "ducats.cli.child", str(os.getppid()), "--version"]
     further = {**os.environ, "LOCAL_RANK": "1"}
     assert subprocess.run(command, env=further, capture_output=True, check=False).returncode == 0
@@ -194,7 +194,7 @@ def is_free(path: Path) -> bool:
 def test_real_sweep_is_killed_resumed_and_tabulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = {"name": "broken", "config": "random", "settings": "data.knobs.pool=2"}
+    broken = {"name": "broken", "config": "random", "settings": "data.params.pool=2"}
     file, out = write(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
     command = ("sweep", file, "--devices", "cpu", "--workers", "1", "--out", out)
     assert ducats(*command, "--dry-run") == 0
@@ -215,7 +215,7 @@ def test_real_sweep_is_killed_resumed_and_tabulated(
     assert ducats(*command) == 1
     said = capsys.readouterr().out
     assert re.search(r"2 runs: 1 done, (1 of them earlier, )?1 failed", said)
-    assert "the pool has 2 images: lower ask.budget (log: " in said
+    assert "the pool has 2 images: lower acquisition.budget (log: " in said
     assert ducats(*command, "--methods", "random") == 0
     assert "1 run: 1 done, 1 of them earlier" in capsys.readouterr().out
     assert ducats("table", out) == 0

@@ -55,7 +55,7 @@ class Net(nn.Module):
             time.sleep(0.01)
         return self.head(images.flatten(1))
 """
-BROKEN = {"name": "broken", "config": "random", "settings": "data.knobs.pool=2"}
+BROKEN = {"name": "broken", "config": "random", "settings": "data.params.pool=2"}
 
 
 @pytest.fixture(scope="module")
@@ -90,7 +90,7 @@ def held(home: Path) -> Iterator[Path]:
 
 def sweep_file(path: Path, *methods: object) -> Path:
     held = [
-        {"name": name, "config": name, "settings": ["model.name=waiting_net:Net", "model.knobs={}"]}
+        {"name": name, "config": name, "settings": ["model.name=waiting_net:Net", "model.params={}"]}
         for name in methods
         if isinstance(name, str)
     ]
@@ -169,7 +169,7 @@ def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
     home: Path, cluster: Any, held: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random", "entropy"), tmp_path / "out"
-    command = ("sweep", file, "--engine", "ray", "--address", cluster.address, "--out", out)
+    command = ("sweep", file, "--backend", "ray", "--ray-address", cluster.address, "--out", out)
     first = start(tmp_path / "first", *command, "--methods", "random")
     try:
         wait_for(lambda: len(waiting(home)) == 1)
@@ -188,7 +188,7 @@ def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
         assert ducats(*map(str, command)) == 1
     said = capsys.readouterr().out
     assert "3 runs: 2 done, 1 failed; run the same command again to retry" in said
-    assert "the pool has 2 images: lower ask.budget (log: " in said
+    assert "the pool has 2 images: lower acquisition.budget (log: " in said
     assert len(waiting(home)) == 4  # one more process for each lost run
     assert {path.parent.name.split("-")[1] for path in out.glob("*/model.safetensors")} == {
         "random",
@@ -270,11 +270,11 @@ def test_jobs_continue_without_the_command_and_are_requeued_after_a_signal(
 
     monkeypatch.setattr(OnSlurm, "pace", 0.2)
     with meanwhile(held, lambda: wait_for((book / "101.sbatch").exists)):
-        command = ("sweep", file, "--engine", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
+        command = ("sweep", file, "--backend", "slurm", "--workers", "2", "--out", out, "--slurm", *settings)
         assert ducats(*map(str, command)) == 1
     said = capsys.readouterr().out
     assert "2 runs: 1 done, 1 failed; run the same command again to retry" in said
-    assert "the pool has 2 images: lower ask.budget (log: " in said
+    assert "the pool has 2 images: lower acquisition.budget (log: " in said
     asked = [path.read_text() for path in sorted(book.glob("*.sbatch"))]
     assert len(asked) == 2  # the active run was not submitted again
     for option in ("--array=0-1%2", "--partition=toy", "--time=10", "--reservation=ours"):
@@ -342,12 +342,12 @@ def test_job_without_a_result_has_failed(tmp_path: Path, monkeypatch: pytest.Mon
 @pytest.mark.parametrize(
     ("where", "sentence"),
     [
-        (Where("rya"), "--engine must be one of local, ray, slurm, not rya"),
-        (Where(address="auto"), "--address needs --engine ray"),
-        (Where("slurm", timeout="1h"), "--timeout needs --engine ray"),
-        (Where("ray", slurm=("time=1",)), "--slurm needs --engine slurm"),
-        (Where("ray", devices="cuda:1"), "--devices must be cpu, cuda or auto with --engine ray"),
-        (Where("ray", cpus=0), "--cpus must be at least 1"),
+        (Where("rya"), "--backend must be one of local, ray, slurm, not rya"),
+        (Where(address="auto"), "--ray-address needs --backend ray"),
+        (Where("slurm", timeout="1h"), "--timeout needs --backend ray"),
+        (Where("ray", slurm=("time=1",)), "--slurm needs --backend slurm"),
+        (Where("ray", devices="cuda:1"), "--devices must be cpu, cuda or auto with --backend ray"),
+        (Where("ray", cpus=0), "--cpus-per-run must be at least 1"),
         (Where("ray", timeout="soon"), "--timeout soon is not a duration"),
     ],
 )

@@ -13,7 +13,6 @@ from PIL import Image
 
 from conftest import QUICK, quick, quick_pixels
 from ducats import config as configs
-from ducats.assemble import assemble
 from ducats.cli import main
 from ducats.config import Config
 from ducats.data import toy
@@ -21,6 +20,7 @@ from ducats.data.exam import hold_out_source
 from ducats.domain import UNLABELLED, Images
 from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
+from ducats.factory import build_run
 from ducats.inference import load_trained
 from ducats.run import run
 from ducats.rundir import RunDir
@@ -30,7 +30,7 @@ from ducats.tune.search import warnings_of
 from ducats.tune.space import combinations, parse, points, settings_of, usual_choices
 from ducats.tune.trials import Trial, as_process
 
-GRID = {"objective.knobs.beta": (0.1, 1.0), "query.knobs.kappa": (2, 10)}
+GRID = {"objective.params.beta": (0.1, 1.0), "query.params.kappa": (2, 10)}
 SMALL = {"train.epochs": (3, 4)}
 
 
@@ -42,7 +42,7 @@ class Launched:
 
     def __call__(self, trial: Trial) -> None:
         self.names.append(trial.name)
-        parts, plan = assemble(trial.config, trial.home)
+        parts, plan = build_run(trial.config, trial.home)
         fabric = make_fabric("cpu")
         fabric.launch()
         run(parts, plan, trial.home.folder, fabric=fabric, identity=trial.config.identity())
@@ -76,14 +76,14 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     # Each trial is a run of the base config with its own two settings and held-out source images.
     for one in found.outcomes:
         made = Config.model_validate(RunDir(tmp_path / one.name).identity)
-        assert made.objective.knobs["beta"] == one.settings["objective.knobs.beta"]
-        assert made.query.knobs["kappa"] == one.settings["query.knobs.kappa"]
-        assert made.evaluation.source_share == 0.2
+        assert made.objective.params["beta"] == one.settings["objective.params.beta"]
+        assert made.query.params["kappa"] == one.settings["query.params.kappa"]
+        assert made.evaluation.source_holdout_fraction == 0.2
         assert RunDir(tmp_path / one.name).data["source"]["images"] == 96 - 4 * 5
-    best = configs.load([found.best])
-    assert best.objective.knobs["beta"] == found.outcomes[0].settings["objective.knobs.beta"]
-    assert best.query.knobs["kappa"] == found.outcomes[0].settings["query.knobs.kappa"]
-    assert best.evaluation.source_share == 0  # the best config trains on the full source
+    best = configs.load_config([found.best])
+    assert best.objective.params["beta"] == found.outcomes[0].settings["objective.params.beta"]
+    assert best.query.params["kappa"] == found.outcomes[0].settings["query.params.kappa"]
+    assert best.evaluation.source_holdout_fraction == 0  # the best config trains on the full source
     assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
         "engine.precision=32-true"
     )
@@ -112,7 +112,7 @@ def test_dev_parts_match_the_trained_model(tmp_path: Path) -> None:
     """The mean source loss matches the model, and the risk does not depend on test images."""
     found = search(tmp_path / "with", trials=1, loss="error")
     bare = search(
-        tmp_path / "without", "data.knobs={test: 0}", "evaluation.images=auto", trials=1, loss="error"
+        tmp_path / "without", "data.params={test: 0}", "evaluation.split=auto", trials=1, loss="error"
     )
     assert bare.outcomes[0].risk == found.outcomes[0].risk
     one = found.outcomes[0]
@@ -144,8 +144,8 @@ def test_losses_by_hand() -> None:
 
 
 def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) -> None:
-    found = search(tmp_path, by="bought", validation=30)
-    assert read(tmp_path)["criterion"] == {"by": "bought", "loss": "error", "validation": 30}
+    found = search(tmp_path, by="target_labels", validation=30)
+    assert read(tmp_path)["criterion"] == {"by": "target_labels", "loss": "error", "validation": 30}
     assert "on 30 random target images" in found.says
     ledger = RunDir(tmp_path / "validation-30").bought()
     assert len(ledger) == 30
@@ -167,7 +167,7 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
         assert one.deviation == pytest.approx(float(wrong.std()) / int(left.sum()) ** 0.5)
     assert found.labels == {"trials": int(asked.sum()), "validation": 30}
     # No source images are held out, so the best trial is the run of best.yaml.
-    assert configs.load([found.best]).digest() == found.outcomes[0].name
+    assert configs.load_config([found.best]).digest() == found.outcomes[0].name
 
 
 def people(tmp_path: Path) -> Config:
@@ -181,21 +181,23 @@ def people(tmp_path: Path) -> Config:
             path = tmp_path / part / name / f"{number:03d}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(images.pixels[number].permute(1, 2, 0).numpy()).save(path)
-    knobs = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target"), "size": 8}
-    return quick("data.name=folders", f"data.knobs={json.dumps(knobs)}", "train.batch_size=8")
+    params = {"source": str(tmp_path / "source"), "target": str(tmp_path / "target"), "size": 8}
+    return quick("data.name=folders", f"data.params={json.dumps(params)}", "train.batch_size=8")
 
 
 def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
     config = people(tmp_path)
     with pytest.raises(UserError, match="tune with --rounds 0"):
         search(tmp_path / "tune", config=config)
-    still = config.model_copy(update={"ask": config.ask.model_copy(update={"rounds": 0, "after": None})})
-    assert "query.knobs.kappa" not in usual_choices(still)
+    still = config.model_copy(
+        update={"acquisition": config.acquisition.model_copy(update={"rounds": 0, "after": None})}
+    )
+    assert "query.params.kappa" not in usual_choices(still)
     by_dev = search(tmp_path / "tune", config=still)
     assert by_dev.labels == {"trials": 0, "validation": 0}
     launch = Launched()
     with pytest.raises(AwaitingLabels, match="waits for 5 labels"):
-        search(tmp_path / "tune", config=still, by="bought", validation=5, launch=launch)
+        search(tmp_path / "tune", config=still, by="target_labels", validation=5, launch=launch)
     assert not launch.names  # validation labels come first
     folder = tmp_path / "tune" / "validation-5" / "questions" / "round-01"
     lines = (folder / "questions.csv").read_text().splitlines()
@@ -204,7 +206,7 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
         *(f"{line.split(',')[1]},{'void' if n == 0 else 'blob-1'}" for n, line in enumerate(lines[1:])),
     ]
     (folder / "answers.csv").write_text("\n".join(answers) + "\n")
-    found = search(tmp_path / "tune", config=still, by="bought", validation=5)
+    found = search(tmp_path / "tune", config=still, by="target_labels", validation=5)
     assert [one.parts for one in found.outcomes] == [{"images": 4}] * 2  # no class applies to the fifth
 
 
@@ -243,12 +245,12 @@ def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
 
 
 def test_both_criteria_rank_the_same_runs_with_the_same_held_out_source(tmp_path: Path) -> None:
-    launch, share = Launched(), "evaluation.source_share=0.2"
+    launch, share = Launched(), "evaluation.source_holdout_fraction=0.2"
     dev = search(tmp_path, share, launch=launch)
-    bought = search(tmp_path, share, launch=launch, by="bought", validation=30)
+    bought = search(tmp_path, share, launch=launch, by="target_labels", validation=30)
     assert len(launch.names) == 2
     assert {one.name for one in bought.outcomes} == {one.name for one in dev.outcomes}
-    search(tmp_path, launch=launch, by="bought", validation=30, trials=1)  # on the full source
+    search(tmp_path, launch=launch, by="target_labels", validation=30, trials=1)  # on the full source
     assert len(launch.names) == 3
 
 
@@ -258,12 +260,12 @@ def test_ranking_warnings() -> None:
         return Outcome("x", {}, risk, 0.02, parts, effective < 0.05, 0)
 
     assert warnings_of([outcome(0.1), outcome(0.13)], "dev") == []
-    (near,) = warnings_of([outcome(0.1), outcome(0.11), outcome(0.2)], "bought")
+    (near,) = warnings_of([outcome(0.1), outcome(0.11), outcome(0.2)], "target_labels")
     assert near.startswith("1 other trial is within one standard error of the best")
-    assert "increase --validation" in near
-    assert warnings_of([replace(outcome(0.1), deviation=0.0), outcome(0.11), outcome(0.2)], "bought") == [
-        near
-    ]
+    assert "increase --validation-labels" in near
+    assert warnings_of(
+        [replace(outcome(0.1), deviation=0.0), outcome(0.11), outcome(0.2)], "target_labels"
+    ) == [near]
     (weak,) = warnings_of([outcome(0.1), outcome(0.2, 0.01)], "dev")
     assert weak.startswith("DEV is unreliable for 1 of 2 trials: ")
     (weak,) = warnings_of([outcome(0.1, 0.01), outcome(0.2, 0.01)], "dev")
@@ -276,7 +278,7 @@ def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.C
     options = [part for setting in QUICK for part in ("--set", setting)]
     command = ["tune", "--method", "duc", *options, "--out", str(tmp_path / "tune")]
     with pytest.raises(SystemExit) as end:
-        main([*command, "--over", "train.epochs=3"])
+        main([*command, "--grid", "train.epochs=3"])
     assert not end.value.code
     said = " ".join(capsys.readouterr().out.split())
     assert "risk: mean negative log-likelihood on the target, estimated by deep embedded validation" in said
@@ -290,9 +292,12 @@ def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.C
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (["--by", "bought", "--normalise", "max"], "--normalise needs --by dev"),
-        (["--validation", "5"], "--validation needs --by bought"),
-        (["--over", "seed=0,1"], "--over seed cannot be searched"),
+        (
+            ["--estimator", "target_labels", "--weight-normalisation", "max"],
+            "--weight-normalisation needs --estimator dev",
+        ),
+        (["--validation-labels", "5"], "--validation-labels needs --estimator target_labels"),
+        (["--grid", "seed=0,1"], "--grid seed cannot be searched"),
     ],
 )
 def test_command_rejects_invalid_options(
@@ -325,8 +330,8 @@ def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.M
 def test_settings_that_cannot_be_searched() -> None:
     for over, sentence in {
         "seed=0,1": "the best seed would win by chance",
-        "data.knobs.shift=0,1": "it would change the problem",
-        "ask.budget=5,50": "more labels would always win",
+        "data.params.shift=0,1": "it would change the problem",
+        "acquisition.budget=5,50": "more labels would always win",
         "engine.device=cpu,cuda": "does not affect the result",
         "train.lr": "must have the form",
         "train.lr=": "must have the form",
@@ -347,17 +352,17 @@ def test_invalid_searches_fail_before_training(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="`ducats tune` supports only classification"):
         search(tmp_path, config=quick_pixels(), launch=launch)
     with pytest.raises(UserError, match="no parameter 'kapa'"):
-        search(tmp_path, choices={"query.knobs.kapa": (1, 2)}, launch=launch)
+        search(tmp_path, choices={"query.params.kapa": (1, 2)}, launch=launch)
     with pytest.raises(UserError, match="kappa must be at least 1"):
-        search(tmp_path, choices={"query.knobs.kappa": (2, 0.5)}, launch=launch)
+        search(tmp_path, choices={"query.params.kappa": (2, 0.5)}, launch=launch)
     with pytest.raises(UserError, match="epochs=3 and epochs=3 are the same run"):
         search(tmp_path, choices={"train.epochs": (3, 3)}, launch=launch)
-    with pytest.raises(UserError, match="--validation must be between 2 and 80"):
-        search(tmp_path, by="bought", validation=81, launch=launch)
+    with pytest.raises(UserError, match="--validation-labels must be between 2 and 80"):
+        search(tmp_path, by="target_labels", validation=81, launch=launch)
     with pytest.raises(
         UserError, match=r"evaluation\.source_share=0\.001 of 96 source images leaves nothing"
     ):
-        search(tmp_path, "evaluation.source_share=0.001", launch=launch)
+        search(tmp_path, "evaluation.source_holdout_fraction=0.001", launch=launch)
     assert not launch.names
 
 
@@ -371,10 +376,10 @@ def test_points_are_distinct_and_more_trials_extend_fewer() -> None:
 
 
 def test_settings_round_trip_through_yaml() -> None:
-    grid = parse(["train.lr=1e-5, 0.5", "query.knobs.order=data_dis", "train.nesterov=false"])
-    assert grid == {"train.lr": (1e-5, 0.5), "query.knobs.order": ("data_dis",), "train.nesterov": (False,)}
+    grid = parse(["train.lr=1e-5, 0.5", "query.params.order=data_dis", "train.nesterov=false"])
+    assert grid == {"train.lr": (1e-5, 0.5), "query.params.order": ("data_dis",), "train.nesterov": (False,)}
     made = quick(*settings_of({key: values[0] for key, values in grid.items()}))
-    assert (made.train.lr, made.query.knobs["order"], made.train.nesterov) == (1e-5, "data_dis", False)
+    assert (made.train.lr, made.query.params["order"], made.train.nesterov) == (1e-5, "data_dis", False)
 
 
 def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
@@ -391,7 +396,9 @@ def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
         assert torch.equal(part.images.pixels[:], shift.source.images.pixels[at])
     assert (small.pool, small.truth, small.test) == (shift.pool, shift.truth, shift.test)
     assert hold_out_source(shift, 0.0) == (shift, None)
-    one, other = (problem_of(quick("evaluation.source_share=0.3", f"seed={seed}")).held for seed in (0, 1))
+    one, other = (
+        problem_of(quick("evaluation.source_holdout_fraction=0.3", f"seed={seed}")).held for seed in (0, 1)
+    )
     assert one is not None
     assert other is not None
     assert one.images.keys == other.images.keys
@@ -399,7 +406,7 @@ def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
 
 def test_zero_source_share_does_not_change_the_identity() -> None:
     assert "source_share" not in quick().identity()["evaluation"]
-    shared = quick("evaluation.source_share=0.2")
+    shared = quick("evaluation.source_holdout_fraction=0.2")
     assert shared.identity()["evaluation"]["source_share"] == 0.2
     assert shared.digest() != quick().digest()
     assert yaml.safe_load(configs.to_yaml(quick()))["evaluation"]["source_share"] == 0

@@ -13,7 +13,7 @@ import pytest
 
 from conftest import QUICK, Runner
 from ducats.answers import Desk
-from ducats.cli import main, training
+from ducats.cli import main, run
 from ducats.errors import AwaitingLabels, UserError
 from ducats.run import story
 from ducats.rundir import RunDir
@@ -40,7 +40,7 @@ def answer_all(folder: Path, seconds: float | None = None) -> int:
 
 def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
-        run_quickly("oracle.name=people")
+        run_quickly("oracle.name=human")
     home = RunDir(tmp_path / "run")
     notes, path = home.notes(1), tmp_path / "run" / "requests" / "round-01-notes.npz"
     request = home.request(1)
@@ -52,12 +52,12 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
     first = path.read_bytes()
     path.unlink()  # as if the run were killed between the two writes
     with pytest.raises(AwaitingLabels):
-        run_quickly("oracle.name=people")
+        run_quickly("oracle.name=human")
     assert path.read_bytes() == first
     path.unlink()
     answer_all(home.folder)  # the questions can still be answered
     with pytest.raises(AwaitingLabels, match="round 2 waits for 10"):
-        run_quickly("oracle.name=people")
+        run_quickly("oracle.name=human")
     assert (home.bought().rounds, home.notes(2) is not None) == (1, True)
 
 
@@ -69,7 +69,7 @@ def test_the_ground_truth_oracle_needs_no_hints(run_quickly: Runner) -> None:
 
 def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
-        run_pixels("oracle.name=people", "task.unit=region")
+        run_pixels("oracle.name=human", "task.unit=region")
     home = RunDir(tmp_path / "run")
     notes, request = home.notes(1), home.request(1)
     assert notes is not None
@@ -95,7 +95,7 @@ def test_a_run_waits_until_the_questions_are_answered(
 
     clock = SimpleNamespace(monotonic=lambda: genuine() + 86400 * len(seen))
     monkeypatch.setattr(story, "time", clock)
-    home = run_quickly("oracle.name=people", wait=wait)
+    home = run_quickly("oracle.name=human", wait=wait)
     assert seen == [1, 1, 1, 2]
     assert [r["labels"] for r in home.stages()] == [0, 10, 20]
     assert home.stages()[-1]["seconds"] < 86400  # annotation time is not run time
@@ -112,21 +112,21 @@ def test_an_invalid_answer_does_not_end_the_wait(run_quickly: Runner, tmp_path: 
             answers.unlink(missing_ok=True)
             answer_all(tmp_path / "run")
 
-    home = run_quickly("oracle.name=people", wait=wait)
+    home = run_quickly("oracle.name=human", wait=wait)
     assert home.finished
     assert "'pool/99'" in said[1]
     # Without ``wait``, a wrong answer ends the run.
     with pytest.raises(AwaitingLabels):
-        run_quickly("oracle.name=people", folder="other")
+        run_quickly("oracle.name=human", folder="other")
     shutil.copytree(tmp_path / "other", tmp_path / "third")
     (tmp_path / "third/questions/round-01/answers.csv").write_text("key,label\npool/99,blob-1\n")
     with pytest.raises(UserError, match="pool/99"):
-        run_quickly("oracle.name=people", folder="third")
+        run_quickly("oracle.name=human", folder="third")
 
 
 def test_a_starting_run_keeps_the_temporary_files_of_live_tools(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
-        run_quickly("oracle.name=people")
+        run_quickly("oracle.name=human")
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     desk = tmp_path / "run" / "questions"
@@ -135,7 +135,7 @@ def test_a_starting_run_keeps_the_temporary_files_of_live_tools(run_quickly: Run
     for draft in (alive, dead, elsewhere):
         draft.write_text("half")
     with pytest.raises(AwaitingLabels):
-        run_quickly("oracle.name=people")
+        run_quickly("oracle.name=human")
     assert [draft.exists() for draft in (alive, dead, elsewhere)] == [True, False, False]
 
 
@@ -158,7 +158,7 @@ def test_the_command_waits_while_annotators_answer(
         if len(looks) % 3 == 0:
             answer_all(tmp_path / "run", 6.0)
 
-    monkeypatch.setattr(training, "time", SimpleNamespace(sleep=people))
+    monkeypatch.setattr(run, "time", SimpleNamespace(sleep=people))
     with pytest.raises(SystemExit) as end:
         main(waiting_run(tmp_path / "run"))
     out, err = capfd.readouterr()
@@ -177,7 +177,7 @@ def test_two_processes_wait_together(tmp_path: Path) -> None:
         """Answer while rank 0 sleeps."""
         if rank == 0:
             people = SimpleNamespace(sleep=lambda _: answer_all(tmp_path / "run", 6.0))
-            training.time = people  # type: ignore[assignment,attr-defined]  # in a process of its own
+            run.time = people  # type: ignore[assignment,attr-defined]  # in a process of its own
 
     both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "said", before=before)
     assert both.codes == [0, 0], both.said
@@ -188,7 +188,7 @@ def test_two_processes_wait_together(tmp_path: Path) -> None:
 def test_ctrl_c_ends_the_wait_and_the_same_command_resumes(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "time", SimpleNamespace(sleep=lambda _: signal.raise_signal(signal.SIGINT)))
+    monkeypatch.setattr(run, "time", SimpleNamespace(sleep=lambda _: signal.raise_signal(signal.SIGINT)))
     # Tests in the background of a shell ignore Ctrl-C.
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -73,7 +73,7 @@ def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str])
 
 def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
-        run_quickly("oracle.name=people")
+        run_quickly("oracle.name=human")
     desk = Desk(tmp_path / "run" / "questions")
     sheet = desk.current()
     assert sheet is not None
@@ -170,7 +170,7 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
 def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
     home = run_quickly(folder="all/of/first")
     with pytest.raises(AwaitingLabels):
-        run_quickly("oracle.name=people", folder="all/second")
+        run_quickly("oracle.name=human", folder="all/second")
     folders = run_folders([tmp_path / "all", tmp_path / "all" / "second"])
     assert [folder.name for folder in folders] == ["first", "second"]
     watcher = Watcher()
@@ -187,8 +187,8 @@ def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
 
 
 def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert watch(tmp_path, "--every", 0) == 2
-    assert "--every must be a positive number" in capsys.readouterr().err
+    assert watch(tmp_path, "--poll", 0) == 2
+    assert "--poll must be a positive number" in capsys.readouterr().err
     assert watch() == 2
     assert "at least one folder" in capsys.readouterr().err
 

@@ -11,8 +11,8 @@ CLASSES = "# label ids\n0 road\n3 car\n7 sky\n255 void\n"
 IDS = {"road": 0, "car": 3, "sky": 7, "void": 255}
 SIZE = (20, 30)  # of the files; stored images are smaller
 SMALL = (
-    *("--set", "model={name: small_fcn, knobs: {width: 4, dilations: [1]}, evidence: exp_at_most_10}"),
-    *("--set", "data.knobs.size=[12, 16]", "--set", "train.steps_per_epoch=3", "--set", "train.lr=0.02"),
+    *("--set", "model={name: small_fcn, params: {width: 4, dilations: [1]}, evidence: exp_at_most_10}"),
+    *("--set", "data.params.size=[12, 16]", "--set", "train.steps_per_epoch=3", "--set", "train.lr=0.02"),
     *("--epochs", "3", "--rounds", "2", "--device", "cpu"),
 )
 

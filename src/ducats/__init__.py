@@ -47,12 +47,11 @@ if TYPE_CHECKING:
     from ducats.units import Unit as Unit
 
     adapt = _run.run
-    load_config = _config.load
+    load_config = _config.load_config
 
 _HOME = {
     "split_budget": "budget",
     "Config": "config",
-    "load_config": "config:load",
     "digits": "data",
     "folders": "data",
     "manifest": "data",
@@ -77,17 +76,18 @@ _HOME = {
     "OBJECTIVES": "objectives",
     "People": "oracles",
     "Truth": "oracles",
+    "Parts": "parts",
+    "Plan": "parts",
     "QUERIES": "queries",
     "Strategy": "queries",
     "Output": "rows",
     "Rows": "rows",
     "Slate": "rows",
     "best": "rows",
-    "Parts": "parts",
-    "Plan": "parts",
-    "adapt": "run:run",
     "RunDir": "rundir",
     "Unit": "units",
+    "adapt": "run:run",
+    "load_config": "config:load_config",
 }
 
 __all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]

@@ -63,7 +63,7 @@ def time_of(budget: int | str, answer: float = 5.0, growth: float = 1.0) -> Peop
     """Parse a time budget such as ``"30min"`` or ``"1.5h"``; return None for any other budget.
 
     Args:
-        budget: the setting ``ask.budget``.
+        budget: the setting ``acquisition.budget``.
         answer: assumed seconds per answer.
         growth: must be 1 with a time budget.
 
@@ -75,14 +75,14 @@ def time_of(budget: int | str, answer: float = 5.0, growth: float = 1.0) -> Peop
         return None
     if growth != 1:
         raise UserError(
-            f"ask.growth={growth:g} does not work with the time budget ask.budget={budget}, which is split "
-            "evenly over the rounds: remove ask.growth, or give the budget as a number of labels"
+            f"acquisition.growth={growth:g} does not work with the time budget acquisition.budget={budget}, which is split "
+            "evenly over the rounds: remove acquisition.growth, or give the budget as a number of labels"
         )
     time = PeopleTime(float(match[1]) * {"min": 60.0, "h": 3600.0}[match[2]], answer)
     if time.questions(None, 0, 0, 1) < 1:
         raise UserError(
-            f"ask.budget={budget} is shorter than one answer (ask.seconds={answer:g}): raise ask.budget "
-            "or lower ask.seconds"
+            f"acquisition.budget={budget} is shorter than one answer (acquisition.seconds_per_label={answer:g}): raise acquisition.budget "
+            "or lower acquisition.seconds_per_label"
         )
     return time
 
@@ -119,12 +119,12 @@ def split_budget(
     if sum(parts) > pool:
         raise UserError(
             f"the budget {budget!r} is {sum(parts)} labels in {rounds} rounds, but the pool has "
-            f"{pool} images: lower ask.budget"
+            f"{pool} images: lower acquisition.budget"
         )
     if min(parts) == 0:
         raise UserError(
             f"the budget {budget!r} is {sum(parts)} labels of a pool of {pool}, too few for {rounds} rounds: "
-            "raise ask.budget or lower ask.rounds"
+            "raise acquisition.budget or lower acquisition.rounds"
         )
     return parts
 
@@ -165,12 +165,12 @@ def split_pixels(
         if sum(part) > area:
             raise UserError(
                 f"the budget {budget!r} is {sum(part)} pixels of image {place}, which has {area}: "
-                "lower ask.budget"
+                "lower acquisition.budget"
             )
     if not all(map(sum, zip(*parts, strict=True))):
         raise UserError(
-            f"the budget {budget!r} leaves at least one of {rounds} rounds without pixels: raise ask.budget "
-            "or lower ask.rounds"
+            f"the budget {budget!r} leaves at least one of {rounds} rounds without pixels: raise acquisition.budget "
+            "or lower acquisition.rounds"
         )
     return parts
 

@@ -15,19 +15,19 @@ from rich.console import Console
 from rich.table import Table
 
 from ducats import config as configs
-from ducats.assemble import assemble, load_data, settled
-from ducats.display import BETWEEN, Show
 from ducats.domain import Shift
 from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
+from ducats.factory import build_run, load_data, with_resolved_precision
 from ducats.progress import Event
+from ducats.progress_display import REFRESH_SECONDS, ProgressDisplay
 from ducats.report import MethodRow, Report, Spread, by_method, report
 from ducats.run import run
 from ducats.rundir import RunDir
 
 
 @dataclass(frozen=True)
-class Showing:
+class DemoSpec:
     """Data, methods and table columns of a demo."""
 
     title: str
@@ -36,14 +36,14 @@ class Showing:
     columns: Mapping[str, tuple[str, float, int]]  # metric: table header, factor, decimals
 
 
-DEMOS: Mapping[str, Showing] = {
-    "classification": Showing(
+DEMOS: Mapping[str, DemoSpec] = {
+    "classification": DemoSpec(
         "Printed to handwritten digits",
         "data/digits",
         ("source-only", "random", "duc", "duc-random", "spread"),
         {"accuracy": ("accuracy %", 100, 1)},
     ),
-    "segmentation": Showing(
+    "segmentation": DemoSpec(
         "Rendered to camera streets",
         "data/streets",
         ("source-only", "random", "duc"),
@@ -51,14 +51,14 @@ DEMOS: Mapping[str, Showing] = {
     ),
 }
 
-Message = tuple[str, Event]
+WorkerMessage = tuple[str, Event]
 
 
 def demo(
     out: Path,
     *,
     seeds: Sequence[int],
-    jobs: int,
+    workers: int,
     console: Console,
     task: str = "classification",
     methods: Sequence[str] | None = None,
@@ -69,7 +69,7 @@ def demo(
     Args:
         out: output folder: one subfolder per run, the report and ``summary.json``. Finished runs are skipped.
         seeds: random seeds.
-        jobs: number of processes, with one thread each.
+        workers: number of processes, with one thread each.
         console: destination of the table.
         task: a key of ``DEMOS``.
         methods: names of method configs; None: those of the demo.
@@ -77,47 +77,47 @@ def demo(
     """
     if task not in DEMOS:
         raise UserError(f"no demo {task!r}; choose from: {', '.join(DEMOS)}")
-    showing = DEMOS[task]
-    methods = methods or showing.methods
+    spec = DEMOS[task]
+    methods = methods or spec.methods
     started = time.monotonic()
     # Ordered by seed: the first comparison is complete early.
     work = [(method, seed) for seed in seeds for method in methods]
     console.print(
-        f"{showing.title}: {len(methods)} methods x {len(seeds)} seeds, {jobs} in parallel",
+        f"{spec.title}: {len(methods)} methods x {len(seeds)} seeds, {workers} in parallel",
         highlight=False,
         soft_wrap=True,
     )
     context = multiprocessing.get_context("spawn")
-    messages: queue.Queue[Message] = context.Queue()  # type: ignore[assignment]  # same interface
-    with Show() as show, ProcessPoolExecutor(jobs, context, _begin_worker, (messages,)) as pool:
-        todo = [pool.submit(work_on, out, showing.data, *one, tuple(settings)) for one in work]
+    messages: queue.Queue[WorkerMessage] = context.Queue()  # type: ignore[assignment]  # same interface
+    with ProgressDisplay() as show, ProcessPoolExecutor(workers, context, _init_worker, (messages,)) as pool:
+        futures = [pool.submit(run_job, out, spec.data, *job, tuple(settings)) for job in work]
         try:
-            _watch(todo, messages, show)
+            _display_until_done(futures, messages, show)
         except BaseException:
             for process in multiprocessing.active_children():
                 process.kill()  # runs survive a kill; the next demo resumes them
             pool.shutdown(wait=False, cancel_futures=True)
             raise
-    folders = [out / folder_name(method, seed) for method, seed in work]
-    made = report(folders, out, title=showing.title)
-    console.print(table(by_method(made.runs), showing.columns))
+    folders = [out / run_folder_name(method, seed) for method, seed in work]
+    result = report(folders, out, title=spec.title)
+    console.print(comparison_table(by_method(result.runs), spec.columns))
     console.print(
-        f"{time.monotonic() - started:.0f} s in total; report in {made.page}, numbers in {made.summary_json}",
+        f"{time.monotonic() - started:.0f} s in total; report in {result.page}, numbers in {result.summary_json}",
         highlight=False,
         soft_wrap=True,
     )
-    return made
+    return result
 
 
-def folder_name(method: str, seed: int) -> str:
+def run_folder_name(method: str, seed: int) -> str:
     """Return the folder name of one run."""
     return f"{method}-seed{seed}"
 
 
-_to_parent: "queue.Queue[Message]"  # set once in each worker
+_to_parent: "queue.Queue[WorkerMessage]"  # set once in each worker
 
 
-def _begin_worker(messages: "queue.Queue[Message]") -> None:
+def _init_worker(messages: "queue.Queue[WorkerMessage]") -> None:
     """Set up a worker process; Ctrl-C is handled by the parent."""
     global _to_parent
     _to_parent = messages
@@ -125,71 +125,77 @@ def _begin_worker(messages: "queue.Queue[Message]") -> None:
     torch.set_num_threads(1)
 
 
-def work_on(out: Path, data: str, method: str, seed: int, settings: tuple[str, ...]) -> None:
+def run_job(out: Path, data: str, method: str, seed: int, settings: tuple[str, ...]) -> None:
     """Execute one run in this process and send its progress to the parent."""
-    config = settled(
-        configs.load([data, f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings])
+    config = with_resolved_precision(
+        configs.load_config([data, f"methods/{method}"], [f"seed={seed}", "engine.device=cpu", *settings])
     )
-    folder = out / folder_name(method, seed)
+    folder = out / run_folder_name(method, seed)
     fabric = make_fabric("cpu", precision=config.engine.precision)
     fabric.launch()
-    parts, plan = assemble(config, RunDir(folder), _data(config.data.model_dump_json(), config))
-    said = 0.0
+    components, plan = build_run(
+        config, RunDir(folder), _load_data_once(config.data.model_dump_json(), config)
+    )
+    last_sent = 0.0
 
-    def tell(event: Event) -> None:
-        nonlocal said
+    def send_event(event: Event) -> None:
+        nonlocal last_sent
         now = time.monotonic()
-        if event.phase != "train" or now - said > BETWEEN:
-            said = now
+        if event.phase != "train" or now - last_sent > REFRESH_SECONDS:
+            last_sent = now
             values: Mapping[str, float] = dict(event.values())
             _to_parent.put((f"{method} #{seed}", replace(event, values=partial(dict, values))))
 
-    run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=tell)
+    run(components, plan, folder, fabric=fabric, identity=config.identity(), listen=send_event)
 
 
-_KEPT: dict[str, Shift] = {}
+_data_cache: dict[str, Shift] = {}
 
 
-def _data(key: str, config: configs.Config) -> Shift:
+def _load_data_once(key: str, config: configs.Config) -> Shift:
     """Load the data of a config once per process."""
-    if key not in _KEPT:
-        _KEPT[key] = load_data(config)
-    return _KEPT[key]
+    if key not in _data_cache:
+        _data_cache[key] = load_data(config)
+    return _data_cache[key]
 
 
-def _watch(todo: Sequence["Future[None]"], messages: "queue.Queue[Message]", show: Show) -> None:
+def _display_until_done(
+    futures: Sequence["Future[None]"], messages: "queue.Queue[WorkerMessage]", show: ProgressDisplay
+) -> None:
     """Display the workers' progress until all are done; re-raise the first failure."""
     while True:
-        over = all(future.done() for future in todo)
+        all_done = all(future.done() for future in futures)
         try:
             while True:
-                name, event = messages.get(timeout=0.0 if over else 0.1)
+                name, event = messages.get(timeout=0.0 if all_done else 0.1)
                 show(event, name)
         except queue.Empty:
             pass
-        for future in todo:
+        for future in futures:
             if future.done():
                 future.result()
-        if over:
+        if all_done:
             return
 
 
-def table(rows: Sequence[MethodRow], first: Mapping[str, tuple[str, float, int]]) -> Table:
+def comparison_table(
+    rows: Sequence[MethodRow], metric_columns: Mapping[str, tuple[str, float, int]]
+) -> Table:
     """Return the comparison as a table: mean and standard deviation over the seeds."""
-    view = Table(header_style="bold")
-    view.add_column("method")
-    columns = {**first, "ece": ("calibration error %", 100, 1)}
+    result = Table(header_style="bold")
+    result.add_column("method")
+    columns = {**metric_columns, "ece": ("calibration error %", 100, 1)}
     columns |= {"labels": ("labels", 1, 0), "seconds": ("seconds", 1, 1)}
     for title, _, _ in columns.values():
-        view.add_column(title, justify="right")
+        result.add_column(title, justify="right")
     for row in rows:
         cells = (_cell(row.values.get(key), scale, digits) for key, (_, scale, digits) in columns.items())
-        view.add_row(row.method, *cells)
-    return view
+        result.add_row(row.method, *cells)
+    return result
 
 
-def _cell(spread: Spread | None, scale: float, digits: int) -> str:
-    if spread is None:
+def _cell(value: Spread | None, scale: float, digits: int) -> str:
+    if value is None:
         return "-"
-    mean = f"{scale * spread.mean:.{digits}f}"
-    return mean if not spread.deviation else f"{mean} ± {scale * spread.deviation:.{digits}f}"
+    mean = f"{scale * value.mean:.{digits}f}"
+    return mean if not value.deviation else f"{mean} ± {scale * value.deviation:.{digits}f}"

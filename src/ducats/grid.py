@@ -95,7 +95,7 @@ def reach(rows: slice, fine: int, coarse: int) -> slice:
 
 
 def spread(z: Tensor, down: Tensor, across: Tensor) -> Tensor:
-    """Compute ``down z across^T`` in full precision: ``(..., k, w), (r, k), (W, w) -> (..., r, W)``."""
+    """Compute ``down z across^_T`` in full precision: ``(..., k, w), (r, k), (W, w) -> (..., r, W)``."""
     result: Tensor = _Spread.apply(z, down, across)
     return result
 

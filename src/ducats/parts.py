@@ -68,7 +68,7 @@ class Plan:
     batch_size: int = 32  # per stream
     steps_per_epoch: int | None = None
     labelled_batches: str = "even"  # or "short_last", as published
-    together: str = "apart"  # or "target", "few": labelled and unlabelled images in one batch
+    together: str = "separate"  # or "joint", "joint_if_few": labelled and unlabelled images in one batch
     source_sampling: str = "shuffled"  # or "rare_classes"
     optimisation: Optimisation = field(default_factory=Optimisation)
     schedule: Schedule = inverse_decay
@@ -151,9 +151,9 @@ def check_maps(parts: Parts) -> None:
     unknown = [name for name in parts.task.star_without if name not in classes]
     if unknown:
         known = ", ".join(classes)
-        raise UserError(f"evaluation.star_without names {unknown[0]!r}, but the classes are {known}")
+        raise UserError(f"evaluation.miou_star_exclude names {unknown[0]!r}, but the classes are {known}")
     if set(parts.task.star_without) >= set(classes):
-        raise UserError("evaluation.star_without names every class: leave at least one for the mean")
+        raise UserError("evaluation.miou_star_exclude names every class: leave at least one for the mean")
     if parts.test is not None and not parts.test.of_pixels:
         raise UserError("the source has label maps, but the test has per-image labels: give maps for both")
     if isinstance(parts.oracle, Truth) and parts.oracle.resolution != parts.task.resolution:
@@ -172,7 +172,7 @@ def check_maps(parts: Parts) -> None:
         if view.crop != "none" or view.size is not None or view.flip:
             raise UserError(
                 f"views.{name} must use whole images in segmentation: set views.{name}.crop=none and "
-                f"views.{name}.size=null (for flip averaging, set evaluation.flip)"
+                f"views.{name}.size=null (for flip averaging, set evaluation.average_flipped)"
             )
 
 
@@ -203,7 +203,7 @@ def check_views(parts: Parts) -> None:
             if view.crop in ("center", "random") and size > side:
                 raise UserError(
                     f"views.{name} crops {size} pixels from images of {side}: lower views.{name}.size "
-                    "or raise data.knobs.size"
+                    "or raise data.params.size"
                 )
 
 
@@ -326,7 +326,7 @@ def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
 
 
 # Plan fields added later, with the value that keeps the earlier behaviour: older runs can still be resumed.
-LATER: Mapping[str, Any] = {"time": None, "together": "apart"}
+LATER: Mapping[str, Any] = {"time": None, "target_batching": "separate"}
 
 
 BESIDES = ("snapshot",)  # fields that do not affect training, selection or evaluation
@@ -348,12 +348,12 @@ def plain(value: Any) -> Any:
         return plain(asdict(value))
     if isinstance(value, Training):
         loss = plain(value.loss)
-        more = {"knobs": value.knobs, "companion": value.companion}
+        more = {"params": value.params, "companion": value.companion}
         return (
             {"objective": loss, **plain({k: v for k, v in more.items() if v})} if any(more.values()) else loss
         )
     if isinstance(value, partial):
-        return {"function": plain(value.func), "knobs": plain(value.keywords), "given": plain(value.args)}
+        return {"function": plain(value.func), "params": plain(value.keywords), "given": plain(value.args)}
     if callable(value):
         module = getattr(value, "__module__", "")
         name = getattr(value, "__qualname__", type(value).__qualname__)

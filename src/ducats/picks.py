@@ -11,13 +11,13 @@ import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-from ducats.assemble import load_data
 from ducats.config import Config
 from ducats.data import DATASETS
 from ducats.data.decode import decode
 from ducats.data.maps import Reader
 from ducats.domain import Images
 from ducats.errors import UserError
+from ducats.factory import load_data
 from ducats.files import write_atomically
 from ducats.oracles.picture import picture
 from ducats.palette import Colour, palette
@@ -153,7 +153,7 @@ def images_of(config: Config, keys: Sequence[str]) -> Images:
     reader = DATASETS.get(config.data.name)
     if not isinstance(reader, Reader):
         return load_data(config).pool
-    listing = reader.listing(**config.data.knobs)
+    listing = reader.listing(**config.data.params)
     files = dict(listing.pool.images)
     for key in keys:
         _check_there(key, files)

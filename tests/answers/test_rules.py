@@ -110,7 +110,7 @@ def test_counting_rules_ignore_the_order(said: list[str], rule: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "words"),
+    ("params", "words"),
     [
         ({"rule": "loudest"}, "rule must be one of first, newest, majority, agree, not 'loudest'"),
         ({"people": 0}, "people must be a positive integer, not 0"),
@@ -120,9 +120,9 @@ def test_counting_rules_ignore_the_order(said: list[str], rule: str) -> None:
         ({"new_classes": "yes"}, "new_classes must be true or false"),
     ],
 )
-def test_invalid_parameters_are_reported(knobs: dict[str, object], words: str) -> None:
+def test_invalid_parameters_are_reported(params: dict[str, object], words: str) -> None:
     with pytest.raises(ValueError, match=words):
-        ruling(**knobs)  # type: ignore[arg-type]
+        ruling(**params)  # type: ignore[arg-type]
 
 
 def test_the_default_number_of_annotators_depends_on_the_rule() -> None:

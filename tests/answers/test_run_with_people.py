@@ -7,14 +7,14 @@ import pytest
 
 from conftest import Runner, quick
 from ducats.answers import Desk
-from ducats.assemble import check_names, make_oracle
 from ducats.data import toy
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import AwaitingLabels, UserError
+from ducats.factory import check_components, make_oracle
 from ducats.queries import QUERIES
 from ducats.rundir import RunDir
 
-AGREE = "oracle={name: people, knobs: {rule: agree}}"
+AGREE = "oracle={name: human, params: {rule: agree}}"
 
 
 def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tmp_path: Path) -> None:
@@ -65,23 +65,23 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
     ("oracle", "words"),
     [
         (
-            "{name: people, knobs: {rule: loudest}}",
+            "{name: people, params: {rule: loudest}}",
             "'people' does not accept the parameters .*rule must be one of",
         ),
-        ("{name: people, knobs: {patience: 3}}", "no parameter 'patience'; it has: rule"),
+        ("{name: people, params: {patience: 3}}", "no parameter 'patience'; it has: rule"),
         (
-            "{name: auto, knobs: {people: 0}}",
+            "{name: auto, params: {people: 0}}",
             "'auto' does not accept .*people must be a positive integer",
         ),
-        ("{name: truth, knobs: {rule: agree}}", "the oracle 'truth' has no parameters"),
+        ("{name: truth, params: {rule: agree}}", "the oracle 'truth' has no parameters"),
     ],
 )
 def test_invalid_parameters_are_refused_before_images_are_read(oracle: str, words: str) -> None:
     with pytest.raises(UserError, match=words):
-        check_names(quick(f"oracle={oracle}"))
+        check_components(quick(f"oracle={oracle}"))
 
 
 def test_parameters_are_refused_by_the_ground_truth_oracle(tmp_path: Path) -> None:
-    config = quick("oracle={name: auto, knobs: {rule: agree}}")
+    config = quick("oracle={name: auto, params: {rule: agree}}")
     with pytest.raises(UserError, match="'truth' has no parameters"):
         make_oracle(config, toy(), RunDir(tmp_path))

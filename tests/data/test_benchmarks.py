@@ -388,11 +388,11 @@ def test_counts_are_complete_and_consistent(name: str) -> None:
 
 
 def test_docs_cover_every_benchmark() -> None:
-    from ducats.config import load
+    from ducats.config import load_config
 
     page = (Path(__file__).parents[2] / "docs/benchmarks.md").read_text(encoding="utf-8")
     for name, benchmark in BENCHMARKS.items():
         named = name.replace("_", "-")
-        assert load([f"data/{named}"]).data.name == name
+        assert load_config([f"data/{named}"]).data.name == name
         assert f"ducats run -c data/{named} --root" in page
         assert all(address in page for address in re.findall(r"https://[\w./~-]+", benchmark.published))

@@ -350,7 +350,7 @@ def test_images_are_decoded_on_demand_if_nothing_else_fits(
     cache = None if folder is None else tmp_path / folder
     held = decode(files, 8)
     fill_disk(monkeypatch)
-    with pytest.warns(UserWarning, match=r"do not fit .*decoded again for every batch.*data\.knobs\.cache"):
+    with pytest.warns(UserWarning, match=r"do not fit .*decoded again for every batch.*data\.params\.cache"):
         images = decode(files, 8, cache=cache, memory_gb=NOTHING)
     assert isinstance(images.pixels, FileArrays)
     assert images.keys == held.keys

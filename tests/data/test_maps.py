@@ -134,7 +134,7 @@ def test_unknown_ids_name_file_id_pixels_and_remedy(
     said = str(caught.value)
     assert f"1 of 5 label maps cannot be read: {files[3][1]} (" in said
     assert "id 77 in 3 pixels" in said
-    assert "to data.knobs.classes, with the name of their class or void" in said
+    assert "to data.params.classes, with the name of their class or void" in said
 
 
 def test_unknown_ids_found_after_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

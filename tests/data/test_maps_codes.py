@@ -155,7 +155,7 @@ def test_the_red_channel(tmp_path: Path) -> None:
 def test_colours_are_not_read_as_ids(tmp_path: Path) -> None:
     grey = write_colours(tmp_path / "grey.png", np.stack([IDS] * 3, -1))
     assert np.array_equal(read_ids(grey, "ids"), IDS)
-    with pytest.raises(ValueError, match=r"channels differ; set data\.knobs\.coded=red"):
+    with pytest.raises(ValueError, match=r"channels differ; set data\.params\.coded=red"):
         read_ids(write_red(tmp_path / "red.png", IDS), "ids")
 
 

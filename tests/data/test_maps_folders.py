@@ -9,7 +9,7 @@ import pytest
 import torch
 from drawn_maps import stripes, write_colours, write_ids, write_image, write_red
 
-from ducats.config import load
+from ducats.config import load_config
 from ducats.data import DATASETS
 from ducats.data.maps import LabelMaps, Masks, map_folders
 from ducats.data.maps.class_list import own_codes
@@ -40,14 +40,14 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def read(root: Path, **knobs: Any) -> Shift:
-    given = {"source": "carla_a", "target": "camvid_train", "classes": "classes.txt", "size": SIZE, **knobs}
+def read(root: Path, **params: Any) -> Shift:
+    given = {"source": "carla_a", "target": "camvid_train", "classes": "classes.txt", "size": SIZE, **params}
     return map_folders(root=root, **given)
 
 
 def test_the_config_of_carla_to_camvid_folders(root: Path) -> None:
-    data = load(["data/streets-carla-camvid"], extra={"data": {"knobs": {"root": str(root)}}}).data
-    shift = DATASETS[data.name](**data.knobs)
+    data = load_config(["data/streets-carla-camvid"], extra={"data": {"params": {"root": str(root)}}}).data
+    shift = DATASETS[data.name](**data.params)
     assert list(shift.classes) == [
         *("road", "sidewalk", "building", "fence", "pole", "sign", "vegetation", "sky", "person", "car")
     ]
@@ -63,9 +63,9 @@ def test_the_config_of_carla_to_camvid_folders(root: Path) -> None:
 def test_the_configs_of_the_benchmarks() -> None:
     for name in ("gtav_cityscapes", "synthia_cityscapes", "carla_camvid", "map_folders"):
         config = "streets-carla-camvid" if name == "map_folders" else name.replace("_", "-")
-        data = load([f"data/{config}"]).data
+        data = load_config([f"data/{config}"]).data
         assert data.name == name
-        assert set(data.knobs) <= set(inspect.signature(DATASETS[name]).parameters)
+        assert set(data.params) <= set(inspect.signature(DATASETS[name]).parameters)
 
 
 def test_target_labels_are_read_only_with_truth(root: Path) -> None:
@@ -113,7 +113,7 @@ def test_masks_must_be_complete_and_of_the_images_size(root: Path) -> None:
 def test_ids_in_the_red_channel(root: Path) -> None:
     for path in (root / "carla_a/labels").iterdir():
         write_red(path, stripes(IDS))
-    with pytest.raises(UserError, match=r"2 of 2 label maps .*data\.knobs\.coded=red"):
+    with pytest.raises(UserError, match=r"2 of 2 label maps .*data\.params\.coded=red"):
         read(root)
     shift = read(root, coded="red")
     assert torch.equal(
@@ -139,9 +139,9 @@ def test_sources_of_one_name_get_distinct_keys(root: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "said"),
+    ("params", "said"),
     [
-        ({"source": []}, "data.knobs.source is empty"),
+        ({"source": []}, "data.params.source is empty"),
         ({"source": "nowhere"}, "the source folder .*nowhere does not exist"),
         ({"source": ["carla_a", "carla_a"]}, "overlap"),
         ({"target": "carla_a"}, "source and target are the same folder"),
@@ -152,9 +152,9 @@ def test_sources_of_one_name_get_distinct_keys(root: Path) -> None:
         ({"size": (0, 4)}, "give a size of 1 or more"),
     ],
 )
-def test_invalid_parameters(root: Path, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_parameters(root: Path, params: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        read(root, **knobs)
+        read(root, **params)
 
 
 def test_the_test_folder_may_be_the_target(root: Path) -> None:
@@ -228,21 +228,21 @@ def test_classes_are_merged_and_kept_by_name() -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "said"),
+    ("params", "said"),
     [
-        ({"merge": {"sign": ["lamp"]}}, "merge contains 'lamp', which is not in data.knobs.classes"),
+        ({"merge": {"sign": ["lamp"]}}, "merge contains 'lamp', which is not in data.params.classes"),
         ({"merge": {"a": ["sky"], "b": ["sky"]}}, "has 'sky' in 'a' and in 'b'"),
         ({"merge": {"a": "sky"}}, r"must be a list, such as \[sky\]"),
         ({"keep": ["road", "lamp"]}, "keep must be a list of distinct classes from road, wall"),
         ({"keep": ["road", "road"]}, "keep must be a list of distinct classes"),
         ({"keep": "road"}, "keep must be a list"),
         ({"keep": ["road"]}, "fewer than two classes"),
-        ({"coded": "colours"}, "lists ids, but data.knobs.coded=colours needs"),
+        ({"coded": "colours"}, "lists ids, but data.params.coded=colours needs"),
     ],
 )
-def test_invalid_merging(knobs: dict[str, Any], said: str) -> None:
+def test_invalid_merging(params: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said):
-        own_codes(LISTED, **knobs)
+        own_codes(LISTED, **params)
 
 
 @pytest.mark.parametrize(

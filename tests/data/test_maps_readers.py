@@ -11,8 +11,7 @@ import torch
 from drawn_maps import stripes, write_colours, write_ids, write_image, write_palette, write_png, write_red
 from PIL import Image
 
-from ducats.assemble import load_data
-from ducats.config import load
+from ducats.config import load_config
 from ducats.data import DATASETS, require_options
 from ducats.data.maps import LabelMaps, Masks, carla_camvid, gtav_cityscapes, synthia_cityscapes
 from ducats.data.maps.camvid import camvid, camvid_split
@@ -20,6 +19,7 @@ from ducats.data.maps.loading import Void
 from ducats.data.maps.tables import CAMVID_COLOURS, CLASSES_13, CLASSES_16, CLASSES_19, SHARED
 from ducats.domain import VOID, Shift
 from ducats.errors import UserError
+from ducats.factory import load_data
 
 TRAINED = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
 SMALL: dict[str, Any] = {"size": (4, 8), "source_size": (6, 8)}
@@ -148,7 +148,7 @@ def test_ids_missing_from_the_published_list(gtav: Path, cityscapes: Path) -> No
     ids[0, :5] = 255
     name = "train/bochum/bochum_000000_000019_gtFine_labelIds.png"
     write_ids(cityscapes / "gtFine" / name, ids)
-    with pytest.raises(UserError, match=rf"{name} \(.*id 255 in 5 pixels\); .* data\.knobs\.ids"):
+    with pytest.raises(UserError, match=rf"{name} \(.*id 255 in 5 pixels\); .* data\.params\.ids"):
         gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
     shift = gtav_cityscapes(source=gtav, target=cityscapes, ids={255: "void"}, **SMALL)
     assert isinstance(shift.truth, LabelMaps)
@@ -157,10 +157,10 @@ def test_ids_missing_from_the_published_list(gtav: Path, cityscapes: Path) -> No
 
 def test_missing_files_name_the_download_page(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
     with pytest.raises(
-        UserError, match=r"^GTAV: .*cityscapes does not contain .*images.*http.*data\.knobs\.source"
+        UserError, match=r"^GTAV: .*cityscapes does not contain .*images.*http.*data\.params\.source"
     ):
         gtav_cityscapes(source=cityscapes, target=cityscapes)
-    with pytest.raises(UserError, match=r"^Cityscapes: .* leftImg8bit/train .*gtFine.*data\.knobs\.target"):
+    with pytest.raises(UserError, match=r"^Cityscapes: .* leftImg8bit/train .*gtFine.*data\.params\.target"):
         gtav_cityscapes(source=gtav, target=gtav)
     (cityscapes / "gtFine/val/lindau/lindau_000001_000019_gtFine_labelIds.png").unlink()
     with pytest.raises(
@@ -358,7 +358,7 @@ def test_the_evaluation_split_can_be_set(tmp_path: Path) -> None:
     carla_tree(tmp_path / "carla", 29)
     segnet_tree(tmp_path / "camvid")
     folders = {"source": str(tmp_path / "carla"), "target": str(tmp_path / "camvid"), "size": [4, 8]}
-    config = load(["data/carla-camvid"], ["data.knobs.test=val"], {"data": {"knobs": folders}})
+    config = load_config(["data/carla-camvid"], ["data.params.test=val"], {"data": {"params": folders}})
     test = load_data(config).test
     assert test is not None
     assert test.images.keys == tuple(f"{frame}.png" for frame in FRAMES["val"])
@@ -384,7 +384,7 @@ def test_a_colour_that_camvid_does_not_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "said"),
+    ("params", "said"),
     [
         ({"version": "new"}, "'new' is not a CARLA version"),
         ({"test": "train"}, "not a CamVid split to evaluate on"),
@@ -392,10 +392,10 @@ def test_a_colour_that_camvid_does_not_have(tmp_path: Path) -> None:
         ({"target": "{}/carla"}, "CamVid: .* contains neither train/ and trainannot/"),
     ],
 )
-def test_invalid_parameters_of_carla_to_camvid(tmp_path: Path, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_parameters_of_carla_to_camvid(tmp_path: Path, params: dict[str, Any], said: str) -> None:
     carla_tree(tmp_path / "carla", 29)
     segnet_tree(tmp_path / "camvid")
-    given: dict[str, Any] = {"source": "{}/carla", "target": "{}/camvid", **knobs}
+    given: dict[str, Any] = {"source": "{}/carla", "target": "{}/camvid", **params}
     with pytest.raises(UserError, match=said):
         carla_camvid(**{name: value.format(tmp_path) for name, value in given.items()})
 
@@ -407,12 +407,12 @@ def test_a_frame_of_another_data_set() -> None:
 
 def test_required_options() -> None:
     with pytest.raises(
-        UserError, match=r"needs --source and --target and --classes \(or data\.knobs\.source"
+        UserError, match=r"needs --source and --target and --classes \(or data\.params\.source"
     ):
         require_options("map_folders", DATASETS["map_folders"], {})
 
     def mine(*, table: str) -> Shift:
         raise NotImplementedError(table)
 
-    with pytest.raises(UserError, match=r"needs --set data\.knobs\.table=\.\.\. \(or"):
+    with pytest.raises(UserError, match=r"needs --set data\.params\.table=\.\.\. \(or"):
         require_options("mine:mine", mine, {})

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from conftest import quick, quick_pixels
 from ducats import records
-from ducats.assemble import assemble
 from ducats.domain import UNLABELLED
 from ducats.engine.processes import make_fabric
+from ducats.factory import build_run
 from ducats.objectives import Batch, Beside, Companion, Labelled, Look, Losses, Moment, Remembered, Training
 from ducats.objectives.companion import Still, reverse_gradient
 from ducats.objectives.softmax import softmax
@@ -156,7 +156,7 @@ def noted(model: Any, batch: Batch, diary: Diary, *, pull: float = 1.0) -> Losse
     return losses
 
 
-NOTED = Training(noted, Diary, strong=lambda knobs: True)
+NOTED = Training(noted, Diary, strong=lambda params: True)
 
 
 def go(
@@ -167,7 +167,7 @@ def go(
     settings: tuple[str, ...] = (),
 ) -> RunDir:
     config = quick("query.name=random", *settings, method="random")
-    parts, plan = assemble(config, RunDir(folder))
+    parts, plan = build_run(config, RunDir(folder))
     parts = replace(parts, objective=objective, query=query or parts.query)
     fabric = make_fabric("cpu")
     fabric.launch()
@@ -235,7 +235,7 @@ def test_a_query_gets_the_probe_it_needs(tmp_path: Path) -> None:
 def test_a_probe_does_not_affect_the_model_with_gradient_clipping(tmp_path: Path) -> None:
     asked = Strategy(foreign, needs=("domain",))
     with_one, without = (
-        go(tmp_path / name, Training(softmax), query, settings=("train.clip=0.01",))
+        go(tmp_path / name, Training(softmax), query, settings=("train.clip_grad_norm=0.01",))
         for name, query in (("with", asked), ("without", None))
     )
     first, other = (records_of(home)[0]["losses"]["source/nll"] for home in (with_one, without))
@@ -244,7 +244,7 @@ def test_a_probe_does_not_affect_the_model_with_gradient_clipping(tmp_path: Path
 
 def test_params_accumulate() -> None:
     twice = NOTED.bound({"pull": 3.0}).bound({"start": 1.5})
-    assert twice.knobs == {"pull": 3.0, "start": 1.5}
+    assert twice.params == {"pull": 3.0, "start": 1.5}
     assert twice.wants_strong()
 
 
@@ -259,12 +259,12 @@ def test_a_query_reads_source_and_head(tmp_path: Path) -> None:
 def test_adversarial_training_in_classification_and_segmentation(tmp_path: Path) -> None:
     for number, config in enumerate(
         [
-            quick("objective={name: adversarial, knobs: {hidden: 8}}", method="entropy"),
-            quick_pixels("objective={name: adversarial, knobs: {hidden: 8}}", method="entropy"),
+            quick("objective={name: adversarial, params: {hidden: 8}}", method="entropy"),
+            quick_pixels("objective={name: adversarial, params: {hidden: 8}}", method="entropy"),
         ]
     ):
         folder = tmp_path / str(number)
-        parts, plan = assemble(config, RunDir(folder))
+        parts, plan = build_run(config, RunDir(folder))
         home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
         names = records_of(home)[-1]["losses"]
         assert {"source/nll", "labelled/nll", "domain/nll", "unlabelled/entropy"} <= names.keys()

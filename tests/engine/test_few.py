@@ -21,7 +21,7 @@ def batch(bought: int, certain: int | None = None) -> Batch:
 
 
 def sizes(given: Batch) -> list[int]:
-    return [len(images) for images in TOGETHER["few"](given)]
+    return [len(images) for images in TOGETHER["joint_if_few"](given)]
 
 
 def test_less_than_half_a_batch_is_joined() -> None:

@@ -11,7 +11,7 @@ import pytest
 import score_in_processes
 
 from conftest import QUICK, QUICK_PIXELS, Runner
-from ducats import display, records
+from ducats import progress_display, records
 from ducats.rundir import RunDir
 from ranks import command, in_ranks, run_in_ranks
 
@@ -48,7 +48,7 @@ def test_two_processes_select_the_pixels_that_one_selects(tmp_path: Path, count:
     ("settings", "rounds"),
     [
         # Gradient sums round differently on two processes, so compare a query before training.
-        (("ask={budget: 5%, after: [0]}", "train.batch_size=4"), 1),
+        (("acquisition={budget: 5%, after_epochs: [0]}", "train.batch_size=4"), 1),
         # A query without a model selects the same in all rounds.
         (("query={name: random}", "task.unit=region", "train.batch_size=4"), 2),
     ],
@@ -77,7 +77,7 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
 
 
 def test_invalid_settings_raise_before_other_processes_start(tmp_path: Path) -> None:
-    bad = command((*QUICK, "query.knobs.kapa=3"), tmp_path / "run", "--processes", "2")
+    bad = command((*QUICK, "query.params.kapa=3"), tmp_path / "run", "--processes", "2")
     done = run_in_ranks(bad, tmp_path / "said", 1, lambda *_: {})
     assert done.codes == [2]
     assert done.said[0].count("has no parameter 'kapa'") == 1
@@ -96,8 +96,8 @@ def test_system_errors_on_rank_0_are_reported_as_with_one_process(tmp_path: Path
 def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
     """Once the whole pool is labelled, a discriminator has no unlabelled target images."""
     out = tmp_path / "run"
-    settings = ("query={name: aada}", "objective={name: adversarial, knobs: {hidden: 8}}")
-    bought = ("train.epochs=2", "ask={after: [1], budget: 80}")
+    settings = ("query={name: aada}", "objective={name: adversarial, params: {hidden: 8}}")
+    bought = ("train.epochs=2", "acquisition={after_epochs: [1], budget: 80}")
     done = run_in_ranks(command((*QUICK, *settings, *bought), out, "--devices", "2"), tmp_path / "said")
     assert done.codes == [0, 0], done.said
     assert len(RunDir(out).bought()) == 80
@@ -106,7 +106,7 @@ def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("setting", "code", "words"),
     [
-        ("oracle.name=people", 3, "round 1 waits for 10 labels"),
+        ("oracle.name=human", 3, "round 1 waits for 10 labels"),
         ("train.lr=1e30", 2, "became nan"),
         ("train.batch_size=3", 2, "must be a multiple of 2 processes"),
     ],
@@ -122,16 +122,19 @@ def test_an_error_ends_all_processes_with_one_message(
 
 def test_a_process_may_finish_before_the_others(tmp_path: Path) -> None:
     def linger(rank: int) -> None:
-        genuine = display.stage_table
+        genuine = progress_display.stage_table
 
         def table(*arguments: Any) -> Any:
             time.sleep(1.0)
             return genuine(*arguments)
 
-        setattr(display, "stage_table", table)  # noqa: B010 - as monkeypatch would set it
+        setattr(progress_display, "stage_table", table)  # noqa: B010 - as monkeypatch would set it
 
     run = command(
-        (*QUICK, "train.epochs=1", "ask.rounds=0", "ask.after=null"), tmp_path / "run", "--devices", "2"
+        (*QUICK, "train.epochs=1", "acquisition.rounds=0", "acquisition.after_epochs=null"),
+        tmp_path / "run",
+        "--devices",
+        "2",
     )
     done = run_in_ranks(run, tmp_path / "said", before=linger)
     assert done.codes == [0, 0], done.said

@@ -24,9 +24,9 @@ pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 # 80 images in batches of 32 are three batches, shared unevenly by two processes. 12 labels are shared evenly.
 SETTINGS = (
     *QUICK,
-    "model={name: 'plain_networks:plain', knobs: {}}",
+    "model={name: 'plain_networks:plain', params: {}}",
     "train.epochs=3",
-    "ask={after: [1, 2], budget: 24}",
+    "acquisition={after_epochs: [1, 2], budget: 24}",
     "views.source={crop: random, pad: 1, flip: 0.5}",
 )
 FSDP = "engine.strategy=fsdp"
@@ -136,7 +136,7 @@ def test_fsdp_trains_like_ddp(tmp_path: Path, undisturbed: RunDir) -> None:
 
 
 def test_fsdp_with_batch_statistics(tmp_path: Path) -> None:
-    settings = ("model={name: small_cnn, knobs: {width: 4, features: 16}}",)
+    settings = ("model={name: small_cnn, params: {width: 4, features: 16}}",)
     one, two = done(tmp_path / "ddp", 2, *settings), done(tmp_path / "fsdp", 2, FSDP, *settings)
     same(one, two, 1e-4)
 
@@ -153,7 +153,7 @@ def test_a_run_resumes_with_another_strategy(
 def test_fsdp_with_gradient_clipping_and_a_query_that_reads_the_last_layer(
     tmp_path: Path,
 ) -> None:
-    settings = ("query={name: sdm}", "train.clip=0.5")
+    settings = ("query={name: sdm}", "train.clip_grad_norm=0.5")
     one, two = done(tmp_path / "1", 1, *settings), done(tmp_path / "2", 2, FSDP, *settings)
     same(one, two, 1e-5)
 

@@ -22,7 +22,7 @@ from ranks import GONE, Before, Ranks, by_hand, command, die, in_an_epoch, in_ra
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 LONG = 600.0  # seconds that an undetected death would take: the test would time out
-SETTINGS = (*QUICK, "train.epochs=3", "ask={after: [1], budget: 10}")
+SETTINGS = (*QUICK, "train.epochs=3", "acquisition={after_epochs: [1], budget: 10}")
 
 
 def two(folder: Path, before: Before = lambda _: None) -> Ranks:

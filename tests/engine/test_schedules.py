@@ -5,10 +5,10 @@ import math
 import pytest
 
 from conftest import quick, quick_pixels
-from ducats.assemble import make_plan, make_schedule
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.engine.schedules import SCHEDULES, poly
+from ducats.factory import make_run_plan, make_schedule
 
 
 @pytest.mark.parametrize("power", [0.9, 1.0, 2.0])
@@ -40,18 +40,18 @@ def test_the_default_horizon_is_1_25_times_the_steps(steps: int, horizon: int) -
 
 
 def test_an_explicit_horizon_is_used() -> None:
-    schedule = make_schedule(quick_pixels("train.schedule.knobs={horizon: 100, power: 1.0}"), 8)
+    schedule = make_schedule(quick_pixels("train.schedule.params={horizon: 100, power: 1.0}"), 8)
     assert schedule(25) == pytest.approx(0.75)
 
 
 def test_the_plan_computes_the_steps() -> None:
     shift = streets(source=6, pool=5, test=0, height=16, width=32)
-    assert make_plan(quick_pixels(), shift).schedule(4) == poly(4, horizon=10)  # 4 epochs of 2
+    assert make_run_plan(quick_pixels(), shift).schedule(4) == poly(4, horizon=10)  # 4 epochs of 2
     # By default, an epoch is full batches of the larger of source and pool.
-    plan = make_plan(quick_pixels("train.steps_per_epoch=null"), shift)
+    plan = make_run_plan(quick_pixels("train.steps_per_epoch=null"), shift)
     assert plan.schedule(4) == poly(4, horizon=15)  # 4 epochs of 3
     # Other schedules have no horizon.
     rates = [
-        make_plan(quick(f"train.schedule.name={n}"), toy()).schedule(3) for n in SCHEDULES if n != "poly"
+        make_run_plan(quick(f"train.schedule.name={n}"), toy()).schedule(3) for n in SCHEDULES if n != "poly"
     ]
     assert rates == [pytest.approx(1.003**-0.75), 1.0]

@@ -374,7 +374,7 @@ def test_a_step_that_cannot_be_captured_runs_eagerly(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(torch.cuda, "graph", refuse)
     step, plain = make_step(graphs=True), make_step(graphs=False)
     step(batch_of(2, 9), 1.0), plain(batch_of(2, 9), 1.0)
-    with pytest.warns(UserWarning, match="cannot be captured .*engine.graphs=false"):
+    with pytest.warns(UserWarning, match="cannot be captured .*engine.cuda_graphs=false"):
         one, two = (s(batch_of(2, 8), 1.0) for s in (step, plain))
     for seed in range(3):
         one, two = (s(batch_of(2, seed), 1.0) for s in (step, plain))
@@ -427,7 +427,7 @@ def same_bits(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def losses_of(
-    fabric: Fabric, images_on: Where, *, graphs: bool, clip: float | None = None, together: str = "apart"
+    fabric: Fabric, images_on: Where, *, graphs: bool, clip: float | None = None, together: str = "separate"
 ) -> tuple[list[float], Step]:
     """Return the losses of fifty steps, and the step."""
     # A size that pooling halves twice: adaptive pooling has no deterministic gradient.

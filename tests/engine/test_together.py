@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from ducats.config import load
+from ducats.config import load_config
 from ducats.engine.step import TOGETHER
 from ducats.errors import UserError
 from ducats.models import Evidential
@@ -41,7 +41,7 @@ def test_the_target_is_one_batch_and_the_source_another() -> None:
     duc(Remembered(Counting(), TOGETHER["target"](given)), given)
     assert seen == [8, 8 + 3 + 2]
     seen.clear()
-    duc(Remembered(Counting(), TOGETHER["apart"](given)), given)
+    duc(Remembered(Counting(), TOGETHER["separate"](given)), given)
     assert seen == [8, 8, 3, 2]
 
 
@@ -65,7 +65,7 @@ def test_each_stream_gets_the_outputs_of_its_own_images() -> None:
 
 def test_joining_changes_nothing_without_batch_statistics() -> None:
     given, model = batch(), network().eval()
-    apart, joined = (duc(Remembered(model, TOGETHER[name](given)), given) for name in ("apart", "target"))
+    apart, joined = (duc(Remembered(model, TOGETHER[name](given)), given) for name in ("separate", "joint"))
     assert apart.keys() == joined.keys()
     for name in apart:
         torch.testing.assert_close(apart[name], joined[name])
@@ -80,4 +80,4 @@ def test_without_labels_nothing_is_joined() -> None:
 
 def test_segmentation_rejects_joint_batches() -> None:
     with pytest.raises(UserError, match=r"train\.together is for images"):
-        load(["data/streets"], ["train.together=target"])
+        load_config(["data/streets"], ["train.target_batching=joint"])

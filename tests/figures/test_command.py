@@ -39,7 +39,9 @@ def test_figure_is_saved_to_out(
     assert ducats("figure", "gallery", folder, "--round", "2", "--out", out) == 0
     assert out.read_bytes().startswith(b"\x89PNG")
     assert "picks.png" in capsys.readouterr().out
-    assert ducats("figure", "simplex", folder, "--image", "target/0001", "target/0002", "--out", "a.pdf") == 0
+    assert (
+        ducats("figure", "simplex", folder, "--images", "target/0001", "target/0002", "--out", "a.pdf") == 0
+    )
     assert (tmp_path / "a.pdf").read_bytes().startswith(b"%PDF")
 
 

@@ -33,10 +33,10 @@ def paper(tmp_path_factory: pytest.TempPathFactory) -> Folders:
     write_run(root / "large", pool=5000, source=1500, sample=3000, rounds=2, per_round=400, pictures=False)
     write_pixel_run(root / "pixels", rounds=2, pool=4)
     for kappa, accuracy in ((1, 0.7), (10, 0.8)):
-        settings = [f"query.knobs.kappa={kappa}"]
+        settings = [f"query.params.kappa={kappa}"]
         write_run(root / "kappa" / str(kappa), accuracies=[0.5, accuracy], rounds=1, settings=settings)
     for beta in (0.1, 1.0):
-        settings = [f"objective.knobs.beta={beta}"]
+        settings = [f"objective.params.beta={beta}"]
         write_run(root / "beta" / str(beta), accuracies=[0.5, 0.7 + beta / 10], rounds=1, settings=settings)
     for budget in (5, 10):
         write_run(root / "budget" / str(budget), rounds=1, per_round=budget, accuracies=[0.5, 0.6])
@@ -148,21 +148,21 @@ def test_run_with_unanswered_round_is_drawn(tmp_path: Path) -> None:
     [
         ("nope", ("duc",), {}, "unknown figure 'nope'"),
         ("kappa", (), {}, "needs run folders"),
-        ("kappa", ("duc", "random"), {}, "must differ in query.knobs.kappa"),
-        ("kappa", ("random",), {}, "none of the runs has query.knobs.kappa"),
+        ("kappa", ("duc", "random"), {}, "must differ in query.params.kappa"),
+        ("kappa", ("random",), {}, "none of the runs has query.params.kappa"),
         ("kappa", ("kappa",), {"round": 1}, "does not support --round"),
-        ("histogram", ("duc",), {"images": ["a"]}, "does not support --image"),
-        ("beta_lambda", ("duc",), {}, "must differ in objective.knobs.beta"),
-        ("beta_lambda", ("random",), {}, "none of the runs has objective.knobs.beta"),
-        ("budget", ("duc", "random"), {}, "must differ in ask.budget"),
+        ("histogram", ("duc",), {"images": ["a"]}, "does not support --images"),
+        ("beta_lambda", ("duc",), {}, "must differ in objective.params.beta"),
+        ("beta_lambda", ("random",), {}, "none of the runs has objective.params.beta"),
+        ("budget", ("duc", "random"), {}, "must differ in acquisition.budget"),
         ("gallery", ("pixels",), {}, "segmentation run"),
         ("gallery", ("duc", "random"), {}, "shows one run, not 2"),
         ("gallery", ("duc",), {"round": 3}, "no snapshot of --round 3"),
         ("pixels", ("duc",), {}, "classification run"),
-        ("pixels", ("pixels",), {"images": ["nope"]}, "no thumbnail of --image nope"),
+        ("pixels", ("pixels",), {"images": ["nope"]}, "no thumbnail of --images nope"),
         ("entropies", ("duc", "random", "large"), {}, "not 3"),
         ("entropies", ("duc", "pixels"), {}, "no common samples"),
-        ("simplex", ("duc",), {"images": ["nope"]}, "has no --image nope"),
+        ("simplex", ("duc",), {"images": ["nope"]}, "has no --images nope"),
     ],
 )
 def test_invalid_requests_raise(
@@ -177,7 +177,7 @@ def test_invalid_requests_raise(
     "name", ["entropies", "simplex", "u_dis", "gallery", "tsne", "uncertainties", "features"]
 )
 def test_run_without_snapshots_raises(name: str, paper: Folders) -> None:
-    with pytest.raises(UserError, match=r"has no snapshots.*engine.snapshot=0"):
+    with pytest.raises(UserError, match=r"has no snapshots.*engine.snapshot_samples=0"):
         figures.draw(name, paper("old"))
 
 

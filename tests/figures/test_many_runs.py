@@ -28,8 +28,8 @@ def test_default_params_match_the_functions() -> None:
 
 def test_lambda_default_in_segmentation(tmp_path: Path) -> None:
     run = read_run(write_pixel_run(tmp_path / "run", rounds=1, snapshots=False))
-    assert setting(run, "objective.knobs.lambda_") == LAMBDA_OF_PIXELS == 0.01
-    assert setting(run, "objective.knobs.nothing") is None
+    assert setting(run, "objective.params.lambda_") == LAMBDA_OF_PIXELS == 0.01
+    assert setting(run, "objective.params.nothing") is None
 
 
 def some_runs(root: Path, scores: dict[str, tuple[str, float]]) -> list[Run]:
@@ -47,10 +47,10 @@ def test_kappa_is_averaged_over_seeds_and_defaults_to_ten(tmp_path: Path) -> Non
     runs = some_runs(
         tmp_path,
         {
-            "a0": ("query.knobs.kappa=1", 0.7),
-            "b1": ("query.knobs.kappa=1", 0.8),
+            "a0": ("query.params.kappa=1", 0.7),
+            "b1": ("query.params.kappa=1", 0.8),
             "c0": ("", 0.9),
-            "d0": ("query.knobs={kappa: 10, order: data_dis}", 0.6),
+            "d0": ("query.params={kappa: 10, order: data_dis}", 0.6),
         },
     )
     plain, swapped = sorted(kappa.curves(runs), key=lambda curve: -curve.count)
@@ -66,12 +66,12 @@ def test_beta_lambda_cells(tmp_path: Path) -> None:
     runs = some_runs(
         tmp_path,
         {
-            "a0": ("objective.knobs.beta=0.1", 0.7),
-            "b1": ("objective.knobs.beta=0.1", 0.8),
-            "c0": ("objective.knobs={beta: 1.0, lambda_: 0.01}", 0.9),
+            "a0": ("objective.params.beta=0.1", 0.7),
+            "b1": ("objective.params.beta=0.1", 0.8),
+            "c0": ("objective.params={beta: 1.0, lambda_: 0.01}", 0.9),
         },
     )
-    line = lines(runs, ("objective.knobs.beta", "objective.knobs.lambda_"), "beta_lambda")[0]
+    line = lines(runs, ("objective.params.beta", "objective.params.lambda_"), "beta_lambda")[0]
     assert cells(line) == {(0.1, 0.05): pytest.approx([70, 80]), (1.0, 0.01): pytest.approx([90])}
     text = figures.draw("beta_lambda", runs)
     assert all(word in text for word in ("75.0", "± 7.1", "n=2", "90.0", "n=1"))
@@ -94,7 +94,7 @@ def test_budget_curve_starts_with_runs_without_labels(tmp_path: Path) -> None:
 
 
 def test_unfinished_runs_are_skipped_if_any_is_finished(tmp_path: Path) -> None:
-    runs = some_runs(tmp_path / "runs", {"a0": ("query.knobs.kappa=1", 0.7), "b0": ("", 0.9)})
+    runs = some_runs(tmp_path / "runs", {"a0": ("query.params.kappa=1", 0.7), "b0": ("", 0.9)})
     half = read_run(write_run(tmp_path / "half", seed=5, rounds=1, finished=False, snapshots=False))
     (curve,) = kappa.curves([*runs, half])
     assert curve.count == 2

@@ -120,7 +120,7 @@ def values(given: list[float]) -> Array:
 
 def by_hand(folder: Path, u_dis: list[float], u_data: list[float], picked: list[int], pool: int) -> Run:
     """Write a run with one round whose snapshot has these samples, the first ones of the pool."""
-    write_run(folder, rounds=1, per_round=len(picked), pool=pool, settings=["query.knobs.kappa=2"])
+    write_run(folder, rounds=1, per_round=len(picked), pool=pool, settings=["query.params.kappa=2"])
     n = len(u_dis)
     flags = {name: np.zeros(n, bool) for name in ("known", "picked")}
     flags["picked"][picked] = True
@@ -151,7 +151,7 @@ def test_threshold_is_the_lowest_value_kept(tmp_path: Path) -> None:
 
 def test_swapped_order_thresholds_u_data(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
-    run.config["query"]["knobs"]["order"] = "data_dis"
+    run.config["query"]["params"]["order"] = "data_dis"
     found = cut(run, snapshots.read(run.folder)[0])
     assert found is not None
     assert (found.axis, found.exact) == ("u_data", True)
@@ -160,7 +160,7 @@ def test_swapped_order_thresholds_u_data(tmp_path: Path) -> None:
 
 def test_threshold_with_share_of_the_pool(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [4], pool=6)
-    run.config["query"]["knobs"]["share"] = 0.25  # 2 * 0.25 * 6 = 3
+    run.config["query"]["params"]["share"] = 0.25  # 2 * 0.25 * 6 = 3
     found = cut(run, snapshots.read(run.folder)[0])
     assert found is not None
     assert found.passed == 3
@@ -173,7 +173,7 @@ def test_threshold_is_estimated_from_a_sample(tmp_path: Path) -> None:
     assert found is not None
     assert (found.passed, found.candidates, found.exact) == (4, 60, False)
     assert found.value == pytest.approx(math.exp(np.quantile(np.log(U_DIS), 1 - 4 / 60)), rel=1e-5)
-    run.config["query"]["knobs"]["epsilon"] = 1e-7  # ranks by a slightly different value
+    run.config["query"]["params"]["epsilon"] = 1e-7  # ranks by a slightly different value
     assert "about" in figures.prepare("uncertainties", [run], round=1).description
 
 

@@ -14,13 +14,13 @@ from PIL import Image
 
 import tiny_streets
 from conftest import quick
-from ducats.assemble import make_views
 from ducats.cli import main
 from ducats.data import toy
 from ducats.data.decode import decode
 from ducats.data.views import look
 from ducats.engine.forward import luck_of
 from ducats.errors import UserError
+from ducats.factory import make_views
 from ducats.inference import exporting, load_trained
 from ducats.inference.preprocess import preprocess_of
 from ducats.inference.rule import load_rule
@@ -30,8 +30,8 @@ from ducats.randomness import fork
 from ducats.rundir import RunDir
 
 SMALL = (
-    *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
-    *("--set", "data.knobs.size=10", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=8"),
+    *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
+    *("--set", "data.params.size=10", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=8"),
     *(
         "--set",
         "views={source: {crop: none, size: 8}, unlabelled: {crop: none, size: 8}, scoring: {crop: none}}",
@@ -69,7 +69,15 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("runs") / "run"
-    given = ("--source", root / "source", "--target", root / "target", "--truth", "--test", root / "test")
+    given = (
+        "--source",
+        root / "source",
+        "--target",
+        root / "target",
+        "--ground-truth",
+        "--test",
+        root / "test",
+    )
     assert ducats("run", *given, *SMALL, "--out", out) == 0
     return out
 
@@ -159,7 +167,7 @@ def test_triage_then_predict_then_export(
     wrong = [row["label"] != row["key"].split("/")[0] for row in before]
     capsys.readouterr()
     try:
-        assert ducats("triage", run, "--risk", "0.6", "--by", "probability", "--device", "cpu") == 0
+        assert ducats("triage", run, "--risk", "0.6", "--criterion", "probability", "--device", "cpu") == 0
         said = capsys.readouterr().out
         rule = json.loads((run / "triage.json").read_text())
         assert "computed on the run's held-out images" in said
@@ -181,7 +189,7 @@ def test_triage_then_predict_then_export(
         for row in rows(tmp_path / "p.csv"):
             assert row["triage"] == ("accept" if float(row["probability"]) >= middle else "review")
         # The same labels from a folder give the same rule.
-        data = ("--data", root / "test", "--risk", "0.6", "--by", "probability", "--device", "cpu")
+        data = ("--data", root / "test", "--risk", "0.6", "--criterion", "probability", "--device", "cpu")
         assert ducats("triage", run, *data) == 0
         again = json.loads((run / "triage.json").read_text())
         assert (again["threshold"], again["on"]) == (rule["threshold"], "the folder test")
@@ -192,7 +200,7 @@ def test_triage_then_predict_then_export(
 def test_triage_excludes_labelled_images_of_the_target(
     root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    given = ("--source", root / "source", "--target", root / "target", "--truth", *SMALL)
+    given = ("--source", root / "source", "--target", root / "target", "--ground-truth", *SMALL)
     assert ducats("run", *given, "--out", tmp_path / "run") == 0
     capsys.readouterr()
     assert ducats("triage", tmp_path / "run", "--risk", "0.9", "--device", "cpu") == 0
@@ -211,8 +219,8 @@ def test_triage_excludes_labelled_images_of_the_target(
         ),
         (("--risk", "1.5"), ["--risk 1.5 must be between 0 and 1"]),
         (("--confidence", "0"), ["--confidence 0 must be between 0 and 1"]),
-        (("--bought",), ["no saved predictions"]),
-        (("--bought", "--data", "x"), ["--data and --bought exclude each other"]),
+        (("--acquired-labels",), ["no saved predictions"]),
+        (("--acquired-labels", "--data", "x"), ["--data and --acquired-labels exclude each other"]),
         (("--data", "/nowhere"), ["does not exist"]),
     ],
 )
@@ -231,7 +239,7 @@ def test_triage_errors_are_one_line(
 def test_invalid_export_options(run: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     for arguments, word in (
-        (("--batch", "0"), "--batch must be at least 1"),
+        (("--batch-size", "0"), "--batch-size must be at least 1"),
         (("--out", tmp_path / "file"), "is a file, not a folder"),
         (("--onnx", "--opset", "9", "--out", tmp_path / "e"), "--opset must be at least 18"),
     ):
@@ -245,9 +253,9 @@ def test_segmentation_runs_are_exported_but_not_triaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     data, run, out = tiny_streets.tree(tmp_path / "data"), tmp_path / "run", tmp_path / "e"
-    command = ["run", *tiny_streets.folders(data), "--truth", "--budget", "30/image", "--out", run]
-    assert ducats(*command, "--set", "evaluation.flip=true") == 0
-    assert ducats("export", run, "--onnx", "--batch", "2", "--out", out) == 0
+    command = ["run", *tiny_streets.folders(data), "--ground-truth", "--budget", "30/image", "--out", run]
+    assert ducats(*command, "--set", "evaluation.average_flipped=true") == 0
+    assert ducats("export", run, "--onnx", "--batch-size", "2", "--out", out) == 0
     assert "on 4 target images of the run" in capsys.readouterr().out
     (out / "image.png").write_bytes((data / "test/images/200.png").read_bytes())
     monkeypatch.chdir(out)

@@ -10,8 +10,8 @@ from ducats.errors import UserError
 from ducats.models.backbone import Features, check_maps, make_features
 
 
-def features(name: str, output_stride: int, *reductions: int, **knobs: object) -> Features:
-    given = {"channels": 3, "pretrained": False, "weights": None, "strides": "timm", **knobs}
+def features(name: str, output_stride: int, *reductions: int, **params: object) -> Features:
+    given = {"channels": 3, "pretrained": False, "weights": None, "strides": "timm", **params}
     with torch.random.fork_rng():
         torch.manual_seed(0)
         return make_features(

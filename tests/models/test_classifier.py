@@ -10,10 +10,10 @@ from ducats.models import timm_classifier
 from ducats.models.classifier import Classifier
 
 
-def random_classifier(backbone: str, channels: int = 3, **knobs: str) -> Classifier:
+def random_classifier(backbone: str, channels: int = 3, **params: str) -> Classifier:
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return timm_classifier(classes=5, channels=channels, backbone=backbone, pretrained=False, **knobs)  # type: ignore[arg-type]
+        return timm_classifier(classes=5, channels=channels, backbone=backbone, pretrained=False, **params)  # type: ignore[arg-type]
 
 
 def some_images(count: int = 2, channels: int = 3, side: int = 64) -> Tensor:

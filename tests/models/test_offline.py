@@ -96,10 +96,10 @@ def test_hub_is_used_without_the_package(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_offline_config_uses_the_packages_backbone() -> None:
-    assert config.load(["backbones/offline"]).model.knobs == {"backbone": offline.BACKBONE}
+    assert config.load_config(["backbones/offline"]).model.params == {"backbone": offline.BACKBONE}
     for task, network in (([], "timm"), (["segmentation"], "deeplab_v2")):
-        model = config.load([*task, "backbones/offline"]).model
-        assert (model.name, model.knobs["backbone"]) == (network, offline.BACKBONE)
+        model = config.load_config([*task, "backbones/offline"]).model
+        assert (model.name, model.params["backbone"]) == (network, offline.BACKBONE)
 
 
 def test_real_package_maps_to_timm_names() -> None:

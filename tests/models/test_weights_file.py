@@ -109,7 +109,7 @@ def test_weights_of_another_architecture_raise(tmp_path: Path, saved: dict[str, 
     with pytest.raises(
         UserError,
         match=r"w.pth does not fit the backbone 'resnet34': 80 of 180 tensors are missing, e.g. "
-        r"layer1.2.conv1.weight.*model.knobs.backbone=NAME",
+        r"layer1.2.conv1.weight.*model.params.backbone=NAME",
     ):
         classifier(file, "resnet34")
     with pytest.raises(UserError, match=r"layer1.0.conv1.weight is 64 x 64 x 3 x 3 instead of 64 x"):

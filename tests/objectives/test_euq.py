@@ -73,9 +73,9 @@ def test_pixels_count_as_samples() -> None:
     assert batch.target is not None
     eu, _ = variances(as_rows(model(batch.target.images).z)[batch.target.labels.flatten() == -1])
     torch.testing.assert_close(losses["unlabelled/eu"], 2 * eu.mean())
-    with pytest.raises(UserError, match=r"objective\.knobs\.rate=0"):
+    with pytest.raises(UserError, match=r"objective\.params\.rate=0"):
         sure_of_class(beside(model))
-    with pytest.raises(UserError, match=r"objective\.knobs\.certainty=0"):
+    with pytest.raises(UserError, match=r"objective\.params\.certainty=0"):
         sure_of_evidence(beside(model), certainty=0.1)
 
 
@@ -189,10 +189,10 @@ def test_a_rate_of_zero_has_no_state_and_no_effect() -> None:
 
 
 def test_params_reach_the_auxiliary_module() -> None:
-    def made(name: str, **knobs: object) -> Companion:
+    def made(name: str, **params: object) -> Companion:
         training = OBJECTIVES[name]
         assert isinstance(training, Training)
-        bound = training.bound(knobs)
+        bound = training.bound(params)
         assert bound.companion is not None
         return bound.companion(beside(LittleNet()))
 

@@ -8,10 +8,10 @@ import pytest
 
 from conftest import quick, quick_pixels
 from ducats import records
-from ducats.assemble import assemble
 from ducats.config import Config
 from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
+from ducats.factory import build_run
 from ducats.run import run
 from ducats.rundir import RunDir
 
@@ -27,11 +27,11 @@ OF_IMAGES = {
     "sdm": {"source/margin", "labelled/logit"},
 }
 OF_PIXELS = {"duc", "softmax", "adversarial", "waal", "mme", "eada", "sdm"}
-SHORT = ("train.epochs=3", "train.steps_per_epoch=2", "ask={after: [1], rounds: null}")
+SHORT = ("train.epochs=3", "train.steps_per_epoch=2", "acquisition={after_epochs: [1], rounds: null}")
 
 
 def go(config: Config, folder: Path, stop: int | None = None) -> RunDir:
-    parts, plan = assemble(config, RunDir(folder))
+    parts, plan = build_run(config, RunDir(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
 
@@ -51,7 +51,7 @@ def losses_of(home: RunDir) -> list[dict[str, float]]:
 @pytest.mark.parametrize("objective", OF_IMAGES)
 def test_images(objective: str, query: str, tmp_path: Path) -> None:
     config = quick(
-        *SHORT, f"objective={{name: {objective}, knobs: {{}}}}", f"query={{name: {query}, knobs: {{}}}}"
+        *SHORT, f"objective={{name: {objective}, params: {{}}}}", f"query={{name: {query}, params: {{}}}}"
     )
     home = go(config, tmp_path / "run")
     assert OF_IMAGES[objective] <= losses_of(home)[-1].keys()
@@ -61,7 +61,7 @@ def test_images(objective: str, query: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("objective", sorted(OF_PIXELS))
 def test_pixels(objective: str, tmp_path: Path) -> None:
     config = quick_pixels(
-        *SHORT, f"objective={{name: {objective}, knobs: {{}}}}", "query={name: entropy, knobs: {}}"
+        *SHORT, f"objective={{name: {objective}, params: {{}}}}", "query={name: entropy, params: {}}"
     )
     found = losses_of(go(config, tmp_path / "run"))[-1]
     assert {"source/nll", "labelled/nll"} <= found.keys()
@@ -69,8 +69,8 @@ def test_pixels(objective: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("objective", ["tqs", "euq", "duc"])
 def test_image_only_features_raise_for_pixels(objective: str, tmp_path: Path) -> None:
-    knobs = "{certainty: 0.1}" if objective == "duc" else "{}"
-    config = quick_pixels(f"objective={{name: {objective}, knobs: {knobs}}}")
+    params = "{certainty: 0.1}" if objective == "duc" else "{}"
+    config = quick_pixels(f"objective={{name: {objective}, params: {params}}}")
     with pytest.raises(UserError, match="pixels"):
         go(config, tmp_path / "run")
 
@@ -78,17 +78,17 @@ def test_image_only_features_raise_for_pixels(objective: str, tmp_path: Path) ->
 @pytest.mark.parametrize(
     "objective",
     [
-        "{name: eada, knobs: {align: 0.1}}",
-        "{name: waal, knobs: {weight: 0.1}}",
-        "{name: tqs, knobs: {}}",
-        "{name: duc, knobs: {certainty: 0.05, fixmatch: 1.0, tau: 0.3}}",
+        "{name: eada, params: {align: 0.1}}",
+        "{name: waal, params: {weight: 0.1}}",
+        "{name: tqs, params: {}}",
+        "{name: duc, params: {certainty: 0.05, fixmatch: 1.0, tau: 0.3}}",
     ],
 )
 def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Path) -> None:
     config = quick(
         "train.steps_per_epoch=3",
         f"objective={objective}",
-        "query={name: entropy, knobs: {}}",
+        "query={name: entropy, params: {}}",
         "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}",
     )
     whole = go(config, tmp_path / "whole")

@@ -133,9 +133,9 @@ def test_invalid_params_raise() -> None:
 @pytest.mark.parametrize(
     "settings",
     [
-        ["ask={budget: 2, rounds: null, after: [1]}"],
+        ["acquisition={budget: 2, rounds: null, after_epochs: [1]}"],
         ["task.unit=pixel", "query={name: entropy}"],  # the objective with another query
-        ["ask={rounds: 0, after: null}"],
+        ["acquisition={rounds: 0, after_epochs: null}"],
     ],
 )
 def test_a_run_on_streets(run_pixels: Runner, settings: list[str]) -> None:

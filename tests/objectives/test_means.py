@@ -208,7 +208,7 @@ def zip_names(stream: str, values: tuple[Tensor, ...]) -> dict[str, Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "gone", "seen"),
+    ("params", "gone", "seen"),
     [
         ({"beta": 0.0}, {"unlabelled/u_dis"}, [3, 2]),
         ({"beta": 0.0, "lambda_": 0.0}, {"unlabelled/u_dis", "unlabelled/u_data"}, [3, 2]),
@@ -222,9 +222,9 @@ def zip_names(stream: str, values: tuple[Tensor, ...]) -> dict[str, Tensor]:
         ({"source": 0.0}, {"source/nll", "source/kl"}, [2]),
     ],
 )
-def test_terms_on_pixels_can_be_disabled(knobs: dict[str, float], gone: set[str], seen: list[int]) -> None:
+def test_terms_on_pixels_can_be_disabled(params: dict[str, float], gone: set[str], seen: list[int]) -> None:
     whole, model = duc(Recorder(), pixels()), Recorder()
-    part = duc(model, pixels(), **knobs)  # type: ignore[arg-type]
+    part = duc(model, pixels(), **params)  # type: ignore[arg-type]
     assert part.keys() == whole.keys() - gone
     assert model.seen == seen
     for name, value in part.items():

@@ -11,9 +11,9 @@ from torch.nn import functional as F
 
 from conftest import Runner, quick
 from ducats import records
-from ducats.assemble import assemble
 from ducats.domain import UNLABELLED
 from ducats.engine.processes import make_fabric
+from ducats.factory import build_run
 from ducats.objectives import softmax
 from ducats.objectives.selftraining import Teacher, mrkld
 from ducats.objectives.selftraining.rounds import begins
@@ -131,16 +131,16 @@ def test_labelled_pixels_are_trained_on_and_not_pseudo_labelled() -> None:
     assert losses["pseudo/nll"] != mrkld(model, a_batch(), teacher)["pseudo/nll"]
 
 
-@pytest.mark.parametrize("knobs", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"most": 1.5}])
-def test_invalid_parameters_raise(knobs: dict[str, float]) -> None:
-    with pytest.raises(ValueError, match=next(iter(knobs))):
-        Teacher(beside(Painter()), **knobs)  # type: ignore[arg-type]
+@pytest.mark.parametrize("params", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"most": 1.5}])
+def test_invalid_parameters_raise(params: dict[str, float]) -> None:
+    with pytest.raises(ValueError, match=next(iter(params))):
+        Teacher(beside(Painter()), **params)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
-    never = () if asks else ("ask={rounds: 0, after: null}",)
-    home = run_pixels("objective.knobs={warmup: 0.5, rounds: 2}", *never, method="mrkld")
+    never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
+    home = run_pixels("objective.params={warmup: 0.5, rounds: 2}", *never, method="mrkld")
     losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
     assert ("labelled/nll" in losses[-1]) == asks
@@ -148,8 +148,8 @@ def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
 
 def test_classification_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    config = quick("objective={name: mrkld, knobs: {warmup: 0.5}}", method="entropy")
-    parts, plan = assemble(config, RunDir(folder))
+    config = quick("objective={name: mrkld, params: {warmup: 0.5}}", method="entropy")
+    parts, plan = build_run(config, RunDir(folder))
     home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
     losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
     assert losses[1]["pseudo/nll"] == 0 < losses[2]["pseudo/nll"]

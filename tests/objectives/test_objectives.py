@@ -61,7 +61,7 @@ def test_duc_is_the_papers_sum(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("knobs", "gone"),
+    ("params", "gone"),
     [
         ({"beta": 0.0}, {"unlabelled/u_dis"}),
         ({"lambda_": 0.0}, {"unlabelled/u_data"}),
@@ -72,9 +72,9 @@ def test_duc_is_the_papers_sum(batch: Batch) -> None:
         ({"target": 0.0}, {"labelled/nll", "labelled/kl"}),
     ],
 )
-def test_each_term_can_be_disabled(batch: Batch, knobs: dict[str, float], gone: set[str]) -> None:
+def test_each_term_can_be_disabled(batch: Batch, params: dict[str, float], gone: set[str]) -> None:
     whole = duc(Recorder(), batch)
-    part = duc(Recorder(), batch, **knobs)  # type: ignore[arg-type]
+    part = duc(Recorder(), batch, **params)  # type: ignore[arg-type]
     assert part.keys() == whole.keys() - gone
     for name, value in part.items():
         torch.testing.assert_close(value, whole[name])

@@ -185,8 +185,8 @@ def losses_of(home: RunDir) -> list[dict[str, float]]:
 def test_an_interrupted_run_resumes_to_the_same_result(
     run_pixels: Runner, tmp_path: Path, asks: bool
 ) -> None:
-    settings = ["objective.knobs={hidden: 4, warmup: 0.25, distil: 0.75, certain: 0.2}"]
-    settings += [] if asks else ["ask={rounds: 0, after: null}"]
+    settings = ["objective.params={hidden: 4, warmup: 0.25, distil: 0.75, certain: 0.2}"]
+    settings += [] if asks else ["acquisition={rounds: 0, after_epochs: null}"]
 
     def stop(event: Any) -> None:
         if event.phase == "train" and event.step == 5:  # third epoch, in stage 1

@@ -152,9 +152,9 @@ def test_invalid_parameters_raise() -> None:
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
-    never = () if asks else ("ask={rounds: 0, after: null}",)
+    never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
     home = run_pixels(
-        "objective.knobs={hidden: 4, warmup: 0.25, rounds: 3, easy: 0.8}", *never, method="tpld"
+        "objective.params={hidden: 4, warmup: 0.25, rounds: 3, easy: 0.8}", *never, method="tpld"
     )
     losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, True, True, True]

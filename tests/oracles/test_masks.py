@@ -170,8 +170,8 @@ REGIONS = Request(  # an L of three pixels, one pixel; and two in another image
 IDS = ["a/eins.png#1,0", "a/eins.png#3,5", "drei#0,3"]
 
 
-def regions(folder: Path, **knobs: Any) -> People:
-    return People(folder / "questions", POOL, CLASSES, SIZES, unit="region", **knobs)
+def regions(folder: Path, **params: Any) -> People:
+    return People(folder / "questions", POOL, CLASSES, SIZES, unit="region", **params)
 
 
 @pytest.fixture

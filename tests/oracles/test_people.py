@@ -160,14 +160,14 @@ def test_questions_are_written_once(round_folder: Path) -> None:
 # ---- several annotators, through the annotation store
 
 
-def oracle(folder: Path, **knobs: Any) -> People:
-    return People(folder / "questions", POOL, ["cat", "dog"], **knobs)
+def oracle(folder: Path, **params: Any) -> People:
+    return People(folder / "questions", POOL, ["cat", "dog"], **params)
 
 
-def desk_of(folder: Path, **knobs: Any) -> Desk:
+def desk_of(folder: Path, **params: Any) -> Desk:
     """Return an annotation store with the questions of the request."""
     with pytest.raises(AwaitingLabels):
-        oracle(folder, **knobs)(ASKED)
+        oracle(folder, **params)(ASKED)
     return Desk(folder / "questions")
 
 

@@ -113,7 +113,7 @@ def test_non_utf8_name_is_an_unreadable_sample(folder: Path) -> None:
         ("no*.tar", "auto", "no tar files found"),
         ("a", "shards", "no tar files found"),
         ("both", "auto", "contains images and tar files"),
-        ("a", "zip", "--kind zip is not a pool format"),
+        ("a", "zip", "--pool-format zip is not a pool format"),
         ("a\udcff", "auto", r"a\\xff is not valid UTF-8"),
     ],
 )

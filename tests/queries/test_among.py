@@ -34,16 +34,16 @@ def pool(count: int = 120) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 4, generator=seeded(0)) * 2, torch.randn(count, 6, generator=seeded(1)).abs()
 
 
-def slate(name: str, budget: int, seed: int = 0, **knobs: Any) -> Slate:
+def slate(name: str, budget: int, seed: int = 0, **params: Any) -> Slate:
     z, features = pool()
     where = torch.arange(len(z))
-    columns = columns_of(z, features, QUERIES[name].bound(knobs).needs)
+    columns = columns_of(z, features, QUERIES[name].bound(params).needs)
     rows = Rows(where, torch.zeros_like(where), columns)
     return Slate(rows, rows[where[:0]], budget, seeded(seed))
 
 
-def ask(name: str, budget: int, seed: int = 0, **knobs: Any) -> list[int]:
-    picks: list[int] = QUERIES[name].query(slate(name, budget, seed, **knobs), **knobs).tolist()
+def ask(name: str, budget: int, seed: int = 0, **params: Any) -> list[int]:
+    picks: list[int] = QUERIES[name].query(slate(name, budget, seed, **params), **params).tolist()
     return picks
 
 
@@ -95,10 +95,10 @@ def test_zero_entropies_are_sampled_uniformly() -> None:
 @pytest.mark.parametrize("name", PRESELECTING)
 @pytest.mark.parametrize("chosen", ["drawn", "uncertain"])
 def test_picks_are_in_the_subsample(name: str, chosen: Any) -> None:
-    knobs = {"among": 20, "chosen": chosen}
-    given = slate(name, 7, seed=3, **knobs)
+    params = {"among": 20, "chosen": chosen}
+    given = slate(name, 7, seed=3, **params)
     compete = competing(given, 20, chosen).order
-    picks = ask(name, 7, seed=3, **knobs)
+    picks = ask(name, 7, seed=3, **params)
     assert len(set(picks)) == 7
     assert set(picks) <= set(compete.tolist())
     assert ask(name, 7, seed=3, among=10**6) == ask(name, 7, seed=3)
@@ -175,7 +175,7 @@ def test_too_large_features_raise_with_a_remedy(name: str) -> None:
 
     columns: dict[str, Tensor | Deferred] = {"z": torch.zeros(50_000, 2), "features": Deferred(wide, where)}
     rows = Rows(where, torch.zeros_like(where), columns)
-    wrong = r"6\.1 GB of features; .*set query.knobs.among"
+    wrong = r"6\.1 GB of features; .*set query.params.among"
     with pytest.raises(UserError, match=wrong) as refused:
         QUERIES[name].query(Slate(rows, rows[where[:0]], 3, seeded(0)))
-    assert ("query.knobs.shards" in str(refused.value)) == (name == "coreset")
+    assert ("query.params.shards" in str(refused.value)) == (name == "coreset")

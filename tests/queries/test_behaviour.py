@@ -13,8 +13,8 @@ from ducats.rows import Rows, Slate
 from ducats.units import Unit, spend
 
 
-def ask(name: str, z: Tensor, budget: int, features: Tensor | None = None, **knobs: Any) -> list[int]:
-    strategy, where = QUERIES[name].bound(knobs), torch.arange(len(z))
+def ask(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:
+    strategy, where = QUERIES[name].bound(params), torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
     slate = Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
     picks: list[int] = strategy.query(slate).tolist()
@@ -22,12 +22,12 @@ def ask(name: str, z: Tensor, budget: int, features: Tensor | None = None, **kno
 
 
 def buy(
-    name: str, z: Tensor, budget: int, unit: Unit | None = None, target: Tensor | None = None, **knobs: Any
+    name: str, z: Tensor, budget: int, unit: Unit | None = None, target: Tensor | None = None, **params: Any
 ) -> list[tuple[int, int]]:
     """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
     height, width = z.shape[1:]
     picked = spend(
-        QUERIES[name].bound(knobs),
+        QUERIES[name].bound(params),
         unit or Unit("pixel"),
         z=z,
         features=None,

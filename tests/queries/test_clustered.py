@@ -19,8 +19,8 @@ from ducats.rows import Rows, Slate
 from ducats.units import Unit, spend
 
 
-def ask(name: str, z: Tensor, features: Tensor, budget: int, **knobs: Any) -> list[int]:
-    strategy, where = QUERIES[name].bound(knobs), torch.arange(len(z))
+def ask(name: str, z: Tensor, features: Tensor, budget: int, **params: Any) -> list[int]:
+    strategy, where = QUERIES[name].bound(params), torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
     slate = Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
     picks: list[int] = strategy.query(slate).tolist()
@@ -177,13 +177,13 @@ def test_too_many_clusters_raise(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "said"),
+    ("name", "params", "said"),
     [
         ("clue", {"temperature": 0}, "temperature must be above 0"),
         ("las", {"K": 0}, "K must be at least 1"),
         ("las", {"M": -1}, "M must be at least 0"),
     ],
 )
-def test_invalid_params_raise(name: str, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_params_raise(name: str, params: dict[str, Any], said: str) -> None:
     with pytest.raises(ValueError, match=said):
-        ask(name, torch.zeros(3, 2), torch.zeros(3, 2), 1, **knobs)
+        ask(name, torch.zeros(3, 2), torch.zeros(3, 2), 1, **params)

@@ -31,7 +31,7 @@ LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "spread in batches": ("spread", {"exact": 0.0}),
     "dbal of a subset": ("dbal", {"subset": 25}),
 }
-QUERIES = {**PLAIN, **{label: PLAIN[name].bound(knobs) for label, (name, knobs) in LARGE.items()}}
+QUERIES = {**PLAIN, **{label: PLAIN[name].bound(params) for label, (name, params) in LARGE.items()}}
 
 
 def witnessed(count: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -158,7 +158,7 @@ def test_undeclared_columns_raise() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "needs"),
+    ("name", "params", "needs"),
     [
         ("random", {}, ()),
         ("entropy", {}, ("entropy",)),
@@ -172,8 +172,8 @@ def test_undeclared_columns_raise() -> None:
         ("ripu_points", {"radius": 2}, ("impurity@2", "entropy")),
     ],
 )
-def test_needs_depend_on_params(name: str, knobs: dict[str, object], needs: tuple[str, ...]) -> None:
-    assert QUERIES[name].bound(knobs).needs == needs
+def test_needs_depend_on_params(name: str, params: dict[str, object], needs: tuple[str, ...]) -> None:
+    assert QUERIES[name].bound(params).needs == needs
 
 
 @pytest.mark.parametrize(("centres", "source"), [("labelled", ()), ("source_and_labelled", ("features",))])

@@ -20,12 +20,12 @@ def images(features: Tensor, start: int = 0) -> Rows:
     return Rows(where, torch.zeros_like(where), {"features": features})
 
 
-def ask(features: Tensor, budget: int, labelled: Tensor | None = None, **knobs: Any) -> list[int]:
+def ask(features: Tensor, budget: int, labelled: Tensor | None = None, **params: Any) -> list[int]:
     bought = images(features[:0] if labelled is None else labelled, 1000)
-    source = knobs.pop("source", None)
+    source = params.pop("source", None)
     given = None if source is None else images(source)
     slate = Slate(images(features), bought, budget, torch.Generator().manual_seed(0), given)
-    picks: list[int] = coreset(slate, **knobs).tolist()
+    picks: list[int] = coreset(slate, **params).tolist()
     return picks
 
 
@@ -83,7 +83,7 @@ def test_source_as_centres() -> None:
 
 
 def test_invalid_input_raises() -> None:
-    with pytest.raises(UserError, match=r"query.knobs.centres=labelled"):
+    with pytest.raises(UserError, match=r"query.params.centres=labelled"):
         ask(pool(0), 3, centres="source_and_labelled")
     with pytest.raises(ValueError, match="must be labelled or source_and_labelled"):
         ask(pool(0), 3, centres="nothing")

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from conftest import Runner, quick, quick_pixels
-from ducats.assemble import assemble
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
+from ducats.factory import build_run
 from ducats.queries import QUERIES
 from ducats.queries.mada import mada
 from ducats.rows import Rows, Slate
@@ -73,9 +73,9 @@ def test_requires_whole_images(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"task\.unit=image"):
         mada(slate(torch.ones(4, 2), None, 2))
     with pytest.raises(UserError, match=r"task\.unit=image"):
-        assemble(quick_pixels("query={name: mada}", method="entropy"), RunDir(tmp_path))
+        build_run(quick_pixels("query={name: mada}", method="entropy"), RunDir(tmp_path))
     with pytest.raises(UserError, match=r"task\.unit=image"):
-        assemble(quick("query={name: mada}", method="entropy"), RunDir(tmp_path))
+        build_run(quick("query={name: mada}", method="entropy"), RunDir(tmp_path))
     with pytest.raises(ValueError, match="anchors"):
         mada(slate(torch.ones(4, 2), torch.ones(4, 2), 2), anchors=0)
 
@@ -85,12 +85,14 @@ def test_run_labels_whole_images_and_passes_the_source(
 ) -> None:
     seen: list[Slate] = []
 
-    def noted(slate: Slate, **knobs: Any) -> Tensor:
+    def noted(slate: Slate, **params: Any) -> Tensor:
         seen.append(slate)
-        return mada(slate, **knobs)
+        return mada(slate, **params)
 
     monkeypatch.setitem(QUERIES, "mada", replace(QUERIES["mada"], query=noted))
-    home = run_pixels("ask={budget: 2, rounds: null, after: [1]}", "query={name: mada}", method="mada")
+    home = run_pixels(
+        "acquisition={budget: 2, rounds: null, after_epochs: [1]}", "query={name: mada}", method="mada"
+    )
     source, candidates = seen[-1].source, seen[-1].candidates
     assert source is not None
     assert (len(source), len(candidates)) == (6, 5)
@@ -104,16 +106,18 @@ def test_run_labels_whole_images_and_passes_the_source(
 
 
 def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner) -> None:
-    settings = ["task.unit=image", "ask.budget=2"]
-    settings += ["query={name: coreset, knobs: {centres: source_and_labelled}}"]
+    settings = ["task.unit=image", "acquisition.budget=2"]
+    settings += ["query={name: coreset, params: {centres: source_and_labelled}}"]
     home = run_pixels(*settings, method="entropy")
     assert (home.bought().counts(2) > 0).sum() == 2
-    home = run_pixels("task.unit=image", "ask.budget=2", "query={name: sdm}", method="entropy", folder="sdm")
+    home = run_pixels(
+        "task.unit=image", "acquisition.budget=2", "query={name: sdm}", method="entropy", folder="sdm"
+    )
     assert (home.bought().counts(2) > 0).sum() == 2
 
 
 @pytest.mark.parametrize("method", ["aada-seg", "eada-seg"])
 def test_image_methods_on_streets(run_pixels: Runner, method: str) -> None:
-    budget = ["ask.budget=2"] if method == "aada-seg" else []
+    budget = ["acquisition.budget=2"] if method == "aada-seg" else []
     home = run_pixels(*budget, method=method)
     assert (home.bought().counts(2) > 0).sum() == (2 if method == "aada-seg" else 5)

@@ -23,11 +23,13 @@ def images(features: Tensor, start: int = 0) -> Rows:
     return Rows(where, torch.zeros_like(where), {"features": features})
 
 
-def ask(features: Tensor, budget: int, labelled: Tensor | None = None, seed: int = 0, **knobs: Any) -> Tensor:
+def ask(
+    features: Tensor, budget: int, labelled: Tensor | None = None, seed: int = 0, **params: Any
+) -> Tensor:
     bought = images(features[:0] if labelled is None else labelled, 1000)
     return coreset(
         Slate(images(features), bought, budget, torch.Generator().manual_seed(seed)),
-        **knobs,
+        **params,
     )
 
 

@@ -10,9 +10,9 @@ from ducats.rows import Rows, Slate
 
 
 def ask(
-    z: Tensor, features: Tensor, budget: int, labelled: tuple[int, ...] = (), **knobs: object
+    z: Tensor, features: Tensor, budget: int, labelled: tuple[int, ...] = (), **params: object
 ) -> list[int]:
-    strategy, where = QUERIES["spread"].bound(knobs), torch.arange(len(z))
+    strategy, where = QUERIES["spread"].bound(params), torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
     known = torch.tensor(labelled, dtype=torch.long)
     free = torch.tensor([i for i in where.tolist() if i not in labelled])
@@ -78,9 +78,9 @@ def test_needs_depend_on_params() -> None:
 
 
 @pytest.mark.parametrize(
-    "knobs", [{"kappa": 0.5}, {"twins": 0.0}, {"space": "here"}, {"weights": "heavy"}, {"candidates": "all"}]
+    "params", [{"kappa": 0.5}, {"twins": 0.0}, {"space": "here"}, {"weights": "heavy"}, {"candidates": "all"}]
 )
-def test_invalid_params_raise(knobs: dict[str, object]) -> None:
+def test_invalid_params_raise(params: dict[str, object]) -> None:
     rows = Rows(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
-    with pytest.raises(ValueError, match=next(iter(knobs))):
-        spread(Slate(rows, rows, 1, torch.Generator()), **knobs)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=next(iter(params))):
+        spread(Slate(rows, rows, 1, torch.Generator()), **params)  # type: ignore[arg-type]

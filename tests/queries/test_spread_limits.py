@@ -35,7 +35,7 @@ def slate(candidates: int, budget: int, width: int, computed: list[int]) -> Slat
 )
 def test_too_much_for_k_means_raises(candidates: int, budget: int, width: int, said: str) -> None:
     computed: list[int] = []
-    remedies = "lower ask.budget .* task.unit=image"
+    remedies = "lower acquisition.budget .* task.unit=image"
     with pytest.raises(UserError, match=f"{re.escape(said)}.* {remedies}"):
         QUERIES["spread"].query(slate(candidates, budget, width, computed))
     assert sum(computed) <= 1

@@ -19,10 +19,10 @@ def ask(
     told: dict[str, Tensor] | None = None,
     seed: int = 0,
     labelled: int = 0,
-    **knobs: Any,
+    **params: Any,
 ) -> list[int]:
     """Picks of a query; the last samples may be labelled."""
-    strategy, where = QUERIES[name].bound(knobs), torch.arange(len(z))
+    strategy, where = QUERIES[name].bound(params), torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), columns_of(z, None, strategy.needs, told))
     left = len(z) - labelled
     slate = Slate(rows[where[:left]], rows[where[left:]], budget, torch.Generator().manual_seed(seed))
@@ -155,7 +155,7 @@ def test_tqs_with_a_confident_model_and_one_member() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "knobs", "said"),
+    ("name", "params", "said"),
     [
         ("eada", {"share": 0.0}, "share must be above 0"),
         ("aada", {"share": 1.5}, "share must be above 0 and at most 1"),
@@ -165,7 +165,7 @@ def test_tqs_with_a_confident_model_and_one_member() -> None:
         ("tqs", {"reach": 0.5}, "reach must be at least 1"),
     ],
 )
-def test_invalid_params_raise(name: str, knobs: dict[str, Any], said: str) -> None:
+def test_invalid_params_raise(name: str, params: dict[str, Any], said: str) -> None:
     told = {"domain": torch.zeros(3), "committee": torch.zeros(3, 2, 2)}
     with pytest.raises(ValueError, match=said):
-        ask(name, torch.zeros(3, 2), 1, told, **knobs)
+        ask(name, torch.zeros(3, 2), 1, told, **params)

@@ -37,7 +37,7 @@ def write_one(
         seed,
         accuracies=[0.4, 0.45, last],
         rounds=2,
-        settings=[f"data.name={data}", f"data.knobs={{task: {task}}}" if task else "data.knobs={}"],
+        settings=[f"data.name={data}", f"data.params={{task: {task}}}" if task else "data.params={}"],
         data=f"{data}-{task}",
         snapshots=False,
         **more,

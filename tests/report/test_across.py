@@ -18,8 +18,8 @@ from ducats.errors import UserError
 from ducats.report.across import csv, format_of, latex, make_tables, markdown, paired, published
 
 OFFICE: Mapping[str, Any] = {
-    "ask": {"budget": "5%"},
-    "model": {"knobs": {"backbone": "resnet50"}},
+    "acquisition": {"budget": "5%"},
+    "model": {"params": {"backbone": "resnet50"}},
     "evaluation": {"images": "published"},
 }
 
@@ -31,18 +31,18 @@ def write_run(
     value: float,
     *,
     data: str = "office_home",
-    knobs: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
     finished: bool = True,
     star: float | None = None,
     config: Mapping[str, Any] | None = None,
 ) -> Path:
     """Write a run whose first stage is better than its last; only the last may count."""
-    knobs = {"task": "Ar-Cl"} if knobs is None else knobs
-    folder = root / f"{data}-{'-'.join(map(str, knobs.values()))}-{method}-{seed}".replace("/", "_")
+    params = {"task": "Ar-Cl"} if params is None else params
+    folder = root / f"{data}-{'-'.join(map(str, params.values()))}-{method}-{seed}".replace("/", "_")
     folder.mkdir(parents=True)
     pixels = data.endswith("cityscapes")
     settings: dict[str, Any] = {"method": method, "seed": seed}
-    settings["data"] = {"name": data, "knobs": dict(knobs)}
+    settings["data"] = {"name": data, "params": dict(params)}
     settings["task"] = {"name": "segmentation" if pixels else "classification"}
     (folder / "config.yaml").write_text(yaml.safe_dump({**settings, **(config or OFFICE)}))
     key = "mean_iou" if pixels else "accuracy"
@@ -75,7 +75,7 @@ def runs(tmp_path: Path) -> Path:
     for method, tasks in SCORES.items():
         for task, values in tasks.items():
             for seed, value in enumerate(values):
-                write_run(tmp_path / "runs", method, seed, value, knobs={"task": task, "root": "/data"})
+                write_run(tmp_path / "runs", method, seed, value, params={"task": task, "root": "/data"})
     return tmp_path / "runs"
 
 
@@ -193,9 +193,9 @@ def test_runs_with_the_same_seed_are_averaged_with_a_warning(runs: Path) -> None
 
 
 def test_a_copied_run_counts_once(runs: Path) -> None:
-    knobs = {"task": "Ar-Cl", "root": "/data"}
-    copy = write_run(runs / "copy", "duc", 0, 0.64, knobs=knobs)
-    other = write_run(runs / "other", "duc", 1, 0.7, knobs=knobs)  # on other images, so not the same run
+    params = {"task": "Ar-Cl", "root": "/data"}
+    copy = write_run(runs / "copy", "duc", 0, 0.64, params=params)
+    other = write_run(runs / "other", "duc", 1, 0.7, params=params)  # on other images, so not the same run
     (other / "data.yaml").write_text("pool: {images: 3}\n")
     (table,) = make_tables([runs])
     assert table.rows[1].values["Ar-Cl", "accuracy"].mean == pytest.approx((0.64 + 0.68 + 0.65) / 3)
@@ -219,19 +219,19 @@ def test_tuning_trials_count_only_if_their_folder_is_given(runs: Path) -> None:
 
 
 def test_runs_with_unpublished_settings_are_marked(tmp_path: Path) -> None:
-    other = {**OFFICE, "ask": {"budget": "10%"}, "evaluation": {"images": "auto"}}
+    other = {**OFFICE, "acquisition": {"budget": "10%"}, "evaluation": {"images": "auto"}}
     write_run(tmp_path, "duc", 0, 0.7, config=other)
     text = markdown(make_tables([tmp_path]))
     assert "| published† | 65.5 ± 0.3 |" in text
-    assert "unlike the published ones (†) in our runs of duc: ask.budget, evaluation.images." in text
+    assert "unlike the published ones (†) in our runs of duc: acquisition.budget, evaluation.split." in text
 
 
 def test_each_data_set_has_its_own_table(tmp_path: Path) -> None:
     write_run(tmp_path, "duc", 0, 0.65)
-    write_run(tmp_path, "duc", 0, 0.89, data="visda2017", knobs={"task": "S-R"})
-    write_run(tmp_path, "duc", 0, 0.9, data="folders", knobs={"source": "/a/lab", "target": "/a/field"})
-    write_run(tmp_path, "duc", 0, 0.8, data="folders", knobs={"source": "/a/lab", "target": "/a/sea"})
-    write_run(tmp_path, "duc", 0, 0.9, data="digits", knobs={})
+    write_run(tmp_path, "duc", 0, 0.89, data="visda2017", params={"task": "S-R"})
+    write_run(tmp_path, "duc", 0, 0.9, data="folders", params={"source": "/a/lab", "target": "/a/field"})
+    write_run(tmp_path, "duc", 0, 0.8, data="folders", params={"source": "/a/lab", "target": "/a/sea"})
+    write_run(tmp_path, "duc", 0, 0.9, data="digits", params={})
     tables = {table.data: table.tasks for table in make_tables([tmp_path])}
     assert tables == {
         "office_home": ("Ar-Cl",),
@@ -243,8 +243,8 @@ def test_each_data_set_has_its_own_table(tmp_path: Path) -> None:
 
 
 STREETS: Mapping[str, Any] = {
-    "ask": {"budget": "40960/image"},
-    "model": {"name": "deeplab_v2", "knobs": {"backbone": "resnet101.tv_in1k"}},
+    "acquisition": {"budget": "40960/image"},
+    "model": {"name": "deeplab_v2", "params": {"backbone": "resnet101.tv_in1k"}},
     "evaluation": {"resolution": "original", "flip": True},
 }
 
@@ -252,19 +252,19 @@ STREETS: Mapping[str, Any] = {
 @pytest.mark.parametrize("data", ["gtav_cityscapes", "synthia_cityscapes"])
 def test_segmentation_runs_with_unpublished_settings_are_marked(tmp_path: Path, data: str) -> None:
     other: Mapping[str, Any] = {
-        "ask": {"budget": "2%"},
-        "model": {"name": "deeplab_v2", "knobs": {"backbone": "resnet50"}},
+        "acquisition": {"budget": "2%"},
+        "model": {"name": "deeplab_v2", "params": {"backbone": "resnet50"}},
         "evaluation": {"resolution": "network", "flip": False},
     }
     for folder, config in (("alike", STREETS), ("unlike", other)):
         for method in ("duc", "source-only"):
-            write_run(tmp_path / folder, method, 0, 0.6, data=data, knobs={}, config=config)
+            write_run(tmp_path / folder, method, 0, 0.6, data=data, params={}, config=config)
     alike, unlike = (make_tables([tmp_path / folder])[0].rows for folder in ("alike", "unlike"))
     assert [row.unlike for row in alike] == [(), ()]
-    measured = ("model.knobs.backbone", "evaluation.resolution", "evaluation.flip")
+    measured = ("model.params.backbone", "evaluation.resolution", "evaluation.average_flipped")
     assert {row.method: set(row.unlike) for row in unlike} == {
         "source-only": set(measured),  # it has no budget
-        "duc": {*measured, "ask.budget"},
+        "duc": {*measured, "acquisition.budget"},
     }
 
 
@@ -272,7 +272,7 @@ def test_sdm_is_comparable_with_40_epochs(tmp_path: Path) -> None:
     for method, epochs in (("sdm", 20), ("sdm", 40)):
         config = {**OFFICE, "train": {"epochs": epochs}}
         folder = tmp_path / str(epochs)
-        write_run(folder, method, 0, 0.9, data="office31", knobs={"task": "A-W"}, config=config)
+        write_run(folder, method, 0, 0.9, data="office31", params={"task": "A-W"}, config=config)
     found = {epochs: make_tables([tmp_path / str(epochs)])[0].rows[0].unlike for epochs in (20, 40)}
     assert found == {20: ("train.epochs",), 40: ()}
 
@@ -285,11 +285,11 @@ def test_segmentation_is_ranked_by_miou_and_shows_both_means(tmp_path: Path) -> 
             seed,
             value,
             data="synthia_cityscapes",
-            knobs={},
+            params={},
             star=value + 0.06,
             config=STREETS,
         )
-    write_run(tmp_path, "random", 0, 0.6, data="synthia_cityscapes", knobs={}, star=0.7, config=STREETS)
+    write_run(tmp_path, "random", 0, 0.6, data="synthia_cityscapes", params={}, star=0.7, config=STREETS)
     lines = markdown(make_tables([tmp_path])).splitlines()
     assert lines[2] == "| Method | mIoU | mIoU* | Seeds | Labelled pixels | Seconds |"
     assert lines[5] == "| duc | **67.0 ± 1.4** | **73.0 ± 1.4** | 2 | 100 | 30 |"
@@ -318,7 +318,7 @@ def test_csv_has_unrounded_numbers(runs: Path) -> None:
 
 def test_latex_is_escaped_and_well_formed(tmp_path: Path) -> None:
     for method, value in (("duc-budget-5%", 0.7), ("a_b & \\c{d}", 0.6)):
-        write_run(tmp_path, method, 0, value, knobs={"task": "Ar-Cl"})
+        write_run(tmp_path, method, 0, value, params={"task": "Ar-Cl"})
     text = latex(make_tables([tmp_path]))
     assert r"duc-budget-5\% & \textbf{70.0}" in text
     assert r"a\_b \& \textbackslash{}c\{d\}" in text
@@ -377,7 +377,7 @@ def test_the_command_prints_or_writes_tables(
     assert capsys.readouterr().out == markdown(make_tables([runs]))
     assert ducats(runs, "--out", tmp_path / "t.tex") == 0
     assert (tmp_path / "t.tex").read_text() == latex(make_tables([runs]))
-    assert ducats(runs, "--format", "csv", "--out", tmp_path / "t.txt", "--against", "random") == 0
+    assert ducats(runs, "--format", "csv", "--out", tmp_path / "t.txt", "--baselines", "random") == 0
     assert (tmp_path / "t.txt").read_text() == csv(make_tables([runs], ["random"]))
     capsys.readouterr()
     assert ducats() == 2

@@ -151,7 +151,7 @@ def test_each_data_set_and_kind_has_its_own_table(tmp_path: Path) -> None:
         write_one(tmp_path, "duc", task, 0, 0.6)
     write_one(tmp_path, "duc", "", 0, 0.9, data="digits")
     for task in ("day-night", "day-fog"):
-        settings = [f"data.knobs={{task: {task}}}"]
+        settings = [f"data.params={{task: {task}}}"]
         write_pixel_run(tmp_path / task, ious=[0.3, 0.4, 0.5, 0.6], settings=settings, snapshots=False)
     text = write_bare(find_runs([tmp_path]), tmp_path / "page.html").read_text()
     heads = [line for line in Tables(text).found["by-task"] if line[0] == "Method"]

@@ -106,7 +106,7 @@ def half_done(tmp_path: Path) -> Path:
     (broken / "metrics.jsonl").write_text('{"kind": "stage"}\n')
     (root / "configs").mkdir()
     (root / "logs").mkdir()
-    config = {"method": "clue", "seed": 3, "data": {"name": "office_home", "knobs": {"task": "Ar-Cl"}}}
+    config = {"method": "clue", "seed": 3, "data": {"name": "office_home", "params": {"task": "Ar-Cl"}}}
     (root / "configs" / "office_home-clue-1234.yaml").write_text(json.dumps(config))
     (root / "logs" / "office_home-clue-1234.txt").write_text(
         "begin\nducats: /data/Art does not exist: see https://example.org/data or --root\n\n"

@@ -18,15 +18,15 @@ from ducats.report.provenance import cautions, environments, settings
 
 def test_settings_show_differences_between_methods(tmp_path: Path) -> None:
     shared = {"train": {"lr": 0.1, "epochs": 3}}
-    write_run(tmp_path / "a", "duc", config=shared | {"query": {"name": "duc", "knobs": {"kappa": 10}}})
-    write_run(tmp_path / "b", "random", config=shared | {"query": {"name": "random", "knobs": {}}})
+    write_run(tmp_path / "a", "duc", config=shared | {"query": {"name": "duc", "params": {"kappa": 10}}})
+    write_run(tmp_path / "b", "random", config=shared | {"query": {"name": "random", "params": {}}})
     found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
-    assert found == {"query.name": ("duc", "random"), "query.knobs.kappa": ("10", "–")}
+    assert found == {"query.name": ("duc", "random"), "query.params.kappa": ("10", "–")}
 
 
 def of_folders(folder: Path, method: str, source: str, target: str, kappa: int = 10) -> Path:
-    data = {"name": "folders", "knobs": {"source": source, "target": target}}
-    return write_run(folder, method, config={"data": data, "query": {"knobs": {"kappa": kappa}}})
+    data = {"name": "folders", "params": {"source": source, "target": target}}
+    return write_run(folder, method, config={"data": data, "query": {"params": {"kappa": kappa}}})
 
 
 def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -> None:
@@ -34,18 +34,18 @@ def test_settings_of_several_tasks_are_compared_on_one_of_them(tmp_path: Path) -
     of_folders(tmp_path / "b", "duc", "/data/ann/photos", "/data/ann/sketch")
     of_folders(tmp_path / "c", "random", "/data/ann/photos", "/data/ann/sketch", kappa=1)
     found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
-    assert found == {"query.knobs.kappa": ("10", "1")}
+    assert found == {"query.params.kappa": ("10", "1")}
     of_folders(tmp_path / "d", "clue", "/data/ann/photos", "/data/ann/film")  # shares no task with the others
     found = {setting.key: setting.values for setting in settings(find_runs([tmp_path]))}
-    assert found == {"query.knobs.kappa": ("10", "1", "10")}
+    assert found == {"query.params.kappa": ("10", "1", "10")}
 
 
 def test_paths_are_cut_to_their_last_part(tmp_path: Path) -> None:
-    write_run(tmp_path / "a", "duc", config={"model": {"knobs": {"weights": "/data/ann/one.npz"}}})
-    write_run(tmp_path / "b", "random", config={"model": {"knobs": {"weights": "/mnt/two.npz"}}})
+    write_run(tmp_path / "a", "duc", config={"model": {"params": {"weights": "/data/ann/one.npz"}}})
+    write_run(tmp_path / "b", "random", config={"model": {"params": {"weights": "/mnt/two.npz"}}})
     (setting,) = settings(find_runs([tmp_path]))
     assert setting.values == ("one.npz", "two.npz")
-    write_run(tmp_path / "c", "clue", config={"model": {"knobs": {"weights": "/mnt/other/one.npz"}}})
+    write_run(tmp_path / "c", "clue", config={"model": {"params": {"weights": "/mnt/other/one.npz"}}})
     assert settings(find_runs([tmp_path]))[0].values == ("one.npz", "two.npz", "one.npz")
 
 

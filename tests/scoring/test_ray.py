@@ -80,7 +80,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("PYTHONPATH", str(home / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         pytest.importorskip("ray", reason="needs ducats[ray]")
-        finished(home / "run", "model.name=held_net:Net", "model.knobs={}")
+        finished(home / "run", "model.name=held_net:Net", "model.params={}")
         score(load_trained(home / "run"), str(home / "pool"), out=home / "local", budget=4, device="cpu")
         yield home
 
@@ -95,9 +95,9 @@ def cluster(home: Path) -> Iterator[Any]:
         yield cluster
 
 
-def picks(home: Path, out: str, trained: Trained | None = None, **knobs: object) -> bytes:
+def picks(home: Path, out: str, trained: Trained | None = None, **params: object) -> bytes:
     trained = trained or load_trained(home / "run")
-    how: Any = {"budget": 4, "device": "cpu", "engine": "ray", "parts": 4, "knobs": knobs}
+    how: Any = {"budget": 4, "device": "cpu", "engine": "ray", "parts": 4, "params": params}
     score(trained, str(home / "pool"), out=home / out, **how)
     return (home / out / "picks.csv").read_bytes()
 
@@ -152,7 +152,7 @@ def held(home: Path, out: str) -> Iterator[dict[str, int]]:
 def test_picks_equal_those_of_one_machine(
     home: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    options = ["--budget", "4", "--engine", "ray", "--address", cluster.address, "--device", "cpu"]
+    options = ["--budget", "4", "--backend", "ray", "--ray-address", cluster.address, "--device", "cpu"]
     with pytest.raises(SystemExit) as left:
         main(["score", str(home / "run"), str(home / "pool"), *options, "--out", str(home / "same")])
     assert not left.value.code
@@ -233,7 +233,7 @@ def test_scoring_resumes_after_timeout(
     home: Path, cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     command = ["score", str(home / "run"), str(home / "pool"), "--budget", "4", "--device", "cpu"]
-    command += ["--engine", "ray", "--parts", "4", "--timeout", "1h", "--out", str(home / "late")]
+    command += ["--backend", "ray", "--chunks", "4", "--timeout", "1h", "--out", str(home / "late")]
 
     def later() -> float:
         """The current time, plus two hours once two chunks are done."""
@@ -307,9 +307,9 @@ def alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_server_at_address(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal("localhost:1").startswith("no Ray cluster answers at --address localhost:1 (")
+    assert refusal("localhost:1").startswith("no Ray cluster answers at --ray-address localhost:1 (")
     monkeypatch.setenv("RAY_ADDRESS", "localhost:1")
-    assert refusal("auto").startswith("no Ray cluster answers at --address auto (")
+    assert refusal("auto").startswith("no Ray cluster answers at --ray-address auto (")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 505 No\r\n", b"SSH-2.0", b""])
@@ -333,9 +333,9 @@ def test_other_server_at_address(alone: None, answer: bytes) -> None:
     "address", ["ray://10.0.0.1:10001", "http://10.0.0.1:8265", "local", "10.0.0.1", ":1"]
 )
 def test_invalid_address(alone: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(address).startswith(f"--address {address} is not a host:port")
+    assert refusal(address).startswith(f"--ray-address {address} is not a host:port")
     monkeypatch.setenv("RAY_ADDRESS", address)
-    assert refusal("auto").startswith(f"--address {address} (from RAY_ADDRESS) is not a host:port")
+    assert refusal("auto").startswith(f"--ray-address {address} (from RAY_ADDRESS) is not a host:port")
 
 
 def test_ray_version_mismatch(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -352,4 +352,4 @@ def test_ray_options_need_ray_engine(capsys: pytest.CaptureFixture[str], tmp_pat
     with pytest.raises(SystemExit) as left:
         main(["score", "run", "pool", "--budget", "1", "--out", str(tmp_path), "--timeout", "2h"])
     assert left.value.code == 2
-    assert "--timeout needs --engine ray" in capsys.readouterr().err
+    assert "--timeout needs --backend ray" in capsys.readouterr().err

@@ -51,7 +51,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     write(tmp_path / "holding_net.py", HOLDING.encode())
-    finished(tmp_path / "run", "model.name=holding_net:Net", "model.knobs={}")
+    finished(tmp_path / "run", "model.name=holding_net:Net", "model.params={}")
     image_folder(tmp_path / "pool", 30)
     write(tmp_path / "pool" / "0" / "zz-white.ppm", WHITE)
     return tmp_path

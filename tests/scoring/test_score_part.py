@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from drawn_pools import picture, write
-from ducats.assemble import make_views, with_aspect
 from ducats.data.folders import image_folder as read_folder
 from ducats.engine.processes import make_fabric
 from ducats.engine.score import choose as choose_of_table
 from ducats.engine.score import table
+from ducats.factory import make_views, with_aspect_ratio
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, say
 from ducats.pool import Pool, Sample, open_pool
@@ -52,7 +52,7 @@ def with_view(trained: Trained, view: str) -> Trained:
     """Return the same model with another test view."""
     from conftest import quick
 
-    config = quick("engine.scoring_batch=8", VIEWS[view])
+    config = quick("engine.scoring_batch_size=8", VIEWS[view])
     return replace(trained, config=config)
 
 
@@ -60,7 +60,7 @@ def with_view(trained: Trained, view: str) -> Trained:
 def test_scores_equal_predict_bitwise(trained: Trained, folder: Path, view: str) -> None:
     trained = with_view(trained, view)
     images = read_folder(folder, size=trained.size, channels=trained.channels)
-    said = say(trained, make_fabric("cpu"), with_aspect(images, make_views(trained.config).test))
+    said = say(trained, make_fabric("cpu"), with_aspect_ratio(images, make_views(trained.config).test))
     kept = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 100)).kept
     assert len(kept) == len(images) == 37
     order = np.argsort(kept.number)
@@ -99,8 +99,8 @@ def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Pat
     kept = part(trained, open_pool(str(folder)), plan)
     picks = choose(plan, kept.kept, kept.known, trained.config.seed)
     images = read_folder(folder, size=trained.size, channels=trained.channels)
-    knobs = {"kappa": kappa} if query in ("duc", "spread") else {}
-    strategy = OF_TABLES[query].bound(knobs)
+    params = {"kappa": kappa} if query in ("duc", "spread") else {}
+    strategy = OF_TABLES[query].bound(params)
     rows = table(
         make_fabric("cpu").setup(trained.model),
         images,

@@ -113,7 +113,7 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
 
     from ducats.data import toy
 
-    trained = finished(tmp_path / "run", "data.knobs={per_class: 8, pool: 30}")
+    trained = finished(tmp_path / "run", "data.params={per_class: 8, pool: 30}")
     pool = toy(per_class=8, pool=30).pool
     bought = {entry.key for entry in trained.home.bought().entries()}
     assert len(bought) == 20
@@ -219,11 +219,11 @@ def test_duplicate_keys_are_refused(trained: Trained, folder: Path, tmp_path: Pa
         ({"budget": "0.1%"}, "--budget 0.1% is 0 labels of a pool of 37"),
         ({"budget": "101%"}, "--budget 101% is 37 labels of a pool of 37"),
         ({"processes": 0}, "--processes must be at least 1, not 0"),
-        ({"parts": 0}, "--parts must be at least 1, not 0"),
-        ({"batch": 0}, "--batch must be at least 1, not 0"),
+        ({"parts": 0}, "--chunks must be at least 1, not 0"),
+        ({"batch": 0}, "--batch-size must be at least 1, not 0"),
         ({"engine": "steam"}, "no engine 'steam'"),
         ({"query": "las"}, "--query las cannot score a pool"),
-        ({"kind": "zip"}, "--kind zip is not a pool format"),
+        ({"kind": "zip"}, "--pool-format zip is not a pool format"),
     ],
 )
 def test_invalid_arguments_are_user_errors(
@@ -264,7 +264,7 @@ def test_command_prints_summary(
     shutil.copytree(folder, where)
     write(where / "bad.png", b"")
     command = ["score", str(trained.home.folder), str(where), "--budget", "3", "--device", "cpu"]
-    command += ["--exclude-bought", "--out", str(tmp_path / "out")]
+    command += ["--exclude-labelled", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as left:
         main(command)
     said = capsys.readouterr().out

@@ -12,47 +12,47 @@ from collections.abc import Sequence
 from cyclopts import CycloptsError
 
 from ducats.cli import (
-    answering,
-    asking,
-    deploying,
-    drawing,
-    labelling,
-    scoring,
-    studio,
-    sweeping,
-    trained,
-    training,
-    tuning,
-    watching,
+    answers,
+    deploy,
+    figure,
+    inspect,
+    label,
+    label_studio,
+    run,
+    runs,
+    score,
+    sweep,
+    tune,
+    watch,
 )
 from ducats.cli.base import app, console
-from ducats.cli.leaving import (
-    farewell,
-    leave_at_once,
-    leave_together,
-    let_the_first_process_leave,
-    other_end,
-    say,
-    stop_writing,
+from ducats.cli.shutdown import (
+    discard_stdout,
+    exit_immediately,
+    leave_process_group,
+    notify_exit,
+    peer_exit_code,
+    report_exit,
+    wait_for_launcher_exit,
 )
 from ducats.errors import AwaitingLabels, UserError
 
 __all__ = [
-    "answering",
+    "answers",
     "app",
-    "asking",
+    "inspect",
     "console",
-    "deploying",
-    "drawing",
-    "labelling",
+    "deploy",
+    "figure",
+    "label",
     "main",
-    "scoring",
-    "studio",
-    "sweeping",
-    "trained",
-    "training",
-    "tuning",
-    "watching",
+    "score",
+    "label_studio",
+    "sweep",
+    "runs",
+    "run",
+    "tune",
+    "watch",
 ]
 
 
@@ -64,25 +64,25 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except CycloptsError:
         code = 2  # already reported
     except UserError as error:
-        code = say(f"ducats: {error}", "red", 2)
+        code = report_exit(f"ducats: {error}", "red", 2)
     except AwaitingLabels as pause:
-        code = say(f"paused: {pause}", "yellow", 3)
+        code = report_exit(f"paused: {pause}", "yellow", 3)
     except KeyboardInterrupt:
-        code = say("stopped; run the same command again to resume", "yellow", 130)
+        code = report_exit("stopped; run the same command again to resume", "yellow", 130)
     except BrokenPipeError:
-        code = stop_writing()
+        code = discard_stdout()
     except OSError as error:
         where = f" {error.filename}" if error.filename else ""
-        code = say(f"ducats: system error{where}: {error.strerror or error}", "red", 2)
+        code = report_exit(f"ducats: system error{where}: {error.strerror or error}", "red", 2)
     except Exception as error:
-        code = other_end()  # a failure caused by the exit of another process is not an internal error
+        code = peer_exit_code()  # a failure caused by the exit of another process is not an internal error
         if code is None:
-            farewell(1, f"{type(error).__name__}: {error}")
+            notify_exit(1, f"{type(error).__name__}: {error}")
             raise
-    farewell(int(code or 0))
-    several = leave_together()
+    notify_exit(int(code or 0))
+    is_distributed = leave_process_group()
     if code:
-        let_the_first_process_leave()
-    if several:
-        leave_at_once(int(code or 0))
+        wait_for_launcher_exit()
+    if is_distributed:
+        exit_immediately(int(code or 0))
     sys.exit(code)

@@ -22,7 +22,7 @@ def import_ray() -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("--engine ray needs Ray; run pip install 'ducats[ray]'") from None
+        raise UserError("--backend ray needs Ray; run pip install 'ducats[ray]'") from None
     return ray
 
 
@@ -49,11 +49,11 @@ def connected(address: str) -> Iterator[None]:
         why = " ".join(str(error).split()) or type(error).__name__
         if "ersion mismatch" in why:
             raise UserError(
-                f"the Ray cluster at --address {address} has other versions than this machine ({why}); "
+                f"the Ray cluster at --ray-address {address} has other versions than this machine ({why}); "
                 "install the same Python and Ray on both"
             ) from error
         raise UserError(
-            f"no Ray cluster answers at --address {address} ({why}); start one with `ray start --head`, or "
+            f"no Ray cluster answers at --ray-address {address} ({why}); start one with `ray start --head`, or "
             "give the address of a running one"
         ) from error
     try:
@@ -73,8 +73,8 @@ def _check(address: str) -> None:
     if meant != "auto" and not (host and port.isdecimal() and "/" not in host):
         whence = " (from RAY_ADDRESS)" if meant != address else ""
         raise UserError(
-            f"--address {meant}{whence} is not a host:port; run the command on a machine of the cluster, "
-            "without --address or with the one printed by `ray start --head`, such as 10.0.0.1:6379"
+            f"--ray-address {meant}{whence} is not a host:port; run the command on a machine of the cluster, "
+            "without --ray-address or with the one printed by `ray start --head`, such as 10.0.0.1:6379"
         )
 
 

@@ -51,17 +51,17 @@ def make_executor(folder: Path, settings: Sequence[str], *, name: str, most: int
     try:
         import submitit
     except ImportError:
-        raise UserError("--engine slurm needs submitit; run pip install 'ducats[slurm]'") from None
+        raise UserError("--backend slurm needs submitit; run pip install 'ducats[slurm]'") from None
     missing = [program for program in ("sbatch", "srun") if shutil.which(program) is None]
     if missing:
         raise UserError(
-            f"--engine slurm needs {' and '.join(missing)} on PATH; run the command on a login node of the "
-            "cluster, or omit --engine"
+            f"--backend slurm needs {' and '.join(missing)} on PATH; run the command on a login node of the "
+            "cluster, or omit --backend"
         )
     wanted = parsed(settings)
     if "time" not in wanted:
         raise UserError(
-            "--engine slurm needs a time limit per job, such as --slurm time=4:00:00; a longer run is "
+            "--backend slurm needs a time limit per job, such as --slurm time=4:00:00; a longer run is "
             "requeued and resumes"
         )
     executor = submitit.AutoExecutor(folder, cluster="slurm", slurm_max_num_timeout=REQUEUES)

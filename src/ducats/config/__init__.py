@@ -5,9 +5,27 @@ gives the file and the closest known name. Components never see a config: ``asse
 them flat arguments.
 """
 
-from ducats.config.base import Part
-from ducats.config.loading import explain, find, load, merge, shipped, to_yaml
-from ducats.config.schema import Config, ask_epochs
-from ducats.config.views import View
+from ducats.config.base import ComponentConfig
+from ducats.config.loader import (
+    configs_folder,
+    describe_settings,
+    find_config,
+    load_config,
+    merge_layers,
+    to_yaml,
+)
+from ducats.config.schema import Config, query_epochs
+from ducats.config.view_schema import ViewConfig
 
-__all__ = ["Config", "Part", "View", "ask_epochs", "explain", "find", "load", "merge", "shipped", "to_yaml"]
+__all__ = [
+    "Config",
+    "ComponentConfig",
+    "ViewConfig",
+    "query_epochs",
+    "describe_settings",
+    "find_config",
+    "load_config",
+    "merge_layers",
+    "configs_folder",
+    "to_yaml",
+]

@@ -5,14 +5,14 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class Strict(BaseModel):
+class StrictModel(BaseModel):
     """Frozen settings that reject unknown names."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
 
-class Part(Strict):
+class ComponentConfig(StrictModel):
     """A component by name, with keyword arguments that are checked against its signature."""
 
     name: str = Field(description="a registered name, or `package.module:function`")
-    knobs: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the component")
+    params: dict[str, Any] = Field(default_factory=dict, description="keyword arguments of the component")

@@ -7,11 +7,11 @@ from typing import Any, Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ducats.config.base import Part, Strict
-from ducats.config.views import Views
+from ducats.config.base import ComponentConfig, StrictModel
+from ducats.config.view_schema import ViewsConfig
 
 
-class Task(Strict):
+class TaskConfig(StrictModel):
     """The learning task and the unit of labelling."""
 
     name: Literal["classification", "segmentation"] = Field(
@@ -22,8 +22,8 @@ class Task(Strict):
         description="what one query labels; segmentation: a pixel, a square region, a superpixel or a whole "
         "image, with costs counted in pixels; null: image for classification, pixel for segmentation",
     )
-    side: int = Field(3, ge=1, description="side of a region in pixels; odd")
-    superpixels: int = Field(
+    region_side: int = Field(3, ge=1, description="side of a region in pixels; odd")
+    n_superpixels: int = Field(
         100, ge=2, description="approximate number per image (SLIC; needs ducats[superpixels])"
     )
     compactness: float = Field(
@@ -32,40 +32,40 @@ class Task(Strict):
     resolution: Literal["network", "original"] = Field(
         "network",
         description="pixel grid for labelling and for the budget: the network's input size "
-        "(data.knobs.size) or the image's original size; published: original",
+        "(data.params.size) or the image's original size; published: original",
     )
-    twice: bool = Field(
+    two_step_upsampling: bool = Field(
         False,
         description="resolution=original: upsample the logits to the network's input size, compute "
         "evidence, then upsample to the original size (published); false: upsample once",
     )
-    fill: Literal["cell", "nearest"] = Field(
+    label_downsampling: Literal["cell", "nearest"] = Field(
         "cell",
         description="resolution=original: how labels are mapped to the network's grid; cell: each label "
         "goes to the cell that contains it; nearest: nearest-neighbour resize, which drops labels "
         "(published)",
     )
 
-    @field_validator("side")
+    @field_validator("region_side")
     @classmethod
-    def _odd(cls, value: int) -> int:
+    def _check_side_is_odd(cls, value: int) -> int:
         if value % 2 == 0:
             raise ValueError("the side of a region must be odd: a region has a centre pixel")
         return value
 
     @model_validator(mode="after")
-    def _fitting(self) -> "Task":
+    def _check_unit(self) -> "TaskConfig":
         if self.name == "classification" and self.unit not in (None, "image"):
             raise ValueError(f"classification labels whole images, not {self.unit}s; set task.unit=image")
         return self
 
     @property
-    def bought(self) -> Literal["image", "pixel", "region", "superpixel"]:
+    def resolved_unit(self) -> Literal["image", "pixel", "region", "superpixel"]:
         """The unit, with null resolved."""
         return self.unit or ("image" if self.name == "classification" else "pixel")
 
 
-class Model(Part):
+class ModelConfig(ComponentConfig):
     """The network and the mapping from logits to Dirichlet parameters."""
 
     name: str = Field(
@@ -80,7 +80,7 @@ class Model(Part):
     )
 
 
-class Data(Part):
+class DataConfig(ComponentConfig):
     """The data set."""
 
     name: str = Field(
@@ -91,7 +91,7 @@ class Data(Part):
     )
 
 
-class Objective(Part):
+class ObjectiveConfig(ComponentConfig):
     """The training objective."""
 
     name: str = Field(
@@ -101,13 +101,13 @@ class Objective(Part):
     )
 
 
-class Query(Part):
+class QueryConfig(ComponentConfig):
     """The query strategy."""
 
     name: str = Field("duc", description="a name listed by `ducats queries`, or `package.module:function`")
 
 
-class Oracle(Part):
+class OracleConfig(ComponentConfig):
     """The source of target labels."""
 
     name: str = Field(
@@ -117,7 +117,7 @@ class Oracle(Part):
     )
 
 
-class Schedule(Part):
+class ScheduleConfig(ComponentConfig):
     """Learning-rate schedule."""
 
     name: str = Field(
@@ -125,7 +125,7 @@ class Schedule(Part):
     )
 
 
-class Train(Strict):
+class TrainConfig(StrictModel):
     """Training; one continuous training spans all rounds."""
 
     epochs: int = Field(50, ge=1)
@@ -140,8 +140,8 @@ class Train(Strict):
         description="even: labelled target images in batches of nearly equal size; short_last: the last "
         "batch of a pass may be a single image, duplicated (published)",
     )
-    together: Literal["apart", "target", "few"] = Field(
-        "apart",
+    target_batching: Literal["separate", "joint", "joint_if_few"] = Field(
+        "separate",
         description="apart: separate forward passes for labelled and unlabelled target images (published); "
         "target: one joint forward pass, so that batch statistics do not depend on few labelled images; few: "
         "joint while a batch of labelled images is less than half full; classification only",
@@ -157,17 +157,17 @@ class Train(Strict):
     weight_decay: float = Field(
         1e-3, ge=0, description="applied to all parameters, including biases and norms"
     )
-    clip: float | None = Field(
+    clip_grad_norm: float | None = Field(
         None,
         gt=0,
         description="maximum gradient norm over all parameters; null: no clipping",
     )
-    multipliers: dict[str, float] | None = Field(
+    lr_multipliers: dict[str, float] | None = Field(
         None,
         description="learning-rate factor by prefix of the parameter name; null: the model's default (0.1 "
         "for a pretrained backbone)",
     )
-    schedule: Schedule = Field(Schedule())
+    schedule: ScheduleConfig = Field(ScheduleConfig())
     source_weight: dict[int, float] = Field(
         {0: 1.0},
         description="weight of the source losses by the first epoch it applies to, counted from 0; "
@@ -176,13 +176,13 @@ class Train(Strict):
 
     @field_validator("source_weight")
     @classmethod
-    def _from_the_start(cls, value: dict[int, float]) -> dict[int, float]:
+    def _check_source_weight(cls, value: dict[int, float]) -> dict[int, float]:
         if 0 not in value or min(value) < 0 or min(value.values()) < 0:
             raise ValueError("weights must not be negative, and epoch 0 must have one")
         return dict(sorted(value.items()))
 
 
-class Ask(Strict):
+class AcquisitionConfig(StrictModel):
     """When labels are acquired, and how many."""
 
     budget: int | str = Field(
@@ -190,14 +190,14 @@ class Ask(Strict):
         description="total number of labels: a count (65) or a percentage of the pool (5%); for pixels "
         "also a count per image (40/image); or annotation time (30min, 1.5h), split evenly over the rounds",
     )
-    seconds: float = Field(
+    seconds_per_label: float = Field(
         5.0,
         gt=0,
-        description="expected annotation time per answer, used if ask.budget is a time and no times have "
+        description="expected annotation time per answer, used if acquisition.budget is a time and no times have "
         "been measured: before the first answers, or with the oracle truth",
     )
     rounds: int | None = Field(None, ge=0, description="number of rounds; null: the length of `after`, or 5")
-    after: tuple[int, ...] | None = Field(
+    after_epochs: tuple[int, ...] | None = Field(
         None,
         description="epochs after which labels are acquired; null: from 20 % to 36 % of the training, at "
         "least one epoch apart",
@@ -215,20 +215,20 @@ class Ask(Strict):
     )
 
 
-class Evaluation(Strict):
+class EvaluationConfig(StrictModel):
     """On which images the model is evaluated, and when; the result is never used for selection."""
 
-    images: Literal["auto", "held_out", "unlabelled", "target", "published"] = Field(
+    split: Literal["auto", "held_out", "unlabelled", "target", "published"] = Field(
         "auto",
         description="held_out: images that are never queried (the data's test set, or else a fraction of the "
         "target); unlabelled: the target without the images labelled so far; target: the whole target, "
         "labelled images included; auto: the data's test set, or else unlabelled if the data has target "
         "labels; published: the data's test set, or else target",
     )
-    share: float = Field(
+    test_fraction: float = Field(
         0.2, gt=0, lt=1, description="fraction of each class to hold out if the data has no test set"
     )
-    source_share: float = Field(
+    source_holdout_fraction: float = Field(
         0.0,
         ge=0,
         lt=1,
@@ -239,14 +239,14 @@ class Evaluation(Strict):
         "original",
         description="segmentation: evaluate at the network's input size or at the labels' original size",
     )
-    flip: bool = Field(
+    average_flipped: bool = Field(
         False,
         description="segmentation: average the predictions for the image and its mirror image (published)",
     )
-    star_without: tuple[str, ...] = Field(
+    miou_star_exclude: tuple[str, ...] = Field(
         (), description="classes excluded from mIoU*; published for SYNTHIA: wall, fence, pole"
     )
-    every: int | None = Field(
+    every_epochs: int | None = Field(
         None,
         ge=1,
         description="also evaluate every so many epochs; null: only before each round and at the end; "
@@ -254,7 +254,7 @@ class Evaluation(Strict):
     )
 
 
-class Engine(Strict):
+class EngineConfig(StrictModel):
     """Device, parallelism and performance; only precision and scoring_batch are part of a run's identity.
 
     For the performance options, null means: on where the device supports it.
@@ -277,7 +277,7 @@ class Engine(Strict):
     precision: Literal["auto", "32-true", "bf16-mixed", "16-mixed", "64-true"] = Field(
         "auto", description="auto: bf16-mixed on a GPU with bfloat16, else 32-true"
     )
-    images_on: Literal["auto", "device", "host"] = Field(
+    image_placement: Literal["auto", "device", "host"] = Field(
         "auto",
         description="where decoded images are stored; auto: on a GPU if they take at most half of its free "
         "memory",
@@ -285,13 +285,13 @@ class Engine(Strict):
     channels_last: bool | None = Field(
         None, description="channels-last memory format, preferred by tensor cores; null: on a GPU"
     )
-    fused: bool | None = Field(None, description="fused optimiser kernel; null: on a GPU")
-    graphs: bool | None = Field(
+    fused_optimiser: bool | None = Field(None, description="fused optimiser kernel; null: on a GPU")
+    cuda_graphs: bool | None = Field(
         None,
         description="record the training step as a CUDA graph and replay it; null: on a single CUDA device, "
         "unless the objective or network is user code, which may keep state in Python",
     )
-    compiled: bool | None = Field(
+    compile: bool | None = Field(
         None,
         description="compile the per-pixel losses: seconds at the start, milliseconds saved per step; "
         "null: for segmentation on a GPU with triton",
@@ -302,8 +302,8 @@ class Engine(Strict):
         description="use deterministic GPU algorithms, which are slower; results on a CPU are always "
         "deterministic",
     )
-    scoring_batch: int = Field(256, ge=1, description="batch size for scoring and evaluation")
-    snapshot: int = Field(
+    scoring_batch_size: int = Field(256, ge=1, description="batch size for scoring and evaluation")
+    snapshot_samples: int = Field(
         3000,
         ge=0,
         description="pool samples whose uncertainties are saved at each round and at the end, for reports "
@@ -317,47 +317,50 @@ class Engine(Strict):
     )
 
 
-class Config(Strict):
+class Config(StrictModel):
     """All settings of one run."""
 
     method: str = Field("duc", description="name shown in tables; has no other effect")
     seed: int = Field(0, ge=0)
-    task: Task = Field(Task())
-    data: Data = Field(Data())
-    model: Model = Field(Model())
-    objective: Objective = Field(Objective())
-    query: Query = Field(Query())
-    oracle: Oracle = Field(Oracle())
-    train: Train = Field(Train())
-    views: Views = Field(Views())
-    ask: Ask = Field(Ask())
-    evaluation: Evaluation = Field(Evaluation())
-    engine: Engine = Field(Engine())
+    task: TaskConfig = Field(TaskConfig())
+    data: DataConfig = Field(DataConfig())
+    model: ModelConfig = Field(ModelConfig())
+    objective: ObjectiveConfig = Field(ObjectiveConfig())
+    query: QueryConfig = Field(QueryConfig())
+    oracle: OracleConfig = Field(OracleConfig())
+    train: TrainConfig = Field(TrainConfig())
+    views: ViewsConfig = Field(ViewsConfig())
+    acquisition: AcquisitionConfig = Field(AcquisitionConfig())
+    evaluation: EvaluationConfig = Field(EvaluationConfig())
+    engine: EngineConfig = Field(EngineConfig())
 
     @model_validator(mode="after")
-    def _times(self) -> "Config":
-        ask_epochs(self)
-        if self.ask.growth != 1 and self.task.bought != "image":
+    def _check_acquisition(self) -> "Config":
+        query_epochs(self)
+        if self.acquisition.growth != 1 and self.task.resolved_unit != "image":
             raise ValueError(
-                "ask.growth is for images; pixels are labelled in equal rounds: set ask.growth=1"
+                "acquisition.growth is for images; pixels are labelled in equal rounds: set acquisition.growth=1"
             )
-        if self.train.together != "apart" and self.task.name == "segmentation":
+        if self.train.target_batching != "separate" and self.task.name == "segmentation":
             raise ValueError(
-                "train.together is for images, not pixels: labelled and unlabelled pixels are in the same "
-                "image already; choose train.together=apart (methods/ducats-seg is methods/ducats without "
+                "train.target_batching is for images, not pixels: labelled and unlabelled pixels are in the same "
+                "image already; choose train.target_batching=separate (methods/ducats-seg is methods/ducats without "
                 "it)"
             )
-        if self.ask.growth != 1 and self.ask.rounding == "ceil_per_round":
-            raise ValueError("ask.growth other than 1 needs ask.rounding=nearest_total")
+        if self.acquisition.growth != 1 and self.acquisition.rounding == "ceil_per_round":
+            raise ValueError("acquisition.growth other than 1 needs acquisition.rounding=nearest_total")
         return self
 
     def identity(self) -> dict[str, Any]:
         """Return the settings that identify the run: all except those of the machine."""
         settings = self.model_dump(mode="json")
-        settings["engine"] = {"precision": self.engine.precision, "scoring_batch": self.engine.scoring_batch}
+        settings["engine"] = {
+            "precision": self.engine.precision,
+            "scoring_batch_size": self.engine.scoring_batch_size,
+        }
         # Keep the identity of runs that are older than these settings.
-        for part, names in LATER.items():
-            _drop(settings[part], names, LATER_VIEWS if part == "views" else {})
+        for part, names in CONFIG_IDENTITY_DEFAULTS.items():
+            _drop_defaults(settings[part], names, VIEW_IDENTITY_DEFAULTS if part == "views" else {})
         return settings
 
     def digest(self) -> str:
@@ -367,53 +370,60 @@ class Config(Strict):
 
 
 # Settings added later, with the value that matches the earlier behaviour.
-LATER: Mapping[str, Mapping[str, Any]] = {
-    "ask": {"growth": 1.0, "seconds": 5.0},
-    "evaluation": {"source_share": 0.0},
-    "train": {"together": "apart"},
+CONFIG_IDENTITY_DEFAULTS: Mapping[str, Mapping[str, Any]] = {
+    "acquisition": {"growth": 1.0, "seconds_per_label": 5.0},
+    "evaluation": {"source_holdout_fraction": 0.0},
+    "train": {"target_batching": "separate"},
     "views": {"strong": None},
 }
-LATER_VIEWS: Mapping[str, Any] = {"randaugment": None, "cutout": 0.0}
+VIEW_IDENTITY_DEFAULTS: Mapping[str, Any] = {"randaugment": None, "cutout": 0.0}
 
 
-def _drop(settings: dict[str, Any], names: Mapping[str, Any], inner: Mapping[str, Any]) -> None:
-    for name in [name for name, value in names.items() if settings[name] == value]:
+def _drop_defaults(
+    settings: dict[str, Any], defaults: Mapping[str, Any], nested_defaults: Mapping[str, Any]
+) -> None:
+    for name in [name for name, value in defaults.items() if settings[name] == value]:
         del settings[name]
-    for part in settings.values() if inner else ():
-        if part is not None:
-            _drop(part, inner, {})
+    for section in settings.values() if nested_defaults else ():
+        if section is not None:
+            _drop_defaults(section, nested_defaults, {})
 
 
-def ask_epochs(config: Config) -> tuple[int, ...]:
+def query_epochs(config: Config) -> tuple[int, ...]:
     """Return the epochs after which labels are acquired, one per round."""
-    ask, epochs = config.ask, config.train.epochs
-    if ask.rounds == 0 or ask.after == ():
+    acquisition, epochs = config.acquisition, config.train.epochs
+    if acquisition.rounds == 0 or acquisition.after_epochs == ():
         return ()
-    if ask.after is not None:
-        _check_after(ask, epochs)
-        return ask.after
-    rounds = 5 if ask.rounds is None else ask.rounds
+    if acquisition.after_epochs is not None:
+        _check_after_epochs(acquisition, epochs)
+        return acquisition.after_epochs
+    rounds = 5 if acquisition.rounds is None else acquisition.rounds
     if rounds > epochs:
-        raise ValueError(f"{rounds} rounds do not fit into {epochs} epochs; lower ask.rounds")
+        raise ValueError(f"{rounds} rounds do not fit into {epochs} epochs; lower acquisition.rounds")
     # Scale the paper's 10, 12, 14, 16, 18 of 50 to any number of rounds and epochs, at least one epoch apart.
     after: list[int] = []
-    for number in range(rounds):
-        wanted = max(1, round(epochs * (0.2 + 0.16 * number / max(rounds - 1, 1))))
-        latest = epochs - rounds + number  # leaves an epoch for each later round
-        after.append(min(max(wanted, after[-1] + 1 if after else 0), latest))
+    for round_index in range(rounds):
+        preferred = max(1, round(epochs * (0.2 + 0.16 * round_index / max(rounds - 1, 1))))
+        latest = epochs - rounds + round_index  # leaves an epoch for each later round
+        after.append(min(max(preferred, after[-1] + 1 if after else 0), latest))
     return tuple(after)
 
 
-def _check_after(ask: Ask, epochs: int) -> None:
-    assert ask.after is not None
-    if list(ask.after) != sorted(set(ask.after)) or ask.after[0] < 0:
-        raise ValueError(f"ask.after must be strictly increasing and not negative, got {list(ask.after)}")
-    if ask.after[-1] >= epochs:
+def _check_after_epochs(acquisition: AcquisitionConfig, epochs: int) -> None:
+    assert acquisition.after_epochs is not None
+    if (
+        list(acquisition.after_epochs) != sorted(set(acquisition.after_epochs))
+        or acquisition.after_epochs[0] < 0
+    ):
         raise ValueError(
-            f"ask.after names epoch {ask.after[-1]}, but training ends after epoch {epochs}, so the "
-            "labels of that round would not be used; ask.after=null places the rounds automatically"
+            f"acquisition.after_epochs must be strictly increasing and not negative, got {list(acquisition.after_epochs)}"
         )
-    if ask.rounds is not None and ask.rounds != len(ask.after):
+    if acquisition.after_epochs[-1] >= epochs:
         raise ValueError(
-            f"ask.after names {len(ask.after)} rounds, but ask.rounds is {ask.rounds}; remove one of them"
+            f"acquisition.after_epochs names epoch {acquisition.after_epochs[-1]}, but training ends after epoch {epochs}, so the "
+            "labels of that round would not be used; acquisition.after_epochs=null places the rounds automatically"
+        )
+    if acquisition.rounds is not None and acquisition.rounds != len(acquisition.after_epochs):
+        raise ValueError(
+            f"acquisition.after_epochs names {len(acquisition.after_epochs)} rounds, but acquisition.rounds is {acquisition.rounds}; remove one of them"
         )

@@ -52,22 +52,22 @@ _SHORT = (
 )  # parameters with a command-line option of their own
 
 
-def require_options(name: str, function: Callable[..., Shift], knobs: Mapping[str, Any]) -> None:
+def require_options(name: str, function: Callable[..., Shift], params: Mapping[str, Any]) -> None:
     """Raise if a required parameter of a data set is missing."""
     parameters = inspect.signature(function).parameters.values()
     needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    missing = [option for option in needed if knobs.get(option) is None]
+    missing = [option for option in needed if params.get(option) is None]
     if not missing:
         return
     options = " and ".join(
-        f"--{option}" if option in _SHORT else f"--set data.knobs.{option}=..." for option in missing
+        f"--{option}" if option in _SHORT else f"--set data.params.{option}=..." for option in missing
     )
     tasks = (
         f"; its tasks are {', '.join(BENCHMARKS[name].tasks)}"
         if "task" in missing and name in BENCHMARKS
         else ""
     )
-    raise UserError(f"the data set {name!r} needs {options} (or data.knobs.{missing[0]} in a config){tasks}")
+    raise UserError(f"the data set {name!r} needs {options} (or data.params.{missing[0]} in a config){tasks}")
 
 
 def usual_task(name: str, task: str) -> str:

@@ -58,7 +58,7 @@ def decide(images: Wanted, *, test: bool, truth: bool, target_is_test: bool) -> 
         return "held_out", "own"  # there may be no test set
     if not truth:
         raise UserError(
-            f"evaluation.images={images} needs the target's labels, but this data has none; give --truth if "
+            f"evaluation.split={images} needs the target's labels, but this data has none; give --ground-truth if "
             "the target's folders are its classes, or drop the setting and give labelled target images with "
             "--test"
         )
@@ -123,7 +123,7 @@ def hold_out_source(shift: Shift, share: float) -> tuple[Shift, Domain | None]:
     inside, outside = _share_of_each(source.labels, share, "held out source")
     if not len(inside) or not len(outside):
         raise UserError(
-            f"evaluation.source_share={share} of {len(source)} source images leaves nothing to train on or "
+            f"evaluation.source_holdout_fraction={share} of {len(source)} source images leaves nothing to train on or "
             "to validate with; choose another fraction, or 0 to hold out none"
         )
     kept, held = (
@@ -138,8 +138,8 @@ def _split(shift: Shift, labels: Labels, share: float) -> Shift:
     inside, outside = _share_of_each(labels, share, "held out")
     if not len(inside) or not len(outside):
         raise UserError(
-            f"evaluation.share={share} of {len(labels)} target images leaves nothing to label or to evaluate "
-            "on; use evaluation.images=unlabelled"
+            f"evaluation.test_fraction={share} of {len(labels)} target images leaves nothing to label or to evaluate "
+            "on; use evaluation.split=unlabelled"
         )
     return Shift(
         source=shift.source,

@@ -84,8 +84,8 @@ class Room:
         if self._on_demand:
             warnings.warn(
                 f"decoded images do not fit in memory or in {self._cache or tempfile.gettempdir()}; they are "
-                "decoded again for every batch, which is slower. Set data.knobs.cache to a folder on a "
-                "larger disk, or reduce data.knobs.size",
+                "decoded again for every batch, which is slower. Set data.params.cache to a folder on a "
+                "larger disk, or reduce data.params.size",
                 stacklevel=3,
             )
 

@@ -129,7 +129,7 @@ def streets(
         seed: An image depends only on the seed, its domain and its index.
 
     >>> problem = streets(source=3, pool=2, test=1)
-    >>> problem.source.labels.shape, problem.pool.pixels.shape, problem.pool.keys
+    >>> problem.source.labels.shape, problem.pool.per_pixel.shape, problem.pool.keys
     (torch.Size([3, 64, 128]), torch.Size([2, 3, 64, 128]), ('pool/000', 'pool/001'))
     """
     _check(source=source, pool=pool, test=test, height=height, width=width, look=look)

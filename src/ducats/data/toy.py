@@ -33,7 +33,7 @@ def toy(
         shift: Strength of the domain shift. 0: none; 1: a source model is often wrong; more: worse.
 
     >>> problem = toy(pool=10, test=4)
-    >>> len(problem.source), problem.source.images.pixels.shape[1:], len(problem.pool), len(problem.test)
+    >>> len(problem.source), problem.source.split.per_pixel.shape[1:], len(problem.pool), len(problem.test)
     (96, torch.Size([3, 8, 8]), 10, 4)
     """
     _check(classes=classes, per_class=per_class, pool=pool, test=test, size=size)

@@ -47,7 +47,7 @@ class View:
     def sides(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of the output for stored images of this height and width.
 
-        >>> View(size=5).sides(8, 9), View(size=(4, 6)).sides(8, 9), View().sides(8, 9)
+        >>> ViewConfig(size=5).sides(8, 9), ViewConfig(size=(4, 6)).sides(8, 9), ViewConfig().sides(8, 9)
         ((5, 5), (4, 6), (8, 9))
         """
         if self.size is None:
@@ -102,7 +102,7 @@ def look(images: Tensor, view: View, luck: Tensor) -> Tensor:
         luck: Output of ``draw`` for this view and image size, ``(N, LUCK)`` on the same device.
 
     Returns:
-        float32 ``(N, C, height, width)`` in [0, 1]; see ``View.sides`` for height and width.
+        float32 ``(N, C, height, width)`` in [0, 1]; see ``ViewConfig.sides`` for height and width.
     """
     size = view.sides(*images.shape[-2:])
     if view.crop == "resized":

@@ -71,7 +71,7 @@ def dev_risk(
     Args:
         source_train: features ``(S, D)`` of source samples that the model was trained on.
         source_validation: features ``(V, D)`` of held-out source samples.
-        target: features ``(T, D)`` of target samples.
+        target: features ``(_T, D)`` of target samples.
         losses: losses of the validation samples, ``(V,)``.
         seed: seed of the domain classifier.
         normalise: ``max`` divides the weights by the largest; ``standardize`` gives them mean 1 and standard

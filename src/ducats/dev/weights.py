@@ -43,7 +43,7 @@ def domain_weights(
     Args:
         source_train: features ``(S, D)``.
         source_validation: features ``(V, D)``.
-        target: features ``(T, D)``.
+        target: features ``(_T, D)``.
         seed: seed of the initial weights, the split and the batches.
         most: maximum number of training samples per domain.
     """

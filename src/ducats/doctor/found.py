@@ -70,17 +70,17 @@ def knob(config: Config, findings: list[Finding], name: str) -> Any:
     default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
     if default is inspect.Parameter.empty:
         default = None  # a missing parameter is reported elsewhere
-    value = config.data.knobs.get(name, default)
+    value = config.data.params.get(name, default)
     fits, meant = KNOBS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
     if (value is None and default is None) or fits(value):
         return value
-    findings.append(Finding("error", f"data.knobs.{name} is {value!r}; give {meant}"))
+    findings.append(Finding("error", f"data.params.{name} is {value!r}; give {meant}"))
     return None
 
 
 KNOBS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
     "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
-    "truth": (lambda given: isinstance(given, bool), "true or false"),
+    "ground_truth": (lambda given: isinstance(given, bool), "true or false"),
     "task": (lambda given: isinstance(given, str), "source and target, such as Ar-Cl"),
 }

@@ -25,17 +25,17 @@ def in_map_files(config: Config) -> Found:
     found.cache = None if cache is None else Path(cache).expanduser()
     parameters = inspect.signature(reader).parameters
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
-    if not all(map(data.knobs.get, needed)) or not data.knobs.keys() <= parameters.keys():
+    if not all(map(data.params.get, needed)) or not data.params.keys() <= parameters.keys():
         return found, findings  # reported elsewhere
     try:
-        listing: Listing = reader.listing(**data.knobs)
+        listing: Listing = reader.listing(**data.params)
         shapes = listing.shapes
     except UserError as error:
         return found, [*findings, Finding("error", str(error))]
     except Exception as error:  # a parameter of an unexpected type
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
         what = f"the files of the data set {data.name!r} cannot be listed ({said})"
-        return found, [*findings, Finding("error", f"{what}; check data.knobs: {data.knobs}")]
+        return found, [*findings, Finding("error", f"{what}; check data.params: {data.params}")]
     found.classes, found.truth = listing.codes[0].classes, listing.pool.labels is not None
     _put(found, findings, "source", listing.source, listing.codes[0], shapes[0])
     _put(found, findings, "target", listing.pool, listing.codes[1], shapes[1])

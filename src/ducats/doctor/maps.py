@@ -109,7 +109,7 @@ def _check_labels(found: Survey, part: Part) -> Iterator[Finding]:
     elif absent and part.role != "target":
         consequence = {
             "source": "they can only be learnt from labelled target pixels: add source images that show "
-            "them, or drop these classes (data.knobs.keep)",
+            "them, or drop these classes (data.params.keep)",
             "test": "these classes cannot be evaluated: add images that show them, or check the class list",
         }[part.role]
         looked = "" if everything else f" in the {seen.looked} label maps that were checked"

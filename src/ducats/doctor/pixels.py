@@ -21,19 +21,21 @@ def check_pixels(config: Config, found: Survey) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 f"views.{name} must show whole images in segmentation: set views.{name}="
-                "{crop: none} (evaluation.flip averages with the prediction for the mirror image)",
+                "{crop: none} (evaluation.average_flipped averages with the prediction for the mirror image)",
             )
-    if config.task.bought == "superpixel" and find_spec("skimage") is None:
+    if config.task.resolved_unit == "superpixel" and find_spec("skimage") is None:
         yield Finding(
             "error",
             "task.unit=superpixel needs scikit-image, which is not installed: pip install "
             "'ducats[superpixels]', or set task.unit=region",
         )
-    strange = [name for name in config.evaluation.star_without if found.classes and name not in found.classes]
+    strange = [
+        name for name in config.evaluation.miou_star_exclude if found.classes and name not in found.classes
+    ]
     if strange:
         yield Finding(
             "error",
-            f"evaluation.star_without contains {strange[0]!r}, which is not a class; use some of "
+            f"evaluation.miou_star_exclude contains {strange[0]!r}, which is not a class; use some of "
             f"{', '.join(found.classes)}",
         )
 
@@ -48,7 +50,7 @@ def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int])
     areas = _areas(config, found)[:pool]
     if not areas:
         return  # no image can be read, which is reported elsewhere
-    each = split_pixels(config.ask.budget, areas, len(after), config.ask.rounding)
+    each = split_pixels(config.acquisition.budget, areas, len(after), config.acquisition.rounding)
     rounds = [sum(parts) for parts in zip(*each, strict=True)]
     epochs = ", ".join(map(str, after))
     share = 100 * sum(rounds) / sum(areas)
@@ -66,7 +68,7 @@ def asked_pixels(config: Config, found: Survey, pool: int, after: Sequence[int])
     )
     yield from _check_clusters(config, max(part for parts in each for part in parts))
     oracle = config.oracle.name
-    if oracle == "people" or (oracle == "auto" and found.truth is False):
+    if oracle == "human" or (oracle == "auto" and found.truth is False):
         yield Finding(
             "note",
             f"human annotators label {_range(rounds)} pixels in each of {len(rounds)} "
@@ -88,8 +90,11 @@ def _check_clusters(config: Config, at_once: int) -> Iterator[Finding]:
     if query not in CLUSTERING:
         return
     task = config.task
-    of_unit = {"region": math.ceil(at_once / task.side**2), "superpixel": min(at_once, task.superpixels)}
-    clusters = of_unit.get(task.bought, at_once)
+    of_unit = {
+        "region": math.ceil(at_once / task.region_side**2),
+        "superpixel": min(at_once, task.n_superpixels),
+    }
+    clusters = of_unit.get(task.resolved_unit, at_once)
     if clusters > CLUSTERS:
         yield Finding(
             "error",

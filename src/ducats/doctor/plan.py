@@ -6,7 +6,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ducats.budget import PeopleTime, split_budget, time_of
-from ducats.config import Config, View, ask_epochs
+from ducats.config import Config, ViewConfig, query_epochs
 from ducats.data.decode import SPARE_GB
 from ducats.data.exam import decide, held_out_of
 from ducats.doctor.finding import Finding, gather, images
@@ -63,9 +63,9 @@ def _check_sides(config: Config, found: Survey) -> Iterator[Finding]:
 
 def _check_weights(config: Config) -> Iterator[Finding]:
     """Report where pretrained weights come from."""
-    name, knobs = config.model.name, config.model.knobs
-    if name in BACKBONES and knobs.get("pretrained", True) and not knobs.get("weights"):
-        backbone = str(knobs.get("backbone", BACKBONES[name]))
+    name, params = config.model.name, config.model.params
+    if name in BACKBONES and params.get("pretrained", True) and not params.get("weights"):
+        backbone = str(params.get("backbone", BACKBONES[name]))
         with suppress(Exception):  # torchvision cannot be imported, which is reported elsewhere
             from ducats.models import offline
 
@@ -80,10 +80,10 @@ def _check_exam(config: Config, found: Survey) -> Iterator[Finding]:
     """Report which images the model is evaluated on."""
     if found.truth is None:
         return  # the problem with the data is reported elsewhere
-    wanted = config.evaluation.images
+    wanted = config.evaluation.split
     on, _ = decide(wanted, test="test" in found.parts, truth=found.truth, target_is_test=found.target_is_test)
     if on != "held_out" or "test" in found.parts or found.truth:
-        yield Finding("note", f"the model is evaluated on {MEASURED_ON[on]} (evaluation.images={wanted})")
+        yield Finding("note", f"the model is evaluated on {MEASURED_ON[on]} (evaluation.split={wanted})")
 
 
 def pool_size(config: Config, found: Survey) -> int:
@@ -93,7 +93,7 @@ def pool_size(config: Config, found: Survey) -> int:
         return 0 if part is None else len(part)
     try:
         _, made = decide(
-            config.evaluation.images,
+            config.evaluation.split,
             test="test" in found.parts,
             truth=found.truth,
             target_is_test=found.target_is_test,
@@ -103,33 +103,35 @@ def pool_size(config: Config, found: Survey) -> int:
     if made != "split":
         return len(part)
     if found.of_pixels:
-        return len(part) - held_out_of(len(part), config.evaluation.share)
+        return len(part) - held_out_of(len(part), config.evaluation.test_fraction)
     known = (found.parts["test"] if found.target_is_test else part).classes().values()
-    return len(part) - sum(held_out_of(members, config.evaluation.share) for members in known)
+    return len(part) - sum(held_out_of(members, config.evaluation.test_fraction) for members in known)
 
 
 def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
     """Describe the label budget: how many labels, when, and who provides them."""
     oracle = config.oracle.name
-    if oracle == "truth" and found.truth is False:
+    if oracle == "ground_truth" and found.truth is False:
         yield Finding(
             "error",
-            "the oracle 'truth' needs the target's labels, but the data has none: use --oracle people, or "
-            "--truth if the target's folders are its classes",
+            "the oracle 'truth' needs the target's labels, but the data has none: use --oracle human, or "
+            "--ground-truth if the target's folders are its classes",
         )
-    after, pool = ask_epochs(config), pool_size(config, found)
+    after, pool = query_epochs(config), pool_size(config, found)
     if not after:
-        yield Finding("note", "no labels are queried (ask.rounds is 0)")
+        yield Finding("note", "no labels are queried (acquisition.rounds is 0)")
     if not after or not pool:
         return
-    time = time_of(config.ask.budget, config.ask.seconds, config.ask.growth)
+    time = time_of(config.acquisition.budget, config.acquisition.seconds_per_label, config.acquisition.growth)
     if time is not None:
         yield from _asked_time(config, found, pool, time)
         return
-    if found.of_pixels and config.task.bought != "image":
+    if found.of_pixels and config.task.resolved_unit != "image":
         yield from asked_pixels(config, found, pool, after)
         return
-    labels = split_budget(config.ask.budget, pool, len(after), config.ask.rounding, config.ask.growth)
+    labels = split_budget(
+        config.acquisition.budget, pool, len(after), config.acquisition.rounding, config.acquisition.growth
+    )
     spread = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
     each = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
     epochs = ", ".join(map(str, after))
@@ -139,7 +141,7 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
         f"the budget is {sum(labels)} {what} from {images(pool)} of the target: {spread}{each} "
         f"after epoch {epochs} of {config.train.epochs}",
     )
-    if oracle == "people" or (oracle == "auto" and found.truth is False):
+    if oracle == "human" or (oracle == "auto" and found.truth is False):
         yield Finding(
             "note",
             f"human annotators provide {spread} {what}{each}, "
@@ -149,24 +151,24 @@ def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
 
 def _asked_time(config: Config, found: Survey, pool: int, time: PeopleTime) -> Iterator[Finding]:
     """Describe a time budget, with an estimate of the first round."""
-    after = ask_epochs(config)
+    after = query_epochs(config)
     epochs, rounds = ", ".join(map(str, after)), "1 round" if len(after) == 1 else f"{len(after)} rounds"
-    what = f"{config.task.bought}s" if found.of_pixels else "labels"
+    what = f"{config.task.resolved_unit}s" if found.of_pixels else "labels"
     first = time.questions(None, 0, 0, len(after))
     yield Finding(
         "note",
         f"the budget is {time} for {what} of {images(pool)} of the target, in {rounds} after epoch {epochs} "
-        f"of {config.train.epochs}: about {first} in the first, at {time.answer:g} s each (ask.seconds); "
+        f"of {config.train.epochs}: about {first} in the first, at {time.answer:g} s each (acquisition.seconds_per_label); "
         "later rounds depend on the measured time per answer",
     )
-    if config.task.bought == "image" and first * len(after) > pool:
+    if config.task.resolved_unit == "image" and first * len(after) > pool:
         yield Finding(
             "warning",
             f"{time} is enough for about {first * len(after)} labels, but the pool has {images(pool)}: "
-            "later rounds may have nothing left to query; lower ask.budget",
+            "later rounds may have nothing left to query; lower acquisition.budget",
         )
     oracle = config.oracle.name
-    if oracle == "people" or (oracle == "auto" and found.truth is False):
+    if oracle == "human" or (oracle == "auto" and found.truth is False):
         yield Finding(
             "note",
             f"human annotators answer: the run pauses in each of {rounds} and stops querying after {time}",
@@ -197,7 +199,7 @@ def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
 def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
     """Check that crops fit into the stored images."""
     for name, role in LOOKED_AT.items():
-        view: View | None = getattr(config.views, name)
+        view: ViewConfig | None = getattr(config.views, name)
         if view is None or view.crop not in ("center", "random") or role not in found.shapes:
             continue
         if view.resize == "short_side" and role in found.parts and not found.parts[role].paths:
@@ -215,7 +217,7 @@ def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
             yield Finding(
                 "error",
                 f"views.{name} takes a {view.crop} crop of {shown} pixels from images stored as "
-                f"{width} x {height}; lower views.{name}.size or raise data.knobs.size",
+                f"{width} x {height}; lower views.{name}.size or raise data.params.size",
             )
 
 
@@ -234,7 +236,7 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
     allowed = (
         ""
         if found.memory_gb is None
-        else f"; {found.memory_gb:.3g} GB may be kept in memory (data.knobs.memory_gb)"
+        else f"; {found.memory_gb:.3g} GB may be kept in memory (data.params.memory_gb)"
     )
     where = found.cache or Path(tempfile.gettempdir())
     kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run'}" if spilt else ""
@@ -244,14 +246,14 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
         yield Finding(
             "warning",
             f"{held:.1f} GB of {what} would be kept in memory, but only {free:.1f} GB are free; lower "
-            "data.knobs.memory_gb or data.knobs.size",
+            "data.params.memory_gb or data.params.size",
         )
     if spilt > free_disk_gb(where) - SPARE_GB:
         yield Finding(
             "warning",
             f"{spilt:.1f} GB of {what} would be written to {where}, but only {free_disk_gb(where):.1f} GB "
             "are free there, so they will be decoded again for every batch, which is slower; set another "
-            "data.knobs.cache or a smaller data.knobs.size",
+            "data.params.cache or a smaller data.params.size",
         )
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from ducats.config import Config, Part
+from ducats.config import ComponentConfig, Config
 from ducats.doctor.finding import Finding, gather
 
 PARTS = ("data", "model", "objective", "query")
@@ -23,7 +23,7 @@ def check_options(config: Config) -> Iterator[Finding]:
 
     function = DATASETS.get(config.data.name)
     if function is not None:  # a user-defined data set is built, and reports this itself
-        require_options(config.data.name, function, config.data.knobs)
+        require_options(config.data.name, function, config.data.params)
     yield from ()
 
 
@@ -36,26 +36,26 @@ def check_task(config: Config) -> Iterator[Finding]:
 
 
 def _check_part(config: Config) -> Iterator[Finding]:
-    from ducats.assemble import check_names
+    from ducats.factory import check_components
     from ducats.models import CHECK, MODELS
 
-    check_names(config)
-    if config.model.name in CHECK and config.model.knobs.get("weights"):
+    check_components(config)
+    if config.model.name in CHECK and config.model.params.get("weights"):
         # Build the model to check that the weights fit the backbone.
-        MODELS[config.model.name](classes=2, channels=3, **config.model.knobs)
+        MODELS[config.model.name](classes=2, channels=3, **config.model.params)
     yield from ()
 
 
-def _check_schedule(schedule: Part) -> Iterator[Finding]:
+def _check_schedule(schedule: ComponentConfig) -> Iterator[Finding]:
     from ducats.engine.schedules import SCHEDULES
-    from ducats.lookup import bind, look_up
+    from ducats.registry import bind_params, resolve
 
-    bind("schedule", schedule.name, look_up("schedule", SCHEDULES, schedule.name), 1, schedule.knobs)
+    bind_params("schedule", schedule.name, resolve("schedule", SCHEDULES, schedule.name), 1, schedule.params)
     yield from ()
 
 
-def _check_oracle(oracle: Part) -> Iterator[Finding]:
-    from ducats.assemble import check_oracle
+def _check_oracle(oracle: ComponentConfig) -> Iterator[Finding]:
+    from ducats.factory import check_oracle
 
     check_oracle(oracle)
     yield from ()

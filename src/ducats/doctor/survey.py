@@ -36,7 +36,7 @@ def survey(config: Config) -> Found:
 def _in_folders(config: Config) -> Found:
     """Survey class folders."""
     found, findings = _stored(config)
-    found.truth = knob(config, findings, "truth") or False
+    found.truth = knob(config, findings, "ground_truth") or False
     folders: dict[Role, Path] = {}
     for role in ROLES:
         path = knob(config, findings, role)
@@ -150,7 +150,7 @@ def _role(row: Row) -> Role:
 def _built(config: Config) -> Found:
     """Build a data set that is not read from files, and survey it."""
     try:
-        from ducats.assemble import load_data
+        from ducats.factory import load_data
 
         shift = load_data(config)
         if not isinstance(shift, Shift):
@@ -160,7 +160,7 @@ def _built(config: Config) -> Found:
     except Exception as error:  # user code, or a parameter of an unexpected type
         said = f"{type(error).__name__}: {' '.join(str(error).split())}"
         what = f"the data set {config.data.name!r} cannot be built ({said})"
-        return Survey(), [Finding("error", f"{what}; check data.knobs: {config.data.knobs}")]
+        return Survey(), [Finding("error", f"{what}; check data.params: {config.data.params}")]
     found = Survey(truth=shift.truth is not None, of_pixels=shift.source.of_pixels)
     classes = shift.classes
     if found.of_pixels:

@@ -32,5 +32,5 @@ def misfits(config: Config) -> Iterator[str]:
             else f"the model {model!r} outputs one class per pixel, but task.name is classification: set "
             "model.name=timm or small_cnn, or start with -c segmentation"
         )
-    elif not pixels and (config.evaluation.flip or config.evaluation.star_without):
-        yield "evaluation.flip and evaluation.star_without apply only to segmentation: remove them"
+    elif not pixels and (config.evaluation.average_flipped or config.evaluation.miou_star_exclude):
+        yield "evaluation.average_flipped and evaluation.miou_star_exclude apply only to segmentation: remove them"

@@ -56,7 +56,7 @@ def make_optimiser(
     unused = multipliers.keys() - used
     if unused:
         tops = sorted({name.split(".")[0] for name, _ in network.named_parameters()})
-        raise UserError(f"train.multipliers has unknown prefixes {sorted(unused)}; the model has {tops}")
+        raise UserError(f"train.lr_multipliers has unknown prefixes {sorted(unused)}; the model has {tops}")
     return SGD(
         [{"params": parameters, "first_lr": factor * how.lr} for factor, parameters in groups.items()],
         lr=how.lr,

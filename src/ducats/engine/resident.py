@@ -43,7 +43,7 @@ def settle(sets: Sequence[Images], device: torch.device, where: Where = "auto") 
     if device.type == "cuda" and needed > free:
         raise UserError(
             f"the decoded images need {needed / 2**30:.1f} GB, but the device has {free / 2**30:.1f} GB "
-            "free; use --set engine.images_on=host or a smaller data.knobs.size"
+            "free; use --set engine.image_placement=host or a smaller data.params.size"
         )
     sent = {key: replace(images, pixels=_send(images, device)) for key, images in unique.items()}
     return [replace(images, pixels=sent[id(images.pixels)].pixels) for images in sets]
@@ -75,7 +75,7 @@ def settle_maps(labels: Labels, device: torch.device, where: Where = "auto") -> 
     if device.type == "cuda" and needed > free:
         raise UserError(
             f"the label maps need {needed / 2**30:.1f} GB, but the device has {free / 2**30:.1f} GB free; "
-            "use --set engine.images_on=host or a smaller data.knobs.size"
+            "use --set engine.image_placement=host or a smaller data.params.size"
         )
     return _all(labels, device)
 

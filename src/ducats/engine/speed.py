@@ -33,7 +33,7 @@ class Speed:
         """
         if self.graphs and not can_record(fabric):
             raise UserError(
-                "engine.graphs=true needs one CUDA device and a precision of 32-true, 64-true or bf16-mixed; "
+                "engine.cuda_graphs=true needs one CUDA device and a precision of 32-true, 64-true or bf16-mixed; "
                 "omit it to use CUDA graphs where possible"
             )
         apart = is_sharded(fabric)
@@ -45,11 +45,11 @@ class Speed:
         graphs = (can_record(fabric) and fused and familiar) if self.graphs is None else self.graphs
         if graphs and not fused:
             raise UserError(
-                "engine.graphs=true needs engine.fused=true; only a fused optimiser reads its learning rate "
+                "engine.cuda_graphs=true needs engine.fused_optimiser=true; only a fused optimiser reads its learning rate "
                 "from the device"
             )
         if self.compiled and not can_fuse(fabric.device):
-            raise UserError("engine.compiled=true needs a CUDA device and the package triton; omit it")
+            raise UserError("engine.compile=true needs a CUDA device and the package triton; omit it")
         return replace(
             self,
             compiled=can_fuse(fabric.device) and pixels if self.compiled is None else self.compiled,

@@ -60,7 +60,7 @@ class Step:
         clip: float | None = None,
         beside: Sequence[Companion] = (),
         loose: Iterable[nn.Parameter] = (),
-        together: str = "apart",
+        together: str = "separate",
     ) -> None:
         self.beside, self.together = beside, TOGETHER[together]
         self._loose = [parameter for parameter in loose if parameter.requires_grad]
@@ -173,7 +173,7 @@ class Step:
             # A user's model or objective may synchronise with the device within a step.
             warnings.warn(
                 f"the step cannot be captured as a CUDA graph ({' '.join(str(error).split())[:200]}) "
-                "and runs eagerly, which is slower; --set engine.graphs=false silences this warning",
+                "and runs eagerly, which is slower; --set engine.cuda_graphs=false silences this warning",
                 stacklevel=2,
             )
             self.graphs = False
@@ -212,9 +212,9 @@ def none_together(batch: Batch) -> Sequence[Tensor]:  # noqa: ARG001 - common si
 
 
 TOGETHER: Mapping[str, Callable[[Batch], Sequence[Tensor]]] = {
-    "apart": none_together,
-    "target": target_together,
-    "few": few_together,
+    "separate": none_together,
+    "joint": target_together,
+    "joint_if_few": few_together,
 }
 
 

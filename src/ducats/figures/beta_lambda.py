@@ -10,7 +10,7 @@ from ducats.figures.numbers import Spread
 from ducats.figures.runs import Runs
 from ducats.figures.settings import Line, lines, score, setting
 
-BETA, LAMBDA = "objective.knobs.beta", "objective.knobs.lambda_"
+BETA, LAMBDA = "objective.params.beta", "objective.params.lambda_"
 Cells = dict[tuple[float, float], list[float]]  # (beta, lambda) -> percent of each seed
 
 

@@ -25,16 +25,16 @@ def curves(runs: Runs) -> list[Curve]:
     idle = [run for run in runs if score(run) is not None and not _spent(run)]
     buyers = [run for run in runs if run.stages and _spent(run)]
     found = []
-    for line in lines(buyers, ("ask",), "budget") if buyers else ():
-        alike = rest(line.runs[0], ("ask", "query"))
-        start = [run for run in idle if rest(run, ("ask", "query")) == alike]
+    for line in lines(buyers, ("acquisition",), "budget") if buyers else ():
+        alike = rest(line.runs[0], ("acquisition", "query"))
+        start = [run for run in idle if rest(run, ("acquisition", "query")) == alike]
         values: dict[float, list[float]] = {}
         for run in (*line.runs, *start):
             values.setdefault(_spent(run), []).append(100 * (score(run) or 0.0))
         found.append(Curve.of(_name(line), values))
     if all(len(curve.points) < 2 for curve in found):
         raise UserError(
-            "the runs must differ in ask.budget only; give runs with several budgets, e.g. of "
+            "the runs must differ in acquisition.budget only; give runs with several budgets, e.g. of "
             "`ducats sweep digits-budgets`"
         )
     return found

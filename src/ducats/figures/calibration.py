@@ -65,7 +65,7 @@ def calibration(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same sig
     if not rows and not any(run.stages or run.finished for run in runs):
         raise UserError("no run has been evaluated yet; run the same command again to resume it")
     if not rows:
-        raise UserError("calibration is unknown: no run was evaluated on a test set; set evaluation.images")
+        raise UserError("calibration is unknown: no run was evaluated on a test set; set evaluation.split")
     look = looks(list(rows))
     most = max(len(found) for found in rows.values())
     bars = len(rows) > 1

@@ -10,7 +10,7 @@ from ducats.figures.runs import Runs
 from ducats.figures.settings import lines, score, setting
 from ducats.figures.style import looks
 
-KEY = "query.knobs.kappa"
+KEY = "query.params.kappa"
 
 
 def curves(runs: Runs) -> list[Curve]:

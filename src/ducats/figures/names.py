@@ -41,16 +41,16 @@ NAMES: dict[str, Entry] = {
         thoughts=False,
     ),
     "kappa": Entry(
-        "accuracy over kappa (figure 4a)", "runs that differ in query.knobs.kappa", thoughts=False
+        "accuracy over kappa (figure 4a)", "runs that differ in query.params.kappa", thoughts=False
     ),
     "beta_lambda": Entry(
         "accuracy over the weights beta and lambda (figure 4b)",
-        "runs that differ in objective.knobs.beta and objective.knobs.lambda_",
+        "runs that differ in objective.params.beta and objective.params.lambda_",
         thoughts=False,
     ),
     "budget": Entry(
         "accuracy over the number of labels, one line per method (appendix)",
-        "runs that differ in ask.budget",
+        "runs that differ in acquisition.budget",
         thoughts=False,
     ),
     "histogram": Entry("labels by class and round, next to the model's predictions (figure 6)", "one run"),

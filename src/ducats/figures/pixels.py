@@ -63,13 +63,13 @@ def shown(run: RunLike, keys: Sequence[str] = ()) -> list[Shown]:
     there = {names[place]: (place, path) for place, path in kept if path is not None}
     if not there:
         raise UserError(
-            f"{run.folder} has no thumbnails: it ran with engine.snapshot=0 or an older version; use "
+            f"{run.folder} has no thumbnails: it ran with engine.snapshot_samples=0 or an older version; use "
             "`ducats picks`, which reads the data"
         )
     unknown = [key for key in keys if key not in there]
     if unknown:
         raise UserError(
-            f"{run.folder} has no thumbnail of --image {unknown[0]}; available: {', '.join(there)}"
+            f"{run.folder} has no thumbnail of --images {unknown[0]}; available: {', '.join(there)}"
         )
     found = []
     for key in keys or list(there)[:SHOWN]:

@@ -102,7 +102,7 @@ def snapshots_of(run: RunLike) -> list[Snapshot]:
         )
     if not found:
         raise UserError(
-            f"{run.folder} has no snapshots: it ran with engine.snapshot=0 or an older version; run it again "
+            f"{run.folder} has no snapshots: it ran with engine.snapshot_samples=0 or an older version; run it again "
             "in a new folder (--out) to draw this figure"
         )
     return found

@@ -12,9 +12,9 @@ from ducats.figures.runs import RunLike, Runs, of_pixels
 
 # Default values of parameters: key -> (names of the queries or objectives that have it, default).
 USUAL: Mapping[str, tuple[tuple[str, ...], float]] = {
-    "query.knobs.kappa": (("duc", "spread", "euq"), 10.0),
-    "objective.knobs.beta": (("duc",), 1.0),
-    "objective.knobs.lambda_": (("duc",), 0.05),
+    "query.params.kappa": (("duc", "spread", "euq"), 10.0),
+    "objective.params.beta": (("duc",), 1.0),
+    "objective.params.lambda_": (("duc",), 0.05),
 }
 LAMBDA_OF_PIXELS = 0.01
 WHOLE = re.compile(r"~?[/\\]|[A-Za-z]:[/\\]")  # start of an absolute path
@@ -57,7 +57,7 @@ def lines(runs: Runs, drawn: Sequence[str], figure: str) -> list[Line]:
     if not chosen:
         raise UserError(
             f"`ducats figure {figure}` has nothing to draw: no run was evaluated on a test set; "
-            "set evaluation.images"
+            "set evaluation.split"
         )
     groups: dict[str, list[RunLike]] = {}
     rests: dict[str, dict[str, str]] = {}
@@ -122,7 +122,7 @@ def rest(run: RunLike, drawn: Sequence[str], config: Mapping[str, Any] | None = 
 
 def _label(others: Mapping[str, str], differing: Sequence[str]) -> str:
     told = [
-        f"{key.rpartition('.')[2] if 'knobs' in key else key} {others[key]}"
+        f"{key.rpartition('.')[2] if 'params' in key else key} {others[key]}"
         for key in differing
         if key in others
     ]

@@ -66,7 +66,7 @@ def telling(found: Snapshot, pictured: Array) -> list[int]:
     """
     rows = np.flatnonzero(found.target & ~found.known)
     if len(rows) < 3:
-        raise UserError("there are fewer than three unlabelled samples; give images with --image")
+        raise UserError("there are fewer than three unlabelled samples; give images with --images")
     near = NEARLY * max(float(found.entropy[rows].max()), 1e-6)
     sure = int(rows[np.argmin(found.entropy[rows])])
     rest = rows[rows != sure]
@@ -105,11 +105,11 @@ def named(run: RunLike, found: Snapshot, keys: Sequence[str]) -> list[int]:
     for key in keys:
         if key not in places:
             some = next(iter(places), "none")
-            raise UserError(f"the pool of {run.folder} has no --image {key}; give a key such as {some!r}")
+            raise UserError(f"the pool of {run.folder} has no --images {key}; give a key such as {some!r}")
         there = np.flatnonzero(found.target & (found.image == places[key]))
         if not len(there):
             raise UserError(
-                f"--image {key} is not in the snapshot, which has only a sample of the pool; give another one"
+                f"--images {key} is not in the snapshot, which has only a sample of the pool; give another one"
             )
         rows.append(int(there[np.argmax(found.entropy[there])]))
     return rows

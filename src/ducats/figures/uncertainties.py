@@ -48,14 +48,14 @@ def cut(run: RunLike, found: Snapshot) -> Cut | None:
     bought = snapshots.picks(run.folder, found.round)
     budget = int(found.picked.sum()) if bought is None else len(bought.image)
     candidates = found.pool - known
-    share = setting(run, "query.knobs.share")
-    wanted = float(setting(run, "query.knobs.kappa")) * (
+    share = setting(run, "query.params.share")
+    wanted = float(setting(run, "query.params.kappa")) * (
         budget if share is None else float(share) * found.pool
     )
     passed = max(math.ceil(wanted - 1e-9), budget)
     if passed >= candidates or not passed:
         return None
-    swapped = setting(run, "query.knobs.order") == "data_dis"
+    swapped = setting(run, "query.params.order") == "data_dis"
     values = found.u_data if swapped else found.log_u_dis
     open_ = found.target & ~found.known
     whole = int(open_.sum()) == candidates
@@ -64,7 +64,7 @@ def cut(run: RunLike, found: Snapshot) -> Cut | None:
     else:
         value = np.quantile(values[open_ & found.sampled], 1 - passed / candidates)
     # With an epsilon the query ranks by a slightly different value than the one drawn.
-    exact = whole and (swapped or setting(run, "query.knobs.epsilon") is None)
+    exact = whole and (swapped or setting(run, "query.params.epsilon") is None)
     plain = float(value) if swapped else math.exp(float(value))
     return Cut("u_data" if swapped else "u_dis", plain, passed, candidates, exact)
 

@@ -8,10 +8,10 @@ import numpy as np
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
-from ducats.assemble import make_views, with_aspect
 from ducats.data.folders import labelled_folder
 from ducats.domain import UNLABELLED
 from ducats.errors import UserError
+from ducats.factory import make_views, with_aspect_ratio
 from ducats.inference.images import say
 from ducats.inference.measuring import own_test
 from ducats.inference.rule import By, Rule, fewest, find, fingerprint, lowest_risk, upper_bound
@@ -65,11 +65,11 @@ def triage(
             raise UserError(f"--{name} {value:g} must be between 0 and 1 (exclusive), e.g. 0.05")
     if trained.of_pixels:
         raise UserError(
-            "triage needs per-image labels, but this is a segmentation run; `ducats predict --uncertainty` "
+            "triage needs per-image labels, but this is a segmentation run; `ducats predict --uncertainty-maps` "
             "writes u_dis of each pixel"
         )
     if bought and folder is not None:
-        raise UserError("--data and --bought exclude each other; give one of them")
+        raise UserError("--data and --acquired-labels exclude each other; give one of them")
     seen = _bought(trained.home, by) if bought else _predicted(trained, fabric, by, folder)
     return _rule(seen, trained.home.folder, by, risk, confidence)
 
@@ -85,7 +85,7 @@ def _predicted(trained: Trained, fabric: Fabric, by: By, folder: Path | None) ->
             where, cautions = "the run's target images that it did not label", (FEWER,)
     else:
         test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
-        test = replace(test, images=with_aspect(test.images, view))
+        test = replace(test, images=with_aspect_ratio(test.images, view))
         where = f"the folder {folder.name}"
     said = say(trained, fabric, test.images)
     value, wrong = said.numbers[by].double().numpy(), (said.label != test.labels[:]).numpy()

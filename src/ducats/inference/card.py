@@ -74,11 +74,12 @@ def _what(trained: Trained) -> Iterator[str]:
 
 def _trained_on(trained: Trained) -> Iterator[str]:
     config, data, ledger = trained.config, trained.home.data, trained.home.bought()
-    knobs = config.data.knobs
+    params = config.data.params
     names = {
-        role: f" ({Path(str(knobs[role])).name})" if knobs.get(role) else "" for role in ("source", "target")
+        role: f" ({Path(str(params[role])).name})" if params.get(role) else ""
+        for role in ("source", "target")
     }
-    task = f", task {knobs['task']}" if knobs.get("task") else ""
+    task = f", task {params['task']}" if params.get("task") else ""
     yield f"- data: `{config.data.name}`{task}"
     yield f"- source{names['source']}: {data['source']['images']} labelled images"
     yield f"- target{names['target']}: {data['pool']['images']} images"
@@ -86,7 +87,7 @@ def _trained_on(trained: Trained) -> Iterator[str]:
     yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.rounds} rounds"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     part = config.model
-    yield f"- model: `{part.name}` {json.dumps(dict(part.knobs))}, evidence `{part.evidence}`"
+    yield f"- model: `{part.name}` {json.dumps(dict(part.params))}, evidence `{part.evidence}`"
     weights = trained.home.folder / "model.safetensors"
     made = datetime.fromtimestamp(weights.stat().st_mtime, UTC)
     yield f"- date: {made:%Y-%m-%d}, {config.train.epochs} epochs in `{config.engine.precision}`"
@@ -160,8 +161,8 @@ def _load(trained: Trained) -> Iterator[str]:
     if ":" in part.name:
         yield f"`model.safetensors` holds the weights of the network built by `{part.name}`."
         return
-    knobs = {"classes": len(trained.classes), "channels": trained.channels, **part.knobs}
-    given = ", ".join(f"{name}={value!r}" for name, value in knobs.items())
+    params = {"classes": len(trained.classes), "channels": trained.channels, **part.params}
+    given = ", ".join(f"{name}={value!r}" for name, value in params.items())
     table = "BLANK" if part.name in BLANK else "MODELS"
     yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"
     yield f"function `{part.evidence}` maps them to log alpha."

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ducats.assemble import make_task, make_views
 from ducats.data.views import look
 from ducats.engine.forward import luck_of
 from ducats.errors import UserError
+from ducats.factory import make_task, make_views
 from ducats.files import write_atomically, write_text_atomically
 from ducats.inference.card import card
 from ducats.inference.onnx import OPSET, Difference, check_onnx, export_onnx, require_onnx
@@ -46,7 +46,7 @@ def export(
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder; give another --out")
     if batch is not None and batch < 1:
-        raise UserError(f"--batch must be at least 1, not {batch}")
+        raise UserError(f"--batch-size must be at least 1, not {batch}")
     preprocess, rule = preprocess_of(trained), load_rule(trained.home.folder)
     difference, checked, where = None, None, ""
     if onnx:

@@ -11,10 +11,10 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats import dirichlet
-from ducats.assemble import make_views, with_aspect
 from ducats.data.folders import image_folder
 from ducats.domain import Images
 from ducats.engine.score import table
+from ducats.factory import make_views, with_aspect_ratio
 from ducats.files import write_text_atomically
 from ducats.inference.rule import Rule, load_rule
 from ducats.inference.trained import Trained
@@ -41,7 +41,7 @@ def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_
     """
     rule = load_rule(trained.home.folder)
     images = image_folder(folder, size=trained.size, channels=trained.channels)
-    images = with_aspect(images, make_views(trained.config).test)
+    images = with_aspect_ratio(images, make_views(trained.config).test)
     said = say(trained, fabric, images)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
@@ -62,12 +62,12 @@ def say(trained: Trained, fabric: Fabric, images: Images) -> Said:
         images,
         ("z",),
         view=make_views(trained.config).test,
-        batch_size=trained.config.engine.scoring_batch,
+        batch_size=trained.config.engine.scoring_batch_size,
         seed=trained.config.seed,
         fabric=fabric,
     ).z
     # Same batches as in streaming scoring: rounding may depend on the shape.
-    parts = [said_of(some) for some in z.split(trained.config.engine.scoring_batch)]
+    parts = [said_of(some) for some in z.split(trained.config.engine.scoring_batch_size)]
     numbers = {name: torch.cat([part.numbers[name] for part in parts]) for name in COLUMNS}
     every_class = torch.cat([part.every_class for part in parts])
     return Said(torch.cat([part.label for part in parts]), numbers, every_class)

@@ -14,12 +14,12 @@ from PIL import Image
 from torch import Tensor
 
 from ducats import dirichlet
-from ducats.assemble import make_task, make_views
 from ducats.data.decode import sizes
 from ducats.data.folders import image_folder
 from ducats.engine.evaluate import log_probability
 from ducats.engine.forward import check_finite, luck_of, said
 from ducats.errors import UserError
+from ducats.factory import make_task, make_views
 from ducats.files import write_atomically, write_text_atomically
 from ducats.grid import dense
 from ducats.inference.trained import Trained
@@ -54,7 +54,7 @@ def predict_maps(
     assert images.files is not None
     own, view, flip = sizes(images.files), make_views(trained.config).test, make_task(trained.config).flip
     luck = luck_of(images, view, fork(0, "test"))
-    batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch)
+    batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)
     model, names = fabric.setup(trained.model), file_names(images.keys)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -6,13 +6,13 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.assemble import load_data, make_task, make_views, with_aspect, with_aspects
 from ducats.data.exam import MeasuredOn, examine
 from ducats.data.folders import labelled_folder
 from ducats.data.maps import labelled_maps
 from ducats.domain import UNLABELLED, Domain
 from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.errors import UserError
+from ducats.factory import load_data, make_task, make_views, with_aspect_ratio, with_aspect_ratios
 from ducats.inference.trained import Trained
 from ducats.ledger import TargetMaps
 from ducats.metrics import Tally, compute
@@ -65,8 +65,8 @@ def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Mea
             only = (trained.home.bought().targets() == UNLABELLED).nonzero().squeeze(1)
     else:
         test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
-        test = replace(test, images=with_aspect(test.images, view))
-    batch_size = trained.config.engine.scoring_batch
+        test = replace(test, images=with_aspect_ratio(test.images, view))
+    batch_size = trained.config.engine.scoring_batch_size
     tally = evaluate(
         fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric, only=only
     )
@@ -85,7 +85,7 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
         fabric.setup(trained.model),
         test,
         view=make_views(trained.config).test,
-        batch_size=trained.config.engine.scoring_batch,
+        batch_size=trained.config.engine.scoring_batch_size,
         fabric=fabric,
         resolution=task.measured_at,
         flip=task.flip,
@@ -102,7 +102,7 @@ def _labelled_maps(trained: Trained, folder: Path) -> Domain:
             "--data needs the class list of a run with data.name=map_folders, but this run has data.name="
             f"{data.name}; omit --data to evaluate on the run's own test images"
         )
-    known = {name: data.knobs[name] for name in CLASS_LIST if name in data.knobs}
+    known = {name: data.params[name] for name in CLASS_LIST if name in data.params}
     test = labelled_maps(folder, size=trained.size, **known)
     if test.classes != trained.classes:
         raise UserError(
@@ -118,8 +118,8 @@ CLASS_LIST = ("classes", "root", "merge", "keep", "coded")  # parameters that de
 def own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
     """Return the images that the run was evaluated on, and their kind."""
     config = trained.config
-    shift, measured_on = examine(load_data(config), config.evaluation.images, config.evaluation.share)
-    test = with_aspects(shift, make_views(config)).test
+    shift, measured_on = examine(load_data(config), config.evaluation.split, config.evaluation.test_fraction)
+    test = with_aspect_ratios(shift, make_views(config)).test
     if test is None:
         raise UserError("this run has no test set; give a folder of labelled images with --data")
     known = trained.home.data

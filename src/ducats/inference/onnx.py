@@ -84,7 +84,7 @@ def export_onnx(
             )
         except Exception as error:
             first = (str(error).strip() or type(error).__name__).splitlines()[0]
-            remedy = "" if batch else "; if the cause is the dynamic batch size, try --batch 1"
+            remedy = "" if batch else "; if the cause is the dynamic batch size, try --batch-size 1"
             raise UserError(f"the model cannot be exported to ONNX ({first}){remedy}") from error
     model = written.model_proto
     found = {one.domain: one.version for one in model.opset_import}.get("")

@@ -2,8 +2,8 @@
 
 from typing import Any, NamedTuple
 
-from ducats.assemble import make_views
 from ducats.errors import UserError
+from ducats.factory import make_views
 from ducats.inference.trained import Trained
 
 Size = tuple[int, int]

@@ -6,9 +6,9 @@ from pathlib import Path
 import torch
 from pydantic import ValidationError
 
-from ducats.assemble import make_model
 from ducats.config import Config
 from ducats.errors import UserError
+from ducats.factory import make_model
 from ducats.models import Evidential
 from ducats.rundir import RunDir
 
@@ -34,7 +34,7 @@ def load_trained(folder: Path) -> Trained:
     """Load the model of a finished run; the weight file cannot execute code."""
     home = RunDir(folder)
     config, data = config_of(home), home.data
-    model = make_model(config, len(data["classes"]), data["channels"], begun=True)
+    model = make_model(config, len(data["classes"]), data["channels"], is_resumable=True)
     model.network.load_state_dict(home.model())
     height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
     return Trained(model, config, tuple(data["classes"]), (height, width), data["channels"], home)

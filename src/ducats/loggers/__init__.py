@@ -11,7 +11,7 @@ from ducats.loggers.protocol import Logger, Maker
 from ducats.loggers.telling import KEPT, Logs, values_of
 from ducats.loggers.tensorboard import TensorBoard
 from ducats.loggers.tracker import trackio, wandb
-from ducats.lookup import look_up
+from ducats.registry import resolve
 
 LOGGERS: Mapping[str, Maker] = {"tensorboard": TensorBoard, "trackio": trackio, "wandb": wandb}
 INSTALLED_BY = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trackio]'", "wandb": "wandb"}
@@ -38,7 +38,7 @@ def find(names: Sequence[str]) -> dict[str, Maker]:
     """
     makers: dict[str, Maker] = {}
     for name in names:
-        makers[name] = look_up("logger", LOGGERS, name)
+        makers[name] = resolve("logger", LOGGERS, name)
         if name in INSTALLED_BY:
             try:
                 import_module(name)

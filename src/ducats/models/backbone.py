@@ -82,10 +82,12 @@ def check_maps(name: str, output_stride: int) -> None:
     _stages(name, 3, output_stride, (output_stride,))
 
 
-def _feature_net(name: str, channels: int, output_stride: int, **knobs: Any) -> nn.Module:
+def _feature_net(name: str, channels: int, output_stride: int, **params: Any) -> nn.Module:
     if output_stride != max(OUTPUT_STRIDES):  # 32 needs no dilation, which not all backbones support
-        knobs["output_stride"] = output_stride
-    net: nn.Module = timm.create_model(name, pretrained=False, features_only=True, in_chans=channels, **knobs)
+        params["output_stride"] = output_stride
+    net: nn.Module = timm.create_model(
+        name, pretrained=False, features_only=True, in_chans=channels, **params
+    )
     return net
 
 
@@ -112,7 +114,7 @@ def _stages(
 
 
 def _no_maps(name: str, output_stride: int, why: str) -> UserError:
-    wider = "" if output_stride == max(OUTPUT_STRIDES) else ", or try model.knobs.output_stride=32"
+    wider = "" if output_stride == max(OUTPUT_STRIDES) else ", or try model.params.output_stride=32"
     return UserError(
         f"the backbone {name!r} cannot return feature maps at output stride {output_stride}"
         + (f" ({why})" if why else "")
@@ -155,7 +157,7 @@ def stride_first(trunk: nn.Module, name: str, output_stride: int = 32) -> None:
     ]
     if not blocks:
         raise UserError(
-            f"model.knobs.strides='first' is for ResNets with bottleneck blocks (resnet50, resnet101, …), "
+            f"model.params.strides='first' is for ResNets with bottleneck blocks (resnet50, resnet101, …), "
             f"not for {name!r}; use 'timm'"
         )
     for block in blocks:
@@ -221,10 +223,10 @@ def check_name(name: str) -> None:
 
 def _check_strides(strides: str) -> None:
     if strides not in get_args(Strides):
-        raise UserError(f"model.knobs.strides is {strides!r}; choose {' or '.join(get_args(Strides))}")
+        raise UserError(f"model.params.strides is {strides!r}; choose {' or '.join(get_args(Strides))}")
 
 
 def check_output_stride(output_stride: int) -> None:
     """Raise if the output stride is not supported."""
     if output_stride not in OUTPUT_STRIDES:
-        raise UserError(f"model.knobs.output_stride is {output_stride}; choose 8, 16 or 32")
+        raise UserError(f"model.params.output_stride is {output_stride}; choose 8, 16 or 32")

@@ -67,16 +67,16 @@ def check_start(*, backbone: str = "resnet50", weights: str | None = None, **_: 
     """Raise if the backbone is unknown or the file of weights is missing, before any image is read."""
     check_name(backbone)
     if weights is not None and not Path(weights).expanduser().is_file():
-        raise UserError(f"the weights file {weights} does not exist; check model.knobs.weights")
+        raise UserError(f"the weights file {weights} does not exist; check model.params.weights")
 
 
-def blank(**knobs: Any) -> "Classifier":
+def blank(**params: Any) -> "Classifier":
     """Build the network of ``timm_classifier`` without initial weights, to load a checkpoint into it.
 
     Nothing is read or downloaded. The learning-rate multipliers are those of the network with its weights.
     """
-    network = timm_classifier(**{**knobs, "weights": None, "pretrained": False})
-    network.lr_multipliers = advice(knobs.get("pretrained", True) or knobs.get("weights") is not None)
+    network = timm_classifier(**{**params, "weights": None, "pretrained": False})
+    network.lr_multipliers = advice(params.get("pretrained", True) or params.get("weights") is not None)
     return network
 
 

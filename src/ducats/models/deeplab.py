@@ -224,28 +224,28 @@ def deeplab_v3plus(
     return DeepLab(stages.net, head, channels, learnt=learnt)
 
 
-def blank_v2(**knobs: Any) -> DeepLab:
+def blank_v2(**params: Any) -> DeepLab:
     """Build the network of ``deeplab_v2`` without initial weights, to load a checkpoint into it."""
-    return _without_weights(deeplab_v2(**_no_start(knobs)), knobs)
+    return _without_weights(deeplab_v2(**_no_start(params)), params)
 
 
-def blank_v3plus(**knobs: Any) -> DeepLab:
+def blank_v3plus(**params: Any) -> DeepLab:
     """Build the network of ``deeplab_v3plus`` without initial weights, to load a checkpoint into it."""
-    return _without_weights(deeplab_v3plus(**_no_start(knobs)), knobs)
+    return _without_weights(deeplab_v3plus(**_no_start(params)), params)
 
 
-def _learnt(knobs: dict[str, Any]) -> bool:
-    return bool(knobs.get("pretrained", True)) or knobs.get("weights") is not None
+def _learnt(params: dict[str, Any]) -> bool:
+    return bool(params.get("pretrained", True)) or params.get("weights") is not None
 
 
-def _no_start(knobs: dict[str, Any]) -> dict[str, Any]:
-    frozen = knobs.get("frozen")
-    frozen = _learnt(knobs) if frozen is None else frozen
-    return {**knobs, "weights": None, "pretrained": False, "frozen": frozen}
+def _no_start(params: dict[str, Any]) -> dict[str, Any]:
+    frozen = params.get("frozen")
+    frozen = _learnt(params) if frozen is None else frozen
+    return {**params, "weights": None, "pretrained": False, "frozen": frozen}
 
 
-def _without_weights(network: DeepLab, knobs: dict[str, Any]) -> DeepLab:
-    network.lr_multipliers = classifier.advice(_learnt(knobs))
+def _without_weights(network: DeepLab, params: dict[str, Any]) -> DeepLab:
+    network.lr_multipliers = classifier.advice(_learnt(params))
     return network
 
 
@@ -268,7 +268,7 @@ def check_start(
     _check_norm(head_norm)
     if frozen and not pretrained and weights is None:
         raise UserError(
-            "model.knobs.frozen=true needs pretrained weights (model.knobs.pretrained, model.knobs.weights); "
+            "model.params.frozen=true needs pretrained weights (model.params.pretrained, model.params.weights); "
             "with random weights set it to null"
         )
 
@@ -278,16 +278,16 @@ def _freeze(stages: Features, frozen: bool, eps: float | None) -> None:
         freeze_norms(stages.net, eps)
     elif eps is not None:
         raise UserError(
-            "model.knobs.norm_eps applies only to frozen norms; set it to null, or model.knobs.frozen to true"
+            "model.params.norm_eps applies only to frozen norms; set it to null, or model.params.frozen to true"
         )
 
 
 def _checked(rates: Sequence[int]) -> list[int]:
     if not rates or any(not isinstance(rate, int) or rate < 1 for rate in rates):
-        raise UserError(f"model.knobs.rates is {rates}, but must be a list of dilations, e.g. [6, 12, 18]")
+        raise UserError(f"model.params.rates is {rates}, but must be a list of dilations, e.g. [6, 12, 18]")
     return list(rates)
 
 
 def _check_norm(kind: str) -> None:
     if kind not in get_args(HeadNorm):
-        raise UserError(f"model.knobs.head_norm is {kind!r}; choose one of {', '.join(get_args(HeadNorm))}")
+        raise UserError(f"model.params.head_norm is {kind!r}; choose one of {', '.join(get_args(HeadNorm))}")

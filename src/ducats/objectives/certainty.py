@@ -40,7 +40,7 @@ class Certainty(Companion):
             raise ValueError(f"fractions of the pool must be between 0 and 1, not {knob}={rate}, most={most}")
         if rate and beside.pixels:
             raise UserError(
-                f"certainty sampling labels whole images, not pixels; set objective.knobs.{knob}=0"
+                f"certainty sampling labels whole images, not pixels; set objective.params.{knob}=0"
             )
         self.doubt, self.rate, self.most = doubt, rate, most
         if rate:

@@ -95,7 +95,7 @@ class Training:
     )
     strong: Callable[[Mapping[str, Any]], bool] = lambda _: False  # whether it reads `batch.strong`
     recordable: bool = True  # False: a step samples in Python, which a CUDA graph would freeze
-    knobs: Mapping[str, Any] = field(default_factory=dict)  # bound parameters
+    params: Mapping[str, Any] = field(default_factory=dict)  # bound parameters
 
     @property
     def signature(self) -> inspect.Signature:
@@ -109,19 +109,19 @@ class Training:
         theirs = [p for p in more[1:] if p.kind is p.KEYWORD_ONLY and p.name not in names]
         return inspect.Signature([*given, *own, *theirs])
 
-    def bound(self, knobs: Mapping[str, Any]) -> "Training":
+    def bound(self, params: Mapping[str, Any]) -> "Training":
         """Return a copy with parameters bound to the loss, the auxiliary module, or both, by name."""
-        loss = _those_of(self.loss, knobs)
+        loss = _those_of(self.loss, params)
         companion = None
         if self.companion is not None:
-            companion = partial(self.companion, **_those_of(self.companion, knobs))
+            companion = partial(self.companion, **_those_of(self.companion, params))
         return replace(
-            self, loss=partial(self.loss, **loss), companion=companion, knobs={**self.knobs, **knobs}
+            self, loss=partial(self.loss, **loss), companion=companion, params={**self.params, **params}
         )
 
     def wants_strong(self) -> bool:
         """Whether batches must contain the strong view of unlabelled images."""
-        return self.strong(self.knobs)
+        return self.strong(self.params)
 
     def with_companion(self, companion: Companion | None) -> Callable[[Forward, Batch], Losses]:
         """Return the loss as a function of model and batch."""
@@ -143,9 +143,9 @@ def _unbound(function: Callable[..., Any]) -> Callable[..., Any]:
     return function.func if isinstance(function, partial) else function
 
 
-def _those_of(function: Callable[..., object], knobs: Mapping[str, Any]) -> dict[str, Any]:
+def _those_of(function: Callable[..., object], params: Mapping[str, Any]) -> dict[str, Any]:
     known = inspect.signature(function).parameters
-    return {name: value for name, value in knobs.items() if name in known}
+    return {name: value for name, value in params.items() if name in known}
 
 
 class Remembered:

@@ -66,7 +66,7 @@ def sure_of_class(
 def _check(uncertainty: str) -> None:
     if uncertainty not in DOUBT:
         raise ValueError(
-            f"objective.knobs.uncertainty must be one of {', '.join(DOUBT)}, not {uncertainty!r}"
+            f"objective.params.uncertainty must be one of {', '.join(DOUBT)}, not {uncertainty!r}"
         )
 
 

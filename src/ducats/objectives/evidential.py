@@ -65,7 +65,7 @@ def duc(
         tau: confidence threshold of FixMatch.
     """
     if void not in ("left_out", "unlabelled"):
-        raise ValueError(f"objective.knobs.void must be 'left_out' or 'unlabelled', not {void!r}")
+        raise ValueError(f"objective.params.void must be 'left_out' or 'unlabelled', not {void!r}")
     images = batch.target is None and batch.source.labels.ndim == 1
     usual = 0.05 if images else 0.01
     calm = Calm(
@@ -139,13 +139,13 @@ def _taught(model: Forward, batch: Batch, *, weight: float, tau: float) -> Losse
     """FixMatch loss, if there are unlabelled images."""
     if batch.target is not None or batch.source.labels.ndim > 1:
         raise UserError(
-            "FixMatch supports whole images only; set objective.knobs.fixmatch=0 for segmentation"
+            "FixMatch supports whole images only; set objective.params.fixmatch=0 for segmentation"
         )
     if batch.unlabelled is None:
         return {}
     if batch.strong is None:
         raise UserError(
-            "objective.knobs.fixmatch needs a strong view of unlabelled images; name the objective 'duc' in "
+            "objective.params.fixmatch needs a strong view of unlabelled images; name the objective 'duc' in "
             "a config, or pass OBJECTIVES['duc'].bound({'fixmatch': 1.0}) to the run"
         )
     weak = model(batch.unlabelled).z

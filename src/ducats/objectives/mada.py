@@ -34,7 +34,7 @@ class TargetAnchors(Companion):
         check_rounds(warmup, 1)
         if count < 1:
             raise ValueError(
-                f"objective.knobs.count must be at least 1, not {count}; it is the number of anchors"
+                f"objective.params.count must be at least 1, not {count}; it is the number of anchors"
             )
         self.warmup = warmup
         width = width_of(beside, "the objective 'mada'")

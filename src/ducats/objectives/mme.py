@@ -72,7 +72,7 @@ def mme(
         target: weight of the cross-entropy on the labelled target.
     """
     if temperature <= 0:
-        raise ValueError(f"objective.knobs.temperature must be above 0, not {temperature}")
+        raise ValueError(f"objective.params.temperature must be above 0, not {temperature}")
     losses = softmax(model, batch, source=source, target=target)
     if entropy:
         found = over_unlabelled(

@@ -27,7 +27,9 @@ def open_pool(where: str, *, kind: Kind = "auto") -> Pool:
         UserError: The pool does not exist or cannot be read.
     """
     if kind not in get_args(Kind):
-        raise UserError(f"--kind {kind} is not a pool format; choose from: {', '.join(get_args(Kind))}")
+        raise UserError(
+            f"--pool-format {kind} is not a pool format; choose from: {', '.join(get_args(Kind))}"
+        )
     if spelt(where) != where:
         raise UserError(f"the pool name {spelt(where)} is not valid UTF-8; rename it")
     place, path = place_of(where)
@@ -46,7 +48,9 @@ def _opened(where: str, place: Place, path: str, kind: Kind) -> Pool:
         return Shards(where, place, _shards(where, place, path))
     if kind == "folder":
         if not place.is_folder(path):
-            raise UserError(f"folder {where} does not exist; pass a folder of images or another --kind")
+            raise UserError(
+                f"folder {where} does not exist; pass a folder of images or another --pool-format"
+            )
         return Folder(where, place, path)
     if not place.is_file(path):
         raise UserError(f"table {where} does not exist; check the path")
@@ -68,7 +72,9 @@ def _kind(where: str, place: Place, path: str) -> Kind:
     names = [entry.name for entry in place.entries(path) if not entry.folder]
     tars, images = any(map(_is_tar, names)), any(map(is_image, names))
     if tars and images:
-        raise UserError(f"{where} contains images and tar files; choose with --kind folder or --kind shards")
+        raise UserError(
+            f"{where} contains images and tar files; choose with --pool-format folder or --pool-format shards"
+        )
     return "shards" if tars else "folder"
 
 

@@ -55,11 +55,11 @@ class Strategy:
     source_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
     head: bool = False  # whether it reads `slate.head`, the weights of the last layer
 
-    def bound(self, knobs: Mapping[str, Any]) -> "Strategy":
+    def bound(self, params: Mapping[str, Any]) -> "Strategy":
         """Return a copy with the parameters bound and the columns resolved."""
-        needs = self.needs if self.needs_of is None else self.needs_of(knobs)
-        source = self.source if self.source_of is None else self.source_of(knobs)
-        query = partial(self.query, **knobs)
+        needs = self.needs if self.needs_of is None else self.needs_of(params)
+        source = self.source if self.source_of is None else self.source_of(params)
+        query = partial(self.query, **params)
         return replace(self, query=query, needs=needs, needs_of=None, source=source, source_of=None)
 
     @property
@@ -74,7 +74,7 @@ class Strategy:
         return (self.query.__doc__ or "no description").strip().splitlines()[0]
 
     @property
-    def knobs(self) -> str:
+    def params(self) -> str:
         """Parameters and their defaults, as ``name=default, ...``."""
         parameters = list(inspect.signature(self.query).parameters.values())[1:]
         return ", ".join(f"{p.name}={p.default}" for p in parameters)

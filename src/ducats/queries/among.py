@@ -40,9 +40,9 @@ def competing(slate: Slate, among: int | None, chosen: Chosen) -> Competing:
             ``uncertain`` takes the candidates with the highest entropy.
     """
     if chosen not in get_args(Chosen):
-        raise ValueError(f"query.knobs.chosen must be one of {', '.join(get_args(Chosen))}, not {chosen!r}")
+        raise ValueError(f"query.params.chosen must be one of {', '.join(get_args(Chosen))}, not {chosen!r}")
     if among is not None and among < 1:
-        raise ValueError(f"query.knobs.among must be at least 1, not {among}; None considers all candidates")
+        raise ValueError(f"query.params.among must be at least 1, not {among}; None considers all candidates")
     rows = slate.candidates
     count = len(rows) if among is None else max(math.ceil(among), slate.budget)
     if count >= len(rows):
@@ -64,7 +64,7 @@ def competing(slate: Slate, among: int | None, chosen: Chosen) -> Competing:
 def needs_among(*needs: str) -> Callable[[Mapping[str, Any]], tuple[str, ...]]:
     """Return a function from parameters to the columns of a query, with the entropy if it subsamples."""
 
-    def with_knobs(knobs: Mapping[str, Any]) -> tuple[str, ...]:
-        return needs if knobs.get("among") is None else ("entropy", *needs)
+    def with_knobs(params: Mapping[str, Any]) -> tuple[str, ...]:
+        return needs if params.get("among") is None else ("entropy", *needs)
 
     return with_knobs

@@ -39,7 +39,7 @@ def clue(
         UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
     """
     if temperature <= 0:
-        raise ValueError(f"query.knobs.temperature must be above 0, not {temperature}")
+        raise ValueError(f"query.params.temperature must be above 0, not {temperature}")
     order, chance = competing(slate, among, chosen)
     if slate.budget == 0 or len(order) <= slate.budget:
         return order[: slate.budget]
@@ -53,6 +53,6 @@ def clue(
         order, rows, weights = order[apart], rows[apart], weights[apart]
         if len(order) <= slate.budget:
             return order
-    check_feasible("clue", rows, slate.budget, gigabytes=GIGABYTES, number=4, fewer="set query.knobs.among")
+    check_feasible("clue", rows, slate.budget, gigabytes=GIGABYTES, number=4, fewer="set query.params.among")
     features = features_of(rows, "clue").float()
     return order[one_of_each(features, weights, slate.budget, slate.generator, exact=exact)]

@@ -15,7 +15,9 @@ EXACT = 5e7  # samples times clusters; up to here full k-means takes a minute or
 STEPS = 100  # mini-batch steps, above `EXACT`
 SHORT = 8  # nearest samples kept per centre, as another centre may take the nearest
 AT_ONCE = 2**25  # distances per pass
-REMEDY = "lower ask.budget (as in 40/image), set task.unit=image, or use another query (query.name=duc)"
+REMEDY = (
+    "lower acquisition.budget (as in 40/image), set task.unit=image, or use another query (query.name=duc)"
+)
 
 
 def one_of_each(

@@ -48,7 +48,7 @@ def coreset(
             highest entropies.
     """
     if shards < 1:
-        raise ValueError(f"query.knobs.shards must be at least 1, not {shards}")
+        raise ValueError(f"query.params.shards must be at least 1, not {shards}")
     known = [features_of(group, "coreset") for group in _known(slate, centres)]
     order, _ = competing(slate, among, chosen)
     count = min(slate.budget, len(order))
@@ -62,20 +62,20 @@ def coreset(
     return order[_farthest(rows, known, count, first=first)]
 
 
-def coreset_source(knobs: Mapping[str, Any]) -> tuple[str, ...]:
+def coreset_source(params: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the source columns that `coreset` reads."""
-    return ("features",) if knobs.get("centres") == "source_and_labelled" else ()
+    return ("features",) if params.get("centres") == "source_and_labelled" else ()
 
 
 def _known(slate: Slate, centres: str) -> list[Rows]:
     """Non-empty tables of initial centres."""
     if centres not in ("labelled", "source_and_labelled"):
-        raise ValueError(f"query.knobs.centres must be labelled or source_and_labelled, not {centres}")
+        raise ValueError(f"query.params.centres must be labelled or source_and_labelled, not {centres}")
     groups = [slate.labelled]
     if centres == "source_and_labelled":
         if slate.source is None:
             raise UserError(
-                "the query 'coreset' cannot use the source in segmentation; set query.knobs.centres=labelled"
+                "the query 'coreset' cannot use the source in segmentation; set query.params.centres=labelled"
             )
         groups.append(slate.source)
     return [group for group in groups if len(group)]
@@ -97,7 +97,7 @@ def _farthest(
         first: the first pick; None: the farthest from the labelled samples, or the nearest to the mean.
         enough: stop when all squared distances to a label or a pick are at most this.
     """
-    features = features_of(rows, "coreset", f"{FEWER}, or query.knobs.shards, the number of shards")
+    features = features_of(rows, "coreset", f"{FEWER}, or query.params.shards, the number of shards")
     bound = torch.full((len(rows),), torch.inf, dtype=torch.float64, device=features.device)
     for some in known:
         bound = torch.minimum(bound, squared_to_nearest([features], [some.to(features.device)]))

@@ -24,8 +24,8 @@ def dbal(slate: Slate, *, subset: int = 5000, sweeps: int = 0) -> Tensor:
     """
     if subset < 1 or sweeps < 0:
         raise ValueError(
-            f"query.knobs.subset must be at least 1, not {subset}, and "
-            f"query.knobs.sweeps must be at least 0, not {sweeps}"
+            f"query.params.subset must be at least 1, not {subset}, and "
+            f"query.params.sweeps must be at least 0, not {sweeps}"
         )
     order = by_address(slate.candidates)
     count = min(slate.budget, len(order))
@@ -33,7 +33,7 @@ def dbal(slate: Slate, *, subset: int = 5000, sweeps: int = 0) -> Tensor:
         return order[:0]
     order = _part(slate, order, max(subset, 2 * count))
     rows = in_order(slate.candidates, order)
-    features = features_of(rows, "dbal", "query.knobs.subset, the number of candidates considered")
+    features = features_of(rows, "dbal", "query.params.subset, the number of candidates considered")
     cover = _Cover(features, 1 - rows.column("margin").double(), _to_labels(features, slate))
     everyone = torch.arange(len(rows), device=order.device)
     picks = greedy(rows, count, cover.gain(everyone), cover.gain, cover.add)

@@ -18,7 +18,7 @@ CENTRES = 1024  # centres compared with a chunk at once
 FEW = 64  # samples updated first when searching for the next greedy pick
 TWINS = 1e-12  # squared distances below this fraction of the squared norms are rounding: duplicates
 GIGABYTES = 4.0  # maximum size of lazily computed features, in units of 2**30 bytes
-FEWER = "query.knobs.among, the number of candidates considered"
+FEWER = "query.params.among, the number of candidates considered"
 
 
 def by_address(rows: Rows, some: Tensor | None = None) -> Tensor:

@@ -22,12 +22,12 @@ def euq(
     """
     check_kappa(kappa)
     if uncertainty not in COLUMNS:
-        raise ValueError(f"query.knobs.uncertainty must be one of {', '.join(COLUMNS)}, not {uncertainty!r}")
+        raise ValueError(f"query.params.uncertainty must be one of {', '.join(COLUMNS)}, not {uncertainty!r}")
     first, second = euq_needs({"uncertainty": uncertainty})
     return in_two_rounds(slate, first, second, kappa * slate.budget)
 
 
-def euq_needs(knobs: Mapping[str, Any]) -> tuple[str, str]:
+def euq_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the epistemic and the aleatoric uncertainty."""
     # An invalid value is rejected by the query itself.
-    return COLUMNS["entropy" if knobs.get("uncertainty") == "entropy" else "variance"]
+    return COLUMNS["entropy" if params.get("uncertainty") == "entropy" else "variance"]

@@ -50,16 +50,16 @@ def las(
         UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
     """
     if K < 1:
-        raise ValueError(f"query.knobs.K must be at least 1, not {K}; it is the number of neighbours")
+        raise ValueError(f"query.params.K must be at least 1, not {K}; it is the number of neighbours")
     if M < 0:
-        raise ValueError(f"query.knobs.M must be at least 0, not {M}; every cluster needs a sample")
+        raise ValueError(f"query.params.M must be at least 0, not {M}; every cluster needs a sample")
     own, _ = competing(slate, among, chosen)
     if slate.budget == 0 or len(own) <= slate.budget:
         return own[: slate.budget]
     others = _sought(slate.candidates, len(own), K, pairs, slate.generator)
     order = by_address(slate.candidates, torch.cat([own, others]).unique())
     rows = in_order(slate.candidates, order)
-    check_feasible("las", rows, slate.budget, gigabytes=GIGABYTES, number=4, fewer="set query.knobs.among")
+    check_feasible("las", rows, slate.budget, gigabytes=GIGABYTES, number=4, fewer="set query.params.among")
     features = F.normalize(features_of(rows, "las").float())
     p = dirichlet.expected_probability(rows.z.float())
     score = propagated(features, p, torch.isin(order, others).nonzero().squeeze(1), K)

@@ -17,7 +17,7 @@ def mada(slate: Slate, *, anchors: int = 10) -> Tensor:
         anchors: number of anchors, the k-means centres of the source descriptors.
     """
     if anchors < 1:
-        raise ValueError(f"query.knobs.anchors must be at least 1, not {anchors}")
+        raise ValueError(f"query.params.anchors must be at least 1, not {anchors}")
     if slate.source is None:
         raise UserError("the query 'mada' selects whole images; set task.unit=image")
     seed = int(torch.randint(2**31, (), generator=slate.generator))

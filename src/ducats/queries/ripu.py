@@ -29,12 +29,12 @@ def ripu_points(slate: Slate, *, radius: int = RADIUS) -> Tensor:
             rows or columns apart, as long as such pixels are left.
     """
     if radius < 1:
-        raise ValueError(f"query.knobs.radius must be at least 1, not {radius}; one pixel has no impurity")
+        raise ValueError(f"query.params.radius must be at least 1, not {radius}; one pixel has no impurity")
     rows = slate.candidates
     around, entropy = points_needs({"radius": radius})
     return best(rows.column(around) * rows.column(entropy), slate.budget, rows, apart=radius)
 
 
-def points_needs(knobs: Mapping[str, Any]) -> tuple[str, str]:
+def points_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the impurity around a pixel and of its entropy."""
-    return f"impurity@{knobs.get('radius', RADIUS)}", "entropy"
+    return f"impurity@{params.get('radius', RADIUS)}", "entropy"

@@ -54,16 +54,18 @@ def spread(
         UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
     """
     if kappa < 1:
-        raise ValueError(f"query.knobs.kappa must be at least 1, not {kappa}")
+        raise ValueError(f"query.params.kappa must be at least 1, not {kappa}")
     if twins is not None and not 0 < twins <= 1:
-        raise ValueError(f"query.knobs.twins must be above 0 and at most 1, not {twins}; it is a cosine")
+        raise ValueError(f"query.params.twins must be above 0 and at most 1, not {twins}; it is a cosine")
     for name, value, known in (
         ("candidates", candidates, Worth),
         ("weights", weights, Weight),
         ("space", space, Space),
     ):
         if value not in get_args(known):
-            raise ValueError(f"query.knobs.{name} must be one of {', '.join(get_args(known))}, not {value!r}")
+            raise ValueError(
+                f"query.params.{name} must be one of {', '.join(get_args(known))}, not {value!r}"
+            )
     worth = slate.candidates.column(candidates)
     # `best` also fixes the order, which makes the clustering independent of the order of the pool.
     first = best(
@@ -73,7 +75,7 @@ def spread(
         return first
     rows = slate.candidates[first]
     check_feasible(
-        "spread", rows, slate.budget, gigabytes=GIGABYTES, number=8, fewer="lower query.knobs.kappa"
+        "spread", rows, slate.budget, gigabytes=GIGABYTES, number=8, fewer="lower query.params.kappa"
     )
     if twins is not None:
         first = first[_single(rows, slate.labelled, twins, slate.budget)]
@@ -87,10 +89,10 @@ def spread(
     return first[picks]
 
 
-def spread_needs(knobs: Mapping[str, Any]) -> tuple[str, ...]:
+def spread_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns of the two uncertainties and of the clustered space."""
-    names = [knobs.get("candidates", "entropy"), knobs.get("weights", "entropy"), "features"]
-    if knobs.get("space") == "gradients":
+    names = [params.get("candidates", "entropy"), params.get("weights", "entropy"), "features"]
+    if params.get("space") == "gradients":
         names.append("z")
     return tuple(dict.fromkeys(name for name in names if name != "even"))
 
@@ -121,7 +123,7 @@ def _check_gradients(rows: int, width: int) -> None:
     if gigabytes > GIGABYTES:
         raise UserError(
             f"the query 'spread' needs to cluster {gigabytes:.1f} GB of gradients; the maximum is "
-            f"{GIGABYTES:g} GB. Set query.knobs.space=features, or query.name=badge, which never builds them"
+            f"{GIGABYTES:g} GB. Set query.params.space=features, or query.name=badge, which never builds them"
         )
 
 

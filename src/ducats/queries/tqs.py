@@ -27,9 +27,11 @@ def tqs(slate: Slate, *, domainness: float = 1.0, sigma: float = 0.25, reach: fl
         reach: sample from this multiple of the budget instead.
     """
     if sigma <= 0:
-        raise ValueError(f"query.knobs.sigma must be above 0, not {sigma}")
+        raise ValueError(f"query.params.sigma must be above 0, not {sigma}")
     if reach is not None and reach < 1:
-        raise ValueError(f"query.knobs.reach must be at least 1, not {reach}; it is a multiple of the budget")
+        raise ValueError(
+            f"query.params.reach must be at least 1, not {reach}; it is a multiple of the budget"
+        )
     # In a fixed order, as the last bits of a mean depend on it.
     order = by_address(slate.candidates)
     if slate.budget == 0 or not len(order):
@@ -47,10 +49,10 @@ def tqs(slate: Slate, *, domainness: float = 1.0, sigma: float = 0.25, reach: fl
     return order[top[picks]]
 
 
-def tqs_needs(knobs: Mapping[str, Any]) -> tuple[str, ...]:
+def tqs_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the columns; the confidence is only needed without `reach`."""
     always = ("margin", "committee", "domain")
-    return (*always, "confidence") if knobs.get("reach") is None else always
+    return (*always, "confidence") if params.get("reach") is None else always
 
 
 def disagreement(rows: Rows) -> Tensor:

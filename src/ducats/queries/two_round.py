@@ -34,9 +34,9 @@ def two_round(
     return in_two_rounds(slate, first, second, wanted)
 
 
-def two_round_needs(knobs: Mapping[str, Any]) -> tuple[str, str]:
+def two_round_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the distribution uncertainty and the data uncertainty."""
-    epsilon = knobs.get("epsilon")
+    epsilon = params.get("epsilon")
     return "u_dis" if epsilon is None else f"published_u_dis@{float(epsilon)}", "u_data"
 
 
@@ -67,10 +67,10 @@ def pool_of(slate: Slate) -> int:
 def check_kappa(kappa: float) -> None:
     """Raise if the first round would be smaller than the second."""
     if kappa < 1:
-        raise ValueError(f"query.knobs.kappa must be at least 1, not {kappa}")
+        raise ValueError(f"query.params.kappa must be at least 1, not {kappa}")
 
 
 def check_share(share: float) -> None:
     """Raise if ``share`` is not a fraction of the pool."""
     if not 0 < share <= 1:
-        raise ValueError(f"query.knobs.share must be above 0 and at most 1, not {share}")
+        raise ValueError(f"query.params.share must be above 0 and at most 1, not {share}")

@@ -115,7 +115,7 @@ def _other_exams(runs: Sequence[Run]) -> str:
     if kinds == {"unlabelled"} and len(methods(runs)) > 1:
         return (
             "Each run was evaluated on the target images it had not labelled, so a method that labels hard "
-            "images is evaluated on easier ones. To compare methods, set evaluation.images to target or "
+            "images is evaluated on easier ones. To compare methods, set evaluation.split to target or "
             "held_out."
         )
     return ""

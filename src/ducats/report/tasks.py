@@ -19,12 +19,12 @@ def column_of(config: Mapping[str, Any]) -> Column:
     data = config.get("data")
     if not isinstance(data, Mapping):
         return "", ""
-    name, knobs = str(data.get("name", "")).split(":")[-1], data.get("knobs")
-    if not isinstance(knobs, Mapping):
+    name, params = str(data.get("name", "")).split(":")[-1], data.get("params")
+    if not isinstance(params, Mapping):
         return name, ""
-    if isinstance(knobs.get("task"), str):
-        return name, knobs["task"]
-    ends = [knobs.get(end) for end in FOLDERS.get(name, ())]
+    if isinstance(params.get("task"), str):
+        return name, params["task"]
+    ends = [params.get(end) for end in FOLDERS.get(name, ())]
     return name, "-".join(Path(without_folders(end)).stem for end in ends if isinstance(end, str))
 
 

@@ -56,7 +56,7 @@ def run(
     known = familiar(parts.training.loss, parts.model) and still
     if speed.graphs and not still:
         raise UserError(
-            "engine.graphs=true does not work with this objective or query, which uses random numbers in "
+            "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers in "
             "each step: remove the setting"
         )
     settled = speed.settle(fabric, familiar=known, pixels=parts.source.of_pixels)

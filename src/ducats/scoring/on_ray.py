@@ -54,7 +54,7 @@ def on_ray(
         gpus = _has_gpus(ray.nodes(), job.device)
         crew = Crew(score_one, cpus=None if gpus else 1, gpus=gpus, most=processes)
         if not crew.room():
-            raise UserError(f"no node of the Ray cluster at --address {address} has CPUs; start one")
+            raise UserError(f"no node of the Ray cluster at --ray-address {address} has CPUs; start one")
         said = replace(job, device="cuda" if gpus else "cpu").to_json()
         files = [ray.put(packed(trained.home.folder, job.exclude_bought))]
         todo, done, seen = list(ranks), 0, 0

@@ -12,11 +12,11 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats import room
-from ducats.assemble import make_views
 from ducats.criteria import given
 from ducats.data.views import draw, look
 from ducats.engine import resident
 from ducats.engine.forward import HELD, check_finite
+from ducats.factory import make_views
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, said_of
 from ducats.pool import Pool, Sample
@@ -61,7 +61,7 @@ def score_part(
     as in `ducats predict`: the same image gets bitwise the same numbers.
 
     Args:
-        batch: None: the run's ``engine.scoring_batch``.
+        batch: None: the run's ``engine.scoring_batch_size``.
         threads: number of threads that read and decode.
         exclude: keys of samples that are not candidates.
         on_unreadable: called once for each unreadable sample, with its key and the reason.
@@ -69,7 +69,7 @@ def score_part(
     """
     began, spent = time.perf_counter(), time.process_time()
     keeper, known, unreadable, seen, excluded = Keeper("first", keep.keep), list[Scored](), [], 0, 0
-    size = batch or trained.config.engine.scoring_batch
+    size = batch or trained.config.engine.scoring_batch_size
     stream = _said(trained, pool.blocks(rank, world, size), keep, fabric, threads)
     with closing(stream):
         for some, failed in stream:

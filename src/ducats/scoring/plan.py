@@ -43,7 +43,7 @@ class Plan:
     keep: int  # candidates kept by each chunk, and again after merging all chunks
     first: str  # column whose highest values are kept
     second: str | None = None  # column of DUC's second round
-    knobs: Mapping[str, Any] = field(default_factory=dict)  # parameters of a clustering query
+    params: Mapping[str, Any] = field(default_factory=dict)  # parameters of a clustering query
 
     @property
     def features(self) -> bool:
@@ -76,20 +76,20 @@ def make_plan(
         )
     if query in RANKED:
         return Plan(query, budget, budget, RANKED[query])
-    knobs = dict(config.query.knobs) if config.query.name == query else {}
-    times = kappa if kappa is not None else float(knobs.get("kappa", KAPPA))
+    params = dict(config.query.params) if config.query.name == query else {}
+    times = kappa if kappa is not None else float(params.get("kappa", KAPPA))
     if query == "duc":
-        return _duc(knobs, budget, times, pool)
+        return _duc(params, budget, times, pool)
     keep, first = max(math.ceil(times * budget - 1e-9), budget), "entropy"
     if query == "spread":
-        knobs["kappa"], first = times, knobs.get("candidates", "entropy")
+        params["kappa"], first = times, params.get("candidates", "entropy")
         first = "-margin" if first == "margin" else first
-    if queries.QUERIES[query].bound(knobs).source:
+    if queries.QUERIES[query].bound(params).source:
         raise UserError(
             f"the run's query {query!r} needs the source images, which are not available here; "
             "choose another --query"
         )
-    return Plan(query, budget, keep, first, knobs=knobs)
+    return Plan(query, budget, keep, first, params=params)
 
 
 def own_query(config: Config) -> str:
@@ -99,13 +99,13 @@ def own_query(config: Config) -> str:
 
 def needs_the_pools_size(config: Config, query: str) -> bool:
     """Whether the number of candidates depends on the pool size for any budget."""
-    return query == "duc" == config.query.name and config.query.knobs.get("share") is not None
+    return query == "duc" == config.query.name and config.query.params.get("share") is not None
 
 
-def _duc(knobs: Mapping[str, Any], budget: int, kappa: float, pool: int | None) -> Plan:
-    distribution, data = two_round_needs(knobs)
-    in_turn = (distribution, data) if knobs.get("order", "dis_data") == "dis_data" else (data, distribution)
-    share = knobs.get("share")
+def _duc(params: Mapping[str, Any], budget: int, kappa: float, pool: int | None) -> Plan:
+    distribution, data = two_round_needs(params)
+    in_turn = (distribution, data) if params.get("order", "dis_data") == "dis_data" else (data, distribution)
+    share = params.get("share")
     wanted = kappa * budget
     if share is not None:
         if pool is None:
@@ -148,7 +148,7 @@ def choose(plan: Plan, kept: Scored, known: Scored, seed: int) -> Scored:
     if not plan.features:
         return merge([kept], "first", plan.budget)
     kept, known = (some[np.argsort(some.key, kind="stable")] for some in (kept, known))
-    strategy = queries.QUERIES[plan.query].bound(plan.knobs)
+    strategy = queries.QUERIES[plan.query].bound(plan.params)
     # Samples are numbered in key order, so ties go to the lower key here, too.
     candidates, labelled = _rows(kept, strategy.needs, 0), _rows(known, strategy.needs, len(kept))
     generator = fork(seed, "score", plan.query)

@@ -15,8 +15,8 @@ from ducats.files import write_text_atomically
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS
 from ducats.inference.rule import fingerprint
-from ducats.lookup import bind, look_up
 from ducats.pool import Kind, Pool, open_pool
+from ducats.registry import bind_params, resolve
 from ducats.scoring.engines import DEFAULT_PARTS, ENGINES
 from ducats.scoring.gathering import Gathered, gather, missing_of
 from ducats.scoring.job import Engine, Job, bought_keys
@@ -50,7 +50,7 @@ def score(
     kappa: float | None = None,
     kind: Kind = "auto",
     engine: str = "local",
-    knobs: Mapping[str, Any] | None = None,
+    params: Mapping[str, Any] | None = None,
     processes: int | None = None,
     parts: int | None = None,
     exclude_bought: bool = False,
@@ -67,14 +67,14 @@ def score(
         out: output folder.
         budget: number of picks, or a percentage of the pool such as ``"1%"``.
         query: one of ``QUERIES``; None: the run's query if it is one of them, else `duc`.
-        kappa: see ``make_plan``.
+        kappa: see ``make_run_plan``.
         kind: pool format.
         engine: one of ``ENGINES``.
-        knobs: parameters of the backend; `ray` has ``address`` and ``timeout``.
+        params: parameters of the backend; `ray` has ``address`` and ``timeout``.
         processes: number of parallel processes; None: 1 locally, as many as fit on a cluster.
         parts: number of chunks, each saved when it is done; None: one per process, 64 on a cluster.
         exclude_bought: skip samples that the run has labelled, identified by their keys.
-        batch: None: the run's ``engine.scoring_batch``.
+        batch: None: the run's ``engine.scoring_batch_size``.
         device: auto, cpu, cuda or mps.
         tell: called regularly with the number of samples so far.
 
@@ -83,14 +83,16 @@ def score(
         Unfinished: A process ended before its chunks were done.
     """
     if trained.of_pixels:
-        raise UserError("`ducats score` does not support segmentation; use `ducats predict --uncertainty`")
-    batch = trained.config.engine.scoring_batch if batch is None else batch
+        raise UserError(
+            "`ducats score` does not support segmentation; use `ducats predict --uncertainty-maps`"
+        )
+    batch = trained.config.engine.scoring_batch_size if batch is None else batch
     processes = 1 if processes is None and engine not in DEFAULT_PARTS else processes
     parts = DEFAULT_PARTS.get(engine, processes or 1) if parts is None else parts
     for name, value in (("processes", processes), ("parts", parts), ("batch", batch)):
         if value is not None and value < 1:
             raise UserError(f"--{name} must be at least 1, not {value}")
-    work: Engine = bind("engine", engine, look_up("engine", ENGINES, engine), 2, knobs or {})
+    work: Engine = bind_params("engine", engine, resolve("engine", ENGINES, engine), 2, params or {})
     if out.absolute() == trained.home.folder.absolute():
         raise UserError(f"--out {out} is the run folder; choose another folder")
     if exclude_bought:
@@ -110,7 +112,7 @@ def score(
         "query": query,
         "kept": plan.keep,
         "columns": [name for name in (plan.first, plan.second) if name],
-        "knobs": dict(plan.knobs),
+        "params": dict(plan.params),
         "exclude_bought": exclude_bought,
         "batch": batch,
     }
@@ -161,7 +163,7 @@ def _written(
         raise UserError(f"none of the {seen} images of {told['pool']} can be read; first: {key} ({why})")
     if not len(kept):
         raise UserError(
-            f"the run has already labelled all readable images of {told['pool']}; omit --exclude-bought or "
+            f"the run has already labelled all readable images of {told['pool']}; omit --exclude-labelled or "
             "choose another pool"
         )
     picks = choose(plan, kept, found.known, trained.config.seed)

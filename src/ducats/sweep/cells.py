@@ -6,13 +6,13 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from ducats.assemble import check_names, settled
 from ducats.config import Config
 from ducats.data import DATASETS, require_options
 from ducats.doctor.task import misfits
 from ducats.errors import UserError
-from ducats.options import Settings, folder_of
+from ducats.factory import check_components, with_resolved_precision
 from ducats.report.across import column_of
+from ducats.run_options import RunOptions, default_run_folder
 from ducats.sweep.plan import Method, Sweep, Task, variants
 
 METHOD = ("method", "query", "query.name", "objective", "objective.name")  # settings that define a method
@@ -102,7 +102,7 @@ def cells_of(sweep: Sweep, wanted: Wanted, device: str) -> list[Cell]:
     for seed in dict.fromkeys(seeds):
         for method, task, config in pairs:
             seeded = config.model_copy(update={"seed": seed})
-            cells.append(Cell(method, task, seeded, folder_of(seeded).name))
+            cells.append(Cell(method, task, seeded, default_run_folder(seeded).name))
     return cells
 
 
@@ -140,7 +140,7 @@ def _chosen(kind: str, names: Sequence[str], patterns: Sequence[str] | None) -> 
 
 
 def _config(sweep: Sweep, method: Method, task: Task, wanted: Wanted, device: str) -> Config:
-    given = Settings(
+    given = RunOptions(
         config=[*sweep.base, *task.config, *method.config],
         set=[
             *sweep.settings,
@@ -156,7 +156,7 @@ def _config(sweep: Sweep, method: Method, task: Task, wanted: Wanted, device: st
         device=device,
     )
     try:
-        return settled(given.load())
+        return with_resolved_precision(given.load())
     except UserError as error:
         raise UserError(f"{method.name}{f' on {task.called}' if task.called else ''}: {error}") from None
 
@@ -178,11 +178,11 @@ def check(cells: Sequence[Cell]) -> None:
 def _check(config: Config) -> None:
     for misfit in misfits(config):
         raise UserError(misfit)
-    check_names(config)
+    check_components(config)
     if config.data.name in DATASETS:
-        require_options(config.data.name, DATASETS[config.data.name], config.data.knobs)
+        require_options(config.data.name, DATASETS[config.data.name], config.data.params)
     for knob in ("root", "source", "target"):
-        path = config.data.knobs.get(knob)
-        relative_to_root = knob != "root" and "root" in config.data.knobs
+        path = config.data.params.get(knob)
+        relative_to_root = knob != "root" and "root" in config.data.params
         if isinstance(path, str) and not relative_to_root and not Path(path).exists():
             raise UserError(f"{path} does not exist: check --{knob}")

@@ -83,21 +83,21 @@ def opened(where: Where, out: Path, name: str) -> Iterator[Opened]:
 
 def _check(where: Where) -> None:
     if where.engine not in ENGINES:
-        raise UserError(f"--engine must be one of {', '.join(ENGINES)}, not {where.engine}")
+        raise UserError(f"--backend must be one of {', '.join(ENGINES)}, not {where.engine}")
     for option, given, engine in (
-        ("--address", where.address, "ray"),
-        ("--cpus", where.cpus, "ray"),
+        ("--ray-address", where.address, "ray"),
+        ("--cpus-per-run", where.cpus, "ray"),
         ("--timeout", where.timeout, "ray"),
         ("--slurm", where.slurm, "slurm"),
     ):
         if given not in (None, ()) and where.engine != engine:
-            raise UserError(f"{option} needs --engine {engine}; omit {option} or change the engine")
+            raise UserError(f"{option} needs --backend {engine}; omit {option} or change the engine")
     if where.engine != "local" and where.devices not in ("auto", "cpu", "cuda"):
         raise UserError(
-            f"--devices must be cpu, cuda or auto with --engine {where.engine}, which assigns the GPUs; not "
+            f"--devices must be cpu, cuda or auto with --backend {where.engine}, which assigns the GPUs; not "
             f"{where.devices}"
         )
-    for option, number in (("--workers", where.workers), ("--cpus", where.cpus)):
+    for option, number in (("--workers", where.workers), ("--cpus-per-run", where.cpus)):
         if number is not None and number < 1:
             raise UserError(f"{option} must be at least 1, not {number}")
 

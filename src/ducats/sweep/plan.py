@@ -86,7 +86,7 @@ def _of_methods(name: str) -> str:
 
 def variants(method: Method) -> Iterator[Method]:
     """Expand an entry into named methods, one per combination of its grid."""
-    name = method.name or config.load(method.config).method
+    name = method.name or config.load_config(method.config).method
     for values in itertools.product(*method.grid.values()):
         chosen = dict(zip(method.grid, values, strict=True))
         said = "".join(f"-{key.split('.')[-1].strip('_')}-{value}" for key, value in chosen.items())
@@ -96,7 +96,7 @@ def variants(method: Method) -> Iterator[Method]:
 
 def ready() -> list[str]:
     """Return the names of the sweeps in the package."""
-    return sorted(path.stem for path in (config.shipped() / "sweeps").glob("*.yaml"))
+    return sorted(path.stem for path in (config.configs_folder() / "sweeps").glob("*.yaml"))
 
 
 def read_sweep(name: str | Path) -> Sweep:
@@ -116,7 +116,7 @@ def _find(name: str) -> Path:
     if Path(name).is_file():
         return Path(name)
     stem = name.removeprefix("configs/").removeprefix("sweeps/").removesuffix(".yaml")
-    path = config.shipped() / "sweeps" / f"{stem}.yaml"
+    path = config.configs_folder() / "sweeps" / f"{stem}.yaml"
     if path.is_file():
         return path
     near = difflib.get_close_matches(stem, ready(), n=1)
@@ -133,7 +133,7 @@ def _layer(path: Path, seen: tuple[Path, ...] = ()) -> dict[str, Any]:
     if not isinstance(layer, Mapping):
         raise UserError(f"{path} must be a mapping with methods, tasks and seeds, not {type(layer).__name__}")
     layer = _located(layer, path.parent)
-    base = layer.pop("like", None)
+    base = layer.pop("extends", None)
     if base is None:
         return layer
     if not isinstance(base, str) or path.resolve() in seen:
@@ -156,7 +156,7 @@ def _located(layer: Mapping[str, Any], home: Path) -> dict[str, Any]:
         return [place(each) for each in value] if isinstance(value, list) else value
 
     found = dict(layer)
-    for name in {"like", "base", "methods"} & found.keys():
+    for name in {"extends", "base", "methods"} & found.keys():
         found[name] = place(found[name])
     if isinstance(found.get("tasks"), list):  # a string is a task of the benchmark, never a file
         found["tasks"] = [task if isinstance(task, str) else place(task) for task in found["tasks"]]

@@ -11,7 +11,6 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats import dirichlet
-from ducats.assemble import load_data, make_oracle, make_views, with_aspect
 from ducats.config import Config
 from ducats.data.exam import examine, hold_out_source
 from ducats.dev import Normalise, dev_risk
@@ -19,6 +18,7 @@ from ducats.domain import UNLABELLED, Domain, Images, Shift
 from ducats.engine.processes import make_fabric
 from ducats.engine.score import table
 from ducats.errors import UserError
+from ducats.factory import load_data, make_oracle, make_views, with_aspect_ratio
 from ducats.inference import Trained, load_trained, usable_precision
 from ducats.ledger import Request
 from ducats.parts import digest
@@ -57,8 +57,8 @@ class Problem:
 
 def problem_of(config: Config) -> Problem:
     """Load the data and split it as a run does."""
-    shift, held = hold_out_source(load_data(config), config.evaluation.source_share)
-    shift, _ = examine(shift, config.evaluation.images, config.evaluation.share)
+    shift, held = hold_out_source(load_data(config), config.evaluation.source_holdout_fraction)
+    shift, _ = examine(shift, config.evaluation.split, config.evaluation.test_fraction)
     return Problem(shift, held)
 
 
@@ -82,7 +82,7 @@ class ByDev:
         known = (held.labels[:] >= 0).nonzero().squeeze(1)
         if len(known) < 2:
             raise UserError(
-                f"{len(known)} held-out source image(s) are too few; increase evaluation.source_share"
+                f"{len(known)} held-out source image(s) are too few; increase evaluation.source_holdout_fraction"
             )
         found = dev_risk(
             taught.features,
@@ -116,7 +116,7 @@ class ByBought:
         known = ((self.labels >= 0) & unasked).nonzero().squeeze(1)
         if len(known) < 2:
             raise UserError(
-                f"the trial itself labelled all but {len(known)} of the validation images; raise --validation"
+                f"the trial itself labelled all but {len(known)} of the validation images; raise --validation-labels"
             )
         z = _say(trained, fabric, self.problem.shift.pool, ("z",)).z[known]
         found = losses(z, self.labels[known], self.loss)
@@ -143,7 +143,7 @@ def buy_validation(config: Config, problem: Problem, count: int, folder: Path) -
     """
     pool, home = problem.shift.pool, RunDir(folder)
     if not 2 <= count <= len(pool):
-        raise UserError(f"--validation must be between 2 and {len(pool)} (target images), not {count}")
+        raise UserError(f"--validation-labels must be between 2 and {len(pool)} (target images), not {count}")
     ledger = home.ledger(pool.keys)
     if not ledger.rounds:
         request = home.request(1)
@@ -152,9 +152,9 @@ def buy_validation(config: Config, problem: Problem, count: int, folder: Path) -
             request = Request(1, drawn, torch.zeros_like(drawn))
             home.keep_request(request)
         # The oracle may show the query and the budget to annotators, so both must be correct.
-        query = config.query.model_copy(update={"name": "random", "knobs": {}})
-        ask = config.ask.model_copy(update={"budget": count})
-        asked = config.model_copy(update={"query": query, "ask": ask})
+        query = config.query.model_copy(update={"name": "random", "params": {}})
+        ask = config.acquisition.model_copy(update={"budget": count})
+        asked = config.model_copy(update={"query": query, "acquisition": ask})
         ledger.append(request, make_oracle(asked, problem.shift, home)(request))
     return ledger.targets()
 
@@ -176,10 +176,10 @@ def _say(trained: Trained, fabric: Fabric, images: Images, needs: tuple[str, ...
     view = make_views(trained.config).test
     return table(
         fabric.setup(trained.model),
-        with_aspect(images, view),
+        with_aspect_ratio(images, view),
         needs,
         view=view,
-        batch_size=trained.config.engine.scoring_batch,
+        batch_size=trained.config.engine.scoring_batch_size,
         seed=trained.config.seed,
         fabric=fabric,
     )

@@ -7,17 +7,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ducats import config as configs
-from ducats.assemble import check_names, settled
-from ducats.config import Config, ask_epochs
+from ducats.config import Config, query_epochs
 from ducats.dev import Normalise
 from ducats.errors import UserError
+from ducats.factory import check_components, with_resolved_precision
 from ducats.files import write_text_atomically
 from ducats.tune.scores import ByBought, ByDev, Judge, Loss, Problem, buy_validation, problem_of
 from ducats.tune.space import Choices, combinations, points, settings_of, usual_choices
 from ducats.tune.trials import Launch, Trial, as_process, make_trials, words
 
-By = Literal["dev", "bought"]
-USUAL_LOSS: Mapping[By, Loss] = {"dev": "nll", "bought": "error"}
+By = Literal["dev", "target_labels"]
+USUAL_LOSS: Mapping[By, Loss] = {"dev": "nll", "target_labels": "error"}
 SHARE = 0.2  # fraction of the source held out for DEV if the config has none
 
 
@@ -80,18 +80,18 @@ def tune(
         raise UserError(
             "`ducats tune` supports only classification; for segmentation, compare runs with `ducats report`"
         )
-    config, loss = settled(config), loss or USUAL_LOSS[by]
+    config, loss = with_resolved_precision(config), loss or USUAL_LOSS[by]
     choices = choices or usual_choices(config)
-    share = config.evaluation.source_share or (SHARE if by == "dev" else 0.0)
+    share = config.evaluation.source_holdout_fraction or (SHARE if by == "dev" else 0.0)
     write_text_atomically(out / "base.yaml", configs.to_yaml(config))
     planned = make_trials(
         out / "base.yaml",
         points(choices, trials, config.seed),
         out,
-        [f"evaluation.source_share={share}"],
+        [f"evaluation.source_holdout_fraction={share}"],
     )
     for trial in planned:
-        check_names(trial.config, begun=trial.home.begun)
+        check_components(trial.config, is_resumable=trial.home.begun)
     problem = problem_of(planned[0].config)
     _refuse_people(config, problem)
     criterion: dict[str, Any] = {"by": by, "loss": loss}
@@ -116,7 +116,7 @@ def tune(
         outcomes.append(outcome)
         known[trial.name] = outcome
         _write(out / "tune.json", criterion, list(known.values()), failed, {})
-    labels = {"trials": _distinct(planned), "validation": validation if by == "bought" else 0}
+    labels = {"trials": _distinct(planned), "validation": validation if by == "target_labels" else 0}
     if not outcomes:
         _write(out / "tune.json", criterion, list(known.values()), failed, {"labels": labels})
         raise UserError(f"all {len(planned)} trials failed; first error: {next(iter(failed.values()))}")
@@ -130,7 +130,7 @@ def tune(
         warnings=warnings_of(outcomes, by),
         best=out / "best.yaml",
     )
-    best = configs.load([out / "base.yaml"], settings_of(outcomes[0].settings))
+    best = configs.load_config([out / "base.yaml"], settings_of(outcomes[0].settings))
     write_text_atomically(found.best, configs.to_yaml(best))
     more = {key: getattr(found, key) for key in ("says", "combinations", "labels", "warnings")}
     _write(out / "tune.json", criterion, outcomes, failed, more)
@@ -157,8 +157,8 @@ def _outcome(trial: Trial, judge: Judge, known: Mapping[str, Outcome], launch: L
 
 def _refuse_people(config: Config, problem: Problem) -> None:
     """Raise if the trials would query human annotators: each trial needs labels of its own."""
-    people = config.oracle.name == "people" or (config.oracle.name == "auto" and problem.shift.truth is None)
-    if people and ask_epochs(config):
+    people = config.oracle.name == "human" or (config.oracle.name == "auto" and problem.shift.truth is None)
+    if people and query_epochs(config):
         raise UserError(
             "every trial acquires its own labels, which annotators cannot provide; tune with --rounds 0, and "
             "set the number of rounds when you run best.yaml"
@@ -187,7 +187,7 @@ def warnings_of(outcomes: Sequence[Outcome], by: By) -> list[str]:
             f"DEV is unreliable for {weak} of {len(outcomes)} trials"
             f"{', including the best' if best.degenerate else ''}: a few source images carry all the weight "
             "(effective sample size below 5 %), because source and target are too easy to separate; use "
-            "--by bought (reruns the trials, on the full source) or --normalise standardize"
+            "--estimator target_labels (reruns the trials, on the full source) or --weight-normalisation standardize"
         )
     if by == "dev" and best.parts["source"] == 0:
         found.append(
@@ -196,7 +196,9 @@ def warnings_of(outcomes: Sequence[Outcome], by: By) -> list[str]:
     # The standard error of a best trial without any errors is 0.
     near = sum(one.risk - best.risk <= max(one.deviation, best.deviation) for one in outcomes[1:])
     if near:
-        remedy = "increase evaluation.source_share" if by == "dev" else "increase --validation"
+        remedy = (
+            "increase evaluation.source_holdout_fraction" if by == "dev" else "increase --validation-labels"
+        )
         found.append(
             f"{near} other trial{'s are' if near > 1 else ' is'} within one standard error of the best, so "
             f"their order is not significant; {remedy} to separate them"

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import yaml
 
-from ducats.config import Config, ask_epochs
+from ducats.config import Config, query_epochs
 from ducats.errors import UserError
 from ducats.randomness import fork
 
@@ -16,10 +16,10 @@ Choices = Mapping[str, Sequence[Any]]
 Point = dict[str, Any]  # one value of each searched setting
 
 OBJECTIVE: Choices = {  # grids of the paper's sensitivity study
-    "objective.knobs.beta": (0.01, 0.05, 0.1, 0.5, 1.0),
-    "objective.knobs.lambda_": (0.001, 0.005, 0.01, 0.05, 0.1),
+    "objective.params.beta": (0.01, 0.05, 0.1, 0.5, 1.0),
+    "objective.params.lambda_": (0.001, 0.005, 0.01, 0.05, 0.1),
 }
-QUERY: Choices = {"query.knobs.kappa": (10, 20, 30)}  # values that work well in the paper
+QUERY: Choices = {"query.params.kappa": (10, 20, 30)}  # values that work well in the paper
 
 FIXED = {  # reason why a setting cannot be searched, by prefix
     "seed": "the best seed would win by chance",
@@ -29,7 +29,7 @@ FIXED = {  # reason why a setting cannot be searched, by prefix
     "evaluation": "it would change the images of the risk estimate",
     "engine": "it does not affect the result",
     "method": "it is only a name",
-    "ask.budget": "more labels would always win",
+    "acquisition.budget": "more labels would always win",
 }
 
 
@@ -38,12 +38,12 @@ def usual_choices(config: Config) -> Choices:
     found: dict[str, Sequence[Any]] = {}
     if config.objective.name == "duc":
         found |= OBJECTIVE
-    if config.query.name == "duc" and ask_epochs(config):
+    if config.query.name == "duc" and query_epochs(config):
         found |= QUERY
     if not found:
         raise UserError(
             f"there is no default search space for the objective {config.objective.name!r} with the query "
-            f"{config.query.name!r}; define one, e.g. --over train.lr=0.001,0.01"
+            f"{config.query.name!r}; define one, e.g. --grid train.lr=0.001,0.01"
         )
     return found
 
@@ -51,24 +51,24 @@ def usual_choices(config: Config) -> Choices:
 def parse(over: Sequence[str]) -> Choices:
     """Parse settings of the form ``key=value,value``, with values in YAML.
 
-    >>> parse(["query.knobs.kappa=5,10", "train.lr=1e-3"])
-    {'query.knobs.kappa': (5, 10), 'train.lr': (0.001,)}
+    >>> parse(["query.params.kappa=5,10", "train.lr=1e-3"])
+    {'query.params.kappa': (5, 10), 'train.lr': (0.001,)}
     """
     found: dict[str, Sequence[Any]] = {}
     for text in over:
         key, equals, listed = (part.strip() for part in text.partition("="))
         if not key or not equals or not listed:
-            raise UserError(f"--over {text!r} must have the form key=value,value, e.g. train.lr=0.001,0.01")
+            raise UserError(f"--grid {text!r} must have the form key=value,value, e.g. train.lr=0.001,0.01")
         for beginning, why in FIXED.items():
             if key == beginning or key.startswith(f"{beginning}."):
-                raise UserError(f"--over {key} cannot be searched, because {why}; set one value with --set")
+                raise UserError(f"--grid {key} cannot be searched, because {why}; set one value with --set")
         if key in found:
-            raise UserError(f"--over {key} is given twice; list all values in one option")
+            raise UserError(f"--grid {key} is given twice; list all values in one option")
         try:
             values = yaml.safe_load(f"[{listed}]")
         except yaml.YAMLError as error:
             raise UserError(
-                f"--over {text} has invalid YAML values: {' '.join(str(error).split())}"
+                f"--grid {text} has invalid YAML values: {' '.join(str(error).split())}"
             ) from None
         found[key] = tuple(_number(value) for value in values)
     return found
@@ -102,8 +102,8 @@ def combinations(choices: Choices) -> int:
 def settings_of(point: Mapping[str, Any]) -> list[str]:
     """Convert a point to ``key=value`` settings.
 
-    >>> settings_of({"train.lr": 1e-05, "query.knobs.kappa": 5})
-    ['train.lr=1.0e-05', 'query.knobs.kappa=5']
+    >>> settings_of({"train.lr": 1e-05, "query.params.kappa": 5})
+    ['train.lr=1.0e-05', 'query.params.kappa=5']
     """
     return [f"{key}={_yaml(value)}" for key, value in point.items()]
 

@@ -42,7 +42,7 @@ def make_trials(base: Path, points: Sequence[Point], out: Path, more: Sequence[s
     """
     trials: dict[str, Trial] = {}
     for point in points:
-        config = configs.load([base], [*settings_of(point), *more])
+        config = configs.load_config([base], [*settings_of(point), *more])
         name = config.digest()
         if name in trials:
             raise UserError(
@@ -70,7 +70,7 @@ def as_process(trial: Trial) -> None:
 def words(point: Mapping[str, object]) -> str:
     """Format a point for display.
 
-    >>> words({"objective.knobs.beta": 0.1, "train.lr": 0.01})
+    >>> words({"objective.params.beta": 0.1, "train.lr": 0.01})
     'beta=0.1, lr=0.01'
     """
     return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in point.items())

@@ -9,7 +9,7 @@ from typing import Any
 import yaml
 
 from ducats.answers import Desk, summary
-from ducats.config import Config, ask_epochs
+from ducats.config import Config, query_epochs
 from ducats.errors import UserError
 from ducats.records import Record
 from ducats.watch.folders import held
@@ -124,7 +124,7 @@ def _plan_of(config: Mapping[str, Any], folder: Path) -> dict[str, Any]:
         }
     found = {"method": str(config["method"]), "epochs": int(config["train"]["epochs"])}
     try:
-        return found | {"after": list(ask_epochs(Config.model_validate(config)))}
+        return found | {"after": list(query_epochs(Config.model_validate(config)))}
     except ValueError:  # a setting of another version: only the query epochs are unknown
         return found
 

@@ -9,7 +9,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from ducats.display import stage_table
+from ducats.progress_display import stage_table
 from ducats.watch.draw import plot, spark
 from ducats.watch.state import SHOWN, State
 

@@ -88,7 +88,7 @@ def test_a_round_of_images_by_keys(
 def test_a_killed_server_loses_nothing(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 8)
     token = str(tmp_path / "token")
-    with serving(tmp_path, "--token-file", token, "--who", "Ada") as server:
+    with serving(tmp_path, "--token-file", token, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "1")
         until(browser, lambda: is_saved(browser))
@@ -107,13 +107,13 @@ def test_a_killed_server_loses_nothing(browser: webdriver.Chrome, tmp_path: Path
             ),
         )
     assert len(desk.answers()) == 1
-    with serving(tmp_path, "--token-file", token, "--who", "Ada") as server:
+    with serving(tmp_path, "--token-file", token, "--annotator", "Ada") as server:
         until(browser, lambda: is_saved(browser))  # the open page reconnects
         assert words(desk)[:4] == ["red", "green", "blue", "red"]
         server.kill()
         answer(browser, key_of(shown(browser)))
         until(browser, lambda: "Not saved" in text(browser, "saved"))
-    with serving(tmp_path, "--who", "Ada") as server:  # a new token: open the page again
+    with serving(tmp_path, "--annotator", "Ada") as server:  # a new token: open the page again
         open_page(browser, server)
         until(browser, lambda: is_saved(browser))
         while shown(browser):
@@ -131,7 +131,7 @@ def test_a_question_without_a_visible_image_cannot_be_answered(
     Path(desk.sheet(1).questions[1].file).unlink()
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/picture/*"]})
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         try:
             browser.get(server.url)
             until(browser, lambda: "Waiting for the server" in text(browser, "picture"))
@@ -151,7 +151,7 @@ def test_a_round_of_pixels_by_keys(
     browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]
 ) -> None:
     desk = pixel_questions(tmp_path)
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         keep("pixel")
 
@@ -190,7 +190,7 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
     browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]
 ) -> None:
     desk = image_questions(tmp_path, 9)  # 3 are blue and guessed red
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         press(browser, "g")
         tiles = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".tile"))
@@ -234,7 +234,7 @@ def test_on_a_phone_by_touch(browser: webdriver.Chrome, tmp_path: Path, keep: Ca
     size = {"width": 360, "height": 740, "deviceScaleFactor": 2, "mobile": True}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     try:
-        with serving(tmp_path, "--who", "Ada") as server:
+        with serving(tmp_path, "--annotator", "Ada") as server:
             open_page(browser, server)
             keep("phone")
             wide = "return document.documentElement.scrollWidth"
@@ -264,7 +264,7 @@ def test_many_classes_are_searched_and_new_ones_can_be_named(
     stated = json.loads(terms.read_text())
     stated["classes"] = [*CLASSES, *(f"class {n}" for n in range(40))]
     terms.write_text(json.dumps(stated))
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "ss 17" + Keys.ENTER)
         answer(browser, Keys.ENTER)  # an empty field: the guess
@@ -279,7 +279,7 @@ def test_a_dispute_is_shown_and_resolved(browser: webdriver.Chrome, tmp_path: Pa
     desk = image_questions(tmp_path, 1, rule="agree", people=2)
     desk.receive([{"question": "r1/1", "word": "red", "who": "Ada"}], via="page")
     desk.receive([{"question": "r1/1", "word": "blue", "who": "Bob"}], via="page")
-    with serving(tmp_path, "--who", "Ada", "--blind") as server:
+    with serving(tmp_path, "--annotator", "Ada", "--blind") as server:
         open_page(browser, server)
         assert "Ada chose red, Bob chose blue" in text(browser, "votes")
         assert not browser.find_element(By.ID, "guess").is_displayed()

@@ -40,7 +40,7 @@ def rewritten(desk: Desk, **changed: object) -> None:
 
 def test_a_late_answer_is_reported(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         desk.receive([{"question": f"r1/{n}", "word": "red", "who": "Bob"} for n in (1, 2)], via="page")
         assert desk.take(1) is not None
@@ -57,7 +57,7 @@ def test_undo_in_the_grid_restores_any_group(browser: webdriver.Chrome, tmp_path
     for line in lines:
         line["guess"] = "red" if line["number"] < 10 else "blue"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         press(browser, "g")
         other = until(
@@ -75,7 +75,7 @@ def test_answers_from_the_grid_are_not_asked_again_one_by_one(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     image_questions(tmp_path, 9)
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         assert shown(browser) == "r1/1"
         press(browser, "g")
@@ -94,7 +94,7 @@ def test_answers_from_the_grid_are_not_asked_again_one_by_one(
 def test_a_class_that_begins_with_a_digit_can_be_searched(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
     rewritten(desk, classes=[f"{n:03d}.bird" for n in range(1, 60)])
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         assert not browser.find_element(By.ID, "void-key").is_displayed()
         answer(browser, "017" + Keys.ENTER)
@@ -107,7 +107,7 @@ def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_pat
     desk = image_questions(tmp_path, 2, rule="agree", people=2)
     for who, word in (("Ada", "red"), ("Bob", "blue")):
         desk.receive([{"question": "r1/1", "word": word, "who": who}], via="page")
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "2")  # r1/2, which she has not seen
         assert until(browser, lambda: shown(browser)) == "r1/1"
@@ -124,7 +124,7 @@ def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_pat
 
 def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path) -> None:
     image_questions(tmp_path, 2)
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "1")
         until(browser, lambda: shown(browser) == "r1/2")
@@ -134,7 +134,7 @@ def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path)
 
 def test_answers_survive_a_full_browser_storage(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
-    with serving(tmp_path, "--who", "Ada") as server:
+    with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "1")
         until(browser, lambda: is_saved(browser))
@@ -170,7 +170,7 @@ def test_a_link_from_another_site_opens_the_page_and_survives_a_reload(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     image_questions(tmp_path, 2)
-    with serving(tmp_path, "--who", "Ada") as server, elsewhere(server.url) as site:
+    with serving(tmp_path, "--annotator", "Ada") as server, elsewhere(server.url) as site:
         browser.get(site)
         browser.find_element(By.ID, "link").click()
         until(browser, lambda: shown(browser) == "r1/1")

@@ -80,7 +80,7 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
     monkeypatch.setattr(serving, "serve", serve)
     for host, warns in (("127.0.0.1", False), ("0.0.0.0", True)):
         with pytest.raises(SystemExit) as ended:
-            main(["label", str(tmp_path), "--host", host, "--who", "Ada", "--blind", "--no-open"])
+            main(["label", str(tmp_path), "--host", host, "--annotator", "Ada", "--blind", "--no-open"])
         assert not ended.value.code
         printed = capsys.readouterr().out
         assert ("reachable from other machines" in printed.replace("\n", " ")) == warns

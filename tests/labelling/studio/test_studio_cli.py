@@ -58,10 +58,10 @@ def test_push_and_pull_with_a_token_file(
         ),
         (("push", "{}/none", "--url", "http://127.0.0.1:9"), "no questions that can be answered one by one"),
         (("pull", "{}"), "was not pushed to Label Studio"),
-        (("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "0"), "--every must be a positive number"),
+        (("pull", "{}", "--url", "http://127.0.0.1:9", "--poll", "0"), "--poll must be a positive number"),
         (
-            ("pull", "{}", "--url", "http://127.0.0.1:9", "--every", "nan"),
-            "--every must be a positive number",
+            ("pull", "{}", "--url", "http://127.0.0.1:9", "--poll", "nan"),
+            "--poll must be a positive number",
         ),
         (("pull", "{}", "--url", "http://127.0.0.1:9", "--webhook", "a:1"), "--webhook needs --watch"),
         (
@@ -69,12 +69,12 @@ def test_push_and_pull_with_a_token_file(
             "--url '127.0.0.1' is not a valid address",
         ),
         (
-            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--patience", "0"),
+            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--retry-timeout", "0"),
             "does not respond (Connection refused)",
         ),
         (
-            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--pictures", "x"),
-            "--pictures must be inline, local-files",
+            ("push", "{}", "--url", "http://127.0.0.1:9", "--token-file", "{}/token", "--images", "x"),
+            "--images must be inline, local-files",
         ),
     ],
 )

@@ -29,9 +29,9 @@ pytestmark = pytest.mark.skipif(
 )
 
 SMALL = (
-    *("--set", "model.name=small_cnn", "--set", "model.knobs={width: 4, features: 16}"),
-    *("--set", "data.knobs.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
-    *("--set", "oracle={name: people, knobs: {rule: agree}}"),
+    *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
+    *("--set", "data.params.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
+    *("--set", "oracle={name: human, params: {rule: agree}}"),
     *(
         "--set",
         "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
@@ -116,7 +116,7 @@ def test_an_image_run_end_to_end_with_a_server_outage(
                 "pull",
                 run,
                 "--watch",
-                "--every",
+                "--poll",
                 "1",
                 "--webhook",
                 "127.0.0.1:0",

@@ -263,9 +263,9 @@ def test_local_and_remote_images(tmp_path: Path) -> None:
     web = chosen("https://example.org/pool/", None, 1024)(sheet, sheet.questions[0])
     assert web.address == "https://example.org/pool/cam/1-0.png"
     for pictures, root in (("local-files", None), ("inline", tmp_path), ("file:///etc", None)):
-        with pytest.raises(UserError, match="--pictures"):
+        with pytest.raises(UserError, match="--images"):
             chosen(pictures, root, 1024)
-    with pytest.raises(UserError, match="--most-side"):
+    with pytest.raises(UserError, match="--max-side"):
         chosen("inline", None, 0)
 
 

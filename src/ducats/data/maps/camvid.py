@@ -97,7 +97,7 @@ def carla(root: str | Path, version: str = "0.9.14") -> tuple[Part, Codes]:
     """
     if not re.fullmatch(r"\d+(\.\d+)*", str(version)):
         raise UserError(
-            f"data.knobs.version={version!r} is not a CARLA version; give the version that rendered the"
+            f"data.params.version={version!r} is not a CARLA version; give the version that rendered the"
             " images, such as 0.9.14"
         )
     new = tuple(int(number) for number in str(version).split(".")) >= (0, 9, 14)
@@ -105,7 +105,7 @@ def carla(root: str | Path, version: str = "0.9.14") -> tuple[Part, Codes]:
     layout = next((layout for layout in CARLA_LAYOUTS if layout.there(folder)), None)
     if layout is None:
         pairs = " or ".join(f"{layout.images}/ and {layout.labels}/" for layout in CARLA_LAYOUTS)
-        raise UserError(f"CARLA: {folder} does not contain {pairs}; check data.knobs.source")
+        raise UserError(f"CARLA: {folder} does not contain {pairs}; check data.params.source")
     return find_pairs(folder, layout), shared_codes(CARLA_NEW if new else CARLA_OLD, CARLA_VOID, "red")
 
 
@@ -150,7 +150,7 @@ def carla_camvid(
     """
     split = str(test)  # in other data sets this parameter is a folder, so it may be a Path
     if split not in ("test", "val"):
-        raise UserError(f"data.knobs.test={split!r} is not a CamVid split to evaluate on; set test or val")
+        raise UserError(f"data.params.test={split!r} is not a CamVid split to evaluate on; set test or val")
     rendered, tags = carla(source, version)
     pool, names = camvid(target, "train")
     held_out, names = _measured(target, split, pool, names)
@@ -182,7 +182,7 @@ def _measured(target: str | Path, split: str, pool: Part, codes: Codes) -> tuple
         # Otherwise the run would silently evaluate on the pool.
         raise UserError(
             f"CamVid in {target}: the train split has label files, but the {split} split has none; add them, "
-            "or evaluate on the other split (data.knobs.test: test or val)"
+            "or evaluate on the other split (data.params.test: test or val)"
         )
     if own.coded != codes.coded:
         raise UserError(f"CamVid in {target}: one split has ids and another has colours; use a single copy")

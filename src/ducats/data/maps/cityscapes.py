@@ -43,7 +43,7 @@ class Streets:
         if not (layout.there(root) if labelled else (root / layout.images).is_dir()):
             raise UserError(
                 f"{self.title}: {root} does not contain the folders {layout.images} and {layout.labels}; get"
-                f" them from {self.published}, and set data.knobs.{option} to the folder that contains them"
+                f" them from {self.published}, and set data.params.{option} to the folder that contains them"
             )
         return find_pairs(root, layout, labelled=labelled)
 
@@ -197,6 +197,6 @@ def _codes(
     if classes not in known:
         raise UserError(
             f"{streets.title} to Cityscapes has {' or '.join(map(str, known))} classes, not {classes!r};"
-            " set data.knobs.classes to one of these"
+            " set data.params.classes to one of these"
         )
     return streets.codes(_CLASSES[classes], ids), CITYSCAPES.codes(_CLASSES[classes], ids)

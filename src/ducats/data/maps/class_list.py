@@ -35,11 +35,11 @@ def own_codes(
         UserError: The list is malformed, or ``merge`` or ``keep`` contain unknown names.
     """
     if coded not in CODINGS:
-        raise UserError(f"data.knobs.coded must be {' or '.join(CODINGS)}, not {coded!r}")
+        raise UserError(f"data.params.coded must be {' or '.join(CODINGS)}, not {coded!r}")
     where, listed, colours = _listed(classes)
     coded = "colours" if colours else coded
     if coded == "colours" and not colours:
-        raise UserError(f"{where} lists ids, but data.knobs.coded=colours needs lines `r g b name`")
+        raise UserError(f"{where} lists ids, but data.params.coded=colours needs lines `r g b name`")
     ids: dict[int, str] = {}
     void = set()
     for given, named in listed:
@@ -63,7 +63,7 @@ def own_codes(
 
 def _listed(classes: Any) -> tuple[str, list[tuple[Any, str]], bool]:
     """Return the name of the list for messages, its entries, and whether they are colours."""
-    where = "data.knobs.classes"
+    where = "data.params.classes"
     if isinstance(classes, Mapping):
         colours = bool(classes) and all(len(str(code).split()) == 3 for code in classes)
         return where, list(classes.items()), colours
@@ -96,14 +96,16 @@ def _merged(
     home: dict[str, str] = {}
     for label, parts in merge.items():
         if isinstance(parts, str):
-            raise UserError(f"data.knobs.merge: the names for {label!r} must be a list, such as [{parts}]")
+            raise UserError(f"data.params.merge: the names for {label!r} must be a list, such as [{parts}]")
         for name in dict.fromkeys((*parts, *((label,) if label in names else ()))):
             if name not in names:
                 raise UserError(
-                    f"data.knobs.merge contains {name!r}, which is not in {where}; use {', '.join(names)}"
+                    f"data.params.merge contains {name!r}, which is not in {where}; use {', '.join(names)}"
                 )
             if home.setdefault(name, label) != label:
-                raise UserError(f"data.knobs.merge has {name!r} in {home[name]!r} and in {label!r}; keep one")
+                raise UserError(
+                    f"data.params.merge has {name!r} in {home[name]!r} and in {label!r}; keep one"
+                )
     members: dict[str, tuple[str, ...]] = {}
     for name in names:
         label = home.get(name, name)
@@ -118,6 +120,6 @@ def _kept(members: Mapping[str, Any], keep: Sequence[str] | None) -> tuple[str, 
     strange = [label for label in keep if label not in members]
     if isinstance(keep, str) or strange or len(set(keep)) != len(keep):
         raise UserError(
-            f"data.knobs.keep must be a list of distinct classes from {', '.join(members)}, not {keep!r}"
+            f"data.params.keep must be a list of distinct classes from {', '.join(members)}, not {keep!r}"
         )
     return tuple(keep)

@@ -64,7 +64,7 @@ class Codes:
         """Advice for label files that cannot be read."""
         return (
             f"replace corrupt files, and add unknown {'colours' if self.coded == 'colours' else 'ids'} to"
-            f" data.knobs.{self.knob}, with the name of their class or void"
+            f" data.params.{self.knob}, with the name of their class or void"
         )
 
     @cached_property
@@ -85,12 +85,12 @@ class Codes:
             known = {*self.ids.values(), *self.classes, *self.void, "void"}
             if name not in known:
                 raise UserError(
-                    f"data.knobs.ids maps {given} to {name!r}; use void or one of"
+                    f"data.params.ids maps {given} to {name!r}; use void or one of"
                     f" {', '.join(sorted(known - {'void'}))}"
                 )
             if self.ids.get(code, name) != name:
                 raise UserError(
-                    f"data.knobs.ids maps {given} to {name!r}, which means {self.ids[code]!r}; remove it"
+                    f"data.params.ids maps {given} to {name!r}, which means {self.ids[code]!r}; remove it"
                 )
             more[code] = name
         members = {

@@ -69,7 +69,7 @@ def map_folders(
     base = Path("" if root is None else root).expanduser()
     given = [source] if isinstance(source, str | Path) else list(source)
     if not given:
-        raise UserError("data.knobs.source is empty; give one or more folders")
+        raise UserError("data.params.source is empty; give one or more folders")
     sources = [existing_folder("source", _within(base, folder)) for folder in given]
     pool = existing_folder("target", _within(base, target))
     held_out = existing_folder("test", _within(base, test)) if test is not None else None

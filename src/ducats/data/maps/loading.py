@@ -36,7 +36,7 @@ class Listing:
 
     def __post_init__(self) -> None:
         if self.void not in get_args(Void):
-            raise UserError(f"data.knobs.void must be known or asked, not {self.void!r}")
+            raise UserError(f"data.params.void must be known or asked, not {self.void!r}")
         assert self.codes[0].classes == self.codes[1].classes
 
     @property
@@ -53,9 +53,9 @@ class Reader(Generic[P]):
         update_wrapper(self, listing)
         self.__annotations__ = {**listing.__annotations__, "return": Shift}  # as for a data set function
 
-    def __call__(self, *given: P.args, **knobs: P.kwargs) -> Shift:
+    def __call__(self, *given: P.args, **params: P.kwargs) -> Shift:
         """Read the data set."""
-        return load_maps(self.listing(*given, **knobs))
+        return load_maps(self.listing(*given, **params))
 
 
 def load_maps(listing: Listing) -> Shift:

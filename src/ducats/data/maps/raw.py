@@ -35,7 +35,7 @@ def read_ids(path: Path, coded: Coding) -> Array:
         return channels
     if coded == "ids" and not (channels == channels[..., :1]).all():
         raise ValueError(
-            "its channels differ; set data.knobs.coded=red if the ids are in the red channel, or give a class"
+            "its channels differ; set data.params.coded=red if the ids are in the red channel, or give a class"
             " list with colours (r g b name)"
         )
     return np.ascontiguousarray(channels[..., 0])

@@ -38,9 +38,9 @@ def chosen(pictures: str, document_root: Path | None, most_side: int) -> Show:
         most_side: maximum side of inline images. Images for brush masks keep the size of the grid.
     """
     if most_side < 1:
-        raise UserError(f"--most-side must be at least 1 pixel, not {most_side}")
+        raise UserError(f"--max-side must be at least 1 pixel, not {most_side}")
     if (pictures == LOCAL_FILES) != (document_root is not None):
-        raise UserError("--pictures local-files and --document-root must be given together")
+        raise UserError("--images local-files and --document-root must be given together")
     if pictures == INLINE:
         return lambda sheet, question: _inline(sheet, question, most_side)
     if document_root is not None:
@@ -48,9 +48,7 @@ def chosen(pictures: str, document_root: Path | None, most_side: int) -> Show:
         return lambda _, question: _local(question, root)
     if pictures.startswith(("http://", "https://")):
         return lambda _, question: _sized(f"{pictures}{quote(question.key)}", question)
-    raise UserError(
-        f"--pictures must be inline, local-files or a URL (http:// or https://), not {pictures!r}"
-    )
+    raise UserError(f"--images must be inline, local-files or a URL (http:// or https://), not {pictures!r}")
 
 
 def served_folder(sheet: Sheet, document_root: Path) -> str:
@@ -104,7 +102,7 @@ def _below(question: Question, root: Path) -> Path:
     path = Path(question.file).resolve() if question.file else None
     if path is None or not path.is_relative_to(root):
         raise UserError(
-            f"{question.file or question.key} is not below --document-root {root}; use --pictures inline"
+            f"{question.file or question.key} is not below --document-root {root}; use --images inline"
         )
     return path
 

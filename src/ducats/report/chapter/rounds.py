@@ -117,7 +117,7 @@ def _none(run: Run) -> str:
         return "This run has not selected any samples yet."
     return (
         "The predictions for the selected samples are unknown: this run has no snapshots. It was made by an "
-        "older version of ducats or with engine.snapshot=0; new runs save snapshots."
+        "older version of ducats or with engine.snapshot_samples=0; new runs save snapshots."
     )
 
 

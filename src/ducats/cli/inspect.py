@@ -8,20 +8,20 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console, print_json
-from ducats.options import Settings
+from ducats.run_options import RunOptions
 
 
 @app.command
 def config(
     *,
-    settings: Settings = Settings(),  # noqa: B008 - never changed
+    options: RunOptions = RunOptions(),  # noqa: B008 - never changed
     explain: Annotated[bool, Parameter(negative=())] = False,
     schema: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
     """Print the resolved config, defaults included.
 
     Args:
-        settings: Options of `ducats run`.
+        options: Options of `ducats run`.
         explain: List every setting with its value and description, and the parameters of each component.
         schema: Print the JSON schema, for editors.
     """
@@ -30,30 +30,30 @@ def config(
     if schema:
         print_json(configs.Config.model_json_schema())
     elif explain:
-        from ducats.assemble import knobs_of
+        from ducats.factory import describe_params
 
-        settled = settings.load()
-        knobs = knobs_of(settled)
-        for name, default, meaning in configs.explain(settled):
-            meaning = knobs.get(name, meaning)
+        resolved = options.load()
+        params = describe_params(resolved)
+        for name, default, meaning in configs.describe_settings(resolved):
+            meaning = params.get(name, meaning)
             console.print(f"[bold]{name}[/bold] = {default}", highlight=False, soft_wrap=True)
             if meaning:
                 console.print(f"    {meaning}", highlight=False, markup=False, soft_wrap=True)
     else:
-        sys.stdout.write(configs.to_yaml(settings.load()))
+        sys.stdout.write(configs.to_yaml(options.load()))
     return 0
 
 
 @app.command
-def doctor(*, settings: Settings = Settings()) -> int:  # noqa: B008 - never changed
+def doctor(*, options: RunOptions = RunOptions()) -> int:  # noqa: B008 - never changed
     """Check data and settings before training: unreadable files, duplicates, classes, budget, memory.
 
     Args:
-        settings: Options of `ducats run`.
+        options: Options of `ducats run`.
     """
     from ducats.doctor import examine, verdict
 
-    findings = examine(settings.load())
+    findings = examine(options.load())
     style = {"error": "bold red", "warning": "yellow", "note": "dim"}
     for finding in findings:
         console.print(
@@ -77,7 +77,7 @@ def queries() -> int:
 
     table = Table("query", "parameters", "description", header_style="bold")
     for name, strategy in QUERIES.items():
-        table.add_row(name, strategy.knobs, strategy.summary)
+        table.add_row(name, strategy.params, strategy.summary)
     console.print(table)
     return 0
 
@@ -89,8 +89,8 @@ def first_sentence(text: str) -> str:
     'One thing.'
     """
     comment = itertools.takewhile(lambda line: line.startswith("#"), text.splitlines())
-    said = " ".join(line.lstrip("# ") for line in comment)
-    return re.split(r"(?<=\.) ", said)[0]
+    comment_text = " ".join(line.lstrip("# ") for line in comment)
+    return re.split(r"(?<=\.) ", comment_text)[0]
 
 
 @app.command
@@ -98,15 +98,15 @@ def methods() -> int:
     """List the methods, each a pair of an objective and a query."""
     from rich.table import Table
 
-    from ducats.config import load, shipped
+    from ducats.config import configs_folder, load_config
 
     table = Table("method", "objective", "query", "description", header_style="bold")
-    for path in sorted((shipped() / "methods").glob("*.yaml")):
-        settled = load([path])
-        asks = settled.ask.rounds != 0
-        query = settled.query.name if asks else "–"
+    for path in sorted((configs_folder() / "methods").glob("*.yaml")):
+        loaded = load_config([path])
+        has_rounds = loaded.acquisition.rounds != 0
+        query = loaded.query.name if has_rounds else "–"
         table.add_row(
-            path.stem, settled.objective.name, query, first_sentence(path.read_text(encoding="utf-8"))
+            path.stem, loaded.objective.name, query, first_sentence(path.read_text(encoding="utf-8"))
         )
     console.print(table)
     return 0

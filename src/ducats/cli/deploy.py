@@ -15,7 +15,7 @@ def export(
     onnx: Annotated[bool, Parameter(negative=())] = False,
     out: Path | None = None,
     opset: int = 18,
-    batch: int | None = None,
+    batch_size: int | None = None,
 ) -> int:
     """Export the model of a finished run: weights, classes, preprocessing and a model card.
 
@@ -25,15 +25,15 @@ def export(
             against PyTorch with ONNX Runtime. Needs ducats[export].
         out: Output folder; default: export in the run folder.
         opset: ONNX opset version, at least 18.
-        batch: Fixed batch size of the ONNX graph; default: dynamic.
+        batch_size: Fixed batch size of the ONNX graph; default: dynamic.
     """
     from ducats.inference import export as export_model
     from ducats.inference import load_trained
 
-    done = export_model(load_trained(run), out or run / "export", onnx=onnx, opset=opset, batch=batch)
+    done = export_model(load_trained(run), out or run / "export", onnx=onnx, opset=opset, batch=batch_size)
     if done.difference is not None:
-        _say(f"{done.difference.in_words()}, on {done.checked_on}")
-    _say(f"model in {done.folder}; usage in MODEL_CARD.md")
+        _print(f"{done.difference.in_words()}, on {done.checked_on}")
+    _print(f"model in {done.folder}; usage in MODEL_CARD.md")
     return 0
 
 
@@ -42,10 +42,10 @@ def triage(
     run: Path,
     *,
     risk: float = 0.05,
-    by: Literal["u_dis", "entropy", "probability"] = "u_dis",
+    criterion: Literal["u_dis", "entropy", "probability"] = "u_dis",
     confidence: float = 0.9,
     data: Path | None = None,
-    bought: Annotated[bool, Parameter(negative=())] = False,
+    acquired_labels: Annotated[bool, Parameter(negative=())] = False,
     device: str = "auto",
 ) -> int:
     """Find the uncertainty threshold for accepting predictions without review at a given error rate.
@@ -56,10 +56,10 @@ def triage(
     Args:
         run: Run folder.
         risk: Maximum fraction of wrong predictions among the accepted ones.
-        by: Quantity that is compared with the threshold.
+        criterion: Quantity that is compared with the threshold.
         confidence: Confidence with which the risk is not exceeded.
         data: Folder of labelled images, one subfolder per class; default: the test images of the run.
-        bought: Use the labels acquired by the run, with the predictions made before training on them.
+        acquired_labels: Use the labels acquired by the run, with the predictions made before training on them.
         device: auto, cpu, cuda or mps.
     """
     from ducats.engine.processes import make_fabric
@@ -68,17 +68,19 @@ def triage(
 
     trained = load_trained(run)
     fabric = make_fabric(device, precision=usable_precision(trained, device))
-    rule = find_rule(trained, fabric, risk=risk, by=by, confidence=confidence, folder=data, bought=bought)
+    rule = find_rule(
+        trained, fabric, risk=risk, by=criterion, confidence=confidence, folder=data, bought=acquired_labels
+    )
     path = rule.save(run)
-    _say(rule.in_words())
-    _say(
+    _print(rule.in_words())
+    _print(
         f"computed on {rule.on}: {rule.accepted} of {rule.images} accepted, {rule.wrong} of them wrong; "
         f"rule in {path}"
     )
     for caution in rule.cautions:
-        _say(f"warning: {caution}", "yellow")
+        _print(f"warning: {caution}", "yellow")
     return 0
 
 
-def _say(words: str, style: str | None = None) -> None:
-    console.print(words, style=style, highlight=False, markup=False, soft_wrap=True)
+def _print(message: str, style: str | None = None) -> None:
+    console.print(message, style=style, highlight=False, markup=False, soft_wrap=True)

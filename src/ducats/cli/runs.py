@@ -27,8 +27,8 @@ def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> in
     from ducats.inference import load_trained, measure, usable_precision
 
     trained = load_trained(run)
-    found = measure(trained, make_fabric(device, precision=usable_precision(trained, device)), data)
-    print_json(found.numbers(trained.classes, trained.config.evaluation.star_without))
+    result = measure(trained, make_fabric(device, precision=usable_precision(trained, device)), data)
+    print_json(result.numbers(trained.classes, trained.config.evaluation.miou_star_exclude))
     return 0
 
 
@@ -38,8 +38,8 @@ def predict(
     images: Path,
     *,
     out: Path | None = None,
-    every_class: Annotated[bool, Parameter(negative=())] = False,
-    uncertainty: Annotated[bool, Parameter(negative=())] = False,
+    class_probabilities: Annotated[bool, Parameter(negative=())] = False,
+    uncertainty_maps: Annotated[bool, Parameter(negative=())] = False,
     device: str = "auto",
 ) -> int:
     """Predict the images of a folder with the model of a finished run, with probability and uncertainties.
@@ -53,8 +53,8 @@ def predict(
             accept or review); default: predictions.csv.
             Segmentation: output folder for labels/, classes.txt and predictions.csv (means over the pixels of
             each image, and the fraction of each class); default: predictions.
-        every_class: Also write the probability of each class; not for segmentation.
-        uncertainty: Segmentation: also write uncertainty/, an NPZ per image with probability, entropy, u_data
+        class_probabilities: Also write the probability of each class; not for segmentation.
+        uncertainty_maps: Segmentation: also write uncertainty/, an NPZ per image with probability, entropy, u_data
             and u_dis of each pixel.
         device: auto, cpu, cuda or mps.
     """
@@ -63,19 +63,21 @@ def predict(
     from ducats.inference import predict as predict_folder
 
     trained = load_trained(run)
-    if every_class and trained.of_pixels:
-        raise UserError("--every-class is for classification; for segmentation use --uncertainty")
-    if uncertainty and not trained.of_pixels:
+    if class_probabilities and trained.of_pixels:
         raise UserError(
-            "--uncertainty is for segmentation; for classification the CSV contains the uncertainties"
+            "--class-probabilities is for classification; for segmentation use --uncertainty-maps"
+        )
+    if uncertainty_maps and not trained.of_pixels:
+        raise UserError(
+            "--uncertainty-maps is for segmentation; for classification the CSV contains the uncertainties"
         )
     fabric = make_fabric(device, precision=usable_precision(trained, device))
     if trained.of_pixels:
         out = out or Path("predictions")
-        count = predict_maps(trained, fabric, images, out, uncertainty=uncertainty)
+        count = predict_maps(trained, fabric, images, out, uncertainty=uncertainty_maps)
     else:
         out = out or Path("predictions.csv")
-        count = predict_folder(trained, fabric, images, out, every_class=every_class)
+        count = predict_folder(trained, fabric, images, out, every_class=class_probabilities)
     console.print(f"{count} image{'' if count == 1 else 's'}, predictions in {out}", soft_wrap=True)
     return 0
 
@@ -97,12 +99,12 @@ def report(*runs: Path, out: Path = Path("report.html")) -> int:
     if not runs:
         raise UserError("give at least one run folder, e.g. `ducats report runs`")
     one_page = out.suffix.lower() in SUFFIXES and not out.is_dir()
-    told = report_page(list(runs), out) if one_page else write_report(list(runs), out)
-    spoilt = [f"{one.folder} cannot be read: {one.reason}" for one in told.broken]
-    for caution in (*spoilt, *told.cautions):
+    result = report_page(list(runs), out) if one_page else write_report(list(runs), out)
+    unreadable = [f"{one.folder} cannot be read: {one.reason}" for one in result.broken]
+    for caution in (*unreadable, *result.cautions):
         console.print(f"warning: {caution}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"report in {told.page}", soft_wrap=True)
-    return 0 if told.runs else 1
+    console.print(f"report in {result.page}", soft_wrap=True)
+    return 0 if result.runs else 1
 
 
 @app.command
@@ -117,8 +119,8 @@ def labels(run: Path) -> int:
     from ducats.domain import VOID
     from ducats.rundir import RunDir
 
-    home = RunDir(run)
-    classes, ledger = home.data["classes"], home.bought()
+    run_folder = RunDir(run)
+    classes, ledger = run_folder.data["classes"], run_folder.bought()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
@@ -154,10 +156,10 @@ def picks(
     from ducats.picks import choose, images_of, picks_figure
     from ducats.rundir import RunDir
 
-    home = RunDir(run)
-    settled, classes, ledger = config_of(home), home.data["classes"], home.bought()
+    run_folder = RunDir(run)
+    config, classes, ledger = config_of(run_folder), run_folder.data["classes"], run_folder.bought()
     chosen = choose(ledger, images, count)  # first: reading the images may take long
-    shown = images_of(settled, chosen)
-    path = picks_figure(ledger, shown, out or run / "picks.png", classes=classes, chosen=chosen)
+    images_shown = images_of(config, chosen)
+    path = picks_figure(ledger, images_shown, out or run / "picks.png", classes=classes, chosen=chosen)
     console.print(f"figure in {path}", soft_wrap=True)
     return 0

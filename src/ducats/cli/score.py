@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from cyclopts import Parameter
 
 from ducats.cli.base import app, console
-from ducats.cli.leaving import say
+from ducats.cli.shutdown import report_exit
 from ducats.errors import UserError
 
 
@@ -19,14 +19,14 @@ def score(
     out: Path,
     query: str | None = None,
     kappa: float | None = None,
-    kind: Literal["auto", "folder", "parquet", "csv", "shards"] = "auto",
-    exclude_bought: Annotated[bool, Parameter(negative=())] = False,
-    engine: str = "local",
+    pool_format: Literal["auto", "folder", "parquet", "csv", "shards"] = "auto",
+    exclude_labelled: Annotated[bool, Parameter(negative=())] = False,
+    backend: str = "local",
     processes: int | None = None,
-    parts: int | None = None,
-    address: str | None = None,
+    chunks: int | None = None,
+    ray_address: str | None = None,
     timeout: str | None = None,
-    batch: int | None = None,
+    batch_size: int | None = None,
     device: str = "auto",
 ) -> int:
     """Score a pool of any size with the model of a finished run, and write the images selected for labelling.
@@ -45,16 +45,16 @@ def score(
             which choose from the most uncertain images. Default: the query of the run if listed, else duc.
         kappa: Number of candidates as a multiple of the budget, for duc (first round), spread, clue, badge
             and coreset; default: as in the run, or 10.
-        kind: Format of the pool.
-        exclude_bought: Skip images that the run has labelled, identified by their keys.
-        engine: local: this machine; ray: a Ray cluster (ducats[ray]).
+        pool_format: Format of the pool.
+        exclude_labelled: Skip images that the run has labelled, identified by their keys.
+        backend: local: this machine; ray: a Ray cluster (ducats[ray]).
         processes: Number of parallel processes; default: 1 locally; on a cluster, one per GPU, or as many as
             fit into half of its CPUs.
-        parts: Number of parts of the pool, each saved when done; default: one per process, or 64 on a
+        chunks: Number of parts of the pool, each saved when done; default: one per process, or 64 on a
             cluster.
-        address: Address of the Ray cluster; default: RAY_ADDRESS, or the cluster on this machine.
+        ray_address: Address of the Ray cluster; default: RAY_ADDRESS, or the cluster on this machine.
         timeout: Time limit on a cluster, such as 2h, default 24h; run the same command again to resume.
-        batch: Batch size; default: as in the run.
+        batch_size: Batch size; default: as in the run.
         device: auto, cpu, cuda or mps.
     """
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
@@ -63,40 +63,44 @@ def score(
     from ducats.scoring import Unfinished
     from ducats.scoring import score as score_pool
 
-    knobs = {name: said for name, said in (("address", address), ("timeout", timeout)) if said is not None}
-    if knobs and engine == "local":
-        raise UserError(f"--{next(iter(knobs))} needs --engine ray")
+    backend_params = {
+        name: value for name, value in (("address", ray_address), ("timeout", timeout)) if value is not None
+    }
+    if backend_params and backend == "local":
+        raise UserError(f"--{next(iter(backend_params))} needs --backend ray")
     columns = ("scoring", BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     try:
         with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as progress:
             task = progress.add_task("scoring", total=None)
-            found = score_pool(
+            result = score_pool(
                 load_trained(run),
                 pool,
                 out=out,
                 budget=budget,
                 query=query,
                 kappa=kappa,
-                kind=kind,
-                engine=engine,
-                knobs=knobs,
+                kind=pool_format,
+                engine=backend,
+                params=backend_params,
                 processes=processes,
-                parts=parts,
-                exclude_bought=exclude_bought,
-                batch=batch,
+                parts=chunks,
+                exclude_bought=exclude_labelled,
+                batch=batch_size,
                 device=device,
                 tell=lambda seen: progress.update(task, completed=seen),
             )
     except Unfinished as error:
-        return say(f"ducats: {error}", "red", 1)
-    if found.unreadable:
-        _say(f"warning: unreadable images: {found.unreadable}; see {out / 'unreadable.csv'}", "yellow")
-    if exclude_bought:
-        _say(f"images skipped, already labelled by the run: {found.excluded}")
-    rate = "" if found.rate is None else f", {found.rate:.0f} per second"
-    _say(f"{found.seen} images scored{rate}; {len(found.picks)} selected by {found.query}: {found.file}")
+        return report_exit(f"ducats: {error}", "red", 1)
+    if result.unreadable:
+        _print(f"warning: unreadable images: {result.unreadable}; see {out / 'unreadable.csv'}", "yellow")
+    if exclude_labelled:
+        _print(f"images skipped, already labelled by the run: {result.excluded}")
+    rate = "" if result.rate is None else f", {result.rate:.0f} per second"
+    _print(
+        f"{result.seen} images scored{rate}; {len(result.picks)} selected by {result.query}: {result.file}"
+    )
     return 0
 
 
-def _say(words: str, style: str | None = None) -> None:
-    console.print(words, style=style, highlight=False, markup=False, soft_wrap=True)
+def _print(message: str, style: str | None = None) -> None:
+    console.print(message, style=style, highlight=False, markup=False, soft_wrap=True)

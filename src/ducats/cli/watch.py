@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def watch(
     *runs: Path,
     once: Annotated[bool, Parameter(negative=())] = False,
-    every: float = 2.0,
+    poll: float = 2.0,
 ) -> int:
     """Watch the progress of runs: phase, stages, learning curve, losses, annotation time, time left.
 
@@ -31,45 +31,45 @@ def watch(
     Args:
         runs: Run folders, or folders that contain them.
         once: Print the current state and exit.
-        every: Seconds between updates.
+        poll: Seconds between updates.
     """
     from ducats.watch import Picture, Watcher, line, run_folders
 
     if not runs:
         raise UserError("give at least one folder of runs, e.g. `ducats watch runs`")
-    if every <= 0:
-        raise UserError(f"--every must be a positive number of seconds, not {every:g}")
+    if poll <= 0:
+        raise UserError(f"--poll must be a positive number of seconds, not {poll:g}")
     watcher = Watcher()
 
-    def look() -> "list[State]":
+    def read_states() -> "list[State]":
         return [watcher.look(folder) for folder in run_folders(runs)]
 
-    states = look()
+    states = read_states()
     if once:
         console.print(Picture(states))
         return 0
     try:
         if console.is_terminal:
             with Live(Picture(states), console=console, auto_refresh=False) as live:
-                while not _over(states):
-                    time.sleep(every)
-                    states = look()
+                while not _all_finished(states):
+                    time.sleep(poll)
+                    states = read_states()
                     live.update(Picture(states), refresh=True)
         else:
-            said = set[str]()
+            printed = set[str]()
             while True:
                 for state in states:
-                    if (news := line(replace(state, left=None))) not in said:
+                    if (summary := line(replace(state, left=None))) not in printed:
                         console.print(line(state), highlight=False, markup=False, soft_wrap=True)
-                        said.add(news)
-                if _over(states):
+                        printed.add(summary)
+                if _all_finished(states):
                     break
-                time.sleep(every)
-                states = look()
+                time.sleep(poll)
+                states = read_states()
     except KeyboardInterrupt:
         pass  # stopping the display does not affect the runs
     return 0
 
 
-def _over(states: "Sequence[State]") -> bool:
+def _all_finished(states: "Sequence[State]") -> bool:
     return all(state.phase == "finished" for state in states)

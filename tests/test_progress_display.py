@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from ducats.display import stage_table
+from ducats.progress_display import stage_table
 
 
 def printed(*stages: dict[str, Any]) -> str:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:  # keeps `--help` fast
 
 @Parameter(name="*")
 @dataclass(kw_only=True)
-class Settings:
+class RunOptions:
     """Options of a run. Later ones win: config files in order, then --set, then the other options."""
 
     config: Annotated[
@@ -53,7 +53,7 @@ class Settings:
         Path | None,
         Parameter(help="Folder of held-out labelled target images, with the layout of the source."),
     ] = None
-    truth: Annotated[
+    ground_truth: Annotated[
         bool,
         Parameter(
             negative=(),
@@ -108,78 +108,86 @@ class Settings:
 
     def load(self) -> "Config":
         """Return the resolved config."""
-        from ducats.config import load
+        from ducats.config import load_config
 
         files = [*self.config, *([f"methods/{self.method}"] if self.method else [])]
-        plan = self._plan()
-        settled = load(files, self.set, {**plan, **self._data(load(files, self.set, plan))})
-        if (self.root or self.task) and settled.data.name in NO_BENCHMARK:
+        run_layer = self._run_layer()
+        resolved = load_config(
+            files, self.set, {**run_layer, **self._data_layer(load_config(files, self.set, run_layer))}
+        )
+        if (self.root or self.task) and resolved.data.name in NON_BENCHMARK_DATASETS:
             raise UserError(
-                f"--root and --task are for a benchmark, but the data set is {settled.data.name!r}; choose a "
+                f"--root and --task are for a benchmark, but the data set is {resolved.data.name!r}; choose a "
                 "benchmark, e.g. with -c data/office31, and omit --source and --target"
             )
-        return _spelt(settled) if task_of(settled) else settled
+        return _with_canonical_task(resolved) if benchmark_task(resolved) else resolved
 
-    def _plan(self) -> dict[str, Any]:
+    def _run_layer(self) -> dict[str, Any]:
         """Return the options other than those of the data as a layer of settings."""
         layer = {
-            "oracle": _given(name=self.oracle),
-            "ask": _given(budget=self.budget, rounds=self.rounds),
-            "train": _given(epochs=self.epochs),
-            "engine": _given(device=self.device, processes=self.processes, nodes=self.nodes),
-            **_given(seed=self.seed),
+            "oracle": _drop_none(name=self.oracle),
+            "acquisition": _drop_none(budget=self.budget, rounds=self.rounds),
+            "train": _drop_none(epochs=self.epochs),
+            "engine": _drop_none(device=self.device, processes=self.processes, nodes=self.nodes),
+            **_drop_none(seed=self.seed),
         }
         return {key: value for key, value in layer.items() if value != {}}
 
-    def _data(self, chosen: "Config") -> dict[str, Any]:
+    def _data_layer(self, config: "Config") -> dict[str, Any]:
         """Return the data options as a layer of settings.
 
         Args:
-            chosen: the config without the data options; its task decides how folders are read.
+            config: the config without the data options; its task decides how folders are read.
         """
-        if self.manifest and (self.source or self.target or self.test or self.truth):
-            raise UserError("give either --manifest or --source, --target, --test, --truth, not both")
-        maps = chosen.task.name == "segmentation"
-        if self.classes and not maps:
+        if self.manifest and (self.source or self.target or self.test or self.ground_truth):
+            raise UserError("give either --manifest or --source, --target, --test, --ground-truth, not both")
+        is_segmentation = config.task.name == "segmentation"
+        if self.classes and not is_segmentation:
             raise UserError("--classes is for segmentation; add -c segmentation")
         # Absolute paths make a run independent of the working directory.
         paths = {"source": self.source, "target": self.target, "test": self.test, "classes": self.classes}
-        knobs: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if path is not None}
-        if self.truth:
-            knobs["truth"] = True
+        params: dict[str, Any] = {name: _absolute(path) for name, path in paths.items() if path is not None}
+        if self.ground_truth:
+            params["ground_truth"] = True
         data: dict[str, Any] = {}
-        if knobs:
+        if params:
             # Other segmentation data sets take --source and --target themselves; `streets` is generated.
-            named = {"name": "map_folders" if chosen.data.name == "streets" else chosen.data.name}
-            data = {**(named if maps else {"name": "folders"}), "knobs": knobs}
+            name_layer = {"name": "map_folders" if config.data.name == "streets" else config.data.name}
+            data = {**(name_layer if is_segmentation else {"name": "folders"}), "params": params}
         if self.manifest:
-            data = {"name": "manifest", "knobs": {"path": _absolute(self.manifest)}}
-        part = _given(root=self.root and _absolute(self.root), task=self.task)
-        if part:  # applies to any data set
-            data = {**data, "knobs": {**data.get("knobs", {}), **part}}
+            data = {"name": "manifest", "params": {"path": _absolute(self.manifest)}}
+        benchmark_params = _drop_none(root=self.root and _absolute(self.root), task=self.task)
+        if benchmark_params:  # applies to any data set
+            data = {**data, "params": {**data.get("params", {}), **benchmark_params}}
         return {"data": data} if data else {}
 
 
-NO_BENCHMARK = ("folders", "manifest", "digits", "toy", "streets")  # data sets without --root and --task
+NON_BENCHMARK_DATASETS = (
+    "folders",
+    "manifest",
+    "digits",
+    "toy",
+    "streets",
+)  # data sets without --root and --task
 
 
-def task_of(config: "Config") -> str:
+def benchmark_task(config: "Config") -> str:
     """Return the benchmark task of a config, or an empty string."""
-    task = config.data.knobs.get("task")
+    task = config.data.params.get("task")
     return task if isinstance(task, str) else ""
 
 
-def _spelt(config: "Config") -> "Config":
+def _with_canonical_task(config: "Config") -> "Config":
     """Return the config with the canonical spelling of its task, so that all spellings give the same run."""
     from ducats.data import usual_task
 
-    knobs = {**config.data.knobs, "task": usual_task(config.data.name, task_of(config))}
-    return config.model_copy(update={"data": config.data.model_copy(update={"knobs": knobs})})
+    params = {**config.data.params, "task": usual_task(config.data.name, benchmark_task(config))}
+    return config.model_copy(update={"data": config.data.model_copy(update={"params": params})})
 
 
-def folder_of(config: "Config") -> Path:
+def default_run_folder(config: "Config") -> Path:
     """Return the default folder of a run."""
-    task = re.sub(r"[^\w.]+", "-", task_of(config)).strip("-")
+    task = re.sub(r"[^\w.]+", "-", benchmark_task(config)).strip("-")
     method = re.sub(r"[^\w.+%]+", "-", config.method).strip("-")  # may contain a budget such as 5%
     names = (config.data.name.split(":")[-1], task, method, config.digest())
     return Path("runs") / "-".join(name for name in names if name)
@@ -189,5 +197,5 @@ def _absolute(path: Path) -> str:
     return str(path.expanduser().absolute())
 
 
-def _given(**options: Any) -> dict[str, Any]:
+def _drop_none(**options: Any) -> dict[str, Any]:
     return {name: value for name, value in options.items() if value is not None}

@@ -9,17 +9,17 @@ from rich.table import Table
 from ducats.cli.base import app, console
 from ducats.figures import NAMES, save
 
-LISTED = "\n".join(f"* `{name}`: {entry.line}. Needs {entry.wants}." for name, entry in NAMES.items())
+_FIGURE_LIST = "\n".join(f"* `{name}`: {entry.line}. Needs {entry.wants}." for name, entry in NAMES.items())
 
 
-@app.command(help_epilogue=f"Figures:\n\n{LISTED}")
+@app.command(help_epilogue=f"Figures:\n\n{_FIGURE_LIST}")
 def figure(
     name: str | None = None,
     /,
     *runs: Path,
     out: Path | None = None,
     round: int | None = None,
-    image: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
+    images: Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)] = None,
 ) -> int:
     """Draw a figure of the paper, or one that explains the selected samples, from run folders.
 
@@ -28,7 +28,7 @@ def figure(
         runs: Run folders, or folders that contain them.
         out: Output file, .svg, .png or .pdf; default: NAME.svg.
         round: Only this round, counted from 1.
-        image: Keys of pool images, as printed by `ducats labels RUN`.
+        images: Keys of pool images, as printed by `ducats labels RUN`.
     """
     if name is None:
         table = Table("figure", "shows", "needs", box=None, pad_edge=False)
@@ -39,8 +39,8 @@ def figure(
     from ducats.report.read import find_runs
 
     path = out or Path(f"{name}.svg")
-    lacks = save(name, find_runs(runs) if runs else [], path, round=round, images=tuple(image or ()))
-    for sentence in lacks:
-        console.print(f"warning: {sentence}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    warnings = save(name, find_runs(runs) if runs else [], path, round=round, images=tuple(images or ()))
+    for warning in warnings:
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
     console.print(f"figure in {path}", soft_wrap=True)
     return 0

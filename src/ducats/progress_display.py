@@ -11,11 +11,11 @@ from rich.table import Column, Table
 from ducats.progress import Event
 from ducats.records import MEASURED_ON, headline_of, pixels_in_words
 
-BETWEEN = 0.2  # seconds between updates; reading the losses synchronises with the device
-PHASES = {"train": "training", "measure": "evaluating", "ask": "querying", "done": "done"}
+REFRESH_SECONDS = 0.2  # seconds between updates; reading the losses synchronises with the device
+PHASE_LABELS = {"train": "training", "measure": "evaluating", "ask": "querying", "done": "done"}
 
 
-class Show:
+class ProgressDisplay:
     """Live progress bars in a terminal, one per named run; otherwise one line per epoch and stage."""
 
     def __init__(self, console: Console | None = None) -> None:
@@ -37,10 +37,10 @@ class Show:
             expand=True,
         )
         self._tasks: dict[str, TaskID] = {}
-        self._looked: dict[str, float] = {}
+        self._last_update: dict[str, float] = {}
         self._epoch: dict[str, int] = {}
 
-    def __enter__(self) -> "Show":
+    def __enter__(self) -> "ProgressDisplay":
         self.bars.start()
         return self
 
@@ -50,60 +50,62 @@ class Show:
     def __call__(self, event: Event, name: str = "") -> None:
         """Display one event of a run."""
         now = time.monotonic()
-        quiet = (
-            event.phase == "train" and now - self._looked.get(name, 0) < BETWEEN and event.step < event.steps
+        skip = (
+            event.phase == "train"
+            and now - self._last_update.get(name, 0) < REFRESH_SECONDS
+            and event.step < event.steps
         )
-        if quiet:
+        if skip:
             return
-        self._looked[name] = now
-        note = short(event.values())
+        self._last_update[name] = now
+        note = format_values(event.values())
         if self.console.is_terminal:
-            self._draw(event, name, note)
+            self._update_bar(event, name, note)
         elif event.phase != "train" or event.epoch != self._epoch.get(name):
             self._epoch[name] = event.epoch
-            place = f"epoch {event.epoch}/{event.epochs}, step {event.step}/{event.steps}"
-            line = f"{title(event, name)}, {place} {note}".strip()
+            position = f"epoch {event.epoch}/{event.epochs}, step {event.step}/{event.steps}"
+            line = f"{progress_title(event, name)}, {position} {note}".strip()
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
-    def _draw(self, event: Event, name: str, note: str) -> None:
+    def _update_bar(self, event: Event, name: str, note: str) -> None:
         if name not in self._tasks:
-            self._tasks[name] = self.bars.add_task(title(event, name), total=event.steps, note="")
+            self._tasks[name] = self.bars.add_task(progress_title(event, name), total=event.steps, note="")
         self.bars.update(
             self._tasks[name],
             completed=event.step,
             total=event.steps,
-            description=title(event, name),
+            description=progress_title(event, name),
             note=note,
         )
 
 
-def title(event: Event, name: str = "") -> str:
+def progress_title(event: Event, name: str = "") -> str:
     """Describe the current stage of a run.
 
-    >>> title(Event("train", 2, 5, 12, 50, 600, 2500, 26, dict), "duc")
+    >>> progress_title(Event("train", 2, 5, 12, 50, 600, 2500, 26, dict), "duc")
     'duc stage 2/5, 26 labels, training'
     """
-    place = f"stage {event.stage}/{event.stages}, {event.labels} labels, {PHASES[event.phase]}"
-    return f"{name} {place}".strip()
+    text = f"stage {event.stage}/{event.stages}, {event.labels} labels, {PHASE_LABELS[event.phase]}"
+    return f"{name} {text}".strip()
 
 
-def short(values: Mapping[str, float], most: int = 6) -> str:
+def format_values(values: Mapping[str, float], max_values: int = 6) -> str:
     """Format the first few values.
 
-    >>> short({"source/nll": 0.12345, "unlabelled/u_dis": 0.5})
+    >>> format_values({"source/nll": 0.12345, "unlabelled/u_dis": 0.5})
     'source/nll 0.123, unlabelled/u_dis 0.500'
     """
-    return ", ".join(f"{name} {value:.3f}" for name, value in list(values.items())[:most])
+    return ", ".join(f"{name} {value:.3f}" for name, value in list(values.items())[:max_values])
 
 
-MEASURES = {
+METRIC_TITLES = {
     "accuracy": "acc %",
     "mean_class_accuracy": "class %",
     "ece": "ECE %",
     "nll": "NLL",
     "aurc": "AURC",
 }
-OF_PIXELS = {
+SEGMENTATION_METRIC_TITLES = {
     "mean_iou": "mIoU %",
     "mean_iou_star": "mIoU* %",
     "accuracy": "pixel acc %",
@@ -114,20 +116,20 @@ OF_PIXELS = {
 
 def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """Return the stages of one run as a table, captioned with the evaluation images."""
-    of_pixels = headline_of(stages[-1]) == "mean_iou"
-    titles = OF_PIXELS if of_pixels else MEASURES
-    table = Table(title=None, caption=_measured_on(stages), header_style="bold")
-    measured = [name for name in titles if any(name in record for record in stages)]
+    per_pixel = headline_of(stages[-1]) == "mean_iou"
+    titles = SEGMENTATION_METRIC_TITLES if per_pixel else METRIC_TITLES
+    table = Table(title=None, caption=_evaluation_caption(stages), header_style="bold")
+    metrics = [name for name in titles if any(name in record for record in stages)]
     # A pixel is one click: the number of clicks differs from that of labels only for larger units.
-    clicked = any(record.get("clicks", record["labels"]) != record["labels"] for record in stages)
-    spent = ("labels", "clicks") if clicked else ("labels",)
-    for column in ("stage", "epoch", *spent, *(titles[name] for name in measured), "s"):
+    has_clicks = any(record.get("clicks", record["labels"]) != record["labels"] for record in stages)
+    cost_columns = ("labels", "clicks") if has_clicks else ("labels",)
+    for column in ("stage", "epoch", *cost_columns, *(titles[name] for name in metrics), "s"):
         table.add_column(column, justify="right", no_wrap=True)
     for record in stages:
-        place = [str(record[name]) for name in ("stage", "epoch")]
-        cost = [f"{record[name]:,}" if of_pixels else str(record[name]) for name in spent]
-        numbers = [_cell(record.get(name), titles[name]) for name in measured]
-        table.add_row(*place, *cost, *numbers, f"{record['seconds']:.1f}")
+        position = [str(record[name]) for name in ("stage", "epoch")]
+        cost = [f"{record[name]:,}" if per_pixel else str(record[name]) for name in cost_columns]
+        values = [_cell(record.get(name), titles[name]) for name in metrics]
+        table.add_row(*position, *cost, *values, f"{record['seconds']:.1f}")
     return table
 
 
@@ -137,11 +139,11 @@ def _cell(value: float | None, title: str) -> str:
     return f"{100 * value:.1f}" if "%" in title else f"{value:.4f}"
 
 
-def _measured_on(stages: Sequence[Mapping[str, Any]]) -> str | None:
-    on = stages[-1].get("measured_on")
-    if not on:
+def _evaluation_caption(stages: Sequence[Mapping[str, Any]]) -> str | None:
+    evaluated_on = stages[-1].get("measured_on")
+    if not evaluated_on:
         return None
     counts = {record["images"] for record in stages if "images" in record}
     last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
     pixels = pixels_in_words(stages[-1:])
-    return f"evaluated on {last} {MEASURED_ON[on]}" + (f"; {pixels}" if pixels else "")
+    return f"evaluated on {last} {MEASURED_ON[evaluated_on]}" + (f"; {pixels}" if pixels else "")

@@ -14,10 +14,10 @@ def label(
     *,
     host: str = "127.0.0.1",
     port: int = 0,
-    who: str = "",
+    annotator: str = "",
     blind: Annotated[bool, Parameter(negative=())] = False,
     token_file: Annotated[Path | None, Parameter(negative=())] = None,
-    browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
+    open_browser: Annotated[bool, Parameter(name="--open", negative="--no-open")] = True,
 ) -> int:
     """Label images, pixels or groups of similar images of a run in the browser, with keyboard shortcuts.
 
@@ -28,18 +28,18 @@ def label(
         run: Run folder.
         host: Address to listen on; the default is reachable from this machine only.
         port: Port to listen on; default: derived from the path of the run, the same each time.
-        who: Annotator name for all answers; default: the page asks each annotator once.
+        annotator: Annotator name for all answers; default: the page asks each annotator once.
         blind: Hide the model's predictions and uncertainties.
         token_file: File in which to keep the access token, so that the URL stays the same.
-        browser: Open the page in a browser.
+        open_browser: Open the page in a browser.
     """
     from ducats.labelling.page import serving
 
     serving.check_installed()
     serving.check_run(run)
     token = serving.token_from(token_file)
-    listening = serving.listen(host, port, run)
-    url = serving.address(listening, host, token)
+    sock = serving.listen(host, port, run)
+    url = serving.address(sock, host, token)
     if not serving.is_loopback(host):
         console.print(
             f"warning: {host} is reachable from other machines. Anyone with the token can see the images and "
@@ -52,5 +52,5 @@ def label(
         )
     console.print(f"labelling page at {url}", highlight=False, markup=False, soft_wrap=True)
     console.print("Ctrl-C stops the server", style="dim")
-    serving.serve(run, listening, host=host, token=token, who=who, blind=blind, opened=browser)
+    serving.serve(run, sock, host=host, token=token, who=annotator, blind=blind, opened=open_browser)
     return 0

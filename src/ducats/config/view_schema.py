@@ -4,10 +4,10 @@ from typing import Literal
 
 from pydantic import Field, field_validator, model_validator
 
-from ducats.config.base import Strict
+from ducats.config.base import StrictModel
 
 
-class View(Strict):
+class ViewConfig(StrictModel):
     """Transform from a stored image to the model's input."""
 
     resize: Literal["squash", "short_side"] = Field(
@@ -39,51 +39,54 @@ class View(Strict):
     )
 
     @model_validator(mode="after")
-    def _shape(self) -> "View":
+    def _check_resize(self) -> "ViewConfig":
         if self.resize == "short_side" and (self.crop not in ("random", "center") or self.pad):
             raise ValueError("resize=short_side needs crop=random or crop=center, and no pad")
         return self
 
     @field_validator("size")
     @classmethod
-    def _sides(cls, value: int | tuple[int, int] | None) -> int | tuple[int, int] | None:
+    def _check_size(cls, value: int | tuple[int, int] | None) -> int | tuple[int, int] | None:
         if value is not None and min(value if isinstance(value, tuple) else (value,)) < 1:
             raise ValueError("height and width of a view must be at least 1 pixel")
         return value
 
     @field_validator("randaugment")
     @classmethod
-    def _strength(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
+    def _check_randaugment(cls, value: tuple[int, int] | None) -> tuple[int, int] | None:
         if value is not None and not (value[0] >= 1 and 0 <= value[1] <= 30):
             raise ValueError("randaugment needs at least 1 operation and a magnitude from 0 to 30")
         return value
 
     @field_validator("scale", "ratio")
     @classmethod
-    def _range(cls, value: tuple[float, float]) -> tuple[float, float]:
+    def _check_range(cls, value: tuple[float, float]) -> tuple[float, float]:
         if not 0 < value[0] <= value[1]:
             raise ValueError("a range must be increasing and positive")
         return value
 
     @field_validator("jitter")
     @classmethod
-    def _hue(cls, value: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
+    def _check_jitter(cls, value: tuple[float, float, float, float]) -> tuple[float, float, float, float]:
         if min(value) < 0 or value[3] > 0.5:
             raise ValueError("jitter must not be negative, and hue must be at most 0.5")
         return value
 
 
-class Views(Strict):
+class ViewsConfig(StrictModel):
     """One view per use."""
 
-    source: View = Field(View(crop="resized", size=224, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)))
-    labelled: View | None = Field(None, description="labelled target in training; null: same as source")
-    unlabelled: View = Field(View(crop="random", size=224), description="unlabelled target in training")
-    scoring: View = Field(
-        View(crop="center", size=224), description="pool images during scoring; published: a random crop"
+    source: ViewConfig = Field(ViewConfig(crop="resized", size=224, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1)))
+    labelled: ViewConfig | None = Field(None, description="labelled target in training; null: same as source")
+    unlabelled: ViewConfig = Field(
+        ViewConfig(crop="random", size=224), description="unlabelled target in training"
     )
-    test: View = Field(View(crop="center", size=224), description="evaluation and prediction")
-    strong: View | None = Field(
+    scoring: ViewConfig = Field(
+        ViewConfig(crop="center", size=224),
+        description="pool images during scoring; published: a random crop",
+    )
+    test: ViewConfig = Field(ViewConfig(crop="center", size=224), description="evaluation and prediction")
+    strong: ViewConfig | None = Field(
         None,
         description="second view of unlabelled target, for objectives that compare two views; null: "
         "`unlabelled` plus RandAugment (2 operations of magnitude 10) and a cutout of half the side",

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from ducats.cli.base import app, console
 from ducats.errors import UserError
 
-Names = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)]
+NameList = Annotated[list[str] | None, Parameter(negative=(), consume_multiple=True)]
 
 
 @app.command
@@ -21,15 +21,15 @@ def sweep(
     target: Path | None = None,
     set: Annotated[list[str] | None, Parameter(negative=())] = None,
     seeds: Annotated[list[int] | None, Parameter(negative=(), consume_multiple=True)] = None,
-    methods: Names = None,
-    tasks: Names = None,
+    methods: NameList = None,
+    tasks: NameList = None,
     devices: str = "auto",
     workers: int | None = None,
-    engine: str = "local",
-    address: str | None = None,
-    cpus: int | None = None,
+    backend: str = "local",
+    ray_address: str | None = None,
+    cpus_per_run: int | None = None,
     timeout: str | None = None,
-    slurm: Names = None,
+    slurm: NameList = None,
     out: Path | None = None,
     dry_run: Annotated[bool, Parameter(negative=())] = False,
 ) -> int:
@@ -49,10 +49,10 @@ def sweep(
         tasks: Run only these tasks of the sweep.
         devices: cpu, mps, or GPUs as cuda:0,cuda:1; auto: all GPUs, or the CPU if there is none.
         workers: Number of parallel runs; default: one per GPU, or one per CPU core.
-        engine: local: this machine; ray: a Ray cluster (ducats[ray]); slurm: one job per run (ducats[slurm]).
+        backend: local: this machine; ray: a Ray cluster (ducats[ray]); slurm: one job per run (ducats[slurm]).
             With ray and slurm, all nodes must share the output folder.
-        address: Address of the Ray cluster; default: RAY_ADDRESS, or the cluster on this machine.
-        cpus: CPUs per run on Ray; default: 1, or the GPU's share of the CPUs; at most half of a node.
+        ray_address: Address of the Ray cluster; default: RAY_ADDRESS, or the cluster on this machine.
+        cpus_per_run: CPUs per run on Ray; default: 1, or the GPU's share of the CPUs; at most half of a node.
         timeout: Time limit of the whole sweep on Ray, such as 12h; run the same command again to resume.
         slurm: Options for sbatch as key=value: time=4:00:00 partition=gpu gpus_per_node=1 mem=32GB ...
         out: Output folder for the runs; default: runs/NAME.
@@ -61,7 +61,7 @@ def sweep(
     from ducats.sweep import Wanted, Where, cells_of, check, listing, opened, read_sweep, run_all
 
     plan = read_sweep(name)
-    wanted = Wanted(
+    sweep_filter = Wanted(
         root=root,
         source=source,
         target=target,
@@ -70,15 +70,15 @@ def sweep(
         methods=methods,
         tasks=tasks,
     )
-    where = Where(engine, devices, workers, cpus, address, timeout, tuple(slurm or ()))
+    resources = Where(backend, devices, workers, cpus_per_run, ray_address, timeout, tuple(slurm or ()))
     folder = out or Path("runs") / Path(name).stem
-    with opened(where, folder, Path(name).stem) as found:
-        cells = cells_of(plan, wanted, device=found.kind)
-        check([cell for cell in cells if cell.state(folder) != "done"])
+    with opened(resources, folder, Path(name).stem) as opened_backend:
+        runs = cells_of(plan, sweep_filter, device=opened_backend.kind)
+        check([cell for cell in runs if cell.state(folder) != "done"])
         if dry_run:
-            sys.stdout.write(listing(cells, folder) + "\n")
+            sys.stdout.write(listing(runs, folder) + "\n")
             return 0
-        return run_all(cells, folder, found.engine, console, seconds=found.seconds).code
+        return run_all(runs, folder, opened_backend.engine, console, seconds=opened_backend.seconds).code
 
 
 @app.command
@@ -86,7 +86,7 @@ def table(
     *runs: Path,
     format: Literal["md", "csv", "latex"] | None = None,
     out: Path | None = None,
-    against: Names = None,
+    baselines: NameList = None,
 ) -> int:
     """Make a table of methods by tasks: mean and standard deviation, published numbers, significance.
 
@@ -97,7 +97,7 @@ def table(
         runs: Run folders, or folders that contain them.
         format: md, csv or latex; default: by the suffix of the output file, or md.
         out: Output file (.md, .csv, .tex); default: print the table.
-        against: Baseline methods for the comparison; default: random and duc.
+        baselines: Baseline methods for the comparison; default: random and duc.
     """
     from ducats.files import write_text_atomically
     from ducats.report.across import FORMATS, format_of, make_tables
@@ -105,7 +105,7 @@ def table(
     if not runs:
         raise UserError("give at least one folder of runs, e.g. `ducats table runs/digits`")
     write = FORMATS[format or format_of(out)]
-    text = write(make_tables(list(runs), tuple(against or ("random", "duc"))))
+    text = write(make_tables(list(runs), tuple(baselines or ("random", "duc"))))
     if out is None:
         sys.stdout.write(text)
     else:

@@ -1,0 +1,116 @@
+"""The command `ducats answers`. Imports no torch."""
+
+import csv
+import sys
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.markup import escape
+from rich.table import Table
+
+from ducats.answers import Answer, Desk, summary
+from ducats.cli.base import app, console
+from ducats.errors import UserError
+
+MAX_DISPUTES_SHOWN = 20  # disputes to print
+
+
+@app.command
+def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negative=())] = False) -> int:
+    """Summarise the annotators' answers: progress of each round, activity per annotator, disagreements.
+
+    Args:
+        run: Run folder.
+        as_csv: Print all received answers as CSV instead, including rejected ones.
+    """
+    store = Desk(run / "questions")
+    if not store.rounds() and any(store.folder.glob("round-*/masks")):
+        raise UserError(
+            f"the questions in {store.folder} are answered by label PNGs only, so there are no answers to "
+            f"list; use `ducats labels {run}` to print the labels"
+        )
+    if not store.rounds():
+        raise UserError(
+            f"{run} has no questions for annotators; give the folder of a run with the oracle 'people'"
+        )
+    if as_csv:
+        _print_answers(store)
+        return 0
+    _print_rounds(store)
+    _print_annotators(store)
+    _print_disputes(store)
+    return 0
+
+
+def _print_answers(store: Desk) -> None:
+    writer = csv.writer(sys.stdout, lineterminator="\n")
+    writer.writerow([field.name for field in fields(Answer)])
+    for answer in store.answers():
+        writer.writerow(["" if value is None else value for value in asdict(answer).values()])
+
+
+def _print_rounds(store: Desk) -> None:
+    table = Table("round", "questions", "settled", "void", "PNG", "open", "disputed", "rejected", "closed")
+    for tally in summary.rounds(store):
+        numbers = (
+            tally.round,
+            tally.asked,
+            tally.settled,
+            tally.void,
+            tally.elsewhere,
+            tally.open,
+            tally.disputed,
+        )
+        closed = {"": "not yet", "settled": "yes", "seconds": "yes, time used up"}[tally.taken]
+        table.add_row(*map(str, numbers), _counts(tally.refused), closed)
+    console.print(table)
+    if stray := summary.unplaced(store):
+        console.print(f"answers that match no question of this run: {_counts(stray)}", soft_wrap=True)
+    for tally in summary.rounds(store):
+        if tally.new:
+            names = escape(", ".join(f"{word} ({count})" for word, count in sorted(tally.new.items())))
+            console.print(
+                f"round {tally.round}: unknown class names, stored as void: {names}", soft_wrap=True
+            )
+
+
+def _print_annotators(store: Desk) -> None:
+    table = Table("annotator", "answers", "void", "unsure", "median seconds", "minutes", "agree with label")
+    for annotator in summary.persons(store):
+        agree = f"{annotator.agreed} of {annotator.compared}" if annotator.compared else "–"
+        seconds = "–" if annotator.median_seconds is None else f"{annotator.median_seconds:.1f}"
+        minutes = "–" if annotator.median_seconds is None else f"{annotator.seconds / 60:.1f}"
+        counts = map(str, (annotator.answers, annotator.void, annotator.unsure))
+        table.add_row(escape(annotator.who or "(unknown)"), *counts, seconds, minutes, agree)
+    console.print(table if table.rows else "no answers yet")
+
+
+def _print_disputes(store: Desk) -> None:
+    found = summary.disputes(store)
+    if not found:
+        return
+    console.print(f"{len(found)} question{'' if len(found) == 1 else 's'} with conflicting answers:")
+    for dispute in found[:MAX_DISPUTES_SHOWN]:
+        votes_text = ", ".join(f"{vote.who or '(unknown)'}: {vote.word}" for vote in dispute.votes)
+        no_label = "labelled by PNG" if dispute.elsewhere else "no label yet"
+        label = no_label if dispute.accepted is None else f"label {dispute.accepted}"
+        console.print(
+            f"  round {dispute.round}, {dispute.question.id} ({votes_text}), {label}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+    if len(found) > MAX_DISPUTES_SHOWN:
+        console.print(f"  and {len(found) - MAX_DISPUTES_SHOWN} more; use --csv to list all")
+
+
+def _counts(counts: Mapping[str, int]) -> str:
+    """Format counts by reason, or a dash if there are none.
+
+    >>> _counts({"late": 2, "foreign": 1}), _counts({})
+    ('2 late, 1 foreign', '–')
+    """
+    return escape(", ".join(f"{count} {reason}" for reason, count in counts.items())) or "–"

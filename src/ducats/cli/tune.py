@@ -1,0 +1,75 @@
+"""The command `ducats tune`, a hyperparameter search."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from cyclopts import Parameter
+
+from ducats.cli.base import app, console
+from ducats.errors import UserError
+from ducats.run_options import RunOptions, default_run_folder
+
+
+@app.command
+def tune(
+    *,
+    options: RunOptions = RunOptions(),  # noqa: B008 - never changed
+    grid: Annotated[list[str] | None, Parameter(negative=())] = None,
+    estimator: Literal["dev", "target_labels"] = "dev",
+    trials: int = 20,
+    loss: Literal["error", "nll"] | None = None,
+    weight_normalisation: Literal["none", "max", "standardize"] | None = None,
+    validation_labels: int | None = None,
+    out: Path | None = None,
+) -> int:
+    """Search hyperparameters by an estimate of the target risk, without using test labels.
+
+    Each trial is a run in its own folder. Run the same command again to resume. The best config is written to
+    best.yaml, for `ducats run -c`, and all trials to tune.json, best first.
+
+    Args:
+        options: Options of `ducats run`, the base config of all trials.
+        grid: A setting with its choices, e.g. objective.params.beta=0.1,0.5,1. Repeatable. Default: beta,
+            lambda and kappa of DUC with the values of the paper.
+        estimator: dev: deep embedded validation on a held-out fraction of the source (evaluation.source_holdout_fraction,
+            default 0.2); bought: labels of random target images.
+        trials: Number of combinations to try, sampled at random.
+        loss: Loss to estimate: error rate (default for bought) or mean negative log-likelihood (default for
+            dev, since a good model makes no errors on the source).
+        weight_normalisation: dev: normalisation of the importance weights; default: none.
+        validation_labels: bought: number of validation labels, in addition to those of the trials; default: 50.
+        out: Output folder; default: runs/tune-DATA-METHOD-DIGEST.
+    """
+    if weight_normalisation is not None and estimator != "dev":
+        raise UserError("--weight-normalisation needs --estimator dev")
+    if validation_labels is not None and estimator != "target_labels":
+        raise UserError("--validation-labels needs --estimator target_labels")
+    config = options.load()
+    from ducats import tune as search
+    from ducats.tune.space import parse
+
+    folder = out or Path("runs") / f"tune-{default_run_folder(config).name}"
+    result = search.tune(
+        config,
+        folder,
+        choices=parse(grid) if grid else None,
+        by=estimator,
+        trials=trials,
+        loss=loss,
+        normalise=weight_normalisation or "none",
+        validation=50 if validation_labels is None else validation_labels,
+        say=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+    )
+    console.print(search.table(result))
+    tried = len(result.outcomes) + len(result.failed)
+    lines = [
+        f"risk: {result.says}",
+        f"{tried} of {result.combinations} combinations tried; {result.labels['trials']} distinct target "
+        f"labels acquired by the trials, {result.labels['validation']} for validation",
+    ]
+    for line in lines:
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    for warning in result.warnings:
+        console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"best settings in {result.best}: `ducats run -c {result.best}`", soft_wrap=True)
+    return 0

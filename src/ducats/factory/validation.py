@@ -1,0 +1,169 @@
+"""Validate all names and parameters of a config before any image is read."""
+
+import inspect
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ducats import config as settings
+from ducats.answers.rules import ruling
+from ducats.criteria import columns_of
+from ducats.data import DATASETS
+from ducats.domain import UNLABELLED, VOID
+from ducats.engine.schedules import SCHEDULES
+from ducats.factory.builders import check_oracle, make_objective, make_query, make_schedule, make_task
+from ducats.models import CHECK, MODELS
+from ducats.objectives import (
+    OBJECTIVES,
+    Batch,
+    Beside,
+    Labelled,
+    Remembered,
+    Training,
+)
+from ducats.queries import QUERIES, Strategy
+from ducats.randomness import global_seed
+from ducats.registry import bind_params, build_component, resolve
+from ducats.rows import Output, Rows, Slate, name_of
+from ducats.units import spend, summary
+
+
+def describe_params(config: settings.Config) -> dict[str, str]:
+    """Return the parameters of each component in a config, with their defaults."""
+    query = make_query(config)
+    components: dict[str, Any] = {
+        "data": resolve("data set", DATASETS, config.data.name),
+        "model": resolve("model", MODELS, config.model.name),
+        "objective": make_objective(config),
+        "query": query.query if isinstance(query, Strategy) else query,
+        "train.schedule": resolve("schedule", SCHEDULES, config.train.schedule.name),
+    }
+    descriptions = {}
+    for name, component in components.items():
+        if isinstance(component, Training):
+            function, signature = component.loss, component.signature
+        else:
+            function, signature = (
+                component,
+                inspect.signature(component.func if isinstance(component, partial) else component),
+            )
+        keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+        text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
+        descriptions[f"{name}.params"] = f"parameters of {name_of(function)}: {text or 'none'}"
+    if config.oracle.name in ("auto", "human"):
+        text = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(ruling).parameters.values())
+        descriptions["oracle.params"] = f"parameters of people: {text}"
+    return descriptions
+
+
+def check_components(config: settings.Config, *, is_resumable: bool = False) -> None:
+    """Resolve every name, check every parameter, and call query, objective and schedule on dummy input.
+
+    A run that has a checkpoint (``is_resumable``) does not need its pretrained weights, so they are not checked.
+    """
+    bind_params(
+        "data set", config.data.name, resolve("data set", DATASETS, config.data.name), 0, config.data.params
+    )
+    bind_params(
+        "model", config.model.name, resolve("model", MODELS, config.model.name), 0, config.model.params
+    )
+    if config.model.name in CHECK and not is_resumable:
+        build_component("model", config.model, partial(CHECK[config.model.name], **config.model.params))
+    # Only built-in queries and objectives are called: user code may reject such small inputs.
+    query, objective, schedule = make_query(config), make_objective(config), make_schedule(config, 10**6)
+    if config.query.name in QUERIES and isinstance(query, Strategy):
+        build_component("query", config.query, partial(_call_query_on_dummy_input, config, query))
+    if config.objective.name in OBJECTIVES:
+        build_component(
+            "objective", config.objective, partial(_call_objective_on_dummy_input, config, objective)
+        )
+    check_oracle(config.oracle)
+    build_component(
+        "schedule", config.train.schedule, lambda: [schedule(step) + 0.0 for step in (0, 1, 10**6)]
+    )
+
+
+def _call_query_on_dummy_input(config: settings.Config, query: Strategy) -> None:
+    """Run a query on a few all-zero samples."""
+    generator = torch.Generator().manual_seed(0)
+    z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.head else None
+    extras = {
+        "domain": torch.full((3,), 0.5),
+        "critic": torch.zeros(3),
+        "committee": torch.full((3, 2, 2), 0.5),
+    }
+    map_extras = {
+        name: column[0][..., None, None].expand(*column.shape[1:], 2, 3) for name, column in extras.items()
+    }
+    if config.task.name == "segmentation" and config.task.resolved_unit == "image":
+        target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+        dummy_columns = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs, map_extras)
+        columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
+    elif config.task.name == "classification":
+        columns = columns_of(z, features, query.needs, extras)
+    if config.task.resolved_unit == "image":
+        indices = torch.arange(3)
+        samples = Rows(indices, torch.zeros_like(indices), columns)
+        source = None
+        if query.source and config.task.name == "classification":
+            source = Rows(indices, torch.zeros_like(indices), columns_of(z, features, query.source, extras))
+        elif query.source:
+            dummy_columns = summary(
+                torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.source, map_extras
+            )
+            source_columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
+            source = Rows(indices, torch.zeros_like(indices), source_columns)
+        query.query(Slate(samples, samples[indices[:1]], 1, generator, source, head))
+        return
+    target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
+    logits, unit = torch.zeros(2, 4, 6), make_task(config).unit
+    pixels = torch.zeros(3, 4, 6, dtype=torch.uint8)
+    spend(
+        query,
+        unit,
+        z=logits,
+        features=logits,
+        target=target,
+        image=0,
+        pixels=pixels,
+        budget=3,
+        generator=generator,
+        told=map_extras,
+        head=head,
+    )
+
+
+class _ZeroModel(nn.Module):
+    """A model that returns zeros, per image or per pixel."""
+
+    def __init__(self, per_pixel: bool) -> None:
+        super().__init__()
+        self.network, self.per_pixel = nn.Linear(4, 2), per_pixel
+
+    def forward(self, images: Tensor) -> Output:
+        """Return zeros for two classes and four features."""
+        grid = (1, 1) if self.per_pixel else ()
+        z, features = images.new_zeros(len(images), 2, *grid), images.new_zeros(len(images), 4, *grid)
+        return Output(z, features, (2, 2) if self.per_pixel else None)
+
+
+def _call_objective_on_dummy_input(config: settings.Config, objective_spec: Training) -> None:
+    """Compute an objective on a few all-zero images."""
+    images, per_pixel = torch.zeros(3, 1, 2, 2), config.task.name == "segmentation"
+    model, auxiliary = _ZeroModel(per_pixel), None
+    with global_seed(0, "a try"):
+        if objective_spec.companion is not None:
+            auxiliary = objective_spec.companion(
+                Beside(model, classes=2, features=4, pool=3, pixels=per_pixel)
+            )
+        objective = objective_spec.with_companion(auxiliary)
+        if not per_pixel:
+            labelled = Labelled(images, torch.tensor([0, 1, 1]))
+            objective(Remembered(model), Batch(labelled, labelled, images, strong=images, certain=labelled))
+            return
+        label_maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
+        objective(
+            Remembered(model), Batch(Labelled(images, label_maps), None, None, Labelled(images, label_maps))
+        )
