@@ -49,7 +49,7 @@ TOY = (
     "scoring: {crop: none}, test: {crop: none}}",
 )
 STREETS = (
-    "data.params={source: 6, pool: 5, test: 3, height: 16, width: 32}",
+    "data.params={n_source: 6, n_pool: 5, n_test: 3, height: 16, width: 32}",
     "model.params={width: 8}",
     "train.epochs=4",
     "train.steps_per_epoch=8",

@@ -31,7 +31,7 @@ import torch
 from ducats.rundir import RunDir
 
 SETTINGS = (
-    "data={name: toy, params: {pool: 6000}}",  # large enough that scoring takes a while
+    "data={name: toy, params: {n_pool: 6000}}",  # large enough that scoring takes a while
     "model={name: small_cnn, params: {width: 8, features: 32}}",
     "train={epochs: 10, steps_per_epoch: 20, batch_size: 16, lr: 0.02}",
     "acquisition={after_epochs: [1, 3, 5, 7], budget: 40}",

@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     fabric = make_fabric(options.device)
     device = fabric.device
     start = time.perf_counter()
-    shift = folders(source=options.source, target=options.target, truth=True)
+    shift = folders(source=options.source, target=options.target, ground_truth=True)
     decoded = time.perf_counter() - start
     start = time.perf_counter()
     sent = resident.settle([shift.source.images, shift.pool], device)

@@ -46,7 +46,7 @@ QUICK = (
 
 # The same for pixels: 5 pool images of 16 x 32, 5 % of each in 2 rounds, 4 epochs of 2 steps.
 QUICK_PIXELS = (
-    "data.params={source: 6, pool: 5, test: 3, height: 16, width: 32}",
+    "data.params={n_source: 6, n_pool: 5, n_test: 3, height: 16, width: 32}",
     "model.params={width: 8}",
     "train.epochs=4",
     "train.steps_per_epoch=2",

@@ -14,7 +14,7 @@ import yaml
 
 from ducats import config
 from ducats.config.schema import query_epochs
-from ducats.palette import palette
+from ducats.palette import class_colours
 from records_on_paper import rising, stage_record, write_records
 from thoughts_on_paper import (
     Array,
@@ -160,7 +160,7 @@ def write_pixel_run(
     shown, of_source_shown = _some(pool * area, 100 * pool), _some(pool // 2 * area, 50 * pool)
     if snapshots and not before:
         for image in range(min(6, pool)):
-            write_scene(folder, image, maps[image], np.array(palette(classes), np.float64))
+            write_scene(folder, image, maps[image], np.array(class_colours(classes), np.float64))
     asked: list[Array] = []
     stages = rounds + 1 if finished else rounds
     for stage in range(stages):

@@ -49,7 +49,7 @@ def ducats(*arguments: str | Path) -> int:
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source, target and held-out image folders, plus the target sorted by class."""
     root = tmp_path_factory.mktemp("own")
-    data = toy(per_class=6, pool=20, test=12)
+    data = toy(n_source_per_class=6, n_pool=20, n_test=12)
     assert data.truth is not None
     assert data.test is not None
 
@@ -98,7 +98,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
         folders / "test",
         *SMALL_RUN_OPTIONS,
     )
-    shift = toy(per_class=6, pool=20, test=12)
+    shift = toy(n_source_per_class=6, n_pool=20, n_test=12)
     assert shift.truth is not None
     for number in (1, 2):
         assert ducats(*command, "--out", out) == 3
@@ -259,7 +259,7 @@ BAD_INPUTS = [
 
 
 STREETS = ("-c", "data/streets")
-FEW_STREETS = (*STREETS, "--set", "data.params={source: 2, pool: 2, test: 1}")
+FEW_STREETS = (*STREETS, "--set", "data.params={n_source: 2, n_pool: 2, n_test: 1}")
 TASK_MISMATCHES = [
     (("-c", "segmentation"), ["'map_folders' needs --source and --target and --classes"]),
     (("-c", "segmentation", *FOLDERS), ["'map_folders' needs --classes"]),

@@ -17,7 +17,7 @@ from ducats.rundir import RunDir
 TINY_SETTINGS = (
     "train.epochs=6",
     "train.steps_per_epoch=2",
-    "data.params={source_size: 200}",
+    "data.params={n_source: 200}",
     "model.params={width: 4, features: 16}",
 )
 

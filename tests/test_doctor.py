@@ -74,7 +74,7 @@ def test_hidden_files_are_ignored(root: Path) -> None:
 
 
 def test_the_bundled_digits_are_valid() -> None:
-    findings = examine(load_config(["data/digits", "methods/duc"], ["data.params.source_size=200"]))
+    findings = examine(load_config(["data/digits", "methods/duc"], ["data.params.n_source=200"]))
     assert {finding.severity for finding in findings} == {"note"}
     assert has(said(findings, "note"), "source: 200 images in 10 classes, 20 each")
 

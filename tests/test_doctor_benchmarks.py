@@ -13,8 +13,8 @@ from PIL import Image
 
 from ducats.config import Config, load_config
 from ducats.data import BENCHMARKS
-from ducats.data.benchmarks import listing as listing_module
-from ducats.data.benchmarks.benchmark import Place
+from ducats.data.benchmarks import tasks as listing_module
+from ducats.data.benchmarks.benchmark import DomainInfo
 from ducats.doctor import examine
 from findings import said
 
@@ -50,8 +50,8 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Webcam and dslr with the published numbers of images."""
     root = tmp_path_factory.mktemp("office31")
     office31 = BENCHMARKS["office31"]
-    for place in office31.places[1:]:
-        lay(root, place.name, office31.counts[place.short, "all"].of_class)
+    for place in office31.domains[1:]:
+        lay(root, place.name, office31.counts[place.short_name, "all"].per_class)
     return root
 
 
@@ -162,7 +162,7 @@ def test_options_and_tasks(tmp_path: Path) -> None:
 def test_images_of_built_data_sets_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     module = importlib.import_module("ducats.data.benchmarks.digit_sets")
 
-    def raw(root: Path, place: Place, split: str) -> tuple[str, Any, Any]:
+    def raw(root: Path, place: DomainInfo, split: str) -> tuple[str, Any, Any]:
         count = 7291 if place.name == "USPS" and split == "train" else 20
         pixels = np.random.default_rng(len(place.name + split)).integers(0, 256, (count, 4, 4), np.uint8)
         return f"{place.name}/{split}", pixels, np.arange(count) % (10 if split == "train" else 1)

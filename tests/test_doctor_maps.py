@@ -14,7 +14,7 @@ import tiny_streets
 from ducats.config import Config, load_config
 from ducats.data import DATASETS
 from ducats.data.maps import Reader
-from ducats.data.store import Failure, attempts
+from ducats.data.store import ReadFailure, try_files
 from ducats.doctor import examine, verdict
 from ducats.doctor import maps as maps_module
 from ducats.doctor import plan as plan_module
@@ -58,7 +58,7 @@ def test_valid_folders_have_notes_only(root: Path) -> None:
 
 
 def test_synthetic_streets_are_valid() -> None:
-    findings = examine(load_config(["data/streets"], ["data.params={source: 30, pool: 3, test: 20}"]))
+    findings = examine(load_config(["data/streets"], ["data.params={n_source: 30, n_pool: 3, n_test: 20}"]))
     assert said(findings, "error") == []
     assert has(said(findings, "note"), "source: 30 images with label maps, 0.0 % of their pixels void")
     assert has(said(findings, "note"), "target: 3 images with label maps, 10.9 % of their pixels void")
@@ -243,7 +243,7 @@ def test_large_sets_are_sampled_and_this_is_reported(root: Path, monkeypatch: py
 
 def test_label_files_are_read_one_by_one(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[Any] = []
-    plain = attempts
+    plain = try_files
 
     def counted(work: Any, paths: Sequence[Path], *more: Any) -> Any:
         for outcome in plain(work, paths, *more):
@@ -254,7 +254,7 @@ def test_label_files_are_read_one_by_one(root: Path, monkeypatch: pytest.MonkeyP
     examine(config(root))
     assert kept
     # Only a few numbers of each file are kept, never its pixels.
-    assert all(isinstance(one, Failure | tuple) or np.size(one) <= 4 for one in kept)
+    assert all(isinstance(one, ReadFailure | tuple) or np.size(one) <= 4 for one in kept)
 
 
 def built(beyond: int = 0) -> Shift:
@@ -368,9 +368,9 @@ def test_task_data_and_model_that_do_not_fit(root: Path) -> None:
     found = errors(config(root, "task={name: classification, unit: image}"))
     assert has(found, "'map_folders' has one label per pixel", "-c segmentation")
     assert has(errors(config(root, "model={name: small_cnn}")), "'small_cnn' outputs one class per image")
-    found = errors(load_config(["data/digits"], ["task.name=segmentation", "data.params.source_size=50"]))
+    found = errors(load_config(["data/digits"], ["task.name=segmentation", "data.params.n_source=50"]))
     assert has(found, "'digits' has one label per image")
-    found = errors(load_config(["data/digits"], ["model={name: small_fcn}", "data.params.source_size=50"]))
+    found = errors(load_config(["data/digits"], ["model={name: small_fcn}", "data.params.n_source=50"]))
     assert has(found, "'small_fcn' outputs one class per pixel", "model.name=timm")
     for setting in ("evaluation.average_flipped=true", "evaluation.miou_star_exclude=[road]"):
         assert has(

@@ -21,7 +21,7 @@ from ducats.domain import VOID
 from ducats.inference import Measured, load_trained, maps
 from ducats.ledger import Request
 from ducats.metrics import Tally
-from ducats.palette import palette
+from ducats.palette import class_colours
 from ducats.rundir import RunDir
 
 Array = NDArray[Any]
@@ -233,7 +233,7 @@ def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, 
         with Image.open(written) as opened:
             assert opened.mode == "P"
             colours = np.array(opened.getpalette()).reshape(-1, 3)
-            assert [tuple(colour) for colour in colours[:3].tolist()] == palette(NAMES)
+            assert [tuple(colour) for colour in colours[:3].tolist()] == class_colours(NAMES)
         with np.load(tmp_path / "out/uncertainty" / f"{key.removesuffix('.png')}.npz") as kept:
             for name, wanted in values.items():
                 assert kept[name].dtype == np.float16
@@ -372,7 +372,7 @@ def test_run_on_synthetic_streets_has_no_class_list_for_folders(
 ) -> None:
     small = (
         "--set",
-        "data.params={source: 4, pool: 2, test: 1, height: 16, width: 24}",
+        "data.params={n_source: 4, n_pool: 2, n_test: 1, height: 16, width: 24}",
         *tiny_streets.SMALL[:2],
     )
     steps = (

@@ -157,7 +157,7 @@ def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
 def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
     home = run_pixels("engine.snapshot_samples=200", "task.unit=region")
     first, second, end = snapshots.read(home.folder)
-    pool = streets(source=6, pool=5, test=3, height=16, width=32).pool
+    pool = streets(n_source=6, n_pool=5, n_test=3, height=16, width=32).pool
     assert pool.void is not None
     assert first.pool == int((pool.void[:] == 0).sum()) < 5 * 16 * 32
     assert sorted(set(first.image[first.target].tolist())) == [0, 1, 2, 3, 4]

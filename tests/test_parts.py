@@ -175,7 +175,7 @@ def test_an_api_run_cannot_be_evaluated_from_the_command_line(tmp_path: Path) ->
 def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
     from PIL import Image
 
-    shift = toy(per_class=2, pool=8)
+    shift = toy(n_source_per_class=2, n_pool=8)
     for part, pixels in (("source", shift.source.images.pixels[:]), ("target", shift.pool.pixels[:])):
         for number, image in enumerate(pixels):
             name = shift.classes[int(shift.source.labels[number])] if part == "source" else "."

@@ -15,7 +15,7 @@ import tiny_streets
 from ducats.config import Config, load_config
 from ducats.domain import VOID, Images
 from ducats.errors import UserError
-from ducats.palette import TWENTY, palette
+from ducats.palette import TAB20_COLOURS, class_colours
 from ducats.picks import EARLIER, GAP, LINE, NEW, TILE, VOID_COLOUR, images_of, picks_figure
 
 CLASSES = ("road", "car", "unicorn")
@@ -151,14 +151,14 @@ def test_long_names_fit_in_the_figure(tmp_path: Path) -> None:
 
 def test_twenty_colours_match_matplotlib() -> None:
     twenty = (255 * matplotlib.colormaps["tab20"](np.arange(20))[:, :3]).round().astype(int).tolist()
-    assert [list(colour) for colour in TWENTY] == twenty[::2] + twenty[1::2]
+    assert [list(colour) for colour in TAB20_COLOURS] == twenty[::2] + twenty[1::2]
 
 
 def test_palette_uses_cityscapes_colours_or_distinct_ones() -> None:
-    assert palette(["Traffic_Sign", "sign"]) == [(220, 220, 0)] * 2
-    own = palette([f"own {place}" for place in range(20)])
+    assert class_colours(["Traffic_Sign", "sign"]) == [(220, 220, 0)] * 2
+    own = class_colours([f"own {place}" for place in range(20)])
     assert len(set(own)) == 20
-    assert palette([f"own {place}" for place in range(21)])[20] == own[0]
+    assert class_colours([f"own {place}" for place in range(21)])[20] == own[0]
 
 
 def of_files(root: Path, *settings: str) -> Config:
@@ -184,6 +184,6 @@ def test_only_the_chosen_files_are_read(tmp_path: Path) -> None:
 
 def test_data_without_files_returns_the_whole_pool() -> None:
     config = load_config(
-        ["data/streets"], ["data.params={source: 2, pool: 3, test: 2, height: 32, width: 64}"]
+        ["data/streets"], ["data.params={n_source: 2, n_pool: 3, n_test: 2, height: 32, width: 64}"]
     )
     assert len(images_of(config, ["whatever"])) == 3

@@ -39,7 +39,7 @@ EACH = 13  # 5 % of 512 pixels are 25.6: 26 in two rounds
 
 def tiny_streets() -> Shift:
     """Return the data that ``run_pixels`` uses."""
-    return streets(source=6, pool=POOL, test=3, height=HEIGHT, width=WIDTH)
+    return streets(n_source=6, n_pool=POOL, n_test=3, height=HEIGHT, width=WIDTH)
 
 
 def outcome(home: RunDir) -> dict[str, Any]:

@@ -194,7 +194,7 @@ def is_free(path: Path) -> bool:
 def test_real_sweep_is_killed_resumed_and_tabulated(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    broken = {"name": "broken", "config": "random", "settings": "data.params.pool=2"}
+    broken = {"name": "broken", "config": "random", "settings": "data.params.n_pool=2"}
     file, out = write(tmp_path / "s.yaml", methods=["random", broken]), tmp_path / "out"
     command = ("sweep", file, "--devices", "cpu", "--workers", "1", "--out", out)
     assert ducats(*command, "--dry-run") == 0

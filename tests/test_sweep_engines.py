@@ -55,7 +55,7 @@ class Net(nn.Module):
             time.sleep(0.01)
         return self.head(images.flatten(1))
 """
-BROKEN = {"name": "broken", "config": "random", "settings": "data.params.pool=2"}
+BROKEN = {"name": "broken", "config": "random", "settings": "data.params.n_pool=2"}
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from ducats import config as configs
 from ducats.cli import main
 from ducats.config import Config
 from ducats.data import toy
-from ducats.data.exam import hold_out_source
+from ducats.data.evaluation_split import hold_out_source
 from ducats.domain import UNLABELLED, Images
 from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
@@ -112,7 +112,7 @@ def test_dev_parts_match_the_trained_model(tmp_path: Path) -> None:
     """The mean source loss matches the model, and the risk does not depend on test images."""
     found = search(tmp_path / "with", trials=1, loss="error")
     bare = search(
-        tmp_path / "without", "data.params={test: 0}", "evaluation.split=auto", trials=1, loss="error"
+        tmp_path / "without", "data.params={n_test: 0}", "evaluation.split=auto", trials=1, loss="error"
     )
     assert bare.outcomes[0].risk == found.outcomes[0].risk
     one = found.outcomes[0]
@@ -172,7 +172,7 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
 
 def people(tmp_path: Path) -> Config:
     """Config for image folders with an unlabelled target."""
-    shift = toy(per_class=6, pool=20)
+    shift = toy(n_source_per_class=6, n_pool=20)
     for part, images, names in (
         ("source", shift.source.images, [shift.classes[i] for i in shift.source.labels[:].tolist()]),
         ("target", shift.pool, ["."] * 20),
@@ -330,7 +330,7 @@ def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.M
 def test_settings_that_cannot_be_searched() -> None:
     for over, sentence in {
         "seed=0,1": "the best seed would win by chance",
-        "data.params.shift=0,1": "it would change the problem",
+        "data.params.domain_shift=0,1": "it would change the problem",
         "acquisition.budget=5,50": "more labels would always win",
         "engine.device=cpu,cuda": "does not affect the result",
         "train.lr": "must have the form",
@@ -383,7 +383,7 @@ def test_settings_round_trip_through_yaml() -> None:
 
 
 def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
-    shift = toy(per_class=10)
+    shift = toy(n_source_per_class=10)
     small, held = hold_out_source(shift, 0.3)
     assert held is not None
     assert held.labels[:].bincount().tolist() == [3, 3, 3, 3]

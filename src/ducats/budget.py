@@ -187,7 +187,7 @@ def dealt(start: int, end: int, images: int) -> list[int]:
 def _turned(parts: tuple[int, ...], by: int) -> tuple[int, ...]:
     """Rotate the parts to other rounds.
 
-    >>> _turned((1, 1, 2), 1)
+    >>> _flip_selected((1, 1, 2), 1)
     (1, 2, 1)
     """
     by %= len(parts)

@@ -83,13 +83,13 @@ def energy_gap(z: Tensor) -> Tensor:
 
 
 def epistemic_variance(z: Tensor) -> Tensor:
-    """EUQ: class variance due to lack of evidence, ``mean_c p_c (1 - p_c) / (S + 1)``."""
+    """EUQ: class variance due to lack of evidence, ``mean_c p_c (1 - p_c) / (_S + 1)``."""
     p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
     return (p * (1 - p) * torch.sigmoid(-total)).mean(1)
 
 
 def aleatoric_variance(z: Tensor) -> Tensor:
-    """EUQ: class variance that evidence does not reduce, ``mean_c p_c (1 - p_c) S / (S + 1)``."""
+    """EUQ: class variance that evidence does not reduce, ``mean_c p_c (1 - p_c) _S / (_S + 1)``."""
     p, total = dirichlet.expected_probability(z), z.logsumexp(1, keepdim=True)
     return (p * (1 - p) * torch.sigmoid(total)).mean(1)
 

@@ -5,7 +5,7 @@ from itertools import cycle
 
 Colour = tuple[int, int, int]  # red, green, blue
 
-CITYSCAPES: dict[str, Colour] = {  # the official colours
+CITYSCAPES_COLOURS: dict[str, Colour] = {  # the official colours
     "road": (128, 64, 128),
     "sidewalk": (244, 35, 232),
     "building": (70, 70, 70),
@@ -26,7 +26,7 @@ CITYSCAPES: dict[str, Colour] = {  # the official colours
     "motorcycle": (0, 0, 230),
     "bicycle": (119, 11, 32),
 }
-ALSO = {
+CLASS_ALIASES = {
     "pedestrian": "person",
     "sign": "traffic sign",
     "light": "traffic light",
@@ -35,7 +35,7 @@ ALSO = {
     "motorbike": "motorcycle",
     "bicyclist": "rider",
 }
-TWENTY: tuple[Colour, ...] = (  # matplotlib's tab20, saturated colours first
+TAB20_COLOURS: tuple[Colour, ...] = (  # matplotlib's tab20, saturated colours first
     *((31, 119, 180), (255, 127, 14), (44, 160, 44), (214, 39, 40), (148, 103, 189)),
     *((140, 86, 75), (227, 119, 194), (127, 127, 127), (188, 189, 34), (23, 190, 207)),
     *((174, 199, 232), (255, 187, 120), (152, 223, 138), (255, 152, 150), (197, 176, 213)),
@@ -43,12 +43,12 @@ TWENTY: tuple[Colour, ...] = (  # matplotlib's tab20, saturated colours first
 )
 
 
-def palette(classes: Sequence[str]) -> list[Colour]:
+def class_colours(classes: Sequence[str]) -> list[Colour]:
     """Return a colour per class: that of Cityscapes if the name is known there, else one of twenty.
 
-    >>> palette(["road", "Pedestrian", "unicorn"])
+    >>> class_colours(["road", "Pedestrian", "unicorn"])
     [(128, 64, 128), (220, 20, 60), (31, 119, 180)]
     """
-    others = cycle(TWENTY)
-    plain = [name.lower().replace("_", " ").replace("-", " ").strip() for name in classes]
-    return [CITYSCAPES.get(ALSO.get(name, name)) or next(others) for name in plain]
+    others = cycle(TAB20_COLOURS)
+    normalised = [name.lower().replace("_", " ").replace("-", " ").strip() for name in classes]
+    return [CITYSCAPES_COLOURS.get(CLASS_ALIASES.get(name, name)) or next(others) for name in normalised]

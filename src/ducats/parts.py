@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from ducats.budget import PeopleTime, Rounding, split_pixels
-from ducats.data.exam import MeasuredOn
-from ducats.data.views import View, draw, look
+from ducats.data.evaluation_split import EvaluatedOn
+from ducats.data.views import View, apply_view, sample_view_params
 from ducats.domain import Domain, Images, Labels
 from ducats.engine import resident
 from ducats.engine.fit import Optimisation
@@ -40,7 +40,7 @@ class Parts:
     query: Query | Strategy = QUERIES["duc"]
     objective: Objective | Training = duc
     test: Domain | None = None  # used for evaluation only
-    measured_on: MeasuredOn = "held_out"  # unless "held_out", test.images must be the pool
+    measured_on: EvaluatedOn = "held_out"  # unless "held_out", test.images must be the pool
     views: Views = field(default_factory=Views)
     task: Task = field(default_factory=Task)  # segmentation settings
 
@@ -198,7 +198,7 @@ def check_views(parts: Parts) -> None:
                 f"set views.{name}.resize=squash"
             )
         stored = images.pixels.shape[-2:]
-        for side, size in zip(stored, view.sides(*stored), strict=True):
+        for side, size in zip(stored, view.output_size(*stored), strict=True):
             side = side + 2 * view.pad * (view.crop == "random")
             if view.crop in ("center", "random") and size > side:
                 raise UserError(
@@ -218,7 +218,9 @@ def settle(parts: Parts, model: Evidential) -> tuple[Strategy, int]:
     pixels, view = parts.pool.pixels[:1], parts.views.scoring
     aspect = None if parts.pool.aspect is None else parts.pool.aspect[:1]
     height, width = pixels.shape[-2:]
-    shown = look(pixels, view, draw(view, 1, height, width, fork(0, "first look"), aspect))
+    shown = apply_view(
+        pixels, view, sample_view_params(view, 1, height, width, fork(0, "first look"), aspect)
+    )
     try:
         output: Output = model(shown)
     except (RuntimeError, ValueError, TypeError, AttributeError) as error:

@@ -13,14 +13,14 @@ from torch import Tensor
 
 from ducats.config import Config
 from ducats.data import DATASETS
-from ducats.data.decode import decode
+from ducats.data.decoding import decode_images
 from ducats.data.maps import Reader
 from ducats.domain import Images
 from ducats.errors import UserError
 from ducats.factory import load_data
 from ducats.files import write_atomically
 from ducats.oracles.picture import picture
-from ducats.palette import Colour, palette
+from ducats.palette import Colour, class_colours
 
 Array = np.ndarray[Any, Any]
 
@@ -157,7 +157,7 @@ def images_of(config: Config, keys: Sequence[str]) -> Images:
     files = dict(listing.pool.images)
     for key in keys:
         _check_there(key, files)
-    return decode([(key, files[key]) for key in dict.fromkeys(keys)], listing.size)
+    return decode_images([(key, files[key]) for key in dict.fromkeys(keys)], listing.size)
 
 
 def _place(images: Images, key: str) -> int:
@@ -195,7 +195,7 @@ def _row(
         cells.append((_image(lit), f"+{len(positions) - old:,} = {len(positions):,} px, {100 * share:.2f}%"))
     bought = ledger.of(number, rounds[-1])
     labels = bought.label.numpy()
-    colours = np.array([*palette(_names(classes, labels.tolist())), VOID_COLOUR])
+    colours = np.array([*class_colours(_names(classes, labels.tolist())), VOID_COLOUR])
     pale[_cells(bought.position.numpy(), size, grid)] = colours[np.where(labels < 0, -1, labels)]
     known = len(np.unique(labels[labels >= 0]))
     return [*cells, (_image(pale), f"{known} class{'' if known == 1 else 'es'}")]
@@ -230,7 +230,7 @@ def _legend(classes: Sequence[str], occurring: set[int]) -> list[tuple[Colour, s
     entries = [(NEW, "labelled in this round"), (EARLIER, "labelled before")]
     entries += [
         (colour, name)
-        for place, (colour, name) in enumerate(zip(palette(names), names, strict=True))
+        for place, (colour, name) in enumerate(zip(class_colours(names), names, strict=True))
         if place in occurring
     ]
     return [*entries, *([(VOID_COLOUR, "void")] if min(occurring, default=0) < 0 else [])]

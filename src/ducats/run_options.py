@@ -179,9 +179,9 @@ def benchmark_task(config: "Config") -> str:
 
 def _with_canonical_task(config: "Config") -> "Config":
     """Return the config with the canonical spelling of its task, so that all spellings give the same run."""
-    from ducats.data import usual_task
+    from ducats.data import canonical_task
 
-    params = {**config.data.params, "task": usual_task(config.data.name, benchmark_task(config))}
+    params = {**config.data.params, "task": canonical_task(config.data.name, benchmark_task(config))}
     return config.model_copy(update={"data": config.data.model_copy(update={"params": params})})
 
 

@@ -8,25 +8,25 @@ import pytest
 import torch
 from PIL import Image
 
-from ducats.data import BENCHMARKS, DATASETS, require_options, usual_task
+from ducats.data import BENCHMARKS, DATASETS, canonical_task, require_params
 from ducats.data.benchmarks import domainnet, mini_domainnet, office31, office_home, pacs, visda2017
-from ducats.data.benchmarks.benchmark import squash
+from ducats.data.benchmarks.benchmark import normalise_name
 from ducats.domain import Shift
 from ducats.errors import UserError
 
 
-def paint(path: Path, shade: int = 100) -> None:
+def write_image(path: Path, shade: int = 100) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (8, 8), (shade, shade, shade)).save(path)
 
 
-def lay(root: Path, domains: Iterable[str], classes: Iterable[str], count: int = 2) -> None:
+def write_domain_folders(root: Path, domains: Iterable[str], classes: Iterable[str], count: int = 2) -> None:
     """Write class folders in domain folders; every image of a domain has its own shade."""
     for domain in domains:
         shades = iter(range(0, 256, 10))
         for name in classes:
             for number in range(count):
-                paint(root / domain / name / f"{number}.png", next(shades))
+                write_image(root / domain / name / f"{number}.png", next(shades))
 
 
 def write_list(path: Path, lines: Iterable[str]) -> None:
@@ -34,10 +34,10 @@ def write_list(path: Path, lines: Iterable[str]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def truth(shift: Shift) -> list[int]:
-    assert shift.truth is not None
-    assert shift.truth.dtype == torch.int64
-    return shift.truth[:].tolist()
+def ground_truth_of(data: Shift) -> list[int]:
+    assert data.truth is not None
+    assert data.truth.dtype == torch.int64
+    return data.truth[:].tolist()
 
 
 # -- class folders -----------------------------------------------------------------------------------
@@ -45,77 +45,77 @@ def truth(shift: Shift) -> list[int]:
 
 @pytest.mark.parametrize("real", ["Real World", "RealWorld", "Real_World", "real_world"])
 def test_office_home_in_ascii_order_for_every_spelling_of_real_world(tmp_path: Path, real: str) -> None:
-    lay(tmp_path, ["Art", real], ["Table", "TV", "Alarm_Clock"])
-    shift = office_home(root=tmp_path, task="Ar-Rw", size=4)
-    assert shift.classes == ("Alarm_Clock", "TV", "Table")
-    assert shift.source.images.keys[0] == "Art/Alarm_Clock/0.png"
-    assert shift.source.labels[:].tolist() == [0, 0, 1, 1, 2, 2]
-    assert shift.pool.keys[-1] == f"{real}/Table/1.png"
-    assert shift.pool.files is not None
-    assert shift.pool.files[-1] == tmp_path / real / "Table/1.png"
-    assert truth(shift) == [0, 0, 1, 1, 2, 2]
-    assert shift.test is None  # published results use the target; this is a setting of the run
+    write_domain_folders(tmp_path, ["Art", real], ["Table", "TV", "Alarm_Clock"])
+    data = office_home(root=tmp_path, task="Ar-Rw", size=4)
+    assert data.classes == ("Alarm_Clock", "TV", "Table")
+    assert data.source.images.keys[0] == "Art/Alarm_Clock/0.png"
+    assert data.source.labels[:].tolist() == [0, 0, 1, 1, 2, 2]
+    assert data.pool.keys[-1] == f"{real}/Table/1.png"
+    assert data.pool.files is not None
+    assert data.pool.files[-1] == tmp_path / real / "Table/1.png"
+    assert ground_truth_of(data) == [0, 0, 1, 1, 2, 2]
+    assert data.test is None  # published results use the target; this is a setting of the run
 
 
 def test_source_and_target_are_not_swapped(tmp_path: Path) -> None:
     for domain, shade in (("Art", 10), ("Clipart", 20), ("Product", 30)):
-        paint(tmp_path / domain / "TV/a.png", shade)
+        write_image(tmp_path / domain / "TV/a.png", shade)
     for task, shades in (("Ar-Cl", (10, 20)), ("Cl-Ar", (20, 10)), ("Pr-Cl", (30, 20))):
-        shift = office_home(root=tmp_path, task=task, size=4)
-        assert (int(shift.source.images.pixels[0, 0, 0, 0]), int(shift.pool.pixels[0, 0, 0, 0])) == shades
+        data = office_home(root=tmp_path, task=task, size=4)
+        assert (int(data.source.images.pixels[0, 0, 0, 0]), int(data.pool.pixels[0, 0, 0, 0])) == shades
 
 
 def test_office31_with_and_without_the_authors_images_folder(tmp_path: Path) -> None:
-    lay(tmp_path / "plain", ["amazon", "webcam"], ["mug", "bike"])
-    lay(tmp_path / "theirs", ["amazon/images", "webcam/images"], ["mug", "bike"])
+    write_domain_folders(tmp_path / "plain", ["amazon", "webcam"], ["mug", "bike"])
+    write_domain_folders(tmp_path / "theirs", ["amazon/images", "webcam/images"], ["mug", "bike"])
     plain = office31(root=tmp_path / "plain", task="W-A", size=4)
     theirs = office31(root=tmp_path / "theirs", task="W-A", size=4)
     assert plain.classes == theirs.classes == ("bike", "mug")
     assert plain.pool.keys[0] == "amazon/bike/0.png"
     assert theirs.pool.keys[0] == "amazon/images/bike/0.png"
     assert torch.equal(plain.pool.pixels[:], theirs.pool.pixels[:])
-    assert truth(plain) == truth(theirs) == [0, 0, 1, 1]
+    assert ground_truth_of(plain) == ground_truth_of(theirs) == [0, 0, 1, 1]
 
 
 @pytest.mark.parametrize("within", ["", "kfold", "pacs_data"])
 def test_pacs_in_published_folders_ignores_the_lists(tmp_path: Path, within: str) -> None:
-    lay(tmp_path / within, ["photo", "art_painting"], ["house", "dog"])
+    write_domain_folders(tmp_path / within, ["photo", "art_painting"], ["house", "dog"])
     write_list(tmp_path / within / "photo_train_kfold.txt", ["photo/dog/0.png 1"])
-    shift = pacs(root=tmp_path, task="P-A", size=4)
-    assert shift.classes == ("dog", "house")
-    assert len(shift.source) == 4  # whole domains: the lists are for another protocol
-    assert shift.test is None
+    data = pacs(root=tmp_path, task="P-A", size=4)
+    assert data.classes == ("dog", "house")
+    assert len(data.source) == 4  # whole domains: the lists are for another protocol
+    assert data.test is None
 
 
 def test_class_missing_in_one_domain(tmp_path: Path) -> None:
-    lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
-    paint(tmp_path / "webcam/ruler/0.png")
+    write_domain_folders(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
+    write_image(tmp_path / "webcam/ruler/0.png")
     for task in ("A-W", "W-A"):
         with pytest.raises(UserError, match=r"folder .*amazon lacks classes .* has: ruler"):
             office31(root=tmp_path, task=task)
 
 
 def test_too_many_classes(tmp_path: Path) -> None:
-    lay(tmp_path, ["photo", "sketch"], [f"class {i}" for i in range(8)], count=1)
+    write_domain_folders(tmp_path, ["photo", "sketch"], [f"class {i}" for i in range(8)], count=1)
     with pytest.raises(UserError, match="has 8 classes, but PACS has 7"):
         pacs(root=tmp_path, task="P-S")
 
 
 def test_images_outside_class_folders(tmp_path: Path) -> None:
-    lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
-    paint(tmp_path / "webcam/stray.png")
+    write_domain_folders(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
+    write_image(tmp_path / "webcam/stray.png")
     with pytest.raises(UserError, match=r"webcam has 1 images outside .* stray\.png"):
         office31(root=tmp_path, task="A-W")
 
 
 def test_two_folders_for_one_domain(tmp_path: Path) -> None:
-    lay(tmp_path, ["Art", "Real World", "RealWorld"], ["TV"])
+    write_domain_folders(tmp_path, ["Art", "Real World", "RealWorld"], ["TV"])
     with pytest.raises(UserError, match="has 2 folders for Real World: Real World, RealWorld"):
         office_home(root=tmp_path, task="Ar-Rw")
 
 
 def test_cached_pixels_equal_pixels_in_memory(tmp_path: Path) -> None:
-    lay(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
+    write_domain_folders(tmp_path, ["amazon", "webcam"], ["mug", "bike"])
     held = office31(root=tmp_path, task="A-W", size=4)
     filed = office31(root=tmp_path, task="A-W", size=4, cache=tmp_path / "cache", memory_gb=0)
     assert torch.equal(held.pool.pixels[:], filed.pool.pixels[:])
@@ -126,7 +126,7 @@ def test_cached_pixels_equal_pixels_in_memory(tmp_path: Path) -> None:
 
 
 def test_visda_with_and_without_lists(tmp_path: Path) -> None:
-    lay(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
+    write_domain_folders(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
     plain = visda2017(root=tmp_path, size=4)
     assert plain.classes == ("aeroplane", "truck")
     assert plain.pool.keys[0] == "validation/aeroplane/0.png"
@@ -140,20 +140,20 @@ def test_visda_with_and_without_lists(tmp_path: Path) -> None:
         "validation/aeroplane/0.png",
         "validation/aeroplane/1.png",
     )
-    assert truth(listed) == [1, 0, 0]
+    assert ground_truth_of(listed) == [1, 0, 0]
     assert listed.test is None
 
 
 def test_visda_with_one_list_uses_its_class_order(tmp_path: Path) -> None:
-    lay(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
+    write_domain_folders(tmp_path, ["train", "validation"], ["truck", "aeroplane"])
     write_list(tmp_path / "validation/image_list.txt", ["truck/1.png 0", "aeroplane/0.png 1"])
     assert visda2017(root=tmp_path, size=4).classes == ("truck", "aeroplane")
 
 
 @pytest.fixture
-def mini(tmp_path: Path) -> Path:
+def mini_root(tmp_path: Path) -> Path:
     """Two domains with lists; class 0 is not the first in alphabetical order."""
-    lay(tmp_path, ["clipart", "sketch"], ["zebra", "ant"], count=3)
+    write_domain_folders(tmp_path, ["clipart", "sketch"], ["zebra", "ant"], count=3)
     for domain, spelt in (("clipart", "clipart"), ("sketch", "Sketch")):
         images = [f"{domain}/{name}" for name in ("zebra", "ant")]
         train = [f"{image}/{i}.png {number}" for number, image in enumerate(images) for i in (2, 0)]
@@ -163,50 +163,50 @@ def mini(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_train_lists_are_source_and_pool_and_test_list_is_test_set(mini: Path) -> None:
-    shift = mini_domainnet(root=mini, task="clp-skt", size=4)
-    assert shift.classes == ("zebra", "ant")
-    assert shift.source.images.keys == (
+def test_train_lists_are_source_and_pool_and_test_list_is_test_set(mini_root: Path) -> None:
+    data = mini_domainnet(root=mini_root, task="clp-skt", size=4)
+    assert data.classes == ("zebra", "ant")
+    assert data.source.images.keys == (
         "clipart/zebra/2.png",
         "clipart/zebra/0.png",
         "clipart/ant/2.png",
         "clipart/ant/0.png",
     )
-    assert shift.pool.keys[0] == "sketch/zebra/2.png"
-    assert truth(shift) == [0, 0, 1, 1]
-    assert shift.test is not None
-    assert shift.test.images.keys == ("sketch/zebra/1.png", "sketch/ant/1.png")
-    assert shift.test.labels[:].tolist() == [0, 1]
-    assert not {*shift.test.images.keys} & {*shift.pool.keys}
-    assert shift.pool.pixels[:, 0, 0, 0].tolist() == [20, 0, 50, 30]
+    assert data.pool.keys[0] == "sketch/zebra/2.png"
+    assert ground_truth_of(data) == [0, 0, 1, 1]
+    assert data.test is not None
+    assert data.test.images.keys == ("sketch/zebra/1.png", "sketch/ant/1.png")
+    assert data.test.labels[:].tolist() == [0, 1]
+    assert not {*data.test.images.keys} & {*data.pool.keys}
+    assert data.pool.pixels[:, 0, 0, 0].tolist() == [20, 0, 50, 30]
 
 
-def test_path_prefixes_from_another_machine_are_ignored(mini: Path) -> None:
-    for file in (mini / "splits_mini").iterdir():
+def test_path_prefixes_from_another_machine_are_ignored(mini_root: Path) -> None:
+    for file in (mini_root / "splits_mini").iterdir():
         write_list(file, [f"data/domainnet/{line}" for line in file.read_text().splitlines()])
-    assert mini_domainnet(root=mini, task="c->s", size=4).pool.keys[0] == "sketch/zebra/2.png"
+    assert mini_domainnet(root=mini_root, task="c->s", size=4).pool.keys[0] == "sketch/zebra/2.png"
 
 
 @pytest.mark.parametrize("folder", ["", "splits", "{}"])
-def test_domainnet_lists_in_all_folders(mini: Path, folder: str) -> None:
-    for file in (mini / "splits_mini").iterdir():
+def test_domainnet_lists_in_all_folders(mini_root: Path, folder: str) -> None:
+    for file in (mini_root / "splits_mini").iterdir():
         domain = file.name.split("_")[0].lower()
-        write_list(mini / folder.format(domain) / file.name, file.read_text().splitlines())
-    shift = domainnet(root=mini, task="skt-clp", size=4)
-    assert (len(shift.source), len(shift.pool), len(shift.test or ())) == (4, 4, 2)
+        write_list(mini_root / folder.format(domain) / file.name, file.read_text().splitlines())
+    data = domainnet(root=mini_root, task="skt-clp", size=4)
+    assert (len(data.source), len(data.pool), len(data.test or ())) == (4, 4, 2)
 
 
-def test_class_that_is_only_in_a_test_list(mini: Path) -> None:
+def test_class_that_is_only_in_a_test_list(mini_root: Path) -> None:
     """Like t-shirt in DomainNet's paintings."""
-    paint(mini / "clipart/t-shirt/0.png")
-    paint(mini / "sketch/t-shirt/0.png")
+    write_image(mini_root / "clipart/t-shirt/0.png")
+    write_image(mini_root / "sketch/t-shirt/0.png")
     for name, split in (("clipart", "test"), ("Sketch", "train")):
-        file = mini / f"splits_mini/{name}_{split}.txt"
+        file = mini_root / f"splits_mini/{name}_{split}.txt"
         write_list(file, [*file.read_text().splitlines(), f"{name.lower()}/t-shirt/0.png 2"])
     for task in ("clp-skt", "skt-clp"):
-        shift = mini_domainnet(root=mini, task=task, size=4)
-        assert shift.classes == ("zebra", "ant", "t-shirt")
-        assert 2 in (shift.truth if task == "clp-skt" else shift.source.labels).tolist()  # type: ignore[union-attr]
+        data = mini_domainnet(root=mini_root, task=task, size=4)
+        assert data.classes == ("zebra", "ant", "t-shirt")
+        assert 2 in (data.truth if task == "clp-skt" else data.source.labels).tolist()  # type: ignore[union-attr]
 
 
 BAD_LINES = [
@@ -220,36 +220,36 @@ BAD_LINES = [
 
 
 @pytest.mark.parametrize(("line", "words"), BAD_LINES)
-def test_rejects_invalid_lines(mini: Path, line: str, words: str) -> None:
-    file = mini / "splits_mini/Sketch_train.txt"
+def test_rejects_invalid_lines(mini_root: Path, line: str, words: str) -> None:
+    file = mini_root / "splits_mini/Sketch_train.txt"
     write_list(file, [*file.read_text().splitlines(), line])
     with pytest.raises(UserError, match=words):
-        mini_domainnet(root=mini, task="clp-skt", size=4)
+        mini_domainnet(root=mini_root, task="clp-skt", size=4)
 
 
-def test_lists_with_contradictory_class_numbers(mini: Path) -> None:
+def test_lists_with_contradictory_class_numbers(mini_root: Path) -> None:
     for name in ("train", "test"):
-        file = mini / f"splits_mini/Sketch_{name}.txt"
+        file = mini_root / f"splits_mini/Sketch_{name}.txt"
         swapped = {"0": "1", "1": "0"}
         write_list(file, [line[:-1] + swapped[line[-1]] for line in file.read_text().splitlines()])
     with pytest.raises(UserError, match="gives the class 'zebra' the number 1, but another list gives it 0"):
-        mini_domainnet(root=mini, task="clp-skt", size=4)
+        mini_domainnet(root=mini_root, task="clp-skt", size=4)
 
 
-def test_lists_with_a_duplicate_class_number(mini: Path) -> None:
+def test_lists_with_a_duplicate_class_number(mini_root: Path) -> None:
     for name in ("clipart", "Sketch"):
-        file = mini / f"splits_mini/{name}_test.txt"
+        file = mini_root / f"splits_mini/{name}_test.txt"
         write_list(file, [*file.read_text().splitlines(), f"{name.lower()}/bee/0.png 1"])
     with pytest.raises(UserError, match="give the number 1 to 'ant' and to 'bee'"):
-        mini_domainnet(root=mini, task="clp-skt", size=4)
+        mini_domainnet(root=mini_root, task="clp-skt", size=4)
 
 
-def test_listed_image_that_does_not_exist(mini: Path) -> None:
-    (mini / "sketch/ant/0.png").unlink()
+def test_listed_image_that_does_not_exist(mini_root: Path) -> None:
+    (mini_root / "sketch/ant/0.png").unlink()
     with pytest.raises(
         UserError, match=r"1 of 4 images cannot be read: .*sketch/ant/0\.png \(no such file\)"
     ):
-        mini_domainnet(root=mini, task="clp-skt", size=4)
+        mini_domainnet(root=mini_root, task="clp-skt", size=4)
 
 
 # -- tasks -------------------------------------------------------------------------------------------
@@ -272,13 +272,13 @@ def test_every_spelling_is_one_task(name: str, count: int) -> None:
     assert len(set(benchmark.tasks)) == count
     meant: dict[str, str] = {}
     for task in benchmark.tasks:
-        source, target = benchmark.ends(task)
-        assert (source.short, target.short) == tuple(task.split("-"))
-        for one in (source.short, source.name, *source.also):
-            for two in (target.short, target.name, *target.also):
+        source, target = benchmark.source_and_target(task)
+        assert (source.short_name, target.short_name) == tuple(task.split("-"))
+        for one in (source.short_name, source.name, *source.aliases):
+            for two in (target.short_name, target.name, *target.aliases):
                 for spelling in (f"{one}-{two}", f"{one}2{two}", f"{one} -> {two}", f"{one}→{two}".upper()):
-                    assert benchmark.spell(spelling) == task
-                    assert meant.setdefault(squash(spelling), task) == task
+                    assert benchmark.canonical_task(spelling) == task
+                    assert meant.setdefault(normalise_name(spelling), task) == task
 
 
 @pytest.mark.parametrize("task", ["A-A", "A-X", "", "A", "A-W-D", "A-D2W", 7, None])
@@ -289,46 +289,46 @@ def test_rejects_unknown_tasks(tmp_path: Path, task: str) -> None:
 
 
 def test_usual_task() -> None:
-    assert usual_task("office_home", "art->clipart") == "Ar-Cl"
-    assert usual_task("office_home", "art->nowhere") == "art->nowhere"  # rejected when it is read
-    assert usual_task("mine:own", "art->clipart") == "art->clipart"
+    assert canonical_task("office_home", "art->clipart") == "Ar-Cl"
+    assert canonical_task("office_home", "art->nowhere") == "art->nowhere"  # rejected when it is read
+    assert canonical_task("mine:own", "art->clipart") == "art->clipart"
 
 
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_missing_options_are_reported_with_the_tasks(name: str) -> None:
     benchmark = BENCHMARKS[name]
     with pytest.raises(UserError, match=rf"^the data set '{name}' needs --root") as caught:
-        require_options(name, DATASETS[name], {})
+        require_params(name, DATASETS[name], {})
     assert ("and --task" in str(caught.value)) == (len(benchmark.tasks) > 1)
     assert (benchmark.tasks[-1] in str(caught.value)) == (len(benchmark.tasks) > 1)
-    require_options(name, DATASETS[name], {"root": "x", "task": "y"})
+    require_params(name, DATASETS[name], {"root": "x", "task": "y"})
 
 
 # -- missing files -----------------------------------------------------------------------------------
 
 
-def nowhere(root: Path) -> str:
+def make_nothing(root: Path) -> str:
     return "the folder does not exist"
 
 
-def a_file(root: Path) -> str:
+def make_file(root: Path) -> str:
     root.touch()
     return "it is a file"
 
 
-def empty(root: Path) -> str:
+def make_empty_folder(root: Path) -> str:
     root.mkdir()
     return "it contains nothing"
 
 
-def something_else(root: Path) -> str:
+def make_other_files(root: Path) -> str:
     root.mkdir()
     for i in range(10):
         (root / f"{i}.tar").touch()
     return "it contains 0.tar, 1.tar, 2.tar, 3.tar, 4.tar, 5.tar, 6.tar, 7.tar and 2 more"
 
 
-@pytest.mark.parametrize("make", [nowhere, a_file, empty, something_else])
+@pytest.mark.parametrize("make", [make_nothing, make_file, make_empty_folder, make_other_files])
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_error_for_missing_files_says_where_to_get_them(
     tmp_path: Path, name: str, make: Callable[[Path], str]
@@ -337,30 +337,32 @@ def test_error_for_missing_files_says_where_to_get_them(
     found = make(tmp_path / "data")
     with pytest.raises(UserError) as caught:
         DATASETS[name](root=tmp_path / "data", task=benchmark.tasks[0])
-    said = str(caught.value)
-    assert f"are not in {tmp_path / 'data'} ({found}); get them from " in said
-    assert said.startswith(f"{benchmark.title}: the images of {benchmark.ends(benchmark.tasks[0])[0].name}")
+    message = str(caught.value)
+    assert f"are not in {tmp_path / 'data'} ({found}); get them from " in message
+    assert message.startswith(
+        f"{benchmark.title}: the images of {benchmark.source_and_target(benchmark.tasks[0])[0].name}"
+    )
     for line in benchmark.layout.strip().splitlines():
-        assert f"\n  {line}" in said
-    assert "http" in said or "torchvision" in said
+        assert f"\n  {line}" in message
+    assert "http" in message or "torchvision" in message
 
 
 def test_error_names_the_missing_domain(tmp_path: Path) -> None:
-    lay(tmp_path, ["amazon"], ["mug", "bike"])
+    write_domain_folders(tmp_path, ["amazon"], ["mug", "bike"])
     (tmp_path / "webcam").mkdir()
     for task, missing in (("A-D", "dslr"), ("A-W", "webcam")):
         with pytest.raises(UserError, match=rf"images of {missing} are not in .*contains amazon, webcam"):
             office31(root=tmp_path, task=task)
 
 
-def test_lists_without_images_and_images_without_lists(mini: Path) -> None:
-    (mini / "splits_mini/Sketch_test.txt").rename(mini / "elsewhere.txt")
+def test_lists_without_images_and_images_without_lists(mini_root: Path) -> None:
+    (mini_root / "splits_mini/Sketch_test.txt").rename(mini_root / "elsewhere.txt")
     with pytest.raises(UserError, match=r"images of sketch \(test\) are not in .*Dassl"):
-        mini_domainnet(root=mini, task="clp-skt")
-    for path in (mini / "clipart").rglob("*.png"):
+        mini_domainnet(root=mini_root, task="clp-skt")
+    for path in (mini_root / "clipart").rglob("*.png"):
         path.unlink()
     with pytest.raises(UserError, match=r"images of clipart \(train\) are not in"):
-        mini_domainnet(root=mini, task="clp-skt")
+        mini_domainnet(root=mini_root, task="clp-skt")
 
 
 # -- published counts --------------------------------------------------------------------------------
@@ -376,15 +378,19 @@ TOTALS = {
 @pytest.mark.parametrize("name", BENCHMARKS)
 def test_counts_are_complete_and_consistent(name: str) -> None:
     benchmark = BENCHMARKS[name]
-    splits = ("train", "test") if benchmark.held_out else ("all",)
-    assert set(benchmark.counts) == {(place.short, split) for place in benchmark.places for split in splits}
+    splits = ("train", "test") if benchmark.has_test_lists else ("all",)
+    assert set(benchmark.counts) == {
+        (place.short_name, split) for place in benchmark.domains for split in splits
+    }
     for count in benchmark.counts.values():
-        assert count.classes in (None, benchmark.classes)
-        if count.of_class:
-            assert sum(count.of_class.values()) == count.total
-            assert len(count.of_class) == benchmark.classes
+        assert count.classes in (None, benchmark.n_classes)
+        if count.per_class:
+            assert sum(count.per_class.values()) == count.total
+            assert len(count.per_class) == benchmark.n_classes
     if name in TOTALS:
-        assert [benchmark.counts[place.short, "all"].total for place in benchmark.places] == TOTALS[name]
+        assert [benchmark.counts[place.short_name, "all"].total for place in benchmark.domains] == TOTALS[
+            name
+        ]
 
 
 def test_docs_cover_every_benchmark() -> None:
@@ -395,4 +401,4 @@ def test_docs_cover_every_benchmark() -> None:
         named = name.replace("_", "-")
         assert load_config([f"data/{named}"]).data.name == name
         assert f"ducats run -c data/{named} --root" in page
-        assert all(address in page for address in re.findall(r"https://[\w./~-]+", benchmark.published))
+        assert all(address in page for address in re.findall(r"https://[\w./~-]+", benchmark.download_info))

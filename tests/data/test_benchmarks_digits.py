@@ -47,35 +47,35 @@ def write_svhn(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_mnist_to_usps(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     write_usps(tmp_path)
-    shift = digit_sets(root=tmp_path, task="M-U", size=12)
-    assert shift.classes == tuple("0123456789")
-    assert shift.source.images.keys == ("MNIST/train/00000", "MNIST/train/00001", "MNIST/train/00002")
-    assert shift.source.labels[:].tolist() == [5, 0, 3]
-    assert shift.source.images.pixels.shape == (3, 3, 12, 12)
-    assert shift.source.images.pixels[:, :, 6, 6].tolist() == [[50] * 3, [0] * 3, [30] * 3]
-    assert shift.pool.keys == ("USPS/train/00000", "USPS/train/00001")
-    assert shift.truth is not None
-    assert shift.truth[:].tolist() == [9, 2]
-    assert shift.test is not None
-    assert shift.test.images.keys == ("USPS/test/00000",)
-    assert shift.test.labels[:].tolist() == [4]
+    data = digit_sets(root=tmp_path, task="M-U", size=12)
+    assert data.classes == tuple("0123456789")
+    assert data.source.images.keys == ("MNIST/train/00000", "MNIST/train/00001", "MNIST/train/00002")
+    assert data.source.labels[:].tolist() == [5, 0, 3]
+    assert data.source.images.pixels.shape == (3, 3, 12, 12)
+    assert data.source.images.pixels[:, :, 6, 6].tolist() == [[50] * 3, [0] * 3, [30] * 3]
+    assert data.pool.keys == ("USPS/train/00000", "USPS/train/00001")
+    assert data.truth is not None
+    assert data.truth[:].tolist() == [9, 2]
+    assert data.test is not None
+    assert data.test.images.keys == ("USPS/test/00000",)
+    assert data.test.labels[:].tolist() == [4]
 
 
 def test_usps_to_mnist_uses_mnists_test_split(tmp_path: Path) -> None:
     write_mnist(tmp_path)
     write_usps(tmp_path / "USPS")  # a separate folder also works
-    shift = digit_sets(root=tmp_path, task="usps->mnist")
-    assert shift.test is not None
-    assert shift.test.labels[:].tolist() == [7, 1]
-    assert shift.pool.pixels.shape == (3, 3, 32, 32)
+    data = digit_sets(root=tmp_path, task="usps->mnist")
+    assert data.test is not None
+    assert data.test.labels[:].tolist() == [7, 1]
+    assert data.pool.pixels.shape == (3, 3, 32, 32)
 
 
 def test_svhn_to_mnist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_mnist(tmp_path)
     write_svhn(tmp_path, monkeypatch)
-    shift = digit_sets(root=tmp_path, task="S2M")
-    assert shift.source.labels[:].tolist() == [0, 6, 1, 2]
-    assert shift.source.images.pixels[0, :, 0, 0].tolist() == [200, 0, 0]
+    data = digit_sets(root=tmp_path, task="S2M")
+    assert data.source.labels[:].tolist() == [0, 6, 1, 2]
+    assert data.source.images.pixels[0, :, 0, 0].tolist() == [200, 0, 0]
 
 
 def test_svhn_is_not_a_target(tmp_path: Path) -> None:

@@ -3,61 +3,61 @@ from pathlib import Path
 import pytest
 import torch
 
-from ducats.data.digits import CLASSES, FONTS, digits
+from ducats.data.digits import DIGIT_CLASSES, FONTS, digits
 from ducats.domain import Shift
 from ducats.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def shift() -> Shift:
-    return digits(source_size=400)
+    return digits(n_source=400)
 
 
-def test_shapes(shift: Shift) -> None:
-    assert shift.test is not None
-    assert shift.truth is not None
-    assert shift.source.images.pixels.shape == (400, 1, 16, 16)
-    assert shift.pool.pixels.shape == (1297, 1, 16, 16)
-    assert shift.test.images.pixels.shape == (500, 1, 16, 16)
-    assert {p.dtype for p in (shift.source.images.pixels, shift.pool.pixels)} == {torch.uint8}
-    assert shift.truth.shape == (1297,)
-    assert {t.dtype for t in (shift.source.labels, shift.truth, shift.test.labels)} == {torch.int64}
-    assert shift.classes == CLASSES
+def test_shapes(data: Shift) -> None:
+    assert data.test is not None
+    assert data.truth is not None
+    assert data.source.images.pixels.shape == (400, 1, 16, 16)
+    assert data.pool.pixels.shape == (1297, 1, 16, 16)
+    assert data.test.images.pixels.shape == (500, 1, 16, 16)
+    assert {p.dtype for p in (data.source.images.pixels, data.pool.pixels)} == {torch.uint8}
+    assert data.truth.shape == (1297,)
+    assert {t.dtype for t in (data.source.labels, data.truth, data.test.labels)} == {torch.int64}
+    assert data.classes == DIGIT_CLASSES
 
 
-def test_classes_are_balanced_and_shuffled(shift: Shift) -> None:
-    assert shift.truth is not None
-    assert shift.source.labels[:].bincount().tolist() == [40] * 10
-    assert shift.truth[:].bincount().min() > 110
-    for labels in (shift.source.labels, shift.truth):
+def test_classes_are_balanced_and_shuffled(data: Shift) -> None:
+    assert data.truth is not None
+    assert data.source.labels[:].bincount().tolist() == [40] * 10
+    assert data.truth[:].bincount().min() > 110
+    for labels in (data.source.labels, data.truth):
         assert not torch.equal(labels[:10], torch.arange(10))
 
 
-def test_pool_and_test_split_scikit_learns_digits(shift: Shift) -> None:
-    assert shift.test is not None
-    assert shift.truth is not None
-    assert set(shift.pool.keys) | set(shift.test.images.keys) == {f"handwritten/{i:04d}" for i in range(1797)}
+def test_pool_and_test_split_scikit_learns_digits(data: Shift) -> None:
+    assert data.test is not None
+    assert data.truth is not None
+    assert set(data.pool.keys) | set(data.test.images.keys) == {f"handwritten/{i:04d}" for i in range(1797)}
     from sklearn.datasets import load_digits
 
     whole = load_digits()
-    for key, pixels, label in zip(shift.pool.keys[:50], shift.pool.pixels[:], shift.truth[:], strict=False):
+    for key, pixels, label in zip(data.pool.keys[:50], data.pool.pixels[:], data.truth[:], strict=False):
         row = int(key.split("/")[1])
         assert whole.target[row] == label
         small = torch.nn.functional.avg_pool2d(pixels.float(), 2)[0] / 255 * 16
         assert (small - torch.from_numpy(whole.images[row])).abs().mean() < 1
 
 
-def test_ink_is_white_on_black_in_both_domains(shift: Shift) -> None:
-    for pixels in (shift.source.images.pixels[:], shift.pool.pixels[:]):
+def test_ink_is_white_on_black_in_both_domains(data: Shift) -> None:
+    for pixels in (data.source.images.pixels[:], data.pool.pixels[:]):
         border = torch.cat([pixels[..., 0].flatten(), pixels[..., -1].flatten()]).float().mean()
         assert border < 25
         assert pixels.flatten(1).amax(1).float().mean() > 180
 
 
 def test_every_font_has_ten_different_digits() -> None:
-    from ducats.data.digits import _masters
+    from ducats.data.digits import _render_masters
 
-    glyphs = _masters()
+    glyphs = _render_masters()
     assert len(glyphs) == len(FONTS) == 21
     for strokes in glyphs:
         for drawn in strokes:
@@ -70,27 +70,27 @@ def test_every_font_has_ten_different_digits() -> None:
                 assert right < 64 > bottom
 
 
-def test_seed_determines_the_source_only(shift: Shift) -> None:
-    again, other = digits(source_size=400), digits(source_size=400, seed=1)
-    assert torch.equal(again.source.images.pixels[:], shift.source.images.pixels[:])
-    assert torch.equal(again.source.labels[:], shift.source.labels[:])
-    assert not torch.equal(other.source.images.pixels[:], shift.source.images.pixels[:])
+def test_seed_determines_the_source_only(data: Shift) -> None:
+    again, other = digits(n_source=400), digits(n_source=400, seed=1)
+    assert torch.equal(again.source.images.pixels[:], data.source.images.pixels[:])
+    assert torch.equal(again.source.labels[:], data.source.labels[:])
+    assert not torch.equal(other.source.images.pixels[:], data.source.images.pixels[:])
     assert other.test is not None
-    assert shift.test is not None
-    assert other.test.images.keys == shift.test.images.keys
-    assert other.pool.keys == shift.pool.keys
-    assert torch.equal(other.pool.pixels[:], shift.pool.pixels[:])
+    assert data.test is not None
+    assert other.test.images.keys == data.test.images.keys
+    assert other.pool.keys == data.pool.keys
+    assert torch.equal(other.pool.pixels[:], data.pool.pixels[:])
 
 
-def test_held_out_images_are_always_the_same(shift: Shift) -> None:
-    assert shift.test is not None
-    assert shift.test.images.keys[:3] == ("handwritten/1584", "handwritten/0198", "handwritten/0304")
+def test_held_out_images_are_always_the_same(data: Shift) -> None:
+    assert data.test is not None
+    assert data.test.images.keys[:3] == ("handwritten/1584", "handwritten/0198", "handwritten/0304")
 
 
 def test_other_sizes() -> None:
-    shift = digits(source_size=10, test_size=100, size=28)
-    assert shift.pool.pixels.shape == (1697, 1, 28, 28)
-    assert shift.source.images.pixels.shape == (10, 1, 28, 28)
+    data = digits(n_source=10, n_test=100, size=28)
+    assert data.pool.pixels.shape == (1697, 1, 28, 28)
+    assert data.source.images.pixels.shape == (10, 1, 28, 28)
 
 
 @pytest.mark.parametrize("wrong", [{"source_size": 9}, {"test_size": 0}, {"test_size": 1797}, {"size": 4}])
@@ -102,4 +102,4 @@ def test_rejects_invalid_numbers(wrong: dict[str, int]) -> None:
 def test_missing_fonts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("matplotlib.get_data_path", lambda: str(tmp_path))
     with pytest.raises(UserError, match=r"lacks DejaVuSans, .*; reinstall matplotlib"):
-        digits(source_size=10)
+        digits(n_source=10)

@@ -8,7 +8,7 @@ from ducats.data.folders import folders, list_images
 from ducats.errors import UserError
 
 
-def paint(path: Path, shade: int = 100) -> None:
+def write_image(path: Path, shade: int = 100) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.new("RGB", (6, 4), (shade, shade // 2, 0)).save(path)
 
@@ -16,41 +16,43 @@ def paint(path: Path, shade: int = 100) -> None:
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     """Folders with two classes; every image has its own shade."""
-    paint(tmp_path / "source/Table/a.png", 10)
-    paint(tmp_path / "source/TV/deep/er/b.JPG", 20)
-    paint(tmp_path / "source/TV/ü b.png", 30)
-    paint(tmp_path / "target/TV/1.png", 40)
-    paint(tmp_path / "target/Table/2.png", 50)
-    paint(tmp_path / "target/Table/sub/3.png", 60)
-    paint(tmp_path / "test/Table/t.png", 70)
+    write_image(tmp_path / "source/Table/a.png", 10)
+    write_image(tmp_path / "source/TV/deep/er/b.JPG", 20)
+    write_image(tmp_path / "source/TV/ü b.png", 30)
+    write_image(tmp_path / "target/TV/1.png", 40)
+    write_image(tmp_path / "target/Table/2.png", 50)
+    write_image(tmp_path / "target/Table/sub/3.png", 60)
+    write_image(tmp_path / "test/Table/t.png", 70)
     return tmp_path
 
 
 def test_source_has_labels_and_target_has_none(root: Path) -> None:
-    shift = folders(source=root / "source", target=root / "target", size=4)
-    assert shift.classes == ("TV", "Table")  # ASCII order: capitals first
-    assert shift.source.images.keys == ("TV/deep/er/b.JPG", "TV/ü b.png", "Table/a.png")
-    assert shift.source.labels[:].tolist() == [0, 0, 1]
-    assert shift.pool.keys == ("TV/1.png", "Table/2.png", "Table/sub/3.png")
-    assert shift.pool.pixels[:, 0, 0, 0].tolist() == [40, 50, 60]
-    assert shift.pool.files is not None
-    assert shift.pool.files[0] == root / "target/TV/1.png"
-    assert shift.truth is None
-    assert shift.test is None
+    data = folders(source=root / "source", target=root / "target", size=4)
+    assert data.classes == ("TV", "Table")  # ASCII order: capitals first
+    assert data.source.images.keys == ("TV/deep/er/b.JPG", "TV/ü b.png", "Table/a.png")
+    assert data.source.labels[:].tolist() == [0, 0, 1]
+    assert data.pool.keys == ("TV/1.png", "Table/2.png", "Table/sub/3.png")
+    assert data.pool.pixels[:, 0, 0, 0].tolist() == [40, 50, 60]
+    assert data.pool.files is not None
+    assert data.pool.files[0] == root / "target/TV/1.png"
+    assert data.truth is None
+    assert data.test is None
 
 
 def test_ground_truth_and_test_set(root: Path) -> None:
-    shift = folders(source=root / "source", target=root / "target", test=root / "test", size=4, truth=True)
-    assert shift.truth is not None
-    assert shift.truth[:].tolist() == [0, 1, 1]
-    assert shift.truth.dtype == torch.int64
-    assert shift.test is not None  # a missing class is allowed
-    assert shift.test.labels[:].tolist() == [1]
-    assert shift.test.classes == ("TV", "Table")
+    data = folders(
+        source=root / "source", target=root / "target", test=root / "test", size=4, ground_truth=True
+    )
+    assert data.truth is not None
+    assert data.truth[:].tolist() == [0, 1, 1]
+    assert data.truth.dtype == torch.int64
+    assert data.test is not None  # a missing class is allowed
+    assert data.test.labels[:].tolist() == [1]
+    assert data.test.classes == ("TV", "Table")
 
 
 def test_flat_target(root: Path) -> None:
-    paint(root / "flat/x.png")
+    write_image(root / "flat/x.png")
     assert folders(source=root / "source", target=root / "flat", size=4).pool.keys == ("x.png",)
 
 
@@ -71,13 +73,13 @@ def test_target_folder_names_are_ignored_without_ground_truth(root: Path) -> Non
 
 
 def test_hidden_and_other_files_are_skipped(root: Path) -> None:
-    paint(root / "target/.hidden/x.png")
-    paint(root / "target/._x.png")
+    write_image(root / "target/.hidden/x.png")
+    write_image(root / "target/._x.png")
     (root / "target/notes.txt").write_text("")
     (root / "source/README.md").write_text("")
     (root / "source/.cache").mkdir()
-    shift = folders(source=root / "source", target=root / "target", size=4)
-    assert len(shift.pool) == 3
+    data = folders(source=root / "source", target=root / "target", size=4)
+    assert len(data.pool) == 3
 
 
 def test_links_are_followed_without_loops(root: Path) -> None:
@@ -94,9 +96,9 @@ def test_home_folder_is_expanded(root: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_test_folder_may_be_the_target_folder(root: Path) -> None:
-    shift = folders(source=root / "source", target=root / "target", test=root / "target", size=4)
-    assert shift.test is not None
-    assert torch.equal(shift.test.images.pixels[:], shift.pool.pixels[:])
+    data = folders(source=root / "source", target=root / "target", test=root / "target", size=4)
+    assert data.test is not None
+    assert torch.equal(data.test.images.pixels[:], data.pool.pixels[:])
 
 
 def test_cached_pixels_equal_pixels_in_memory(root: Path) -> None:
@@ -130,9 +132,9 @@ def test_folder_without_an_image(root: Path, role: str) -> None:
 
 @pytest.mark.parametrize("role", ["source", "target", "test"])
 def test_images_outside_of_class_folders(root: Path, role: str) -> None:
-    paint(root / role / "stray.png")
+    write_image(root / role / "stray.png")
     with pytest.raises(UserError, match=rf"the {role} folder .* 1 images outside .* as stray\.png"):
-        folders(source=root / "source", target=root / "target", test=root / "test", truth=True)
+        folders(source=root / "source", target=root / "target", test=root / "test", ground_truth=True)
 
 
 def test_empty_class_folder(root: Path) -> None:
@@ -143,16 +145,16 @@ def test_empty_class_folder(root: Path) -> None:
 
 @pytest.mark.parametrize("role", ["target", "test"])
 def test_class_that_the_source_lacks(root: Path, role: str) -> None:
-    paint(root / role / "table/x.png")
+    write_image(root / role / "table/x.png")
     with pytest.raises(
         UserError,
         match=rf"the {role} folder .*{role} has classes .* lacks: 'table'; the source has 'TV', 'Table'",
     ):
-        folders(source=root / "source", target=root / "target", test=root / "test", truth=True)
+        folders(source=root / "source", target=root / "target", test=root / "test", ground_truth=True)
 
 
 def test_only_one_class(root: Path) -> None:
-    paint(root / "lone/Table/x.png")
+    write_image(root / "lone/Table/x.png")
     with pytest.raises(UserError, match=r"source folder .*lone has only one class, 'Table'"):
         folders(source=root / "lone", target=root / "target")
 

@@ -54,17 +54,17 @@ def assert_equal(one: Shift, two: Shift) -> None:
 
 
 def test_rows_are_split_into_source_pool_and_test(root: Path) -> None:
-    shift = read(root)
-    assert shift.classes == ("cat", "dog")
-    assert shift.source.images.keys == ("s1", "s2")
-    assert shift.source.labels[:].tolist() == [1, 0]
-    assert shift.pool.keys == ("p1", "p2")
-    assert shift.pool.pixels[:, 0, 0, 0].tolist() == [80, 120]
-    assert shift.truth is not None
-    assert shift.truth[:].tolist() == [1, 0]
-    assert shift.test is not None
-    assert shift.test.images.keys == ("t1",)
-    assert shift.test.labels[:].tolist() == [0]
+    data = read(root)
+    assert data.classes == ("cat", "dog")
+    assert data.source.images.keys == ("s1", "s2")
+    assert data.source.labels[:].tolist() == [1, 0]
+    assert data.pool.keys == ("p1", "p2")
+    assert data.pool.pixels[:, 0, 0, 0].tolist() == [80, 120]
+    assert data.truth is not None
+    assert data.truth[:].tolist() == [1, 0]
+    assert data.test is not None
+    assert data.test.images.keys == ("t1",)
+    assert data.test.labels[:].tolist() == [0]
 
 
 def test_byte_order_mark_line_ends_blank_lines_and_spaces_are_ignored(root: Path) -> None:
@@ -76,17 +76,17 @@ def test_byte_order_mark_line_ends_blank_lines_and_spaces_are_ignored(root: Path
 
 def test_quoted_cells(root: Path) -> None:
     (root / "img/3.png").rename(root / 'img/a, "b".png')
-    shift = read(root, [*ROWS[:2], '"p,1","img/a, ""b"".png",target,dog,', *ROWS[3:]])
-    assert shift.pool.keys == ("p,1", "p2")
+    data = read(root, [*ROWS[:2], '"p,1","img/a, ""b"".png",target,dog,', *ROWS[3:]])
+    assert data.pool.keys == ("p,1", "p2")
 
 
 def test_key_and_split_are_optional_and_paths_may_be_absolute(root: Path) -> None:
     rows = ["img/1.png,source,a,?", f"{root}/img/2.png,source,b,?", "img/3.png,target,,?"]
-    shift = read(root, rows, "path,domain,label,remark")
-    assert shift.source.images.keys == ("img/1.png", f"{root}/img/2.png")
-    assert shift.pool.keys == ("img/3.png",)
-    assert shift.truth is None
-    assert shift.test is None
+    data = read(root, rows, "path,domain,label,remark")
+    assert data.source.images.keys == ("img/1.png", f"{root}/img/2.png")
+    assert data.pool.keys == ("img/3.png",)
+    assert data.truth is None
+    assert data.test is None
 
 
 def test_pool_without_labels_has_no_ground_truth(root: Path) -> None:
@@ -113,9 +113,9 @@ def test_parquet_equals_csv(root: Path) -> None:
 
 def test_parquet_labels_may_be_numbers(root: Path) -> None:
     path = parquet(root, columns() | {"label": [2, 1, None, None, 1]})
-    shift = manifest(path=path, size=4)
-    assert shift.classes == ("1", "2")
-    assert shift.truth is None
+    data = manifest(path=path, size=4)
+    assert data.classes == ("1", "2")
+    assert data.truth is None
 
 
 def test_parquet_errors_name_the_row(root: Path) -> None:

@@ -10,11 +10,11 @@ import torch
 from drawn_maps import stripes, write_ids, write_image
 from PIL import Image
 
-from ducats.data.decode import sides, sizes
+from ducats.data.decoding import parse_size, read_image_sizes
 from ducats.data.maps.codes import Codes
 from ducats.data.maps.label_maps import LabelMaps, hold_maps, masks_of
 from ducats.data.maps.pairs import Layout, pair_up, together
-from ducats.data.store import FileArrays, Files, Room
+from ducats.data.store import ArrayStore, KeyedPaths, LazyFileArrays
 from ducats.domain import VOID, original_map
 from ducats.errors import UserError
 
@@ -28,10 +28,10 @@ CODES = Codes(
 SIZE = (5, 9)
 LAYOUT = Layout("images", "labels")
 MANY, NOTHING = 1.0, 0.0  # gigabytes
-Hold = Callable[[Files, Path, pytest.MonkeyPatch], LabelMaps]
+Hold = Callable[[KeyedPaths, Path, pytest.MonkeyPatch], LabelMaps]
 
 
-def label_files(folder: Path, count: int = 5) -> Files:
+def label_files(folder: Path, count: int = 5) -> KeyedPaths:
     files = []
     for i in range(count):
         ids = np.random.default_rng(i).choice([0, 1, 2, 255], (8 + i, 16))
@@ -53,25 +53,25 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
 
 
-def in_memory(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
-    return hold_maps(Room(None, MANY), files, CODES, SIZE)
+def in_memory(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+    return hold_maps(ArrayStore(None, MANY), files, CODES, SIZE)
 
 
-def in_cache(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
-    return hold_maps(Room(tmp_path / "cache", NOTHING), files, CODES, SIZE)
+def in_cache(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+    return hold_maps(ArrayStore(tmp_path / "cache", NOTHING), files, CODES, SIZE)
 
 
-def in_temporary_file(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
-    return hold_maps(Room(None, NOTHING), files, CODES, SIZE)
+def in_temporary_file(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+    return hold_maps(ArrayStore(None, NOTHING), files, CODES, SIZE)
 
 
-def on_demand(files: Files, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+def on_demand(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
     fill_disk(monkeypatch)
-    room = Room(None, NOTHING)
+    room = ArrayStore(None, NOTHING)
     maps = hold_maps(room, files, CODES, SIZE)
-    assert isinstance(maps._held, FileArrays)
+    assert isinstance(maps._held, LazyFileArrays)
     with pytest.warns(UserWarning, match="decoded again for every batch"):
-        room.warn()
+        room.warn_if_on_demand()
     return maps
 
 
@@ -103,7 +103,8 @@ def test_another_encoding_makes_another_cache(tmp_path: Path) -> None:
         knob="classes",
     )
     found = [
-        hold_maps(Room(tmp_path / "cache", NOTHING), files, codes, SIZE)[:] for codes in (CODES, other, CODES)
+        hold_maps(ArrayStore(tmp_path / "cache", NOTHING), files, codes, SIZE)[:]
+        for codes in (CODES, other, CODES)
     ]
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert torch.equal(found[0], found[2])
@@ -116,7 +117,7 @@ def test_many_classes_are_cached_with_16_bits(tmp_path: Path) -> None:
     ids = stripes(np.arange(200), (16, 16))
     files = [("a", write_ids(tmp_path / "a.png", ids))]
     for memory_gb in (MANY, NOTHING):
-        maps = hold_maps(Room(tmp_path / "cache", memory_gb), files, codes, (16, 16))
+        maps = hold_maps(ArrayStore(tmp_path / "cache", memory_gb), files, codes, (16, 16))
         assert maps.dtype == torch.int16
         assert np.array_equal(maps[0].numpy(), ids)
 
@@ -149,7 +150,7 @@ def test_unknown_ids_found_after_loading(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
     files = label_files(tmp_path)
-    room = Room(tmp_path / "cache", 5 * 45 / 2**30)
+    room = ArrayStore(tmp_path / "cache", 5 * 45 / 2**30)
     hold_maps(room, files, CODES, SIZE)
     assert not (tmp_path / "cache").exists()
     hold_maps(room, files[:1], CODES, SIZE)
@@ -163,7 +164,7 @@ def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("with_maps", [False, True])
 def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: bool) -> None:
     files = label_files(tmp_path)
-    maps = hold_maps(Room(None, MANY), files, CODES, SIZE) if with_maps else None
+    maps = hold_maps(ArrayStore(None, MANY), files, CODES, SIZE) if with_maps else None
     painted = []
     for i, (key, path) in enumerate(files):
         shape = expected(path, None).shape
@@ -195,7 +196,7 @@ def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: boo
 
 
 def test_masks_hold_no_reference_to_the_maps(tmp_path: Path) -> None:
-    maps = hold_maps(Room(None, MANY), label_files(tmp_path), CODES, SIZE)
+    maps = hold_maps(ArrayStore(None, MANY), label_files(tmp_path), CODES, SIZE)
     masks = masks_of(maps, None, SIZE)
     assert masks is not None
     seen: list[object] = []
@@ -331,21 +332,21 @@ def test_sizes_respect_the_exif_orientation(tmp_path: Path, orientation: int) ->
     exif = Image.Exif()
     exif[0x0112] = orientation
     Image.new("RGB", (30, 20)).save(tmp_path / "a.jpg", exif=exif)
-    found = sizes([tmp_path / "a.jpg"])
+    found = read_image_sizes([tmp_path / "a.jpg"])
     assert found.dtype == torch.int64
     assert found.tolist() == [[30, 20] if orientation in (6, 8) else [20, 30]]
-    assert sizes([]).shape == (0, 2)
+    assert read_image_sizes([]).shape == (0, 2)
 
 
 @pytest.mark.parametrize("size", [(1, 2, 3), (4,), "ab", (2.5, 3), 0, (0, 4), (4, -1)])
 def test_invalid_sizes(size: object) -> None:
     with pytest.raises(UserError, match=r"must be a whole number|give a size of 1 or more"):
-        sides(size)  # type: ignore[arg-type]
+        parse_size(size)  # type: ignore[arg-type]
 
 
 def test_loading_maps_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        room = Room(tmp_path / "cache", NOTHING)
+        room = ArrayStore(tmp_path / "cache", NOTHING)
         hold_maps(room, label_files(tmp_path), CODES, SIZE)
-        room.warn()
+        room.warn_if_on_demand()

@@ -12,7 +12,7 @@ from drawn_maps import stripes, write_colours, write_ids, write_image, write_pal
 from PIL import Image
 
 from ducats.config import load_config
-from ducats.data import DATASETS, require_options
+from ducats.data import DATASETS, require_params
 from ducats.data.maps import LabelMaps, Masks, carla_camvid, gtav_cityscapes, synthia_cityscapes
 from ducats.data.maps.camvid import camvid, camvid_split
 from ducats.data.maps.loading import Void
@@ -409,10 +409,10 @@ def test_required_options() -> None:
     with pytest.raises(
         UserError, match=r"needs --source and --target and --classes \(or data\.params\.source"
     ):
-        require_options("map_folders", DATASETS["map_folders"], {})
+        require_params("map_folders", DATASETS["map_folders"], {})
 
     def mine(*, table: str) -> Shift:
         raise NotImplementedError(table)
 
     with pytest.raises(UserError, match=r"needs --set data\.params\.table=\.\.\. \(or"):
-        require_options("mine:mine", mine, {})
+        require_params("mine:mine", mine, {})

@@ -5,15 +5,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.data.streets import CAMERA, RENDERED, streets
-from ducats.data.streets_drawing import CLASSES, between, street
+from ducats.data.street_renderer import STREET_CLASSES, interpolate_styles, render_street
+from ducats.data.streets import SOURCE_STYLE, TARGET_STYLE, streets
 from ducats.domain import VOID, Shift
 from ducats.errors import UserError
 
 
 @pytest.fixture(scope="module")
 def problem() -> Shift:
-    return streets(source=24, pool=24, test=5)
+    return streets(n_source=24, n_pool=24, n_test=5)
 
 
 def test_shapes_and_names(problem: Shift) -> None:
@@ -27,8 +27,8 @@ def test_shapes_and_names(problem: Shift) -> None:
     assert problem.pool.keys[17] == "pool/017"
     assert problem.pool.sizes is not None
     assert problem.pool.sizes.unique(dim=0).tolist() == [[64, 128]]
-    assert tuple(problem.classes) == CLASSES == problem.test.classes
-    assert streets(source=1, pool=1, test=0).test is None
+    assert tuple(problem.classes) == STREET_CLASSES == problem.test.classes
+    assert streets(n_source=1, n_pool=1, n_test=0).test is None
 
 
 def test_void_masks_mark_all_void_pixels(problem: Shift) -> None:
@@ -47,19 +47,19 @@ def test_void_masks_mark_all_void_pixels(problem: Shift) -> None:
 def test_both_domains_have_every_class_and_small_objects_are_rare(problem: Shift) -> None:
     assert problem.truth is not None
     for maps in (problem.source.labels[:], problem.truth[:]):
-        share = torch.bincount(maps[maps >= 0].long(), minlength=len(CLASSES)) / (maps >= 0).sum()
-        assert len(share) == len(CLASSES)
+        share = torch.bincount(maps[maps >= 0].long(), minlength=len(STREET_CLASSES)) / (maps >= 0).sum()
+        assert len(share) == len(STREET_CLASSES)
         assert float(share.min()) > 0.001
         for name in ("pole", "sign", "person"):
-            assert float(share[CLASSES.index(name)]) < 0.03
-        assert float(share[CLASSES.index("road")]) > 0.15
+            assert float(share[STREET_CLASSES.index(name)]) < 0.03
+        assert float(share[STREET_CLASSES.index("road")]) > 0.15
 
 
 def test_seed_determines_images_and_counts_are_independent() -> None:
     one, more, other = (
-        streets(source=2, pool=2, test=1),
-        streets(source=4, pool=3, test=2),
-        streets(source=2, pool=2, test=1, seed=1),
+        streets(n_source=2, n_pool=2, n_test=1),
+        streets(n_source=4, n_pool=3, n_test=2),
+        streets(n_source=2, n_pool=2, n_test=1, seed=1),
     )
     assert torch.equal(one.source.images.pixels[:], more.source.images.pixels[:2])
     assert torch.equal(one.pool.pixels[:], more.pool.pixels[:2])
@@ -70,19 +70,19 @@ def test_seed_determines_images_and_counts_are_independent() -> None:
     assert not torch.equal(more.pool.pixels[0], more.pool.pixels[1])
 
 
-def colours(pixels: Tensor, maps: Tensor) -> Tensor:
+def class_mean_colours(pixels: Tensor, maps: Tensor) -> Tensor:
     """Return the mean colour of each class: (classes, 3), from 0 to 255."""
-    at = [pixels.movedim(1, -1)[maps == label].float().mean(0) for label in range(len(CLASSES))]
+    at = [pixels.movedim(1, -1)[maps == label].float().mean(0) for label in range(len(STREET_CLASSES))]
     return torch.stack(at)
 
 
 def test_look_scales_the_domain_shift() -> None:
     gaps = []
     for look in (0.0, 0.5, 1.0):
-        shift = streets(source=30, pool=30, test=0, look=look)
-        assert shift.truth is not None
-        here = colours(shift.source.images.pixels[:], shift.source.labels[:])
-        gaps.append(float((here - colours(shift.pool.pixels[:], shift.truth[:])).abs().mean()))
+        data = streets(n_source=30, n_pool=30, n_test=0, domain_shift=look)
+        assert data.truth is not None
+        here = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
+        gaps.append(float((here - class_mean_colours(data.pool.pixels[:], data.truth[:])).abs().mean()))
     assert gaps[0] < 8 < 2 * gaps[0] < gaps[1] < gaps[2]
 
 
@@ -90,13 +90,13 @@ def mean_iou(predicted: Tensor, maps: Tensor) -> float:
     """Return the mean intersection over union, ignoring void pixels."""
     counts = maps >= 0
     found = []
-    for label in range(len(CLASSES)):
+    for label in range(len(STREET_CLASSES)):
         said, true = (predicted == label) & counts, maps == label
         found.append(float((said & true).sum() / (said | true).sum()))
     return sum(found) / len(found)
 
 
-def by_nearest_colour(means: Tensor, pixels: Tensor) -> Tensor:
+def classify_by_colour(means: Tensor, pixels: Tensor) -> Tensor:
     """Return the class with the nearest mean colour for each pixel."""
     apart = pixels.float()[:, None] - means[None, :, :, None, None]
     return apart.square().sum(2).argmin(1)
@@ -105,15 +105,15 @@ def by_nearest_colour(means: Tensor, pixels: Tensor) -> Tensor:
 def test_source_colours_mislead_on_the_target() -> None:
     found = {}
     for look in (0.0, 1.0):
-        shift = streets(source=20, pool=20, test=12, look=look)
-        assert shift.truth is not None
-        assert shift.test is not None
-        pixels, maps = shift.test.images.pixels[:], shift.test.labels[:]
-        of_source = colours(shift.source.images.pixels[:], shift.source.labels[:])
-        of_target = colours(shift.pool.pixels[:], shift.truth[:])
+        data = streets(n_source=20, n_pool=20, n_test=12, domain_shift=look)
+        assert data.truth is not None
+        assert data.test is not None
+        pixels, maps = data.test.images.pixels[:], data.test.labels[:]
+        of_source = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
+        of_target = class_mean_colours(data.pool.pixels[:], data.truth[:])
         found[look] = (
-            mean_iou(by_nearest_colour(of_source, pixels), maps),
-            mean_iou(by_nearest_colour(of_target, pixels), maps),
+            mean_iou(classify_by_colour(of_source, pixels), maps),
+            mean_iou(classify_by_colour(of_target, pixels), maps),
         )
     assert found[0.0][0] > 0.9 * found[0.0][1]
     assert found[1.0][0] < 0.8 * found[1.0][1]
@@ -121,26 +121,28 @@ def test_source_colours_mislead_on_the_target() -> None:
 
 
 def test_interpolation_ends_at_both_looks() -> None:
-    assert np.array_equal(between(RENDERED, CAMERA, 0.0).palette, RENDERED.palette)
-    assert np.array_equal(between(RENDERED, CAMERA, 1.0).palette, CAMERA.palette)
+    assert np.array_equal(interpolate_styles(SOURCE_STYLE, TARGET_STYLE, 0.0).palette, SOURCE_STYLE.palette)
+    assert np.array_equal(interpolate_styles(SOURCE_STYLE, TARGET_STYLE, 1.0).palette, TARGET_STYLE.palette)
 
 
 @pytest.mark.parametrize("size", [(16, 16), (40, 50), (128, 64), (96, 192)], ids=str)
 @pytest.mark.parametrize("look", [0.0, 1.0, 2.0])
 def test_any_size_and_look(size: tuple[int, int], look: float) -> None:
-    shift = streets(source=1, pool=2, test=1, height=size[0], width=size[1], look=look)
-    assert shift.pool.pixels.shape == (2, 3, *size)
-    assert shift.truth is not None
-    assert int(shift.truth[:].max()) < len(CLASSES)
+    data = streets(n_source=1, n_pool=2, n_test=1, height=size[0], width=size[1], domain_shift=look)
+    assert data.pool.pixels.shape == (2, 3, *size)
+    assert data.truth is not None
+    assert int(data.truth[:].max()) < len(STREET_CLASSES)
 
 
 def test_road_is_below_the_sky() -> None:
-    image, labels = street(RENDERED, 64, 128, np.random.default_rng(3))
+    image, labels = render_street(SOURCE_STYLE, 64, 128, np.random.default_rng(3))
     assert image.shape == (64, 128, 3)
     assert image.min() >= 0
     assert image.max() <= 1
     rows = np.arange(64)[:, None] + np.zeros((1, 128))
-    assert rows[labels == CLASSES.index("sky")].max() < rows[labels == CLASSES.index("road")].min()
+    assert (
+        rows[labels == STREET_CLASSES.index("sky")].max() < rows[labels == STREET_CLASSES.index("road")].min()
+    )
 
 
 @pytest.mark.parametrize(
@@ -154,4 +156,4 @@ def test_rejects_invalid_numbers(wrong: dict[str, Any]) -> None:
 @pytest.mark.parametrize("look", [-0.1, 2.5, float("nan")])
 def test_rejects_invalid_look(look: float) -> None:
     with pytest.raises(UserError, match="must be between 0"):
-        streets(look=look)
+        streets(domain_shift=look)

@@ -16,26 +16,32 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torchvision.transforms.v2 import functional as TF
 
-from ducats.data.colour import FACTORS, ORDER, blend, color_jitter, turn_hue
+from ducats.data.colour_jitter import (
+    JITTER_FACTOR_COLUMNS,
+    JITTER_ORDER_COLUMNS,
+    blend,
+    color_jitter,
+    shift_hue,
+)
 from ducats.data.views import (
-    FLIP,
-    LUCK,
+    FLIP_COLUMN,
+    N_AUG_PARAMS,
     View,
-    crop_boxes,
-    draw,
-    interpolation,
-    look,
-    look_labels,
-    resize_at_once,
+    apply_view,
+    apply_view_to_labels,
+    interpolation_weights,
+    resize_batched,
     resize_one_by_one,
+    sample_crop_boxes,
+    sample_view_params,
 )
 from ducats.randomness import fork
 
 HEIGHT, WIDTH = 20, 26
-STRONG = (0.8, 0.8, 0.8, 0.5)
-USUAL = (0.4, 0.4, 0.4, 0.1)
+STRONG_JITTER = (0.8, 0.8, 0.8, 0.5)
+USUAL_JITTER = (0.4, 0.4, 0.4, 0.1)
 ADJUST = (TF.adjust_brightness, TF.adjust_contrast, TF.adjust_saturation, TF.adjust_hue)
-UNLIKELY = 1e-3  # smallest accepted p-value; seeds are fixed, so no test fails by chance
+MIN_P_VALUE = 1e-3  # smallest accepted p-value; seeds are fixed, so no test fails by chance
 
 
 def noise(count: int = 12, channels: int = 3, height: int = HEIGHT, width: int = WIDTH) -> Tensor:
@@ -43,15 +49,15 @@ def noise(count: int = 12, channels: int = 3, height: int = HEIGHT, width: int =
     return torch.randint(0, 256, shape, dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
 
-def drawn(view: View, images: Tensor, *use: str | int) -> Tensor:
+def sample_params_for(view: View, images: Tensor, *use: str | int) -> Tensor:
     count, _, height, width = images.shape
-    return draw(view, count, height, width, fork(0, *use))
+    return sample_view_params(view, count, height, width, fork(0, *use))
 
 
-def theirs(image: Tensor, view: View, luck: Tensor) -> Tensor:
+def torchvision_reference(image: Tensor, view: View, aug_params: Tensor) -> Tensor:
     """Apply torchvision's operations to one image."""
     shown = image.float() / 255
-    top, left, tall, wide = luck[:4].int().tolist()
+    top, left, tall, wide = aug_params[:4].int().tolist()
     size = view.size or image.shape[-1]
     if view.crop == "resized":
         shown = TF.resized_crop(shown, top, left, tall, wide, [size, size], antialias=True)
@@ -62,18 +68,20 @@ def theirs(image: Tensor, view: View, luck: Tensor) -> Tensor:
         shown = TF.center_crop(shown, [size, size])
     elif view.crop == "none" and view.size:
         shown = TF.resize(shown, [size, size], antialias=True)
-    if luck[FLIP]:
+    if aug_params[FLIP_COLUMN]:
         shown = TF.horizontal_flip(shown)
-    for kind in luck[ORDER].int().tolist():
+    for kind in aug_params[JITTER_ORDER_COLUMNS].int().tolist():
         if view.jitter[kind]:
-            shown = ADJUST[kind](shown, float(luck[FACTORS][kind]))
+            shown = ADJUST[kind](shown, float(aug_params[JITTER_FACTOR_COLUMNS][kind]))
     return shown
 
 
-def agree(images: Tensor, view: View, within: float) -> None:
-    luck = drawn(view, images)
-    shown = look(images, view, luck)
-    expected = torch.stack([theirs(image, view, row) for image, row in zip(images, luck, strict=True)])
+def check_against_torchvision(images: Tensor, view: View, within: float) -> None:
+    aug_params = sample_params_for(view, images)
+    shown = apply_view(images, view, aug_params)
+    expected = torch.stack(
+        [torchvision_reference(image, view, row) for image, row in zip(images, aug_params, strict=True)]
+    )
     assert shown.dtype == torch.float32
     assert shown.shape == expected.shape
     torch.testing.assert_close(shown, expected, rtol=0, atol=within)
@@ -97,36 +105,36 @@ def agree(images: Tensor, view: View, within: float) -> None:
     ids=str,
 )
 def test_plain_crops_are_exact(view: dict[str, Any], channels: int, flip: float) -> None:
-    agree(noise(channels=channels), View(**view, flip=flip), within=0)
+    check_against_torchvision(noise(channels=channels), View(**view, flip=flip), within=0)
 
 
 @pytest.mark.parametrize("size", [7, 20, 26, 33])
 @pytest.mark.parametrize("crop", ["none", "resized"])
 def test_resizing(crop: Any, size: int) -> None:
     for channels in (1, 3):
-        agree(noise(channels=channels), View(crop=crop, size=size, flip=0.5), within=5e-6)
+        check_against_torchvision(noise(channels=channels), View(crop=crop, size=size, flip=0.5), within=5e-6)
 
 
 @pytest.mark.parametrize("size", [7, 20, 33])
 def test_batched_resizing_equals_resizing_one_by_one(size: int) -> None:
     images, view = noise(40), View(crop="resized", size=size, scale=(0.01, 1.0), flip=0.5)
-    luck = drawn(view, images)
-    at_once, one_by_one = (r(images, luck, (size, size)) for r in (resize_at_once, resize_one_by_one))
+    aug_params = sample_params_for(view, images)
+    at_once, one_by_one = (r(images, aug_params, (size, size)) for r in (resize_batched, resize_one_by_one))
     torch.testing.assert_close(at_once, one_by_one, rtol=0, atol=1e-6)
 
 
 def test_pixels_outside_the_box_are_ignored() -> None:
     images = torch.full((1, 1, 16, 16), 255, dtype=torch.uint8)
     images[:, :, 4:9, 3:12] = 51
-    luck = torch.tensor([[4.0, 3.0, 5.0, 9.0] + [0.0] * (LUCK - 4)])
-    for resize in (resize_at_once, resize_one_by_one):
-        torch.testing.assert_close(resize(images, luck, (11, 11)), torch.full((1, 1, 11, 11), 0.2))
+    aug_params = torch.tensor([[4.0, 3.0, 5.0, 9.0] + [0.0] * (N_AUG_PARAMS - 4)])
+    for resize in (resize_batched, resize_one_by_one):
+        torch.testing.assert_close(resize(images, aug_params, (11, 11)), torch.full((1, 1, 11, 11), 0.2))
 
 
 def test_interpolation_weights() -> None:
     def weights(start: float, length: float, size: int) -> list[list[float]]:
         place, one = torch.arange(float(size))[None], torch.ones(1)
-        return interpolation(place, start * one, length * one, 4, blinkers=True)[0].tolist()
+        return interpolation_weights(place, start * one, length * one, 4, crop_first=True)[0].tolist()
 
     assert weights(1, 2, 2) == [[0, 1, 0, 0], [0, 0, 1, 0]]
     assert weights(0, 4, 2)[0] == pytest.approx([3 / 7, 3 / 7, 1 / 7, 0])
@@ -134,22 +142,26 @@ def test_interpolation_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    "jitter", [*np.diag(STRONG).tolist(), USUAL, STRONG, (0.4, 0, 0, 0.1), (0, 0.4, 0.4, 0)], ids=str
+    "jitter",
+    [*np.diag(STRONG_JITTER).tolist(), USUAL_JITTER, STRONG_JITTER, (0.4, 0, 0, 0.1), (0, 0.4, 0.4, 0)],
+    ids=str,
 )
 @pytest.mark.parametrize("channels", [1, 3])
 def test_colour_jitter(jitter: Any, channels: int) -> None:
-    agree(noise(48, channels), View(jitter=tuple(jitter)), within=1e-5)
+    check_against_torchvision(noise(48, channels), View(jitter=tuple(jitter)), within=1e-5)
 
 
 def test_colour_jitter_in_every_order() -> None:
     orders = torch.tensor(list(permutations(range(4)))).float()
     images = noise(len(orders))
-    luck = drawn(View(jitter=STRONG), images)
-    luck[:, ORDER] = orders
-    for jitter in (STRONG, (0.8, 0.8, 0, 0.5), (0.8, 0.8, 0.8, 0)):
+    aug_params = sample_params_for(View(jitter=STRONG_JITTER), images)
+    aug_params[:, JITTER_ORDER_COLUMNS] = orders
+    for jitter in (STRONG_JITTER, (0.8, 0.8, 0, 0.5), (0.8, 0.8, 0.8, 0)):
         view = View(jitter=jitter)
-        expected = torch.stack([theirs(image, view, row) for image, row in zip(images, luck, strict=True)])
-        torch.testing.assert_close(look(images, view, luck), expected, rtol=0, atol=1e-5)
+        expected = torch.stack(
+            [torchvision_reference(image, view, row) for image, row in zip(images, aug_params, strict=True)]
+        )
+        torch.testing.assert_close(apply_view(images, view, aug_params), expected, rtol=0, atol=1e-5)
 
 
 def test_hue_shift() -> None:
@@ -157,7 +169,7 @@ def test_hue_shift() -> None:
     colours = torch.cartesian_prod(levels, levels, levels).T.reshape(1, 3, 27, 27)  # includes grey and ties
     for turn in (-0.5, -1 / 3, -0.123, 0.0, 0.1, 1 / 6, 0.4, 0.5):
         expected = TF.adjust_hue(colours, turn)
-        shown = turn_hue(colours, torch.tensor([turn]))
+        shown = shift_hue(colours, torch.tensor([turn]))
         torch.testing.assert_close(shown, expected, rtol=0, atol=2e-6)
         assert float(shown.min()) >= 0
         assert float(shown.max()) <= 1
@@ -166,7 +178,7 @@ def test_hue_shift() -> None:
 def test_hue_shift_of_nearly_grey_colours_is_finite() -> None:
     tiny = torch.tensor([0.0, 1e-45, 1e-40, 1e-30, 1e-8, 0.5, 0.5 + 1e-7, 1.0])
     colours = torch.cartesian_prod(tiny, tiny, tiny).T.reshape(1, 3, 16, 32)
-    shown = turn_hue(colours, torch.tensor([0.3]))
+    shown = shift_hue(colours, torch.tensor([0.3]))
     torch.testing.assert_close(shown, TF.adjust_hue(colours, 0.3), rtol=0, atol=1e-6)
 
 
@@ -178,40 +190,42 @@ def test_blend_weight_of_one_leaves_the_image_unchanged() -> None:
 
 def test_chunks_do_not_change_colour_jitter(monkeypatch: pytest.MonkeyPatch) -> None:
     images = noise(7).float() / 255
-    luck = drawn(View(jitter=USUAL), images)
-    whole = color_jitter(images, USUAL, luck)
-    monkeypatch.setattr("ducats.data.colour._CACHED", 2 * images[0].numel())  # two at a time
-    assert torch.equal(color_jitter(images, USUAL, luck), whole)
+    aug_params = sample_params_for(View(jitter=USUAL_JITTER), images)
+    whole = color_jitter(images, USUAL_JITTER, aug_params)
+    monkeypatch.setattr("ducats.data.colour_jitter._CPU_CHUNK_VALUES", 2 * images[0].numel())  # two at a time
+    assert torch.equal(color_jitter(images, USUAL_JITTER, aug_params), whole)
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 @pytest.mark.parametrize("crop", ["none", "center", "random", "resized"])
 def test_the_whole_chain(crop: Any, channels: int) -> None:
-    agree(noise(24, channels), View(crop=crop, size=15, flip=0.5, jitter=USUAL), within=1e-5)
+    check_against_torchvision(
+        noise(24, channels), View(crop=crop, size=15, flip=0.5, jitter=USUAL_JITTER), within=1e-5
+    )
 
 
 def test_autocast_does_not_change_views() -> None:
-    images, view = noise(), View(crop="random", size=16, resize="short_side", jitter=USUAL)
-    luck = draw(view, 12, HEIGHT, WIDTH, fork(0), torch.full((12,), 1.3))
+    images, view = noise(), View(crop="random", size=16, resize="short_side", jitter=USUAL_JITTER)
+    aug_params = sample_view_params(view, 12, HEIGHT, WIDTH, fork(0), torch.full((12,), 1.3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        shown = look(images, view, luck)
-    assert torch.equal(shown, look(images, view, luck))
+        shown = apply_view(images, view, aug_params)
+    assert torch.equal(shown, apply_view(images, view, aug_params))
 
 
 @pytest.mark.parametrize("crop", ["none", "center", "random", "resized"])
 def test_empty_batch(crop: Any) -> None:
-    view = View(crop=crop, size=16, flip=0.5, jitter=USUAL)
-    assert look(noise(0), view, drawn(view, noise(0))).shape == (0, 3, 16, 16)
+    view = View(crop=crop, size=16, flip=0.5, jitter=USUAL_JITTER)
+    assert apply_view(noise(0), view, sample_params_for(view, noise(0))).shape == (0, 3, 16, 16)
 
 
 def test_rejects_a_crop_that_does_not_fit() -> None:
     for view in (View(crop="center", size=21), View(crop="random", size=24, pad=1)):
         with pytest.raises(ValueError, match="does not fit"):
-            draw(view, 1, HEIGHT, WIDTH, fork(0))
+            sample_view_params(view, 1, HEIGHT, WIDTH, fork(0))
     with pytest.raises(ValueError, match="does not fit"):
-        look(noise(), View(crop="center", size=21), torch.zeros(12, LUCK))
+        apply_view(noise(), View(crop="center", size=21), torch.zeros(12, N_AUG_PARAMS))
     with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
-        look(noise(channels=2), View(jitter=USUAL), torch.zeros(12, LUCK))
+        apply_view(noise(channels=2), View(jitter=USUAL_JITTER), torch.zeros(12, N_AUG_PARAMS))
 
 
 # -- augmentation parameters -------------------------------------------------------------------------
@@ -221,7 +235,7 @@ VIEWS = [
     View(size=9, flip=0.3),
     View(crop="center", size=12),
     View(crop="random", size=16, pad=2, flip=0.5),
-    View(crop="resized", size=15, flip=0.5, jitter=USUAL),
+    View(crop="resized", size=15, flip=0.5, jitter=USUAL_JITTER),
     View(crop="none", jitter=(0.4, 0, 0, 0)),
     View(crop="center", size=14, resize="short_side", flip=0.5),
     View(crop="random", size=14, resize="short_side", jitter=(0, 0, 0, 0.1)),
@@ -231,25 +245,27 @@ VIEWS = [
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_generator_determines_the_parameters(view: View) -> None:
     aspect = torch.linspace(0.4, 2.5, 30)
-    one, two, other = (draw(view, 30, HEIGHT, WIDTH, fork(seed), aspect) for seed in (1, 1, 2))
-    assert one.shape == (30, LUCK)
+    one, two, other = (sample_view_params(view, 30, HEIGHT, WIDTH, fork(seed), aspect) for seed in (1, 1, 2))
+    assert one.shape == (30, N_AUG_PARAMS)
     assert one.dtype == torch.float32
     assert torch.equal(one, two)
     random = view.crop in ("random", "resized") or view.flip or any(view.jitter)
     assert torch.equal(one, other) == (not random)
-    assert torch.equal(one[:, ORDER].sort(1).values, torch.arange(4.0).expand(30, 4))
+    assert torch.equal(one[:, JITTER_ORDER_COLUMNS].sort(1).values, torch.arange(4.0).expand(30, 4))
 
 
 @pytest.mark.parametrize("view", [View(size=9), View(crop="center", size=12, resize="short_side")], ids=str)
 def test_deterministic_view_does_not_advance_the_generator(view: View) -> None:
     generator = fork(0)
     before = generator.get_state()
-    draw(view, 10, HEIGHT, WIDTH, generator, torch.full((10,), 1.5))
+    sample_view_params(view, 10, HEIGHT, WIDTH, generator, torch.full((10,), 1.5))
     assert torch.equal(generator.get_state(), before)
 
 
 def test_boxes_of_deterministic_views() -> None:
-    none, center = (draw(view, 2, 20, 27, fork(0))[:, :4] for view in (View(), View(crop="center", size=12)))
+    none, center = (
+        sample_view_params(view, 2, 20, 27, fork(0))[:, :4] for view in (View(), View(crop="center", size=12))
+    )
     assert none.tolist() == [[0, 0, 20, 27]] * 2
     assert center.tolist() == [[4, 8, 12, 12]] * 2  # 7.5 is rounded to even, as in Python
 
@@ -265,7 +281,7 @@ SHAPES: list[Any] = [
 @pytest.mark.parametrize(("scale", "ratio", "sides"), SHAPES, ids=str)
 def test_boxes_are_distributed_as_in_torchvision(scale: Any, ratio: Any, sides: tuple[int, int]) -> None:
     count = 4000
-    ours = crop_boxes(count, *sides, scale, ratio, fork(0)).numpy()
+    ours = sample_crop_boxes(count, *sides, scale, ratio, fork(0)).numpy()
     transform, image = T.RandomResizedCrop(8, scale=scale, ratio=ratio), torch.empty(1, *sides)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -283,7 +299,7 @@ def test_boxes_are_distributed_as_in_torchvision(scale: Any, ratio: Any, sides: 
         lambda b: b[:, 1] + b[:, 3] / 2,
     ]
     for measure in measures:
-        assert ks_2samp(measure(ours), measure(tvs)).pvalue > UNLIKELY
+        assert ks_2samp(measure(ours), measure(tvs)).pvalue > MIN_P_VALUE
 
 
 def test_fallback_box_equals_torchvisions() -> None:
@@ -291,44 +307,46 @@ def test_fallback_box_equals_torchvisions() -> None:
         for ratio in ((3.0, 4.0), (0.2, 0.3)):
             scale = (1.0, 1.0)
             found = T.RandomResizedCrop(8, scale=scale, ratio=ratio).make_params([torch.empty(1, *sides)])
-            ours = crop_boxes(3, *sides, scale, ratio, fork(0))
+            ours = sample_crop_boxes(3, *sides, scale, ratio, fork(0))
             assert ours.tolist() == [[found[n] for n in ("top", "left", "height", "width")]] * 3
 
 
 def test_factors_and_orders_are_distributed_as_in_torchvision() -> None:
     count, jitter = 4000, (0.4, 1.5, 0.2, 0.1)
-    luck = draw(View(jitter=jitter), count, 8, 8, fork(0)).numpy()
+    aug_params = sample_view_params(View(jitter=jitter), count, 8, 8, fork(0)).numpy()
     transform = T.ColorJitter(*jitter)
     with torch.random.fork_rng():
         torch.manual_seed(0)
         params = [transform.make_params([]) for _ in range(count)]
     for kind, name in enumerate(("brightness", "contrast", "saturation", "hue")):
         tvs = np.array([p[f"{name}_factor"] for p in params])
-        assert ks_2samp(luck[:, FACTORS][:, kind], tvs).pvalue > UNLIKELY
-    assert luck[:, FACTORS][:, 1].min() >= 0
-    orders = [tuple(row) for row in luck[:, ORDER].astype(int)]
+        assert ks_2samp(aug_params[:, JITTER_FACTOR_COLUMNS][:, kind], tvs).pvalue > MIN_P_VALUE
+    assert aug_params[:, JITTER_FACTOR_COLUMNS][:, 1].min() >= 0
+    orders = [tuple(row) for row in aug_params[:, JITTER_ORDER_COLUMNS].astype(int)]
     counts = [orders.count(order) for order in permutations(range(4))]
     assert sum(counts) == count
-    assert chisquare(counts).pvalue > UNLIKELY
+    assert chisquare(counts).pvalue > MIN_P_VALUE
 
 
 def test_positions_of_random_crops_are_uniform() -> None:
-    luck = draw(View(crop="random", size=16, pad=2), 6000, 20, 24, fork(0))
+    aug_params = sample_view_params(View(crop="random", size=16, pad=2), 6000, 20, 24, fork(0))
     for column, starts in ((0, range(-2, 7)), (1, range(-2, 11))):
-        places = luck[:, column].int().tolist()
+        places = aug_params[:, column].int().tolist()
         counts = [places.count(start) for start in starts]
         assert sum(counts) == 6000
-        assert chisquare(counts).pvalue > UNLIKELY
+        assert chisquare(counts).pvalue > MIN_P_VALUE
 
 
 def test_flip_probability() -> None:
-    rate = float(draw(View(flip=0.3), 10_000, 8, 8, fork(0))[:, FLIP].mean())
+    rate = float(sample_view_params(View(flip=0.3), 10_000, 8, 8, fork(0))[:, FLIP_COLUMN].mean())
     assert abs(rate - 0.3) < 4 * (0.3 * 0.7 / 10_000) ** 0.5
 
 
 def test_parameters_are_uncorrelated() -> None:
-    luck = draw(View(crop="random", size=16, flip=0.5, jitter=USUAL), 10_000, 20, 20, fork(0))
-    varied = luck[:, [0, 1, FLIP, *range(5, 10)]]
+    aug_params = sample_view_params(
+        View(crop="random", size=16, flip=0.5, jitter=USUAL_JITTER), 10_000, 20, 20, fork(0)
+    )
+    varied = aug_params[:, [0, 1, FLIP_COLUMN, *range(5, 10)]]
     correlation = torch.corrcoef(varied.T) - torch.eye(8)
     assert float(correlation.abs().max()) < 0.045
     behind = torch.corrcoef(torch.cat([varied[1:], varied[:-1]], dim=1).T)[:8, 8:]
@@ -337,10 +355,10 @@ def test_parameters_are_uncorrelated() -> None:
 
 def test_each_image_has_its_own_parameters() -> None:
     same = noise(1).expand(8, -1, -1, -1)
-    view = View(crop="resized", size=16, jitter=USUAL)
-    shown = look(same, view, drawn(view, same))
+    view = View(crop="resized", size=16, jitter=USUAL_JITTER)
+    shown = apply_view(same, view, sample_params_for(view, same))
     assert len({image.numpy().tobytes() for image in shown}) == 8
-    assert torch.equal(shown, look(same, view, drawn(view, same)))
+    assert torch.equal(shown, apply_view(same, view, sample_params_for(view, same)))
 
 
 def test_pixels_are_distributed_as_in_torchvision() -> None:
@@ -354,7 +372,7 @@ def test_pixels_are_distributed_as_in_torchvision() -> None:
         torch.manual_seed(0)
         for number, image in enumerate(images):
             many = image.expand(count, -1, -1, -1)
-            ours = look(many, view, drawn(view, many, number))
+            ours = apply_view(many, view, sample_params_for(view, many, number))
             tvs = torch.stack([transform(image.float() / 255) for _ in range(count)])
             for one, two in (
                 (ours.mean((2, 3)), tvs.mean((2, 3))),
@@ -364,13 +382,13 @@ def test_pixels_are_distributed_as_in_torchvision() -> None:
                 error = ((one.var(0) + two.var(0)) / count).sqrt()
                 assert ((one.mean(0) - two.mean(0)).abs() < 4 * error).all()
                 for channel in range(3):
-                    assert ks_2samp(one[:, channel], two[:, channel]).pvalue > UNLIKELY
+                    assert ks_2samp(one[:, channel], two[:, channel]).pvalue > MIN_P_VALUE
 
 
 # -- the short side ----------------------------------------------------------------------------------
 
 
-def photograph(width: int, height: int) -> Image.Image:
+def smooth_image(width: int, height: int) -> Image.Image:
     """Make an image as smooth as a photograph: a few waves, none shorter than a sixteenth of its side."""
     random = np.random.default_rng(width)
     y, x = np.mgrid[0:height, 0:width] / [[[height]], [[width]]]
@@ -383,7 +401,7 @@ def photograph(width: int, height: int) -> Image.Image:
     return Image.fromarray(scaled.T.reshape(height, width, 3).astype(np.uint8))
 
 
-def stored(image: Image.Image, side: int) -> Tensor:
+def store_image(image: Image.Image, side: int) -> Tensor:
     """Resize an image as ``decode`` does."""
     squashed = image.resize((side, side), Image.Resampling.BICUBIC)
     return torch.from_numpy(np.asarray(squashed).copy()).permute(2, 0, 1)[None]
@@ -393,13 +411,15 @@ def stored(image: Image.Image, side: int) -> Tensor:
 @pytest.mark.parametrize("sides", [(400, 300), (300, 400), (500, 333), (300, 300), (301, 487)])
 def test_short_side_equals_torchvision(sides: tuple[int, int], crop: Any) -> None:
     side, size = 256, 224
-    image = photograph(*sides)
+    image = smooth_image(*sides)
     view = View(crop=crop, size=size, resize="short_side")
-    luck = draw(view, 5, side, side, fork(1), torch.tensor([sides[0] / sides[1]]).expand(5))
-    shown = look(stored(image, side).expand(5, -1, -1, -1), view, luck)
+    aug_params = sample_view_params(
+        view, 5, side, side, fork(1), torch.tensor([sides[0] / sides[1]]).expand(5)
+    )
+    shown = apply_view(store_image(image, side).expand(5, -1, -1, -1), view, aug_params)
     resized = TF.pil_to_tensor(TF.resize(image, [side])).float() / 255  # the published pipeline, with Pillow
     tall, wide = resized.shape[-2:]
-    for ours, row in zip(shown, luck, strict=True):
+    for ours, row in zip(shown, aug_params, strict=True):
         top, left = float(row[0]) * tall / side, float(row[1]) * wide / side
         assert abs(top - round(top)) + abs(left - round(left)) < 1e-3
         expected = TF.crop(resized, round(top), round(left), size, size)
@@ -414,21 +434,23 @@ def test_short_side_field_of_view() -> None:
     image = np.zeros((300, 400, 3), np.uint8)
     image[:, 100:] = 255
     view = View(crop="center", size=224, resize="short_side")
-    luck = draw(view, 1, 256, 256, fork(0), torch.tensor([4 / 3]))
-    shown = look(stored(Image.fromarray(image), 256), view, luck)[0, 0]
+    aug_params = sample_view_params(view, 1, 256, 256, fork(0), torch.tensor([4 / 3]))
+    shown = apply_view(store_image(Image.fromarray(image), 256), view, aug_params)[0, 0]
     edge = 224 - float(shown.sum(1).mean())  # black pixels per row
     assert abs(edge - (100 / 400 * 341 - 58)) < 0.2  # 341 pixels wide, with the first 58 cut off
 
 
 def test_positions_along_the_long_side_are_uniform() -> None:
     view = View(crop="random", size=224, resize="short_side")
-    luck = draw(view, 8000, 256, 256, fork(0), torch.full((8000,), 1.1)).double()  # 281 wide
-    assert torch.allclose(luck[:, 2:4], torch.tensor([224.0, 224 * 256 / 281]).double())
+    aug_params = sample_view_params(
+        view, 8000, 256, 256, fork(0), torch.full((8000,), 1.1)
+    ).double()  # 281 wide
+    assert torch.allclose(aug_params[:, 2:4], torch.tensor([224.0, 224 * 256 / 281]).double())
     for column, longest in ((0, 256), (1, 281)):
-        places = (luck[:, column] * longest / 256).round().int().tolist()
+        places = (aug_params[:, column] * longest / 256).round().int().tolist()
         counts = [places.count(start) for start in range(longest - 224 + 1)]
         assert sum(counts) == 8000
-        assert chisquare(counts).pvalue > UNLIKELY
+        assert chisquare(counts).pvalue > MIN_P_VALUE
 
 
 def test_long_sides_equal_those_of_resize() -> None:
@@ -436,7 +458,7 @@ def test_long_sides_equal_those_of_resize() -> None:
     sides = torch.tensor([[w, h] for w in range(40, 400, 7) for h in range(40, 400, 9)])
     view, side = View(crop="center", size=200, resize="short_side"), 200
     aspect = (sides[:, 0] / sides[:, 1]).float()
-    boxes = draw(view, len(sides), side, side, fork(0), aspect)[:, :4].double()
+    boxes = sample_view_params(view, len(sides), side, side, fork(0), aspect)[:, :4].double()
     found = (side * 200 / boxes[:, 2:]).round().int().tolist()
     expected = [
         [int(side * max(h, w) / w) if h > w else side, int(side * max(h, w) / h) if w > h else side]
@@ -447,7 +469,7 @@ def test_long_sides_equal_those_of_resize() -> None:
 
 def test_short_side_needs_the_aspect_ratio() -> None:
     with pytest.raises(ValueError, match="aspect"):
-        draw(View(crop="center", size=8, resize="short_side"), 2, 16, 16, fork(0))
+        sample_view_params(View(crop="center", size=8, resize="short_side"), 2, 16, 16, fork(0))
     refused: list[dict[str, Any]] = [{}, {"crop": "resized"}, {"crop": "random", "pad": 1}]
     for view in refused:
         with pytest.raises(ValueError, match="short_side"):
@@ -472,18 +494,22 @@ class OnDeviceOnly(TorchDispatchMode):
 def test_views_never_synchronise_the_device(view: View, channels: int) -> None:
     with FakeTensorMode():  # fake tensors have no values: reading one is an error; needs no GPU
         images = torch.empty(4, channels, HEIGHT, WIDTH, dtype=torch.uint8, device="cuda")
-        luck = torch.empty(4, LUCK, device="cuda")
+        aug_params = torch.empty(4, N_AUG_PARAMS, device="cuda")
         with OnDeviceOnly():  # type: ignore[no-untyped-call]
-            shown = look(images, view, luck)
+            shown = apply_view(images, view, aug_params)
     assert shown.shape == (4, channels, view.size or HEIGHT, view.size or WIDTH)
 
 
 def test_synchronisation_would_be_detected() -> None:
     with FakeTensorMode():
-        luck = torch.empty(4, LUCK, device="cuda")
+        aug_params = torch.empty(4, N_AUG_PARAMS, device="cuda")
         with OnDeviceOnly(), pytest.raises(AssertionError, match="host"):  # type: ignore[no-untyped-call]
-            luck * torch.arange(LUCK)
-        for wait in (lambda: float(luck.sum()), lambda: luck[luck > 0], lambda: bool(luck.any())):
+            aug_params * torch.arange(N_AUG_PARAMS)
+        for wait in (
+            lambda: float(aug_params.sum()),
+            lambda: aug_params[aug_params > 0],
+            lambda: bool(aug_params.any()),
+        ):
             with pytest.raises(Exception, match=r"aten\."):
                 wait()
 
@@ -492,19 +518,19 @@ def test_synchronisation_would_be_detected() -> None:
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_cuda_graph_equals_cpu(view: View) -> None:
     images, aspect = noise(height=WIDTH), torch.linspace(0.4, 2.5, 12)
-    first, second = (draw(view, 12, WIDTH, WIDTH, fork(seed), aspect) for seed in (1, 2))
-    there, luck = images.cuda(), first.cuda()
+    first, second = (sample_view_params(view, 12, WIDTH, WIDTH, fork(seed), aspect) for seed in (1, 2))
+    there, aug_params = images.cuda(), first.cuda()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):
-        look(there, view, luck)  # libraries initialise outside the graph
+        apply_view(there, view, aug_params)  # libraries initialise outside the graph
     torch.cuda.current_stream().wait_stream(stream)
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
-        shown = look(there, view, luck)
+        shown = apply_view(there, view, aug_params)
     for chance in (first, second):
-        luck.copy_(chance)
+        aug_params.copy_(chance)
         graph.replay()
-        torch.testing.assert_close(shown.cpu(), look(images, view, chance), rtol=0, atol=1e-5)
+        torch.testing.assert_close(shown.cpu(), apply_view(images, view, chance), rtol=0, atol=1e-5)
 
 
 # ---- label maps
@@ -515,7 +541,7 @@ def labels_like(images: Tensor) -> Tensor:
     return (images[:, 0] // 16).to(torch.int8)
 
 
-def steps(count: int = 6, height: int = 24, width: int = 40) -> Tensor:
+def block_images(count: int = 6, height: int = 24, width: int = 40) -> Tensor:
     """Make images of constant blocks of eight pixels, inside which the nearest neighbour is unambiguous."""
     generator = torch.Generator().manual_seed(3)
     blocks = torch.randint(0, 16, (count, 1, height // 8, width // 8), generator=generator) * 16
@@ -533,38 +559,38 @@ def steps(count: int = 6, height: int = 24, width: int = 40) -> Tensor:
     ],
 )
 def test_label_map_is_transformed_like_its_image(view: View) -> None:
-    images = steps()
-    luck = drawn(view, images)
-    shown = look(images, view, luck)
-    labels = look_labels(labels_like(images), view, luck)
+    images = block_images()
+    aug_params = sample_params_for(view, images)
+    shown = apply_view(images, view, aug_params)
+    labels = apply_view_to_labels(labels_like(images), view, aug_params)
     assert labels.dtype == torch.int8
     assert torch.equal(labels, ((shown[:, 0] * 255).round() // 16).to(torch.int8))
-    assert labels.shape[1:] == view.sides(24, 40)
+    assert labels.shape[1:] == view.output_size(24, 40)
 
 
 @pytest.mark.parametrize("size", [(12, 20), (48, 80), (17, 31)])
 def test_resized_label_map_equals_torchvisions_nearest(size: tuple[int, int]) -> None:
-    images = steps()
+    images = block_images()
     view = View(crop="resized", size=size, scale=(0.3, 1.0), flip=0.5)
-    luck, maps = drawn(view, images), labels_like(images)
-    labels = look_labels(maps, view, luck)
-    for one, map_, row in zip(labels, maps, luck, strict=True):
+    aug_params, maps = sample_params_for(view, images), labels_like(images)
+    labels = apply_view_to_labels(maps, view, aug_params)
+    for one, map_, row in zip(labels, maps, aug_params, strict=True):
         top, left, tall, wide = row[:4].int().tolist()
         theirs = TF.resized_crop(
             map_[None], top, left, tall, wide, list(size), interpolation=T.InterpolationMode.NEAREST_EXACT
         )[0]
-        assert torch.equal(one, theirs.flip(-1) if row[FLIP] else theirs)
+        assert torch.equal(one, theirs.flip(-1) if row[FLIP_COLUMN] else theirs)
 
 
 def test_views_of_another_shape_equal_torchvision() -> None:
     images = noise(4)
     for view in (View(size=(9, 14)), View(crop="resized", size=(7, 12), flip=0.5)):
-        luck = drawn(view, images)
-        shown = look(images, view, luck)
-        for one, image, row in zip(shown, images, luck, strict=True):
+        aug_params = sample_params_for(view, images)
+        shown = apply_view(images, view, aug_params)
+        for one, image, row in zip(shown, images, aug_params, strict=True):
             top, left, tall, wide = row[:4].int().tolist()
             theirs = TF.resized_crop(
-                image.float() / 255, top, left, tall, wide, list(view.sides(1, 1)), antialias=True
+                image.float() / 255, top, left, tall, wide, list(view.output_size(1, 1)), antialias=True
             )
-            theirs = theirs.flip(-1) if row[FLIP] else theirs
+            theirs = theirs.flip(-1) if row[FLIP_COLUMN] else theirs
             torch.testing.assert_close(one, theirs, rtol=0, atol=1e-5)

@@ -59,13 +59,13 @@ def main(processes: int, count: int, out: Path) -> None:
     found["images"] = plain(
         image_notes(
             fabric.setup(image_model()),
-            toy(pool=count).pool,
+            toy(n_pool=count).pool,
             asked_images(count),
             view=LUCKY,
             **how,
         )
     )
-    shift = streets(source=1, pool=count, test=1, height=TALL, width=WIDE)
+    shift = streets(n_source=1, n_pool=count, n_test=1, height=TALL, width=WIDE)
     found["pixels"] = plain(
         pixel_notes(
             fabric.setup(map_model(len(shift.classes))),

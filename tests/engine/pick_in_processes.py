@@ -56,7 +56,7 @@ def main(processes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     fabric = make_fabric("cpu", processes)
     fabric.launch()
-    shift = streets(source=1, pool=count, test=count, height=16, width=32)
+    shift = streets(n_source=1, n_pool=count, n_test=count, height=16, width=32)
     with global_seed(0, "model"):
         bare = Evidential(small_fcn(classes=len(shift.classes), channels=3, width=8))
     model = fabric.setup(bare)

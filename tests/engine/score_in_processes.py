@@ -25,7 +25,7 @@ def main(processes: int, count: int, out: Path) -> None:
     torch.set_num_threads(1)
     fabric = make_fabric("cpu", processes)
     fabric.launch()
-    shift = toy(pool=count, test=37)
+    shift = toy(n_pool=count, n_test=37)
     with global_seed(0, "model"):
         bare = Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
     model = fabric.setup(bare)

@@ -35,7 +35,7 @@ def map_model(classes: int) -> Evidential:
 
 def drawn_streets(count: int) -> Shift:
     """Make synthetic streets: ``count`` pool images and three source images."""
-    return streets(source=3, pool=count, test=1, height=TALL, width=WIDE)
+    return streets(n_source=3, n_pool=count, n_test=1, height=TALL, width=WIDE)
 
 
 def image_samples(shift: Shift, most: int) -> tuple[Sample, Sample]:
@@ -82,7 +82,7 @@ def main(processes: int, count: int, out: Path) -> None:
     fabric = make_fabric("cpu", processes)
     fabric.launch()
     how: dict[str, Any] = {"batch_size": 2, "fabric": fabric}
-    shift = toy(pool=count)
+    shift = toy(n_pool=count)
     pool, source = image_samples(shift, 4)
     model = fabric.setup(image_model())
     how |= {"view": LUCKY, "classes": 4, "width": 8}

@@ -49,7 +49,7 @@ class SizedMaps:
 
 
 def exam() -> Domain:
-    pixels = streets(source=1, pool=5, test=0, height=16, width=32).pool.pixels
+    pixels = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool.pixels
     luck = torch.Generator().manual_seed(1)
     originals = [torch.randint(VOID, 3, size, generator=luck).to(torch.int8) for size in SIZES]
     images = Images(tuple("abcde"), pixels, sizes=torch.tensor(SIZES))

@@ -16,7 +16,7 @@ from torch.nn import functional as F
 
 from ducats.data import toy
 from ducats.data.streets import streets
-from ducats.data.views import View, look
+from ducats.data.views import View, apply_view
 from ducats.domain import Images
 from ducats.engine.forward import luck_of
 from ducats.engine.notes import image_notes, pixel_notes
@@ -44,7 +44,8 @@ def logits(model: Evidential, images: Images, view: View) -> Tensor:
     model.eval()
     with torch.no_grad():
         said = [
-            model(look(images.pixels[i : i + 1], view, luck[i : i + 1])).z for i in range(len(images.pixels))
+            model(apply_view(images.pixels[i : i + 1], view, luck[i : i + 1])).z
+            for i in range(len(images.pixels))
         ]
     return torch.cat(said)
 
@@ -54,7 +55,7 @@ def lower(values: Array, value: float) -> float:
 
 
 def test_image_hints() -> None:
-    pool = toy(pool=11).pool
+    pool = toy(n_pool=11).pool
     request = there.asked_images(11)
     assert request.image.tolist() == [10, 7, 4, 1]
     notes = image_notes(
@@ -88,7 +89,7 @@ def flooded(guess: NDArray[np.int64], start: int) -> set[int]:
 
 
 def test_pixel_and_region_hints() -> None:
-    shift = streets(source=1, pool=5, test=1, height=there.TALL, width=there.WIDE)
+    shift = streets(n_source=1, n_pool=5, n_test=1, height=there.TALL, width=there.WIDE)
     model, request = there.map_model(len(shift.classes)), there.asked_pixels(5)
     assert request.unit is not None
     notes = pixel_notes(

@@ -22,7 +22,7 @@ from ducats.randomness import global_seed
 from ducats.rows import Slate
 from ducats.units import Unit
 
-POOL = streets(source=1, pool=5, test=0, height=16, width=32).pool
+POOL = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool
 SIZES = torch.tensor([[16, 32], [21, 30], [40, 33], [16, 32], [9, 50]])
 
 
@@ -231,10 +231,10 @@ def test_all_open_pixels_form_one_unit() -> None:
 
 
 def test_indirect_pixels_give_the_same_picks() -> None:
-    from ducats.data.exam import Chosen
+    from ducats.data.evaluation_split import Subset
 
     sizes = bought_sizes(POOL, "network")
-    elsewhere = Images(POOL.keys, Chosen(POOL.pixels, torch.arange(5)))
+    elsewhere = Images(POOL.keys, Subset(POOL.pixels, torch.arange(5)))
     one, two = (picked(QUERIES["duc"], [5] * 5, Task(), sizes, pool=pool) for pool in (POOL, elsewhere))
     assert one == two
 

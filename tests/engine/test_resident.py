@@ -10,9 +10,9 @@ from PIL import Image
 from torch import Tensor
 
 from ducats.data import toy
-from ducats.data.decode import decode, recipe
-from ducats.data.exam import Chosen
-from ducats.data.store import FileArrays
+from ducats.data.decoding import decode_images, image_decoder
+from ducats.data.evaluation_split import Subset
+from ducats.data.store import LazyFileArrays
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Images
 from ducats.engine import resident
@@ -104,7 +104,7 @@ def test_streams_and_scores_do_not_depend_on_image_storage() -> None:
     for pixels in (
         shift.pool.pixels,
         Elsewhere(shift.pool.pixels[:]),
-        Chosen(shift.pool.pixels, everything),
+        Subset(shift.pool.pixels, everything),
     ):
         pool = Images(shift.pool.keys, pixels)
         streams = Streams(shift.source, pool, Views(jittered, jittered, jittered), 8, 6, seed=3)
@@ -125,8 +125,8 @@ def test_files_decoded_batch_by_batch_give_the_same_batches(tmp_path: Path) -> N
         pixels = torch.randint(0, 256, (10, 9, 3), dtype=torch.uint8, generator=generator)
         Image.fromarray(pixels.numpy()).save(path)
         files.append((path.name, path))
-    held = decode(files, 8)
-    lazy = replace(held, pixels=FileArrays(files, recipe(8)))
+    held = decode_images(files, 8)
+    lazy = replace(held, pixels=LazyFileArrays(files, image_decoder(8)))
     shift = toy(size=8)
     targets = torch.full((24,), UNLABELLED)
     targets[:5] = 2
@@ -184,7 +184,7 @@ def test_small_lazy_maps_are_computed_once(tmp_path: Path, monkeypatch: pytest.M
 def test_maps_are_indexed_like_pixels() -> None:
     maps = torch.randint(VOID, 3, (5, 4, 6)).to(torch.int8)
     index = torch.tensor([3, 0, 3])
-    for held in (maps, Chosen(maps, torch.arange(5))):
+    for held in (maps, Subset(maps, torch.arange(5))):
         assert torch.equal(resident.some(held, index, index, CPU), maps[index])
         assert torch.equal(resident.take(held, index, CPU), maps[index])
         assert resident.on_device(held, CPU) == isinstance(held, Tensor)

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from ducats import snapshots
 from ducats.data import toy
-from ducats.data.views import look
+from ducats.data.views import apply_view
 from ducats.domain import UNLABELLED, VOID, Images
 from ducats.engine import snapshot as module
 from ducats.engine.forward import luck_of
@@ -72,13 +72,15 @@ def outputs(model: Evidential, images: Images) -> tuple[Tensor, Tensor]:
     luck = luck_of(images, view, fork(0, "scoring"))
     model.eval()
     with torch.no_grad():
-        said = [model(look(images.pixels[i : i + 1], view, luck[i : i + 1])) for i in range(len(images))]
+        said = [
+            model(apply_view(images.pixels[i : i + 1], view, luck[i : i + 1])) for i in range(len(images))
+        ]
     return torch.cat([one.z for one in said]), torch.cat([one.features for one in said])
 
 
 def test_snapshot_of_images(tmp_path: Path) -> None:
     there.main(1, 11, tmp_path)
-    found, shift = snapshots.read(tmp_path)[0], toy(pool=11)
+    found, shift = snapshots.read(tmp_path)[0], toy(n_pool=11)
     assert (found.round, found.epoch, found.pool, found.source) == (1, 3, 11, len(shift.source))
     target = found.target
     assert np.flatnonzero(target).tolist() == list(range(target.sum()))

@@ -13,7 +13,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
 from ducats.data import toy
-from ducats.data.views import View, draw
+from ducats.data.views import View, sample_view_params
 from ducats.domain import UNLABELLED, Images
 from ducats.engine import resident
 from ducats.engine import step as steps
@@ -70,7 +70,7 @@ def plain_stream(name: str, images: Images, items: Tensor, cut: Any) -> list[tup
     batches = list(passes(items, BATCH, STEPS, fork(0, name, "order", 0), cut))
     index = torch.cat(batches)
     height, width = images.pixels.shape[-2:]
-    luck = draw(view, len(index), height, width, fork(0, name, "view", 0))
+    luck = sample_view_params(view, len(index), height, width, fork(0, name, "view", 0))
     shown = [one_image(images.pixels[int(i)], view, row) for i, row in zip(index, luck, strict=True)]
     return [
         (torch.stack(some), batch)

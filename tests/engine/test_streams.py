@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from ducats.data import toy
-from ducats.data.exam import Chosen
+from ducats.data.evaluation_split import Subset
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Domain, Images
 from ducats.engine.processes import make_fabric
@@ -228,7 +228,7 @@ def test_lazily_computed_maps_are_the_same(kind: str) -> None:
     def epoch(labels: Any) -> list[Batch]:
         return list(Streams(source, pool, views, 2, 6, seed=0).epoch(1, labels, make_fabric("cpu")))
 
-    chosen = Chosen(targets, torch.arange(5))
+    chosen = Subset(targets, torch.arange(5))
     for one, two in zip(epoch(targets), epoch(chosen if kind == "made" else targets.clone()), strict=True):
         assert one.target is not None
         assert two.target is not None

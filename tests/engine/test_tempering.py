@@ -60,7 +60,7 @@ def test_too_few_labels_give_no_temperature() -> None:
 
 
 def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
-    test = toy(pool=5).test
+    test = toy(n_pool=5).test
     assert test is not None
     with global_seed(0, "model"):
         model = Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
@@ -79,7 +79,7 @@ def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
 
 @pytest.mark.parametrize("flip", [False, True])
 def test_temperature_is_applied_before_flip_averaging(flip: bool) -> None:
-    test = streets(source=1, pool=1, test=3, height=16, width=32).test
+    test = streets(n_source=1, n_pool=1, n_test=3, height=16, width=32).test
     assert test is not None
     with global_seed(0, "model"):
         model = Evidential(small_fcn(classes=len(test.classes), channels=3, width=8))

@@ -16,8 +16,8 @@ import tiny_streets
 from conftest import quick
 from ducats.cli import main
 from ducats.data import toy
-from ducats.data.decode import decode
-from ducats.data.views import look
+from ducats.data.decoding import decode_images
+from ducats.data.views import apply_view
 from ducats.engine.forward import luck_of
 from ducats.errors import UserError
 from ducats.factory import make_views
@@ -50,7 +50,7 @@ def ducats(*arguments: str | Path) -> int:
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source, target and test folders with class subfolders."""
-    root, shift = tmp_path_factory.mktemp("own"), toy(per_class=6, pool=60, test=60)
+    root, shift = tmp_path_factory.mktemp("own"), toy(n_source_per_class=6, n_pool=60, n_test=60)
     assert shift.truth is not None
     assert shift.test is not None
     parts = {
@@ -263,7 +263,7 @@ def test_segmentation_runs_are_exported_but_not_triaged(
     assert found["label"].shape == (2, 12, 16)
     assert found["probability"].shape == (2, 3, 12, 16)
     trained = load_trained(run)
-    images = decode([("a", data / "test/images/200.png")], (12, 16)).pixels[:].float() / 255
+    images = decode_images([("a", data / "test/images/200.png")], (12, 16)).pixels[:].float() / 255
     np.testing.assert_allclose(found["images"][:1], images.numpy(), atol=1e-7)
     with torch.inference_mode():
         own, mirror = (trained.model.eval()(x).z for x in (images, images.flip(-1)))
@@ -290,9 +290,9 @@ def test_generated_code_preprocesses_like_predict(
     random = np.random.default_rng(0)
     Image.fromarray(random.integers(0, 256, (17, 23, 3), np.uint8)).save(tmp_path / "image.png")
     trained = shown_by(view, channels)
-    images = decode([("a", tmp_path / "image.png")], trained.size, channels=channels)
+    images = decode_images([("a", tmp_path / "image.png")], trained.size, channels=channels)
     test = make_views(trained.config).test
-    expected = look(images.pixels[:], test, luck_of(images, test, fork(0, "test")))
+    expected = apply_view(images.pixels[:], test, luck_of(images, test, fork(0, "test")))
     monkeypatch.chdir(tmp_path)
     code = ["import numpy as np", "from PIL import Image, ImageOps", *preprocess_of(trained).as_code()]
     found = ran("\n".join(code))

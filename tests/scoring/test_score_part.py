@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from drawn_pools import picture, write
-from ducats.data.folders import image_folder as read_folder
+from ducats.data.folders import read_image_folder as read_folder
 from ducats.engine.processes import make_fabric
 from ducats.engine.score import choose as choose_of_table
 from ducats.engine.score import table

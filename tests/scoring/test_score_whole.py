@@ -113,8 +113,8 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
 
     from ducats.data import toy
 
-    trained = finished(tmp_path / "run", "data.params={per_class: 8, pool: 30}")
-    pool = toy(per_class=8, pool=30).pool
+    trained = finished(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
+    pool = toy(n_source_per_class=8, n_pool=30).pool
     bought = {entry.key for entry in trained.home.bought().entries()}
     assert len(bought) == 20
     for key, pixels in zip(pool.keys, pool.pixels, strict=True):  # type: ignore[call-overload]

@@ -41,7 +41,7 @@ DATASETS: Mapping[str, Callable[..., Shift]] = {
     "toy": toy,
     "visda2017": visda2017,
 }
-_SHORT = (
+_PARAMS_WITH_OPTIONS = (
     "source",
     "target",
     "test",
@@ -52,15 +52,16 @@ _SHORT = (
 )  # parameters with a command-line option of their own
 
 
-def require_options(name: str, function: Callable[..., Shift], params: Mapping[str, Any]) -> None:
+def require_params(name: str, function: Callable[..., Shift], params: Mapping[str, Any]) -> None:
     """Raise if a required parameter of a data set is missing."""
-    parameters = inspect.signature(function).parameters.values()
-    needed = [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
-    missing = [option for option in needed if params.get(option) is None]
+    signature_params = inspect.signature(function).parameters.values()
+    required = [p.name for p in signature_params if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    missing = [option for option in required if params.get(option) is None]
     if not missing:
         return
     options = " and ".join(
-        f"--{option}" if option in _SHORT else f"--set data.params.{option}=..." for option in missing
+        f"--{option}" if option in _PARAMS_WITH_OPTIONS else f"--set data.params.{option}=..."
+        for option in missing
     )
     tasks = (
         f"; its tasks are {', '.join(BENCHMARKS[name].tasks)}"
@@ -70,12 +71,12 @@ def require_options(name: str, function: Callable[..., Shift], params: Mapping[s
     raise UserError(f"the data set {name!r} needs {options} (or data.params.{missing[0]} in a config){tasks}")
 
 
-def usual_task(name: str, task: str) -> str:
+def canonical_task(name: str, task: str) -> str:
     """Return a benchmark task in its canonical spelling; other tasks are returned unchanged.
 
     All spellings of a task then name the same run.
     """
-    return (BENCHMARKS[name].spell(task) if name in BENCHMARKS else None) or task
+    return (BENCHMARKS[name].canonical_task(task) if name in BENCHMARKS else None) or task
 
 
 __all__ = [
@@ -93,10 +94,10 @@ __all__ = [
     "office31",
     "office_home",
     "pacs",
-    "require_options",
+    "require_params",
     "streets",
     "synthia_cityscapes",
     "toy",
-    "usual_task",
+    "canonical_task",
     "visda2017",
 ]

@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ducats.data.decode import Size, decode, decode_each
+from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
 from ducats.domain import Domain, Images, Shift
 from ducats.errors import UserError
-from ducats.pictures import SUFFIXES, is_image
+from ducats.image_files import IMAGE_FILE_SUFFIXES, is_image_name
 
 
 def folders(
@@ -19,13 +19,13 @@ def folders(
     target: str | Path,
     test: str | Path | None = None,
     size: int = 256,
-    truth: bool = False,
+    ground_truth: bool = False,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
 ) -> Shift:
     """Read a labelled source and an unlabelled target from folders.
 
-    The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``truth`` is set.
+    The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is set.
     Hidden files and folders, and files without an image suffix, are skipped. Classes are sorted in ASCII
     order (``TV`` before ``Table``). Keys are POSIX paths relative to the folder.
 
@@ -35,7 +35,7 @@ def folders(
         test: Labelled images of the target domain, laid out like ``source``; classes may be missing. It may
             be the target folder, as in published protocols; images labelled during the run are then included.
         size: Height and width that images are resized to, ignoring the aspect ratio.
-        truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
+        ground_truth: Whether the target's first-level folders are its true classes, for a simulated oracle.
         cache: Folder for decoded images that do not fit in memory; see ``decode``.
         memory_gb: Gigabytes of decoded images to hold in memory, in total; None: see ``decode``.
 
@@ -44,33 +44,35 @@ def folders(
     """
     source, target = existing_folder("source", source), existing_folder("target", target)
     test = existing_folder("test", test) if test is not None else None
-    check_apart(source, target, test)
-    labelled = _images_of_classes("source", source)
-    classes = tuple(sorted({_class_of(key) for key, _ in labelled}))
+    check_disjoint(source, target, test)
+    source_files = _list_class_images("source", source)
+    classes = tuple(sorted({_class_of(key) for key, _ in source_files}))
     if len(classes) < 2:
         raise UserError(
             f"the source folder {source} has only one class, {classes[0]!r};"
             " give a folder with sub-folders for at least two classes"
         )
-    pool = _images_of_classes("target", target) if truth else _images("target", target)
-    held_out = _images_of_classes("test", test) if test is not None else []
+    target_files = _list_class_images("target", target) if ground_truth else _list_nonempty("target", target)
+    test_files = _list_class_images("test", test) if test is not None else []
     # All checks come before decoding, which may take minutes.
-    truths = _labels("target", target, pool, classes) if truth else None
-    labels = _labels("test", test, held_out, classes) if test is not None else None
-    images = decode_each([labelled, pool, held_out], size, cache=cache, memory_gb=memory_gb)
+    target_labels = _labels("target", target, target_files, classes) if ground_truth else None
+    test_labels = _labels("test", test, test_files, classes) if test is not None else None
+    images = decode_image_sets(
+        [source_files, target_files, test_files], size, cache=cache, memory_gb=memory_gb
+    )
     return Shift(
-        source=Domain(images[0], _labels("source", source, labelled, classes), classes),
+        source=Domain(images[0], _labels("source", source, source_files, classes), classes),
         pool=images[1],
-        truth=truths,
-        test=Domain(images[2], labels, classes) if labels is not None else None,
+        truth=target_labels,
+        test=Domain(images[2], test_labels, classes) if test_labels is not None else None,
     )
 
 
-def labelled_folder(
+def read_labelled_folder(
     folder: Path,
     classes: Sequence[str],
     *,
-    size: Size = 256,
+    size: ImageSize = 256,
     channels: int = 3,
     memory_gb: float | None = None,
 ) -> Domain:
@@ -83,14 +85,14 @@ def labelled_folder(
         channels: 3 for RGB, 1 for grey.
         memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
     """
-    files = _images_of_classes("test", existing_folder("test", folder))
+    files = _list_class_images("test", existing_folder("test", folder))
     labels = _labels("test", Path(folder), files, classes)
-    images = decode(files, size, channels=channels, memory_gb=memory_gb)
+    images = decode_images(files, size, channels=channels, memory_gb=memory_gb)
     return Domain(images, labels, tuple(classes))
 
 
-def image_folder(
-    folder: Path, *, size: Size = 256, channels: int = 3, memory_gb: float | None = None
+def read_image_folder(
+    folder: Path, *, size: ImageSize = 256, channels: int = 3, memory_gb: float | None = None
 ) -> Images:
     """Read unlabelled images at any depth of a folder.
 
@@ -99,13 +101,13 @@ def image_folder(
         channels: 3 for RGB, 1 for grey.
         memory_gb: Gigabytes of decoded images to hold in memory; None: see ``decode``.
     """
-    files = _images("image", existing_folder("image", folder))
-    return decode(files, size, channels=channels, memory_gb=memory_gb)
+    files = _list_nonempty("image", existing_folder("image", folder))
+    return decode_images(files, size, channels=channels, memory_gb=memory_gb)
 
 
 def list_images(folder: Path) -> list[tuple[str, Path]]:
     """List key and path of every image at any depth of a folder, sorted by key."""
-    found = [(path.relative_to(folder).as_posix(), path) for path in _walk(folder)]
+    found = [(path.relative_to(folder).as_posix(), path) for path in _walk_images(folder)]
     for key, path in found:
         try:
             key.encode("utf-8")
@@ -114,19 +116,19 @@ def list_images(folder: Path) -> list[tuple[str, Path]]:
     return sorted(found)
 
 
-def _walk(folder: Path) -> Iterator[Path]:
+def _walk_images(folder: Path) -> Iterator[Path]:
     """Yield every image file that is not hidden; links are followed, except to a parent folder."""
-    for here, inner, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        above = Path(here).resolve()
-        inner[:] = [
+    for current, subfolders, names in os.walk(folder, onerror=_raise_unreadable, followlinks=True):
+        resolved = Path(current).resolve()
+        subfolders[:] = [
             name
-            for name in inner
-            if not name.startswith(".") and Path(here, name).resolve() not in (above, *above.parents)
+            for name in subfolders
+            if not name.startswith(".") and Path(current, name).resolve() not in (resolved, *resolved.parents)
         ]
-        yield from (Path(here, name) for name in names if is_image(name))
+        yield from (Path(current, name) for name in names if is_image_name(name))
 
 
-def _refuse(error: OSError) -> None:
+def _raise_unreadable(error: OSError) -> None:
     """Raise for an unreadable folder, which ``os.walk`` would skip silently."""
     raise UserError(
         f"the folder {error.filename} cannot be read ({error.strerror}); fix its permissions or remove it"
@@ -143,7 +145,7 @@ def existing_folder(role: str, folder: str | Path) -> Path:
     return folder
 
 
-def check_apart(source: Path, target: Path, test: Path | None) -> None:
+def check_disjoint(source: Path, target: Path, test: Path | None) -> None:
     """Raise if two of the folders share images."""
     pairs = [("source", source, "target", target)]
     if test is not None:
@@ -161,31 +163,33 @@ def check_apart(source: Path, target: Path, test: Path | None) -> None:
             )
 
 
-def _images(role: str, folder: Path) -> list[tuple[str, Path]]:
+def _list_nonempty(role: str, folder: Path) -> list[tuple[str, Path]]:
     """List the images of a folder; raise if there are none."""
     images = list_images(folder)
     if not images:
         raise UserError(
-            f"the {role} folder {folder} contains no images ({', '.join(sorted(SUFFIXES))});"
+            f"the {role} folder {folder} contains no images ({', '.join(sorted(IMAGE_FILE_SUFFIXES))});"
             " add images or give another folder"
         )
     return images
 
 
-def _images_of_classes(role: str, folder: Path) -> list[tuple[str, Path]]:
+def _list_class_images(role: str, folder: Path) -> list[tuple[str, Path]]:
     """List the images of a folder; raise if one is outside a class folder or a class folder is empty."""
-    images = _images(role, folder)
-    loose = [key for key, _ in images if "/" not in key]
-    if loose:
+    images = _list_nonempty(role, folder)
+    outside = [key for key, _ in images if "/" not in key]
+    if outside:
         raise UserError(
-            f"the {role} folder {folder} has {len(loose)} images outside of any class folder,"
-            f" such as {loose[0]}; move each to a sub-folder named after its class"
+            f"the {role} folder {folder} has {len(outside)} images outside of any class folder,"
+            f" such as {outside[0]}; move each to a sub-folder named after its class"
         )
-    inside = {path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")}
-    empty = sorted(inside - {_class_of(key) for key, _ in images})
+    class_folders = {
+        path.name for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")
+    }
+    empty = sorted(class_folders - {_class_of(key) for key, _ in images})
     if empty:
         raise UserError(
-            f"the {role} folder {folder} has class folders without an image: {_listed(empty)};"
+            f"the {role} folder {folder} has class folders without an image: {_join_names(empty)};"
             " add images or remove the folders"
         )
     return images
@@ -202,17 +206,17 @@ def _labels(role: str, folder: Path, images: Sequence[tuple[str, Path]], classes
     unknown = sorted({_class_of(key) for key, _ in images} - set(index))
     if unknown:
         raise UserError(
-            f"the {role} folder {folder} has classes that the source lacks: {_listed(unknown)};"
-            f" the source has {_listed(classes)}; rename or remove these folders"
+            f"the {role} folder {folder} has classes that the source lacks: {_join_names(unknown)};"
+            f" the source has {_join_names(classes)}; rename or remove these folders"
         )
     return torch.tensor([index[_class_of(key)] for key, _ in images], dtype=torch.int64)
 
 
-def _listed(names: Sequence[str], most: int = 10) -> str:
+def _join_names(names: Sequence[str], max_names: int = 10) -> str:
     """Join names for a message.
 
-    >>> _listed(["a", "b", "c"], most=2)
+    >>> _join_names(["a", "b", "c"], max_names=2)
     "'a', 'b' and 1 more"
     """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(repr(name) for name in names[:most]) + more
+    rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(repr(name) for name in names[:max_names]) + rest

@@ -9,21 +9,21 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ducats.data.decode import decode_each
+from ducats.data.decoding import decode_image_sets
 from ducats.domain import Domain, Shift
 from ducats.errors import UserError
 
-COLUMNS = ("key", "path", "domain", "label", "split")
-REQUIRED = ("path", "domain", "label")
+MANIFEST_COLUMNS = ("key", "path", "domain", "label", "split")
+REQUIRED_COLUMNS = ("path", "domain", "label")
 DOMAINS = ("source", "target")
 SPLITS = ("train", "test")
 
 
 @dataclass(frozen=True)
-class Row:
+class ManifestRow:
     """One image of a manifest."""
 
-    place: str  # for error messages, such as "line 7" or "row 7"
+    line_label: str  # for error messages, such as "line 7" or "row 7"
     key: str
     path: Path
     domain: str
@@ -58,7 +58,7 @@ def manifest(
         UserError: The table is invalid, or an image is missing or unreadable.
     """
     table = Path(path).expanduser()
-    rows = read_rows(table)
+    rows = read_manifest(table)
     source = [row for row in rows if row.domain == "source"]
     pool = [row for row in rows if row.domain == "target" and row.split == "train"]
     test = [row for row in rows if row.domain == "target" and row.split == "test"]
@@ -67,27 +67,27 @@ def manifest(
         raise UserError(
             f"{table} has no row with domain target and split train; add the images to be labelled"
         )
-    truth = _truth(table, pool, classes)
-    held_out = _labels(table, test, classes)
-    parts = [[(row.key, row.path) for row in part] for part in (source, pool, test)]
-    images = decode_each(parts, size, cache=cache, memory_gb=memory_gb)
+    ground_truth = _pool_labels(table, pool, classes)
+    test_labels = _labels(table, test, classes)
+    file_sets = [[(row.key, row.path) for row in rows_of_set] for rows_of_set in (source, pool, test)]
+    images = decode_image_sets(file_sets, size, cache=cache, memory_gb=memory_gb)
     return Shift(
         source=Domain(images[0], _labels(table, source, classes), classes),
         pool=images[1],
-        truth=truth,
-        test=Domain(images[2], held_out, classes) if test else None,
+        truth=ground_truth,
+        test=Domain(images[2], test_labels, classes) if test else None,
     )
 
 
-def read_rows(table: Path) -> list[Row]:
+def read_manifest(table: Path) -> list[ManifestRow]:
     """Read the rows of a manifest; raise if one is invalid."""
-    rows, problems = scan_rows(table)
+    rows, problems = scan_manifest(table)
     if problems:
         raise UserError(problems[0])
     return rows
 
 
-def scan_rows(table: Path) -> tuple[list[Row], list[str]]:
+def scan_manifest(table: Path) -> tuple[list[ManifestRow], list[str]]:
     """Read a manifest; return its valid rows and an error message for each invalid one."""
     if not table.is_file():
         raise UserError(f"the manifest {table} does not exist; check the path")
@@ -97,17 +97,17 @@ def scan_rows(table: Path) -> tuple[list[Row], list[str]]:
     lines = readers[table.suffix.lower()](table)
     if not lines:
         raise UserError(f"the manifest {table} has no rows; add one per image")
-    rows: dict[str, Row] = {}
+    rows: dict[str, ManifestRow] = {}
     problems = []
-    for place, cells in lines:
+    for line_label, cells in lines:
         try:
-            row = _row(table, place, cells)
+            row = _parse_row(table, line_label, cells)
         except UserError as error:
             problems.append(str(error))
             continue
         if row.key in rows:
             problems.append(
-                f"{table}, {row.place}: the key {row.key!r} is already used on {rows[row.key].place};"
+                f"{table}, {row.line_label}: the key {row.key!r} is already used on {rows[row.key].line_label};"
                 " keys must be unique: change it, or add a column `key`"
             )
             continue
@@ -152,16 +152,18 @@ def _read_parquet(table: Path) -> list[tuple[str, dict[str, str]]]:
     try:
         file = pyarrow.parquet.ParquetFile(table)
         _check_columns(table, file.schema_arrow.names)
-        rows = file.read(columns=[name for name in file.schema_arrow.names if name in COLUMNS]).to_pylist()
+        rows = file.read(
+            columns=[name for name in file.schema_arrow.names if name in MANIFEST_COLUMNS]
+        ).to_pylist()
     except (pyarrow.ArrowException, OSError) as error:
         raise UserError(f"the manifest {table} cannot be read as Parquet ({error}); write it again") from None
     return [
-        (f"row {number}", {column: _text(value) for column, value in row.items()})
+        (f"row {number}", {column: _cell_text(value) for column, value in row.items()})
         for number, row in enumerate(rows, start=1)
     ]
 
 
-def _text(value: object) -> str:
+def _cell_text(value: object) -> str:
     """Convert a Parquet value to the text of a CSV cell; null and NaN become empty."""
     return "" if value is None or value != value else str(value)
 
@@ -169,49 +171,51 @@ def _text(value: object) -> str:
 def _check_columns(table: Path, columns: Iterable[str]) -> None:
     """Raise if a column is missing, duplicated or misspelt."""
     columns = list(columns)
-    doubled = sorted({name for name in columns if name in COLUMNS and columns.count(name) > 1})
-    if doubled:
+    duplicates = sorted({name for name in columns if name in MANIFEST_COLUMNS and columns.count(name) > 1})
+    if duplicates:
         raise UserError(
-            f"{table}, header: the column {doubled[0]!r} occurs more than once; remove the others"
+            f"{table}, header: the column {duplicates[0]!r} occurs more than once; remove the others"
         )
-    absent = [name for name in COLUMNS if name not in columns]
+    absent = [name for name in MANIFEST_COLUMNS if name not in columns]
     for name in columns:
-        near = difflib.get_close_matches(name.strip().lower(), absent, n=1, cutoff=0.8)
-        if name not in COLUMNS and near:
-            raise UserError(f"{table}, header: unknown column {name!r}; did you mean {near[0]!r}? rename it")
-    missing = [name for name in REQUIRED if name not in columns]
+        similar = difflib.get_close_matches(name.strip().lower(), absent, n=1, cutoff=0.8)
+        if name not in MANIFEST_COLUMNS and similar:
+            raise UserError(
+                f"{table}, header: unknown column {name!r}; did you mean {similar[0]!r}? rename it"
+            )
+    missing = [name for name in REQUIRED_COLUMNS if name not in columns]
     if missing:
         raise UserError(
             f"{table}, header: missing column {', '.join(map(repr, missing))}; found"
             f" {', '.join(map(repr, columns)) or 'an empty line'}; the columns are"
-            f" {', '.join(COLUMNS)}, separated by commas"
+            f" {', '.join(MANIFEST_COLUMNS)}, separated by commas"
         )
 
 
-def _row(table: Path, place: str, cells: Mapping[str, str]) -> Row:
+def _parse_row(table: Path, line_label: str, cells: Mapping[str, str]) -> ManifestRow:
     """Parse one row; raise if a cell is invalid."""
-    cell = {column: cells.get(column, "").strip() for column in COLUMNS}
+    cell = {column: cells.get(column, "").strip() for column in MANIFEST_COLUMNS}
     split = cell["split"] or "train"
-    where = f"{table}, {place}:"
+    prefix = f"{table}, {line_label}:"
     if not cell["path"]:
-        raise UserError(f"{where} the path is empty; give the path of the image")
-    for column, value, known in (("domain", cell["domain"], DOMAINS), ("split", split, SPLITS)):
-        if value not in known:
-            raise UserError(f"{where} the {column} is {value!r}; it must be {known[0]} or {known[1]}")
+        raise UserError(f"{prefix} the path is empty; give the path of the image")
+    for column, value, allowed in (("domain", cell["domain"], DOMAINS), ("split", split, SPLITS)):
+        if value not in allowed:
+            raise UserError(f"{prefix} the {column} is {value!r}; it must be {allowed[0]} or {allowed[1]}")
     if (cell["domain"], split) == ("source", "test"):
         raise UserError(
-            f"{where} a source image cannot be in the test split; change the split to train or remove the row"
+            f"{prefix} a source image cannot be in the test split; change the split to train or remove the row"
         )
     if not cell["label"] and (cell["domain"] == "source" or split == "test"):
         kind = "a source image" if cell["domain"] == "source" else "a test image"
-        raise UserError(f"{where} {kind} needs a label; add one or remove the row")
+        raise UserError(f"{prefix} {kind} needs a label; add one or remove the row")
     file = table.parent / Path(cell["path"]).expanduser()  # an absolute path replaces the folder
     if not file.is_file():
-        raise UserError(f"{where} {file} does not exist; paths are relative to the manifest's folder")
-    return Row(place, cell["key"] or cell["path"], file, cell["domain"], cell["label"], split)
+        raise UserError(f"{prefix} {file} does not exist; paths are relative to the manifest's folder")
+    return ManifestRow(line_label, cell["key"] or cell["path"], file, cell["domain"], cell["label"], split)
 
 
-def _classes(table: Path, source: Sequence[Row]) -> tuple[str, ...]:
+def _classes(table: Path, source: Sequence[ManifestRow]) -> tuple[str, ...]:
     """Return the source's classes; raise if there are fewer than two."""
     classes = tuple(sorted({row.label for row in source}))
     if not source:
@@ -224,27 +228,27 @@ def _classes(table: Path, source: Sequence[Row]) -> tuple[str, ...]:
     return classes
 
 
-def _truth(table: Path, pool: Sequence[Row], classes: Sequence[str]) -> Tensor | None:
+def _pool_labels(table: Path, pool: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor | None:
     """Return the pool's labels; None if no row has one; raise if only some have."""
-    bare = [row for row in pool if not row.label]
-    if len(bare) == len(pool):
+    unlabelled = [row for row in pool if not row.label]
+    if len(unlabelled) == len(pool):
         return None
-    if bare:
+    if unlabelled:
         raise UserError(
-            f"{table}: {len(bare)} of {len(pool)} target rows of the train split lack a label, the"
-            f" first on {bare[0].place}; label all of them (for a simulated oracle) or none (for"
+            f"{table}: {len(unlabelled)} of {len(pool)} target rows of the train split lack a label, the"
+            f" first on {unlabelled[0].line_label}; label all of them (for a simulated oracle) or none (for"
             " human annotators)"
         )
     return _labels(table, pool, classes)
 
 
-def _labels(table: Path, rows: Sequence[Row], classes: Sequence[str]) -> Tensor:
+def _labels(table: Path, rows: Sequence[ManifestRow], classes: Sequence[str]) -> Tensor:
     """Return the class index of each row: int64 (N,)."""
     index = {name: i for i, name in enumerate(classes)}
     for row in rows:
         if row.label not in index:
             raise UserError(
-                f"{table}, {row.place}: no source row has the label {row.label!r}; the source's labels are"
+                f"{table}, {row.line_label}: no source row has the label {row.label!r}; the source's labels are"
                 f" {', '.join(map(repr, classes))}; fix it or remove the row"
             )
     return torch.tensor([index[row.label] for row in rows], dtype=torch.int64)

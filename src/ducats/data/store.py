@@ -1,6 +1,6 @@
 """Storage of decoded files: in memory, in a memory-mapped file, or decoded on demand.
 
-A ``Recipe`` describes how one file becomes an array (an image or a label map). A ``Room`` decides where the
+A ``Decoder`` describes how one file becomes an array (an image or a label map). A ``ArrayStore`` decides where the
 arrays of all files are stored.
 """
 
@@ -28,28 +28,28 @@ from ducats.errors import UserError
 from ducats.files import write_atomically
 from ducats.room import free_disk_gb, free_memory_gb
 
-Files = Sequence[tuple[str, Path]]  # keys and paths
-Array = NDArray[Any]
-S = TypeVar("S")
-T = TypeVar("T")
+KeyedPaths = Sequence[tuple[str, Path]]  # keys and paths
+_Array = NDArray[Any]
+_S = TypeVar("_S")
+_T = TypeVar("_T")
 
-_BLOCK = 256  # files decoded at a time; bounds the memory of results not yet stored
+_BLOCK_FILES = 256  # files decoded at a time; bounds the memory of results not yet stored
 _BLOCK_BYTES = 2**28  # the same bound in bytes, for large arrays
-_NAMED = 5  # unreadable files listed in an error
-_MEMORY_GB = 4.0  # used if the free memory is unknown
-SPARE_GB = 1.0  # disk space left free for checkpoints
+_MAX_LISTED_FILES = 5  # unreadable files listed in an error
+_DEFAULT_MEMORY_GB = 4.0  # used if the free memory is unknown
+RESERVED_DISK_GB = 1.0  # disk space left free for checkpoints
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Decoder:
     """How one file becomes one array."""
 
-    read: Callable[[Path], Array]  # returns shape and dtype below; any exception means an unreadable file
-    begin: Callable[[Path], object]  # cheap check that the file is readable
+    read: Callable[[Path], _Array]  # returns shape and dtype below; any exception means an unreadable file
+    check: Callable[[Path], object]  # cheap check that the file is readable
     shape: tuple[int, ...]  # of the array of one file
     dtype: "np.dtype[Any]"
-    what: str  # plural noun for messages and cache file names, such as "images"
-    identity: object  # JSON value that changes when the same file would give another array
+    noun: str  # plural noun for messages and cache file names, such as "images"
+    cache_key: object  # JSON value that changes when the same file would give another array
     remedy: str  # advice in the error about unreadable files
 
     def gigabytes(self, count: int) -> float:
@@ -57,31 +57,31 @@ class Recipe:
         return count * prod(self.shape) * self.dtype.itemsize / 2**30
 
 
-class Room:
+class ArrayStore:
     """Store of decoded arrays. Several sets of files share one memory budget, first come, first served."""
 
     def __init__(self, cache: str | Path | None, memory_gb: float | None) -> None:
         self._cache = None if cache is None else Path(cache).expanduser()
-        self._left = allowance(memory_gb)
-        self._on_demand = False
+        self._remaining_gb = memory_budget(memory_gb)
+        self._decodes_on_demand = False
 
-    def hold(self, files: Files, recipe: Recipe) -> "Tensor | FileArrays":
+    def load(self, files: KeyedPaths, decoder: Decoder) -> "Tensor | LazyFileArrays":
         """Decode files into memory, a cache file or a temporary file, or return them to decode on demand."""
-        taken = recipe.gigabytes(len(files))
-        held: Tensor | FileArrays
-        if taken <= self._left:
-            self._left -= taken
-            held = torch.from_numpy(_in_memory(files, recipe))
+        size_gb = decoder.gigabytes(len(files))
+        arrays: Tensor | LazyFileArrays
+        if size_gb <= self._remaining_gb:
+            self._remaining_gb -= size_gb
+            arrays = torch.from_numpy(_load_in_memory(files, decoder))
         elif self._cache is not None:
-            held = _in_cache(files, recipe, self._cache)
+            arrays = _load_cached(files, decoder, self._cache)
         else:
-            held = _in_temporary_file(files, recipe)
-        self._on_demand |= isinstance(held, FileArrays)
-        return held
+            arrays = _load_temporary(files, decoder)
+        self._decodes_on_demand |= isinstance(arrays, LazyFileArrays)
+        return arrays
 
-    def warn(self) -> None:
+    def warn_if_on_demand(self) -> None:
         """Warn if files have to be decoded on demand."""
-        if self._on_demand:
+        if self._decodes_on_demand:
             warnings.warn(
                 f"decoded images do not fit in memory or in {self._cache or tempfile.gettempdir()}; they are "
                 "decoded again for every batch, which is slower. Set data.params.cache to a folder on a "
@@ -90,18 +90,18 @@ class Room:
             )
 
 
-class FileArrays:
+class LazyFileArrays:
     """Arrays that are decoded on each access, used if neither memory nor disk has room for them.
 
     Implements ``domain.Pixels`` and ``domain.Maps``, as a tensor does.
     """
 
-    def __init__(self, files: Files, recipe: Recipe) -> None:
-        self.shape = torch.Size((len(files), *recipe.shape))
-        self.dtype: torch.dtype = torch.from_numpy(np.empty(0, recipe.dtype)).dtype
+    def __init__(self, files: KeyedPaths, decoder: Decoder) -> None:
+        self.shape = torch.Size((len(files), *decoder.shape))
+        self.dtype: torch.dtype = torch.from_numpy(np.empty(0, decoder.dtype)).dtype
         self.ndim = len(self.shape)
         self._files = tuple(files)
-        self._recipe = recipe
+        self._decoder = decoder
 
     def __len__(self) -> int:
         return len(self._files)
@@ -109,168 +109,170 @@ class FileArrays:
     def __getitem__(self, index: int | slice | Tensor, /) -> Tensor:
         rows = torch.arange(len(self))[index]
         files = [self._files[row] for row in rows.flatten().tolist()]
-        return torch.from_numpy(_in_memory(files, self._recipe)).view(*rows.shape, *self._recipe.shape)
+        return torch.from_numpy(_load_in_memory(files, self._decoder)).view(*rows.shape, *self._decoder.shape)
 
 
-def allowance(memory_gb: float | None) -> float:
+def memory_budget(memory_gb: float | None) -> float:
     """Return the gigabytes to hold in memory: as given, or this process's share of half the free memory."""
     if memory_gb is not None:
         return memory_gb
     free = free_memory_gb()
-    several = torch.distributed.is_available() and torch.distributed.is_initialized()
-    processes = torch.distributed.get_world_size() if several else 1
-    return _MEMORY_GB if free is None else free / 2 / processes
+    is_distributed = torch.distributed.is_available() and torch.distributed.is_initialized()
+    processes = torch.distributed.get_world_size() if is_distributed else 1
+    return _DEFAULT_MEMORY_GB if free is None else free / 2 / processes
 
 
-def each(work: Callable[[Path], T], paths: Sequence[Path], what: str, remedy: str) -> list[T]:
-    """Apply ``work`` to each file in parallel.
+def map_files(fn: Callable[[Path], _T], paths: Sequence[Path], noun: str, remedy: str) -> list[_T]:
+    """Apply ``fn`` to each file in parallel.
 
     Raises:
-        UserError: ``work`` failed on some files; the message covers all of them.
+        UserError: ``fn`` failed on some files; the message covers all of them.
     """
-    done, failed = [], []
-    for path, outcome in zip(paths, attempts(work, paths), strict=True):
-        if isinstance(outcome, Failure):
-            failed.append((path, outcome.reason))
+    results, failures = [], []
+    for path, outcome in zip(paths, try_files(fn, paths), strict=True):
+        if isinstance(outcome, ReadFailure):
+            failures.append((path, outcome.reason))
         else:
-            done.append(outcome)
-    if failed:
-        raise UserError(complaint(failed, len(paths), what, remedy))
-    return done
+            results.append(outcome)
+    if failures:
+        raise UserError(unreadable_message(failures, len(paths), noun, remedy))
+    return results
 
 
 @dataclass(frozen=True)
-class Failure:
+class ReadFailure:
     """Reason why a file cannot be read."""
 
     reason: str
 
 
-def attempts(work: Callable[[Path], T], paths: Sequence[Path], block: int = _BLOCK) -> Iterator[T | Failure]:
-    """Apply ``work`` to each file with one thread per core; yield results and failures in order.
+def try_files(
+    fn: Callable[[Path], _T], paths: Sequence[Path], block: int = _BLOCK_FILES
+) -> Iterator[_T | ReadFailure]:
+    """Apply ``fn`` to each file with one thread per core; yield results and failures in order.
 
     Pillow and NumPy release the interpreter lock most of the time.
     """
-    with warnings.catch_warnings(), ThreadPoolExecutor(_cores()) as threads:
+    with warnings.catch_warnings(), ThreadPoolExecutor(_n_cores()) as threads:
         # Pillow warns about odd metadata and large images without naming the file. Unreadable files are
         # reported as errors anyway.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         for start in range(0, len(paths), block):
-            yield from threads.map(lambda path: attempt(work, path), paths[start : start + block])
+            yield from threads.map(lambda path: try_file(fn, path), paths[start : start + block])
 
 
-def complaint(failed: Sequence[tuple[Path, str]], count: int, what: str, remedy: str) -> str:
+def unreadable_message(failures: Sequence[tuple[Path, str]], count: int, noun: str, remedy: str) -> str:
     """Return an error message that covers all unreadable files."""
-    named = ", ".join(f"{path} ({reason})" for path, reason in failed[:_NAMED])
-    more = f" and {len(failed) - _NAMED} more" if len(failed) > _NAMED else ""
-    return f"{len(failed)} of {count} {what} cannot be read: {named}{more}; {remedy}"
+    listed = ", ".join(f"{path} ({reason})" for path, reason in failures[:_MAX_LISTED_FILES])
+    rest = f" and {len(failures) - _MAX_LISTED_FILES} more" if len(failures) > _MAX_LISTED_FILES else ""
+    return f"{len(failures)} of {count} {noun} cannot be read: {listed}{rest}; {remedy}"
 
 
-def attempt(work: Callable[[S], T], file: S) -> T | Failure:
-    """Apply ``work`` to a file; return a ``Failure`` if it raises."""
+def try_file(fn: Callable[[_S], _T], file: _S) -> _T | ReadFailure:
+    """Apply ``fn`` to a file; return a ``ReadFailure`` if it raises."""
     try:
-        return work(file)
+        return fn(file)
     except FileNotFoundError:
-        return Failure("no such file")
+        return ReadFailure("no such file")
     except IsADirectoryError:
-        return Failure("it is a folder")
+        return ReadFailure("it is a folder")
     except PermissionError:
-        return Failure("no permission to read it")
+        return ReadFailure("no permission to read it")
     except UnidentifiedImageError:
-        return Failure("not an image")
+        return ReadFailure("not an image")
     except Exception as error:  # Pillow's decoders raise many types of exceptions on corrupt files
-        return Failure(str(error) or type(error).__name__)
+        return ReadFailure(str(error) or type(error).__name__)
 
 
-def _cores() -> int:
+def _n_cores() -> int:
     """Return the number of cores available to this process."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _decoded(files: Files, recipe: Recipe) -> Iterator[Array]:
+def _decode_files(files: KeyedPaths, decoder: Decoder) -> Iterator[_Array]:
     """Yield the array of each file in order; raise at the end if any file was unreadable."""
-    failed: list[tuple[Path, str]] = []
+    failures: list[tuple[Path, str]] = []
     # At least two files per thread, regardless of their size, to keep all threads busy.
-    few = max(2 * _cores(), int(_BLOCK_BYTES / 2**30 / max(recipe.gigabytes(1), 1e-9)))
-    outcomes = attempts(recipe.read, [path for _, path in files], min(_BLOCK, few))
+    block = max(2 * _n_cores(), int(_BLOCK_BYTES / 2**30 / max(decoder.gigabytes(1), 1e-9)))
+    outcomes = try_files(decoder.read, [path for _, path in files], min(_BLOCK_FILES, block))
     for (_, path), outcome in zip(files, outcomes, strict=True):
-        if isinstance(outcome, Failure):
-            failed.append((path, outcome.reason))
-        elif not failed:  # after a failure, the rest is read only to report other failures
+        if isinstance(outcome, ReadFailure):
+            failures.append((path, outcome.reason))
+        elif not failures:  # after a failure, the rest is read only to report other failures
             yield outcome
-    if failed:
-        raise UserError(complaint(failed, len(files), recipe.what, recipe.remedy))
+    if failures:
+        raise UserError(unreadable_message(failures, len(files), decoder.noun, decoder.remedy))
 
 
-def _in_memory(files: Files, recipe: Recipe) -> Array:
+def _load_in_memory(files: KeyedPaths, decoder: Decoder) -> _Array:
     """Decode files into one array."""
-    arrays = np.empty((len(files), *recipe.shape), recipe.dtype)
-    for row, array in enumerate(_decoded(files, recipe)):
+    arrays = np.empty((len(files), *decoder.shape), decoder.dtype)
+    for row, array in enumerate(_decode_files(files, decoder)):
         arrays[row] = array
     return arrays
 
 
-def _in_cache(files: Files, recipe: Recipe, folder: Path) -> Tensor | FileArrays:
+def _load_cached(files: KeyedPaths, decoder: Decoder, folder: Path) -> Tensor | LazyFileArrays:
     """Map the decoded files from a file in the cache folder, which is written first if missing."""
-    path = folder / f"{recipe.what.replace(' ', '-')}-{_digest(files, recipe)}.npy"
+    path = folder / f"{decoder.noun.replace(' ', '-')}-{_cache_digest(files, decoder)}.npy"
     try:
-        return _mapped(path, len(files), recipe)
+        return _map_arrays(path, len(files), decoder)
     except (OSError, ValueError):
         pass  # missing or corrupt
-    if not _has_room(folder, files, recipe):
-        return _on_demand(files, recipe)
+    if not _fits_on_disk(folder, files, decoder):
+        return _open_on_demand(files, decoder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        _drop_abandoned_drafts(path)
-        _write(path, files, recipe)
+        _remove_stale_partials(path)
+        _write_arrays(path, files, decoder)
     except OSError as error:
         raise UserError(
             f"decoded images cannot be written to the cache folder {folder} ({error.strerror or error});"
             " give a writable folder, or increase memory_gb"
         ) from None
-    return _mapped(path, len(files), recipe)
+    return _map_arrays(path, len(files), decoder)
 
 
-def _in_temporary_file(files: Files, recipe: Recipe) -> Tensor | FileArrays:
+def _load_temporary(files: KeyedPaths, decoder: Decoder) -> Tensor | LazyFileArrays:
     """Map the decoded files from an unlinked temporary file, which is freed with the tensor."""
-    if not _has_room(Path(tempfile.gettempdir()), files, recipe):
-        return _on_demand(files, recipe)
+    if not _fits_on_disk(Path(tempfile.gettempdir()), files, decoder):
+        return _open_on_demand(files, decoder)
     with tempfile.TemporaryDirectory(prefix="ducats-") as folder:
         path = Path(folder) / "decoded.npy"
-        _write(path, files, recipe)
-        return _mapped(path, len(files), recipe)  # the mapping stays valid after the file is unlinked
+        _write_arrays(path, files, decoder)
+        return _map_arrays(path, len(files), decoder)  # the mapping stays valid after the file is unlinked
 
 
-def _has_room(folder: Path, files: Files, recipe: Recipe) -> bool:
+def _fits_on_disk(folder: Path, files: KeyedPaths, decoder: Decoder) -> bool:
     """Return whether the decoded files fit on the disk of this folder, which need not exist yet."""
-    return recipe.gigabytes(len(files)) <= free_disk_gb(folder) - SPARE_GB
+    return decoder.gigabytes(len(files)) <= free_disk_gb(folder) - RESERVED_DISK_GB
 
 
-def _on_demand(files: Files, recipe: Recipe) -> FileArrays:
+def _open_on_demand(files: KeyedPaths, decoder: Decoder) -> LazyFileArrays:
     """Return files to decode on demand, after a quick check of each: errors appear now, not hours later."""
-    each(recipe.begin, [path for _, path in files], recipe.what, recipe.remedy)
-    return FileArrays(files, recipe)
+    map_files(decoder.check, [path for _, path in files], decoder.noun, decoder.remedy)
+    return LazyFileArrays(files, decoder)
 
 
-def _write(path: Path, files: Files, recipe: Recipe) -> None:
+def _write_arrays(path: Path, files: KeyedPaths, decoder: Decoder) -> None:
     """Decode files into a NumPy file, which is written atomically."""
 
     def write(file: IO[bytes]) -> None:
-        descr = np.lib.format.dtype_to_descr(recipe.dtype)
-        header = {"descr": descr, "fortran_order": False, "shape": (len(files), *recipe.shape)}
+        descr = np.lib.format.dtype_to_descr(decoder.dtype)
+        header = {"descr": descr, "fortran_order": False, "shape": (len(files), *decoder.shape)}
         np.lib.format.write_array_header_1_0(file, header)
-        for array in _decoded(files, recipe):
+        for array in _decode_files(files, decoder):
             file.write(array.tobytes())
 
     write_atomically(path, write)
 
 
-def _mapped(path: Path, count: int, recipe: Recipe) -> Tensor:
+def _map_arrays(path: Path, count: int, decoder: Decoder) -> Tensor:
     """Memory-map a file of arrays as a tensor."""
     arrays = np.lib.format.open_memmap(path, mode="r")
-    shape = (count, *recipe.shape)
-    if arrays.shape != shape or arrays.dtype != recipe.dtype:
-        raise ValueError(f"{path} holds {arrays.dtype} {arrays.shape}, not {recipe.dtype} {shape}")
+    shape = (count, *decoder.shape)
+    if arrays.shape != shape or arrays.dtype != decoder.dtype:
+        raise ValueError(f"{path} holds {arrays.dtype} {arrays.shape}, not {decoder.dtype} {shape}")
     with warnings.catch_warnings():
         # PyTorch has no read-only tensors and warns. The mapping is read-only on purpose: with a writable
         # shared one, a bug could corrupt the cache, and a private one fails if it is larger than the memory.
@@ -278,18 +280,18 @@ def _mapped(path: Path, count: int, recipe: Recipe) -> Tensor:
         return torch.from_numpy(arrays)
 
 
-def _drop_abandoned_drafts(path: Path) -> None:
+def _remove_stale_partials(path: Path) -> None:
     """Remove partial files left by killed processes; a recent one may still be in use."""
-    for draft in path.parent.glob(f".{path.name}.*.part"):
-        if time.time() - draft.stat().st_mtime > 3600:
-            draft.unlink(missing_ok=True)
+    for partial in path.parent.glob(f".{path.name}.*.part"):
+        if time.time() - partial.stat().st_mtime > 3600:
+            partial.unlink(missing_ok=True)
 
 
-def _digest(files: Files, recipe: Recipe) -> str:
+def _cache_digest(files: KeyedPaths, decoder: Decoder) -> str:
     """Return a digest of the recipe and the files; it changes when any file is modified."""
     # The path is included, because files from archives may agree in name, size and time.
-    described = [(key, str(path.absolute()), *_size_and_time(path)) for key, path in files]
-    text = json.dumps([recipe.identity, (len(files), *recipe.shape), described])
+    entries = [(key, str(path.absolute()), *_size_and_time(path)) for key, path in files]
+    text = json.dumps([decoder.cache_key, (len(files), *decoder.shape), entries])
     return hashlib.sha256(text.encode("ascii")).hexdigest()[:32]
 
 

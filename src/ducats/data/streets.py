@@ -6,20 +6,20 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from ducats.data.streets_drawing import CLASSES, Look, between, street
+from ducats.data.street_renderer import STREET_CLASSES, StreetStyle, interpolate_styles, render_street
 from ducats.domain import VOID, Domain, Images, Shift
 from ducats.errors import UserError
 
 
-def _look(palette: Any, **ranges: Any) -> Look:
-    """Build a ``Look`` from colours in percent by class name, and the other fields unchanged."""
-    colours = np.array([palette[name] for name in CLASSES]) / 100
-    return Look(
+def _make_style(palette: Any, **ranges: Any) -> StreetStyle:
+    """Build a ``StreetStyle`` from colours in percent by class name, and the other fields unchanged."""
+    colours = np.array([palette[name] for name in STREET_CLASSES]) / 100
+    return StreetStyle(
         palette=colours, **{name: np.array(value, dtype=np.float64) for name, value in ranges.items()}
     )
 
 
-RENDERED = _look(
+SOURCE_STYLE = _make_style(
     {
         "road": [(45, 46, 50), (40, 41, 45), (50, 50, 53)],
         "sidewalk": [(78, 66, 70), (74, 64, 66), (80, 72, 74)],
@@ -40,27 +40,27 @@ RENDERED = _look(
     pavement=(2.5, 3.5),
     setback=(0.5, 2.0),
     storeys=(2, 5),
-    built=0.6,
-    fenced=0.3,
+    house_fraction=0.6,
+    fence_fraction=0.3,
     parked=(1, 4),
     moving=(0, 3),
     people=(1, 5),
     poles=(2, 5),
-    signed=0.6,
+    sign_fraction=0.6,
     trees=(1, 4),
-    spread=0.03,
-    texture=[0.04] * len(CLASSES),
-    paint=1.0,
+    colour_std=0.03,
+    texture=[0.04] * len(STREET_CLASSES),
+    marking_strength=1.0,
     haze=0.0,
     shadow=(0.0, 0.2),
     exposure=(0.8, 1.1),
-    cast=0.02,
+    channel_gain_std=0.02,
     vignette=0.0,
-    blur=0.0,
-    noise=0.01,
+    blur_passes=0.0,
+    noise_std=0.01,
 )
 
-CAMERA = _look(
+TARGET_STYLE = _make_style(
     {
         "road": [(45, 45, 47), (40, 40, 43), (50, 49, 50)],
         "sidewalk": [(76, 65, 68), (71, 62, 64), (77, 69, 70)],
@@ -81,35 +81,35 @@ CAMERA = _look(
     pavement=(1.5, 4.0),
     setback=(0.0, 4.0),
     storeys=(1, 6),
-    built=0.55,
-    fenced=0.15,
+    house_fraction=0.55,
+    fence_fraction=0.15,
     parked=(2, 8),
     moving=(0, 3),
     people=(0, 2),
     poles=(0, 3),
-    signed=0.5,
+    sign_fraction=0.5,
     trees=(0, 5),
-    spread=0.03,
+    colour_std=0.03,
     texture=[0.06, 0.06, 0.10, 0.25, 0.05, 0.05, 0.30, 0.03, 0.10, 0.06],
-    paint=0.3,
+    marking_strength=0.3,
     haze=0.3,
     shadow=(0.1, 0.3),
     exposure=(0.65, 1.0),
-    cast=0.02,
+    channel_gain_std=0.02,
     vignette=0.3,
-    blur=0.5,
-    noise=0.015,
+    blur_passes=0.5,
+    noise_std=0.015,
 )
 
 
 def streets(
     *,
-    source: int = 160,
-    pool: int = 120,
-    test: int = 60,
+    n_source: int = 160,
+    n_pool: int = 120,
+    n_test: int = 60,
     height: int = 64,
     width: int = 128,
-    look: float = 1.0,
+    domain_shift: float = 1.0,
     seed: int = 0,
 ) -> Shift:
     """Make street scenes with per-pixel labels of ten classes.
@@ -120,68 +120,70 @@ def streets(
     pixel are void; ``Images.void`` marks them.
 
     Args:
-        source: Number of source images, labelled in every pixel.
-        pool: Number of unlabelled target images (ground truth in ``Shift.truth``).
-        test: Number of held-out target images; 0 for none.
+        n_source: Number of source images, labelled in every pixel.
+        n_pool: Number of unlabelled target images (ground truth in ``Shift.truth``).
+        n_test: Number of held-out target images; 0 for none.
         height: At least 16 pixels.
         width: At least 16 pixels.
-        look: Strength of the domain shift, 0 to 2. 0: none, except for the bonnet; 1: large; more: larger.
+        domain_shift: Strength of the domain shift, 0 to 2. 0: none, except for the bonnet; 1: large; more: larger.
         seed: An image depends only on the seed, its domain and its index.
 
-    >>> problem = streets(source=3, pool=2, test=1)
+    >>> problem = streets(n_source=3, n_pool=2, n_test=1)
     >>> problem.source.labels.shape, problem.pool.per_pixel.shape, problem.pool.keys
     (torch.Size([3, 64, 128]), torch.Size([2, 3, 64, 128]), ('pool/000', 'pool/001'))
     """
-    _check(source=source, pool=pool, test=test, height=height, width=width, look=look)
-    of_source, of_pool, of_test = np.random.default_rng(seed).spawn(3)
-    target, shape = between(RENDERED, CAMERA, look), (height, width)
-    void = _bonnet(*shape)
-    rendered = _domain("source", source, RENDERED, np.zeros(shape, np.bool_), of_source)
-    seen = _domain("pool", pool, target, void, of_pool)
-    held_out = _domain("test", test, target, void, of_test) if test else None
-    return Shift(source=rendered, pool=seen.images, truth=seen.labels, test=held_out)
+    _check(source=n_source, pool=n_pool, test=n_test, height=height, width=width, domain_shift=domain_shift)
+    source_rng, pool_rng, test_rng = np.random.default_rng(seed).spawn(3)
+    target_style, shape = interpolate_styles(SOURCE_STYLE, TARGET_STYLE, domain_shift), (height, width)
+    void = _void_mask(*shape)
+    source_domain = _make_domain("source", n_source, SOURCE_STYLE, np.zeros(shape, np.bool_), source_rng)
+    pool_domain = _make_domain("pool", n_pool, target_style, void, pool_rng)
+    test_domain = _make_domain("test", n_test, target_style, void, test_rng) if n_test else None
+    return Shift(source=source_domain, pool=pool_domain.images, truth=pool_domain.labels, test=test_domain)
 
 
-def _check(*, look: float, **given: int) -> None:
+def _check(*, domain_shift: float, **given: int) -> None:
     """Raise if an argument is out of range."""
-    least = {"source": 1, "pool": 1, "test": 0, "height": 16, "width": 16}
+    minimum = {"source": 1, "pool": 1, "test": 0, "height": 16, "width": 16}
     for name, value in given.items():
-        if value < least[name]:
-            raise UserError(f"streets: {name} must be at least {least[name]}, got {value}")
-    if not 0 <= look <= 2:
-        raise UserError(f"streets: look must be between 0 (no domain shift) and 2 (largest), got {look}")
+        if value < minimum[name]:
+            raise UserError(f"streets: {name} must be at least {minimum[name]}, got {value}")
+    if not 0 <= domain_shift <= 2:
+        raise UserError(
+            f"streets: look must be between 0 (no domain shift) and 2 (largest), got {domain_shift}"
+        )
 
 
-def _domain(
-    name: str, count: int, look: Look, void: NDArray[np.bool_], generator: np.random.Generator
+def _make_domain(
+    name: str, count: int, style: StreetStyle, void: NDArray[np.bool_], generator: np.random.Generator
 ) -> Domain:
     """Make ``count`` images, each with its own random stream: more images do not change the first ones."""
-    drawn = [_framed(look, void, stream) for stream in generator.spawn(count)]
+    rendered = [_render_with_bonnet(style, void, stream) for stream in generator.spawn(count)]
     keys = tuple(f"{name}/{i:03d}" for i in range(count))
-    pixels = torch.from_numpy(np.stack([image for image, _ in drawn]))
-    maps = torch.from_numpy(np.stack([labels for _, labels in drawn]))
-    beforehand = torch.from_numpy(void).expand(count, *void.shape) if void.any() else None
+    pixels = torch.from_numpy(np.stack([image for image, _ in rendered]))
+    label_maps = torch.from_numpy(np.stack([labels for _, labels in rendered]))
+    void_masks = torch.from_numpy(void).expand(count, *void.shape) if void.any() else None
     sizes = torch.tensor(void.shape).expand(count, 2)
-    return Domain(Images(keys, pixels, sizes=sizes, void=beforehand), maps, CLASSES)
+    return Domain(Images(keys, pixels, sizes=sizes, void=void_masks), label_maps, STREET_CLASSES)
 
 
-def _framed(
-    look: Look, void: NDArray[np.bool_], generator: np.random.Generator
+def _render_with_bonnet(
+    style: StreetStyle, void: NDArray[np.bool_], generator: np.random.Generator
 ) -> tuple[NDArray[np.uint8], NDArray[np.int8]]:
     """Make one street with the bonnet: uint8 (3, height, width) and int8 (height, width)."""
     height, width = void.shape
-    image, labels = street(look, height, width, generator)
+    image, labels = render_street(style, height, width, generator)
     # Dark paint that reflects a little sky along its edge. The frame shows the street: a black frame would be
     # an edge that no source image has, and pixels next to it would be selected first.
-    hidden = void.copy()
-    hidden[: len(void) // 2] = hidden[:, 0] = hidden[:, -1] = False
-    varnish = 0.12 + 0.1 * (np.roll(hidden, 2, 0) < hidden) + generator.normal(0, 0.02, void.shape)
-    image[hidden] = varnish[hidden][:, None]
+    bonnet = void.copy()
+    bonnet[: len(void) // 2] = bonnet[:, 0] = bonnet[:, -1] = False
+    paint = 0.12 + 0.1 * (np.roll(bonnet, 2, 0) < bonnet) + generator.normal(0, 0.02, void.shape)
+    image[bonnet] = paint[bonnet][:, None]
     labels[void] = VOID
     return (image.clip(0, 1) * 255).round().astype(np.uint8).transpose(2, 0, 1).copy(), labels
 
 
-def _bonnet(height: int, width: int) -> NDArray[np.bool_]:
+def _void_mask(height: int, width: int) -> NDArray[np.bool_]:
     """Return the void mask of the target: the car's bonnet and a frame of one pixel."""
     across = (2 * np.arange(width) + 1 - width) / width
     top = 1 - 0.1 * (1 - 0.6 * across * across)

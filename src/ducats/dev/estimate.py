@@ -69,7 +69,7 @@ def dev_risk(
     """Estimate the mean loss on the target.
 
     Args:
-        source_train: features ``(S, D)`` of source samples that the model was trained on.
+        source_train: features ``(_S, D)`` of source samples that the model was trained on.
         source_validation: features ``(V, D)`` of held-out source samples.
         target: features ``(_T, D)`` of target samples.
         losses: losses of the validation samples, ``(V,)``.

@@ -41,7 +41,7 @@ def domain_weights(
     best held-out accuracy gives ``w = P(target) / P(source) * N_source / N_target``.
 
     Args:
-        source_train: features ``(S, D)``.
+        source_train: features ``(_S, D)``.
         source_validation: features ``(V, D)``.
         target: features ``(_T, D)``.
         seed: seed of the initial weights, the split and the batches.

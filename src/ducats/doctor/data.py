@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from ducats.data.decode import find_unreadable
+from ducats.data.decoding import find_unreadable
 from ducats.doctor.finding import Finding, Severity, gather, images, quoted, some
 from ducats.doctor.found import Part, Role, Survey
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from ducats.config import Config
 from ducats.data import DATASETS
-from ducats.data.benchmarks import Count
+from ducats.data.benchmarks import ImageCount
 from ducats.data.maps import Codes
 from ducats.doctor.finding import Finding
 from ducats.domain import Labels, Pixels
@@ -52,7 +52,7 @@ class Survey:
         default_factory=dict
     )  # channels, height, width as stored
     classes: Sequence[str] = ()  # from a benchmark or class list; if empty, those of the source count
-    expected: dict[Role, tuple[str, Count]] = field(
+    expected: dict[Role, tuple[str, ImageCount]] = field(
         default_factory=dict
     )  # for benchmarks: domain name and published counts
     truth: bool | None = None  # whether the target has ground truth; None if unknown

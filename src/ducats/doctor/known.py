@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from ducats.config import Config
-from ducats.data.benchmarks import BENCHMARKS, Count
+from ducats.data.benchmarks import BENCHMARKS, ImageCount
 from ducats.doctor.finding import Finding, images, some
 from ducats.doctor.found import Survey
 from ducats.doctor.survey import survey
@@ -14,7 +14,7 @@ NAMED = 5  # maximum number of classes in a message
 def incomplete(config: Config) -> list[str]:
     """Return warnings about missing or surplus images of a benchmark; files are listed, not read."""
     benchmark = BENCHMARKS.get(config.data.name)
-    if benchmark is None or benchmark.read is None:
+    if benchmark is None or benchmark.list_files is None:
         return []
     found, _ = survey(config)
     return [finding.what for finding in check_counts(found) if finding.severity == "warning"]
@@ -27,7 +27,7 @@ def check_counts(found: Survey) -> Iterator[Finding]:
             yield _compare(name, found.parts[role].classes(), known)
 
 
-def _compare(name: str, here: Mapping[str, int], known: Count) -> Finding:
+def _compare(name: str, here: Mapping[str, int], known: ImageCount) -> Finding:
     total = sum(here.values())
     inside = "" if known.classes is None else f" in {_classes(len(here))}"
     if total == known.total and len(here) == (known.classes or len(here)) and not _differing(here, known):
@@ -46,12 +46,12 @@ def _classes(number: int) -> str:
     return "1 class" if number == 1 else f"{number} classes"
 
 
-def _differing(here: Mapping[str, int], known: Count) -> list[str]:
+def _differing(here: Mapping[str, int], known: ImageCount) -> list[str]:
     """Describe classes whose counts differ; empty if only the total is published."""
-    if not known.of_class:
+    if not known.per_class:
         return []
     return [
-        f"{label!r} has {here.get(label, 0)} instead of {known.of_class.get(label, 0)}"
-        for label in sorted(here.keys() | known.of_class.keys())
-        if here.get(label, 0) != known.of_class.get(label, 0)
+        f"{label!r} has {here.get(label, 0)} instead of {known.per_class.get(label, 0)}"
+        for label in sorted(here.keys() | known.per_class.keys())
+        if here.get(label, 0) != known.per_class.get(label, 0)
     ]

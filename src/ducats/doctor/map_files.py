@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.data import DATASETS
-from ducats.data.decode import allowance, shown_size
+from ducats.data.decoding import displayed_size, memory_budget
 from ducats.data.maps import Codes, Listing, Reader
 from ducats.data.maps import Part as Files
-from ducats.data.store import Failure, attempts
+from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.finding import Finding
 from ducats.doctor.found import Found, Part, Role, Survey, knob
 from ducats.errors import UserError
@@ -21,7 +21,7 @@ def in_map_files(config: Config) -> Found:
     reader = DATASETS[data.name]
     assert isinstance(reader, Reader)
     memory_gb, cache = (knob(config, findings, name) for name in ("memory_gb", "cache"))
-    found.memory_gb = allowance(memory_gb)
+    found.memory_gb = memory_budget(memory_gb)
     found.cache = None if cache is None else Path(cache).expanduser()
     parameters = inspect.signature(reader).parameters
     needed = [name for name, parameter in parameters.items() if parameter.default is parameter.empty]
@@ -50,7 +50,7 @@ def _put(
 ) -> None:
     findings += [Finding("error", problem) for problem in files.problems]
     paths = [path for _, path in files.images]
-    sizes = [None if isinstance(size, Failure) else size for size in attempts(shown_size, paths)]
+    sizes = [None if isinstance(size, ReadFailure) else size for size in try_files(displayed_size, paths)]
     labels, masks = ([path for _, path in some or ()] for some in (files.labels, files.masks))
     found.shapes[role] = (3, *shape)
     found.parts[role] = Part(

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.data.decode import find_unreadable, shown_size
+from ducats.data.decoding import displayed_size, find_unreadable
 from ducats.data.maps import Codes, UnknownIdError
 from ducats.data.maps.raw import read_ids, read_mask
-from ducats.data.store import Failure, attempts
+from ducats.data.store import ReadFailure, try_files
 from ducats.doctor.data import NAMED, check_copies
 from ducats.doctor.finding import Finding, gather, images, quoted, some
 from ducats.doctor.found import Part, Survey
@@ -74,9 +74,9 @@ def _check_sizes(part: Part, files: Sequence[Path], what: str) -> Iterator[Findi
     """Compare the sizes of files with those of their images, from their headers."""
     wrong = []
     for path, other, name, own in zip(
-        files, attempts(shown_size, files), part.names, part.sizes, strict=False
+        files, try_files(displayed_size, files), part.names, part.sizes, strict=False
     ):
-        if own is not None and not isinstance(other, Failure) and other != own:
+        if own is not None and not isinstance(other, ReadFailure) and other != own:
             wrong.append(f"{path} is {_by(other)}, but {name} is {_by(own)}")
     if wrong:
         yield Finding(
@@ -157,9 +157,9 @@ def _look(found: Survey, part: Part) -> Seen | None:
     chosen, seen = sampled(len(part)), Seen(np.zeros(classes, np.int64))
     if part.label_files and part.codes is not None:
         paths = [part.label_files[place] for place in chosen]
-        for path, outcome in zip(paths, attempts(_reader(part.codes), paths), strict=True):
+        for path, outcome in zip(paths, try_files(_reader(part.codes), paths), strict=True):
             seen.looked += 1
-            if isinstance(outcome, Failure):
+            if isinstance(outcome, ReadFailure):
                 seen.broken.append((path, outcome.reason))
             elif isinstance(outcome, UnknownIdError):
                 for shown, count in outcome.pixels.items():
@@ -201,7 +201,7 @@ def _masked(part: Part) -> str:
     if not part.mask_files:
         return ""
     paths = [part.mask_files[place] for place in sampled(len(part.mask_files))]
-    masks = [shown for shown in attempts(_hidden, paths) if not isinstance(shown, Failure)]
+    masks = [shown for shown in try_files(_hidden, paths) if not isinstance(shown, ReadFailure)]
     hidden, total = (sum(numbers) for numbers in zip(*masks, strict=True)) if masks else (0, 0)
     return f"; masks exclude {_share(hidden, total)} of the pixels" if total else ""
 

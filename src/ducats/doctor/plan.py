@@ -7,8 +7,8 @@ from pathlib import Path
 
 from ducats.budget import PeopleTime, split_budget, time_of
 from ducats.config import Config, ViewConfig, query_epochs
-from ducats.data.decode import SPARE_GB
-from ducats.data.exam import decide, held_out_of
+from ducats.data.decoding import RESERVED_DISK_GB
+from ducats.data.evaluation_split import n_held_out, resolve_split
 from ducats.doctor.finding import Finding, gather, images
 from ducats.doctor.found import Role, Survey
 from ducats.doctor.pixels import asked_pixels, check_pixels
@@ -81,7 +81,12 @@ def _check_exam(config: Config, found: Survey) -> Iterator[Finding]:
     if found.truth is None:
         return  # the problem with the data is reported elsewhere
     wanted = config.evaluation.split
-    on, _ = decide(wanted, test="test" in found.parts, truth=found.truth, target_is_test=found.target_is_test)
+    on, _ = resolve_split(
+        wanted,
+        has_test="test" in found.parts,
+        has_ground_truth=found.truth,
+        target_is_test=found.target_is_test,
+    )
     if on != "held_out" or "test" in found.parts or found.truth:
         yield Finding("note", f"the model is evaluated on {MEASURED_ON[on]} (evaluation.split={wanted})")
 
@@ -92,10 +97,10 @@ def pool_size(config: Config, found: Survey) -> int:
     if part is None or found.truth is None:
         return 0 if part is None else len(part)
     try:
-        _, made = decide(
+        _, made = resolve_split(
             config.evaluation.split,
-            test="test" in found.parts,
-            truth=found.truth,
+            has_test="test" in found.parts,
+            has_ground_truth=found.truth,
             target_is_test=found.target_is_test,
         )
     except UserError:
@@ -103,9 +108,9 @@ def pool_size(config: Config, found: Survey) -> int:
     if made != "split":
         return len(part)
     if found.of_pixels:
-        return len(part) - held_out_of(len(part), config.evaluation.test_fraction)
+        return len(part) - n_held_out(len(part), config.evaluation.test_fraction)
     known = (found.parts["test"] if found.target_is_test else part).classes().values()
-    return len(part) - sum(held_out_of(members, config.evaluation.test_fraction) for members in known)
+    return len(part) - sum(n_held_out(members, config.evaluation.test_fraction) for members in known)
 
 
 def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
@@ -248,7 +253,7 @@ def _check_memory(found: Survey) -> Iterator[Finding]:
             f"{held:.1f} GB of {what} would be kept in memory, but only {free:.1f} GB are free; lower "
             "data.params.memory_gb or data.params.size",
         )
-    if spilt > free_disk_gb(where) - SPARE_GB:
+    if spilt > free_disk_gb(where) - RESERVED_DISK_GB:
         yield Finding(
             "warning",
             f"{spilt:.1f} GB of {what} would be written to {where}, but only {free_disk_gb(where):.1f} GB "

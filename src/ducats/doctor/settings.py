@@ -19,11 +19,11 @@ def check_settings(config: Config) -> list[Finding]:
 
 def check_options(config: Config) -> Iterator[Finding]:
     """Check for missing required options of the data set."""
-    from ducats.data import DATASETS, require_options
+    from ducats.data import DATASETS, require_params
 
     function = DATASETS.get(config.data.name)
     if function is not None:  # a user-defined data set is built, and reports this itself
-        require_options(config.data.name, function, config.data.params)
+        require_params(config.data.name, function, config.data.params)
     yield from ()
 
 

@@ -8,10 +8,10 @@ from torch import Tensor
 from ducats.config import Config
 from ducats.data import BENCHMARKS, DATASETS
 from ducats.data.benchmarks import class_order, list_task
-from ducats.data.decode import allowance
-from ducats.data.exam import same_images
-from ducats.data.folders import check_apart, existing_folder, list_images
-from ducats.data.manifest import Row, scan_rows
+from ducats.data.decoding import memory_budget
+from ducats.data.evaluation_split import same_images
+from ducats.data.folders import check_disjoint, existing_folder, list_images
+from ducats.data.manifest import ManifestRow, scan_manifest
 from ducats.data.maps import Reader
 from ducats.doctor.finding import Finding, gather, quoted, some
 from ducats.doctor.found import ROLES, Found, Part, Role, Survey, knob
@@ -25,11 +25,11 @@ NAMED = 20  # maximum number of manifest rows that are reported one by one
 def survey(config: Config) -> Found:
     """Survey the data as far as it is readable, and report what is not."""
     readers: dict[str, Callable[[Config], Found]] = {"folders": _in_folders, "manifest": _in_manifest}
-    readers |= {name: _in_benchmark for name, known in BENCHMARKS.items() if known.read is not None}
+    readers |= {name: _in_benchmark for name, known in BENCHMARKS.items() if known.list_files is not None}
     readers |= {name: in_map_files for name, function in DATASETS.items() if isinstance(function, Reader)}
     found, findings = readers.get(config.data.name, _built)(config)
     if found.parts and config.data.name in BENCHMARKS:
-        found.expected = BENCHMARKS[config.data.name].expected(knob(config, findings, "task"))
+        found.expected = BENCHMARKS[config.data.name].expected_counts(knob(config, findings, "task"))
     return found, findings
 
 
@@ -77,7 +77,7 @@ def _listed(found: Survey, folders: dict[Role, Path], role: Role, path: Path) ->
 
 
 def _apart(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
-    check_apart(source, target, test)
+    check_disjoint(source, target, test)
     yield from ()  # errors are raised
 
 
@@ -89,7 +89,7 @@ def _in_manifest(config: Config) -> Found:
         return found, findings
     table = Path(path).expanduser()
     try:
-        rows, problems = scan_rows(table)
+        rows, problems = scan_manifest(table)
     except (UserError, OSError) as error:
         return found, [*findings, Finding("error", str(error))]
     findings += [Finding("error", problem) for problem in problems[:NAMED]]
@@ -115,7 +115,7 @@ def _in_manifest(config: Config) -> Found:
             Finding(
                 "error",
                 f"{table}: {len(bare)} of {pool} target rows lack a label "
-                f"({some([row.place for row in bare])}); label all of them, or none",
+                f"({some([row.line_label for row in bare])}); label all of them, or none",
             )
         )
     return found, findings
@@ -132,9 +132,9 @@ def _in_benchmark(config: Config) -> Found:
         listing = list_task(benchmark, root, task)
     except UserError as error:
         return found, [*findings, Finding("error", str(error))]
-    for role, part in listing.parts.items():
+    for role, part in listing.by_role.items():
         paths = [path for _, path in part.files]
-        found.parts[role] = Part(role, part.where, [str(path) for path in paths], part.labels, paths)
+        found.parts[role] = Part(role, part.description, [str(path) for path in paths], part.labels, paths)
     found.truth = True
     try:
         found.classes = class_order(benchmark, listing)
@@ -143,7 +143,7 @@ def _in_benchmark(config: Config) -> Found:
     return found, findings
 
 
-def _role(row: Row) -> Role:
+def _role(row: ManifestRow) -> Role:
     return "test" if row.split == "test" else "source" if row.domain == "source" else "target"
 
 
@@ -196,7 +196,7 @@ def _stored(config: Config) -> Found:
     """Return a survey with the storage settings for images from files."""
     findings: list[Finding] = []
     size, cache = knob(config, findings, "size"), knob(config, findings, "cache")
-    found = Survey(memory_gb=allowance(knob(config, findings, "memory_gb")))
+    found = Survey(memory_gb=memory_budget(knob(config, findings, "memory_gb")))
     found.shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
     found.cache = None if cache is None else Path(cache).expanduser()
     return found, findings

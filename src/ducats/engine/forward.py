@@ -8,7 +8,7 @@ from lightning_fabric import Fabric
 from torch import Tensor, nn
 
 from ducats.criteria import TOLD, heard
-from ducats.data.views import View, draw, look
+from ducats.data.views import View, apply_view, sample_view_params
 from ducats.domain import Images
 from ducats.engine import resident
 from ducats.errors import UserError
@@ -22,7 +22,7 @@ HELD = 16  # batches kept on the device before they are copied to the host toget
 def luck_of(images: Images, view: View, generator: torch.Generator) -> Tensor:
     """Sample augmentation parameters, one row per image, independent of the batching."""
     height, width = images.pixels.shape[-2:]
-    return draw(view, len(images), height, width, generator, images.aspect)
+    return sample_view_params(view, len(images), height, width, generator, images.aspect)
 
 
 def outputs(
@@ -80,7 +80,7 @@ def said(
         resident.in_order(lambda n: get(pixels, batches[n], device), len(batches), ahead=not near)
     ) as taken:
         for index, raw in zip(batches, taken, strict=True):
-            shown = look(resident.send(raw, device), view, luck[index].to(device, non_blocking=True))
+            shown = apply_view(resident.send(raw, device), view, luck[index].to(device, non_blocking=True))
             output = model(torch.cat([shown, shown.flip(-1)]) if mirrored else shown)
             yield index, output if tell is None else output._replace(told=tell(output))
 

@@ -14,7 +14,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats.data.views import View, draw, look, look_labels
+from ducats.data.views import View, apply_view, apply_view_to_labels, sample_view_params
 from ducats.domain import UNLABELLED, VOID, Domain, Images, Labels
 from ducats.engine import resident
 from ducats.errors import UserError
@@ -197,9 +197,9 @@ class Stream:
         """Apply the view to a batch; return augmented images and labels."""
         cut, (pixels, maps) = self.cuts[step], raw
         device, luck = self.luck.device, self.luck[self.cuts[step]]
-        shown = look(resident.send(pixels, device), self.view, luck)
+        shown = apply_view(resident.send(pixels, device), self.view, luck)
         if maps is not None:
-            return shown, look_labels(resident.send(maps, device), self.view, luck)
+            return shown, apply_view_to_labels(resident.send(maps, device), self.view, luck)
         return shown, None if self.labels is None else self.labels[cut]
 
 
@@ -320,7 +320,9 @@ class Streams:
         index = torch.cat(batches)
         height, width = images.pixels.shape[-2:]
         aspect = None if images.aspect is None else images.aspect[index]
-        luck = draw(view, len(index), height, width, fork(self.seed, name, "view", epoch), aspect)
+        luck = sample_view_params(
+            view, len(index), height, width, fork(self.seed, name, "view", epoch), aspect
+        )
         # Parameters belong to positions in the global batch: views are the same for any number of ranks.
         lengths = [len(batch) // world for batch in batches]
         mine = torch.cat(

@@ -1,7 +1,7 @@
 """Build the components of a run from its config. Names are resolved only here."""
 
 from ducats import config as settings
-from ducats.data.exam import examine, hold_out_source
+from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.domain import Shift
 from ducats.errors import UserError
 from ducats.factory.builders import (
@@ -49,7 +49,7 @@ def build_run(config: settings.Config, run_folder: RunDir, data: Shift | None = 
     """Build the components and the plan of a run; load the data unless ``data`` is given."""
     check_components(config, is_resumable=run_folder.begun)
     data, _ = hold_out_source(data or load_data(config), config.evaluation.source_holdout_fraction)
-    data, evaluated_on = examine(data, config.evaluation.split, config.evaluation.test_fraction)
+    data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
     _check_task_matches_data(config, data)
     plan, views = make_run_plan(config, data), make_views(config)
     data = with_aspect_ratios(data, views)

@@ -9,8 +9,8 @@ from pathlib import Path
 from ducats import config as settings
 from ducats.answers.rules import ruling
 from ducats.budget import split_budget, split_pixels, time_of
-from ducats.data import DATASETS, require_options
-from ducats.data.decode import aspects
+from ducats.data import DATASETS, require_params
+from ducats.data.decoding import read_aspect_ratios
 from ducats.data.views import View
 from ducats.domain import Images, Shift
 from ducats.engine.fit import Optimisation
@@ -42,7 +42,7 @@ def load_data(config: settings.Config) -> Shift:
     params = {
         k: Path(v) if k in PATH_PARAMS and isinstance(v, str) else v for k, v in config.data.params.items()
     }
-    require_options(config.data.name, function, params)
+    require_params(config.data.name, function, params)
     return build_component(
         "data set", config.data, bind_params("data set", config.data.name, function, 0, params)
     )
@@ -303,4 +303,4 @@ def with_aspect_ratio(images: Images, *views: View) -> Images:
     needs_aspect = any(view.resize == "short_side" for view in views)
     if not needs_aspect or images.aspect is not None or images.files is None:
         return images
-    return replace(images, aspect=aspects(images.files))
+    return replace(images, aspect=read_aspect_ratios(images.files))

@@ -15,7 +15,7 @@ from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.pictures import load, show
 from ducats.figures.points import Array
 from ducats.figures.runs import VOID, RunLike, Runs, class_name, of_pixels, only, plural, tail
-from ducats.palette import palette
+from ducats.palette import class_colours
 from ducats.snapshots import Picks
 
 SHOWN = 4  # images by default
@@ -204,4 +204,4 @@ def _cells(position: Array, size: tuple[int, int], grid: tuple[int, ...]) -> tup
 
 def _colours(run: RunLike, highest: int) -> dict[int, tuple[int, int, int]]:
     names = [class_name(run, label) for label in range(max(len(run.classes), highest + 1))]
-    return {**dict(enumerate(palette(names))), VOID: NO_CLASS}
+    return {**dict(enumerate(class_colours(names))), VOID: NO_CLASS}

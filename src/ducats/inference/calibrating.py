@@ -8,7 +8,7 @@ import numpy as np
 from lightning_fabric import Fabric
 from numpy.typing import NDArray
 
-from ducats.data.folders import labelled_folder
+from ducats.data.folders import read_labelled_folder
 from ducats.domain import UNLABELLED
 from ducats.errors import UserError
 from ducats.factory import make_views, with_aspect_ratio
@@ -84,7 +84,7 @@ def _predicted(trained: Trained, fabric: Fabric, by: By, folder: Path | None) ->
             kept = (trained.home.bought().targets() == UNLABELLED).numpy()
             where, cautions = "the run's target images that it did not label", (FEWER,)
     else:
-        test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
+        test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
         test = replace(test, images=with_aspect_ratio(test.images, view))
         where = f"the folder {folder.name}"
     said = say(trained, fabric, test.images)

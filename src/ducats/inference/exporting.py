@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from ducats.data.views import look
+from ducats.data.views import apply_view
 from ducats.engine.forward import luck_of
 from ducats.errors import UserError
 from ducats.factory import make_task, make_views
@@ -81,10 +81,10 @@ def _images(trained: Trained) -> tuple[Tensor, str]:
     except (UserError, OSError):
         places = []
     if not places:
-        size = view.sides(*trained.size)
+        size = view.output_size(*trained.size)
         generator = fork(0, "export")
         noise = torch.rand(COMPARED, trained.channels, *size, generator=generator)
         return noise, f"{COMPARED} images of noise (the images of the run cannot be read)"
     index = torch.tensor(places)
-    shown = look(found.pixels[index], view, luck_of(found, view, fork(0, "test"))[index])
+    shown = apply_view(found.pixels[index], view, luck_of(found, view, fork(0, "test"))[index])
     return shown, f"{len(places)} target images of the run"

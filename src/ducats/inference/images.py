@@ -11,7 +11,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats import dirichlet
-from ducats.data.folders import image_folder
+from ducats.data.folders import read_image_folder
 from ducats.domain import Images
 from ducats.engine.score import table
 from ducats.factory import make_views, with_aspect_ratio
@@ -40,7 +40,7 @@ def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_
         every_class: add a column with the probability of each class.
     """
     rule = load_rule(trained.home.folder)
-    images = image_folder(folder, size=trained.size, channels=trained.channels)
+    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     images = with_aspect_ratio(images, make_views(trained.config).test)
     said = say(trained, fabric, images)
     text = io.StringIO()

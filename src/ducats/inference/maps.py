@@ -14,8 +14,8 @@ from PIL import Image
 from torch import Tensor
 
 from ducats import dirichlet
-from ducats.data.decode import sizes
-from ducats.data.folders import image_folder
+from ducats.data.decoding import read_image_sizes
+from ducats.data.folders import read_image_folder
 from ducats.engine.evaluate import log_probability
 from ducats.engine.forward import check_finite, luck_of, said
 from ducats.errors import UserError
@@ -24,7 +24,7 @@ from ducats.files import write_atomically, write_text_atomically
 from ducats.grid import dense
 from ducats.inference.trained import Trained
 from ducats.oracles.masks import file_names
-from ducats.palette import palette
+from ducats.palette import class_colours
 from ducats.randomness import fork
 from ducats.rows import Output
 
@@ -50,9 +50,13 @@ def predict_maps(
     """
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file, not a folder; give another --out")
-    images = image_folder(folder, size=trained.size, channels=trained.channels)
+    images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     assert images.files is not None
-    own, view, flip = sizes(images.files), make_views(trained.config).test, make_task(trained.config).flip
+    own, view, flip = (
+        read_image_sizes(images.files),
+        make_views(trained.config).test,
+        make_task(trained.config).flip,
+    )
     luck = luck_of(images, view, fork(0, "test"))
     batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)
     model, names = fabric.setup(trained.model), file_names(images.keys)
@@ -116,5 +120,5 @@ def _write_labels(path: Path, label: Tensor, classes: tuple[str, ...]) -> None:
         picture = Image.fromarray(numbers.astype(np.uint16))
     else:
         picture = Image.fromarray(numbers.astype(np.uint8))
-        picture.putpalette([channel for colour in palette(classes) for channel in colour])
+        picture.putpalette([channel for colour in class_colours(classes) for channel in colour])
     write_atomically(path, partial(picture.save, format="PNG"))

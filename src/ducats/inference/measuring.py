@@ -6,8 +6,8 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.data.exam import MeasuredOn, examine
-from ducats.data.folders import labelled_folder
+from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
+from ducats.data.folders import read_labelled_folder
 from ducats.data.maps import labelled_maps
 from ducats.domain import UNLABELLED, Domain
 from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
@@ -64,7 +64,7 @@ def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Mea
         if on == "unlabelled":
             only = (trained.home.bought().targets() == UNLABELLED).nonzero().squeeze(1)
     else:
-        test = labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
+        test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
         test = replace(test, images=with_aspect_ratio(test.images, view))
     batch_size = trained.config.engine.scoring_batch_size
     tally = evaluate(
@@ -115,10 +115,12 @@ def _labelled_maps(trained: Trained, folder: Path) -> Domain:
 CLASS_LIST = ("classes", "root", "merge", "keep", "coded")  # parameters that define the label encoding
 
 
-def own_test(trained: Trained) -> tuple[Domain, MeasuredOn]:
+def own_test(trained: Trained) -> tuple[Domain, EvaluatedOn]:
     """Return the images that the run was evaluated on, and their kind."""
     config = trained.config
-    shift, measured_on = examine(load_data(config), config.evaluation.split, config.evaluation.test_fraction)
+    shift, measured_on = attach_test_set(
+        load_data(config), config.evaluation.split, config.evaluation.test_fraction
+    )
     test = with_aspect_ratios(shift, make_views(config)).test
     if test is None:
         raise UserError("this run has no test set; give a folder of labelled images with --data")

@@ -73,7 +73,7 @@ def preprocess_of(trained: Trained) -> Preprocess:
             "views.test of this run is random or depends on the aspect ratio of each image, so it cannot be "
             "exported; train with views.test.crop=center or none and views.test.resize=squash"
         )
-    size = view.sides(*trained.size)
+    size = view.output_size(*trained.size)
     if view.crop == "none":
         return Preprocess(trained.channels, trained.size, None, size)
     # Halves are rounded to even, as in `data.views` and torchvision.

@@ -4,7 +4,7 @@ from PIL import Image
 
 from ducats.domain import Images
 from ducats.errors import UserError
-from ducats.pictures import as_shown
+from ducats.image_files import load_image
 
 
 def picture(pool: Images, image: int) -> Image.Image:
@@ -15,7 +15,7 @@ def picture(pool: Images, image: int) -> Image.Image:
     """
     if pool.files is not None:
         try:
-            return as_shown(pool.files[image]).convert("RGB")
+            return load_image(pool.files[image]).convert("RGB")
         except (OSError, ValueError, SyntaxError) as error:
             raise UserError(
                 f"{pool.files[image]} is not a readable image ({error}); restore the file that was there "

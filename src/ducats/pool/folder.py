@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from itertools import count
 
-from ducats.pictures import is_image
+from ducats.image_files import is_image_name
 from ducats.pool.places import Place
 from ducats.pool.sample import Pool, Sample, named, shared_out, unreadable
 
@@ -46,5 +46,5 @@ class Folder(Pool):
             key, path = f"{prefix}{entry.name}", f"{folder.rstrip('/')}/{entry.name}"
             if entry.folder:
                 yield from self._walk(path, f"{key}/")
-            elif is_image(entry.name):
+            elif is_image_name(entry.name):
                 yield key, partial(self._place.read, path)

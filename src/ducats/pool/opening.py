@@ -4,7 +4,7 @@ import re
 from typing import Literal, get_args
 
 from ducats.errors import UserError
-from ducats.pictures import is_image
+from ducats.image_files import is_image_name
 from ducats.pool import shards
 from ducats.pool.folder import Folder
 from ducats.pool.manifest import Manifest
@@ -70,7 +70,7 @@ def _kind(where: str, place: Place, path: str) -> Kind:
             f"pool {where} does not exist; pass a folder of images, a .csv or .parquet table, or .tar shards"
         )
     names = [entry.name for entry in place.entries(path) if not entry.folder]
-    tars, images = any(map(_is_tar, names)), any(map(is_image, names))
+    tars, images = any(map(_is_tar, names)), any(map(is_image_name, names))
     if tars and images:
         raise UserError(
             f"{where} contains images and tar files; choose with --pool-format folder or --pool-format shards"

@@ -4,7 +4,7 @@ import tarfile
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from ducats.pictures import is_image
+from ducats.image_files import is_image_name
 from ducats.pool.places import Place
 from ducats.pool.sample import Pool, Sample, check_part, named, spelt, unreadable
 
@@ -68,7 +68,7 @@ class Shards(Pool):
                         continue
                     if (stem := _stem(inner)) != before:
                         before, found = stem, False
-                    if found or not is_image(file_name):
+                    if found or not is_image_name(file_name):
                         continue
                     found, ours = True, wanted(place)
                     # Read at least the last byte: every chunk must find a truncation at the same position.

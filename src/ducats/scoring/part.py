@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ducats import room
 from ducats.criteria import given
-from ducats.data.views import draw, look
+from ducats.data.views import apply_view, sample_view_params
 from ducats.engine import resident
 from ducats.engine.forward import HELD, check_finite
 from ducats.factory import make_views
@@ -122,7 +122,7 @@ def _said(
             z = features = None
             if block.key:
                 # Seeded by block, so random augmentation does not depend on the number of processes.
-                luck = draw(
+                luck = sample_view_params(
                     view,
                     len(block.key),
                     *trained.size,
@@ -131,7 +131,7 @@ def _said(
                 )
                 pixels = block.pixels.pin_memory() if device.type == "cuda" else block.pixels
                 with torch.inference_mode():
-                    output = model(look(resident.send(pixels, device), view, luck.to(device)))
+                    output = model(apply_view(resident.send(pixels, device), view, luck.to(device)))
                 z, features = output.z, given(output.features) if keep.features else None
             waiting.append(Answer(block.key, block.number, block.unreadable, z, features))
             if len(waiting) == (1 if device.type == "cpu" else HELD):

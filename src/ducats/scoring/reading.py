@@ -13,15 +13,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.data.decode import decode_bytes
-from ducats.data.store import Failure, attempt
-from ducats.pictures import shown_size
+from ducats.data.decoding import decode_image_bytes
+from ducats.data.store import ReadFailure, try_file
+from ducats.image_files import displayed_size
 from ducats.pool import Sample
 
 AHEAD = 4  # blocks decoded in advance
 
 Picture = tuple[NDArray[np.uint8], float]  # pixels (channels, height, width) and original width / height
-Begun = tuple[list[Sample], list["Future[Picture | Failure]"]]
+Begun = tuple[list[Sample], list["Future[Picture | ReadFailure]"]]
 
 
 class Block(NamedTuple):
@@ -37,8 +37,8 @@ class Block(NamedTuple):
 def picture_of(sample: Sample, size: tuple[int, int], channels: int) -> Picture:
     """Read a sample and decode it as `ducats predict` does."""
     data = sample.read()
-    pixels = decode_bytes(data, size, channels)
-    height, width = shown_size(BytesIO(data))
+    pixels = decode_image_bytes(data, size, channels)
+    height, width = displayed_size(BytesIO(data))
     return pixels, width / height
 
 
@@ -66,7 +66,7 @@ def decoded(
     def feed() -> None:
         try:
             for block in blocks:
-                put((block, [pool.submit(attempt, work, sample) for sample in block]))
+                put((block, [pool.submit(try_file, work, sample) for sample in block]))
                 if left.is_set():
                     return
             put(None)
@@ -89,11 +89,11 @@ def decoded(
             pool.shutdown(cancel_futures=True)
 
 
-def _block(samples: list[Sample], futures: "list[Future[Picture | Failure]]") -> Block:
+def _block(samples: list[Sample], futures: "list[Future[Picture | ReadFailure]]") -> Block:
     good, failed = list[tuple[Sample, Picture]](), list[tuple[str, str]]()
     for sample, future in zip(samples, futures, strict=True):
         outcome = future.result()
-        if isinstance(outcome, Failure):
+        if isinstance(outcome, ReadFailure):
             failed.append((sample.key, outcome.reason))
         else:
             good.append((sample, outcome))

@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from ducats.config import Config
-from ducats.data import DATASETS, require_options
+from ducats.data import DATASETS, require_params
 from ducats.doctor.task import misfits
 from ducats.errors import UserError
 from ducats.factory import check_components, with_resolved_precision
@@ -180,7 +180,7 @@ def _check(config: Config) -> None:
         raise UserError(misfit)
     check_components(config)
     if config.data.name in DATASETS:
-        require_options(config.data.name, DATASETS[config.data.name], config.data.params)
+        require_params(config.data.name, DATASETS[config.data.name], config.data.params)
     for knob in ("root", "source", "target"):
         path = config.data.params.get(knob)
         relative_to_root = knob != "root" and "root" in config.data.params

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ducats import dirichlet
 from ducats.config import Config
-from ducats.data.exam import examine, hold_out_source
+from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.dev import Normalise, dev_risk
 from ducats.domain import UNLABELLED, Domain, Images, Shift
 from ducats.engine.processes import make_fabric
@@ -58,7 +58,7 @@ class Problem:
 def problem_of(config: Config) -> Problem:
     """Load the data and split it as a run does."""
     shift, held = hold_out_source(load_data(config), config.evaluation.source_holdout_fraction)
-    shift, _ = examine(shift, config.evaluation.split, config.evaluation.test_fraction)
+    shift, _ = attach_test_set(shift, config.evaluation.split, config.evaluation.test_fraction)
     return Problem(shift, held)
 
 

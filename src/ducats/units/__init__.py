@@ -221,7 +221,7 @@ def _pieces(counter: _Counter, budget: int, number: Tensor) -> Picked:
 
 
 def _members(number: Tensor, position: Tensor) -> Tensor:
-    """Group positions by superpixel: ``(S, L)`` in raster order, padded with -1."""
+    """Group positions by superpixel: ``(_S, L)`` in raster order, padded with -1."""
     piece, size = number[position].unique(return_inverse=True, return_counts=True)[1:]
     order = piece.argsort(stable=True)
     start = size.cumsum(0) - size

@@ -62,7 +62,7 @@ class Scene:
         """Return columns of pixel sets.
 
         Args:
-            members: positions, ``(S, L)``; smaller sets are padded with -1.
+            members: positions, ``(_S, L)``; smaller sets are padded with -1.
         """
         return {name: self._over(name, members) for name in needs}
 
@@ -128,7 +128,7 @@ class Scene:
         return self._maps[name, radius]
 
     def _over(self, name: str, members: Tensor) -> Tensor:
-        """Return a column of pixel sets: ``(S,)`` or ``(S, K)``."""
+        """Return a column of pixel sets: ``(_S,)`` or ``(_S, K)``."""
         inside = members >= 0
         size, where = inside.sum(1), members.clamp(min=0)
 

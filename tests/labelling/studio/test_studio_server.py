@@ -76,7 +76,7 @@ def choice(text: str) -> list[dict[str, Any]]:
 def test_an_image_run_end_to_end_with_a_server_outage(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shift = toy(per_class=6, pool=20, test=12)
+    shift = toy(n_source_per_class=6, n_pool=20, n_test=12)
     assert shift.truth is not None
     names = [shift.classes[label] for label in shift.truth[:].tolist()]
     for place, image in enumerate(shift.pool.pixels[:]):

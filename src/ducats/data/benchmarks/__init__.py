@@ -6,14 +6,14 @@ before any is decoded, which lets `ducats doctor` check them without decoding.
 
 from collections.abc import Mapping
 
-from ducats.data.benchmarks.benchmark import Benchmark, Count
+from ducats.data.benchmarks.benchmark import Benchmark, ImageCount
 from ducats.data.benchmarks.digit_sets import DIGIT_SETS, digit_sets
 from ducats.data.benchmarks.domainnet import DOMAINNET, domainnet
-from ducats.data.benchmarks.listing import class_order, list_task
 from ducats.data.benchmarks.mini_domainnet import MINI_DOMAINNET, mini_domainnet
 from ducats.data.benchmarks.office31 import OFFICE31, office31
 from ducats.data.benchmarks.office_home import OFFICE_HOME, office_home
 from ducats.data.benchmarks.pacs import PACS, pacs
+from ducats.data.benchmarks.tasks import class_order, list_task
 from ducats.data.benchmarks.visda2017 import VISDA2017, visda2017
 
 BENCHMARKS: Mapping[str, Benchmark] = {  # by the name of the reading function
@@ -29,7 +29,7 @@ BENCHMARKS: Mapping[str, Benchmark] = {  # by the name of the reading function
 __all__ = [
     "BENCHMARKS",
     "Benchmark",
-    "Count",
+    "ImageCount",
     "class_order",
     "digit_sets",
     "domainnet",

@@ -10,38 +10,38 @@ from typing import Any, Literal
 from ducats.errors import UserError
 
 Split = Literal["all", "train", "test"]  # part of a domain
-Role = Literal["source", "target", "test"]  # use of a part in a task
+TaskRole = Literal["source", "target", "test"]  # use of a part in a task
 
 
 @dataclass(frozen=True)
-class Place:
+class DomainInfo:
     """One domain of a benchmark."""
 
-    short: str  # in task names, such as "Ar"
+    short_name: str  # in task names, such as "Ar"
     name: str  # folder name and name in messages, such as "Art"
-    also: tuple[str, ...] = ()  # aliases in task names
+    aliases: tuple[str, ...] = ()  # aliases in task names
 
 
 @dataclass(frozen=True)
-class Count:
+class ImageCount:
     """Number of images in a complete copy."""
 
     total: int
     classes: int | None = None  # None: some classes may be missing
-    of_class: Mapping[str, int] = field(default_factory=dict)  # empty: only the total is published
+    per_class: Mapping[str, int] = field(default_factory=dict)  # empty: only the total is published
 
 
 @dataclass(frozen=True)
-class Listed:
+class FileList:
     """Image files of a domain or of one of its lists."""
 
-    where: str  # for messages, such as "the folder /data/amazon"
+    description: str  # for messages, such as "the folder /data/amazon"
     files: Sequence[tuple[str, Path]]  # keys and paths
     labels: Sequence[str]  # class name per file
-    numbers: Mapping[str, int] = field(default_factory=dict)  # class indices, if a list gives them
+    class_numbers: Mapping[str, int] = field(default_factory=dict)  # class indices, if a list gives them
 
 
-Reader = Callable[[Path, Place, Split], Listed | None]  # None: not found
+FileListReader = Callable[[Path, DomainInfo, Split], FileList | None]  # None: not found
 
 
 @dataclass(frozen=True)
@@ -49,76 +49,80 @@ class Benchmark:
     """Data set of several domains that share their classes."""
 
     title: str
-    places: tuple[Place, ...]
-    classes: int
-    published: str  # where to get it
+    domains: tuple[DomainInfo, ...]
+    n_classes: int
+    download_info: str  # where to get it
     layout: str  # expected folder contents, in a few lines
-    counts: Mapping[tuple[str, Split], Count]  # by short name and split
-    read: Reader | None = None  # None: images are not separate files
-    held_out: bool = False  # whether each domain has a train and a test split
-    only: tuple[str, ...] = ()  # the tasks, if not every pair of domains is one
+    counts: Mapping[tuple[str, Split], ImageCount]  # by short name and split
+    list_files: FileListReader | None = None  # None: images are not separate files
+    has_test_lists: bool = False  # whether each domain has a train and a test split
+    task_subset: tuple[str, ...] = ()  # the tasks, if not every pair of domains is one
 
     @property
     def tasks(self) -> tuple[str, ...]:
         """All tasks, as ``source-target``."""
-        return self.only or tuple(f"{a.short}-{b.short}" for a, b in permutations(self.places, 2))
+        return self.task_subset or tuple(
+            f"{a.short_name}-{b.short_name}" for a, b in permutations(self.domains, 2)
+        )
 
-    def spell(self, task: Any) -> str | None:
+    def canonical_task(self, spelling: Any) -> str | None:
         """Return the canonical name of a task in any spelling; None if there is no such task."""
-        return self._spellings().get(squash(task)) if isinstance(task, str) else None
+        return self._spellings().get(normalise_name(spelling)) if isinstance(spelling, str) else None
 
-    def ends(self, task: Any) -> tuple[Place, Place]:
+    def source_and_target(self, task: Any) -> tuple[DomainInfo, DomainInfo]:
         """Return source and target of a task."""
-        usual = self.spell(task)
-        if usual is None:
+        canonical = self.canonical_task(task)
+        if canonical is None:
             raise UserError(f"{self.title} has no task {task!r}; its tasks are {', '.join(self.tasks)}")
-        source, target = (self._place(short) for short in usual.split("-"))
+        source, target = (self._domain(short_name) for short_name in canonical.split("-"))
         return source, target
 
-    def sides(self, task: Any) -> dict[Role, tuple[Place, Split]]:
+    def role_splits(self, task: Any) -> dict[TaskRole, tuple[DomainInfo, Split]]:
         """Return domain and split for each role of a task.
 
         If the benchmark has no train and test lists, source and target are whole domains without a test set.
         """
-        source, target = self.ends(task)
-        if not self.held_out:
+        source, target = self.source_and_target(task)
+        if not self.has_test_lists:
             return {"source": (source, "all"), "target": (target, "all")}
         return {"source": (source, "train"), "target": (target, "train"), "test": (target, "test")}
 
-    def expected(self, task: Any) -> dict[Role, tuple[str, Count]]:
+    def expected_counts(self, task: Any) -> dict[TaskRole, tuple[str, ImageCount]]:
         """Return name and published counts for each role of a task."""
         return {
             role: (
-                place.name if split == "all" else f"{place.name} ({split})",
-                self.counts[place.short, split],
+                domain.name if split == "all" else f"{domain.name} ({split})",
+                self.counts[domain.short_name, split],
             )
-            for role, (place, split) in self.sides(task).items()
+            for role, (domain, split) in self.role_splits(task).items()
         }
 
-    def _place(self, short: str) -> Place:
-        return next(place for place in self.places if place.short == short)
+    def _domain(self, short_name: str) -> DomainInfo:
+        return next(domain for domain in self.domains if domain.short_name == short_name)
 
     def _spellings(self) -> dict[str, str]:
         """Map every normalised spelling to its task."""
         spellings = {}
         for task in self.tasks:
-            source, target = (self._place(short) for short in task.split("-"))
-            for one in (source.short, source.name, *source.also):
-                for two in (target.short, target.name, *target.also):
-                    spellings.update({squash(f"{one}{between}{two}"): task for between in ("", "2", "to")})
+            source, target = (self._domain(short_name) for short_name in task.split("-"))
+            for one in (source.short_name, source.name, *source.aliases):
+                for two in (target.short_name, target.name, *target.aliases):
+                    spellings.update(
+                        {normalise_name(f"{one}{separator}{two}"): task for separator in ("", "2", "to")}
+                    )
         return spellings
 
 
-def column(images: Mapping[str, Sequence[int]], index: int) -> Count:
+def count_from_table(images: Mapping[str, Sequence[int]], index: int) -> ImageCount:
     """Return the counts of one domain from a table of classes by domains."""
     of_class = {name: row[index] for name, row in images.items()}
-    return Count(sum(of_class.values()), len(of_class), of_class)
+    return ImageCount(sum(of_class.values()), len(of_class), of_class)
 
 
-def squash(name: str) -> str:
+def normalise_name(name: str) -> str:
     """Normalise a name: remove separators and ignore case.
 
-    >>> squash("Real World") == squash("real_world") == squash("RealWorld")
+    >>> normalise_name("Real World") == normalise_name("real_world") == normalise_name("RealWorld")
     True
     """
     return re.sub(r"[\s_>→-]", "", name).lower()

@@ -10,18 +10,18 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ducats.data.benchmarks.benchmark import Benchmark, Count, Place, Split
-from ducats.data.benchmarks.listing import absent
+from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount, Split
+from ducats.data.benchmarks.tasks import missing_images_error
 from ducats.domain import Domain, Images, Shift
 from ducats.errors import UserError
 
-CLASSES = tuple("0123456789")
+_CLASSES = tuple("0123456789")
 
 DIGIT_SETS = Benchmark(
     title="MNIST, USPS and SVHN",
-    places=(Place("M", "MNIST"), Place("U", "USPS"), Place("S", "SVHN")),
-    classes=len(CLASSES),
-    published=(
+    domains=(DomainInfo("M", "MNIST"), DomainInfo("U", "USPS"), DomainInfo("S", "SVHN")),
+    n_classes=len(_CLASSES),
+    download_info=(
         "where torchvision does (torchvision.datasets.MNIST(ROOT, download=True), likewise USPS and SVHN;"
         " LeCun et al. 1998, Hull 1994, Netzer et al. 2011)"
     ),
@@ -31,15 +31,15 @@ usps.bz2, usps.t.bz2                (also in USPS/)
 train_32x32.mat, test_32x32.mat     (of SVHN, also in SVHN/)
 """,
     counts={
-        ("M", "train"): Count(60000, 10),
-        ("M", "test"): Count(10000, 10),
-        ("U", "train"): Count(7291, 10),
-        ("U", "test"): Count(2007, 10),
-        ("S", "train"): Count(73257, 10),
-        ("S", "test"): Count(26032, 10),
+        ("M", "train"): ImageCount(60000, 10),
+        ("M", "test"): ImageCount(10000, 10),
+        ("U", "train"): ImageCount(7291, 10),
+        ("U", "test"): ImageCount(2007, 10),
+        ("S", "train"): ImageCount(73257, 10),
+        ("S", "test"): ImageCount(26032, 10),
     },
-    held_out=True,
-    only=("M-U", "U-M", "S-M"),
+    has_test_lists=True,
+    task_subset=("M-U", "U-M", "S-M"),
 )
 
 
@@ -59,33 +59,40 @@ def digit_sets(*, root: str | Path, task: str, size: int = 32) -> Shift:
         raise UserError(f"images cannot be {size} pixels wide; give a size of 1 or more")
     folder = Path(root).expanduser()
     # Load all splits before resizing any: missing files are reported at once.
-    raw = {role: _raw(folder, place, split) for role, (place, split) in DIGIT_SETS.sides(task).items()}
-    source, pool, test = (_domain(*raw[role], size) for role in ("source", "target", "test"))
+    splits = {
+        role: _load_split(folder, domain, split)
+        for role, (domain, split) in DIGIT_SETS.role_splits(task).items()
+    }
+    source, pool, test = (_make_domain(*splits[role], size) for role in ("source", "target", "test"))
     return Shift(source=source, pool=pool.images, truth=pool.labels, test=test)
 
 
-def _raw(root: Path, place: Place, split: Split) -> tuple[str, NDArray[np.uint8], NDArray[np.int64]]:
+def _load_split(
+    root: Path, domain: DomainInfo, split: Split
+) -> tuple[str, NDArray[np.uint8], NDArray[np.int64]]:
     """Load a split: its name, pixels (N, H, W) or (N, H, W, 3), and labels (N,)."""
-    read, files = _reader(place, split)
-    for folder in (root, root / place.name):
+    read, files = _split_reader(domain, split)
+    for folder in (root, root / domain.name):
         if all((folder / file).is_file() for file in files):
             try:
                 pixels, labels = read(folder)
             except Exception as error:  # gzip, scipy, NumPy and torchvision raise different types
-                said = " ".join(str(error).split()) or type(error).__name__
+                reason = " ".join(str(error).split()) or type(error).__name__
                 raise UserError(
-                    f"{folder / files[0]} cannot be read as {place.name} ({said}); download it again"
+                    f"{folder / files[0]} cannot be read as {domain.name} ({reason}); download it again"
                 ) from error
-            return f"{place.name}/{split}", np.asarray(pixels, np.uint8), np.asarray(labels, np.int64)
-    raise absent(DIGIT_SETS, root, f"{place.name} ({split})")
+            return f"{domain.name}/{split}", np.asarray(pixels, np.uint8), np.asarray(labels, np.int64)
+    raise missing_images_error(DIGIT_SETS, root, f"{domain.name} ({split})")
 
 
-def _reader(place: Place, split: Split) -> tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...]]:
+def _split_reader(
+    domain: DomainInfo, split: Split
+) -> tuple[Callable[[Path], tuple[Any, Any]], tuple[str, ...]]:
     """Return a function that reads a split from its folder, and the files that it needs."""
     from torchvision import datasets
 
     train = split == "train"
-    if place.name == "MNIST":
+    if domain.name == "MNIST":
 
         def mnist(folder: Path) -> tuple[Any, Any]:
             found = datasets.MNIST(folder, train=train)
@@ -94,7 +101,7 @@ def _reader(place: Place, split: Split) -> tuple[Callable[[Path], tuple[Any, Any
         parts = ("train", "t10k")  # torchvision requires all four files for either split
         kinds = ("images-idx3-ubyte", "labels-idx1-ubyte")
         return mnist, tuple(f"MNIST/raw/{part}-{kind}" for part in parts for kind in kinds)
-    if place.name == "USPS":
+    if domain.name == "USPS":
 
         def usps(folder: Path) -> tuple[Any, Any]:
             found = datasets.USPS(folder, train=train)
@@ -109,15 +116,15 @@ def _reader(place: Place, split: Split) -> tuple[Callable[[Path], tuple[Any, Any
     return svhn, (f"{split}_32x32.mat",)
 
 
-def _domain(name: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64], size: int) -> Domain:
+def _make_domain(name: str, pixels: NDArray[np.uint8], labels: NDArray[np.int64], size: int) -> Domain:
     keys = tuple(f"{name}/{i:05d}" for i in range(len(pixels)))
-    return Domain(Images(keys, _resized(pixels, size)), torch.from_numpy(labels.copy()), CLASSES)
+    return Domain(Images(keys, _resize(pixels, size)), torch.from_numpy(labels.copy()), _CLASSES)
 
 
-def _resized(pixels: NDArray[np.uint8], size: int) -> Tensor:
+def _resize(pixels: NDArray[np.uint8], size: int) -> Tensor:
     """Resize images to uint8 (N, 3, size, size)."""
     resized = np.empty((len(pixels), 3, size, size), np.uint8)
     for row, image in enumerate(pixels):
-        shown = Image.fromarray(image).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
-        resized[row] = np.asarray(shown).transpose(2, 0, 1)
+        resized_image = Image.fromarray(image).convert("RGB").resize((size, size), Image.Resampling.BICUBIC)
+        resized[row] = np.asarray(resized_image).transpose(2, 0, 1)
     return torch.from_numpy(resized)

@@ -3,21 +3,21 @@
 from functools import partial
 from pathlib import Path
 
-from ducats.data.benchmarks.benchmark import Benchmark, Count, Place
-from ducats.data.benchmarks.listing import load_task
-from ducats.data.benchmarks.reading import read_list
+from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
+from ducats.data.benchmarks.reader import list_split_file
+from ducats.data.benchmarks.tasks import load_task
 from ducats.domain import Shift
 
-CLIPART, PAINTING = Place("clp", "clipart", ("c",)), Place("pnt", "painting", ("p",))
-REAL, SKETCH = Place("rel", "real", ("r",)), Place("skt", "sketch", ("s",))
-INFOGRAPH, QUICKDRAW = Place("inf", "infograph", ("i",)), Place("qdr", "quickdraw", ("q",))
-IMAGES = "https://ai.bu.edu/M3SDA (Peng et al., ICCV 2019)"
+CLIPART, PAINTING = DomainInfo("clp", "clipart", ("c",)), DomainInfo("pnt", "painting", ("p",))
+REAL, SKETCH = DomainInfo("rel", "real", ("r",)), DomainInfo("skt", "sketch", ("s",))
+INFOGRAPH, QUICKDRAW = DomainInfo("inf", "infograph", ("i",)), DomainInfo("qdr", "quickdraw", ("q",))
+DOMAINNET_URL = "https://ai.bu.edu/M3SDA (Peng et al., ICCV 2019)"
 
 DOMAINNET = Benchmark(
     title="DomainNet",
-    places=(CLIPART, INFOGRAPH, PAINTING, QUICKDRAW, REAL, SKETCH),
-    classes=345,
-    published=f"{IMAGES}, images and lists of the cleaned version",
+    domains=(CLIPART, INFOGRAPH, PAINTING, QUICKDRAW, REAL, SKETCH),
+    n_classes=345,
+    download_info=f"{DOMAINNET_URL}, images and lists of the cleaned version",
     layout="""
 clipart/aircraft_carrier/*.jpg
 clipart_train.txt, clipart_test.txt   (also in splits/ or in clipart/)
@@ -25,21 +25,21 @@ infograph, painting, quickdraw, real and sketch likewise
 """,
     # In the published painting lists, t-shirt is only in the test list and syringe only in the train list.
     counts={
-        ("clp", "train"): Count(33525, 345),
-        ("clp", "test"): Count(14604, 345),
-        ("inf", "train"): Count(36023, 345),
-        ("inf", "test"): Count(15582, 345),
-        ("pnt", "train"): Count(50416),
-        ("pnt", "test"): Count(21850),
-        ("qdr", "train"): Count(120750, 345),
-        ("qdr", "test"): Count(51750, 345),
-        ("rel", "train"): Count(120906, 345),
-        ("rel", "test"): Count(52041, 345),
-        ("skt", "train"): Count(48212, 345),
-        ("skt", "test"): Count(20916, 345),
+        ("clp", "train"): ImageCount(33525, 345),
+        ("clp", "test"): ImageCount(14604, 345),
+        ("inf", "train"): ImageCount(36023, 345),
+        ("inf", "test"): ImageCount(15582, 345),
+        ("pnt", "train"): ImageCount(50416),
+        ("pnt", "test"): ImageCount(21850),
+        ("qdr", "train"): ImageCount(120750, 345),
+        ("qdr", "test"): ImageCount(51750, 345),
+        ("rel", "train"): ImageCount(120906, 345),
+        ("rel", "test"): ImageCount(52041, 345),
+        ("skt", "train"): ImageCount(48212, 345),
+        ("skt", "test"): ImageCount(20916, 345),
     },
-    read=partial(read_list, lists=("", "splits")),
-    held_out=True,
+    list_files=partial(list_split_file, list_folders=("", "splits")),
+    has_test_lists=True,
 )
 
 

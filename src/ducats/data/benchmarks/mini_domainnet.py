@@ -3,34 +3,34 @@
 from functools import partial
 from pathlib import Path
 
-from ducats.data.benchmarks.benchmark import Benchmark, Count
-from ducats.data.benchmarks.domainnet import CLIPART, IMAGES, PAINTING, REAL, SKETCH
-from ducats.data.benchmarks.listing import load_task
-from ducats.data.benchmarks.reading import read_list
+from ducats.data.benchmarks.benchmark import Benchmark, ImageCount
+from ducats.data.benchmarks.domainnet import CLIPART, DOMAINNET_URL, PAINTING, REAL, SKETCH
+from ducats.data.benchmarks.reader import list_split_file
+from ducats.data.benchmarks.tasks import load_task
 from ducats.domain import Shift
 
 MINI_DOMAINNET = Benchmark(
     title="miniDomainNet",
-    places=(CLIPART, PAINTING, REAL, SKETCH),
-    classes=126,
-    published=f"{IMAGES}, the images; https://github.com/KaiyangZhou/Dassl.pytorch (DATASETS.md), the lists",
+    domains=(CLIPART, PAINTING, REAL, SKETCH),
+    n_classes=126,
+    download_info=f"{DOMAINNET_URL}, the images; https://github.com/KaiyangZhou/Dassl.pytorch (DATASETS.md), the lists",
     layout="""
 clipart/aircraft_carrier/*.jpg   (DomainNet's images)
 splits_mini/clipart_train.txt, splits_mini/clipart_test.txt
 painting, real and sketch likewise
 """,
     counts={
-        ("clp", "train"): Count(18073, 126),
-        ("clp", "test"): Count(630, 126),
-        ("pnt", "train"): Count(30572, 126),
-        ("pnt", "test"): Count(630, 126),
-        ("rel", "train"): Count(64979, 126),
-        ("rel", "test"): Count(630, 126),
-        ("skt", "train"): Count(23862, 126),
-        ("skt", "test"): Count(630, 126),
+        ("clp", "train"): ImageCount(18073, 126),
+        ("clp", "test"): ImageCount(630, 126),
+        ("pnt", "train"): ImageCount(30572, 126),
+        ("pnt", "test"): ImageCount(630, 126),
+        ("rel", "train"): ImageCount(64979, 126),
+        ("rel", "test"): ImageCount(630, 126),
+        ("skt", "train"): ImageCount(23862, 126),
+        ("skt", "test"): ImageCount(630, 126),
     },
-    read=partial(read_list, lists=("splits_mini", "")),
-    held_out=True,
+    list_files=partial(list_split_file, list_folders=("splits_mini", "")),
+    has_test_lists=True,
 )
 
 

@@ -3,12 +3,12 @@
 from functools import partial
 from pathlib import Path
 
-from ducats.data.benchmarks.benchmark import Benchmark, Place, column
-from ducats.data.benchmarks.listing import load_task
-from ducats.data.benchmarks.reading import read_folders
+from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, count_from_table
+from ducats.data.benchmarks.reader import list_class_folders
+from ducats.data.benchmarks.tasks import load_task
 from ducats.domain import Shift
 
-IMAGES = {  # per class, in amazon, dslr and webcam
+_CLASS_COUNTS = {  # per class, in amazon, dslr and webcam
     "back_pack": (92, 12, 29),
     "bike": (82, 21, 21),
     "bike_helmet": (72, 24, 28),
@@ -45,20 +45,22 @@ IMAGES = {  # per class, in amazon, dslr and webcam
 
 OFFICE31 = Benchmark(
     title="Office-31",
-    places=(Place("A", "amazon"), Place("W", "webcam"), Place("D", "dslr")),
-    classes=31,
-    published="https://faculty.cc.gatech.edu/~judy/domainadapt (Saenko et al., ECCV 2010)",
+    domains=(DomainInfo("A", "amazon"), DomainInfo("W", "webcam"), DomainInfo("D", "dslr")),
+    n_classes=31,
+    download_info="https://faculty.cc.gatech.edu/~judy/domainadapt (Saenko et al., ECCV 2010)",
     layout="""
 amazon/images/back_pack/*.jpg   (or amazon/back_pack/*.jpg)
 dslr/...
 webcam/...
 """,
     counts={
-        ("A", "all"): column(IMAGES, 0),
-        ("D", "all"): column(IMAGES, 1),
-        ("W", "all"): column(IMAGES, 2),
+        ("A", "all"): count_from_table(_CLASS_COUNTS, 0),
+        ("D", "all"): count_from_table(_CLASS_COUNTS, 1),
+        ("W", "all"): count_from_table(_CLASS_COUNTS, 2),
     },
-    read=partial(read_folders, within=("", "domain_adaptation_images"), below=("images",)),
+    list_files=partial(
+        list_class_folders, search_folders=("", "domain_adaptation_images"), class_parents=("images",)
+    ),
 )
 
 

@@ -3,16 +3,21 @@
 from functools import partial
 from pathlib import Path
 
-from ducats.data.benchmarks.benchmark import Benchmark, Count, Place
-from ducats.data.benchmarks.listing import load_task
-from ducats.data.benchmarks.reading import read_folders
+from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
+from ducats.data.benchmarks.reader import list_class_folders
+from ducats.data.benchmarks.tasks import load_task
 from ducats.domain import Shift
 
 OFFICE_HOME = Benchmark(
     title="Office-Home",
-    places=(Place("Ar", "Art"), Place("Cl", "Clipart"), Place("Pr", "Product"), Place("Rw", "Real World")),
-    classes=65,
-    published="https://hemanthdv.github.io/officehome-dataset (Venkateswara et al., CVPR 2017)",
+    domains=(
+        DomainInfo("Ar", "Art"),
+        DomainInfo("Cl", "Clipart"),
+        DomainInfo("Pr", "Product"),
+        DomainInfo("Rw", "Real World"),
+    ),
+    n_classes=65,
+    download_info="https://hemanthdv.github.io/officehome-dataset (Venkateswara et al., CVPR 2017)",
     layout="""
 Art/Alarm_Clock/*.jpg
 Clipart/...
@@ -20,12 +25,12 @@ Product/...
 Real World/...   (or RealWorld, Real_World)
 """,
     counts={
-        ("Ar", "all"): Count(2427, 65),
-        ("Cl", "all"): Count(4365, 65),
-        ("Pr", "all"): Count(4439, 65),
-        ("Rw", "all"): Count(4357, 65),
+        ("Ar", "all"): ImageCount(2427, 65),
+        ("Cl", "all"): ImageCount(4365, 65),
+        ("Pr", "all"): ImageCount(4439, 65),
+        ("Rw", "all"): ImageCount(4357, 65),
     },
-    read=partial(read_folders, within=("", "OfficeHomeDataset_10072016")),
+    list_files=partial(list_class_folders, search_folders=("", "OfficeHomeDataset_10072016")),
 )
 
 

@@ -3,28 +3,28 @@
 from functools import partial
 from pathlib import Path
 
-from ducats.data.benchmarks.benchmark import Benchmark, Count, Place
-from ducats.data.benchmarks.listing import load_task
-from ducats.data.benchmarks.reading import read_folders
+from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
+from ducats.data.benchmarks.reader import list_class_folders
+from ducats.data.benchmarks.tasks import load_task
 from ducats.domain import Shift
 
-CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
+PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
 
-def _count(*images: int) -> Count:
-    return Count(sum(images), len(CLASSES), dict(zip(CLASSES, images, strict=True)))
+def _class_counts(*images: int) -> ImageCount:
+    return ImageCount(sum(images), len(PACS_CLASSES), dict(zip(PACS_CLASSES, images, strict=True)))
 
 
 PACS = Benchmark(
     title="PACS",
-    places=(
-        Place("P", "photo"),
-        Place("A", "art_painting", ("art",)),
-        Place("C", "cartoon"),
-        Place("S", "sketch"),
+    domains=(
+        DomainInfo("P", "photo"),
+        DomainInfo("A", "art_painting", ("art",)),
+        DomainInfo("C", "cartoon"),
+        DomainInfo("S", "sketch"),
     ),
-    classes=len(CLASSES),
-    published="https://dali-dl.github.io/project_iccv2017.html (Li et al., ICCV 2017)",
+    n_classes=len(PACS_CLASSES),
+    download_info="https://dali-dl.github.io/project_iccv2017.html (Li et al., ICCV 2017)",
     layout="""
 photo/dog/*.jpg   (these four also in kfold/ or pacs_data/)
 art_painting/...
@@ -32,12 +32,12 @@ cartoon/...
 sketch/...
 """,
     counts={
-        ("P", "all"): _count(189, 202, 182, 186, 199, 280, 432),
-        ("A", "all"): _count(379, 255, 285, 184, 201, 295, 449),
-        ("C", "all"): _count(389, 457, 346, 135, 324, 288, 405),
-        ("S", "all"): _count(772, 740, 753, 608, 816, 80, 160),
+        ("P", "all"): _class_counts(189, 202, 182, 186, 199, 280, 432),
+        ("A", "all"): _class_counts(379, 255, 285, 184, 201, 295, 449),
+        ("C", "all"): _class_counts(389, 457, 346, 135, 324, 288, 405),
+        ("S", "all"): _class_counts(772, 740, 753, 608, 816, 80, 160),
     },
-    read=partial(read_folders, within=("", "kfold", "pacs_data")),
+    list_files=partial(list_class_folders, search_folders=("", "kfold", "pacs_data")),
 )
 
 

@@ -2,12 +2,12 @@
 
 from pathlib import Path
 
-from ducats.data.benchmarks.benchmark import Benchmark, Listed, Place, Split, column
-from ducats.data.benchmarks.listing import load_task
-from ducats.data.benchmarks.reading import find_folder, from_list, read_folders
+from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Split, count_from_table
+from ducats.data.benchmarks.reader import find_domain_folder, list_class_folders, parse_list_file
+from ducats.data.benchmarks.tasks import load_task
 from ducats.domain import Shift
 
-IMAGES = {  # per class, in train and validation
+_CLASS_COUNTS = {  # per class, in train and validation
     "aeroplane": (14309, 3646),
     "bicycle": (7365, 3475),
     "bus": (16640, 4690),
@@ -23,26 +23,29 @@ IMAGES = {  # per class, in train and validation
 }
 
 
-def _read(root: Path, place: Place, split: Split) -> Listed | None:
+def _list_files(root: Path, domain: DomainInfo, split: Split) -> FileList | None:
     """List the images of a domain from its ``image_list.txt``, or from its folders without one."""
-    domain = find_folder(root, place)
-    if domain is not None and (domain / "image_list.txt").is_file():
-        return from_list(root, domain / "image_list.txt", domain)
-    return read_folders(root, place, split)
+    domain_folder = find_domain_folder(root, domain)
+    if domain_folder is not None and (domain_folder / "image_list.txt").is_file():
+        return parse_list_file(root, domain_folder / "image_list.txt", domain_folder)
+    return list_class_folders(root, domain, split)
 
 
 VISDA2017 = Benchmark(
     title="VisDA-2017",
-    places=(Place("S", "train", ("synthetic",)), Place("R", "validation", ("real",))),
-    classes=12,
-    published="https://ai.bu.edu/visda-2017 (Peng et al., 2017; the classification track)",
+    domains=(DomainInfo("S", "train", ("synthetic",)), DomainInfo("R", "validation", ("real",))),
+    n_classes=12,
+    download_info="https://ai.bu.edu/visda-2017 (Peng et al., 2017; the classification track)",
     layout="""
 train/aeroplane/*.png        with train/image_list.txt, as published, or without
 validation/aeroplane/*.jpg   with validation/image_list.txt, or without
 """,
-    counts={("S", "all"): column(IMAGES, 0), ("R", "all"): column(IMAGES, 1)},
-    read=_read,
-    only=("S-R",),
+    counts={
+        ("S", "all"): count_from_table(_CLASS_COUNTS, 0),
+        ("R", "all"): count_from_table(_CLASS_COUNTS, 1),
+    },
+    list_files=_list_files,
+    task_subset=("S-R",),
 )
 
 

@@ -4,8 +4,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from ducats.data.decode import Size
-from ducats.data.folders import check_apart
+from ducats.data.decoding import ImageSize
+from ducats.data.folders import check_disjoint
 from ducats.data.maps.codes import Codes
 from ducats.data.maps.loading import Listing, Reader, Void
 from ducats.data.maps.pairs import Layout, Part, find_pairs
@@ -116,8 +116,8 @@ def carla_camvid(
     target: str | Path,
     version: str = "0.9.14",
     test: str | Path = "test",
-    size: Size = (360, 480),
-    source_size: Size | None = None,
+    size: ImageSize = (360, 480),
+    source_size: ImageSize | None = None,
     void: Void = "known",
     ids: Mapping[int, str] | None = None,
     cache: str | Path | None = None,
@@ -154,7 +154,7 @@ def carla_camvid(
     rendered, tags = carla(source, version)
     pool, names = camvid(target, "train")
     held_out, names = _measured(target, split, pool, names)
-    check_apart(Path(source).expanduser(), Path(target).expanduser(), None)
+    check_disjoint(Path(source).expanduser(), Path(target).expanduser(), None)
     return Listing(
         rendered,
         pool,

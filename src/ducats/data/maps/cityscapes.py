@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ducats.data.decode import Size
+from ducats.data.decoding import ImageSize
 from ducats.data.maps.codes import Codes, Coding
 from ducats.data.maps.loading import Listing, Reader, Void
 from ducats.data.maps.pairs import Layout, Part, find_pairs
@@ -87,8 +87,8 @@ def gtav_cityscapes(
     source: str | Path,
     target: str | Path,
     classes: int = 19,
-    size: Size = (640, 1280),
-    source_size: Size = (720, 1280),
+    size: ImageSize = (640, 1280),
+    source_size: ImageSize = (720, 1280),
     void: Void = "known",
     ids: Mapping[int, str] | None = None,
     skip: Sequence[str] = _NO_PAIRS,
@@ -142,8 +142,8 @@ def synthia_cityscapes(
     source: str | Path,
     target: str | Path,
     classes: int = 16,
-    size: Size = (640, 1280),
-    source_size: Size = (720, 1280),
+    size: ImageSize = (640, 1280),
+    source_size: ImageSize = (720, 1280),
     void: Void = "known",
     ids: Mapping[int, str] | None = None,
     cache: str | Path | None = None,

@@ -4,13 +4,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.data.decode import Size
-from ducats.data.folders import check_apart, existing_folder
+from ducats.data.decoding import ImageSize
+from ducats.data.folders import check_disjoint, existing_folder
 from ducats.data.maps.class_list import own_codes
 from ducats.data.maps.codes import Codes, Coding
 from ducats.data.maps.loading import Listing, Reader, Void, labelled
 from ducats.data.maps.pairs import Layout, find_pairs, pair_up, together
-from ducats.data.store import Room
+from ducats.data.store import ArrayStore
 from ducats.domain import Domain
 from ducats.errors import UserError
 
@@ -30,8 +30,8 @@ def map_folders(
     merge: Mapping[str, Sequence[str]] | None = None,
     keep: Sequence[str] | None = None,
     coded: Coding = "ids",
-    size: Size = (512, 1024),
-    source_size: Size | None = None,
+    size: ImageSize = (512, 1024),
+    source_size: ImageSize | None = None,
     void: Void = "known",
     cache: str | Path | None = None,
     memory_gb: float | None = None,
@@ -74,7 +74,7 @@ def map_folders(
     pool = existing_folder("target", _within(base, target))
     held_out = existing_folder("test", _within(base, test)) if test is not None else None
     for place, folder in enumerate(sources):
-        check_apart(folder, pool, held_out)
+        check_disjoint(folder, pool, held_out)
         for other in sources[:place]:
             one, two = folder.resolve(), other.resolve()
             if one == two or one in two.parents or two in one.parents:
@@ -99,7 +99,7 @@ def map_folders(
 def labelled_maps(
     folder: str | Path,
     *,
-    size: Size,
+    size: ImageSize,
     classes: str | Path | Mapping[Any, str] | Sequence[str],
     root: str | Path | None = None,
     merge: Mapping[str, Sequence[str]] | None = None,
@@ -119,10 +119,10 @@ def labelled_maps(
         UserError: Folders or files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
     base = Path("" if root is None else root).expanduser()
-    codes, room = _codes(base, classes, merge, keep, coded), Room(None, memory_gb)
+    codes, room = _codes(base, classes, merge, keep, coded), ArrayStore(None, memory_gb)
     part = pair_up(existing_folder("test", folder), LAYOUT)
     found = labelled(room, part, codes, size, part.sizes())
-    room.warn()
+    room.warn_if_on_demand()
     return found
 
 

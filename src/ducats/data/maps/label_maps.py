@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.data.decode import Size, shown_size, sides
+from ducats.data.decoding import ImageSize, displayed_size, parse_size
 from ducats.data.maps.codes import Codes
 from ducats.data.maps.raw import is_void, read_ids, read_mask, resize
-from ducats.data.store import FileArrays, Files, Recipe, Room, each
+from ducats.data.store import ArrayStore, Decoder, KeyedPaths, LazyFileArrays, map_files
 
 Array = NDArray[Any]
 
@@ -31,7 +31,7 @@ class LabelMaps:
 
     ndim = 3
 
-    def __init__(self, held: Tensor | FileArrays, files: Sequence[Path], codes: Codes) -> None:
+    def __init__(self, held: Tensor | LazyFileArrays, files: Sequence[Path], codes: Codes) -> None:
         self.shape: torch.Size = held.shape
         self.dtype: torch.dtype = held.dtype
         self.files = tuple(files)
@@ -56,7 +56,7 @@ class LabelMaps:
         return f"LabelMaps({len(self)} of {tuple(self.shape[1:])}, {len(self.codes.classes)} classes)"
 
 
-def hold_maps(room: Room, files: Files, codes: Codes, size: Size) -> LabelMaps:
+def hold_maps(room: ArrayStore, files: KeyedPaths, codes: Codes, size: ImageSize) -> LabelMaps:
     """Decode label files into memory or a cache file.
 
     Args:
@@ -66,17 +66,17 @@ def hold_maps(room: Room, files: Files, codes: Codes, size: Size) -> LabelMaps:
     Raises:
         UserError: Some files cannot be read or contain unknown ids.
     """
-    height, width = sides(size)
-    recipe = Recipe(
+    height, width = parse_size(size)
+    recipe = Decoder(
         read=lambda path: resize(_encoded(path, codes), height, width),
-        begin=shown_size,
+        check=displayed_size,
         shape=(height, width),
         dtype=codes.dtype,
-        what=_WHAT,
-        identity=["maps", _RECIPE, codes.coded, codes.meanings],
+        noun=_WHAT,
+        cache_key=["maps", _RECIPE, codes.coded, codes.meanings],
         remedy=codes.remedy,
     )
-    return LabelMaps(room.hold(files, recipe), [path for _, path in files], codes)
+    return LabelMaps(room.load(files, recipe), [path for _, path in files], codes)
 
 
 class Masks:
@@ -107,13 +107,13 @@ class Masks:
         return self._original(index)
 
 
-def masks_of(maps: LabelMaps | None, files: Files | None, size: Size) -> Masks | None:
+def masks_of(maps: LabelMaps | None, files: KeyedPaths | None, size: ImageSize) -> Masks | None:
     """Make void masks from label maps, from mask files (non-zero is void), or from both.
 
     Raises:
         UserError: Some files cannot be read.
     """
-    height, width = sides(size)
+    height, width = parse_size(size)
     stored: list[Callable[[slice], Tensor]] = []
     originals: list[Callable[[int], Tensor]] = []
     if maps is not None:
@@ -121,9 +121,11 @@ def masks_of(maps: LabelMaps | None, files: Files | None, size: Size) -> Masks |
         stored.append(lambda some: is_void(maps[some]))
         originals.append(lambda i: is_void(_original(labels[i], codes)))
     if files is not None:
-        arrays = FileArrays(files, _mask_recipe(height, width))
+        arrays = LazyFileArrays(files, _mask_recipe(height, width))
         stored.append(lambda some: arrays[some])
-        originals.append(lambda i: torch.from_numpy(each(read_mask, [files[i][1]], _MASKS, _MASKS_REMEDY)[0]))
+        originals.append(
+            lambda i: torch.from_numpy(map_files(read_mask, [files[i][1]], _MASKS, _MASKS_REMEDY)[0])
+        )
     if not stored:
         return None
     count = len(maps) if maps is not None else len(files or ())
@@ -134,15 +136,15 @@ def masks_of(maps: LabelMaps | None, files: Files | None, size: Size) -> Masks |
     return Masks(bits, width, lambda i: _any([mask(i) for mask in originals]))
 
 
-def _mask_recipe(height: int, width: int) -> Recipe:
+def _mask_recipe(height: int, width: int) -> Decoder:
     """Return the recipe for masks. They are read once and packed, so the identity need not be unique."""
-    return Recipe(
+    return Decoder(
         read=lambda path: resize(read_mask(path), height, width),
-        begin=shown_size,
+        check=displayed_size,
         shape=(height, width),
         dtype=np.dtype(np.uint8),
-        what=_MASKS,
-        identity=_MASKS,
+        noun=_MASKS,
+        cache_key=_MASKS,
         remedy=_MASKS_REMEDY,
     )
 
@@ -154,7 +156,7 @@ def _any(masks: Sequence[Tensor]) -> Tensor:
 
 def _original(path: Path, codes: Codes) -> Tensor:
     """Return the label map of one file at its original size. Errors name the file."""
-    (found,) = each(partial(_encoded, codes=codes), [path], _WHAT, codes.remedy)
+    (found,) = map_files(partial(_encoded, codes=codes), [path], _WHAT, codes.remedy)
     return torch.from_numpy(found)
 
 

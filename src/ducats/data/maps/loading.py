@@ -8,11 +8,11 @@ from typing import Generic, Literal, ParamSpec, get_args
 
 from torch import Tensor
 
-from ducats.data.decode import Size, decode_into, sides
+from ducats.data.decoding import ImageSize, decode_into, parse_size
 from ducats.data.maps.codes import Codes
 from ducats.data.maps.label_maps import LabelMaps, hold_maps, masks_of
 from ducats.data.maps.pairs import Part
-from ducats.data.store import Room
+from ducats.data.store import ArrayStore
 from ducats.domain import Domain, Images, Shift
 from ducats.errors import UserError
 
@@ -28,8 +28,8 @@ class Listing:
     pool: Part  # images; label files, if any, are for the oracle only
     test: Part | None  # images with label files
     codes: tuple[Codes, Codes]  # of the label files of source and target
-    size: Size  # height and width of target images
-    source_size: Size | None = None  # of source images; None for the same
+    size: ImageSize  # height and width of target images
+    source_size: ImageSize | None = None  # of source images; None for the same
     void: Void = "known"  # see ``load_maps``
     cache: str | Path | None = None  # folder for decoded images and label maps that do not fit in memory
     memory_gb: float | None = None  # memory for both together; None: see ``decode``
@@ -42,7 +42,7 @@ class Listing:
     @property
     def shapes(self) -> tuple[tuple[int, int], tuple[int, int]]:
         """Stored height and width of source images, and of target images."""
-        return sides(self.size if self.source_size is None else self.source_size), sides(self.size)
+        return parse_size(self.size if self.source_size is None else self.source_size), parse_size(self.size)
 
 
 class Reader(Generic[P]):
@@ -69,7 +69,7 @@ def load_maps(listing: Listing) -> Shift:
     """
     one, two = listing.codes
     source_size, size = listing.shapes
-    room = Room(listing.cache, listing.memory_gb)
+    room = ArrayStore(listing.cache, listing.memory_gb)
     # Check all headers before decoding, which may take long.
     parts = [None if part is None else part.sound() for part in (listing.source, listing.pool, listing.test)]
     found = [None if part is None else part.sizes() for part in parts]
@@ -82,11 +82,11 @@ def load_maps(listing: Listing) -> Shift:
         masks = masks_of(truth, listing.pool.masks, size)
         unknown = Images(unknown.keys, unknown.pixels, unknown.files, sizes=unknown.sizes, void=masks)
     held_out = labelled(room, listing.test, two, size, found[2]) if listing.test is not None else None
-    room.warn()
+    room.warn_if_on_demand()
     return Shift(source=known, pool=unknown, truth=truth, test=held_out)
 
 
-def labelled(room: Room, part: Part, codes: Codes, size: Size, found: Tensor | None) -> Domain:
+def labelled(room: ArrayStore, part: Part, codes: Codes, size: ImageSize, found: Tensor | None) -> Domain:
     """Decode images and their label files.
 
     Args:
@@ -97,6 +97,6 @@ def labelled(room: Room, part: Part, codes: Codes, size: Size, found: Tensor | N
     return Domain(_images(room, part, size, found), hold_maps(room, part.labels, codes, size), codes.classes)
 
 
-def _images(room: Room, part: Part, size: Size, found: Tensor | None) -> Images:
+def _images(room: ArrayStore, part: Part, size: ImageSize, found: Tensor | None) -> Images:
     decoded = decode_into(room, part.images, size)
     return Images(decoded.keys, decoded.pixels, decoded.files, sizes=found)

@@ -7,10 +7,10 @@ from pathlib import Path, PurePosixPath
 import torch
 from torch import Tensor
 
-from ducats.data.decode import sizes
+from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import list_images
 from ducats.data.maps.raw import LOSSY
-from ducats.data.store import Files
+from ducats.data.store import KeyedPaths
 from ducats.errors import UserError
 
 _NAMED = 3  # maximum number of files in a message
@@ -43,9 +43,9 @@ class Layout:
 class Part:
     """Image, label and mask files of a source, pool or test set; nothing is decoded."""
 
-    images: Files  # keys are paths within the image folder
-    labels: Files | None = None  # with the same keys
-    masks: Files | None = None  # non-zero where a pixel is void
+    images: KeyedPaths  # keys are paths within the image folder
+    labels: KeyedPaths | None = None  # with the same keys
+    masks: KeyedPaths | None = None  # non-zero where a pixel is void
     problems: tuple[str, ...] = ()  # messages about missing, unpaired or invalid files
 
     def only(self, wanted: Callable[[str], bool]) -> "Part":
@@ -62,13 +62,13 @@ class Part:
         Raises:
             UserError: A label or mask file differs in size from its image.
         """
-        found = sizes([path for _, path in self.images])
+        found = read_image_sizes([path for _, path in self.images])
         for files, what in ((self.labels, "label maps"), (self.masks, "masks")):
             if files is not None:
                 _check_sizes(self.images, found, files, what)
         return found
 
-    def _each(self, change: Callable[[Files], Files]) -> "Part":
+    def _each(self, change: Callable[[KeyedPaths], KeyedPaths]) -> "Part":
         labels, masks = (None if files is None else change(files) for files in (self.labels, self.masks))
         return Part(change(self.images), labels, masks, self.problems)
 
@@ -138,7 +138,7 @@ def find_pairs(
     stems = [stem for stem in images if all(stem in others for others in found.values())]
     stems.sort(key=lambda stem: images[stem])
 
-    def files(what: str) -> Files | None:
+    def files(what: str) -> KeyedPaths | None:
         others = found.get(what)
         return None if others is None else tuple((images[stem][0], others[stem][1]) for stem in stems)
 
@@ -207,9 +207,9 @@ def _by_stem(folder: Path, end: str, problems: list[str], wanted: Callable[[str]
     return stems
 
 
-def _check_sizes(images: Files, found: Tensor, files: Files, what: str) -> None:
+def _check_sizes(images: KeyedPaths, found: Tensor, files: KeyedPaths, what: str) -> None:
     """Raise if files differ in size from their images."""
-    others = sizes([path for _, path in files], what)
+    others = read_image_sizes([path for _, path in files], what)
     wrong = torch.nonzero((found != others).any(1)).flatten().tolist()
     if wrong:
         (one, other), more = (images[wrong[0]][1], files[wrong[0]][1]), len(wrong) - 1

@@ -10,7 +10,7 @@ from PIL import Image
 
 from ducats.data.maps.codes import Coding
 from ducats.domain import VOID
-from ducats.pictures import opened_upright
+from ducats.image_files import load_upright
 
 Array = NDArray[Any]
 
@@ -56,7 +56,7 @@ def read_channels(path: Path) -> Array:
     depth, kind = _png(path)
     if depth == 16 and kind != _GREY:
         return _deep(path, kind)
-    image = opened_upright(path)
+    image = load_upright(path)
     if image.mode in ("RGB", "RGBA"):
         return np.asarray(image)[..., :3]
     if image.mode in ("LA", "PA"):
@@ -88,7 +88,7 @@ def _colours(path: Path) -> Array:
     """Return the displayed colours: uint8 (height, width, 3)."""
     if _png(path)[0] == 16:
         raise ValueError("16-bit colours are not supported; save with 8 bits")
-    image = opened_upright(path)
+    image = load_upright(path)
     if image.mode.startswith(("I", "F")):
         raise ValueError(f"pixels of mode {image.mode} cannot be colours; save as PNG with 8 bits")
     return np.asarray(image.convert("RGB"))

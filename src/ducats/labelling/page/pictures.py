@@ -10,8 +10,8 @@ from typing import Literal
 from PIL import Image
 
 from ducats.answers import Question, Sheet
+from ducats.image_files import load_image
 from ducats.labelling.page.drawing import draw, encoded, mask_of, window
-from ducats.pictures import as_shown
 
 LARGEST, CROP, TILE = 1600, 720, 224  # longer side in pixels
 WIDE = 4 / 3  # aspect ratio of a crop
@@ -109,7 +109,7 @@ def _image(sheet: Sheet, question: Question) -> Image.Image | None:
     for path in sources(sheet, question):
         try:
             # In segmentation, many consecutive questions share one image.
-            return as_shown(path) if question.place is None else _decoded(path, path.stat().st_mtime_ns)
+            return load_image(path) if question.place is None else _decoded(path, path.stat().st_mtime_ns)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             continue
     return None
@@ -117,4 +117,4 @@ def _image(sheet: Sheet, question: Question) -> Image.Image | None:
 
 @lru_cache(maxsize=4)
 def _decoded(path: Path, changed: int) -> Image.Image:  # noqa: ARG001 - part of the cache key
-    return as_shown(path)
+    return load_image(path)

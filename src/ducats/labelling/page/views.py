@@ -8,7 +8,7 @@ from ducats.answers import Question, Sheet
 from ducats.labelling.page.explanation import explain_pick, uncertainty_hints
 from ducats.labelling.page.pictures import is_gone
 from ducats.labelling.page.progress import Progress
-from ducats.palette import palette
+from ducats.palette import class_colours
 
 COMMANDS = "agnosux"  # all in the segment, grid, new class, whole image, skip, undo, none of these
 KEYS = "123456789" + "".join(letter for letter in string.ascii_lowercase if letter not in COMMANDS)
@@ -41,7 +41,7 @@ def terms(sheet: Sheet) -> dict[str, Any]:
         "voidKey": "x" if "0" in taken else "0",
         "classes": [
             {"name": name, "key": key, "colour": "#{:02x}{:02x}{:02x}".format(*colour)}
-            for name, key, colour in zip(names, taken, palette(names), strict=True)
+            for name, key, colour in zip(names, taken, class_colours(names), strict=True)
         ],
     }
 

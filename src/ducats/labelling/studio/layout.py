@@ -5,7 +5,7 @@ from typing import Any
 from xml.etree import ElementTree
 
 from ducats.answers import UNSURE_WORD, VOID_WORD, Terms
-from ducats.palette import palette
+from ducats.palette import class_colours
 
 PICTURE, CONTROL = (
     "image",
@@ -74,7 +74,7 @@ def config(terms: Terms) -> str:
     control = ElementTree.SubElement(view, tag, {"name": CONTROL, "toName": PICTURE, **look})
     keys = hot_keys(terms.classes)
     meanings = words(terms.classes)
-    colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in palette(terms.classes)]
+    colours = ["#{:02x}{:02x}{:02x}".format(*colour) for colour in class_colours(terms.classes)]
     for place, (text, word) in enumerate(meanings.items()):
         if word is None and one_by_one:
             continue

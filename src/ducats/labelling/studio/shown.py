@@ -12,7 +12,7 @@ from PIL import Image
 
 from ducats.answers import Question, Sheet
 from ducats.errors import UserError
-from ducats.pictures import as_shown, shown_size
+from ducats.image_files import displayed_size, load_image
 
 INLINE, LOCAL_FILES = "inline", "local-files"
 LARGEST_PNG = 200_000  # bytes; larger images are sent as JPEG
@@ -68,7 +68,7 @@ def _own(sheet: Sheet, question: Question) -> Image.Image:
     for path in (Path(question.file) if question.file else None, sheet.folder / question.picture):
         try:
             if path is not None and path.is_file():
-                return as_shown(path)
+                return load_image(path)
         except (OSError, ValueError, SyntaxError):
             continue
     raise UserError(f"the image of {question.id!r} cannot be read; restore {sheet.folder / question.picture}")
@@ -115,7 +115,7 @@ def _local(question: Question, root: Path) -> Shown:
 def _sized(address: str, question: Question) -> Shown:
     """Return the URL with the size of the original image, or of the grid if the image is not available."""
     try:
-        return Shown(address, *shown_size(Path(question.file)))
+        return Shown(address, *displayed_size(Path(question.file)))
     except OSError:
         grid = question.place
         return Shown(address, grid.height, grid.width) if grid is not None else Shown(address, 1, 1)

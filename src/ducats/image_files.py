@@ -6,25 +6,25 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-SUFFIXES = frozenset(  # in lower case
+IMAGE_FILE_SUFFIXES = frozenset(  # in lower case
     {".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"}
 )
-File = Path | BytesIO  # an image file, or its contents
-_ORIENTATION, _SIDEWAYS = 0x0112, (5, 6, 7, 8)  # in EXIF
+ImageFile = Path | BytesIO  # an image file, or its contents
+_EXIF_ORIENTATION, _SIDEWAYS_ORIENTATIONS = 0x0112, (5, 6, 7, 8)  # in EXIF
 
 
-def is_image(name: str) -> bool:
+def is_image_name(name: str) -> bool:
     """Return whether a file name is that of a visible image file.
 
-    >>> [is_image(name) for name in ("a.JPG", ".a.jpg", "a.txt", "jpg")]
+    >>> [is_image_name(name) for name in ("a.JPG", ".a.jpg", "a.txt", "jpg")]
     [True, False, False, False]
     """
-    return not name.startswith(".") and Path(name).suffix.lower() in SUFFIXES
+    return not name.startswith(".") and Path(name).suffix.lower() in IMAGE_FILE_SUFFIXES
 
 
-def as_shown(file: File) -> Image.Image:
+def load_image(file: ImageFile) -> Image.Image:
     """Load an image upright and opaque, as 8-bit grey or RGB."""
-    image = opened_upright(file)
+    image = load_upright(file)
     if image.mode.startswith("I"):
         # Pillow's conversion clips at 255, which turns a 16-bit image white.
         return Image.fromarray((np.asarray(image).clip(0, 65535) / 257).round().astype(np.uint8))
@@ -36,7 +36,7 @@ def as_shown(file: File) -> Image.Image:
     return image.convert("RGB") if image.mode not in ("L", "RGB") else image
 
 
-def opened_upright(file: File) -> Image.Image:
+def load_upright(file: ImageFile) -> Image.Image:
     """Load an image in its own mode, rotated according to its EXIF orientation."""
     if (file.stat().st_size if isinstance(file, Path) else file.getbuffer().nbytes) == 0:
         raise ValueError("empty file")
@@ -48,19 +48,19 @@ def opened_upright(file: File) -> Image.Image:
             return opened.copy()
 
 
-def shown_size(file: File) -> tuple[int, int]:
+def displayed_size(file: ImageFile) -> tuple[int, int]:
     """Read height and width of an image as displayed, from its header only."""
     with Image.open(file) as opened:
         width, height = opened.size
         # For a TIFF, Pillow's size already accounts for the orientation. A PNG's own getexif() would read the
         # whole file, because EXIF may follow the pixels.
-        turned = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS
-    return (width, height) if turned else (height, width)
+        is_sideways = opened.format != "TIFF" and _orientation(opened) in _SIDEWAYS_ORIENTATIONS
+    return (width, height) if is_sideways else (height, width)
 
 
 def _orientation(image: Image.Image) -> int:
     """Return the EXIF orientation, 1 to 8."""
     try:
-        return int(Image.Image.getexif(image).get(_ORIENTATION, 1))
+        return int(Image.Image.getexif(image).get(_EXIF_ORIENTATION, 1))
     except Exception:  # as in opened_upright
         return 1

@@ -11,22 +11,31 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
-from ducats.data.store import SPARE_GB, Failure, Files, Recipe, Room, allowance, attempts, each
+from ducats.data.store import (
+    RESERVED_DISK_GB,
+    ArrayStore,
+    Decoder,
+    KeyedPaths,
+    ReadFailure,
+    map_files,
+    memory_budget,
+    try_files,
+)
 from ducats.domain import Images
 from ducats.errors import UserError
-from ducats.pictures import File, as_shown, shown_size
+from ducats.image_files import ImageFile, displayed_size, load_image
 
-Array = NDArray[np.uint8]
-Size = int | Sequence[int]  # the side of a square, or height and width
+_PixelArray = NDArray[np.uint8]
+ImageSize = int | Sequence[int]  # the side of a square, or height and width
 
-_MODES = {1: "L", 3: "RGB"}
-_RECIPE = 1  # increase it when decoding changes: old caches are then ignored
+_PIL_MODES = {1: "L", 3: "RGB"}
+_DECODER_VERSION = 1  # increase it when decoding changes: old caches are then ignored
 _REMEDY = "remove or replace them; `ducats doctor` lists them all"
 
 
-def decode(
-    files: Files,
-    size: Size,
+def decode_images(
+    files: KeyedPaths,
+    size: ImageSize,
     *,
     channels: int = 3,
     cache: str | Path | None = None,
@@ -51,41 +60,41 @@ def decode(
     Raises:
         UserError: Some files are not readable images.
     """
-    room = Room(cache, memory_gb)
-    images = decode_into(room, files, size, channels=channels)
-    room.warn()
+    store = ArrayStore(cache, memory_gb)
+    images = decode_into(store, files, size, channels=channels)
+    store.warn_if_on_demand()
     return images
 
 
-def decode_each(
-    parts: Sequence[Files], size: Size, *, cache: str | Path | None, memory_gb: float | None
+def decode_image_sets(
+    file_sets: Sequence[KeyedPaths], size: ImageSize, *, cache: str | Path | None, memory_gb: float | None
 ) -> list[Images]:
     """Decode several sets of RGB images that share one memory budget, first come, first served."""
-    room = Room(cache, memory_gb)
-    decoded = [decode_into(room, files, size) for files in parts]
-    room.warn()
+    store = ArrayStore(cache, memory_gb)
+    decoded = [decode_into(store, files, size) for files in file_sets]
+    store.warn_if_on_demand()
     return decoded
 
 
-def decode_into(room: Room, files: Files, size: Size, *, channels: int = 3) -> Images:
+def decode_into(store: ArrayStore, files: KeyedPaths, size: ImageSize, *, channels: int = 3) -> Images:
     """Decode images into a store that other arrays share, without a warning."""
-    pixels = room.hold(files, recipe(size, channels))
+    pixels = store.load(files, image_decoder(size, channels))
     return Images(tuple(key for key, _ in files), pixels, tuple(path for _, path in files))
 
 
-def gigabytes(count: int, size: Size, channels: int = 3) -> float:
+def pixels_gb(count: int, size: ImageSize, channels: int = 3) -> float:
     """Return the gigabytes that ``count`` decoded images take.
 
-    >>> gigabytes(2**14, 256)
+    >>> pixels_gb(2**14, 256)
     3.0
     """
-    return recipe(size, channels).gigabytes(count)
+    return image_decoder(size, channels).gigabytes(count)
 
 
-def sides(size: Size) -> tuple[int, int]:
+def parse_size(size: ImageSize) -> tuple[int, int]:
     """Return height and width from one number for both, or from two.
 
-    >>> sides(8), sides([4, 6])
+    >>> parse_size(8), parse_size([4, 6])
     ((8, 8), (4, 6))
     """
     numbers = (size, size) if isinstance(size, int) else tuple(size)
@@ -93,80 +102,80 @@ def sides(size: Size) -> tuple[int, int]:
         raise UserError(f"size must be a whole number of pixels or [height, width], not {size!r}")
     height, width = numbers
     if min(numbers) < 1:
-        one = isinstance(size, int)
+        is_square = isinstance(size, int)
         raise UserError(
-            f"images cannot be {width if one else f'{height} x {width}'} pixels {'wide' if one else 'large'};"
+            f"images cannot be {width if is_square else f'{height} x {width}'} pixels {'wide' if is_square else 'large'};"
             " give a size of 1 or more"
         )
     return height, width
 
 
-def find_unreadable(files: Files) -> list[tuple[Path, str]]:
+def find_unreadable(files: KeyedPaths) -> list[tuple[Path, str]]:
     """Return every file that cannot be decoded, with the reason, in the given order."""
     paths = [path for _, path in files]
     # bool() discards each image: only the failures are needed.
-    outcomes = attempts(lambda path: bool(as_shown(path)), paths)
+    outcomes = try_files(lambda path: bool(load_image(path)), paths)
     return [
         (path, outcome.reason)
         for path, outcome in zip(paths, outcomes, strict=True)
-        if isinstance(outcome, Failure)
+        if isinstance(outcome, ReadFailure)
     ]
 
 
-def aspects(files: Sequence[Path]) -> Tensor:
+def read_aspect_ratios(files: Sequence[Path]) -> Tensor:
     """Read width / height of each image as displayed, from the file headers: float32 (N,)."""
-    found = each(shown_size, files, "images", _REMEDY)
-    return torch.tensor([width / height for height, width in found], dtype=torch.float32)
+    sizes = map_files(displayed_size, files, "images", _REMEDY)
+    return torch.tensor([width / height for height, width in sizes], dtype=torch.float32)
 
 
-def sizes(files: Sequence[Path], what: str = "images") -> Tensor:
+def read_image_sizes(files: Sequence[Path], noun: str = "images") -> Tensor:
     """Read height and width of each image as displayed, from the file headers: int64 (N, 2)."""
-    return torch.tensor(each(shown_size, files, what, _REMEDY), dtype=torch.int64).reshape(-1, 2)
+    return torch.tensor(map_files(displayed_size, files, noun, _REMEDY), dtype=torch.int64).reshape(-1, 2)
 
 
-def recipe(size: Size, channels: int = 3) -> Recipe:
+def image_decoder(size: ImageSize, channels: int = 3) -> Decoder:
     """Return the recipe for decoding images of this size."""
-    height, width = sides(size)
-    if channels not in _MODES:
+    height, width = parse_size(size)
+    if channels not in _PIL_MODES:
         raise ValueError(f"channels must be 1 (grey) or 3 (RGB), got {channels}")
-    return Recipe(
-        read=partial(_array, height=height, width=width, channels=channels),
-        begin=shown_size,
+    return Decoder(
+        read=partial(_decode_image, height=height, width=width, channels=channels),
+        check=displayed_size,
         shape=(channels, height, width),
         dtype=np.dtype(np.uint8),
-        what="images",
-        identity=_RECIPE,
+        noun="images",
+        cache_key=_DECODER_VERSION,
         remedy=_REMEDY,
     )
 
 
-def decode_bytes(data: bytes, size: Size, channels: int = 3) -> Array:
+def decode_image_bytes(data: bytes, size: ImageSize, channels: int = 3) -> _PixelArray:
     """Decode one image from the contents of its file: uint8 (channels, height, width)."""
-    height, width = sides(size)
-    return _array(BytesIO(data), height, width, channels)
+    height, width = parse_size(size)
+    return _decode_image(BytesIO(data), height, width, channels)
 
 
-def _array(file: File, height: int, width: int, channels: int) -> Array:
+def _decode_image(file: ImageFile, height: int, width: int, channels: int) -> _PixelArray:
     """Decode and resize one image: uint8 (channels, height, width)."""
-    image = as_shown(file).convert(_MODES[channels])
+    image = load_image(file).convert(_PIL_MODES[channels])
     image = image.resize((width, height), Image.Resampling.BICUBIC)
-    pixels: Array = np.asarray(image).reshape(height, width, channels)
+    pixels: _PixelArray = np.asarray(image).reshape(height, width, channels)
     return pixels.transpose(2, 0, 1)
 
 
 __all__ = [
-    "SPARE_GB",
-    "Size",
-    "allowance",
-    "aspects",
-    "decode",
-    "decode_bytes",
-    "decode_each",
+    "RESERVED_DISK_GB",
+    "ImageSize",
+    "memory_budget",
+    "read_aspect_ratios",
+    "decode_images",
+    "decode_image_bytes",
+    "decode_image_sets",
     "decode_into",
     "find_unreadable",
-    "gigabytes",
-    "recipe",
-    "shown_size",
-    "sides",
-    "sizes",
+    "pixels_gb",
+    "image_decoder",
+    "displayed_size",
+    "parse_size",
+    "read_image_sizes",
 ]

@@ -3,101 +3,108 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from ducats.data.benchmarks.benchmark import Listed, Place, Split, squash
+from ducats.data.benchmarks.benchmark import DomainInfo, FileList, Split, normalise_name
 from ducats.data.folders import list_images
 from ducats.errors import UserError
 
 
-def read_folders(
-    root: Path, place: Place, split: Split, *, within: Sequence[str] = ("",), below: Sequence[str] = ("",)
-) -> Listed | None:
+def list_class_folders(
+    root: Path,
+    domain: DomainInfo,
+    split: Split,
+    *,
+    search_folders: Sequence[str] = ("",),
+    class_parents: Sequence[str] = ("",),
+) -> FileList | None:
     """List every image of a domain, ``domain/class/...``, sorted by key.
 
     Args:
         split: Must be "all".
-        within: Sub-folders of the root to search for the domain, in this order.
-        below: Sub-folders of the domain that may hold the class folders; the first that exists is used.
+        search_folders: Sub-folders of the root to search for the domain, in this order.
+        class_parents: Sub-folders of the domain that may hold the class folders; the first that exists is used.
     """
     assert split == "all"
-    domain = find_folder(root, place, within)
-    if domain is None:
+    domain_folder = find_domain_folder(root, domain, search_folders)
+    if domain_folder is None:
         return None
-    folder = next(domain / part for part in (*below, "") if (domain / part).is_dir())
+    folder = next(domain_folder / part for part in (*class_parents, "") if (domain_folder / part).is_dir())
     images = list_images(folder)
-    loose = [key for key, _ in images if "/" not in key]
-    if loose:
+    outside = [key for key, _ in images if "/" not in key]
+    if outside:
         raise UserError(
-            f"{folder} has {len(loose)} images outside of any class folder, such as {loose[0]};"
+            f"{folder} has {len(outside)} images outside of any class folder, such as {outside[0]};"
             " it should contain only class folders: move or remove these images"
         )
     prefix = _prefix(root, folder)
     files = [(prefix + key, path) for key, path in images]
-    return Listed(f"the folder {folder}", files, [key.partition("/")[0] for key, _ in images])
+    return FileList(f"the folder {folder}", files, [key.partition("/")[0] for key, _ in images])
 
 
-def read_list(root: Path, place: Place, split: Split, *, lists: Sequence[str] = ("",)) -> Listed | None:
+def list_split_file(
+    root: Path, domain: DomainInfo, split: Split, *, list_folders: Sequence[str] = ("",)
+) -> FileList | None:
     """List the images of ``DOMAIN_train.txt`` or ``DOMAIN_test.txt``, in the order of the file.
 
     Args:
-        lists: Sub-folders of the root to search for the file, in this order; the domain's folder comes last.
+        list_folders: Sub-folders of the root to search for the file, in this order; the domain's folder comes last.
     """
-    domain = find_folder(root, place)
-    if domain is None:
+    domain_folder = find_domain_folder(root, domain)
+    if domain_folder is None:
         return None
-    wanted = f"{place.name}_{split}.txt".lower()
-    for folder in (*(root / part for part in lists), domain):
+    file_name = f"{domain.name}_{split}.txt".lower()
+    for folder in (*(root / part for part in list_folders), domain_folder):
         for file in _entries(folder):
-            if file.name.lower() == wanted and file.is_file():
-                return from_list(root, file, domain)
+            if file.name.lower() == file_name and file.is_file():
+                return parse_list_file(root, file, domain_folder)
     return None
 
 
-def from_list(root: Path, file: Path, domain: Path) -> Listed | None:
+def parse_list_file(root: Path, file: Path, domain_folder: Path) -> FileList | None:
     """List the images of a file with lines ``class/image number``; None if none of the images exists.
 
     A path before the class comes from another machine and is ignored, but its last folder, if any, must be
     the domain's.
     """
     files, labels, numbers = [], [], dict[str, int]()
-    prefix = _prefix(root, domain)
-    for place, line in enumerate(_lines(file), start=1):
+    prefix = _prefix(root, domain_folder)
+    for line_number, line in enumerate(_read_lines(file), start=1):
         if not line.strip():
             continue
         path, number = (*line.rsplit(maxsplit=1), "")[:2]
-        *before, label, image = ("", *path.strip().split("/"))
+        *parents, label, image = ("", *path.strip().split("/"))
         if not (label and image and number.isdecimal()):
             raise UserError(
-                f"{file}, line {place}: {line.strip()!r} is not `class/image number`;"
+                f"{file}, line {line_number}: {line.strip()!r} is not `class/image number`;"
                 " download the published list again"
             )
-        if before and before[-1] and squash(before[-1]) != squash(domain.name):
+        if parents and parents[-1] and normalise_name(parents[-1]) != normalise_name(domain_folder.name):
             raise UserError(
-                f"{file}, line {place}: the image is in {before[-1]!r}, not in {domain.name!r};"
+                f"{file}, line {line_number}: the image is in {parents[-1]!r}, not in {domain_folder.name!r};"
                 " check that the list belongs to this domain"
             )
         if numbers.setdefault(label, int(number)) != int(number):
             raise UserError(
-                f"{file}, line {place}: the class {label!r} has the number {number}, but"
+                f"{file}, line {line_number}: the class {label!r} has the number {number}, but"
                 f" {numbers[label]} further up; download the published list again"
             )
-        files.append((f"{prefix}{label}/{image}", domain / label / image))
+        files.append((f"{prefix}{label}/{image}", domain_folder / label / image))
         labels.append(label)
     if not any(path.is_file() for _, path in files):
         return None
-    return Listed(f"the list {file}", files, labels, numbers)
+    return FileList(f"the list {file}", files, labels, numbers)
 
 
-def find_folder(root: Path, place: Place, within: Sequence[str] = ("",)) -> Path | None:
+def find_domain_folder(root: Path, domain: DomainInfo, search_folders: Sequence[str] = ("",)) -> Path | None:
     """Find a domain's folder, ignoring case and separators in its name."""
-    for part in within:
+    for part in search_folders:
         found = [
             entry
             for entry in _entries(root / part)
-            if squash(entry.name) == squash(place.name) and entry.is_dir()
+            if normalise_name(entry.name) == normalise_name(domain.name) and entry.is_dir()
         ]
         if len({entry.resolve() for entry in found}) > 1:
             raise UserError(
-                f"{root / part} has {len(found)} folders for {place.name}:"
+                f"{root / part} has {len(found)} folders for {domain.name}:"
                 f" {', '.join(entry.name for entry in found)}; keep only one"
             )
         if found:
@@ -115,7 +122,7 @@ def _prefix(root: Path, folder: Path) -> str:
     return folder.relative_to(root).as_posix() + "/"
 
 
-def _lines(file: Path) -> list[str]:
+def _read_lines(file: Path) -> list[str]:
     try:
         return file.read_text(encoding="utf-8").splitlines()
     except UnicodeDecodeError:

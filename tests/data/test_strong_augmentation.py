@@ -3,16 +3,16 @@
 import torch
 from torchvision.transforms import v2
 
-from ducats.data.strong import GREY, cutout, randaugment
-from ducats.data.views import HOLE, SEED, View, draw, look
+from ducats.data.strong_augmentation import CUTOUT_GREY, cutout, randaugment
+from ducats.data.views import CUTOUT_COLUMNS, SEED_COLUMN, View, apply_view, sample_view_params
 
 
-def some(count: int = 4, channels: int = 3) -> torch.Tensor:
+def random_images(count: int = 4, channels: int = 3) -> torch.Tensor:
     return torch.rand(count, channels, 16, 16, generator=torch.Generator().manual_seed(0))
 
 
 def test_randaugment_depends_only_on_the_images_seed() -> None:
-    images, seeds = some(), torch.tensor([3, 1, 4, 1])
+    images, seeds = random_images(), torch.tensor([3, 1, 4, 1])
     before = torch.get_rng_state()
     shown = randaugment(images, 2, 10, seeds)
     assert torch.equal(torch.get_rng_state(), before)
@@ -25,7 +25,7 @@ def test_randaugment_depends_only_on_the_images_seed() -> None:
 
 
 def test_randaugment_of_grey_images() -> None:
-    shown = randaugment(some(channels=1), 2, 10, torch.arange(4))
+    shown = randaugment(random_images(channels=1), 2, 10, torch.arange(4))
     assert shown.shape == (4, 1, 16, 16)
     assert 0 <= shown.min() <= shown.max() <= 1
 
@@ -33,7 +33,7 @@ def test_randaugment_of_grey_images() -> None:
 def test_cutout_is_clipped_at_the_border() -> None:
     images = torch.zeros(2, 1, 8, 8)
     shown = cutout(images, 0.5, torch.tensor([[0.5, 0.5], [0.0, 1.0 - 1e-6]]))
-    hole = shown[:, 0] == GREY
+    hole = shown[:, 0] == CUTOUT_GREY
     assert hole[0].sum() == 16
     assert hole[0, 2:6, 2:6].all()
     assert hole[1].nonzero().tolist() == [[y, x] for y in (0, 1) for x in (6, 7)]
@@ -42,11 +42,11 @@ def test_cutout_is_clipped_at_the_border() -> None:
 def test_view_samples_only_the_parameters_it_needs() -> None:
     plain, strong = View(), View(randaugment=(2, 10), cutout=0.5)
     left, right = (torch.Generator().manual_seed(0) for _ in range(2))
-    draw(plain, 3, 8, 8, left)
+    sample_view_params(plain, 3, 8, 8, left)
     assert torch.equal(left.get_state(), right.get_state())
-    luck = draw(strong, 3, 8, 8, right)
-    assert (luck[:, SEED] == luck[:, SEED].round()).all()
-    assert luck[:, HOLE].min() >= 0
+    aug_params = sample_view_params(strong, 3, 8, 8, right)
+    assert (aug_params[:, SEED_COLUMN] == aug_params[:, SEED_COLUMN].round()).all()
+    assert aug_params[:, CUTOUT_COLUMNS].min() >= 0
     images = torch.randint(256, (3, 3, 8, 8), generator=torch.Generator().manual_seed(1)).to(torch.uint8)
-    assert torch.equal(look(images, strong, luck), look(images, strong, luck))
-    assert not torch.equal(look(images, strong, luck), look(images, plain, luck))
+    assert torch.equal(apply_view(images, strong, aug_params), apply_view(images, strong, aug_params))
+    assert not torch.equal(apply_view(images, strong, aug_params), apply_view(images, plain, aug_params))

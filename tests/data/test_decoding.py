@@ -11,25 +11,25 @@ import pytest
 import torch
 from PIL import Image
 
-import ducats.data.decode as decode_module
+import ducats.data.decoding as decode_module
 import ducats.data.store as store
-from ducats.data.decode import (
-    allowance,
-    aspects,
-    decode,
-    decode_each,
+from ducats.data.decoding import (
+    decode_image_sets,
+    decode_images,
     find_unreadable,
-    gigabytes,
-    recipe,
+    image_decoder,
+    memory_budget,
+    pixels_gb,
+    read_aspect_ratios,
 )
-from ducats.data.store import FileArrays
+from ducats.data.store import LazyFileArrays
 from ducats.errors import UserError
-from ducats.pictures import as_shown
+from ducats.image_files import load_image
 
-NOTHING = 0.0  # gigabytes of memory: everything goes to a file
+NO_MEMORY_GB = 0.0  # gigabytes of memory: everything goes to a file
 
 
-def picture(seed: int = 0, size: tuple[int, int] = (24, 16)) -> Image.Image:
+def make_image(seed: int = 0, size: tuple[int, int] = (24, 16)) -> Image.Image:
     """Make an image with smooth colours, which lossy formats preserve well."""
     corners = np.random.default_rng(seed).integers(0, 256, (2, 2, 3)).astype(np.uint8)
     return Image.fromarray(corners).resize(size, Image.Resampling.BILINEAR)
@@ -39,13 +39,13 @@ def save(folder: Path, count: int = 3) -> list[tuple[str, Path]]:
     files = []
     for i in range(count):
         path = folder / f"{i}.png"
-        picture(i).save(path)
+        make_image(i).save(path)
         files.append((path.name, path))
     return files
 
 
-def one(path: Path, size: int = 8, channels: int = 3) -> torch.Tensor:
-    return decode([("key", path)], size, channels=channels).pixels[0]
+def decode_one(path: Path, size: int = 8, channels: int = 3) -> torch.Tensor:
+    return decode_images([("key", path)], size, channels=channels).pixels[0]
 
 
 def assert_close(found: torch.Tensor, expected: torch.Tensor, within: int) -> None:
@@ -55,7 +55,7 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, within: int) -> No
 
 def test_keys_pixels_and_files_keep_the_given_order(tmp_path: Path) -> None:
     files = save(tmp_path, 5)[::-1]
-    images = decode(files, 8)
+    images = decode_images(files, 8)
     assert images.keys == ("4.png", "3.png", "2.png", "1.png", "0.png")
     assert images.files == tuple(path for _, path in files)
     assert images.pixels.dtype == torch.uint8
@@ -66,19 +66,19 @@ def test_keys_pixels_and_files_keep_the_given_order(tmp_path: Path) -> None:
 
 def test_more_files_than_a_block(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 7)
-    whole = decode(files, 8).pixels[:]
-    monkeypatch.setattr(store, "_BLOCK", 3)
-    assert torch.equal(decode(files, 8).pixels[:], whole)
+    whole = decode_images(files, 8).pixels[:]
+    monkeypatch.setattr(store, "_BLOCK_FILES", 3)
+    assert torch.equal(decode_images(files, 8).pixels[:], whole)
 
 
 def test_nothing_to_decode_is_an_empty_tensor() -> None:
-    assert decode([], 8).pixels.shape == (0, 3, 8, 8)
+    assert decode_images([], 8).pixels.shape == (0, 3, 8, 8)
 
 
 @pytest.mark.parametrize(("size", "channels"), [(0, 3), (8, 2)])
 def test_rejects_invalid_shapes(size: int, channels: int) -> None:
     with pytest.raises(ValueError, match=r"size of 1 or more|channels must be"):
-        decode([], size, channels=channels)
+        decode_images([], size, channels=channels)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))
@@ -92,28 +92,28 @@ def test_exif_orientation_is_applied(tmp_path: Path, orientation: int) -> None:
         7: [Image.Transpose.TRANSVERSE],
         8: [Image.Transpose.ROTATE_270],
     }
-    stored = picture()
+    stored = make_image()
     for step in undo.get(orientation, []):
         stored = stored.transpose(step)
     exif = Image.Exif()
     exif[0x0112] = orientation
     stored.save(tmp_path / "turned.png", exif=exif)
-    picture().save(tmp_path / "upright.png")
-    assert torch.equal(one(tmp_path / "turned.png"), one(tmp_path / "upright.png"))
+    make_image().save(tmp_path / "upright.png")
+    assert torch.equal(decode_one(tmp_path / "turned.png"), decode_one(tmp_path / "upright.png"))
 
 
 def test_broken_exif_is_ignored(tmp_path: Path) -> None:
-    picture().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
-    picture().save(tmp_path / "plain.jpg")
-    assert torch.equal(one(tmp_path / "noted.jpg"), one(tmp_path / "plain.jpg"))
+    make_image().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+    make_image().save(tmp_path / "plain.jpg")
+    assert torch.equal(decode_one(tmp_path / "noted.jpg"), decode_one(tmp_path / "plain.jpg"))
     assert find_unreadable([("a", tmp_path / "noted.jpg")]) == []
 
 
 def test_grey_becomes_three_equal_channels(tmp_path: Path) -> None:
-    picture().convert("L").save(tmp_path / "grey.png")
-    pixels = one(tmp_path / "grey.png")
+    make_image().convert("L").save(tmp_path / "grey.png")
+    pixels = decode_one(tmp_path / "grey.png")
     assert torch.equal(pixels[0], pixels[1])
-    assert torch.equal(pixels[:1], one(tmp_path / "grey.png", channels=1))
+    assert torch.equal(pixels[:1], decode_one(tmp_path / "grey.png", channels=1))
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
@@ -131,16 +131,16 @@ def test_transparency_is_composited_on_white(tmp_path: Path, mode: str) -> None:
         flat.save(tmp_path / "a.png", transparency=(1, 2, 3))
     else:
         image.convert(mode).save(tmp_path / "a.png")
-    pixels = one(tmp_path / "a.png")
+    pixels = decode_one(tmp_path / "a.png")
     assert (pixels[:, :, :4] == 0).all()
     assert (pixels[:, :, 4:] == 255).all()
 
 
 def test_palette(tmp_path: Path) -> None:
-    indexed = picture().quantize(16)
+    indexed = make_image().quantize(16)
     indexed.save(tmp_path / "a.gif")
     indexed.convert("RGB").save(tmp_path / "a.png")
-    assert torch.equal(one(tmp_path / "a.gif"), one(tmp_path / "a.png"))
+    assert torch.equal(decode_one(tmp_path / "a.gif"), decode_one(tmp_path / "a.png"))
 
 
 @pytest.mark.parametrize("suffix", ["png", "tif", "pgm"])
@@ -148,37 +148,37 @@ def test_sixteen_bits_become_eight(tmp_path: Path, suffix: str) -> None:
     ramp = np.linspace(0, 65535, 64).reshape(8, 8)
     Image.fromarray(ramp.astype(np.uint16)).save(tmp_path / f"deep.{suffix}")
     expected = torch.from_numpy((ramp / 257).round().astype(np.uint8))
-    assert_close(one(tmp_path / f"deep.{suffix}", channels=1)[0], expected, within=1)
+    assert_close(decode_one(tmp_path / f"deep.{suffix}", channels=1)[0], expected, within=1)
 
 
 def test_cmyk(tmp_path: Path) -> None:
-    picture().convert("CMYK").save(tmp_path / "a.jpg", quality=95)
-    picture().save(tmp_path / "a.png")
-    assert_close(one(tmp_path / "a.jpg"), one(tmp_path / "a.png"), within=12)
+    make_image().convert("CMYK").save(tmp_path / "a.jpg", quality=95)
+    make_image().save(tmp_path / "a.png")
+    assert_close(decode_one(tmp_path / "a.jpg"), decode_one(tmp_path / "a.png"), within=12)
 
 
 def test_one_bit(tmp_path: Path) -> None:
     Image.new("1", (8, 8), 1).save(tmp_path / "a.png")
-    assert (one(tmp_path / "a.png") == 255).all()
+    assert (decode_one(tmp_path / "a.png") == 255).all()
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "bmp", "webp", "tiff", "gif", "ppm"])
 def test_common_formats(tmp_path: Path, suffix: str) -> None:
-    picture().save(tmp_path / f"a.{suffix}")
-    picture().save(tmp_path / "b.png")
-    assert_close(one(tmp_path / f"a.{suffix}"), one(tmp_path / "b.png"), within=40)
+    make_image().save(tmp_path / f"a.{suffix}")
+    make_image().save(tmp_path / "b.png")
+    assert_close(decode_one(tmp_path / f"a.{suffix}"), decode_one(tmp_path / "b.png"), within=40)
 
 
 def test_odd_names(tmp_path: Path) -> None:
     path = tmp_path / "größe 1" / "日本 %s\n'x'.png"
     path.parent.mkdir()
-    picture().save(path)
-    assert decode([("größe 1/日本", path)], 8).keys == ("größe 1/日本",)
+    make_image().save(path)
+    assert decode_images([("größe 1/日本", path)], 8).keys == ("größe 1/日本",)
 
 
-def broken(folder: Path) -> dict[Path, str]:
+def write_unreadable_files(folder: Path) -> dict[Path, str]:
     """Write one file per kind of failure; return the expected reasons."""
-    picture(size=(64, 64)).save(folder / "whole.png")
+    make_image(size=(64, 64)).save(folder / "whole.png")
     whole = (folder / "whole.png").read_bytes()
     (folder / "truncated.png").write_bytes(whole[: len(whole) // 2])
     (folder / "empty.jpg").touch()
@@ -196,7 +196,7 @@ def broken(folder: Path) -> dict[Path, str]:
 
 
 def test_reason_of_each_unreadable_file(tmp_path: Path) -> None:
-    expected = broken(tmp_path)
+    expected = write_unreadable_files(tmp_path)
     found = find_unreadable([("whole", tmp_path / "whole.png"), *((p.name, p) for p in expected)])
     assert [path for path, _ in found] == list(expected)
     for path, reason in found:
@@ -213,12 +213,15 @@ def test_file_without_read_permission(tmp_path: Path, monkeypatch: pytest.Monkey
     assert find_unreadable([("a", path)]) == [(path, "no permission to read it")]
 
 
-@pytest.mark.parametrize("memory_gb", [NOTHING, 4.0])
+@pytest.mark.parametrize("memory_gb", [NO_MEMORY_GB, 4.0])
 def test_unreadable_files_are_one_message(tmp_path: Path, memory_gb: float) -> None:
-    files = [(str(i), path) for i, path in enumerate([*broken(tmp_path), *(p for _, p in save(tmp_path))])]
+    files = [
+        (str(i), path)
+        for i, path in enumerate([*write_unreadable_files(tmp_path), *(p for _, p in save(tmp_path))])
+    ]
     cache = tmp_path / "cache"
     with pytest.raises(UserError, match="6 of 9 images cannot be read") as caught:
-        decode(files, 8, cache=cache, memory_gb=memory_gb)
+        decode_images(files, 8, cache=cache, memory_gb=memory_gb)
     sentence = str(caught.value)
     assert str(tmp_path / "truncated.png") in sentence
     assert "(empty file)" in sentence
@@ -229,11 +232,11 @@ def test_unreadable_files_are_one_message(tmp_path: Path, memory_gb: float) -> N
 
 
 def in_temporary_file(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
-    return decode(files, 8, memory_gb=NOTHING).pixels[:]
+    return decode_images(files, 8, memory_gb=NO_MEMORY_GB).pixels[:]
 
 
 def in_cache(files: list[tuple[str, Path]], folder: Path) -> torch.Tensor:
-    return decode(files, 8, cache=folder / "new" / "cache", memory_gb=NOTHING).pixels[:]
+    return decode_images(files, 8, cache=folder / "new" / "cache", memory_gb=NO_MEMORY_GB).pixels[:]
 
 
 @pytest.mark.parametrize("by", [in_temporary_file, in_cache])
@@ -243,64 +246,66 @@ def test_pixels_in_a_file_equal_pixels_in_memory(
     files = save(tmp_path)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert torch.equal(by(files, tmp_path), decode(files, 8).pixels[:])
+        assert torch.equal(by(files, tmp_path), decode_images(files, 8).pixels[:])
 
 
 def test_grey_pixels_in_a_file(tmp_path: Path) -> None:
     files = save(tmp_path)
-    filed = decode(files, 8, channels=1, memory_gb=NOTHING).pixels[:]
-    assert torch.equal(filed, decode(files, 8, channels=1).pixels[:])
+    filed = decode_images(files, 8, channels=1, memory_gb=NO_MEMORY_GB).pixels[:]
+    assert torch.equal(filed, decode_images(files, 8, channels=1).pixels[:])
 
 
 def test_temporary_file_is_deleted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "tmp"))
     (tmp_path / "tmp").mkdir()
-    decode(save(tmp_path), 8, memory_gb=NOTHING)
+    decode_images(save(tmp_path), 8, memory_gb=NO_MEMORY_GB)
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
 def test_no_cache_if_images_fit_in_memory(tmp_path: Path) -> None:
-    decode(save(tmp_path), 8, cache=tmp_path / "cache")
+    decode_images(save(tmp_path), 8, cache=tmp_path / "cache")
     assert not (tmp_path / "cache").exists()
 
 
 def test_cache_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path)
-    first = decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels[:].clone()
+    first = decode_images(files, 8, cache=tmp_path / "cache", memory_gb=NO_MEMORY_GB).pixels[:].clone()
 
     def refuse(path: Path) -> Image.Image:
         raise AssertionError(f"{path} was read again")
 
     monkeypatch.setattr(decode_module, "as_shown", refuse)
-    assert torch.equal(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels[:], first)
+    assert torch.equal(
+        decode_images(files, 8, cache=tmp_path / "cache", memory_gb=NO_MEMORY_GB).pixels[:], first
+    )
 
 
 def test_every_change_makes_a_new_cache(tmp_path: Path) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
     os.utime(files[0][1], ns=(1, 1))
-    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     os.utime(files[0][1], ns=(2, 2))
-    decode(files, 8, cache=cache, memory_gb=NOTHING)  # another time
-    decode(files, 4, cache=cache, memory_gb=NOTHING)  # another size
-    decode(files, 8, cache=cache, memory_gb=NOTHING, channels=1)
-    decode(files[::-1], 8, cache=cache, memory_gb=NOTHING)  # another order
-    decode([("x", files[0][1]), *files[1:]], 8, cache=cache, memory_gb=NOTHING)  # another key
+    decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)  # another time
+    decode_images(files, 4, cache=cache, memory_gb=NO_MEMORY_GB)  # another size
+    decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB, channels=1)
+    decode_images(files[::-1], 8, cache=cache, memory_gb=NO_MEMORY_GB)  # another order
+    decode_images([("x", files[0][1]), *files[1:]], 8, cache=cache, memory_gb=NO_MEMORY_GB)  # another key
     assert len(list(cache.iterdir())) == 6
 
 
 @pytest.mark.parametrize("left", [0, 60, 200])
 def test_truncated_cache_is_not_used(tmp_path: Path, left: int) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     (path,) = cache.iterdir()
     path.write_bytes(path.read_bytes()[:left])
-    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels[:]
-    assert torch.equal(found, decode(files, 8).pixels[:])
+    found = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB).pixels[:]
+    assert torch.equal(found, decode_images(files, 8).pixels[:])
 
 
 def test_killed_process_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    read = as_shown
+    read = load_image
 
     class Killed(BaseException): ...
 
@@ -312,32 +317,32 @@ def test_killed_process_leaves_no_cache(tmp_path: Path, monkeypatch: pytest.Monk
     with monkeypatch.context() as patch:
         patch.setattr(decode_module, "as_shown", die)
         with pytest.raises(Killed):
-            decode(files, 8, cache=cache, memory_gb=NOTHING)
+            decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert list(cache.glob("*.npy")) == []
-    found = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels[:]
-    assert torch.equal(found, decode(files, 8).pixels[:])
+    found = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB).pixels[:]
+    assert torch.equal(found, decode_images(files, 8).pixels[:])
 
 
 def test_only_old_partial_files_are_removed(tmp_path: Path) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     (path,) = cache.iterdir()
     path.unlink()
     old, new = cache / f".{path.name}.1.part", cache / f".{path.name}.2.part"
     old.write_bytes(b"half")
     new.write_bytes(b"half")
     os.utime(old, (0, 0))
-    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     assert sorted(cache.iterdir()) == sorted([new, path])
 
 
 def test_cache_folder_that_is_not_writable(tmp_path: Path) -> None:
     (tmp_path / "cache").write_text("a file")
     with pytest.raises(UserError, match="cannot be written to the cache folder"):
-        decode(save(tmp_path), 8, cache=tmp_path / "cache", memory_gb=NOTHING)
+        decode_images(save(tmp_path), 8, cache=tmp_path / "cache", memory_gb=NO_MEMORY_GB)
 
 
-def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+def simulate_full_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     usage = type("Usage", (), {"free": 10})
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
 
@@ -348,11 +353,11 @@ def test_images_are_decoded_on_demand_if_nothing_else_fits(
 ) -> None:
     files = save(tmp_path)
     cache = None if folder is None else tmp_path / folder
-    held = decode(files, 8)
-    fill_disk(monkeypatch)
+    held = decode_images(files, 8)
+    simulate_full_disk(monkeypatch)
     with pytest.warns(UserWarning, match=r"do not fit .*decoded again for every batch.*data\.params\.cache"):
-        images = decode(files, 8, cache=cache, memory_gb=NOTHING)
-    assert isinstance(images.pixels, FileArrays)
+        images = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
+    assert isinstance(images.pixels, LazyFileArrays)
     assert images.keys == held.keys
     assert images.files == held.files
     assert torch.equal(images.pixels[:], held.pixels[:])
@@ -361,25 +366,27 @@ def test_images_are_decoded_on_demand_if_nothing_else_fits(
 
 def test_decoding_on_demand_warns_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 6)
-    fill_disk(monkeypatch)
+    simulate_full_disk(monkeypatch)
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("default")
-        decode_each([files[:2], files[2:3], files[3:]], 8, cache=None, memory_gb=NOTHING)
+        decode_image_sets([files[:2], files[2:3], files[3:]], 8, cache=None, memory_gb=NO_MEMORY_GB)
     assert len(said) == 1
 
 
 def test_existing_cache_is_used_on_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path)
-    decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING)
-    fill_disk(monkeypatch)
-    assert isinstance(decode(files, 8, cache=tmp_path / "cache", memory_gb=NOTHING).pixels, torch.Tensor)
+    decode_images(files, 8, cache=tmp_path / "cache", memory_gb=NO_MEMORY_GB)
+    simulate_full_disk(monkeypatch)
+    assert isinstance(
+        decode_images(files, 8, cache=tmp_path / "cache", memory_gb=NO_MEMORY_GB).pixels, torch.Tensor
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_file_arrays_are_indexed_like_a_tensor(tmp_path: Path, channels: int) -> None:
     files = save(tmp_path, 5)
-    held = decode(files, 8, channels=channels).pixels
-    pixels = FileArrays(files, recipe(8, channels))
+    held = decode_images(files, 8, channels=channels).pixels
+    pixels = LazyFileArrays(files, image_decoder(8, channels))
     assert (pixels.shape, pixels.dtype, pixels.ndim, len(pixels)) == (held.shape, held.dtype, 4, 5)
     order = torch.tensor([3, 0, 3])
     for index in (
@@ -398,7 +405,7 @@ def test_file_arrays_are_indexed_like_a_tensor(tmp_path: Path, channels: int) ->
 
 def test_file_arrays_report_a_corrupt_file(tmp_path: Path) -> None:
     files = save(tmp_path)
-    pixels = FileArrays(files, recipe(8))
+    pixels = LazyFileArrays(files, image_decoder(8))
     files[1][1].write_bytes(b"no picture")
     assert pixels[torch.tensor([0, 2])].shape == (2, 3, 8, 8)
     with pytest.raises(UserError, match=r"1\.png \(not an image\); remove or replace"):
@@ -407,26 +414,28 @@ def test_file_arrays_report_a_corrupt_file(tmp_path: Path) -> None:
 
 def test_memory_budget_is_half_of_the_free_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    monkeypatch.setattr(store, "free_memory_gb", lambda: 2 * gigabytes(3, 8))
-    decode(files, 8, cache=cache)
-    decode_each([files[:1], files[1:]], 8, cache=cache, memory_gb=None)
+    monkeypatch.setattr(store, "free_memory_gb", lambda: 2 * pixels_gb(3, 8))
+    decode_images(files, 8, cache=cache)
+    decode_image_sets([files[:1], files[1:]], 8, cache=cache, memory_gb=None)
     assert not cache.exists()
-    monkeypatch.setattr(store, "free_memory_gb", lambda: 1.9 * gigabytes(3, 8))
-    decode(files, 8, cache=cache)
+    monkeypatch.setattr(store, "free_memory_gb", lambda: 1.9 * pixels_gb(3, 8))
+    decode_images(files, 8, cache=cache)
     assert len(list(cache.iterdir())) == 1
-    decode_each([files[:1], files[1:]], 8, cache=cache, memory_gb=None)  # one fits, the other two do not
+    decode_image_sets(
+        [files[:1], files[1:]], 8, cache=cache, memory_gb=None
+    )  # one fits, the other two do not
     assert len(list(cache.iterdir())) == 2
 
 
 def test_memory_budget(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store, "free_memory_gb", lambda: 24.0)
-    assert allowance(3.0) == 3.0
-    assert allowance(None) == 12.0
+    assert memory_budget(3.0) == 3.0
+    assert memory_budget(None) == 12.0
     monkeypatch.setattr("torch.distributed.is_initialized", lambda: True)
     monkeypatch.setattr("torch.distributed.get_world_size", lambda: 4)
-    assert allowance(None) == 3.0
+    assert memory_budget(None) == 3.0
     monkeypatch.setattr(store, "free_memory_gb", lambda: None)
-    assert allowance(None) == 4.0
+    assert memory_budget(None) == 4.0
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "png", "webp", "tif"])
@@ -438,26 +447,26 @@ def test_aspects_are_those_of_the_displayed_image(
     if orientation is not None:
         exif[0x0112] = orientation
     path = tmp_path / f"turned.{suffix}"
-    picture(size=(30, 20)).save(path, exif=exif)
-    shown = as_shown(path)
+    make_image(size=(30, 20)).save(path, exif=exif)
+    shown = load_image(path)
     assert shown.size == ((20, 30) if orientation in (5, 6, 7, 8) else (30, 20))
-    assert aspects([path]).tolist() == pytest.approx([shown.width / shown.height])
+    assert read_aspect_ratios([path]).tolist() == pytest.approx([shown.width / shown.height])
 
 
 def test_aspects_come_from_headers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     paths = [tmp_path / f"{width}.{suffix}" for width in (10, 20, 40) for suffix in ("png", "jpg")]
     for path in paths:
-        picture(size=(int(path.stem), 20)).save(path)
-    picture().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
+        make_image(size=(int(path.stem), 20)).save(path)
+    make_image().save(tmp_path / "noted.jpg", exif=b"Exif\x00\x00MM\x00*\x00\x00\x00\x08\x00\x09broken")
 
     def refuse(self: Image.Image) -> None:
         raise AssertionError("the pixels were read")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
-    found = aspects([*paths, tmp_path / "noted.jpg"])
+    found = read_aspect_ratios([*paths, tmp_path / "noted.jpg"])
     assert found.dtype == torch.float32
     assert found.tolist() == [0.5, 0.5, 1.0, 1.0, 2.0, 2.0, 1.5]
-    assert aspects([]).shape == (0,)
+    assert read_aspect_ratios([]).shape == (0,)
 
 
 def test_aspects_of_unreadable_files(tmp_path: Path) -> None:
@@ -466,20 +475,20 @@ def test_aspects_of_unreadable_files(tmp_path: Path) -> None:
     with pytest.raises(
         UserError, match=r"2 of 5 images cannot be read: .*text\.jpg \(not an image\), .*gone"
     ):
-        aspects([*good, tmp_path / "text.jpg", tmp_path / "gone.png"])
+        read_aspect_ratios([*good, tmp_path / "text.jpg", tmp_path / "gone.png"])
 
 
 def test_sets_share_the_memory_budget(tmp_path: Path) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    first, second, third = decode_each(
-        [files, files[:2], files[2:]], 8, cache=cache, memory_gb=gigabytes(4, 8)
+    first, second, third = decode_image_sets(
+        [files, files[:2], files[2:]], 8, cache=cache, memory_gb=pixels_gb(4, 8)
     )
     assert len(list(cache.iterdir())) == 1  # the second set; the first and the third fit in memory
     assert torch.equal(torch.cat([second.pixels[:], third.pixels[:]]), first.pixels[:])
 
 
 def test_one_aspect_per_image(tmp_path: Path) -> None:
-    images = decode(save(tmp_path), 8)
+    images = decode_images(save(tmp_path), 8)
     assert images.aspect is None  # set only if a view needs it
     assert replace(images, aspect=torch.ones(3)).aspect is not None
     with pytest.raises(ValueError, match="for 3 images"):
@@ -491,40 +500,40 @@ def test_unreadable_files_are_found_at_once_if_decoded_on_demand(
 ) -> None:
     files = save(tmp_path, 3)
     files[1][1].write_text("no image")
-    fill_disk(monkeypatch)
+    simulate_full_disk(monkeypatch)
     with pytest.raises(UserError, match=r"1 of 3 images cannot be read: .*not an image"):
-        decode(files, 8, memory_gb=NOTHING)
+        decode_images(files, 8, memory_gb=NO_MEMORY_GB)
 
 
 # -- height and width --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("memory_gb", [NOTHING, 4.0])
+@pytest.mark.parametrize("memory_gb", [NO_MEMORY_GB, 4.0])
 @pytest.mark.parametrize("size", [(4, 10), [12, 3]])
 def test_height_and_width_may_differ(tmp_path: Path, size: Sequence[int], memory_gb: float) -> None:
     files = save(tmp_path)
-    pixels = decode(files, size, memory_gb=memory_gb).pixels
+    pixels = decode_images(files, size, memory_gb=memory_gb).pixels
     height, width = size
     assert pixels.shape == (3, 3, height, width)
     for row, (_, path) in enumerate(files):
         expected = Image.open(path).resize((width, height), Image.Resampling.BICUBIC)
         assert np.array_equal(pixels[row].permute(1, 2, 0).numpy(), np.asarray(expected))
-    assert torch.equal(FileArrays(files, recipe(size))[:], pixels[:])
-    assert gigabytes(3, size) == 3 * 3 * height * width / 2**30
+    assert torch.equal(LazyFileArrays(files, image_decoder(size))[:], pixels[:])
+    assert pixels_gb(3, size) == 3 * 3 * height * width / 2**30
 
 
 def test_one_number_is_a_square(tmp_path: Path) -> None:
     files, cache = save(tmp_path), tmp_path / "cache"
-    square = decode(files, 8, cache=cache, memory_gb=NOTHING).pixels[:]
-    assert torch.equal(decode(files, (8, 8), cache=cache, memory_gb=NOTHING).pixels[:], square)
+    square = decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB).pixels[:]
+    assert torch.equal(decode_images(files, (8, 8), cache=cache, memory_gb=NO_MEMORY_GB).pixels[:], square)
     assert len(list(cache.iterdir())) == 1
-    decode(files, (4, 16), cache=cache, memory_gb=NOTHING)  # the same number of bytes
+    decode_images(files, (4, 16), cache=cache, memory_gb=NO_MEMORY_GB)  # the same number of bytes
     assert len(list(cache.iterdir())) == 2
 
 
 def test_cache_name_is_stable_across_versions(tmp_path: Path) -> None:
     files, cache = save(tmp_path, 1), tmp_path / "cache"
-    decode(files, 8, cache=cache, memory_gb=NOTHING)
+    decode_images(files, 8, cache=cache, memory_gb=NO_MEMORY_GB)
     (key, path), status = files[0], files[0][1].stat()
     text = json.dumps([1, [1, 3, 8, 8], [[key, str(path), status.st_size, status.st_mtime_ns]]])
     assert [file.name for file in cache.iterdir()] == [
@@ -534,16 +543,16 @@ def test_cache_name_is_stable_across_versions(tmp_path: Path) -> None:
 
 def test_blocks_of_large_images_are_small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = save(tmp_path, 7)
-    whole = decode(files, 8).pixels[:]
+    whole = decode_images(files, 8).pixels[:]
     blocks = []
-    attempts = store.attempts
+    attempts = store.try_files
 
     def watch(work: object, paths: object, block: int) -> object:
         blocks.append(block)
         return attempts(work, paths, block)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(store, "attempts", watch)
-    monkeypatch.setattr(store, "_cores", lambda: 1)
+    monkeypatch.setattr(store, "try_files", watch)
+    monkeypatch.setattr(store, "_n_cores", lambda: 1)
     monkeypatch.setattr(store, "_BLOCK_BYTES", 3 * 3 * 8 * 8)
-    assert torch.equal(decode(files, 8).pixels[:], whole)
+    assert torch.equal(decode_images(files, 8).pixels[:], whole)
     assert blocks == [3]
