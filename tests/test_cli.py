@@ -14,7 +14,7 @@ import torch
 import yaml
 from PIL import Image
 
-import tiny_streets
+import tiny_segmentation_data
 from conftest import QUICK
 from ducats.cli import main, shutdown
 from ducats.cli.base import console
@@ -261,8 +261,8 @@ BAD_INPUTS = [
 STREETS = ("-c", "data/streets")
 FEW_STREETS = (*STREETS, "--set", "data.params={n_source: 2, n_pool: 2, n_test: 1}")
 TASK_MISMATCHES = [
-    (("-c", "segmentation"), ["'map_folders' needs --source and --target and --classes"]),
-    (("-c", "segmentation", *FOLDERS), ["'map_folders' needs --classes"]),
+    (("-c", "segmentation"), ["'segmentation_folders' needs --source and --target and --classes"]),
+    (("-c", "segmentation", *FOLDERS), ["'segmentation_folders' needs --classes"]),
     (("-c", "segmentation", *FOLDERS, "--classes", "{}/none.txt"), ["class list", "none.txt cannot be read"]),
     ((*FOLDERS, "--classes", "c.txt"), ["--classes is for segmentation"]),
     ((*FOLDERS, "--method", "ripu"), ["'folders' has one label per image", "choose another --method"]),
@@ -283,7 +283,7 @@ TASK_MISMATCHES = [
     ((*FEW_STREETS, "--set", "views.test.crop=center"), ["views.test must", "crop=none"]),
     ((*STREETS, "--set", "task.unit=region", "--set", "task.region_side=4"), ["must be odd"]),
     ((*FEW_STREETS, "--set", "evaluation.miou_star_exclude=[horse]"), ["star_without names 'horse'"]),
-    ((*STREETS, *FOLDERS), ["'map_folders' needs --classes"]),
+    ((*STREETS, *FOLDERS), ["'segmentation_folders' needs --classes"]),
     ((*STREETS, "--root", "{}"), ["--root and --task are for a benchmark", "'streets'"]),
     ((*FEW_STREETS, "--budget", "9000/image"), ["9000 pixels of image 0, which has 8192"]),
     (("-c", "data/gtav-cityscapes", *FOLDERS), ["GTAV", "does not contain the folders images and labels"]),
@@ -331,7 +331,7 @@ def test_label_map_folders_by_options(tmp_path: Path, capsys: pytest.CaptureFixt
     for config in ("segmentation", "data/streets"):  # the second one keeps its small network
         assert ducats("config", "-c", config, *given, "--ground-truth") == 0
         data = yaml.safe_load(capsys.readouterr().out)["data"]
-        assert data["name"] == "map_folders"
+        assert data["name"] == "segmentation_folders"
         assert data["params"] == {
             "source": str(tmp_path / "s"),
             "target": str(tmp_path / "t"),
@@ -353,9 +353,16 @@ def test_uncertainty_option_is_for_segmentation_only(
 
 
 def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root, run = tiny_streets.tree(tmp_path / "data"), tmp_path / "run"
+    root, run = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "run"
     held_out = ("--set", "evaluation={split: held_out, test_fraction: 0.25}")
-    command = ("run", *tiny_streets.folders(root, test=False), "--ground-truth", "--budget", "10%", *held_out)
+    command = (
+        "run",
+        *tiny_segmentation_data.folder_options(root, test=False),
+        "--ground-truth",
+        "--budget",
+        "10%",
+        *held_out,
+    )
     assert ducats(*command, "--out", run) == 0
     keys = RunDir(run).bought().keys
     assert len(keys) == 3  # of four: one was held out

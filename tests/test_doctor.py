@@ -10,15 +10,15 @@ import pytest
 import torch
 from PIL import Image
 
+from doctor_findings import contains_words, error_messages, messages, note_messages, warning_messages
 from ducats import doctor
 from ducats.config import Config, load_config
-from ducats.doctor import Finding, examine, verdict
+from ducats.doctor import Finding, diagnose, verdict
 from ducats.doctor import machine as machine_module
 from ducats.doctor import plan as plan_module
 from ducats.domain import Domain, Images, Shift
-from findings import errors, has, noted, said, warned
 
-SMALL: dict[str, Any] = {
+SMALL_RUN: dict[str, Any] = {
     "model": {"name": "small_cnn"},
     "train": {"epochs": 10, "batch_size": 4},
     "views": {name: {"crop": "none"} for name in ("source", "unlabelled", "scoring", "test")},
@@ -26,7 +26,7 @@ SMALL: dict[str, Any] = {
 }
 
 
-def paint(path: Path) -> None:
+def write_image(path: Path) -> None:
     """Write a unique image that depends only on its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = random.Random("/".join(path.parts[-3:])).randbytes(144)
@@ -39,27 +39,27 @@ def root(tmp_path: Path) -> Path:
     for role in ("source", "target", "test"):
         for name in ("cat", "dog"):
             for number in range(3):
-                paint(tmp_path / role / name / f"{number}.png")
+                write_image(tmp_path / role / name / f"{number}.png")
     return tmp_path
 
 
-def config(root: Path, *, params: dict[str, Any] | None = None, **layer: Any) -> Config:
+def make_config(root: Path, *, params: dict[str, Any] | None = None, **layer: Any) -> Config:
     given = {role: str(root / role) for role in ("source", "target", "test")}
     data = {"name": "folders", "params": {**given, "size": 16, "truth": True, **(params or {})}}
-    return Config.model_validate({**SMALL, "data": data, **layer})
+    return Config.model_validate({**SMALL_RUN, "data": data, **layer})
 
 
 # -- valid data -----------------------------------------------------------------------------------
 
 
 def test_valid_data_has_notes_only(root: Path) -> None:
-    findings = examine(config(root))
+    findings = diagnose(make_config(root))
     assert {finding.severity for finding in findings} == {"note"}
-    notes = said(findings, "note")
-    assert has(notes, "source: 6 images in 2 classes, 3 each")
-    assert has(notes, "4 labels", "2 per round", "after epoch 2, 4 of 10")
-    assert has(notes, "torch " + torch.__version__, "device", "CPU threads")
-    assert has(notes, "decoded", "GB", "memory_gb")
+    notes = messages(findings, "note")
+    assert contains_words(notes, "source: 6 images in 2 classes, 3 each")
+    assert contains_words(notes, "4 labels", "2 per round", "after epoch 2, 4 of 10")
+    assert contains_words(notes, "torch " + torch.__version__, "device", "CPU threads")
+    assert contains_words(notes, "decoded", "GB", "memory_gb")
     assert verdict(findings) == ("No errors and no warnings: ready to run.", 0)
 
 
@@ -70,26 +70,26 @@ def test_hidden_files_are_ignored(root: Path) -> None:
     (root / "source/cat/notes.txt").write_text("no image either")
     (root / "target/.DS_Store").write_bytes(b"\0")
     shutil.copy(root / "source/cat/0.png", root / "test/dog/.copy.png")
-    assert {finding.severity for finding in examine(config(root))} == {"note"}
+    assert {finding.severity for finding in diagnose(make_config(root))} == {"note"}
 
 
 def test_the_bundled_digits_are_valid() -> None:
-    findings = examine(load_config(["data/digits", "methods/duc"], ["data.params.n_source=200"]))
+    findings = diagnose(load_config(["data/digits", "methods/duc"], ["data.params.n_source=200"]))
     assert {finding.severity for finding in findings} == {"note"}
-    assert has(said(findings, "note"), "source: 200 images in 10 classes, 20 each")
+    assert contains_words(messages(findings, "note"), "source: 200 images in 10 classes, 20 each")
 
 
 def test_an_unlabelled_target_needs_human_annotators(root: Path) -> None:
-    findings = examine(config(root, params={"truth": False}))
+    findings = diagnose(make_config(root, params={"truth": False}))
     assert {finding.severity for finding in findings} == {"note"}
-    assert has(said(findings, "note"), "target: 6 images without labels")
-    assert has(said(findings, "note"), "human annotators provide 2 labels per round")
+    assert contains_words(messages(findings, "note"), "target: 6 images without labels")
+    assert contains_words(messages(findings, "note"), "human annotators provide 2 labels per round")
 
 
 def test_target_as_test_is_not_a_leak(root: Path) -> None:
-    findings = examine(config(root, params={"test": str(root / "target")}))
+    findings = diagnose(make_config(root, params={"test": str(root / "target")}))
     assert {finding.severity for finding in findings} == {"note"}
-    assert has(said(findings, "note"), "target and test are the same folder")
+    assert contains_words(messages(findings, "note"), "target and test are the same folder")
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -100,21 +100,23 @@ def test_broken_files_are_all_named(root: Path) -> None:
     (root / "source/cat/truncated.png").write_bytes(whole[: len(whole) // 2])
     (root / "source/dog/empty.jpg").write_bytes(b"")
     (root / "target/dog/page.jpg").write_text("<html>404</html>")
-    found = errors(config(root))
+    found = error_messages(make_config(root))
     assert len(found) == 2
-    assert has(found, "2 of 8 images of the source", "truncated.png", "empty.jpg (empty file)", "remove")
-    assert has(found, "1 of 7 images of the target", "page.jpg (not an image)")
+    assert contains_words(
+        found, "2 of 8 images of the source", "truncated.png", "empty.jpg (empty file)", "remove"
+    )
+    assert contains_words(found, "1 of 7 images of the target", "page.jpg (not an image)")
 
 
 def test_many_broken_files_are_counted(root: Path) -> None:
     for number in range(23):
         (root / f"test/cat/bad{number:02d}.png").write_bytes(b"")
-    findings = examine(config(root))
-    (sentence,) = said(findings, "error")
+    findings = diagnose(make_config(root))
+    (sentence,) = messages(findings, "error")
     assert sentence.count("empty file") == 20
     assert "23 of 29" in sentence
     assert "and 3 more" in sentence
-    assert said(findings, "warning") == []  # unreadable files are not reported as copies
+    assert messages(findings, "warning") == []  # unreadable files are not reported as copies
 
 
 @pytest.mark.parametrize(
@@ -123,17 +125,19 @@ def test_many_broken_files_are_counted(root: Path) -> None:
 )
 def test_copies_across_roles(root: Path, one: str, two: str, severity: str) -> None:
     shutil.copy(root / one / "cat/1.png", root / two / "cat/copy.png")
-    findings = examine(config(root))
+    findings = diagnose(make_config(root))
     assert [f.severity for f in findings if f.severity != "note"] == [severity]
-    assert has(said(findings, severity), f"1 image of the {two}", f"also in the {one}", "copy.png", "1.png")
+    assert contains_words(
+        messages(findings, severity), f"1 image of the {two}", f"also in the {one}", "copy.png", "1.png"
+    )
 
 
 def test_copies_in_one_role(root: Path) -> None:
     shutil.copy(root / "target/cat/1.png", root / "target/cat/copy.png")
     shutil.copy(root / "target/cat/2.png", root / "target/cat/again.png")
-    findings = examine(config(root))
-    assert said(findings, "error") == []
-    (sentence,) = said(findings, "warning")
+    findings = diagnose(make_config(root))
+    assert messages(findings, "error") == []
+    (sentence,) = messages(findings, "warning")
     assert "2 images of the target are copies" in sentence
     assert "1.png" in sentence
     assert "copy.png" in sentence
@@ -141,13 +145,13 @@ def test_copies_in_one_role(root: Path) -> None:
 
 def test_one_image_in_two_classes(root: Path) -> None:
     shutil.copy(root / "source/cat/1.png", root / "source/dog/1b.png")
-    found = warned(config(root))
-    assert has(found, "more than one class", "cat/1.png ('cat')", "dog/1b.png ('dog')")
+    found = warning_messages(make_config(root))
+    assert contains_words(found, "more than one class", "cat/1.png ('cat')", "dog/1b.png ('dog')")
 
 
 def test_links_to_one_file_are_copies(root: Path) -> None:
     (root / "test/cat/link.png").symlink_to(root / "source/cat/0.png")
-    assert has(errors(config(root)), "link.png", "also in the source")
+    assert contains_words(error_messages(make_config(root)), "link.png", "also in the source")
 
 
 # -- classes -----------------------------------------------------------------------------------------
@@ -155,84 +159,93 @@ def test_links_to_one_file_are_copies(root: Path) -> None:
 
 def test_empty_class_folder(root: Path) -> None:
     (root / "source/cow").mkdir()
-    assert has(errors(config(root)), "source", "without images", "'cow'")
+    assert contains_words(error_messages(make_config(root)), "source", "without images", "'cow'")
 
 
 def test_images_outside_of_class_folders(root: Path) -> None:
-    paint(root / "source/loose.png")
-    (sentence,) = errors(config(root))
+    write_image(root / "source/loose.png")
+    (sentence,) = error_messages(make_config(root))
     assert "loose.png" in sentence
     assert "outside class folders" in sentence
 
 
 def test_classes_that_differ(root: Path) -> None:
     (root / "test/dog").rename(root / "test/Dog")
-    paint(root / "target/cow/1.png")
-    findings = examine(config(root))
-    assert has(said(findings, "error"), "test", "not in the source", "'Dog'")
-    assert has(said(findings, "error"), "target", "not in the source", "'cow'")
-    assert has(said(findings, "warning"), "test", "no images of the source classes 'dog'")
+    write_image(root / "target/cow/1.png")
+    findings = diagnose(make_config(root))
+    assert contains_words(messages(findings, "error"), "test", "not in the source", "'Dog'")
+    assert contains_words(messages(findings, "error"), "target", "not in the source", "'cow'")
+    assert contains_words(messages(findings, "warning"), "test", "no images of the source classes 'dog'")
     # Without ground truth, the names of the target's folders are ignored.
-    assert not has(errors(config(root, params={"truth": False})), "'cow'")
+    assert not contains_words(error_messages(make_config(root, params={"truth": False})), "'cow'")
 
 
 def test_one_class_only(root: Path) -> None:
     for role in ("source", "target", "test"):
         shutil.rmtree(root / role / "dog")
-    assert has(errors(config(root)), "source", "only one class, 'cat'")
+    assert contains_words(error_messages(make_config(root)), "source", "only one class, 'cat'")
 
 
 def test_a_class_of_one_image(root: Path) -> None:
     for number in (1, 2):
         (root / f"source/dog/{number}.png").unlink()
-    (sentence,) = (line for line in warned(config(root)) if "only one image" in line)
+    (sentence,) = (line for line in warning_messages(make_config(root)) if "only one image" in line)
     assert "'dog'" in sentence
 
 
 def test_imbalance(root: Path) -> None:
     for number in range(110):
-        paint(root / f"source/cat/more{number}.png")
+        write_image(root / f"source/cat/more{number}.png")
     (root / "source/dog/2.png").unlink()
-    assert has(noted(config(root)), "'cat' is 56 times as large as 'dog'")
-    assert has(noted(config(root)), "115 images in 2 classes, from 2 ('dog') to 113 ('cat')")
+    assert contains_words(note_messages(make_config(root)), "'cat' is 56 times as large as 'dog'")
+    assert contains_words(
+        note_messages(make_config(root)), "115 images in 2 classes, from 2 ('dog') to 113 ('cat')"
+    )
 
 
 # -- folders and manifests ---------------------------------------------------------------------------
 
 
 def test_missing_options() -> None:
-    found = errors(Config.model_validate({**SMALL, "data": {"name": "folders"}}))
+    found = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "folders"}}))
     assert found == ["the data set 'folders' needs --source and --target (or data.params.source in a config)"]
-    assert has(errors(Config.model_validate({**SMALL, "data": {"name": "manifest"}})), "needs --path")
+    assert contains_words(
+        error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "manifest"}})), "needs --path"
+    )
 
 
 def test_missing_and_empty_folders(root: Path) -> None:
     shutil.rmtree(root / "test")
     shutil.rmtree(root / "target")
     (root / "target").mkdir()
-    found = errors(config(root))
-    assert has(found, "test folder", "does not exist")
-    assert has(found, "target folder", "contains no images")
+    found = error_messages(make_config(root))
+    assert contains_words(found, "test folder", "does not exist")
+    assert contains_words(found, "target folder", "contains no images")
 
 
 def test_folders_within_folders(root: Path) -> None:
-    assert has(errors(config(root, params={"target": str(root / "source/cat"), "truth": False})), "inside")
+    assert contains_words(
+        error_messages(make_config(root, params={"target": str(root / "source/cat"), "truth": False})),
+        "inside",
+    )
 
 
 def test_parameters_of_a_wrong_type(root: Path) -> None:
-    found = errors(config(root, params={"size": "big", "source": 5, "truth": "perhaps", "memory_gb": True}))
+    found = error_messages(
+        make_config(root, params={"size": "big", "source": 5, "truth": "perhaps", "memory_gb": True})
+    )
     for name in ("size", "source", "truth", "memory_gb"):
-        assert has(found, f"data.params.{name} is ")
+        assert contains_words(found, f"data.params.{name} is ")
 
 
 def write_manifest(root: Path, rows: Sequence[tuple[str, str, str, str]]) -> Config:
     with (root / "table.csv").open("w", newline="") as file:
         csv.writer(file).writerows([("path", "domain", "label", "split"), *rows])
     data = {"name": "manifest", "params": {"path": str(root / "table.csv"), "size": 16}}
-    return Config.model_validate({**SMALL, "data": data})
+    return Config.model_validate({**SMALL_RUN, "data": data})
 
 
-def sound_rows(root: Path) -> list[tuple[str, str, str, str]]:
+def valid_rows(root: Path) -> list[tuple[str, str, str, str]]:
     return [
         (f"{role}/{name}/{i}.png", "source" if role == "source" else "target", name, split)
         for role, split in (("source", "train"), ("target", "train"), ("test", "test"))
@@ -242,43 +255,45 @@ def sound_rows(root: Path) -> list[tuple[str, str, str, str]]:
 
 
 def test_a_valid_manifest_has_notes_only(root: Path) -> None:
-    findings = examine(write_manifest(root, sound_rows(root)))
+    findings = diagnose(write_manifest(root, valid_rows(root)))
     assert {finding.severity for finding in findings} == {"note"}
-    assert has(said(findings, "note"), "test: 6 images in 2 classes")
+    assert contains_words(messages(findings, "note"), "test: 6 images in 2 classes")
 
 
 def test_every_bad_row_of_a_manifest_is_reported(root: Path) -> None:
-    rows = sound_rows(root)
+    rows = valid_rows(root)
     rows[1] = ("source/cat/gone.png", *rows[1][1:])
     rows[7] = (rows[7][0], "neither", *rows[7][2:])
     rows[8] = (*rows[8][:2], "", "train")
     rows.append(rows[0])
     (root / "test/dog/2.png").write_bytes(b"")
-    found = errors(write_manifest(root, rows))
-    assert has(found, "line 3", "gone.png")
-    assert has(found, "line 9", "neither")
-    assert has(found, "1 of 5 target rows lack a label", "line 10")
-    assert has(found, "line 20", "the key 'source/cat/0.png' is already used on line 2")
-    assert has(found, "test", "2.png (empty file)")
+    found = error_messages(write_manifest(root, rows))
+    assert contains_words(found, "line 3", "gone.png")
+    assert contains_words(found, "line 9", "neither")
+    assert contains_words(found, "1 of 5 target rows lack a label", "line 10")
+    assert contains_words(found, "line 20", "the key 'source/cat/0.png' is already used on line 2")
+    assert contains_words(found, "test", "2.png (empty file)")
 
 
 def test_a_path_on_two_rows_is_a_copy(root: Path) -> None:
-    rows = [*sound_rows(root), ("./source/cat/0.png", "target", "cat", "test")]
-    assert has(errors(write_manifest(root, rows)), "1 image of the test", "also in the source")
+    rows = [*valid_rows(root), ("./source/cat/0.png", "target", "cat", "test")]
+    assert contains_words(
+        error_messages(write_manifest(root, rows)), "1 image of the test", "also in the source"
+    )
 
 
 def test_very_many_bad_rows_are_counted(root: Path) -> None:
-    rows = [*sound_rows(root), *((f"gone/{i}.png", "source", "cat", "") for i in range(25))]
-    found = errors(write_manifest(root, rows))
+    rows = [*valid_rows(root), *((f"gone/{i}.png", "source", "cat", "") for i in range(25))]
+    found = error_messages(write_manifest(root, rows))
     assert len(found) == 21
-    assert has(found, "5 more bad rows")
+    assert contains_words(found, "5 more bad rows")
 
 
 def test_a_missing_manifest(tmp_path: Path) -> None:
     (tmp_path / "table.txt").write_text("path")
     for name, word in (("gone.csv", "does not exist"), ("table.txt", ".parquet")):
         data = {"name": "manifest", "params": {"path": str(tmp_path / name)}}
-        assert has(errors(Config.model_validate({**SMALL, "data": data})), word)
+        assert contains_words(error_messages(Config.model_validate({**SMALL_RUN, "data": data})), word)
 
 
 # -- data sets that are built ------------------------------------------------------------------------
@@ -299,28 +314,30 @@ def nothing() -> None: ...
 
 
 @pytest.fixture
-def own(monkeypatch: pytest.MonkeyPatch) -> None:
+def own_module(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "own_data", sys.modules[__name__])
 
 
 @pytest.mark.usefixtures("own")
 def test_a_user_defined_data_set_is_built_and_checked() -> None:
-    layer = {**SMALL, "data": {"name": "own_data:leaky"}, "acquisition": {"budget": 1, "rounds": 1}}
-    findings = examine(Config.model_validate(layer))
-    assert has(said(findings, "error"), "1 image of the test", "such as c and t")
-    assert has(said(findings, "error"), "the test has classes that are not in the source: '7'")
-    assert has(said(findings, "warning"), "larger than the target (2 images)")
-    assert has(said(findings, "note"), "target: 2 images in 1 class")
+    layer = {**SMALL_RUN, "data": {"name": "own_data:leaky"}, "acquisition": {"budget": 1, "rounds": 1}}
+    findings = diagnose(Config.model_validate(layer))
+    assert contains_words(messages(findings, "error"), "1 image of the test", "such as c and t")
+    assert contains_words(messages(findings, "error"), "the test has classes that are not in the source: '7'")
+    assert contains_words(messages(findings, "warning"), "larger than the target (2 images)")
+    assert contains_words(messages(findings, "note"), "target: 2 images in 1 class")
 
 
 @pytest.mark.usefixtures("own")
 def test_a_set_that_cannot_be_built() -> None:
-    found = errors(Config.model_validate({**SMALL, "data": {"name": "own_data:failing"}}))
-    assert has(found, "own_data:failing", "KeyError")
-    found = errors(Config.model_validate({**SMALL, "data": {"name": "own_data:nothing"}}))
-    assert has(found, "own_data:nothing", "not a Shift")
-    found = errors(Config.model_validate({**SMALL, "data": {"name": "toy", "params": {"classes": 1}}}))
-    assert has(found, "classes must be at least 2")
+    found = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "own_data:failing"}}))
+    assert contains_words(found, "own_data:failing", "KeyError")
+    found = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "own_data:nothing"}}))
+    assert contains_words(found, "own_data:nothing", "not a Shift")
+    found = error_messages(
+        Config.model_validate({**SMALL_RUN, "data": {"name": "toy", "params": {"classes": 1}}})
+    )
+    assert contains_words(found, "classes must be at least 2")
 
 
 # -- settings and plan -------------------------------------------------------------------------------
@@ -332,20 +349,22 @@ def test_every_misspelt_name_and_parameter_is_reported(root: Path) -> None:
         "objective": {"name": "duc", "params": {"betta": 1}},
         "model": {"name": "own:net"},
         "oracle": {"name": "wizard"},
-        "train": {**SMALL["train"], "schedule": {"name": "constant", "params": {"speed": 1}}},
+        "train": {**SMALL_RUN["train"], "schedule": {"name": "constant", "params": {"speed": 1}}},
     }
-    found = errors(config(root, params={"sizes": 3}, **layer))
+    found = error_messages(make_config(root, params={"sizes": 3}, **layer))
     for word in ("'dcu'", "'betta'", "'own:net'", "'wizard'", "'speed'", "'sizes'"):
         assert sum(word in sentence for sentence in found) == 1, word
 
 
 @pytest.mark.usefixtures("own")
 def test_a_component_that_is_not_callable(root: Path) -> None:
-    assert has(errors(config(root, objective={"name": "own_data:SMALL"})), "objective", "callable")
+    assert contains_words(
+        error_messages(make_config(root, objective={"name": "own_data:SMALL"})), "objective", "callable"
+    )
 
 
 def test_a_data_set_that_does_not_exist_is_reported_once() -> None:
-    (sentence,) = errors(Config.model_validate({**SMALL, "data": {"name": "folder"}}))
+    (sentence,) = error_messages(Config.model_validate({**SMALL_RUN, "data": {"name": "folder"}}))
     assert "no data set 'folder'" in sentence
 
 
@@ -353,21 +372,23 @@ def test_a_data_set_that_does_not_exist_is_reported_once() -> None:
     ("budget", "word"), [(7, "pool has 6 images"), ("1%", "too few"), ("5 %%", "must be a count")]
 )
 def test_budget(root: Path, budget: int | str, word: str) -> None:
-    assert has(errors(config(root, ask={"budget": budget, "rounds": 2})), word)
+    assert contains_words(error_messages(make_config(root, ask={"budget": budget, "rounds": 2})), word)
 
 
 def test_uneven_rounds_and_none(root: Path) -> None:
-    assert has(noted(config(root, ask={"budget": 5, "rounds": 2})), "5 labels", "2 + 3")
-    assert has(noted(config(root, ask={"rounds": 0})), "no labels are queried")
+    assert contains_words(
+        note_messages(make_config(root, ask={"budget": 5, "rounds": 2})), "5 labels", "2 + 3"
+    )
+    assert contains_words(note_messages(make_config(root, ask={"rounds": 0})), "no labels are queried")
 
 
 def test_batches(root: Path) -> None:
-    found = warned(config(root, train={"epochs": 10, "batch_size": 8}))
-    assert has(found, "train.batch_size=8", "source (6 images)")
-    assert has(found, "train.batch_size=8", "target (6 images)")
-    found = errors(config(root, engine={"device": "cpu", "processes": 3}))
+    found = warning_messages(make_config(root, train={"epochs": 10, "batch_size": 8}))
+    assert contains_words(found, "train.batch_size=8", "source (6 images)")
+    assert contains_words(found, "train.batch_size=8", "target (6 images)")
+    found = error_messages(make_config(root, engine={"device": "cpu", "processes": 3}))
     assert len(found) == 1
-    assert has(found, "train.batch_size=4 must be a multiple of engine.processes=3")
+    assert contains_words(found, "train.batch_size=4 must be a multiple of engine.processes=3")
 
 
 def test_crops(root: Path) -> None:
@@ -378,27 +399,36 @@ def test_crops(root: Path) -> None:
         "scoring": {"crop": "center", "size": 16},
         "test": {"crop": "center", "size": 20},
     }
-    found = errors(config(root, views=views))
+    found = error_messages(make_config(root, views=views))
     assert len(found) == 2
-    assert has(found, "views.unlabelled", "crop of 17", "16 x 16")
-    assert has(found, "views.test", "crop of 20", "raise data.params.size")
+    assert contains_words(found, "views.unlabelled", "crop of 17", "16 x 16")
+    assert contains_words(found, "views.test", "crop of 20", "raise data.params.size")
 
 
 def test_oracles(root: Path) -> None:
-    found = errors(config(root, params={"truth": False}, oracle={"name": "truth"}))
-    assert has(found, "'truth'", "--oracle human")
-    assert has(noted(config(root, oracle={"name": "people"})), "human annotators provide")
-    assert has(errors(config(root, oracle={"name": "people", "params": {"patience": 3}})), "patience")
+    found = error_messages(make_config(root, params={"truth": False}, oracle={"name": "truth"}))
+    assert contains_words(found, "'truth'", "--oracle human")
+    assert contains_words(
+        note_messages(make_config(root, oracle={"name": "people"})), "human annotators provide"
+    )
+    assert contains_words(
+        error_messages(make_config(root, oracle={"name": "people", "params": {"patience": 3}})), "patience"
+    )
 
 
 def test_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_module, "free_memory_gb", lambda: 1e-6)
-    assert has(warned(config(root)), "kept in memory", "memory_gb")
-    findings = examine(config(root, params={"memory_gb": 0, "cache": str(root / "new/cache")}))
-    assert said(findings, "warning") == []
-    assert has(said(findings, "note"), f"go to {root / 'new/cache'}")
+    assert contains_words(warning_messages(make_config(root)), "kept in memory", "memory_gb")
+    findings = diagnose(make_config(root, params={"memory_gb": 0, "cache": str(root / "new/cache")}))
+    assert messages(findings, "warning") == []
+    assert contains_words(messages(findings, "note"), f"go to {root / 'new/cache'}")
     monkeypatch.setattr(plan_module, "free_disk_gb", lambda folder: 0.0)
-    assert has(warned(config(root, params={"memory_gb": 0})), "0.0 GB are free", "every batch", "cache")
+    assert contains_words(
+        warning_messages(make_config(root, params={"memory_gb": 0})),
+        "0.0 GB are free",
+        "every batch",
+        "cache",
+    )
 
 
 # -- the machine -------------------------------------------------------------------------------------
@@ -406,22 +436,23 @@ def test_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_disk(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine_module, "free_disk_gb", lambda folder: 0.5)
-    assert has(warned(config(root)), "0.5 GB", str(Path.cwd()))
+    assert contains_words(warning_messages(make_config(root)), "0.5 GB", str(Path.cwd()))
 
 
 def test_device(root: Path) -> None:
-    assert has(errors(config(root, engine={"device": "abacus"})), "device 'abacus'")
-    assert has(
-        errors(config(root, engine={"device": "cpu", "precision": "16-mixed"})), "16-mixed needs a GPU"
+    assert contains_words(error_messages(make_config(root, engine={"device": "abacus"})), "device 'abacus'")
+    assert contains_words(
+        error_messages(make_config(root, engine={"device": "cpu", "precision": "16-mixed"})),
+        "16-mixed needs a GPU",
     )
 
 
 def test_torchvision_that_does_not_fit(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "torchvision", None)
     (root / "source/cow").mkdir()
-    found = errors(config(root))
-    assert has(found, "torchvision", "from the same index")
-    assert has(found, "'cow'")  # the rest is still checked
+    found = error_messages(make_config(root))
+    assert contains_words(found, "torchvision", "from the same index")
+    assert contains_words(found, "'cow'")  # the rest is still checked
 
 
 # -- all together ------------------------------------------------------------------------------------
@@ -438,7 +469,7 @@ def test_several_defects_are_all_reported(root: Path) -> None:
         "acquisition": {"budget": 100},
         "train": {"epochs": 10, "batch_size": 16},
     }
-    findings = examine(config(root, **layer))
+    findings = diagnose(make_config(root, **layer))
     for words in (
         ("'cow'",),
         ("bad.png",),
@@ -447,17 +478,17 @@ def test_several_defects_are_all_reported(root: Path) -> None:
         ("no query 'oracle'",),
         ("100 labels",),
     ):
-        assert has(said(findings, "error"), *words), words
+        assert contains_words(messages(findings, "error"), *words), words
     for words in (
         ("more than one class",),
         ("is a copy",),
         ("no images of", "'cat'"),
         ("larger than the source",),
     ):
-        assert has(said(findings, "warning"), *words), words
+        assert contains_words(messages(findings, "warning"), *words), words
     sentence, code = verdict(findings)
     assert code == 1
-    assert sentence.startswith(f"{len(said(findings, 'error'))} errors and ")
+    assert sentence.startswith(f"{len(messages(findings, 'error'))} errors and ")
 
 
 def test_verdict() -> None:
@@ -476,49 +507,65 @@ def test_public_names() -> None:
 
 def test_views_of_different_sizes_are_reported(root: Path) -> None:
     crop = {"crop": "resized", "size": 6}
-    found = warned(config(root, views={**SMALL["views"], "source": crop}))
-    assert has(found, "different sizes", "views.source 6")
+    found = warning_messages(make_config(root, views={**SMALL_RUN["views"], "source": crop}))
+    assert contains_words(found, "different sizes", "views.source 6")
 
 
 # ---- evaluation
 
 
 def test_the_evaluation_images_are_reported(root: Path) -> None:
-    notes = said(examine(config(root)), "note")
-    assert has(notes, "evaluated on held-out target images")
+    notes = messages(diagnose(make_config(root)), "note")
+    assert contains_words(notes, "evaluated on held-out target images")
     for images, words in (("unlabelled", "without the labelled"), ("target", "including the labelled")):
-        assert has(said(examine(config(root, evaluation={"images": images})), "note"), "evaluated on", words)
+        assert contains_words(
+            messages(diagnose(make_config(root, evaluation={"images": images})), "note"),
+            "evaluated on",
+            words,
+        )
 
 
 def test_held_out_images_are_not_queried(root: Path) -> None:
     shutil.rmtree(root / "test")
-    checked = config(root, params={"test": None}, evaluation={"images": "held_out", "share": 0.4})
-    notes = said(examine(checked), "note")
-    assert has(notes, "from 4 images of the target")  # one of three of each class is held out
+    checked = make_config(root, params={"test": None}, evaluation={"images": "held_out", "share": 0.4})
+    notes = messages(diagnose(checked), "note")
+    assert contains_words(notes, "from 4 images of the target")  # one of three of each class is held out
 
 
 def test_an_impossible_evaluation_is_an_error(root: Path) -> None:
-    checked = config(root, params={"truth": False, "test": None}, evaluation={"images": "target"})
-    assert has(errors(checked), "evaluation.split=target needs the target's labels", "--ground-truth")
+    checked = make_config(root, params={"truth": False, "test": None}, evaluation={"images": "target"})
+    assert contains_words(
+        error_messages(checked), "evaluation.split=target needs the target's labels", "--ground-truth"
+    )
 
 
 def test_performance_options_unavailable_on_the_device(root: Path) -> None:
-    assert has(errors(config(root, engine={"device": "cpu", "graphs": True})), "needs one CUDA device")
+    assert contains_words(
+        error_messages(make_config(root, engine={"device": "cpu", "graphs": True})), "needs one CUDA device"
+    )
 
 
 def test_short_side_needs_files() -> None:
     view = {"resize": "short_side", "crop": "random", "size": 4}
     checked = Config.model_validate(
-        {**SMALL, "data": {"name": "toy"}, "views": {**SMALL["views"], "unlabelled": view}}
+        {**SMALL_RUN, "data": {"name": "toy"}, "views": {**SMALL_RUN["views"], "unlabelled": view}}
     )
-    assert has(errors(checked), "views.unlabelled.resize=short_side needs images from files")
+    assert contains_words(
+        error_messages(checked), "views.unlabelled.resize=short_side needs images from files"
+    )
 
 
 def test_missing_weights_and_backbones(root: Path, tmp_path: Path) -> None:
     def timm(**params: Any) -> Config:
-        return config(root, model={"name": "timm", "params": {"backbone": "resnet18", **params}})
+        return make_config(root, model={"name": "timm", "params": {"backbone": "resnet18", **params}})
 
-    assert has(errors(timm(weights=str(root / "none.pth"))), "the weights file", "none.pth")
-    assert has(errors(timm(backbone="resnet5O")), "timm has no model 'resnet5O'", "similar: resnet50")
+    assert contains_words(
+        error_messages(timm(weights=str(root / "none.pth"))), "the weights file", "none.pth"
+    )
+    assert contains_words(
+        error_messages(timm(backbone="resnet5O")), "timm has no model 'resnet5O'", "similar: resnet50"
+    )
     torch.save({"conv1.weight": torch.zeros(64, 3, 7, 7)}, tmp_path / "other.pth")
-    assert has(errors(timm(weights=str(tmp_path / "other.pth"))), "does not fit the backbone 'resnet18'")
+    assert contains_words(
+        error_messages(timm(weights=str(tmp_path / "other.pth"))), "does not fit the backbone 'resnet18'"
+    )

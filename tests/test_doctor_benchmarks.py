@@ -11,14 +11,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from doctor_findings import messages
 from ducats.config import Config, load_config
 from ducats.data import BENCHMARKS
 from ducats.data.benchmarks import tasks as listing_module
 from ducats.data.benchmarks.benchmark import DomainInfo
-from ducats.doctor import examine
-from findings import said
+from ducats.doctor import diagnose
 
-SMALL = (
+SMALL_RUN = (
     "model.name=small_cnn",
     "train={epochs: 10, batch_size: 4}",
     "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
@@ -27,39 +27,39 @@ SMALL = (
 )
 
 
-def paint(path: Path) -> None:
+def write_image(path: Path) -> None:
     """Write a unique image that depends only on its path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     pixels = random.Random("/".join(path.parts[-3:])).randbytes(16)
     Image.frombytes("L", (4, 4), pixels).save(path)
 
 
-def lay(root: Path, domain: str, images: Mapping[str, int]) -> None:
+def write_domain(root: Path, domain: str, images: Mapping[str, int]) -> None:
     for name, count in images.items():
         for number in range(count):
-            paint(root / domain / name / f"{number}.png")
+            write_image(root / domain / name / f"{number}.png")
 
 
-def config(root: Path, name: str, task: str, *more: str) -> Config:
+def make_config(root: Path, name: str, task: str, *more: str) -> Config:
     params: dict[str, Any] = {"root": str(root), "task": task}
-    return load_config([f"data/{name}"], [*SMALL, *more], {"data": {"params": params}})
+    return load_config([f"data/{name}"], [*SMALL_RUN, *more], {"data": {"params": params}})
 
 
 @pytest.fixture(scope="module")
-def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def complete_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Webcam and dslr with the published numbers of images."""
     root = tmp_path_factory.mktemp("office31")
     office31 = BENCHMARKS["office31"]
     for place in office31.domains[1:]:
-        lay(root, place.name, office31.counts[place.short_name, "all"].per_class)
+        write_domain(root, place.name, office31.counts[place.short_name, "all"].per_class)
     return root
 
 
 def test_a_complete_copy_is_as_published_and_not_loaded(whole: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(listing_module, "decode_each")  # the doctor reads files one by one
-    findings = examine(config(whole, "office31", "W2D"))
+    findings = diagnose(make_config(whole, "office31", "W2D"))
     assert {finding.severity for finding in findings} == {"note"}
-    notes = said(findings, "note")
+    notes = messages(findings, "note")
     assert "webcam: 795 images in 31 classes, as published" in notes
     assert "dslr: 498 images in 31 classes, as published" in notes
     assert any("source: 795 images in 31 classes, from 11 ('ruler')" in note for note in notes)
@@ -69,12 +69,12 @@ def test_a_complete_copy_is_as_published_and_not_loaded(whole: Path, monkeypatch
 def test_classes_whose_counts_differ_are_named_up_to_five(whole: Path, tmp_path: Path) -> None:
     shutil.copytree(whole, tmp_path / "copy")
     (tmp_path / "copy/dslr/mug/0.png").unlink()
-    paint(tmp_path / "copy/webcam/pen/more.png")
+    write_image(tmp_path / "copy/webcam/pen/more.png")
     for name in ("bike", "mug", "mouse", "phone", "printer", "ruler"):
         (tmp_path / f"copy/webcam/{name}/3.png").unlink()
-    findings = examine(config(tmp_path / "copy", "office31", "W-D"))
-    assert said(findings, "error") == []
-    source, target = said(findings, "warning")
+    findings = diagnose(make_config(tmp_path / "copy", "office31", "W-D"))
+    assert messages(findings, "error") == []
+    source, target = messages(findings, "warning")
     assert source.startswith(
         "webcam: 790 images in 31 classes, but 795 in 31 classes are published ('bike' has 20 instead of 21, "
         "'mouse' has 29 instead of 30, 'mug' has 26 instead of 27, 'pen' has 33 instead of 32, "
@@ -86,9 +86,9 @@ def test_classes_whose_counts_differ_are_named_up_to_five(whole: Path, tmp_path:
 
 
 def test_where_only_totals_are_published(tmp_path: Path) -> None:
-    lay(tmp_path, "Art", {"TV": 3, "Table": 3})
-    lay(tmp_path, "Product", {"TV": 3, "Table": 3})
-    warnings = said(examine(config(tmp_path, "office-home", "Ar-Pr")), "warning")
+    write_domain(tmp_path, "Art", {"TV": 3, "Table": 3})
+    write_domain(tmp_path, "Product", {"TV": 3, "Table": 3})
+    warnings = messages(diagnose(make_config(tmp_path, "office-home", "Ar-Pr")), "warning")
     assert [warning.partition(", so")[0] for warning in warnings] == [
         "Art: 6 images in 2 classes, but 2427 in 65 classes are published",
         "Product: 6 images in 2 classes, but 4439 in 65 classes are published",
@@ -97,22 +97,22 @@ def test_where_only_totals_are_published(tmp_path: Path) -> None:
 
 def test_unreadable_copied_and_missing_images_of_lists(tmp_path: Path) -> None:
     for domain in ("clipart", "real"):
-        lay(tmp_path, domain, {"ant": 4, "bee": 4})
+        write_domain(tmp_path, domain, {"ant": 4, "bee": 4})
         for split, numbers in (("train", (0, 1, 2)), ("test", (3,))):
             lines = [f"{domain}/{n}/{i}.png {k}" for k, n in enumerate(("ant", "bee")) for i in numbers]
             (tmp_path / f"{domain}_{split}.txt").write_text("\n".join(lines))
     (tmp_path / "real/ant/0.png").unlink()
     (tmp_path / "real/bee/0.png").write_bytes(b"")
     shutil.copy(tmp_path / "real/ant/1.png", tmp_path / "real/ant/3.png")
-    findings = examine(config(tmp_path, "domainnet", "clp-rel"))
-    (unreadable,) = said(findings, "error")
+    findings = diagnose(make_config(tmp_path, "domainnet", "clp-rel"))
+    (unreadable,) = messages(findings, "error")
     assert "2 of 6 images of the target cannot be read" in unreadable
     assert "real/ant/0.png (no such file)" in unreadable
     assert "real/bee/0.png (empty file)" in unreadable
-    (leak,) = (w for w in said(findings, "warning") if "1 image of the test is also in the target" in w)
+    (leak,) = (w for w in messages(findings, "warning") if "1 image of the test is also in the target" in w)
     assert "keep them if they are in the published data set" in leak
     assert any(
-        w.startswith("real (test): 2 images in 2 classes, but 52041") for w in said(findings, "warning")
+        w.startswith("real (test): 2 images in 2 classes, but 52041") for w in messages(findings, "warning")
     )
 
 
@@ -121,42 +121,46 @@ def test_a_class_in_only_one_list_of_a_domain_is_not_an_error(tmp_path: Path) ->
         ("painting", {"train": "ab", "test": "c"}),
         ("real", {"train": "abc", "test": "abc"}),
     ):
-        lay(tmp_path, domain, dict.fromkeys("abc", 4))
+        write_domain(tmp_path, domain, dict.fromkeys("abc", 4))
         for split, names in splits.items():
             numbers = (0, 1) if split == "train" else (2, 3)
             lines = [f"{domain}/{n}/{i}.png {'abc'.index(n)}" for n in names for i in numbers]
             (tmp_path / f"{domain}_{split}.txt").write_text("\n".join(lines))
-    findings = examine(config(tmp_path, "domainnet", "pnt-rel"))
-    assert said(findings, "error") == []
+    findings = diagnose(make_config(tmp_path, "domainnet", "pnt-rel"))
+    assert messages(findings, "error") == []
 
 
 def test_classes_that_differ_are_an_error(tmp_path: Path) -> None:
-    lay(tmp_path, "photo", {"dog": 3, "horse": 3})
-    lay(tmp_path, "sketch", {"dog": 3, "house": 3})
-    errors = said(examine(config(tmp_path, "pacs", "P-S")), "error")
+    write_domain(tmp_path, "photo", {"dog": 3, "horse": 3})
+    write_domain(tmp_path, "sketch", {"dog": 3, "house": 3})
+    errors = messages(diagnose(make_config(tmp_path, "pacs", "P-S")), "error")
     assert any("sketch lacks classes that the other domain has: horse" in error for error in errors)
 
 
 def test_missing_files_are_one_error(tmp_path: Path) -> None:
     for name in BENCHMARKS:
         task = BENCHMARKS[name].tasks[0]
-        errors = said(examine(config(tmp_path / "nowhere", name.replace("_", "-"), task)), "error")
+        errors = messages(diagnose(make_config(tmp_path / "nowhere", name.replace("_", "-"), task)), "error")
         assert len(errors) == 1, name
         assert "get them from" in errors[0]
 
 
 def test_options_and_tasks(tmp_path: Path) -> None:
-    bare = load_config(["data/office31"], SMALL)
-    assert said(examine(bare), "error") == [
+    bare = load_config(["data/office31"], SMALL_RUN)
+    assert messages(diagnose(bare), "error") == [
         "the data set 'office31' needs --root and --task (or data.params.root in a config); "
         "its tasks are A-W, A-D, W-A, W-D, D-A, D-W"
     ]
-    errors = said(examine(config(tmp_path, "office31", "A-X")), "error")
+    errors = messages(diagnose(make_config(tmp_path, "office31", "A-X")), "error")
     assert errors == ["Office-31 has no task 'A-X'; its tasks are A-W, A-D, W-A, W-D, D-A, D-W"]
-    errors = said(examine(config(tmp_path, "office31", "A-W", "data.params.size=big")), "error")
+    errors = messages(diagnose(make_config(tmp_path, "office31", "A-W", "data.params.size=big")), "error")
     assert any("data.params.size is 'big'" in error for error in errors)
-    wrong = load_config(["data/office31"], SMALL, {"data": {"params": {"root": str(tmp_path), "task": 3}}})
-    assert any("data.params.task is 3; give source and target" in e for e in said(examine(wrong), "error"))
+    wrong = load_config(
+        ["data/office31"], SMALL_RUN, {"data": {"params": {"root": str(tmp_path), "task": 3}}}
+    )
+    assert any(
+        "data.params.task is 3; give source and target" in e for e in messages(diagnose(wrong), "error")
+    )
 
 
 def test_images_of_built_data_sets_are_counted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +172,9 @@ def test_images_of_built_data_sets_are_counted(tmp_path: Path, monkeypatch: pyte
         return f"{place.name}/{split}", pixels, np.arange(count) % (10 if split == "train" else 1)
 
     monkeypatch.setattr(module, "_raw", raw)
-    findings = examine(config(tmp_path, "digit-sets", "M-U"))
-    assert "USPS (train): 7291 images in 10 classes, as published" in said(findings, "note")
-    warnings = said(findings, "warning")
+    findings = diagnose(make_config(tmp_path, "digit-sets", "M-U"))
+    assert "USPS (train): 7291 images in 10 classes, as published" in messages(findings, "note")
+    warnings = messages(findings, "warning")
     assert any(w.startswith("USPS (test): 20 images in 1 class, but 2007 in 10 classes") for w in warnings)
 
 
@@ -178,8 +182,8 @@ def test_copies_within_a_published_set_are_only_a_note(whole: Path, tmp_path: Pa
     shutil.copytree(whole, tmp_path / "copy")
     shutil.copy(tmp_path / "copy/dslr/mug/0.png", tmp_path / "copy/dslr/mug/1.png")
     shutil.copy(tmp_path / "copy/dslr/pen/0.png", tmp_path / "copy/dslr/mug/2.png")
-    findings = examine(config(tmp_path / "copy", "office31", "W-D"))
+    findings = diagnose(make_config(tmp_path / "copy", "office31", "W-D"))
     assert {finding.severity for finding in findings} == {"note"}
-    notes = said(findings, "note")
+    notes = messages(findings, "note")
     assert any("2 images of the target are copies of another" in n and "keep them" in n for n in notes)
     assert any("1 image of the target has more than one class" in n for n in notes)

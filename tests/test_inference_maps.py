@@ -15,7 +15,7 @@ import yaml
 from numpy.typing import NDArray
 from PIL import Image
 
-import tiny_streets
+import tiny_segmentation_data
 from ducats.cli import main
 from ducats.domain import VOID
 from ducats.inference import Measured, load_trained, maps
@@ -36,14 +36,22 @@ def ducats(*arguments: str | Path) -> int:
 
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tiny_streets.tree(tmp_path_factory.mktemp("streets"))
+    return tiny_segmentation_data.write_tree(tmp_path_factory.mktemp("streets"))
 
 
 @pytest.fixture(scope="module")
 def run(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished run with ground-truth labels."""
     out = tmp_path_factory.mktemp("runs") / "run"
-    command = ["run", *tiny_streets.folders(root), "--ground-truth", "--budget", "30/image", "--out", out]
+    command = [
+        "run",
+        *tiny_segmentation_data.folder_options(root),
+        "--ground-truth",
+        "--budget",
+        "30/image",
+        "--out",
+        out,
+    ]
     assert ducats(*command, "--set", "evaluation.miou_star_exclude=[car]") == 0
     return out
 
@@ -64,10 +72,10 @@ def rows(path: Path) -> list[dict[str, str]]:
 def test_run_without_ground_truth_waits_for_annotators(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    root = tiny_streets.tree(tmp_path / "data")
+    root = tiny_segmentation_data.write_tree(tmp_path / "data")
     for path in (root / "target/labels").iterdir():
         path.unlink()  # no ground truth
-    command = ["run", *tiny_streets.folders(root, test=False), "--budget", "20/image"]
+    command = ["run", *tiny_segmentation_data.folder_options(root, test=False), "--budget", "20/image"]
     out = tmp_path / "run"
     command += ["--out", out]
     answers: dict[tuple[str, int, int], str] = {}
@@ -103,10 +111,10 @@ def test_run_without_ground_truth_waits_for_annotators(
 
 
 def test_answer_that_is_not_a_class(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root = tiny_streets.tree(tmp_path / "data")
+    root = tiny_segmentation_data.write_tree(tmp_path / "data")
     command = [
         "run",
-        *tiny_streets.folders(root, test=False),
+        *tiny_segmentation_data.folder_options(root, test=False),
         "--budget",
         "10/image",
         "--out",
@@ -137,7 +145,7 @@ def test_labels_match_the_label_files(root: Path, run: Path, capsys: pytest.Capt
     assert ducats("labels", run) == 0
     printed = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
     assert len(printed) == 120
-    names = {value: name for name, value in tiny_streets.IDS.items()}
+    names = {value: name for name, value in tiny_segmentation_data.IDS.items()}
     for row in printed:
         ids = Image.open(root / "target/labels" / row["key"]).resize((16, 12), Image.Resampling.NEAREST)
         assert row["label"] == names[np.asarray(ids)[int(row["y"]), int(row["x"])]]
@@ -210,8 +218,8 @@ def said_by_hand(run: Path, path: Path) -> tuple[Array, dict[str, Array]]:
 
 def test_label_maps_and_uncertainties_match_the_formulas(root: Path, run: Path, tmp_path: Path) -> None:
     images = tmp_path / "new"
-    tiny_streets.write(images, 7, "day/a", labelled=False)
-    tiny_streets.write(images, 8, "b", (17, 41), labelled=False)
+    tiny_segmentation_data.write_image(images, 7, "day/a", labelled=False)
+    tiny_segmentation_data.write_image(images, 8, "b", (17, 41), labelled=False)
     given = (
         "predict",
         run,
@@ -250,7 +258,7 @@ def iou_by_hand(root: Path, out: Path, images: Path) -> list[float]:
     for row in rows(out / "predictions.csv"):
         said, ids = numbers(out / row["file"]), numbers(images / "labels" / row["key"])
         for place, name in enumerate(NAMES):
-            true, claimed = ids == tiny_streets.IDS[name], (said == place) & (ids != 255)
+            true, claimed = ids == tiny_segmentation_data.IDS[name], (said == place) & (ids != 255)
             met[place] += (true & claimed).sum()
             either[place] += (true | claimed).sum()
     return list(met / either)
@@ -286,7 +294,7 @@ def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
     out = tmp_path / "run"
     command = [
         "run",
-        *tiny_streets.folders(root, test=False),
+        *tiny_segmentation_data.folder_options(root, test=False),
         "--ground-truth",
         "--budget",
         "30/image",
@@ -307,7 +315,7 @@ def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
 
 
 def test_names_that_differ_in_their_suffix_get_separate_maps(run: Path, tmp_path: Path) -> None:
-    pixels, _ = tiny_streets.scene(1)
+    pixels, _ = tiny_segmentation_data.scene(1)
     images = tmp_path / "images"
     images.mkdir()
     for name in ("a.png", "a.jpg", "A.bmp", "b.png"):
@@ -348,10 +356,10 @@ def test_invalid_options_for_a_segmentation_run(
 
 
 def test_changed_class_list(root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    own = tiny_streets.tree(tmp_path / "own")
+    own = tiny_segmentation_data.write_tree(tmp_path / "own")
     command = [
         "run",
-        *tiny_streets.folders(own),
+        *tiny_segmentation_data.folder_options(own),
         "--ground-truth",
         "--budget",
         "9/image",
@@ -359,7 +367,7 @@ def test_changed_class_list(root: Path, tmp_path: Path, capsys: pytest.CaptureFi
         tmp_path / "run",
     ]
     assert ducats(*command) == 0
-    (own / "classes.txt").write_text(tiny_streets.CLASSES.replace("car", "bus"))
+    (own / "classes.txt").write_text(tiny_segmentation_data.CLASS_LIST.replace("car", "bus"))
     capsys.readouterr()
     assert ducats("evaluate", tmp_path / "run", "--data", root / "test", "--device", "cpu") == 2
     assert "has changed since training (now road, bus, sky; then road, car, sky)" in " ".join(
@@ -373,7 +381,7 @@ def test_run_on_synthetic_streets_has_no_class_list_for_folders(
     small = (
         "--set",
         "data.params={n_source: 4, n_pool: 2, n_test: 1, height: 16, width: 24}",
-        *tiny_streets.SMALL[:2],
+        *tiny_segmentation_data.SMALL_RUN_OPTIONS[:2],
     )
     steps = (
         "--set",

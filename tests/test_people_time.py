@@ -13,7 +13,7 @@ from ducats.answers import Desk
 from ducats.budget import PeopleTime, time_of
 from ducats.cli import main
 from ducats.data import toy
-from ducats.doctor import examine
+from ducats.doctor import diagnose
 from ducats.domain import UNLABELLED
 from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
@@ -115,7 +115,7 @@ def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: P
     ],
 )
 def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) -> None:
-    said = " ".join(finding.what for finding in examine(quick(*settings)))
+    said = " ".join(finding.message for finding in diagnose(quick(*settings)))
     assert words in said
 
 

@@ -11,7 +11,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-import tiny_streets
+import tiny_segmentation_data
 from ducats.config import Config, load_config
 from ducats.domain import VOID, Images
 from ducats.errors import UserError
@@ -168,7 +168,7 @@ def of_files(root: Path, *settings: str) -> Config:
 
 
 def test_only_the_chosen_files_are_read(tmp_path: Path) -> None:
-    root = tiny_streets.tree(tmp_path)
+    root = tiny_segmentation_data.write_tree(tmp_path)
     for path in [
         *root.glob("source/*/*.png"),
         *root.glob("target/*/10[023].png"),

@@ -399,8 +399,16 @@ def write_tree(root: Path) -> None:
 
 
 def tree(root: Path, **params: Any) -> Shift:
-    given = {"source": "source", "target": "target", "test": "test", "classes": "classes.txt", "truth": True}
-    return ducats.data.maps.map_folders(root=root, size=(12, 20), source_size=(14, 24), **{**given, **params})
+    given = {
+        "source": "source",
+        "target": "target",
+        "test": "test",
+        "classes": "classes.txt",
+        "ground_truth": True,
+    }
+    return ducats.data.segmentation.segmentation_folders(
+        root=root, size=(12, 20), source_size=(14, 24), **{**given, **params}
+    )
 
 
 @pytest.fixture

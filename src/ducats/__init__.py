@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from ducats.data import digits as digits
     from ducats.data import folders as folders
     from ducats.data import manifest as manifest
-    from ducats.data import map_folders as map_folders
+    from ducats.data import segmentation_folders as segmentation_folders
     from ducats.data import streets as streets
     from ducats.data import toy as toy
     from ducats.data.views import View as View
@@ -55,7 +55,7 @@ _HOME = {
     "digits": "data",
     "folders": "data",
     "manifest": "data",
-    "map_folders": "data",
+    "segmentation_folders": "data",
     "streets": "data",
     "toy": "data",
     "View": "data.views",

@@ -100,7 +100,7 @@ def _polynomial(coefficients: tuple[float, ...], u: Tensor) -> Tensor:
 
 
 def _divided_difference(coefficients: tuple[float, ...], u: Tensor, v: Tensor) -> Tensor:
-    """``(P(u) - P(v)) / (u - v)`` for the polynomial P above, by Horner's rule without division."""
+    """``(_P(u) - _P(v)) / (u - v)`` for the polynomial P above, by Horner's rule without division."""
     value = difference = torch.full_like(u, coefficients[-1])
     for c in reversed(coefficients[:-1]):
         value = value * u + c

@@ -36,7 +36,7 @@ class Tally:
 
     >>> tally = Tally.empty(classes=2)
     >>> tally.update(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]]).log(), torch.tensor([0, 0, -1]))
-    >>> tally.total, tally.confusion.tolist()
+    >>> tally.total_pixels, tally.confusion.tolist()
     (2, [[1, 1], [0, 0]])
     >>> round(compute(tally + tally)["ece"], 4)
     0.35
@@ -158,7 +158,7 @@ def _chunks(log_prob: Tensor, label: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
 
 
 def _columns(log_prob: Tensor, index: Tensor) -> Tensor:
-    """Select columns of ``(C, P)``, keeping the memory order: changing it takes twice as long."""
+    """Select columns of ``(C, _P)``, keeping the memory order: changing it takes twice as long."""
     if log_prob.stride(0) == 1:
         return log_prob.T.index_select(0, index).T
     return log_prob.index_select(1, index)

@@ -14,7 +14,7 @@ from torch import Tensor
 from ducats.config import Config
 from ducats.data import DATASETS
 from ducats.data.decoding import decode_images
-from ducats.data.maps import Reader
+from ducats.data.segmentation import SegmentationReader
 from ducats.domain import Images
 from ducats.errors import UserError
 from ducats.factory import load_data
@@ -151,10 +151,10 @@ def images_of(config: Config, keys: Sequence[str]) -> Images:
         keys: keys in the run's ledger; may be a subset of the pool.
     """
     reader = DATASETS.get(config.data.name)
-    if not isinstance(reader, Reader):
+    if not isinstance(reader, SegmentationReader):
         return load_data(config).pool
-    listing = reader.listing(**config.data.params)
-    files = dict(listing.pool.images)
+    listing = reader.list_files(**config.data.params)
+    files = dict(listing.pool_files.images)
     for key in keys:
         _check_there(key, files)
     return decode_images([(key, files[key]) for key in dict.fromkeys(keys)], listing.size)

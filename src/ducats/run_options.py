@@ -152,7 +152,9 @@ class RunOptions:
         data: dict[str, Any] = {}
         if params:
             # Other segmentation data sets take --source and --target themselves; `streets` is generated.
-            name_layer = {"name": "map_folders" if config.data.name == "streets" else config.data.name}
+            name_layer = {
+                "name": "segmentation_folders" if config.data.name == "streets" else config.data.name
+            }
             data = {**(name_layer if is_segmentation else {"name": "folders"}), "params": params}
         if self.manifest:
             data = {"name": "manifest", "params": {"path": _absolute(self.manifest)}}

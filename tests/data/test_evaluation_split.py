@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ducats.data import toy
 from ducats.data.evaluation_split import Subset, attach_test_set
-from ducats.data.maps import map_folders
+from ducats.data.segmentation import segmentation_folders
 from ducats.data.streets import streets
 from ducats.domain import VOID, Domain, Images, Shift, original_map
 from ducats.errors import UserError
@@ -209,7 +209,7 @@ def test_label_map_files_are_split(tmp_path: Path) -> None:
                 path.parent.mkdir(parents=True, exist_ok=True)
                 Image.fromarray(values.astype(np.uint8)).save(path)
     (tmp_path / "classes.txt").write_text("0 a\n1 b\n255 void\n")
-    data = map_folders(
+    data = segmentation_folders(
         root=tmp_path, source="source", target="target", classes="classes.txt", truth=True, size=(4, 5)
     )
     made, _ = attach_test_set(data, "held_out", 0.5)

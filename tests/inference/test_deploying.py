@@ -12,7 +12,7 @@ import pytest
 import torch
 from PIL import Image
 
-import tiny_streets
+import tiny_segmentation_data
 from conftest import quick
 from ducats.cli import main
 from ducats.data import toy
@@ -252,8 +252,16 @@ def test_invalid_export_options(run: Path, tmp_path: Path, capsys: pytest.Captur
 def test_segmentation_runs_are_exported_but_not_triaged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    data, run, out = tiny_streets.tree(tmp_path / "data"), tmp_path / "run", tmp_path / "e"
-    command = ["run", *tiny_streets.folders(data), "--ground-truth", "--budget", "30/image", "--out", run]
+    data, run, out = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "run", tmp_path / "e"
+    command = [
+        "run",
+        *tiny_segmentation_data.folder_options(data),
+        "--ground-truth",
+        "--budget",
+        "30/image",
+        "--out",
+        run,
+    ]
     assert ducats(*command, "--set", "evaluation.average_flipped=true") == 0
     assert ducats("export", run, "--onnx", "--batch-size", "2", "--out", out) == 0
     assert "on 4 target images of the run" in capsys.readouterr().out

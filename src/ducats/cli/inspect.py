@@ -51,13 +51,13 @@ def doctor(*, options: RunOptions = RunOptions()) -> int:  # noqa: B008 - never 
     Args:
         options: Options of `ducats run`.
     """
-    from ducats.doctor import examine, verdict
+    from ducats.doctor import diagnose, verdict
 
-    findings = examine(options.load())
+    findings = diagnose(options.load())
     style = {"error": "bold red", "warning": "yellow", "note": "dim"}
     for finding in findings:
         console.print(
-            f"{finding.severity}: {finding.what}",
+            f"{finding.severity}: {finding.message}",
             style=style[finding.severity],
             highlight=False,
             markup=False,

@@ -50,8 +50,8 @@ def run(
     config = options.load()
     import torch
 
-    from ducats.doctor.known import incomplete
-    from ducats.doctor.task import misfits
+    from ducats.doctor.benchmark_counts import completeness_warnings
+    from ducats.doctor.task import task_mismatches
     from ducats.engine import hosts
     from ducats.engine.processes import make_fabric
     from ducats.engine.processes import together as all_together
@@ -62,7 +62,7 @@ def run(
     from ducats.run import run as run_parts
     from ducats.rundir import RunDir
 
-    for message in misfits(config):
+    for message in task_mismatches(config):
         raise UserError(message)
     config = with_resolved_precision(config)
     folder = out or default_run_folder(config)
@@ -84,7 +84,7 @@ def run(
     launch_monitored(fabric)
     finished = run_folder.finished
     if fabric.is_global_zero and not finished:
-        for gap in incomplete(config):
+        for gap in completeness_warnings(config):
             print_warning(console, gap)
     components, plan = all_together(
         fabric, lambda: build_run(config, run_folder)

@@ -86,7 +86,7 @@ class DataConfig(ComponentConfig):
     name: str = Field(
         "folders",
         description="folders, manifest, digits, toy, a benchmark (office_home, office31, visda2017, pacs, "
-        "mini_domainnet, domainnet, digit_sets); with label maps: map_folders, streets, gtav_cityscapes, "
+        "mini_domainnet, domainnet, digit_sets); with label maps: segmentation_folders, streets, gtav_cityscapes, "
         "synthia_cityscapes, carla_camvid; or `package.module:function`",
     )
 

@@ -17,7 +17,7 @@ from ducats.data.benchmarks import (
 from ducats.data.digits import digits
 from ducats.data.folders import folders
 from ducats.data.manifest import manifest
-from ducats.data.maps import carla_camvid, gtav_cityscapes, map_folders, synthia_cityscapes
+from ducats.data.segmentation import carla_camvid, gtav_cityscapes, segmentation_folders, synthia_cityscapes
 from ducats.data.streets import streets
 from ducats.data.toy import toy
 from ducats.domain import Shift
@@ -31,7 +31,7 @@ DATASETS: Mapping[str, Callable[..., Shift]] = {
     "folders": folders,
     "gtav_cityscapes": gtav_cityscapes,
     "manifest": manifest,
-    "map_folders": map_folders,
+    "segmentation_folders": segmentation_folders,
     "mini_domainnet": mini_domainnet,
     "office31": office31,
     "office_home": office_home,
@@ -89,7 +89,7 @@ __all__ = [
     "folders",
     "gtav_cityscapes",
     "manifest",
-    "map_folders",
+    "segmentation_folders",
     "mini_domainnet",
     "office31",
     "office_home",

@@ -38,7 +38,7 @@ def domain_weights(
 
     The domain classifier has two hidden layers as wide as the features. One classifier per weight decay is
     trained, all in parallel, with early stopping on the cross-entropy of the held-out fifth. The one with the
-    best held-out accuracy gives ``w = P(target) / P(source) * N_source / N_target``.
+    best held-out accuracy gives ``w = _P(target) / _P(source) * N_source / N_target``.
 
     Args:
         source_train: features ``(_S, D)``.

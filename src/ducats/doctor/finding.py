@@ -14,46 +14,46 @@ class Finding:
     """One message: what is wrong, where, and what to do."""
 
     severity: Severity  # an error means that the run fails or its result is invalid
-    what: str
+    message: str
 
 
-def gather(check: Iterable[Finding], about: str = "the data") -> list[Finding]:
+def collect_findings(check: Iterable[Finding], about: str = "the data") -> list[Finding]:
     """Return the findings of a check, including the exception that ended it, if any."""
-    found = []
+    findings = []
     try:
         for finding in check:
-            found.append(finding)  # one by one, to keep the findings before an exception
+            findings.append(finding)  # one by one, to keep the findings before an exception
     except UserError as error:
-        found.append(Finding("error", str(error)))
+        findings.append(Finding("error", str(error)))
     except Exception as error:  # user code may raise anything
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        found.append(Finding("error", f"{about} could not be checked ({said}); fix this error"))
-    return found
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        findings.append(Finding("error", f"{about} could not be checked ({reason}); fix this error"))
+    return findings
 
 
-def some(names: Sequence[str], most: int = 10) -> str:
-    """Join names for a message and count those beyond ``most``.
+def join_names(names: Sequence[str], max_names: int = 10) -> str:
+    """Join names for a message and count those beyond ``max_names``.
 
-    >>> some(["a", "b", "c"], most=2)
+    >>> join_names(["a", "b", "c"], max_names=2)
     'a, b and 1 more'
     """
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
+    rest = f" and {len(names) - max_names} more" if len(names) > max_names else ""
+    return ", ".join(names[:max_names]) + rest
 
 
-def quoted(names: Iterable[str], most: int = 10) -> str:
+def join_quoted(names: Iterable[str], max_names: int = 10) -> str:
     """Join quoted names for a message.
 
-    >>> quoted(["desk lamp", "TV"])
+    >>> join_quoted(["desk lamp", "TV"])
     "'desk lamp', 'TV'"
     """
-    return some([repr(name) for name in names], most)
+    return join_names([repr(name) for name in names], max_names)
 
 
-def images(number: int) -> str:
+def count_images(count: int) -> str:
     """Format a number of images.
 
-    >>> images(1), images(2)
+    >>> count_images(1), count_images(2)
     ('1 image', '2 images')
     """
-    return f"{number} image{'' if number == 1 else 's'}"
+    return f"{count} image{'' if count == 1 else 's'}"

@@ -11,7 +11,7 @@ from ducats.doctor.finding import Finding
 from ducats.errors import UserError
 from ducats.room import free_disk_gb
 
-LEAST_DISK_GB = 1.0
+MIN_FREE_DISK_GB = 1.0
 
 
 def check_torchvision() -> Iterator[Finding]:
@@ -30,7 +30,7 @@ def check_torchvision() -> Iterator[Finding]:
 def check_disk() -> Iterator[Finding]:
     """Check for free disk space where runs are written."""
     free = free_disk_gb(Path.cwd())
-    if free < LEAST_DISK_GB:
+    if free < MIN_FREE_DISK_GB:
         yield Finding(
             "warning",
             f"only {free:.1f} GB of disk space is left for runs in {Path.cwd()}; free some space",
@@ -47,7 +47,7 @@ def check_machine(config: Config) -> Iterator[Finding]:
 
     engine = config.engine
     device = "none"
-    with warnings.catch_warnings(record=True) as caught:
+    with warnings.catch_warnings(record=True) as caught_warnings:
         warnings.simplefilter("always")
         try:
             fabric = make_fabric(
@@ -71,6 +71,6 @@ def check_machine(config: Config) -> Iterator[Finding]:
         f"Python {platform.python_version()}, torch {torch.__version__}, torchvision "
         f"{torchvision.__version__}; device {device}, CPU threads: {threads}",
     )
-    for warning in caught:
+    for warning in caught_warnings:
         if not issubclass(warning.category, DeprecationWarning | PendingDeprecationWarning):
             yield Finding("warning", f"engine: {' '.join(str(warning.message).split())}")

@@ -9,14 +9,14 @@ from ducats.budget import PeopleTime, split_budget, time_of
 from ducats.config import Config, ViewConfig, query_epochs
 from ducats.data.decoding import RESERVED_DISK_GB
 from ducats.data.evaluation_split import n_held_out, resolve_split
-from ducats.doctor.finding import Finding, gather, images
-from ducats.doctor.found import Role, Survey
-from ducats.doctor.pixels import asked_pixels, check_pixels
+from ducats.doctor.finding import Finding, collect_findings, count_images
+from ducats.doctor.segmentation_plan import check_segmentation_settings, describe_pixel_budget
+from ducats.doctor.survey_result import DataSurvey, SplitRole
 from ducats.errors import UserError
 from ducats.records import MEASURED_ON
 from ducats.room import free_disk_gb, free_memory_gb
 
-LOOKED_AT: dict[str, Role] = {  # the images that each view is applied to
+VIEW_ROLES: dict[str, SplitRole] = {  # the images that each view is applied to
     "source": "source",
     "labelled": "target",
     "unlabelled": "target",
@@ -25,162 +25,175 @@ LOOKED_AT: dict[str, Role] = {  # the images that each view is applied to
 }
 
 
-BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}  # defaults
+DEFAULT_BACKBONES = {"timm": "resnet50", "deeplab_v2": "resnet101", "deeplab_v3plus": "resnet101"}  # defaults
 
 
-def check_plan(config: Config, found: Survey) -> list[Finding]:
+def check_plan(config: Config, survey: DataSurvey) -> list[Finding]:
     """Run all checks of the plan against the surveyed data."""
     checks = (
-        _check_exam(config, found),
-        _check_budget(config, found),
-        _check_batches(config, found),
-        _check_crops(config, found),
-        _check_sides(config, found),
+        _check_evaluation(config, survey),
+        _check_budget(config, survey),
+        _check_batches(config, survey),
+        _check_crops(config, survey),
+        _check_view_sizes(config, survey),
         _check_weights(config),
-        _check_memory(found),
-        check_pixels(config, found),
+        _check_memory(survey),
+        check_segmentation_settings(config, survey),
     )
-    return [finding for check in checks for finding in gather(check)]
+    return [finding for check in checks for finding in collect_findings(check)]
 
 
-def _check_sides(config: Config, found: Survey) -> Iterator[Finding]:
+def _check_view_sizes(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Check that all views have the same size. Segmentation models accept any size."""
-    if found.of_pixels:
+    if survey.per_pixel:
         return
-    views = {name: getattr(config.views, name) for name in LOOKED_AT}
-    stored = {role: shape[-1] for role, shape in found.shapes.items()}
+    views = {name: getattr(config.views, name) for name in VIEW_ROLES}
+    stored = {role: shape[-1] for role, shape in survey.stored_shapes.items()}
     sides = {
-        name: view.size or stored.get(LOOKED_AT[name], "stored")
+        name: view.size or stored.get(VIEW_ROLES[name], "stored")
         for name, view in views.items()
         if view is not None
     }
     if len(set(sides.values())) > 1:
-        seen = ", ".join(f"views.{name} {side}" for name, side in sides.items())
+        sizes_text = ", ".join(f"views.{name} {side}" for name, side in sides.items())
         yield Finding(
-            "warning", f"views produce images of different sizes ({seen}); give all views the same size"
+            "warning", f"views produce images of different sizes ({sizes_text}); give all views the same size"
         )
 
 
 def _check_weights(config: Config) -> Iterator[Finding]:
     """Report where pretrained weights come from."""
     name, params = config.model.name, config.model.params
-    if name in BACKBONES and params.get("pretrained", True) and not params.get("weights"):
-        backbone = str(params.get("backbone", BACKBONES[name]))
+    if name in DEFAULT_BACKBONES and params.get("pretrained", True) and not params.get("weights"):
+        backbone = str(params.get("backbone", DEFAULT_BACKBONES[name]))
         with suppress(Exception):  # torchvision cannot be imported, which is reported elsewhere
             from ducats.models import offline
 
             if offline.serves(backbone):
-                said = f"the weights of timm's {backbone} come from the package {offline.PACKAGE}"
-                yield Finding("note", said)
+                message = f"the weights of timm's {backbone} come from the package {offline.PACKAGE}"
+                yield Finding("note", message)
                 return
         yield Finding("note", f"the weights of timm's {backbone} are downloaded on first use")
 
 
-def _check_exam(config: Config, found: Survey) -> Iterator[Finding]:
+def _check_evaluation(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Report which images the model is evaluated on."""
-    if found.truth is None:
+    if survey.has_ground_truth is None:
         return  # the problem with the data is reported elsewhere
-    wanted = config.evaluation.split
-    on, _ = resolve_split(
-        wanted,
-        has_test="test" in found.parts,
-        has_ground_truth=found.truth,
-        target_is_test=found.target_is_test,
+    split = config.evaluation.split
+    evaluated_on, _ = resolve_split(
+        split,
+        has_test="test" in survey.splits,
+        has_ground_truth=survey.has_ground_truth,
+        target_is_test=survey.target_is_test,
     )
-    if on != "held_out" or "test" in found.parts or found.truth:
-        yield Finding("note", f"the model is evaluated on {MEASURED_ON[on]} (evaluation.split={wanted})")
+    if evaluated_on != "held_out" or "test" in survey.splits or survey.has_ground_truth:
+        yield Finding(
+            "note", f"the model is evaluated on {MEASURED_ON[evaluated_on]} (evaluation.split={split})"
+        )
 
 
-def pool_size(config: Config, found: Survey) -> int:
+def pool_size(config: Config, survey: DataSurvey) -> int:
     """Return the number of target images that can be queried: those that are not held out."""
-    part = found.parts.get("target")
-    if part is None or found.truth is None:
-        return 0 if part is None else len(part)
+    target = survey.splits.get("target")
+    if target is None or survey.has_ground_truth is None:
+        return 0 if target is None else len(target)
     try:
-        _, made = resolve_split(
+        _, test_origin = resolve_split(
             config.evaluation.split,
-            has_test="test" in found.parts,
-            has_ground_truth=found.truth,
-            target_is_test=found.target_is_test,
+            has_test="test" in survey.splits,
+            has_ground_truth=survey.has_ground_truth,
+            target_is_test=survey.target_is_test,
         )
     except UserError:
-        return len(part)  # reported elsewhere
-    if made != "split":
-        return len(part)
-    if found.of_pixels:
-        return len(part) - n_held_out(len(part), config.evaluation.test_fraction)
-    known = (found.parts["test"] if found.target_is_test else part).classes().values()
-    return len(part) - sum(n_held_out(members, config.evaluation.test_fraction) for members in known)
+        return len(target)  # reported elsewhere
+    if test_origin != "split":
+        return len(target)
+    if survey.per_pixel:
+        return len(target) - n_held_out(len(target), config.evaluation.test_fraction)
+    class_counts = (survey.splits["test"] if survey.target_is_test else target).class_counts().values()
+    return len(target) - sum(n_held_out(members, config.evaluation.test_fraction) for members in class_counts)
 
 
-def _check_budget(config: Config, found: Survey) -> Iterator[Finding]:
+def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Describe the label budget: how many labels, when, and who provides them."""
     oracle = config.oracle.name
-    if oracle == "ground_truth" and found.truth is False:
+    if oracle == "ground_truth" and survey.has_ground_truth is False:
         yield Finding(
             "error",
             "the oracle 'truth' needs the target's labels, but the data has none: use --oracle human, or "
             "--ground-truth if the target's folders are its classes",
         )
-    after, pool = query_epochs(config), pool_size(config, found)
-    if not after:
+    round_epochs, n_images = query_epochs(config), pool_size(config, survey)
+    if not round_epochs:
         yield Finding("note", "no labels are queried (acquisition.rounds is 0)")
-    if not after or not pool:
+    if not round_epochs or not n_images:
         return
-    time = time_of(config.acquisition.budget, config.acquisition.seconds_per_label, config.acquisition.growth)
-    if time is not None:
-        yield from _asked_time(config, found, pool, time)
+    time_budget = time_of(
+        config.acquisition.budget, config.acquisition.seconds_per_label, config.acquisition.growth
+    )
+    if time_budget is not None:
+        yield from _describe_time_budget(config, survey, n_images, time_budget)
         return
-    if found.of_pixels and config.task.resolved_unit != "image":
-        yield from asked_pixels(config, found, pool, after)
+    if survey.per_pixel and config.task.resolved_unit != "image":
+        yield from describe_pixel_budget(config, survey, n_images, round_epochs)
         return
     labels = split_budget(
-        config.acquisition.budget, pool, len(after), config.acquisition.rounding, config.acquisition.growth
+        config.acquisition.budget,
+        n_images,
+        len(round_epochs),
+        config.acquisition.rounding,
+        config.acquisition.growth,
     )
-    spread = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
-    each = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
-    epochs = ", ".join(map(str, after))
-    what = "whole images" if found.of_pixels else "labels"
+    per_round_text = f"{labels[0]}" if len(set(labels)) == 1 else " + ".join(map(str, labels))
+    suffix = " per round" if len(labels) > 1 and len(set(labels)) == 1 else ""
+    epochs = ", ".join(map(str, round_epochs))
+    unit_name = "whole images" if survey.per_pixel else "labels"
     yield Finding(
         "note",
-        f"the budget is {sum(labels)} {what} from {images(pool)} of the target: {spread}{each} "
+        f"the budget is {sum(labels)} {unit_name} from {count_images(n_images)} of the target: {per_round_text}{suffix} "
         f"after epoch {epochs} of {config.train.epochs}",
     )
-    if oracle == "human" or (oracle == "auto" and found.truth is False):
+    if oracle == "human" or (oracle == "auto" and survey.has_ground_truth is False):
         yield Finding(
             "note",
-            f"human annotators provide {spread} {what}{each}, "
+            f"human annotators provide {per_round_text} {unit_name}{suffix}, "
             f"in {len(labels)} {'round' if len(labels) == 1 else 'rounds'}; the run pauses each time",
         )
 
 
-def _asked_time(config: Config, found: Survey, pool: int, time: PeopleTime) -> Iterator[Finding]:
+def _describe_time_budget(
+    config: Config, survey: DataSurvey, n_images: int, time_budget: PeopleTime
+) -> Iterator[Finding]:
     """Describe a time budget, with an estimate of the first round."""
-    after = query_epochs(config)
-    epochs, rounds = ", ".join(map(str, after)), "1 round" if len(after) == 1 else f"{len(after)} rounds"
-    what = f"{config.task.resolved_unit}s" if found.of_pixels else "labels"
-    first = time.questions(None, 0, 0, len(after))
+    round_epochs = query_epochs(config)
+    epochs, rounds = (
+        ", ".join(map(str, round_epochs)),
+        "1 round" if len(round_epochs) == 1 else f"{len(round_epochs)} rounds",
+    )
+    unit_name = f"{config.task.resolved_unit}s" if survey.per_pixel else "labels"
+    first_round = time_budget.questions(None, 0, 0, len(round_epochs))
     yield Finding(
         "note",
-        f"the budget is {time} for {what} of {images(pool)} of the target, in {rounds} after epoch {epochs} "
-        f"of {config.train.epochs}: about {first} in the first, at {time.answer:g} s each (acquisition.seconds_per_label); "
+        f"the budget is {time_budget} for {unit_name} of {count_images(n_images)} of the target, in {rounds} after epoch {epochs} "
+        f"of {config.train.epochs}: about {first_round} in the first, at {time_budget.answer:g} s each (acquisition.seconds_per_label); "
         "later rounds depend on the measured time per answer",
     )
-    if config.task.resolved_unit == "image" and first * len(after) > pool:
+    if config.task.resolved_unit == "image" and first_round * len(round_epochs) > n_images:
         yield Finding(
             "warning",
-            f"{time} is enough for about {first * len(after)} labels, but the pool has {images(pool)}: "
+            f"{time_budget} is enough for about {first_round * len(round_epochs)} labels, but the pool has {count_images(n_images)}: "
             "later rounds may have nothing left to query; lower acquisition.budget",
         )
     oracle = config.oracle.name
-    if oracle == "human" or (oracle == "auto" and found.truth is False):
+    if oracle == "human" or (oracle == "auto" and survey.has_ground_truth is False):
         yield Finding(
             "note",
-            f"human annotators answer: the run pauses in each of {rounds} and stops querying after {time}",
+            f"human annotators answer: the run pauses in each of {rounds} and stops querying after {time_budget}",
         )
 
 
-def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
+def _check_batches(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Check that batches can be filled and divided among processes."""
     size, engine = config.train.batch_size, config.engine
     world = (engine.processes or 1) * (engine.nodes or 1)
@@ -192,86 +205,92 @@ def _check_batches(config: Config, found: Survey) -> Iterator[Finding]:
             "with at least two images per process; change one of these settings",
         )
     for role in ("source", "target"):
-        count = len(found.parts.get(role, ()))
+        count = len(survey.splits.get(role, ()))
         if 0 < count < size:
             yield Finding(
                 "warning",
-                f"train.batch_size={size} is larger than the {role} ({images(count)}), so its "
+                f"train.batch_size={size} is larger than the {role} ({count_images(count)}), so its "
                 "batches are smaller; lower it or add images",
             )
 
 
-def _check_crops(config: Config, found: Survey) -> Iterator[Finding]:
+def _check_crops(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     """Check that crops fit into the stored images."""
-    for name, role in LOOKED_AT.items():
+    for name, role in VIEW_ROLES.items():
         view: ViewConfig | None = getattr(config.views, name)
-        if view is None or view.crop not in ("center", "random") or role not in found.shapes:
+        if view is None or view.crop not in ("center", "random") or role not in survey.stored_shapes:
             continue
-        if view.resize == "short_side" and role in found.parts and not found.parts[role].paths:
+        if view.resize == "short_side" and role in survey.splits and not survey.splits[role].paths:
             yield Finding(
                 "error",
                 f"views.{name}.resize=short_side needs images from files, whose original shape is known; set "
                 f"views.{name}.resize=squash",
             )
-        _, height, width = found.shapes[role]
+        _, height, width = survey.stored_shapes[role]
         pad = 2 * view.pad if view.crop == "random" else 0
-        wanted = view.size or (height, width)
-        tall, wide = wanted if isinstance(wanted, tuple) else (wanted, wanted)
-        if tall > height + pad or wide > width + pad:
-            shown = wanted if isinstance(wanted, int) else f"{wide} x {tall}"
+        crop_size = view.size or (height, width)
+        crop_height, crop_width = crop_size if isinstance(crop_size, tuple) else (crop_size, crop_size)
+        if crop_height > height + pad or crop_width > width + pad:
+            size_text = crop_size if isinstance(crop_size, int) else f"{crop_width} x {crop_height}"
             yield Finding(
                 "error",
-                f"views.{name} takes a {view.crop} crop of {shown} pixels from images stored as "
+                f"views.{name} takes a {view.crop} crop of {size_text} pixels from images stored as "
                 f"{width} x {height}; lower views.{name}.size or raise data.params.size",
             )
 
 
-def _check_memory(found: Survey) -> Iterator[Finding]:
+def _check_memory(survey: DataSurvey) -> Iterator[Finding]:
     """Estimate memory and disk space of the decoded images and label maps."""
-    held = spilt = 0.0
-    left = float("inf") if found.memory_gb is None else found.memory_gb
-    for taken in _holdings(found):
+    memory = disk = 0.0
+    remaining = float("inf") if survey.memory_gb is None else survey.memory_gb
+    for size in _array_sizes_gb(survey):
         # Like a Room: an array that does not fit goes to a file as a whole.
-        held, spilt, left = (
-            (held + taken, spilt, left - taken) if taken <= left else (held, spilt + taken, left)
+        memory, disk, remaining = (
+            (memory + size, disk, remaining - size) if size <= remaining else (memory, disk + size, remaining)
         )
-    if held + spilt == 0:
+    if memory + disk == 0:
         return
-    what = "images and label maps" if found.of_pixels else "images"
-    allowed = (
+    content = "images and label maps" if survey.per_pixel else "images"
+    limit_text = (
         ""
-        if found.memory_gb is None
-        else f"; {found.memory_gb:.3g} GB may be kept in memory (data.params.memory_gb)"
+        if survey.memory_gb is None
+        else f"; {survey.memory_gb:.3g} GB may be kept in memory (data.params.memory_gb)"
     )
-    where = found.cache or Path(tempfile.gettempdir())
-    kept = f", so {_size(spilt)} go to {where}{'' if found.cache else ' in every run'}" if spilt else ""
-    yield Finding("note", f"decoded {what} take {_size(held + spilt)}{allowed}{kept}")
+    cache_folder = survey.cache or Path(tempfile.gettempdir())
+    cache_text = (
+        f", so {_format_gb(disk)} go to {cache_folder}{'' if survey.cache else ' in every run'}"
+        if disk
+        else ""
+    )
+    yield Finding("note", f"decoded {content} take {_format_gb(memory + disk)}{limit_text}{cache_text}")
     free = free_memory_gb()
-    if found.memory_gb is not None and free is not None and held > free:  # built images are in memory already
+    if (
+        survey.memory_gb is not None and free is not None and memory > free
+    ):  # built images are in memory already
         yield Finding(
             "warning",
-            f"{held:.1f} GB of {what} would be kept in memory, but only {free:.1f} GB are free; lower "
+            f"{memory:.1f} GB of {content} would be kept in memory, but only {free:.1f} GB are free; lower "
             "data.params.memory_gb or data.params.size",
         )
-    if spilt > free_disk_gb(where) - RESERVED_DISK_GB:
+    if disk > free_disk_gb(cache_folder) - RESERVED_DISK_GB:
         yield Finding(
             "warning",
-            f"{spilt:.1f} GB of {what} would be written to {where}, but only {free_disk_gb(where):.1f} GB "
+            f"{disk:.1f} GB of {content} would be written to {cache_folder}, but only {free_disk_gb(cache_folder):.1f} GB "
             "are free there, so they will be decoded again for every batch, which is slower; set another "
             "data.params.cache or a smaller data.params.size",
         )
 
 
-def _holdings(found: Survey) -> Iterator[float]:
+def _array_sizes_gb(survey: DataSurvey) -> Iterator[float]:
     """Yield the gigabytes of each array, in the order of decoding."""
-    for role, part in found.parts.items():
-        if role in found.shapes:
-            channels, height, width = found.shapes[role]
-            yield len(part) * channels * height * width / 2**30
-            if part.label_files or part.maps is not None:
-                bytes_each = 1 if len(found.classes) <= 127 else 2
-                yield len(part) * height * width * bytes_each / 2**30
+    for role, split in survey.splits.items():
+        if role in survey.stored_shapes:
+            channels, height, width = survey.stored_shapes[role]
+            yield len(split) * channels * height * width / 2**30
+            if split.label_files or split.label_maps is not None:
+                bytes_per_label = 1 if len(survey.classes) <= 127 else 2
+                yield len(split) * height * width * bytes_per_label / 2**30
 
 
-def _size(gigabytes: float) -> str:
+def _format_gb(gigabytes: float) -> str:
     return f"{gigabytes:.2f} GB" if gigabytes >= 0.01 else "less than 0.01 GB"

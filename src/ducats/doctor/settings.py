@@ -3,18 +3,25 @@
 from collections.abc import Iterator
 
 from ducats.config import ComponentConfig, Config
-from ducats.doctor.finding import Finding, gather
+from ducats.doctor.finding import Finding, collect_findings
 
-PARTS = ("data", "model", "objective", "query")
+COMPONENT_SECTIONS = ("data", "model", "objective", "query")
 
 
 def check_settings(config: Config) -> list[Finding]:
     """Check names and parameters of all components, with one finding per component."""
     # Check each component in an otherwise valid config, so that one error does not hide the next.
-    checks = {name: _check_part(Config(task=config.task, **{name: getattr(config, name)})) for name in PARTS}
+    checks = {
+        name: _check_component(Config(task=config.task, **{name: getattr(config, name)}))
+        for name in COMPONENT_SECTIONS
+    }
     checks["train.schedule"] = _check_schedule(config.train.schedule)
     checks["oracle"] = _check_oracle(config.oracle)
-    return [finding for name, check in checks.items() for finding in gather(check, f"the setting {name}")]
+    return [
+        finding
+        for name, check in checks.items()
+        for finding in collect_findings(check, f"the setting {name}")
+    ]
 
 
 def check_options(config: Config) -> Iterator[Finding]:
@@ -29,13 +36,13 @@ def check_options(config: Config) -> Iterator[Finding]:
 
 def check_task(config: Config) -> Iterator[Finding]:
     """Check that data, model and settings fit the task, classification or segmentation."""
-    from ducats.doctor.task import misfits
+    from ducats.doctor.task import task_mismatches
 
-    for misfit in misfits(config):
-        yield Finding("error", misfit)
+    for mismatch in task_mismatches(config):
+        yield Finding("error", mismatch)
 
 
-def _check_part(config: Config) -> Iterator[Finding]:
+def _check_component(config: Config) -> Iterator[Finding]:
     from ducats.factory import check_components
     from ducats.models import CHECK, MODELS
 

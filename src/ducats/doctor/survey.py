@@ -12,191 +12,230 @@ from ducats.data.decoding import memory_budget
 from ducats.data.evaluation_split import same_images
 from ducats.data.folders import check_disjoint, existing_folder, list_images
 from ducats.data.manifest import ManifestRow, scan_manifest
-from ducats.data.maps import Reader
-from ducats.doctor.finding import Finding, gather, quoted, some
-from ducats.doctor.found import ROLES, Found, Part, Role, Survey, knob
-from ducats.doctor.map_files import in_map_files
+from ducats.data.segmentation import SegmentationReader
+from ducats.doctor.finding import Finding, collect_findings, join_names, join_quoted
+from ducats.doctor.segmentation_files import survey_segmentation_files
+from ducats.doctor.survey_result import (
+    ROLES,
+    DataSurvey,
+    SplitRole,
+    SplitSurvey,
+    SurveyResult,
+    get_data_param,
+)
 from ducats.domain import Images, Labels, Shift
 from ducats.errors import UserError
 
-NAMED = 20  # maximum number of manifest rows that are reported one by one
+MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
 
 
-def survey(config: Config) -> Found:
+def survey_data(config: Config) -> SurveyResult:
     """Survey the data as far as it is readable, and report what is not."""
-    readers: dict[str, Callable[[Config], Found]] = {"folders": _in_folders, "manifest": _in_manifest}
-    readers |= {name: _in_benchmark for name, known in BENCHMARKS.items() if known.list_files is not None}
-    readers |= {name: in_map_files for name, function in DATASETS.items() if isinstance(function, Reader)}
-    found, findings = readers.get(config.data.name, _built)(config)
-    if found.parts and config.data.name in BENCHMARKS:
-        found.expected = BENCHMARKS[config.data.name].expected_counts(knob(config, findings, "task"))
-    return found, findings
+    surveyors: dict[str, Callable[[Config], SurveyResult]] = {
+        "folders": _survey_folders,
+        "manifest": _survey_manifest,
+    }
+    surveyors |= {
+        name: _survey_benchmark for name, benchmark in BENCHMARKS.items() if benchmark.list_files is not None
+    }
+    surveyors |= {
+        name: survey_segmentation_files
+        for name, function in DATASETS.items()
+        if isinstance(function, SegmentationReader)
+    }
+    survey, findings = surveyors.get(config.data.name, _survey_built)(config)
+    if survey.splits and config.data.name in BENCHMARKS:
+        survey.expected_counts = BENCHMARKS[config.data.name].expected_counts(
+            get_data_param(config, findings, "task")
+        )
+    return survey, findings
 
 
-def _in_folders(config: Config) -> Found:
+def _survey_folders(config: Config) -> SurveyResult:
     """Survey class folders."""
-    found, findings = _stored(config)
-    found.truth = knob(config, findings, "ground_truth") or False
-    folders: dict[Role, Path] = {}
+    survey, findings = _storage_survey(config)
+    survey.has_ground_truth = get_data_param(config, findings, "ground_truth") or False
+    folders: dict[SplitRole, Path] = {}
     for role in ROLES:
-        path = knob(config, findings, role)
+        path = get_data_param(config, findings, role)
         if path is not None:
-            findings += gather(_listed(found, folders, role, Path(path)))
+            findings += collect_findings(_add_folder(survey, folders, role, Path(path)))
     if "source" in folders and "target" in folders:
         test = folders.get("test")
-        found.target_is_test = test is not None and test.resolve() == folders["target"].resolve()
-        findings += gather(_apart(folders["source"], folders["target"], test))
-    return found, findings
+        survey.target_is_test = test is not None and test.resolve() == folders["target"].resolve()
+        findings += collect_findings(_check_disjoint(folders["source"], folders["target"], test))
+    return survey, findings
 
 
-def _listed(found: Survey, folders: dict[Role, Path], role: Role, path: Path) -> Iterator[Finding]:
+def _add_folder(
+    survey: DataSurvey, folders: dict[SplitRole, Path], role: SplitRole, path: Path
+) -> Iterator[Finding]:
     """Add the images of a folder to the survey; report images outside class folders."""
     folder = folders[role] = existing_folder(role, path)
     images = list_images(folder)
-    labelled = role != "target" or found.truth
+    labelled = role != "target" or survey.has_ground_truth
     labels = [key.partition("/")[0] if labelled and "/" in key else "" for key, _ in images]
-    where = f"the {role} folder {folder}"
+    description = f"the {role} folder {folder}"
     paths = [file for _, file in images]
-    found.parts[role] = Part(role, where, [str(file) for file in paths], labels, paths)
+    survey.splits[role] = SplitSurvey(role, description, [str(file) for file in paths], labels, paths)
     if not labelled or not images:
         return
     loose = [key for key, _ in images if "/" not in key]
     if loose:
         yield Finding(
             "error",
-            f"{where} has {len(loose)} images outside class folders, such as {loose[0]}; "
+            f"{description} has {len(loose)} images outside class folders, such as {loose[0]}; "
             "move each into a subfolder named after its class",
         )
-    inside = {entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")}
-    empty = sorted(inside - set(labels))
+    subfolders = {
+        entry.name for entry in folder.iterdir() if entry.is_dir() and not entry.name.startswith(".")
+    }
+    empty = sorted(subfolders - set(labels))
     if empty:
         yield Finding(
             "error",
-            f"{where} has class folders without images: {quoted(empty)}; add images or remove the folders",
+            f"{description} has class folders without images: {join_quoted(empty)}; add images or remove the folders",
         )
 
 
-def _apart(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
+def _check_disjoint(source: Path, target: Path, test: Path | None) -> Iterator[Finding]:
     check_disjoint(source, target, test)
     yield from ()  # errors are raised
 
 
-def _in_manifest(config: Config) -> Found:
+def _survey_manifest(config: Config) -> SurveyResult:
     """Survey the rows of a manifest."""
-    found, findings = _stored(config)
-    path = knob(config, findings, "path")
+    survey, findings = _storage_survey(config)
+    path = get_data_param(config, findings, "path")
     if path is None:
-        return found, findings
-    table = Path(path).expanduser()
+        return survey, findings
+    manifest = Path(path).expanduser()
     try:
-        rows, problems = scan_manifest(table)
+        rows, problems = scan_manifest(manifest)
     except (UserError, OSError) as error:
-        return found, [*findings, Finding("error", str(error))]
-    findings += [Finding("error", problem) for problem in problems[:NAMED]]
-    if len(problems) > NAMED:
-        findings.append(
-            Finding("error", f"{table} has {len(problems) - NAMED} more bad rows; fix the others first")
-        )
-    if not rows:
-        return found, findings
-    for role in ROLES:
-        mine = [row for row in rows if _role(row) == role]
-        if mine or role != "test":
-            where = f"the {role} rows of {table}"
-            names, labels = [str(row.path) for row in mine], [row.label for row in mine]
-            found.parts[role] = Part(role, where, names, labels, [row.path for row in mine])
-    paths = {role: [row.path for row in rows if _role(row) == role] for role in ("target", "test")}
-    found.target_is_test = bool(paths["test"]) and paths["test"] == paths["target"]
-    bare = [row for row in rows if _role(row) == "target" and not row.label]
-    pool = len(found.parts["target"])
-    found.truth = not bare if pool else None
-    if 0 < len(bare) < pool:
+        return survey, [*findings, Finding("error", str(error))]
+    findings += [Finding("error", problem) for problem in problems[:MAX_ROWS_NAMED]]
+    if len(problems) > MAX_ROWS_NAMED:
         findings.append(
             Finding(
                 "error",
-                f"{table}: {len(bare)} of {pool} target rows lack a label "
-                f"({some([row.line_label for row in bare])}); label all of them, or none",
+                f"{manifest} has {len(problems) - MAX_ROWS_NAMED} more bad rows; fix the others first",
             )
         )
-    return found, findings
+    if not rows:
+        return survey, findings
+    for role in ROLES:
+        role_rows = [row for row in rows if _row_role(row) == role]
+        if role_rows or role != "test":
+            description = f"the {role} rows of {manifest}"
+            names, labels = [str(row.path) for row in role_rows], [row.label for row in role_rows]
+            survey.splits[role] = SplitSurvey(
+                role, description, names, labels, [row.path for row in role_rows]
+            )
+    paths = {role: [row.path for row in rows if _row_role(row) == role] for role in ("target", "test")}
+    survey.target_is_test = bool(paths["test"]) and paths["test"] == paths["target"]
+    unlabelled = [row for row in rows if _row_role(row) == "target" and not row.label]
+    pool = len(survey.splits["target"])
+    survey.has_ground_truth = not unlabelled if pool else None
+    if 0 < len(unlabelled) < pool:
+        findings.append(
+            Finding(
+                "error",
+                f"{manifest}: {len(unlabelled)} of {pool} target rows lack a label "
+                f"({join_names([row.line_label for row in unlabelled])}); label all of them, or none",
+            )
+        )
+    return survey, findings
 
 
-def _in_benchmark(config: Config) -> Found:
+def _survey_benchmark(config: Config) -> SurveyResult:
     """Survey the files of a benchmark task."""
-    found, findings = _stored(config)
-    root, task = (knob(config, findings, name) for name in ("root", "task"))
+    survey, findings = _storage_survey(config)
+    root, task = (get_data_param(config, findings, name) for name in ("root", "task"))
     if root is None or task is None:
-        return found, findings
+        return survey, findings
     benchmark = BENCHMARKS[config.data.name]
     try:
         listing = list_task(benchmark, root, task)
     except UserError as error:
-        return found, [*findings, Finding("error", str(error))]
-    for role, part in listing.by_role.items():
-        paths = [path for _, path in part.files]
-        found.parts[role] = Part(role, part.description, [str(path) for path in paths], part.labels, paths)
-    found.truth = True
+        return survey, [*findings, Finding("error", str(error))]
+    for role, split in listing.by_role.items():
+        paths = [path for _, path in split.files]
+        survey.splits[role] = SplitSurvey(
+            role, split.description, [str(path) for path in paths], split.labels, paths
+        )
+    survey.has_ground_truth = True
     try:
-        found.classes = class_order(benchmark, listing)
+        survey.classes = class_order(benchmark, listing)
     except UserError as error:
         findings.append(Finding("error", str(error)))
-    return found, findings
+    return survey, findings
 
 
-def _role(row: ManifestRow) -> Role:
+def _row_role(row: ManifestRow) -> SplitRole:
     return "test" if row.split == "test" else "source" if row.domain == "source" else "target"
 
 
-def _built(config: Config) -> Found:
+def _survey_built(config: Config) -> SurveyResult:
     """Build a data set that is not read from files, and survey it."""
     try:
         from ducats.factory import load_data
 
-        shift = load_data(config)
-        if not isinstance(shift, Shift):
-            raise TypeError(f"it returned {type(shift).__name__}, not a Shift")
+        data = load_data(config)
+        if not isinstance(data, Shift):
+            raise TypeError(f"it returned {type(data).__name__}, not a Shift")
     except UserError as error:
-        return Survey(), [Finding("error", str(error))]
+        return DataSurvey(), [Finding("error", str(error))]
     except Exception as error:  # user code, or a parameter of an unexpected type
-        said = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        what = f"the data set {config.data.name!r} cannot be built ({said})"
-        return Survey(), [Finding("error", f"{what}; check data.params: {config.data.params}")]
-    found = Survey(truth=shift.truth is not None, of_pixels=shift.source.of_pixels)
-    classes = shift.classes
-    if found.of_pixels:
-        found.classes = classes
-    _put(found, "source", shift.source.images, shift.source.labels, classes)
-    _put(found, "target", shift.pool, shift.truth, classes)
-    if shift.test is not None:
-        _put(found, "test", shift.test.images, shift.test.labels, shift.test.classes)
-        found.target_is_test = same_images(shift.test.images, shift.pool)
-    return found, []
+        reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        problem = f"the data set {config.data.name!r} cannot be built ({reason})"
+        return DataSurvey(), [Finding("error", f"{problem}; check data.params: {config.data.params}")]
+    survey = DataSurvey(has_ground_truth=data.truth is not None, per_pixel=data.source.of_pixels)
+    classes = data.classes
+    if survey.per_pixel:
+        survey.classes = classes
+    _add_split(survey, "source", data.source.images, data.source.labels, classes)
+    _add_split(survey, "target", data.pool, data.truth, classes)
+    if data.test is not None:
+        _add_split(survey, "test", data.test.images, data.test.labels, data.test.classes)
+        survey.target_is_test = same_images(data.test.images, data.pool)
+    return survey, []
 
 
-def _put(found: Survey, role: Role, images: Images, labels: Labels | None, classes: Sequence[str]) -> None:
+def _add_split(
+    survey: DataSurvey, role: SplitRole, images: Images, labels: Labels | None, classes: Sequence[str]
+) -> None:
     channels, height, width = images.pixels.shape[1:]
-    found.shapes[role] = (channels, height, width)
-    bare, where = [""] * len(images), f"the {role}"
-    if not found.of_pixels:
-        named = bare if labels is None else _names(labels[:], classes)
-        found.parts[role] = Part(role, where, images.keys, named, pixels=images.pixels)
+    survey.stored_shapes[role] = (channels, height, width)
+    no_labels, description = [""] * len(images), f"the {role}"
+    if not survey.per_pixel:
+        class_names = no_labels if labels is None else _class_names(labels[:], classes)
+        survey.splits[role] = SplitSurvey(role, description, images.keys, class_names, pixels=images.pixels)
         return
-    own = [(height, width)] * len(images) if images.sizes is None else images.sizes.tolist()
-    sizes = [(int(tall), int(wide)) for tall, wide in own]
-    found.parts[role] = Part(role, where, images.keys, bare, pixels=images.pixels, maps=labels, sizes=sizes)
+    original_sizes = [(height, width)] * len(images) if images.sizes is None else images.sizes.tolist()
+    sizes = [(int(image_height), int(image_width)) for image_height, image_width in original_sizes]
+    survey.splits[role] = SplitSurvey(
+        role,
+        description,
+        images.keys,
+        no_labels,
+        pixels=images.pixels,
+        label_maps=labels,
+        original_sizes=sizes,
+    )
 
 
-def _names(labels: Tensor, classes: Sequence[str]) -> list[str]:
+def _class_names(labels: Tensor, classes: Sequence[str]) -> list[str]:
     """Return class names: empty for void (negative), the number itself for an unknown class."""
-    known = dict(enumerate(classes))
-    return ["" if label < 0 else known.get(label, str(label)) for label in labels.tolist()]
+    names_by_index = dict(enumerate(classes))
+    return ["" if label < 0 else names_by_index.get(label, str(label)) for label in labels.tolist()]
 
 
-def _stored(config: Config) -> Found:
+def _storage_survey(config: Config) -> SurveyResult:
     """Return a survey with the storage settings for images from files."""
     findings: list[Finding] = []
-    size, cache = knob(config, findings, "size"), knob(config, findings, "cache")
-    found = Survey(memory_gb=memory_budget(knob(config, findings, "memory_gb")))
-    found.shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
-    found.cache = None if cache is None else Path(cache).expanduser()
-    return found, findings
+    size, cache = get_data_param(config, findings, "size"), get_data_param(config, findings, "cache")
+    survey = DataSurvey(memory_gb=memory_budget(get_data_param(config, findings, "memory_gb")))
+    survey.stored_shapes = {} if size is None else dict.fromkeys(ROLES, (3, size, size))
+    survey.cache = None if cache is None else Path(cache).expanduser()
+    return survey, findings

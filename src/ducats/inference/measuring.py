@@ -8,7 +8,7 @@ from lightning_fabric import Fabric
 
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
-from ducats.data.maps import labelled_maps
+from ducats.data.segmentation import load_segmentation_folder
 from ducats.domain import UNLABELLED, Domain
 from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.errors import UserError
@@ -97,13 +97,13 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
 def _labelled_maps(trained: Trained, folder: Path) -> Domain:
     """Load a folder of images and label maps with the run's own class list."""
     data = trained.config.data
-    if data.name != "map_folders":
+    if data.name != "segmentation_folders":
         raise UserError(
-            "--data needs the class list of a run with data.name=map_folders, but this run has data.name="
+            "--data needs the class list of a run with data.name=segmentation_folders, but this run has data.name="
             f"{data.name}; omit --data to evaluate on the run's own test images"
         )
     known = {name: data.params[name] for name in CLASS_LIST if name in data.params}
-    test = labelled_maps(folder, size=trained.size, **known)
+    test = load_segmentation_folder(folder, size=trained.size, **known)
     if test.classes != trained.classes:
         raise UserError(
             f"the class list of {trained.home.folder} has changed since training (now "

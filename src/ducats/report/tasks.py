@@ -8,7 +8,11 @@ from ducats.figures.settings import without_folders
 from ducats.report.read import Run
 
 Column = tuple[str, str]  # a data set and a task
-FOLDERS = {"folders": ("source", "target"), "map_folders": ("source", "target"), "manifest": ("path",)}
+FOLDERS = {
+    "folders": ("source", "target"),
+    "segmentation_folders": ("source", "target"),
+    "manifest": ("path",),
+}
 
 
 def column_of(config: Mapping[str, Any]) -> Column:

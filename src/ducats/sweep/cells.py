@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ducats.config import Config
 from ducats.data import DATASETS, require_params
-from ducats.doctor.task import misfits
+from ducats.doctor.task import task_mismatches
 from ducats.errors import UserError
 from ducats.factory import check_components, with_resolved_precision
 from ducats.report.across import column_of
@@ -176,7 +176,7 @@ def check(cells: Sequence[Cell]) -> None:
 
 
 def _check(config: Config) -> None:
-    for misfit in misfits(config):
+    for misfit in task_mismatches(config):
         raise UserError(misfit)
     check_components(config)
     if config.data.name in DATASETS:

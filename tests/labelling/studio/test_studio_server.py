@@ -16,7 +16,7 @@ from PIL import Image
 from studio_desks import CLASSES, area_desk
 from studio_server import Server, installed
 
-import tiny_streets
+import tiny_segmentation_data
 from ducats.answers import Desk
 from ducats.cli import main
 from ducats.data import toy
@@ -184,10 +184,17 @@ def test_an_image_run_end_to_end_with_a_server_outage(
 
 
 def test_a_pixel_run_end_to_end(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    root, run = tiny_streets.tree(tmp_path / "data"), tmp_path / "streets"
+    root, run = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "streets"
     for path in (root / "target" / "labels").iterdir():
         path.unlink()
-    command = ("run", *tiny_streets.folders(root, test=False), "--budget", "4/image", "--out", run)
+    command = (
+        "run",
+        *tiny_segmentation_data.folder_options(root, test=False),
+        "--budget",
+        "4/image",
+        "--out",
+        run,
+    )
     rights: dict[str, str] = {}
     for number in (1, 2):
         assert ducats(*command) == 3, capsys.readouterr().err

@@ -7,16 +7,16 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn_maps import stripes, write_colours, write_ids, write_image, write_red
+from synthetic_label_files import repeat_values, write_colours, write_ids, write_image, write_red
 
 from ducats.config import load_config
 from ducats.data import DATASETS
-from ducats.data.maps import LabelMaps, Masks, map_folders
-from ducats.data.maps.class_list import own_codes
+from ducats.data.segmentation import FileLabelMaps, VoidMasks, segmentation_folders
+from ducats.data.segmentation.class_list import encoding_from_class_list
 from ducats.domain import VOID, Shift
 from ducats.errors import UserError
 
-STREETS = (
+CLASS_LIST = (
     "0 road\n1 sidewalk\n2 building\n3 wall\n4 fence\n5 pole\n6 traffic light\n7 traffic sign\n"
     "8 vegetation\n9 terrain\n10 sky\n11 person\n12 rider\n13 car\n14 truck\n15 bus\n16 train\n"
     "17 motorcycle\n18 bicycle\n255 ignore\n"
@@ -25,44 +25,44 @@ IDS = [*range(19), 255]
 SIZE = (4, 8)
 
 
-def domain(root: Path, names: tuple[str, ...] = ("a", "b"), ids: Any = IDS) -> Path:
+def write_domain(root: Path, names: tuple[str, ...] = ("a", "b"), ids: Any = IDS) -> Path:
     for seed, name in enumerate(names):
         write_image(root / f"images/{name}.jpg", seed)
-        write_ids(root / f"labels/{name}.png", stripes(ids))
+        write_ids(root / f"labels/{name}.png", repeat_values(ids))
     return root
 
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     for name in ("carla_a", "carla_b", "camvid_train", "camvid_val", "camvid_test"):
-        domain(tmp_path / name)
-    (tmp_path / "classes.txt").write_text(STREETS)
+        write_domain(tmp_path / name)
+    (tmp_path / "classes.txt").write_text(CLASS_LIST)
     return tmp_path
 
 
-def read(root: Path, **params: Any) -> Shift:
+def load_folders(root: Path, **params: Any) -> Shift:
     given = {"source": "carla_a", "target": "camvid_train", "classes": "classes.txt", "size": SIZE, **params}
-    return map_folders(root=root, **given)
+    return segmentation_folders(root=root, **given)
 
 
 def test_the_config_of_carla_to_camvid_folders(root: Path) -> None:
     data = load_config(["data/streets-carla-camvid"], extra={"data": {"params": {"root": str(root)}}}).data
-    shift = DATASETS[data.name](**data.params)
-    assert list(shift.classes) == [
+    loaded = DATASETS[data.name](**data.params)
+    assert list(loaded.classes) == [
         *("road", "sidewalk", "building", "fence", "pole", "sign", "vegetation", "sky", "person", "car")
     ]
-    assert shift.source.images.pixels.shape == (4, 3, 256, 512)
-    assert shift.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "carla_b/a.jpg", "carla_b/b.jpg")
-    assert isinstance(shift.truth, LabelMaps)
+    assert loaded.source.images.pixels.shape == (4, 3, 256, 512)
+    assert loaded.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "carla_b/a.jpg", "carla_b/b.jpg")
+    assert isinstance(loaded.truth, FileLabelMaps)
     meant = [0, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7, 8, 8, 9] + [VOID] * 6
-    assert shift.truth.original(0).flatten()[:20].tolist() == meant
-    assert shift.test is not None
-    assert shift.pool.void is not None
+    assert loaded.truth.original(0).flatten()[:20].tolist() == meant
+    assert loaded.test is not None
+    assert loaded.pool.void is not None
 
 
 def test_the_configs_of_the_benchmarks() -> None:
-    for name in ("gtav_cityscapes", "synthia_cityscapes", "carla_camvid", "map_folders"):
-        config = "streets-carla-camvid" if name == "map_folders" else name.replace("_", "-")
+    for name in ("gtav_cityscapes", "synthia_cityscapes", "carla_camvid", "segmentation_folders"):
+        config = "streets-carla-camvid" if name == "segmentation_folders" else name.replace("_", "-")
         data = load_config([f"data/{config}"]).data
         assert data.name == name
         assert set(data.params) <= set(inspect.signature(DATASETS[name]).parameters)
@@ -71,14 +71,14 @@ def test_the_configs_of_the_benchmarks() -> None:
 def test_target_labels_are_read_only_with_truth(root: Path) -> None:
     for path in (root / "camvid_train/labels").iterdir():
         path.unlink()
-    shift = read(root)
-    assert shift.truth is None
-    assert shift.pool.void is None
-    assert shift.test is None
-    assert shift.pool.keys == ("a.jpg", "b.jpg")
-    assert shift.pool.sizes is not None
+    data = load_folders(root)
+    assert data.truth is None
+    assert data.pool.void is None
+    assert data.test is None
+    assert data.pool.keys == ("a.jpg", "b.jpg")
+    assert data.pool.sizes is not None
     with pytest.raises(UserError, match=r"2 of 2 images in .*camvid_train/images have no label file"):
-        read(root, truth=True)
+        load_folders(root, truth=True)
 
 
 @pytest.mark.parametrize("void", ["known", "asked"])
@@ -88,58 +88,58 @@ def test_masks_of_the_target(root: Path, truth: bool, void: str) -> None:
     painted[4:] = 1
     for name in "ab":
         write_ids(root / f"camvid_train/masks/{name}.png", painted)
-    shift = read(root, truth=truth, void=void)
+    data = load_folders(root, truth=truth, void=void)
     if void == "asked":
-        assert shift.pool.void is None
+        assert data.pool.void is None
         return
-    assert isinstance(shift.pool.void, Masks)
+    assert isinstance(data.pool.void, VoidMasks)
     expected = torch.tensor(painted != 0)
     if truth:
-        assert shift.truth is not None
-        expected = expected | torch.tensor(stripes(IDS) == 255)
-    assert torch.equal(shift.pool.void.original(0), expected.to(torch.uint8))
-    assert (shift.pool.void[:][:, 2:] == 1).all()
+        assert data.truth is not None
+        expected = expected | torch.tensor(repeat_values(IDS) == 255)
+    assert torch.equal(data.pool.void.original(0), expected.to(torch.uint8))
+    assert (data.pool.void[:][:, 2:] == 1).all()
 
 
 def test_masks_must_be_complete_and_of_the_images_size(root: Path) -> None:
-    write_ids(root / "camvid_train/masks/a.png", stripes([0]))
+    write_ids(root / "camvid_train/masks/a.png", repeat_values([0]))
     with pytest.raises(UserError, match=r"1 of 2 images .* have no mask file .*: b\.jpg"):
-        read(root)
-    write_ids(root / "camvid_train/masks/b.png", stripes([0], (4, 4)))
+        load_folders(root)
+    write_ids(root / "camvid_train/masks/b.png", repeat_values([0], (4, 4)))
     with pytest.raises(UserError, match=r"b\.jpg is 8x16 .*, but .*masks/b\.png is 4x4"):
-        read(root)
+        load_folders(root)
 
 
 def test_ids_in_the_red_channel(root: Path) -> None:
     for path in (root / "carla_a/labels").iterdir():
-        write_red(path, stripes(IDS))
+        write_red(path, repeat_values(IDS))
     with pytest.raises(UserError, match=r"2 of 2 label maps .*data\.params\.coded=red"):
-        read(root)
-    shift = read(root, coded="red")
+        load_folders(root)
+    data = load_folders(root, coded="red")
     assert torch.equal(
-        shift.source.labels[:], read(root, source="carla_b").source.labels[:]
+        data.source.labels[:], load_folders(root, source="carla_b").source.labels[:]
     )  # a single channel works as well
 
 
 def test_a_list_of_colours(root: Path) -> None:
     (root / "classes.txt").write_text("128 64 128\troad\n0 0 142\t\tcar\n0 0 0\tvoid\n")
-    colours = stripes([[128, 64, 128], [0, 0, 142], [0, 0, 0]])
+    colours = repeat_values([[128, 64, 128], [0, 0, 142], [0, 0, 0]])
     for name in ("a", "b"):
         write_colours(root / f"carla_a/labels/{name}.png", colours)
-    shift = read(root)
-    assert tuple(shift.classes) == ("road", "car")
-    assert isinstance(shift.source.labels, LabelMaps)
-    assert shift.source.labels.original(0).flatten()[:4].tolist() == [0, 1, VOID, 0]
+    data = load_folders(root)
+    assert tuple(data.classes) == ("road", "car")
+    assert isinstance(data.source.labels, FileLabelMaps)
+    assert data.source.labels.original(0).flatten()[:4].tolist() == [0, 1, VOID, 0]
 
 
 def test_sources_of_one_name_get_distinct_keys(root: Path) -> None:
-    domain(root / "more/carla_a", ("a",))
-    shift = read(root, source=["carla_a", "more/carla_a"])
-    assert shift.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "more/carla_a/a.jpg")
+    write_domain(root / "more/carla_a", ("a",))
+    data = load_folders(root, source=["carla_a", "more/carla_a"])
+    assert data.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "more/carla_a/a.jpg")
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"source": []}, "data.params.source is empty"),
         ({"source": "nowhere"}, "the source folder .*nowhere does not exist"),
@@ -152,28 +152,28 @@ def test_sources_of_one_name_get_distinct_keys(root: Path) -> None:
         ({"size": (0, 4)}, "give a size of 1 or more"),
     ],
 )
-def test_invalid_parameters(root: Path, params: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        read(root, **params)
+def test_invalid_parameters(root: Path, params: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        load_folders(root, **params)
 
 
 def test_the_test_folder_may_be_the_target(root: Path) -> None:
-    shift = read(root, test="camvid_train")
-    assert shift.test is not None
-    assert shift.test.images.keys == shift.pool.keys
+    data = load_folders(root, test="camvid_train")
+    assert data.test is not None
+    assert data.test.images.keys == data.pool.keys
 
 
 def test_an_id_missing_from_the_list(root: Path) -> None:
-    (root / "classes.txt").write_text(STREETS.replace("13 car\n", ""))
+    (root / "classes.txt").write_text(CLASS_LIST.replace("13 car\n", ""))
     with pytest.raises(UserError, match=r"labels/a\.png \(unknown values: id 13 in \d+ pixels\)"):
-        read(root)
+        load_folders(root)
 
 
 # -- class lists -------------------------------------------------------------------------------------
 
 
-def meanings(codes: Any) -> dict[int, str]:
-    return {code: "void" if i == VOID else codes.classes[i] for code, i in codes.meanings}
+def names_by_id(encoding: Any) -> dict[int, str]:
+    return {code: "void" if i == VOID else encoding.classes[i] for code, i in encoding.meanings}
 
 
 @pytest.mark.parametrize(
@@ -187,48 +187,52 @@ def meanings(codes: Any) -> dict[int, str]:
 )
 def test_lists_in_files(tmp_path: Path, text: str) -> None:
     (tmp_path / "classes.txt").write_text(text, encoding="utf-8")
-    codes = own_codes(tmp_path / "classes.txt")
+    codes = encoding_from_class_list(tmp_path / "classes.txt")
     assert codes.classes == ("road", "car")
-    assert meanings(codes) == {0: "road", 1: "car", 255: "void"}
-    assert len(codes.void) == 1
+    assert names_by_id(codes) == {0: "road", 1: "car", 255: "void"}
+    assert len(codes.void_names) == 1
 
 
 @pytest.mark.parametrize(
     "given", [{0: "road", "1": "car", 2: "void"}, ["road", "car", "void"], ("road", "car", "sky (void)")]
 )
 def test_lists_given_as_values(given: Any) -> None:
-    assert meanings(own_codes(given)) == {0: "road", 1: "car", 2: "void"}
+    assert names_by_id(encoding_from_class_list(given)) == {0: "road", 1: "car", 2: "void"}
 
 
 def test_colours_given_as_values() -> None:
-    codes = own_codes({"0 0 1": "road", "0 1 0": "car", "1 0 0": "void"})
-    assert codes.coded == "colours"
-    assert meanings(codes) == {1: "road", 256: "car", 65536: "void"}
+    codes = encoding_from_class_list({"0 0 1": "road", "0 1 0": "car", "1 0 0": "void"})
+    assert codes.label_format == "colours"
+    assert names_by_id(codes) == {1: "road", 256: "car", 65536: "void"}
 
 
 def test_several_ids_of_one_name() -> None:
-    codes = own_codes({0: "road", 1: "car", 2: "road", 254: "void", 255: "void"})
-    assert meanings(codes) == {0: "road", 1: "car", 2: "road", 254: "void", 255: "void"}
+    codes = encoding_from_class_list({0: "road", 1: "car", 2: "road", 254: "void", 255: "void"})
+    assert names_by_id(codes) == {0: "road", 1: "car", 2: "road", 254: "void", 255: "void"}
 
 
-LISTED = {0: "road", 1: "wall", 2: "building", 3: "light", 4: "plate", 5: "sky", 255: "void"}
+CLASS_NAMES = {0: "road", 1: "wall", 2: "building", 3: "light", 4: "plate", 5: "sky", 255: "void"}
 
 
 def test_classes_are_merged_and_kept_by_name() -> None:
-    codes = own_codes(LISTED, merge={"building": ["wall"], "sign": ["light", "plate"]})
+    codes = encoding_from_class_list(
+        CLASS_NAMES, merge_classes={"building": ["wall"], "sign": ["light", "plate"]}
+    )
     assert codes.classes == ("road", "building", "sign", "sky")
     assert codes.members["building"] == ("wall", "building")
-    kept = own_codes(LISTED, merge={"sign": ["light", "plate"]}, keep=["sign", "road"])
+    kept = encoding_from_class_list(
+        CLASS_NAMES, merge_classes={"sign": ["light", "plate"]}, keep_classes=["sign", "road"]
+    )
     assert kept.classes == ("sign", "road")
-    assert kept.void == {"void", "wall", "building", "sky"}
-    assert meanings(kept) == {
+    assert kept.void_names == {"void", "wall", "building", "sky"}
+    assert names_by_id(kept) == {
         **{0: "road", 3: "sign", 4: "sign"},
         **dict.fromkeys((1, 2, 5, 255), "void"),
     }
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"merge": {"sign": ["lamp"]}}, "merge contains 'lamp', which is not in data.params.classes"),
         ({"merge": {"a": ["sky"], "b": ["sky"]}}, "has 'sky' in 'a' and in 'b'"),
@@ -237,16 +241,16 @@ def test_classes_are_merged_and_kept_by_name() -> None:
         ({"keep": ["road", "road"]}, "keep must be a list of distinct classes"),
         ({"keep": "road"}, "keep must be a list"),
         ({"keep": ["road"]}, "fewer than two classes"),
-        ({"coded": "colours"}, "lists ids, but data.params.coded=colours needs"),
+        ({"coded": "colours"}, "lists ids, but data.params.label_format=colours needs"),
     ],
 )
-def test_invalid_merging(params: dict[str, Any], said: str) -> None:
-    with pytest.raises(UserError, match=said):
-        own_codes(LISTED, **params)
+def test_invalid_merging(params: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError, match=message):
+        encoding_from_class_list(CLASS_NAMES, **params)
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("0 road\ncar\n", "line 2: 'car' is not `id name`"),
         ("0 road\n1 car\n1 bus\n", "gives 1 the names 'car' and 'bus'"),
@@ -254,13 +258,13 @@ def test_invalid_merging(params: dict[str, Any], said: str) -> None:
         ("0 road\n1 2 3 car\n0 bus\n", "gives 0 the names 'road' and 'bus'"),
     ],
 )
-def test_invalid_lists(tmp_path: Path, text: str, said: str) -> None:
+def test_invalid_lists(tmp_path: Path, text: str, message: str) -> None:
     (tmp_path / "classes.txt").write_text(text)
-    with pytest.raises(UserError, match=said):
-        own_codes(tmp_path / "classes.txt")
+    with pytest.raises(UserError, match=message):
+        encoding_from_class_list(tmp_path / "classes.txt")
 
 
 def test_a_list_that_is_not_text(tmp_path: Path) -> None:
     (tmp_path / "classes.txt").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(UserError, match=r"cannot be read \(not a text file\)"):
-        own_codes(tmp_path / "classes.txt")
+        encoding_from_class_list(tmp_path / "classes.txt")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from ducats.data.maps.codes import Codes, Coding, parse_code
+from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat, parse_label_id
 
 CITYSCAPES_IDS: Mapping[int, str] = {
     -1: "license plate",
@@ -141,7 +141,9 @@ CAMVID_COLOURS: Mapping[str, str] = {
     "64 192 0": "Wall",
 }
 
-CARLA_OLD: Mapping[int, str] = {  # before 0.9.14; before 0.9.10 the list ended with the traffic sign
+CARLA_IDS_BEFORE_0_9_14: Mapping[
+    int, str
+] = {  # before 0.9.14; before 0.9.10 the list ended with the traffic sign
     0: "unlabeled",
     1: "building",
     2: "fence",
@@ -166,7 +168,7 @@ CARLA_OLD: Mapping[int, str] = {  # before 0.9.14; before 0.9.10 the list ended 
     21: "water",
     22: "terrain",
 }
-CARLA_NEW: Mapping[int, str] = {  # since 0.9.14, in the order of Cityscapes
+CARLA_IDS_SINCE_0_9_14: Mapping[int, str] = {  # since 0.9.14, in the order of Cityscapes
     0: "unlabeled",
     1: "road",
     2: "sidewalk",
@@ -200,7 +202,7 @@ CARLA_NEW: Mapping[int, str] = {  # since 0.9.14, in the order of Cityscapes
 
 # Classes shared by CARLA and CamVid. CamVid's names are grouped as in SegNet's copy, whose classes the
 # original refines. Riders count as persons, because CamVid does not separate riders from their vehicles.
-SHARED: Mapping[str, tuple[str, ...]] = {
+CARLA_CAMVID_CLASSES: Mapping[str, tuple[str, ...]] = {
     "road": ("road", "road line", "Road", "LaneMkgsDriv", "LaneMkgsNonDriv"),
     "sidewalk": ("sidewalk", "pavement", "Sidewalk", "ParkingBlock", "RoadShoulder"),
     "building": ("building", "wall", "Building", "Wall", "Bridge", "Tunnel", "Archway"),
@@ -222,19 +224,28 @@ CARLA_VOID = (
 )
 
 
-def street_codes(
-    ids: Mapping[int, str], void: tuple[str, ...], classes: tuple[str, ...], coded: Coding
-) -> Codes:
+def cityscapes_encoding(
+    id_names: Mapping[int, str],
+    void_names: tuple[str, ...],
+    classes: tuple[str, ...],
+    label_format: LabelFormat,
+) -> LabelEncoding:
     """Return the encoding of ids with Cityscapes names; other classes of the nineteen become void."""
     dropped = frozenset(CLASSES_19) - frozenset(classes)
-    return Codes(classes, ids, {name: (name,) for name in classes}, frozenset(void) | dropped, coded)
+    return LabelEncoding(
+        classes, id_names, {name: (name,) for name in classes}, frozenset(void_names) | dropped, label_format
+    )
 
 
-def shared_codes(ids: Mapping[int, str], void: tuple[str, ...], coded: Coding) -> Codes:
+def carla_camvid_encoding(
+    id_names: Mapping[int, str], void_names: tuple[str, ...], label_format: LabelFormat
+) -> LabelEncoding:
     """Return the encoding of CARLA or CamVid ids with the classes that both share."""
-    return Codes(tuple(SHARED), ids, SHARED, frozenset(void), coded)
+    return LabelEncoding(
+        tuple(CARLA_CAMVID_CLASSES), id_names, CARLA_CAMVID_CLASSES, frozenset(void_names), label_format
+    )
 
 
-def colour_ids(colours: Mapping[str, str]) -> dict[int, str]:
+def names_by_colour_id(colours: Mapping[str, str]) -> dict[int, str]:
     """Return names by the ids of their colours."""
-    return {parse_code(colour, "colours"): name for colour, name in colours.items()}
+    return {parse_label_id(colour, "colours"): name for colour, name in colours.items()}

@@ -7,10 +7,10 @@ import numpy as np
 from numpy.typing import NDArray
 from PIL import Image
 
-CLASSES = "# label ids\n0 road\n3 car\n7 sky\n255 void\n"
+CLASS_LIST = "# label ids\n0 road\n3 car\n7 sky\n255 void\n"
 IDS = {"road": 0, "car": 3, "sky": 7, "void": 255}
 SIZE = (20, 30)  # of the files; stored images are smaller
-SMALL = (
+SMALL_RUN_OPTIONS = (
     *("--set", "model={name: small_fcn, params: {width: 4, dilations: [1]}, evidence: exp_at_most_10}"),
     *("--set", "data.params.size=[12, 16]", "--set", "train.steps_per_epoch=3", "--set", "train.lr=0.02"),
     *("--epochs", "3", "--rounds", "2", "--device", "cpu"),
@@ -32,7 +32,7 @@ def scene(seed: int, size: tuple[int, int] = SIZE) -> tuple[NDArray[np.uint8], N
     return (colours[ids] + noise).clip(0, 255).astype(np.uint8), ids
 
 
-def write(
+def write_image(
     root: Path, seed: int, name: str = "", size: tuple[int, int] = SIZE, *, labelled: bool = True
 ) -> None:
     """Write one image and its label file."""
@@ -44,17 +44,23 @@ def write(
         Image.fromarray(array).save(path)
 
 
-def tree(root: Path) -> Path:
+def write_tree(root: Path) -> Path:
     """Write source, target and test with four labelled images each, and the class list."""
     root.mkdir(parents=True, exist_ok=True)
-    (root / "classes.txt").write_text(CLASSES)
+    (root / "classes.txt").write_text(CLASS_LIST)
     for start, role in ((0, "source"), (100, "target"), (200, "test")):
         for number in range(4):
-            write(root / role, start + number)
+            write_image(root / role, start + number)
     return root
 
 
-def folders(root: Path, *, test: bool = True) -> list[Any]:
+def folder_options(root: Path, *, test: bool = True) -> list[Any]:
     """Return the command-line options for the data set."""
     given: list[Any] = ["-c", "segmentation", "--source", root / "source", "--target", root / "target"]
-    return [*given, *(["--test", root / "test"] if test else []), "--classes", root / "classes.txt", *SMALL]
+    return [
+        *given,
+        *(["--test", root / "test"] if test else []),
+        "--classes",
+        root / "classes.txt",
+        *SMALL_RUN_OPTIONS,
+    ]

@@ -10,75 +10,75 @@ from typing import Any, Literal
 from ducats.config import Config
 from ducats.data import DATASETS
 from ducats.data.benchmarks import ImageCount
-from ducats.data.maps import Codes
+from ducats.data.segmentation import LabelEncoding
 from ducats.doctor.finding import Finding
 from ducats.domain import Labels, Pixels
 
-Role = Literal["source", "target", "test"]
-ROLES: tuple[Role, ...] = ("source", "target", "test")
+SplitRole = Literal["source", "target", "test"]
+ROLES: tuple[SplitRole, ...] = ("source", "target", "test")
 
 
 @dataclass(frozen=True)
-class Part:
+class SplitSurvey:
     """Images of the source, target or test set."""
 
-    role: Role
-    where: str  # for messages: "the source folder photos"
+    role: SplitRole
+    description: str  # for messages: "the source folder photos"
     names: Sequence[str]  # for messages: paths or keys
     labels: Sequence[str]  # class of each image; "" if unknown or in segmentation
     paths: Sequence[Path] = ()  # of the images, if they are files
     pixels: Pixels | None = None  # (N, C, H, W), if the data set is built
     label_files: Sequence[Path] = ()  # one per image, in segmentation
     mask_files: Sequence[Path] = ()  # one per image if given; non-zero where a pixel is void
-    codes: Codes | None = None  # encoding of the label files
-    maps: Labels | None = None  # label maps (N, H, W), if the data set is built
+    encoding: LabelEncoding | None = None  # encoding of the label files
+    label_maps: Labels | None = None  # label maps (N, H, W), if the data set is built
     # Original heights and widths, in segmentation; None for a file that cannot be read.
-    sizes: Sequence[tuple[int, int] | None] = ()
+    original_sizes: Sequence[tuple[int, int] | None] = ()
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def classes(self) -> dict[str, int]:
+    def class_counts(self) -> dict[str, int]:
         """Return the number of images per class, largest first."""
         return dict(Counter(label for label in self.labels if label).most_common())
 
 
 @dataclass
-class Survey:
+class DataSurvey:
     """What is known about the data. A role is missing if it is unused or could not be read."""
 
-    parts: dict[Role, Part] = field(default_factory=dict)
-    shapes: dict[Role, tuple[int, int, int]] = field(
+    splits: dict[SplitRole, SplitSurvey] = field(default_factory=dict)
+    stored_shapes: dict[SplitRole, tuple[int, int, int]] = field(
         default_factory=dict
     )  # channels, height, width as stored
     classes: Sequence[str] = ()  # from a benchmark or class list; if empty, those of the source count
-    expected: dict[Role, tuple[str, ImageCount]] = field(
+    expected_counts: dict[SplitRole, tuple[str, ImageCount]] = field(
         default_factory=dict
     )  # for benchmarks: domain name and published counts
-    truth: bool | None = None  # whether the target has ground truth; None if unknown
+    has_ground_truth: bool | None = None  # whether the target has ground truth; None if unknown
     target_is_test: bool = False  # intended, as in published protocols
     memory_gb: float | None = None  # memory for decoded data; None: keep everything in memory
     cache: Path | None = None  # for decoded data that does not fit in memory
-    of_pixels: bool = False  # segmentation: labels are per pixel
+    per_pixel: bool = False  # segmentation: labels are per pixel
 
 
-Found = tuple[Survey, list[Finding]]
+SurveyResult = tuple[DataSurvey, list[Finding]]
 
 
-def knob(config: Config, findings: list[Finding], name: str) -> Any:
+def get_data_param(config: Config, findings: list[Finding], name: str) -> Any:
     """Return a parameter of the data set, or its default. If it is invalid, add a finding and return None."""
     default = inspect.signature(DATASETS[config.data.name]).parameters[name].default
     if default is inspect.Parameter.empty:
         default = None  # a missing parameter is reported elsewhere
     value = config.data.params.get(name, default)
-    fits, meant = KNOBS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
-    if (value is None and default is None) or fits(value):
+    is_valid, description = PARAM_CHECKS.get(name, (lambda given: isinstance(given, str | Path), "a path"))
+    if (value is None and default is None) or is_valid(value):
         return value
-    findings.append(Finding("error", f"data.params.{name} is {value!r}; give {meant}"))
+    findings.append(Finding("error", f"data.params.{name} is {value!r}; give {description}"))
     return None
 
 
-KNOBS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+PARAM_CHECKS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "size": (lambda given: type(given) is int and given >= 1, "a number of pixels, 1 or more"),
     "memory_gb": (lambda given: type(given) in (int, float) and given >= 0, "a number of gigabytes"),
     "ground_truth": (lambda given: isinstance(given, bool), "true or false"),

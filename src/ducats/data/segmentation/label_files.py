@@ -8,54 +8,54 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image
 
-from ducats.data.maps.codes import Coding
+from ducats.data.segmentation.label_encoding import LabelFormat
 from ducats.domain import VOID
 from ducats.image_files import load_upright
 
-Array = NDArray[Any]
+_Array = NDArray[Any]
 
 _SIGNATURE = b"\x89PNG\r\n\x1a\n"
 _GREY, _RGB, _GREY_ALPHA, _RGB_ALPHA = 0, 2, 4, 6  # PNG colour types
-_STRETCH = {2: 85, 4: 17}  # Pillow scales 2- and 4-bit grey to 0..255; this undoes it
-LOSSY = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change or may change values
+_GREY_SCALE = {2: 85, 4: 17}  # Pillow scales 2- and 4-bit grey to 0..255; this undoes it
+LOSSY_SUFFIXES = frozenset({".jpg", ".jpeg", ".webp"})  # formats that change or may change values
 
 
-def read_ids(path: Path, coded: Coding) -> Array:
+def read_ids(path: Path, label_format: LabelFormat) -> _Array:
     """Return the raw ids of a label file: (height, width).
 
     Raises:
         ValueError: The file does not contain ids in the given coding.
     """
-    if coded == "colours":
-        colours = _colours(path).astype(np.int64)
-        ids: Array = colours[..., 0] << 16 | colours[..., 1] << 8 | colours[..., 2]
+    if label_format == "colours":
+        colours = _read_colours(path).astype(np.int64)
+        ids: _Array = colours[..., 0] << 16 | colours[..., 1] << 8 | colours[..., 2]
         return ids
     channels = read_channels(path)
     if channels.ndim == 2:
         return channels
-    if coded == "ids" and not (channels == channels[..., :1]).all():
+    if label_format == "ids" and not (channels == channels[..., :1]).all():
         raise ValueError(
-            "its channels differ; set data.params.coded=red if the ids are in the red channel, or give a class"
+            "its channels differ; set data.params.label_format=red_channel if the ids are in the red channel, or give a class"
             " list with colours (r g b name)"
         )
     return np.ascontiguousarray(channels[..., 0])
 
 
-def read_mask(path: Path) -> Array:
+def read_mask(path: Path) -> _Array:
     """Return where a file is non-zero in any channel: uint8 (height, width), 0 or 1."""
     channels = read_channels(path)
-    mask: Array = (channels != 0 if channels.ndim == 2 else (channels != 0).any(-1)).astype(np.uint8)
+    mask: _Array = (channels != 0 if channels.ndim == 2 else (channels != 0).any(-1)).astype(np.uint8)
     return mask
 
 
-def read_channels(path: Path) -> Array:
+def read_channels(path: Path) -> _Array:
     """Return the stored values: (height, width), or (height, width, 3) for colours; alpha is dropped.
 
     Palette images give palette indices, not colours. 16-bit values are not scaled.
     """
-    depth, kind = _png(path)
-    if depth == 16 and kind != _GREY:
-        return _deep(path, kind)
+    depth, colour_type = _png_header(path)
+    if depth == 16 and colour_type != _GREY:
+        return _read_16_bit_channels(path, colour_type)
     image = load_upright(path)
     if image.mode in ("RGB", "RGBA"):
         return np.asarray(image)[..., :3]
@@ -63,30 +63,30 @@ def read_channels(path: Path) -> Array:
         return np.asarray(image)[..., 0]
     if image.mode not in ("L", "P", "1", "I") and not image.mode.startswith("I;16"):
         raise ValueError(f"pixels of mode {image.mode} cannot be ids; save as PNG with 8 or 16 bits")
-    numbers = np.asarray(image)
-    if kind == _GREY and depth in _STRETCH:
-        return numbers // np.uint8(_STRETCH[depth])
-    return numbers.astype(np.uint8) if image.mode == "1" else numbers
+    values = np.asarray(image)
+    if colour_type == _GREY and depth in _GREY_SCALE:
+        return values // np.uint8(_GREY_SCALE[depth])
+    return values.astype(np.uint8) if image.mode == "1" else values
 
 
-def resize(numbers: Array, height: int, width: int) -> Array:
+def resize_label_map(values: _Array, height: int, width: int) -> _Array:
     """Resize with Pillow's nearest-neighbour filter."""
-    if numbers.shape == (height, width):
-        return numbers
-    kind = np.dtype(np.uint8 if numbers.itemsize == 1 else np.int32)  # Pillow has modes for these
-    shown = Image.fromarray(numbers.view(kind) if numbers.itemsize == 1 else numbers.astype(kind))
-    resized = np.asarray(shown.resize((width, height), Image.Resampling.NEAREST))
-    return resized.view(numbers.dtype) if numbers.itemsize == 1 else resized.astype(numbers.dtype)
+    if values.shape == (height, width):
+        return values
+    dtype = np.dtype(np.uint8 if values.itemsize == 1 else np.int32)  # Pillow has modes for these
+    image = Image.fromarray(values.view(dtype) if values.itemsize == 1 else values.astype(dtype))
+    resized = np.asarray(image.resize((width, height), Image.Resampling.NEAREST))
+    return resized.view(values.dtype) if values.itemsize == 1 else resized.astype(values.dtype)
 
 
-def is_void(numbers: torch.Tensor) -> torch.Tensor:
+def void_mask(label_map: torch.Tensor) -> torch.Tensor:
     """Return which pixels of a label map are void: uint8, 0 or 1."""
-    return (numbers == VOID).to(torch.uint8)
+    return (label_map == VOID).to(torch.uint8)
 
 
-def _colours(path: Path) -> Array:
+def _read_colours(path: Path) -> _Array:
     """Return the displayed colours: uint8 (height, width, 3)."""
-    if _png(path)[0] == 16:
+    if _png_header(path)[0] == 16:
         raise ValueError("16-bit colours are not supported; save with 8 bits")
     image = load_upright(path)
     if image.mode.startswith(("I", "F")):
@@ -94,18 +94,18 @@ def _colours(path: Path) -> Array:
     return np.asarray(image.convert("RGB"))
 
 
-def _png(path: Path) -> tuple[int, int]:
+def _png_header(path: Path) -> tuple[int, int]:
     """Return bit depth and colour type of a PNG from its header; (0, 0) for other files."""
     with path.open("rb") as file:
-        head = file.read(26)
-    return (head[24], head[25]) if head.startswith(_SIGNATURE) and len(head) == 26 else (0, 0)
+        header = file.read(26)
+    return (header[24], header[25]) if header.startswith(_SIGNATURE) and len(header) == 26 else (0, 0)
 
 
-def _deep(path: Path, kind: int) -> Array:
+def _read_16_bit_channels(path: Path, colour_type: int) -> _Array:
     """Read a 16-bit PNG with several channels, which Pillow would reduce to the upper 8 bits."""
     from torchvision.io import ImageReadMode, decode_png  # takes a second to import
 
     content = torch.frombuffer(bytearray(path.read_bytes()), dtype=torch.uint8)
     image = decode_png(content, ImageReadMode.UNCHANGED, apply_exif_orientation=True)
-    channels: Array = image.permute(1, 2, 0).numpy()
-    return channels[..., 0] if kind == _GREY_ALPHA else channels[..., :3]
+    channels: _Array = image.permute(1, 2, 0).numpy()
+    return channels[..., 0] if colour_type == _GREY_ALPHA else channels[..., :3]

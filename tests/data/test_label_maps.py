@@ -7,28 +7,28 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from drawn_maps import stripes, write_ids, write_image
 from PIL import Image
+from synthetic_label_files import repeat_values, write_ids, write_image
 
 from ducats.data.decoding import parse_size, read_image_sizes
-from ducats.data.maps.codes import Codes
-from ducats.data.maps.label_maps import LabelMaps, hold_maps, masks_of
-from ducats.data.maps.pairs import Layout, pair_up, together
+from ducats.data.segmentation.file_pairs import FileLayout, concat_files, require_pairs
+from ducats.data.segmentation.label_encoding import LabelEncoding
+from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore, KeyedPaths, LazyFileArrays
 from ducats.domain import VOID, original_map
 from ducats.errors import UserError
 
-CODES = Codes(
+ENCODING = LabelEncoding(
     ("road", "car", "tree"),
     {0: "road", 1: "car", 2: "tree", 255: "void"},
     {name: (name,) for name in ("road", "car", "tree")},
     frozenset({"void"}),
-    knob="classes",
+    ids_param="classes",
 )
 SIZE = (5, 9)
-LAYOUT = Layout("images", "labels")
-MANY, NOTHING = 1.0, 0.0  # gigabytes
-Hold = Callable[[KeyedPaths, Path, pytest.MonkeyPatch], LabelMaps]
+LAYOUT = FileLayout("images", "labels")
+ENOUGH_MEMORY_GB, NO_MEMORY_GB = 1.0, 0.0  # gigabytes
+Loader = Callable[[KeyedPaths, Path, pytest.MonkeyPatch], FileLabelMaps]
 
 
 def label_files(folder: Path, count: int = 5) -> KeyedPaths:
@@ -53,33 +53,33 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("shutil.disk_usage", lambda path: usage)
 
 
-def in_memory(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
-    return hold_maps(ArrayStore(None, MANY), files, CODES, SIZE)
+def in_memory(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
+    return load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), files, ENCODING, SIZE)
 
 
-def in_cache(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
-    return hold_maps(ArrayStore(tmp_path / "cache", NOTHING), files, CODES, SIZE)
+def in_cache(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
+    return load_label_maps(ArrayStore(tmp_path / "cache", NO_MEMORY_GB), files, ENCODING, SIZE)
 
 
-def in_temporary_file(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
-    return hold_maps(ArrayStore(None, NOTHING), files, CODES, SIZE)
+def in_temporary_file(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
+    return load_label_maps(ArrayStore(None, NO_MEMORY_GB), files, ENCODING, SIZE)
 
 
-def on_demand(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> LabelMaps:
+def on_demand(files: KeyedPaths, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FileLabelMaps:
     fill_disk(monkeypatch)
-    room = ArrayStore(None, NOTHING)
-    maps = hold_maps(room, files, CODES, SIZE)
-    assert isinstance(maps._held, LazyFileArrays)
+    store = ArrayStore(None, NO_MEMORY_GB)
+    maps = load_label_maps(store, files, ENCODING, SIZE)
+    assert isinstance(maps._maps, LazyFileArrays)
     with pytest.warns(UserWarning, match="decoded again for every batch"):
-        room.warn_if_on_demand()
+        store.warn_if_on_demand()
     return maps
 
 
-WAYS = [in_memory, in_cache, in_temporary_file, on_demand]
+LOADERS = [in_memory, in_cache, in_temporary_file, on_demand]
 
 
-@pytest.mark.parametrize("hold", WAYS)
-def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Hold) -> None:
+@pytest.mark.parametrize("hold", LOADERS)
+def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Loader) -> None:
     files = label_files(tmp_path)
     maps = hold(files, tmp_path, monkeypatch)
     whole = torch.stack([expected(path, SIZE) for _, path in files])
@@ -95,16 +95,16 @@ def test_maps_do_not_depend_on_storage(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_another_encoding_makes_another_cache(tmp_path: Path) -> None:
     files = label_files(tmp_path)
-    other = Codes(
+    other = LabelEncoding(
         ("car", "road"),
-        {**CODES.ids},
+        {**ENCODING.id_names},
         {"car": ("car",), "road": ("road", "tree")},
         frozenset({"void"}),
-        knob="classes",
+        ids_param="classes",
     )
     found = [
-        hold_maps(ArrayStore(tmp_path / "cache", NOTHING), files, codes, SIZE)[:]
-        for codes in (CODES, other, CODES)
+        load_label_maps(ArrayStore(tmp_path / "cache", NO_MEMORY_GB), files, codes, SIZE)[:]
+        for codes in (ENCODING, other, ENCODING)
     ]
     assert len(list((tmp_path / "cache").iterdir())) == 2
     assert torch.equal(found[0], found[2])
@@ -113,35 +113,35 @@ def test_another_encoding_makes_another_cache(tmp_path: Path) -> None:
 
 def test_many_classes_are_cached_with_16_bits(tmp_path: Path) -> None:
     names = tuple(f"c{i}" for i in range(200))
-    codes = Codes(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
-    ids = stripes(np.arange(200), (16, 16))
+    codes = LabelEncoding(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
+    ids = repeat_values(np.arange(200), (16, 16))
     files = [("a", write_ids(tmp_path / "a.png", ids))]
-    for memory_gb in (MANY, NOTHING):
-        maps = hold_maps(ArrayStore(tmp_path / "cache", memory_gb), files, codes, (16, 16))
+    for memory_gb in (ENOUGH_MEMORY_GB, NO_MEMORY_GB):
+        maps = load_label_maps(ArrayStore(tmp_path / "cache", memory_gb), files, codes, (16, 16))
         assert maps.dtype == torch.int16
         assert np.array_equal(maps[0].numpy(), ids)
 
 
 @pytest.mark.parametrize("hold", [in_memory, in_cache, in_temporary_file])
 def test_unknown_ids_name_file_id_pixels_and_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Hold
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hold: Loader
 ) -> None:
     files = label_files(tmp_path)
-    ids = stripes([0, 1, 2])
+    ids = repeat_values([0, 1, 2])
     ids[0, :3] = 77  # of 8 x 16: lost when resized to 5 x 9, but still reported
     write_ids(files[3][1], ids)
     with pytest.raises(UserError) as caught:
         hold(files, tmp_path, monkeypatch)
-    said = str(caught.value)
-    assert f"1 of 5 label maps cannot be read: {files[3][1]} (" in said
-    assert "id 77 in 3 pixels" in said
-    assert "to data.params.classes, with the name of their class or void" in said
+    message = str(caught.value)
+    assert f"1 of 5 label maps cannot be read: {files[3][1]} (" in message
+    assert "id 77 in 3 pixels" in message
+    assert "to data.params.classes, with the name of their class or void" in message
 
 
 def test_unknown_ids_found_after_loading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = label_files(tmp_path)
     maps = on_demand(files, tmp_path, monkeypatch)
-    write_ids(files[1][1], stripes([0, 9]))
+    write_ids(files[1][1], repeat_values([0, 9]))
     looks: list[Callable[[], torch.Tensor]] = [lambda: maps[1], lambda: maps.original(1)]
     for look in looks:
         with pytest.raises(UserError, match=r"1\.png \(unknown values: id 9 in 64 pixels\)"):
@@ -150,10 +150,10 @@ def test_unknown_ids_found_after_loading(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
     files = label_files(tmp_path)
-    room = ArrayStore(tmp_path / "cache", 5 * 45 / 2**30)
-    hold_maps(room, files, CODES, SIZE)
+    store = ArrayStore(tmp_path / "cache", 5 * 45 / 2**30)
+    load_label_maps(store, files, ENCODING, SIZE)
     assert not (tmp_path / "cache").exists()
-    hold_maps(room, files[:1], CODES, SIZE)
+    load_label_maps(store, files[:1], ENCODING, SIZE)
     assert len(list((tmp_path / "cache").iterdir())) == 1
 
 
@@ -164,13 +164,13 @@ def test_images_and_maps_share_the_memory(tmp_path: Path) -> None:
 @pytest.mark.parametrize("with_maps", [False, True])
 def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: bool) -> None:
     files = label_files(tmp_path)
-    maps = hold_maps(ArrayStore(None, MANY), files, CODES, SIZE) if with_maps else None
+    maps = load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), files, ENCODING, SIZE) if with_maps else None
     painted = []
     for i, (key, path) in enumerate(files):
         shape = expected(path, None).shape
         mask = np.random.default_rng(90 + i).integers(0, 2, shape)
         painted.append((key, write_ids(tmp_path / "masks" / f"{i}.png", mask * 9)))
-    masks = masks_of(maps, painted if with_files else None, SIZE)
+    masks = make_void_masks(maps, painted if with_files else None, SIZE)
     if not (with_maps or with_files):
         assert masks is None
         return
@@ -196,8 +196,8 @@ def test_masks_mark_void_pixels(tmp_path: Path, with_maps: bool, with_files: boo
 
 
 def test_masks_hold_no_reference_to_the_maps(tmp_path: Path) -> None:
-    maps = hold_maps(ArrayStore(None, MANY), label_files(tmp_path), CODES, SIZE)
-    masks = masks_of(maps, None, SIZE)
+    maps = load_label_maps(ArrayStore(None, ENOUGH_MEMORY_GB), label_files(tmp_path), ENCODING, SIZE)
+    masks = make_void_masks(maps, None, SIZE)
     assert masks is not None
     seen: list[object] = []
 
@@ -215,21 +215,21 @@ def test_masks_hold_no_reference_to_the_maps(tmp_path: Path) -> None:
 
     look(masks)
     assert len(seen) > 5
-    assert not any(thing is maps or isinstance(thing, LabelMaps) for thing in seen)
+    assert not any(thing is maps or isinstance(thing, FileLabelMaps) for thing in seen)
 
 
 # -- pairs -------------------------------------------------------------------------------------------
 
 
-def tree(root: Path, names: tuple[str, ...] = ("a", "b/c", "d")) -> Path:
+def write_tree(root: Path, names: tuple[str, ...] = ("a", "b/c", "d")) -> Path:
     for seed, name in enumerate(names):
         write_image(root / "images" / f"{name}.jpg", seed)
-        write_ids(root / "labels" / f"{name}.png", stripes([0, 1, 2, 255]))
+        write_ids(root / "labels" / f"{name}.png", repeat_values([0, 1, 2, 255]))
     return root
 
 
 def test_every_image_has_its_label_file(tmp_path: Path) -> None:
-    part = pair_up(tree(tmp_path), LAYOUT)
+    part = require_pairs(write_tree(tmp_path), LAYOUT)
     assert [key for key, _ in part.images] == ["a.jpg", "b/c.jpg", "d.jpg"]
     assert part.labels is not None
     assert [(key, path.relative_to(tmp_path).as_posix()) for key, path in part.labels] == [
@@ -237,89 +237,89 @@ def test_every_image_has_its_label_file(tmp_path: Path) -> None:
         ("b/c.jpg", "labels/b/c.png"),
         ("d.jpg", "labels/d.png"),
     ]
-    assert part.sizes().tolist() == [[8, 16]] * 3
-    kept = part.only(lambda key: key != "a.jpg")
+    assert part.read_sizes().tolist() == [[8, 16]] * 3
+    kept = part.filter_keys(lambda key: key != "a.jpg")
     assert [key for key, _ in kept.images] == [key for key, _ in kept.labels or ()] == ["b/c.jpg", "d.jpg"]
 
 
 def test_order_is_that_of_keys_whatever_the_suffixes(tmp_path: Path) -> None:
     for name in ("a.png", "a.b.jpg", "B.jpg", "a-.png"):
         write_image(tmp_path / "images" / name)
-        write_ids(tmp_path / "labels" / f"{name.rsplit('.', 1)[0]}.png", stripes([0]))
-    part = pair_up(tmp_path, LAYOUT)
+        write_ids(tmp_path / "labels" / f"{name.rsplit('.', 1)[0]}.png", repeat_values([0]))
+    part = require_pairs(tmp_path, LAYOUT)
     assert [key for key, _ in part.images] == ["B.jpg", "a-.png", "a.b.jpg", "a.png"]
     assert [path.stem for _, path in part.labels or ()] == ["B", "a-", "a.b", "a"]
 
 
 def test_images_without_label_files_are_named(tmp_path: Path) -> None:
-    tree(tmp_path, tuple("abcdef"))
+    write_tree(tmp_path, tuple("abcdef"))
     for name in "abcd":
         (tmp_path / "labels" / f"{name}.png").unlink()
     with pytest.raises(
         UserError, match=r"4 of 6 images in .*images have no label file in .*labels: a\.jpg, .* and 1 more"
     ):
-        pair_up(tmp_path, LAYOUT)
-    assert pair_up(tmp_path, LAYOUT, labelled=False).labels is None
+        require_pairs(tmp_path, LAYOUT)
+    assert require_pairs(tmp_path, LAYOUT, with_labels=False).labels is None
 
 
 def test_label_files_without_images_are_named(tmp_path: Path) -> None:
-    tree(tmp_path)
+    write_tree(tmp_path)
     (tmp_path / "images/b/c.jpg").unlink()
     with pytest.raises(UserError, match=r"1 of 3 label files in .* have no image in .*: b/c\.png; add"):
-        pair_up(tmp_path, LAYOUT)
+        require_pairs(tmp_path, LAYOUT)
 
 
 def test_two_images_of_one_name(tmp_path: Path) -> None:
-    write_image(tree(tmp_path) / "images/a.png")
+    write_image(write_tree(tmp_path) / "images/a.png")
     with pytest.raises(UserError, match=r"differ only in their suffix, a\.jpg and a\.png"):
-        pair_up(tmp_path, LAYOUT)
+        require_pairs(tmp_path, LAYOUT)
 
 
 @pytest.mark.parametrize("suffix", ["jpg", "JPEG", "webp"])
 def test_lossy_label_files_are_refused(tmp_path: Path, suffix: str) -> None:
-    tree(tmp_path)
+    write_tree(tmp_path)
     (tmp_path / "labels/a.png").unlink()
     write_image(tmp_path / f"labels/a.{suffix}")
     with pytest.raises(UserError, match=rf"lossy format, such as a\.{suffix}.*use PNG"):
-        pair_up(tmp_path, LAYOUT)
+        require_pairs(tmp_path, LAYOUT)
 
 
 def test_missing_and_empty_folders(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"there is no folder .*images"):
-        pair_up(tmp_path, LAYOUT)
+        require_pairs(tmp_path, LAYOUT)
     (tmp_path / "images").mkdir()
     with pytest.raises(UserError, match="images contains no images"):
-        pair_up(tmp_path, LAYOUT)
+        require_pairs(tmp_path, LAYOUT)
     write_image(tmp_path / "images/a.png")
     with pytest.raises(UserError, match=r"there is no folder .*labels"):
-        pair_up(tmp_path, LAYOUT)
+        require_pairs(tmp_path, LAYOUT)
 
 
 def test_a_label_file_of_another_size_names_both(tmp_path: Path) -> None:
-    tree(tmp_path)
-    write_ids(tmp_path / "labels/b/c.png", stripes([0], (16, 8)))
-    write_ids(tmp_path / "labels/d.png", stripes([0], (4, 8)))
+    write_tree(tmp_path)
+    write_ids(tmp_path / "labels/b/c.png", repeat_values([0], (16, 8)))
+    write_ids(tmp_path / "labels/d.png", repeat_values([0], (4, 8)))
     with pytest.raises(
         UserError,
         match=r"images/b/c\.jpg is 8x16 \(height x width\), but .*labels/b/c\.png is 16x8 \(1 more",
     ):
-        pair_up(tmp_path, LAYOUT).sizes()
+        require_pairs(tmp_path, LAYOUT).read_sizes()
 
 
 def test_sizes_are_read_from_headers_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    part = pair_up(tree(tmp_path), LAYOUT)
+    part = require_pairs(write_tree(tmp_path), LAYOUT)
 
     def refuse(self: Image.Image) -> None:
         raise AssertionError("the image itself was read")
 
     monkeypatch.setattr("PIL.ImageFile.ImageFile.load", refuse)
-    assert part.sizes().shape == (3, 2)
+    assert part.read_sizes().shape == (3, 2)
 
 
 def test_parts_are_concatenated(tmp_path: Path) -> None:
-    one, two = (pair_up(tree(tmp_path / name), LAYOUT) for name in ("x", "y"))
-    assert together([("x", one)]) == one
-    both = together([("x", one), ("y", two)])
+    one, two = (require_pairs(write_tree(tmp_path / name), LAYOUT) for name in ("x", "y"))
+    assert concat_files([("x", one)]) == one
+    both = concat_files([("x", one), ("y", two)])
     keys = [f"{name}/{key}" for name in "xy" for key in ("a.jpg", "b/c.jpg", "d.jpg")]
     assert [key for key, _ in both.images] == [key for key, _ in both.labels or ()] == keys
 
@@ -347,6 +347,6 @@ def test_invalid_sizes(size: object) -> None:
 def test_loading_maps_does_not_warn(tmp_path: Path) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        room = ArrayStore(tmp_path / "cache", NOTHING)
-        hold_maps(room, label_files(tmp_path), CODES, SIZE)
-        room.warn_if_on_demand()
+        store = ArrayStore(tmp_path / "cache", NO_MEMORY_GB)
+        load_label_maps(store, label_files(tmp_path), ENCODING, SIZE)
+        store.warn_if_on_demand()

@@ -5,15 +5,23 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from drawn_maps import Array, stripes, write, write_colours, write_ids, write_palette, write_png, write_red
 from PIL import Image
+from synthetic_label_files import (
+    AnyArray,
+    repeat_values,
+    save_image,
+    write_colours,
+    write_ids,
+    write_palette,
+    write_png,
+    write_red,
+)
 
-from ducats.data.maps.codes import Codes, Coding, parse_code
-from ducats.data.maps.raw import read_ids, read_mask, resize
-from ducats.data.maps.tables import (
+from ducats.data.segmentation.class_tables import (
     CAMVID_COLOURS,
-    CARLA_NEW,
-    CARLA_OLD,
+    CARLA_CAMVID_CLASSES,
+    CARLA_IDS_BEFORE_0_9_14,
+    CARLA_IDS_SINCE_0_9_14,
     CARLA_VOID,
     CITYSCAPES_IDS,
     CITYSCAPES_VOID,
@@ -22,17 +30,18 @@ from ducats.data.maps.tables import (
     CLASSES_19,
     GTAV_IDS,
     SEGNET_IDS,
-    SHARED,
     SYNTHIA_IDS,
     SYNTHIA_VOID,
-    colour_ids,
-    shared_codes,
-    street_codes,
+    carla_camvid_encoding,
+    cityscapes_encoding,
+    names_by_colour_id,
 )
+from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat, parse_label_id
+from ducats.data.segmentation.label_files import read_ids, read_mask, resize_label_map
 from ducats.domain import VOID
 from ducats.errors import UserError
 
-CODES = Codes(
+ENCODING = LabelEncoding(
     ("road", "car"),
     {0: "road", 3: "lane", 7: "car", 255: "sky"},
     {"road": ("road", "lane"), "car": ("car",)},
@@ -42,22 +51,22 @@ CODES = Codes(
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32, np.int64])
 def test_ids_become_indices_and_void(dtype: type) -> None:
-    found = CODES.encode(np.array([[0, 3], [7, 255]], dtype))
+    found = ENCODING.encode(np.array([[0, 3], [7, 255]], dtype))
     assert found.tolist() == [[0, 0], [1, VOID]]
     assert found.dtype == np.int8
 
 
 @pytest.mark.parametrize("dtype", [np.uint8, np.uint16, np.int32])
 def test_an_unknown_id_raises(dtype: type) -> None:
-    raw: Array = np.array([0, 4, 4, 9, 7], dtype)
+    raw: AnyArray = np.array([0, 4, 4, 9, 7], dtype)
     with pytest.raises(ValueError, match="id 4 in 2 pixels, id 9 in 1 pixel"):
-        CODES.encode(raw)
+        ENCODING.encode(raw)
 
 
 def test_an_id_beyond_the_table(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="id -1 in 1 pixel, id 70000 in 1 pixel"):
-        CODES.encode(np.array([70000, -1, 0]))
-    known = Codes(("a", "b"), {-1: "a", 70000: "b"}, {"a": ("a",), "b": ("b",)}, frozenset())
+        ENCODING.encode(np.array([70000, -1, 0]))
+    known = LabelEncoding(("a", "b"), {-1: "a", 70000: "b"}, {"a": ("a",), "b": ("b",)}, frozenset())
     assert known.encode(np.array([70000, -1])).tolist() == [1, 0]
     with pytest.raises(ValueError, match=r"id 0 in 1 pixel, .* id 4 in 1 pixel and 3 more"):
         known.encode(np.arange(8, dtype=np.uint8))
@@ -65,7 +74,7 @@ def test_an_id_beyond_the_table(tmp_path: Path) -> None:
 
 def test_more_than_127_classes_take_16_bits() -> None:
     names = tuple(f"c{i}" for i in range(200))
-    many = Codes(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
+    many = LabelEncoding(names, dict(enumerate(names)), {name: (name,) for name in names}, frozenset())
     found = many.encode(np.array([0, 127, 199], np.uint8))
     assert found.dtype == np.int16
     assert found.tolist() == [0, 127, 199]
@@ -75,49 +84,49 @@ def test_more_than_127_classes_take_16_bits() -> None:
 
 def test_a_name_belongs_to_one_class_or_void() -> None:
     with pytest.raises(UserError, match="'sky' is neither in a class nor void"):
-        Codes(("a",), {0: "a", 1: "sky"}, {"a": ("a",)}, frozenset())
+        LabelEncoding(("a",), {0: "a", 1: "sky"}, {"a": ("a",)}, frozenset())
     with pytest.raises(UserError, match="'a' is in two classes, or in a class and void"):
-        Codes(("a",), {0: "a"}, {"a": ("a",)}, frozenset({"a"}))
+        LabelEncoding(("a",), {0: "a"}, {"a": ("a",)}, frozenset({"a"}))
     with pytest.raises(ValueError, match="members of"):
-        Codes(("a", "b"), {0: "a"}, {"a": ("a",)}, frozenset())
+        LabelEncoding(("a", "b"), {0: "a"}, {"a": ("a",)}, frozenset())
 
 
 def test_ids_can_be_added() -> None:
-    more = CODES.also({9: "void", "10": "car", 11: "lane", 12: "sky"})
+    more = ENCODING.with_ids({9: "void", "10": "car", 11: "lane", 12: "sky"})
     assert more.encode(np.array([9, 10, 11, 12, 0])).tolist() == [VOID, 1, 0, VOID, 0]
-    assert CODES.also(None) == CODES
+    assert ENCODING.with_ids(None) == ENCODING
     with pytest.raises(UserError, match="maps 9 to 'tree'; use void or one of car, lane, road, sky"):
-        CODES.also({9: "tree"})
+        ENCODING.with_ids({9: "tree"})
     with pytest.raises(UserError, match="maps 7 to 'road', which means 'car'"):
-        CODES.also({7: "road"})
+        ENCODING.with_ids({7: "road"})
 
 
 def test_an_id_can_be_added_to_a_merged_class() -> None:
-    codes = shared_codes(CARLA_NEW, CARLA_VOID, "red").also({99: "sign"})
+    codes = carla_camvid_encoding(CARLA_IDS_SINCE_0_9_14, CARLA_VOID, "red").with_ids({99: "sign"})
     assert codes.classes[codes.encode(np.array([99]))[0]] == "sign"
 
 
 @pytest.mark.parametrize("given", ["a", "1 2", None, 1.5, [1, 2]])
 def test_invalid_ids(given: object) -> None:
     with pytest.raises(UserError, match="is not an id"):
-        parse_code(given)
+        parse_label_id(given)
 
 
 @pytest.mark.parametrize("given", ["a b c", "1 2", "0 0 256", 7])
 def test_invalid_colours(given: object) -> None:
     with pytest.raises(UserError, match="is not a colour"):
-        parse_code(given, "colours")
+        parse_label_id(given, "colours")
 
 
 # -- files -------------------------------------------------------------------------------------------
 
-IDS = stripes(np.arange(35))
+IDS = repeat_values(np.arange(35))
 
 
 @pytest.mark.parametrize("coded", ["ids", "red"])
 @pytest.mark.parametrize("write_as", [write_ids, write_palette])
 def test_one_channel_is_read_as_stored(
-    tmp_path: Path, coded: Coding, write_as: Callable[[Path, Array], Path]
+    tmp_path: Path, coded: LabelFormat, write_as: Callable[[Path, AnyArray], Path]
 ) -> None:
     path = write_as(tmp_path / "a.png", IDS)
     assert np.array_equal(read_ids(path, coded), IDS)
@@ -133,7 +142,7 @@ def test_a_palette_with_transparency_gives_indices(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("depth", [1, 2, 4, 8, 16])
 def test_grey_of_any_depth_is_read_as_stored(tmp_path: Path, depth: int) -> None:
-    ids = stripes(np.arange(100)) % 2**depth * (257 if depth == 16 else 1)
+    ids = repeat_values(np.arange(100)) % 2**depth * (257 if depth == 16 else 1)
     assert np.array_equal(read_ids(write_png(tmp_path / "a.png", ids, depth, 0), "ids"), ids)
 
 
@@ -168,19 +177,19 @@ def test_colours(tmp_path: Path, alpha: bool) -> None:
 
 
 def test_colours_of_a_palette_are_the_displayed_ones(tmp_path: Path) -> None:
-    path = write_palette(tmp_path / "a.png", stripes([0, 1, 2]))
+    path = write_palette(tmp_path / "a.png", repeat_values([0, 1, 2]))
     assert np.unique(read_ids(path, "colours")).tolist() == sorted(
         (255 - i) << 16 | (7 * i) << 8 | 13 * i for i in range(3)
     )
 
 
 def test_files_without_ids(tmp_path: Path) -> None:
-    write(tmp_path / "float.tif", Image.fromarray(np.zeros((4, 4), np.float32)))
-    write(tmp_path / "cmyk.tif", Image.new("CMYK", (4, 4)))
+    save_image(tmp_path / "float.tif", Image.fromarray(np.zeros((4, 4), np.float32)))
+    save_image(tmp_path / "cmyk.tif", Image.new("CMYK", (4, 4)))
     for name in ("float.tif", "cmyk.tif"):
         with pytest.raises(ValueError, match="cannot be ids; save as PNG"):
             read_ids(tmp_path / name, "ids")
-    deep = write_png(tmp_path / "deep.png", stripes(np.zeros((1, 3), int)), 16, 2)
+    deep = write_png(tmp_path / "deep.png", repeat_values(np.zeros((1, 3), int)), 16, 2)
     with pytest.raises(ValueError, match="16-bit colours"):
         read_ids(deep, "colours")
 
@@ -196,10 +205,10 @@ def test_masks_are_non_zero_pixels(tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int16])
 @pytest.mark.parametrize("size", [(8, 16), (5, 10), (3, 7), (16, 40), (1, 1)])
 def test_resizing_is_pillows_nearest(dtype: type, size: tuple[int, int]) -> None:
-    numbers: Array = (np.arange(8 * 16) - 2).reshape(8, 16).astype(dtype)
+    numbers: AnyArray = (np.arange(8 * 16) - 2).reshape(8, 16).astype(dtype)
     shown = Image.fromarray(np.arange(8 * 16, dtype=np.int32).reshape(8, 16))
     place = np.asarray(shown.resize(size[::-1], Image.Resampling.NEAREST))
-    found = resize(numbers, *size)
+    found = resize_label_map(numbers, *size)
     assert found.dtype == dtype
     assert np.array_equal(found, numbers.ravel()[place])
 
@@ -210,12 +219,12 @@ def test_resizing_is_pillows_nearest(dtype: type, size: tuple[int, int]) -> None
 def test_cityscapes_ids_are_as_published() -> None:
     trained = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
     for ids, last in ((CITYSCAPES_IDS, 33), (GTAV_IDS, 34)):
-        codes = street_codes(ids, CITYSCAPES_VOID, CLASSES_19, "ids")
+        codes = cityscapes_encoding(ids, CITYSCAPES_VOID, CLASSES_19, "ids")
         assert sorted(ids) == list(range(-1, last + 1))
-        found = dict(codes.meanings)
+        found = dict(codes.index_by_id)
         assert [code for code in found if found[code] != VOID] == trained
         assert [found[code] for code in trained] == list(range(19))
-        assert codes.void == set(CITYSCAPES_VOID)
+        assert codes.void_names == set(CITYSCAPES_VOID)
     assert " ".join(CLASSES_19) == (
         "road sidewalk building wall fence pole traffic light traffic sign vegetation terrain sky person"
         " rider car truck bus train motorcycle bicycle"
@@ -227,12 +236,12 @@ def test_synthia_ids_are_as_published() -> None:
         **{3: 0, 4: 1, 2: 2, 21: 3, 5: 4, 7: 5, 15: 6, 9: 7, 6: 8, 1: 9, 10: 10, 17: 11, 8: 12},
         **{19: 13, 12: 14, 11: 15},
     }
-    codes = street_codes(SYNTHIA_IDS, SYNTHIA_VOID, CLASSES_16, "red")
-    assert {code: index for code, index in codes.meanings if index != VOID} == published
-    assert codes.void == {*SYNTHIA_VOID, "terrain", "truck", "train"}
-    target = street_codes(CITYSCAPES_IDS, CITYSCAPES_VOID, CLASSES_16, "ids")
-    by_name = {CITYSCAPES_IDS[code]: index for code, index in target.meanings}
-    for code, index in codes.meanings:
+    codes = cityscapes_encoding(SYNTHIA_IDS, SYNTHIA_VOID, CLASSES_16, "red")
+    assert {code: index for code, index in codes.index_by_id if index != VOID} == published
+    assert codes.void_names == {*SYNTHIA_VOID, "terrain", "truck", "train"}
+    target = cityscapes_encoding(CITYSCAPES_IDS, CITYSCAPES_VOID, CLASSES_16, "ids")
+    by_name = {CITYSCAPES_IDS[code]: index for code, index in target.index_by_id}
+    for code, index in codes.index_by_id:
         assert by_name.get(SYNTHIA_IDS[code], VOID) == index
 
 
@@ -242,16 +251,19 @@ def test_thirteen_classes_lack_wall_fence_and_pole() -> None:
 
 
 def test_camvid_and_carla_share_ten_classes() -> None:
-    assert len(CAMVID_COLOURS) == len(colour_ids(CAMVID_COLOURS)) == 32
+    assert len(CAMVID_COLOURS) == len(names_by_colour_id(CAMVID_COLOURS)) == 32
     assert len(SEGNET_IDS) == 12
-    segnet = dict(shared_codes(SEGNET_IDS, ("unlabelled",), "ids").meanings)
-    assert [list(SHARED)[segnet[i]] for i in range(11)] == [
+    segnet = dict(carla_camvid_encoding(SEGNET_IDS, ("unlabelled",), "ids").index_by_id)
+    assert [list(CARLA_CAMVID_CLASSES)[segnet[i]] for i in range(11)] == [
         *("sky", "building", "pole", "road", "sidewalk", "vegetation", "sign", "fence", "car", "person"),
         "person",
     ]
     assert segnet[11] == VOID
-    old, new = (dict(shared_codes(tags, CARLA_VOID, "red").meanings) for tags in (CARLA_OLD, CARLA_NEW))
-    names = list(SHARED)
+    old, new = (
+        dict(carla_camvid_encoding(tags, CARLA_VOID, "red").index_by_id)
+        for tags in (CARLA_IDS_BEFORE_0_9_14, CARLA_IDS_SINCE_0_9_14)
+    )
+    names = list(CARLA_CAMVID_CLASSES)
     assert [names[old[i]] for i in (7, 8, 1, 2, 5, 12, 9, 13, 4, 10)] == names
     assert [names[new[i]] for i in (1, 2, 3, 5, 6, 8, 9, 11, 12, 14)] == names
     assert [i for i in old if old[i] == VOID] == [0, 3, 14, 15, 16, 17, 19, 20, 21]

@@ -8,30 +8,50 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from drawn_maps import stripes, write_colours, write_ids, write_image, write_palette, write_png, write_red
 from PIL import Image
+from synthetic_label_files import (
+    repeat_values,
+    write_colours,
+    write_ids,
+    write_image,
+    write_palette,
+    write_png,
+    write_red,
+)
 
 from ducats.config import load_config
 from ducats.data import DATASETS, require_params
-from ducats.data.maps import LabelMaps, Masks, carla_camvid, gtav_cityscapes, synthia_cityscapes
-from ducats.data.maps.camvid import camvid, camvid_split
-from ducats.data.maps.loading import Void
-from ducats.data.maps.tables import CAMVID_COLOURS, CLASSES_13, CLASSES_16, CLASSES_19, SHARED
+from ducats.data.segmentation import (
+    FileLabelMaps,
+    VoidMasks,
+    carla_camvid,
+    gtav_cityscapes,
+    synthia_cityscapes,
+)
+from ducats.data.segmentation.camvid import camvid_split, find_camvid
+from ducats.data.segmentation.class_tables import (
+    CAMVID_COLOURS,
+    CARLA_CAMVID_CLASSES,
+    CLASSES_13,
+    CLASSES_16,
+    CLASSES_19,
+)
+from ducats.data.segmentation.reader import VoidPixels
 from ducats.domain import VOID, Shift
 from ducats.errors import UserError
 from ducats.factory import load_data
 
-TRAINED = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
-SMALL: dict[str, Any] = {"size": (4, 8), "source_size": (6, 8)}
+TRAIN_IDS = [7, 8, 11, 12, 13, 17, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 31, 32, 33]
+SMALL_SIZES: dict[str, Any] = {"size": (4, 8), "source_size": (6, 8)}
 
 
 @pytest.fixture
 def gtav(tmp_path: Path) -> Path:
     for i in (1, 2):
         write_image(tmp_path / f"gtav/images/0000{i}.png", i)
-        write_palette(tmp_path / f"gtav/labels/0000{i}.png", stripes(np.arange(35)))
+        write_palette(tmp_path / f"gtav/labels/0000{i}.png", repeat_values(np.arange(35)))
     write_image(tmp_path / "gtav/images/15188.png", size=(2, 2))  # as published: of another size
-    write_palette(tmp_path / "gtav/labels/15188.png", stripes([7]))
+    write_palette(tmp_path / "gtav/labels/15188.png", repeat_values([7]))
     return tmp_path / "gtav"
 
 
@@ -40,7 +60,7 @@ def synthia(tmp_path: Path) -> Path:
     for i in (0, 1):
         write_image(tmp_path / f"synthia/RGB/000000{i}.png", i)
         noise = np.random.default_rng(i).integers(0, 2**16, (8, 16, 3))
-        noise[..., 0] = stripes(np.arange(23))
+        noise[..., 0] = repeat_values(np.arange(23))
         write_png(tmp_path / f"synthia/GT/LABELS/000000{i}.png", noise, 16, 2)
     return tmp_path / "synthia"
 
@@ -52,48 +72,48 @@ def cityscapes(tmp_path: Path) -> Path:
         for i in range(count):
             name = f"{split}/{city}/{city}_00000{i}_000019"
             write_image(root / f"leftImg8bit/{name}_leftImg8bit.png", i)
-            write_ids(root / f"gtFine/{name}_gtFine_labelIds.png", stripes(np.arange(34)))
+            write_ids(root / f"gtFine/{name}_gtFine_labelIds.png", repeat_values(np.arange(34)))
             write_image(root / f"gtFine/{name}_gtFine_color.png", i)  # to be ignored
-            write_ids(root / f"gtFine/{name}_gtFine_instanceIds.png", stripes([0]))
+            write_ids(root / f"gtFine/{name}_gtFine_instanceIds.png", repeat_values([0]))
     return root
 
 
-def classes_by_id(shift: Shift, maps: object, ids: Any) -> dict[int, str]:
+def classes_by_id(data: Shift, maps: object, ids: Any) -> dict[int, str]:
     """Return class names, or void, by raw id, of the first map at its original size."""
-    assert isinstance(maps, LabelMaps)
+    assert isinstance(maps, FileLabelMaps)
     found: dict[int, str] = {}
     for code, index in zip(np.ravel(ids), maps.original(0).flatten().tolist(), strict=True):
-        name = "void" if index == VOID else shift.classes[index]
+        name = "void" if index == VOID else data.classes[index]
         assert found.setdefault(int(code), name) == name
     return found
 
 
 def test_gtav_to_cityscapes(gtav: Path, cityscapes: Path) -> None:
-    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
-    assert tuple(shift.classes) == CLASSES_19
-    assert shift.source.images.keys == ("00001.png", "00002.png")  # without the one of another size
-    assert shift.source.images.pixels.shape == (2, 3, 6, 8)
-    assert shift.source.labels.shape == (2, 6, 8)
-    assert shift.pool.pixels.shape == (3, 3, 4, 8)
-    assert shift.pool.keys[0] == "aachen/aachen_000000_000019_leftImg8bit.png"
-    assert shift.pool.keys[2] == "bochum/bochum_000000_000019_leftImg8bit.png"
-    assert shift.test is not None
-    assert shift.test.images.keys[0].startswith("lindau/")
-    for images in (shift.source.images, shift.pool, shift.test.images):
+    data = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
+    assert tuple(data.classes) == CLASSES_19
+    assert data.source.images.keys == ("00001.png", "00002.png")  # without the one of another size
+    assert data.source.images.pixels.shape == (2, 3, 6, 8)
+    assert data.source.labels.shape == (2, 6, 8)
+    assert data.pool.pixels.shape == (3, 3, 4, 8)
+    assert data.pool.keys[0] == "aachen/aachen_000000_000019_leftImg8bit.png"
+    assert data.pool.keys[2] == "bochum/bochum_000000_000019_leftImg8bit.png"
+    assert data.test is not None
+    assert data.test.images.keys[0].startswith("lindau/")
+    for images in (data.source.images, data.pool, data.test.images):
         assert images.sizes is not None
         assert images.sizes.tolist() == [[8, 16]] * len(images)
-    named = {code: CLASSES_19[TRAINED.index(code)] if code in TRAINED else "void" for code in range(35)}
-    assert classes_by_id(shift, shift.source.labels, stripes(np.arange(35))) == named
+    named = {code: CLASSES_19[TRAIN_IDS.index(code)] if code in TRAIN_IDS else "void" for code in range(35)}
+    assert classes_by_id(data, data.source.labels, repeat_values(np.arange(35))) == named
     del named[34]
-    for maps in (shift.truth, shift.test.labels):
-        assert classes_by_id(shift, maps, stripes(np.arange(34))) == named
+    for maps in (data.truth, data.test.labels):
+        assert classes_by_id(data, maps, repeat_values(np.arange(34))) == named
 
 
 def test_images_are_resized_with_a_bicubic_filter_to_any_size(gtav: Path, cityscapes: Path) -> None:
-    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    data = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
     with Image.open(gtav / "images/00002.png") as image:
         expected = np.asarray(image.resize((8, 6), Image.Resampling.BICUBIC))
-    assert np.array_equal(shift.source.images.pixels[1].permute(1, 2, 0).numpy(), expected)
+    assert np.array_equal(data.source.images.pixels[1].permute(1, 2, 0).numpy(), expected)
 
 
 def test_what_gtav_leaves_out_may_be_asked_for(gtav: Path, cityscapes: Path) -> None:
@@ -102,57 +122,57 @@ def test_what_gtav_leaves_out_may_be_asked_for(gtav: Path, cityscapes: Path) -> 
 
 
 def test_sixteen_bit_synthia_to_cityscapes(synthia: Path, cityscapes: Path) -> None:
-    shift = synthia_cityscapes(source=synthia, target=cityscapes, **SMALL)
-    assert tuple(shift.classes) == CLASSES_16
+    data = synthia_cityscapes(source=synthia, target=cityscapes, **SMALL_SIZES)
+    assert tuple(data.classes) == CLASSES_16
     published = {
         **{3: "road", 4: "sidewalk", 2: "building", 21: "wall", 5: "fence", 7: "pole", 15: "traffic light"},
         **{9: "traffic sign", 6: "vegetation", 1: "sky", 10: "person", 17: "rider", 8: "car", 19: "bus"},
         **{12: "motorcycle", 11: "bicycle"},
     }
-    found = classes_by_id(shift, shift.source.labels, stripes(np.arange(23)))
+    found = classes_by_id(data, data.source.labels, repeat_values(np.arange(23)))
     assert found == {code: published.get(code, "void") for code in range(23)}
-    target = classes_by_id(shift, shift.truth, stripes(np.arange(34)))
+    target = classes_by_id(data, data.truth, repeat_values(np.arange(34)))
     assert {target[code] for code in (22, 27, 31)} == {"void"}  # terrain, truck, train
     assert sum(name != "void" for name in target.values()) == 16
 
 
 def test_thirteen_classes(synthia: Path, cityscapes: Path) -> None:
-    shift = synthia_cityscapes(source=synthia, target=cityscapes, classes=13, **SMALL)
-    assert tuple(shift.classes) == CLASSES_13
-    found = classes_by_id(shift, shift.source.labels, stripes(np.arange(23)))
+    data = synthia_cityscapes(source=synthia, target=cityscapes, classes=13, **SMALL_SIZES)
+    assert tuple(data.classes) == CLASSES_13
+    found = classes_by_id(data, data.source.labels, repeat_values(np.arange(23)))
     assert {found[code] for code in (21, 5, 7)} == {"void"}
     with pytest.raises(UserError, match="has 16 or 13 classes, not 19"):
         synthia_cityscapes(source=synthia, target=cityscapes, classes=19)
 
 
 @pytest.mark.parametrize("void", ["known", "asked"])
-def test_void_is_known_or_asked(gtav: Path, cityscapes: Path, void: Void) -> None:
-    shift = gtav_cityscapes(source=gtav, target=cityscapes, void=void, **SMALL)
-    assert isinstance(shift.truth, LabelMaps)
+def test_void_is_known_or_asked(gtav: Path, cityscapes: Path, void: VoidPixels) -> None:
+    data = gtav_cityscapes(source=gtav, target=cityscapes, void=void, **SMALL_SIZES)
+    assert isinstance(data.truth, FileLabelMaps)
     if void == "asked":
-        assert shift.pool.void is None
+        assert data.pool.void is None
         return
-    assert isinstance(shift.pool.void, Masks)
-    assert torch.equal(shift.pool.void[:], (shift.truth[:] == VOID).to(torch.uint8))
-    assert torch.equal(shift.pool.void.original(1), (shift.truth.original(1) == VOID).to(torch.uint8))
-    assert shift.source.images.void is None
+    assert isinstance(data.pool.void, VoidMasks)
+    assert torch.equal(data.pool.void[:], (data.truth[:] == VOID).to(torch.uint8))
+    assert torch.equal(data.pool.void.original(1), (data.truth.original(1) == VOID).to(torch.uint8))
+    assert data.source.images.void is None
 
 
 def test_an_invalid_void_setting(gtav: Path, cityscapes: Path) -> None:
-    with pytest.raises(UserError, match="void must be known or asked, not 'guessed'"):
-        gtav_cityscapes(source=gtav, target=cityscapes, void="guessed")  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="void_pixels must be excluded or queried, not 'guessed'"):
+        gtav_cityscapes(source=gtav, target=cityscapes, void_pixels="guessed")  # type: ignore[arg-type]
 
 
 def test_ids_missing_from_the_published_list(gtav: Path, cityscapes: Path) -> None:
-    ids = stripes(np.arange(34))
+    ids = repeat_values(np.arange(34))
     ids[0, :5] = 255
     name = "train/bochum/bochum_000000_000019_gtFine_labelIds.png"
     write_ids(cityscapes / "gtFine" / name, ids)
     with pytest.raises(UserError, match=rf"{name} \(.*id 255 in 5 pixels\); .* data\.params\.ids"):
-        gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
-    shift = gtav_cityscapes(source=gtav, target=cityscapes, ids={255: "void"}, **SMALL)
-    assert isinstance(shift.truth, LabelMaps)
-    assert (shift.truth.original(2)[0, :5] == VOID).all()
+        gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
+    data = gtav_cityscapes(source=gtav, target=cityscapes, ids={255: "void"}, **SMALL_SIZES)
+    assert isinstance(data.truth, FileLabelMaps)
+    assert (data.truth.original(2)[0, :5] == VOID).all()
 
 
 def test_missing_files_name_the_download_page(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
@@ -171,17 +191,17 @@ def test_missing_files_name_the_download_page(gtav: Path, cityscapes: Path, tmp_
 
 def test_cityscapes_without_labels_has_no_ground_truth(gtav: Path, cityscapes: Path) -> None:
     shutil.rmtree(cityscapes / "gtFine/train")
-    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
-    assert len(shift.pool) == 3
-    assert (shift.truth, shift.pool.void) == (None, None)
-    assert shift.pool.sizes is not None
-    assert shift.test is not None
-    assert len(shift.test) == 2
+    data = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
+    assert len(data.pool) == 3
+    assert (data.truth, data.pool.void) == (None, None)
+    assert data.pool.sizes is not None
+    assert data.test is not None
+    assert len(data.test) == 2
     shutil.rmtree(cityscapes / "gtFine")
-    shift = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
-    assert (len(shift.pool), shift.truth, shift.test) == (3, None, None)
+    data = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
+    assert (len(data.pool), data.truth, data.test) == (3, None, None)
     shutil.rmtree(cityscapes / "leftImg8bit/val")
-    assert gtav_cityscapes(source=gtav, target=cityscapes, **SMALL).test is None
+    assert gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES).test is None
     shutil.rmtree(cityscapes / "leftImg8bit/train")
     with pytest.raises(UserError, match=r"Cityscapes: .* leftImg8bit/train"):
         gtav_cityscapes(source=gtav, target=cityscapes)
@@ -192,7 +212,8 @@ def test_cityscapes_with_some_of_its_labels_is_refused(synthia: Path, cityscapes
     with pytest.raises(UserError, match=r"1 of 3 images .*train have no label file .*bochum_000000_000019_l"):
         synthia_cityscapes(source=synthia, target=cityscapes)
     write_ids(
-        cityscapes / "gtFine/train/bochum/bochum_000000_000019_gtFine_labelIds.png", stripes(np.arange(34))
+        cityscapes / "gtFine/train/bochum/bochum_000000_000019_gtFine_labelIds.png",
+        repeat_values(np.arange(34)),
     )
     shutil.rmtree(cityscapes / "gtFine/val")
     with pytest.raises(UserError, match=r"Cityscapes: .* does not contain .*gtFine/val"):
@@ -200,9 +221,9 @@ def test_cityscapes_with_some_of_its_labels_is_refused(synthia: Path, cityscapes
 
 
 def test_files_and_memory_give_the_same_data(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
-    held = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL)
+    held = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
     cache = tmp_path / "cache"
-    filed = gtav_cityscapes(source=gtav, target=cityscapes, cache=cache, memory_gb=0.0, **SMALL)
+    filed = gtav_cityscapes(source=gtav, target=cityscapes, cache=cache, memory_gb=0.0, **SMALL_SIZES)
     names = sorted(path.name.rsplit("-", 1)[0] for path in cache.iterdir())
     assert names == ["images"] * 3 + ["label-maps"] * 3
     for one, two in ((held.source, filed.source), (held.test, filed.test)):
@@ -222,13 +243,13 @@ FRAMES = {
     "val": ["0016E5_07959", "0016E5_08159"],
     "test": ["0001TP_008550", "Seq05VD_f00000"],
 }
-COLOURS = stripes([[int(part) for part in colour.split()] for colour in CAMVID_COLOURS])
+COLOURS = repeat_values([[int(part) for part in colour.split()] for colour in CAMVID_COLOURS])
 
 
 def carla_tree(root: Path, tags: int, folders: tuple[str, str] = ("CameraRGB", "CameraSeg")) -> Path:
     for i in range(2):
         write_image(root / folders[0] / f"{i}.png", i)
-        write_red(root / folders[1] / f"{i}.png", stripes(np.arange(tags)))
+        write_red(root / folders[1] / f"{i}.png", repeat_values(np.arange(tags)))
     return root
 
 
@@ -236,7 +257,7 @@ def segnet_tree(root: Path) -> Path:
     for split, frames in FRAMES.items():
         for frame in frames:
             write_image(root / split / f"{frame}.png")
-            write_ids(root / f"{split}annot" / f"{frame}.png", stripes(np.arange(12)))
+            write_ids(root / f"{split}annot" / f"{frame}.png", repeat_values(np.arange(12)))
     return root
 
 
@@ -266,18 +287,18 @@ def label_of(root: Path, frame: str) -> Path:
 def test_camvid_in_each_layout(tmp_path: Path, make: Callable[[Path], Path]) -> None:
     root = make(tmp_path / "camvid")
     for split, frames in FRAMES.items():
-        part, codes = camvid(root, split)
+        part, codes = find_camvid(root, split)
         assert [key for key, _ in part.images] == [f"{frame}.png" for frame in frames]
-        assert codes.classes == tuple(SHARED)
+        assert codes.classes == tuple(CARLA_CAMVID_CLASSES)
 
 
 @pytest.mark.parametrize(("version", "tags"), [("0.9.9", 13), ("0.9.13", 23), ("0.9.14", 29), ("0.10.0", 29)])
 @pytest.mark.parametrize("folders", [("images", "labels"), ("rgb", "semantic_segmentation")])
 def test_carla_to_segnets_camvid(tmp_path: Path, version: str, tags: int, folders: tuple[str, str]) -> None:
     source = carla_tree(tmp_path / "carla", tags, folders)
-    shift = carla_camvid(source=source, target=segnet_tree(tmp_path / "camvid"), version=version, size=(4, 8))
-    found = classes_by_id(shift, shift.source.labels, stripes(np.arange(tags)))
-    names = list(SHARED)
+    data = carla_camvid(source=source, target=segnet_tree(tmp_path / "camvid"), version=version, size=(4, 8))
+    found = classes_by_id(data, data.source.labels, repeat_values(np.arange(tags)))
+    names = list(CARLA_CAMVID_CLASSES)
     if tags == 29:
         assert [found[i] for i in (1, 2, 3, 5, 6, 8, 9, 11, 12, 14)] == names
         assert found[24] == "road"
@@ -288,29 +309,29 @@ def test_carla_to_segnets_camvid(tmp_path: Path, version: str, tags: int, folder
         assert [found[i] for i in (7, 8, 1, 2, 5, 12, 9, 13, 4, 10) if i < tags] == expected
         assert found[6] == "road"
         assert found[3] == "void"
-    target = classes_by_id(shift, shift.truth, stripes(np.arange(12)))
+    target = classes_by_id(data, data.truth, repeat_values(np.arange(12)))
     assert target[4] == "sidewalk"
     assert target[10] == "person"
     assert target[11] == "void"
 
 
 def test_carla_to_coloured_camvid(tmp_path: Path) -> None:
-    shift = carla_camvid(
+    data = carla_camvid(
         source=carla_tree(tmp_path / "carla", 29),
         target=original_tree(tmp_path / "camvid"),
         test="val",
         size=(4, 8),
     )
-    assert isinstance(shift.truth, LabelMaps)
-    names = stripes(list(CAMVID_COLOURS.values())).ravel()
-    found = dict(zip(names, shift.truth.original(0).flatten().tolist(), strict=True))
+    assert isinstance(data.truth, FileLabelMaps)
+    names = repeat_values(list(CAMVID_COLOURS.values())).ravel()
+    found = dict(zip(names, data.truth.original(0).flatten().tolist(), strict=True))
     assert found["Void"] == VOID
     assert {name for name, index in found.items() if index == VOID} == {"Void"}
-    assert shift.classes[found["Sidewalk"]] == "sidewalk"
-    assert shift.classes[found["LaneMkgsDriv"]] == "road"
-    assert shift.classes[found["SUVPickupTruck"]] == "car"
-    assert shift.test is not None
-    assert len(shift.test) == 2
+    assert data.classes[found["Sidewalk"]] == "sidewalk"
+    assert data.classes[found["LaneMkgsDriv"]] == "road"
+    assert data.classes[found["SUVPickupTruck"]] == "car"
+    assert data.test is not None
+    assert len(data.test) == 2
 
 
 @pytest.mark.parametrize("emptied", [False, True])
@@ -321,20 +342,20 @@ def test_camvid_without_labels_has_no_ground_truth(
     source, root = carla_tree(tmp_path / "carla", 29), make(tmp_path / "camvid")
     for frame in FRAMES["train"]:
         label_of(root, frame).unlink()
-    shift = carla_camvid(source=source, target=root, size=(4, 8))
-    assert shift.pool.keys == tuple(f"{frame}.png" for frame in FRAMES["train"])
-    assert (shift.truth, shift.pool.void) == (None, None)
-    assert shift.test is not None
-    assert shift.test.images.keys == tuple(f"{frame}.png" for frame in FRAMES["test"])
-    assert isinstance(shift.test.labels, LabelMaps)
+    data = carla_camvid(source=source, target=root, size=(4, 8))
+    assert data.pool.keys == tuple(f"{frame}.png" for frame in FRAMES["train"])
+    assert (data.truth, data.pool.void) == (None, None)
+    assert data.test is not None
+    assert data.test.images.keys == tuple(f"{frame}.png" for frame in FRAMES["test"])
+    assert isinstance(data.test.labels, FileLabelMaps)
     # At the original size all classes occur, for ids and colours.
-    assert shift.test.labels.original(0).unique().tolist() == [VOID, *range(len(SHARED))]
+    assert data.test.labels.original(0).unique().tolist() == [VOID, *range(len(CARLA_CAMVID_CLASSES))]
     for folder in [path for path in root.iterdir() if "abel" in path.name or path.name.endswith("annot")]:
         shutil.rmtree(folder)
         if emptied:
             folder.mkdir()
-    shift = carla_camvid(source=source, target=root, size=(4, 8))
-    assert (len(shift.pool), shift.truth, shift.test) == (3, None, None)
+    data = carla_camvid(source=source, target=root, size=(4, 8))
+    assert (len(data.pool), data.truth, data.test) == (3, None, None)
     if make is not original_tree:
         shutil.rmtree(root / "test")
         assert carla_camvid(source=source, target=root, size=(4, 8)).test is None
@@ -384,7 +405,7 @@ def test_a_colour_that_camvid_does_not_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("params", "said"),
+    ("params", "message"),
     [
         ({"version": "new"}, "'new' is not a CARLA version"),
         ({"test": "train"}, "not a CamVid split to evaluate on"),
@@ -392,11 +413,11 @@ def test_a_colour_that_camvid_does_not_have(tmp_path: Path) -> None:
         ({"target": "{}/carla"}, "CamVid: .* contains neither train/ and trainannot/"),
     ],
 )
-def test_invalid_parameters_of_carla_to_camvid(tmp_path: Path, params: dict[str, Any], said: str) -> None:
+def test_invalid_parameters_of_carla_to_camvid(tmp_path: Path, params: dict[str, Any], message: str) -> None:
     carla_tree(tmp_path / "carla", 29)
     segnet_tree(tmp_path / "camvid")
     given: dict[str, Any] = {"source": "{}/carla", "target": "{}/camvid", **params}
-    with pytest.raises(UserError, match=said):
+    with pytest.raises(UserError, match=message):
         carla_camvid(**{name: value.format(tmp_path) for name, value in given.items()})
 
 
@@ -409,7 +430,7 @@ def test_required_options() -> None:
     with pytest.raises(
         UserError, match=r"needs --source and --target and --classes \(or data\.params\.source"
     ):
-        require_params("map_folders", DATASETS["map_folders"], {})
+        require_params("segmentation_folders", DATASETS["segmentation_folders"], {})
 
     def mine(*, table: str) -> Shift:
         raise NotImplementedError(table)

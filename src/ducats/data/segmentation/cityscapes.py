@@ -5,10 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ducats.data.decoding import ImageSize
-from ducats.data.maps.codes import Codes, Coding
-from ducats.data.maps.loading import Listing, Reader, Void
-from ducats.data.maps.pairs import Layout, Part, find_pairs
-from ducats.data.maps.tables import (
+from ducats.data.segmentation.class_tables import (
     CITYSCAPES_IDS,
     CITYSCAPES_VOID,
     CLASSES_13,
@@ -17,71 +14,81 @@ from ducats.data.maps.tables import (
     GTAV_IDS,
     SYNTHIA_IDS,
     SYNTHIA_VOID,
-    street_codes,
+    cityscapes_encoding,
 )
+from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
+from ducats.data.segmentation.label_encoding import LabelEncoding, LabelFormat
+from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
 from ducats.errors import UserError
 
 
 @dataclass(frozen=True)
-class Streets:
+class StreetDataset:
     """Layout and label encoding of a street-scene data set."""
 
     title: str
-    published: str  # URL and reference
-    ids: Mapping[int, str]
-    void: tuple[str, ...]
-    layouts: Mapping[str, Layout]  # by split
-    coded: Coding = "ids"
+    download_from: str  # URL and reference
+    id_names: Mapping[int, str]
+    void_names: tuple[str, ...]
+    layouts: Mapping[str, FileLayout]  # by split
+    label_format: LabelFormat = "ids"
 
-    def labelled(self, folder: str | Path, split: str) -> bool:
+    def has_label_files(self, folder: str | Path, split: str) -> bool:
         """Return whether a split has label files."""
-        return self.layouts[split].labelled(Path(folder).expanduser())
+        return self.layouts[split].has_label_files(Path(folder).expanduser())
 
-    def part(self, folder: str | Path, split: str, option: str, *, labelled: bool = True) -> Part:
+    def find_files(self, folder: str | Path, split: str, param: str, *, labelled: bool = True) -> SplitFiles:
         """Return the images of a split, with or without label files."""
         root, layout = Path(folder).expanduser(), self.layouts[split]
-        if not (layout.there(root) if labelled else (root / layout.images).is_dir()):
+        if not (layout.exists_in(root) if labelled else (root / layout.images).is_dir()):
             raise UserError(
                 f"{self.title}: {root} does not contain the folders {layout.images} and {layout.labels}; get"
-                f" them from {self.published}, and set data.params.{option} to the folder that contains them"
+                f" them from {self.download_from}, and set data.params.{param} to the folder that contains them"
             )
-        return find_pairs(root, layout, labelled=labelled)
+        return find_pairs(root, layout, with_labels=labelled)
 
-    def codes(self, classes: tuple[str, ...], ids: Mapping[int, str] | None) -> Codes:
+    def encoding(self, classes: tuple[str, ...], extra_ids: Mapping[int, str] | None) -> LabelEncoding:
         """Return the label encoding for the given classes."""
-        return street_codes(self.ids, self.void, classes, self.coded).also(ids)
+        return cityscapes_encoding(self.id_names, self.void_names, classes, self.label_format).with_ids(
+            extra_ids
+        )
 
 
-GTAV = Streets(
+GTAV_DATASET = StreetDataset(
     "GTAV",
     "https://download.visinf.tu-darmstadt.de/data/from_games (Richter et al., ECCV 2016)",
     GTAV_IDS,
     CITYSCAPES_VOID,
-    {"all": Layout("images", "labels")},
+    {"all": FileLayout("images", "labels")},
 )
-SYNTHIA = Streets(
+SYNTHIA_DATASET = StreetDataset(
     "SYNTHIA-RAND-CITYSCAPES",
     "https://synthia-dataset.net (Ros et al., CVPR 2016)",
     SYNTHIA_IDS,
     SYNTHIA_VOID,
-    {"all": Layout("RGB", "GT/LABELS")},
+    {"all": FileLayout("RGB", "GT/LABELS")},
     "red",
 )
-CITYSCAPES = Streets(
+CITYSCAPES_DATASET = StreetDataset(
     "Cityscapes",
     "https://www.cityscapes-dataset.com (Cordts et al., CVPR 2016), leftImg8bit and gtFine",
     CITYSCAPES_IDS,
     CITYSCAPES_VOID,
     {
-        split: Layout(f"leftImg8bit/{split}", f"gtFine/{split}", "_leftImg8bit.png", "_gtFine_labelIds.png")
+        split: FileLayout(
+            f"leftImg8bit/{split}", f"gtFine/{split}", "_leftImg8bit.png", "_gtFine_labelIds.png"
+        )
         for split in ("train", "val")
     },
 )
-_CLASSES = {19: CLASSES_19, 16: CLASSES_16, 13: CLASSES_13}
-_NO_PAIRS = ("15188.png", "17705.png")  # these images do not match their label files in the published GTAV
+_CLASSES_BY_COUNT = {19: CLASSES_19, 16: CLASSES_16, 13: CLASSES_13}
+_MISMATCHED_GTAV_KEYS = (
+    "15188.png",
+    "17705.png",
+)  # these images do not match their label files in the published GTAV
 
 
-@Reader
+@SegmentationReader
 def gtav_cityscapes(
     *,
     source: str | Path,
@@ -89,12 +96,12 @@ def gtav_cityscapes(
     classes: int = 19,
     size: ImageSize = (640, 1280),
     source_size: ImageSize = (720, 1280),
-    void: Void = "known",
-    ids: Mapping[int, str] | None = None,
-    skip: Sequence[str] = _NO_PAIRS,
+    void_pixels: VoidPixels = "known",
+    extra_ids: Mapping[int, str] | None = None,
+    skip_keys: Sequence[str] = _MISMATCHED_GTAV_KEYS,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Listing:
+) -> SegmentationListing:
     """Read GTAV to Cityscapes for segmentation, with 19 classes and void.
 
     The pool is Cityscapes' train split, the test set its val split. Sizes are as published. Images are
@@ -110,33 +117,33 @@ def gtav_cityscapes(
         classes: 19, or the subset of 16 or 13 that SYNTHIA is evaluated on. All other classes become void.
         size: Height and width of target images.
         source_size: Height and width of source images.
-        void: ``known``: void pixels of the pool (the bonnet, a border) are excluded beforehand and never
+        void_pixels: ``known``: void pixels of the pool (the bonnet, a border) are excluded beforehand and never
             queried. This reads the positions of void pixels from the target's label files, but no classes.
             ``asked`` (published): void pixels are not excluded, and querying one costs budget.
-        ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown ids
+        extra_ids: Names for ids that are missing from the published lists, such as ``{255: void_pixels}``. Unknown ids
             raise.
-        skip: Keys of source images to exclude. The two defaults do not match their label files.
+        skip_keys: Keys of source images to exclude. The two defaults do not match their label files.
         cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
         memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
 
     Raises:
         UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
-    parts = _parts(GTAV, source, target)
-    skipped = set(skip)
-    parts = (parts[0].only(lambda key: key not in skipped), *parts[1:])
-    return Listing(
-        *parts,
-        codes=_codes(GTAV, classes, (19, 16, 13), ids),
+    files = _find_files(GTAV_DATASET, source, target)
+    skipped = set(skip_keys)
+    files = (files[0].filter_keys(lambda key: key not in skipped), *files[1:])
+    return SegmentationListing(
+        *files,
+        encodings=_encodings(GTAV_DATASET, classes, (19, 16, 13), extra_ids),
         size=size,
         source_size=source_size,
-        void=void,
+        void_pixels=void_pixels,
         cache=cache,
         memory_gb=memory_gb,
     )
 
 
-@Reader
+@SegmentationReader
 def synthia_cityscapes(
     *,
     source: str | Path,
@@ -144,11 +151,11 @@ def synthia_cityscapes(
     classes: int = 16,
     size: ImageSize = (640, 1280),
     source_size: ImageSize = (720, 1280),
-    void: Void = "known",
-    ids: Mapping[int, str] | None = None,
+    void_pixels: VoidPixels = "known",
+    extra_ids: Mapping[int, str] | None = None,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Listing:
+) -> SegmentationListing:
     """Read SYNTHIA to Cityscapes for segmentation, with 16 classes and void.
 
     The pool is Cityscapes' train split, the test set its val split. Sizes are as published. Images are
@@ -161,8 +168,8 @@ def synthia_cityscapes(
         classes: 16, or 13 without wall, fence and pole. All other classes become void.
         size: Height and width of target images.
         source_size: Height and width of source images.
-        void: ``known`` or ``asked``; see ``gtav_cityscapes``.
-        ids: Names for ids that are missing from the published lists, such as ``{255: void}``. Unknown ids
+        void_pixels: ``known`` or ``asked``; see ``gtav_cityscapes``.
+        extra_ids: Names for ids that are missing from the published lists, such as ``{255: void_pixels}``. Unknown ids
             raise.
         cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
         memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
@@ -170,33 +177,41 @@ def synthia_cityscapes(
     Raises:
         UserError: Files are missing, corrupt, unpaired or of different sizes, or an id is unknown.
     """
-    return Listing(
-        *_parts(SYNTHIA, source, target),
-        codes=_codes(SYNTHIA, classes, (16, 13), ids),
+    return SegmentationListing(
+        *_find_files(SYNTHIA_DATASET, source, target),
+        encodings=_encodings(SYNTHIA_DATASET, classes, (16, 13), extra_ids),
         size=size,
         source_size=source_size,
-        void=void,
+        void_pixels=void_pixels,
         cache=cache,
         memory_gb=memory_gb,
     )
 
 
-def _parts(streets: Streets, source: str | Path, target: str | Path) -> tuple[Part, Part, Part | None]:
-    rendered = streets.part(source, "all", "source")
-    known = CITYSCAPES.labelled(target, "train")
-    pool = CITYSCAPES.part(target, "train", "target", labelled=known)
+def _find_files(
+    source_dataset: StreetDataset, source: str | Path, target: str | Path
+) -> tuple[SplitFiles, SplitFiles, SplitFiles | None]:
+    source_files = source_dataset.find_files(source, "all", "source")
+    has_ground_truth = CITYSCAPES_DATASET.has_label_files(target, "train")
+    pool_files = CITYSCAPES_DATASET.find_files(target, "train", "target", labelled=has_ground_truth)
     # With labels only in the train split, the copy is incomplete and the run would evaluate on the pool.
-    measured = known or CITYSCAPES.labelled(target, "val")
-    return rendered, pool, CITYSCAPES.part(target, "val", "target") if measured else None
+    has_test_labels = has_ground_truth or CITYSCAPES_DATASET.has_label_files(target, "val")
+    return (
+        source_files,
+        pool_files,
+        CITYSCAPES_DATASET.find_files(target, "val", "target") if has_test_labels else None,
+    )
 
 
-def _codes(
-    streets: Streets, classes: int, known: tuple[int, ...], ids: Mapping[int, str] | None
-) -> tuple[Codes, Codes]:
+def _encodings(
+    source_dataset: StreetDataset, classes: int, allowed: tuple[int, ...], extra_ids: Mapping[int, str] | None
+) -> tuple[LabelEncoding, LabelEncoding]:
     """Return the label encodings of source and target."""
-    if classes not in known:
+    if classes not in allowed:
         raise UserError(
-            f"{streets.title} to Cityscapes has {' or '.join(map(str, known))} classes, not {classes!r};"
+            f"{source_dataset.title} to Cityscapes has {' or '.join(map(str, allowed))} classes, not {classes!r};"
             " set data.params.classes to one of these"
         )
-    return streets.codes(_CLASSES[classes], ids), CITYSCAPES.codes(_CLASSES[classes], ids)
+    return source_dataset.encoding(_CLASSES_BY_COUNT[classes], extra_ids), CITYSCAPES_DATASET.encoding(
+        _CLASSES_BY_COUNT[classes], extra_ids
+    )

@@ -6,33 +6,35 @@ from pathlib import Path
 
 from ducats.data.decoding import ImageSize
 from ducats.data.folders import check_disjoint
-from ducats.data.maps.codes import Codes
-from ducats.data.maps.loading import Listing, Reader, Void
-from ducats.data.maps.pairs import Layout, Part, find_pairs
-from ducats.data.maps.tables import (
+from ducats.data.segmentation.class_tables import (
     CAMVID_COLOURS,
     CAMVID_VOID,
-    CARLA_NEW,
-    CARLA_OLD,
+    CARLA_IDS_BEFORE_0_9_14,
+    CARLA_IDS_SINCE_0_9_14,
     CARLA_VOID,
     SEGNET_IDS,
-    colour_ids,
-    shared_codes,
+    carla_camvid_encoding,
+    names_by_colour_id,
 )
+from ducats.data.segmentation.file_pairs import FileLayout, SplitFiles, find_pairs
+from ducats.data.segmentation.label_encoding import LabelEncoding
+from ducats.data.segmentation.reader import SegmentationListing, SegmentationReader, VoidPixels
 from ducats.errors import UserError
 
-CARLA_LAYOUTS = (
-    Layout("images", "labels"),
-    Layout("CameraRGB", "CameraSeg"),
-    Layout("rgb", "semantic_segmentation"),
+_CARLA_LAYOUTS = (
+    FileLayout("images", "labels"),
+    FileLayout("CameraRGB", "CameraSeg"),
+    FileLayout("rgb", "semantic_segmentation"),
 )
 _SPLITS = ("train", "val", "test")
-_SEGNET = {split: Layout(split, f"{split}annot") for split in _SPLITS}
-_COPY = {split: Layout(split, f"{split}_labels", label_end="_L.png") for split in _SPLITS}
-_ORIGINAL = Layout("701_StillsRaw_full", "LabeledApproved_full", ".png", "_L.png")
+_SEGNET_LAYOUTS = {split: FileLayout(split, f"{split}annot") for split in _SPLITS}
+_COLOUR_COPY_LAYOUTS = {
+    split: FileLayout(split, f"{split}_labels", label_suffix="_L.png") for split in _SPLITS
+}
+_ORIGINAL_LAYOUT = FileLayout("701_StillsRaw_full", "LabeledApproved_full", ".png", "_L.png")
 
 
-def camvid(root: str | Path, split: str) -> tuple[Part, Codes]:
+def find_camvid(root: str | Path, split: str) -> tuple[SplitFiles, LabelEncoding]:
     """Find a split of CamVid and the encoding of its label files.
 
     Args:
@@ -46,24 +48,27 @@ def camvid(root: str | Path, split: str) -> tuple[Part, Codes]:
             ``problems``.
     """
     folder = Path(root).expanduser()
-    ids = shared_codes(SEGNET_IDS, CAMVID_VOID, "ids")
-    colours = shared_codes(colour_ids(CAMVID_COLOURS), CAMVID_VOID, "colours")
-    for layout, codes in ((_SEGNET[split], ids), (_COPY[split], colours)):
-        if layout.there(folder) and layout.labelled(folder):
-            return find_pairs(folder, layout), codes
+    id_encoding = carla_camvid_encoding(SEGNET_IDS, CAMVID_VOID, "ids")
+    colour_encoding = carla_camvid_encoding(names_by_colour_id(CAMVID_COLOURS), CAMVID_VOID, "colours")
+    for layout, encoding in (
+        (_SEGNET_LAYOUTS[split], id_encoding),
+        (_COLOUR_COPY_LAYOUTS[split], colour_encoding),
+    ):
+        if layout.exists_in(folder) and layout.has_label_files(folder):
+            return find_pairs(folder, layout), encoding
 
-    def wanted(key: str) -> bool:
+    def in_split(key: str) -> bool:
         return camvid_split(key) == split
 
-    if _ORIGINAL.there(folder) and _ORIGINAL.labelled(folder, wanted):
-        return find_pairs(folder, _ORIGINAL, wanted=wanted), colours
+    if _ORIGINAL_LAYOUT.exists_in(folder) and _ORIGINAL_LAYOUT.has_label_files(folder, in_split):
+        return find_pairs(folder, _ORIGINAL_LAYOUT, predicate=in_split), colour_encoding
     if (folder / split).is_dir():
-        return find_pairs(folder, _SEGNET[split], labelled=False), ids
-    if (folder / _ORIGINAL.images).is_dir():
-        return find_pairs(folder, _ORIGINAL, labelled=False, wanted=wanted), colours
+        return find_pairs(folder, _SEGNET_LAYOUTS[split], with_labels=False), id_encoding
+    if (folder / _ORIGINAL_LAYOUT.images).is_dir():
+        return find_pairs(folder, _ORIGINAL_LAYOUT, with_labels=False, predicate=in_split), colour_encoding
     raise UserError(
         f"CamVid: {folder} contains neither {split}/ and {split}annot/ (or {split}_labels/) nor"
-        f" {_ORIGINAL.images}/ and {_ORIGINAL.labels}/; get them from"
+        f" {_ORIGINAL_LAYOUT.images}/ and {_ORIGINAL_LAYOUT.labels}/; get them from"
         " http://mi.eng.cam.ac.uk/research/projects/VideoRec/CamVid (Brostow et al., 2008)"
     )
 
@@ -74,55 +79,57 @@ def camvid_split(key: str) -> str:
     >>> [camvid_split(key) for key in ("0001TP_008520.png", "0001TP_008550.png", "0016E5_07959.png")]
     ['train', 'test', 'val']
     """
-    found = re.search(r"(0001TP|0006R0|0016E5|Seq05VD)_f?(\d+)", key)
-    if found is None:
+    match = re.search(r"(0001TP|0006R0|0016E5|Seq05VD)_f?(\d+)", key)
+    if match is None:
         raise UserError(f"{key} is not a CamVid frame name such as 0001TP_006690.png; remove the file")
-    sequence, frame = found[1], int(found[2])
+    sequence, frame = match[1], int(match[2])
     if sequence == "0016E5":
         return "val" if 7959 <= frame <= 8159 else "train"
     return "test" if sequence == "Seq05VD" or (sequence == "0001TP" and frame > 8520) else "train"
 
 
-def carla(root: str | Path, version: str = "0.9.14") -> tuple[Part, Codes]:
+def find_carla(root: str | Path, carla_version: str = "0.9.14") -> tuple[SplitFiles, LabelEncoding]:
     """Find CARLA renderings and the encoding of the tags in the red channel of their label files.
 
     Args:
         root: A folder with ``images/`` and ``labels/``, or ``CameraRGB/`` and ``CameraSeg/``, or ``rgb/`` and
             ``semantic_segmentation/``.
-        version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
+        carla_version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
 
     Raises:
         UserError: The folder has none of these layouts. Unpaired files do not raise; they are listed in
             ``problems``.
     """
-    if not re.fullmatch(r"\d+(\.\d+)*", str(version)):
+    if not re.fullmatch(r"\d+(\.\d+)*", str(carla_version)):
         raise UserError(
-            f"data.params.version={version!r} is not a CARLA version; give the version that rendered the"
+            f"data.params.carla_version={carla_version!r} is not a CARLA version; give the version that rendered the"
             " images, such as 0.9.14"
         )
-    new = tuple(int(number) for number in str(version).split(".")) >= (0, 9, 14)
+    is_renumbered = tuple(int(number) for number in str(carla_version).split(".")) >= (0, 9, 14)
     folder = Path(root).expanduser()
-    layout = next((layout for layout in CARLA_LAYOUTS if layout.there(folder)), None)
+    layout = next((layout for layout in _CARLA_LAYOUTS if layout.exists_in(folder)), None)
     if layout is None:
-        pairs = " or ".join(f"{layout.images}/ and {layout.labels}/" for layout in CARLA_LAYOUTS)
+        pairs = " or ".join(f"{layout.images}/ and {layout.labels}/" for layout in _CARLA_LAYOUTS)
         raise UserError(f"CARLA: {folder} does not contain {pairs}; check data.params.source")
-    return find_pairs(folder, layout), shared_codes(CARLA_NEW if new else CARLA_OLD, CARLA_VOID, "red")
+    return find_pairs(folder, layout), carla_camvid_encoding(
+        CARLA_IDS_SINCE_0_9_14 if is_renumbered else CARLA_IDS_BEFORE_0_9_14, CARLA_VOID, "red"
+    )
 
 
-@Reader
+@SegmentationReader
 def carla_camvid(
     *,
     source: str | Path,
     target: str | Path,
-    version: str = "0.9.14",
+    carla_version: str = "0.9.14",
     test: str | Path = "test",
     size: ImageSize = (360, 480),
     source_size: ImageSize | None = None,
-    void: Void = "known",
-    ids: Mapping[int, str] | None = None,
+    void_pixels: VoidPixels = "known",
+    extra_ids: Mapping[int, str] | None = None,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Listing:
+) -> SegmentationListing:
     """Read CARLA to CamVid for segmentation, with ten classes and void.
 
     The classes are road, sidewalk, building (with walls), fence, pole, sign (with lights), vegetation (with
@@ -132,16 +139,16 @@ def carla_camvid(
     files as well, in which case nothing is evaluated.
 
     Args:
-        source: The folder of CARLA; see ``carla``.
-        target: The folder of CamVid; see ``camvid``.
-        version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
+        source: The folder of CARLA; see ``find_carla``.
+        target: The folder of CamVid; see ``find_camvid``.
+        carla_version: The CARLA version that rendered the images. Tags were renumbered in 0.9.14.
         test: The split to evaluate on: ``test`` or ``val``.
         size: Height and width of target images.
         source_size: Height and width of source images. Defaults to ``size``.
-        void: ``known``: void pixels of the pool are excluded beforehand and never queried. This reads the
+        void_pixels: ``known``: void pixels of the pool are excluded beforehand and never queried. This reads the
             positions of void pixels from the target's label files, but no classes. ``asked``: void pixels
             are not excluded, and querying one costs budget.
-        ids: Names for tags that are missing from the tables, such as ``{255: void}``. Unknown ids raise.
+        extra_ids: Names for tags that are missing from the tables, such as ``{255: void_pixels}``. Unknown ids raise.
         cache: Folder for decoded images and label maps that do not fit in memory; see ``decode``.
         memory_gb: Memory for decoded images and label maps together, in gigabytes. None: see ``decode``.
 
@@ -151,39 +158,41 @@ def carla_camvid(
     split = str(test)  # in other data sets this parameter is a folder, so it may be a Path
     if split not in ("test", "val"):
         raise UserError(f"data.params.test={split!r} is not a CamVid split to evaluate on; set test or val")
-    rendered, tags = carla(source, version)
-    pool, names = camvid(target, "train")
-    held_out, names = _measured(target, split, pool, names)
+    source_files, source_encoding = find_carla(source, carla_version)
+    pool_files, target_encoding = find_camvid(target, "train")
+    test_files, target_encoding = _find_test_files(target, split, pool_files, target_encoding)
     check_disjoint(Path(source).expanduser(), Path(target).expanduser(), None)
-    return Listing(
-        rendered,
-        pool,
-        held_out,
-        codes=(tags.also(ids), names),
+    return SegmentationListing(
+        source_files,
+        pool_files,
+        test_files,
+        encodings=(source_encoding.with_ids(extra_ids), target_encoding),
         size=size,
         source_size=source_size,
-        void=void,
+        void_pixels=void_pixels,
         cache=cache,
         memory_gb=memory_gb,
     )
 
 
-def _measured(target: str | Path, split: str, pool: Part, codes: Codes) -> tuple[Part | None, Codes]:
+def _find_test_files(
+    target: str | Path, split: str, pool_files: SplitFiles, pool_encoding: LabelEncoding
+) -> tuple[SplitFiles | None, LabelEncoding]:
     """Return the evaluation split, if it has label files, and the encoding of the target's label files."""
     try:
-        found, own = camvid(target, split)
+        test_files, test_encoding = find_camvid(target, split)
     except UserError:
-        if pool.labels is None:
-            return None, codes
+        if pool_files.labels is None:
+            return None, pool_encoding
         raise
-    if pool.labels is None:
-        return (None, codes) if found.labels is None else (found, own)
-    if found.labels is None:
+    if pool_files.labels is None:
+        return (None, pool_encoding) if test_files.labels is None else (test_files, test_encoding)
+    if test_files.labels is None:
         # Otherwise the run would silently evaluate on the pool.
         raise UserError(
             f"CamVid in {target}: the train split has label files, but the {split} split has none; add them, "
             "or evaluate on the other split (data.params.test: test or val)"
         )
-    if own.coded != codes.coded:
+    if test_encoding.label_format != pool_encoding.label_format:
         raise UserError(f"CamVid in {target}: one split has ids and another has colours; use a single copy")
-    return found, own
+    return test_files, test_encoding

@@ -1,0 +1,243 @@
+"""Pair images with their label files, and report files without a partner."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+import torch
+from torch import Tensor
+
+from ducats.data.decoding import read_image_sizes
+from ducats.data.folders import list_images
+from ducats.data.segmentation.label_files import LOSSY_SUFFIXES
+from ducats.data.store import KeyedPaths
+from ducats.errors import UserError
+
+_MAX_FILES_NAMED = 3  # maximum number of files in a message
+
+
+def _accept_all(_: str) -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class FileLayout:
+    """Subfolders and file name endings of images and label files."""
+
+    images: str
+    labels: str
+    image_suffix: str = ""  # how image file names end; empty for any image suffix
+    label_suffix: str = ""
+
+    def exists_in(self, root: Path) -> bool:
+        """Return whether a folder has this layout."""
+        return (root / self.images).is_dir() and (root / self.labels).is_dir()
+
+    def has_label_files(self, root: Path, predicate: Callable[[str], bool] = _accept_all) -> bool:
+        """Return whether there are label files with accepted keys."""
+        folder = root / self.labels
+        return folder.is_dir() and any(predicate(key) for key, _ in list_images(folder))
+
+
+@dataclass(frozen=True)
+class SplitFiles:
+    """Image, label and mask files of a source, pool or test set; nothing is decoded."""
+
+    images: KeyedPaths  # keys are paths within the image folder
+    labels: KeyedPaths | None = None  # with the same keys
+    masks: KeyedPaths | None = None  # non-zero where a pixel is void
+    problems: tuple[str, ...] = ()  # messages about missing, unpaired or invalid files
+
+    def filter_keys(self, predicate: Callable[[str], bool]) -> "SplitFiles":
+        """Return the files with accepted keys."""
+        return self._map_files(lambda files: tuple(file for file in files if predicate(file[0])))
+
+    def with_key_prefix(self, prefix: str) -> "SplitFiles":
+        """Return a copy with a prefix on every key."""
+        return self._map_files(lambda files: tuple((prefix + key, path) for key, path in files))
+
+    def read_sizes(self) -> Tensor:
+        """Read the height and width of every image from its header: int64 (N, 2).
+
+        Raises:
+            UserError: A label or mask file differs in size from its image.
+        """
+        image_sizes = read_image_sizes([path for _, path in self.images])
+        for files, file_kind in ((self.labels, "label maps"), (self.masks, "masks")):
+            if files is not None:
+                _check_sizes(self.images, image_sizes, files, file_kind)
+        return image_sizes
+
+    def _map_files(self, transform: Callable[[KeyedPaths], KeyedPaths]) -> "SplitFiles":
+        labels, masks = (None if files is None else transform(files) for files in (self.labels, self.masks))
+        return SplitFiles(transform(self.images), labels, masks, self.problems)
+
+    def validated(self) -> "SplitFiles":
+        """Return self if there are no problems.
+
+        Raises:
+            UserError: The first problem.
+        """
+        if self.problems:
+            raise UserError(self.problems[0])
+        return self
+
+
+def concat_files(named_files: Sequence[tuple[str, SplitFiles]]) -> SplitFiles:
+    """Concatenate parts. If there are several, their names become key prefixes."""
+    if len(named_files) == 1:
+        return named_files[0][1]
+    prefixed = [split_files.with_key_prefix(f"{name}/") for name, split_files in named_files]
+    labels = [part.labels for part in prefixed]
+    return SplitFiles(
+        images=tuple(file for part in prefixed for file in part.images),
+        labels=tuple(file for files in labels for file in files or ()),
+        problems=tuple(problem for part in prefixed for problem in part.problems),
+    )
+
+
+def require_pairs(
+    root: Path, layout: FileLayout, *, with_labels: bool = True, mask_folder: str | None = None
+) -> SplitFiles:
+    """Find images and their label files.
+
+    Args:
+        with_labels: Whether to look for label files.
+        mask_folder: Subfolder of mask files, named like label files. Ignored if it does not exist.
+
+    Raises:
+        UserError: A folder is missing or empty, or an image or label file has no partner.
+    """
+    return find_pairs(root, layout, with_labels=with_labels, mask_folder=mask_folder).validated()
+
+
+def find_pairs(
+    root: Path,
+    layout: FileLayout,
+    *,
+    with_labels: bool = True,
+    mask_folder: str | None = None,
+    predicate: Callable[[str], bool] = _accept_all,
+) -> SplitFiles:
+    """Find images and their label files; report files without a partner in ``problems`` instead of raising.
+
+    Args:
+        with_labels: Whether to look for label files.
+        mask_folder: Subfolder of mask files, named like label files. Ignored if it does not exist.
+        predicate: Filter for the keys of images and label files, for example those of a split.
+    """
+    image_folder, problems = root / layout.images, list[str]()
+    images = _list_by_stem(image_folder, layout.image_suffix, problems, predicate)
+    if not images and not problems:
+        ending = f" that end with {layout.image_suffix}" if layout.image_suffix else ""
+        problems.append(f"{image_folder} contains no images{ending}; add images or give another folder")
+    partners: dict[str, _FilesByStem] = {}
+    if with_labels:
+        label_folder = root / layout.labels
+        partners["label"] = _find_partners(
+            images, image_folder, label_folder, layout.label_suffix, "label", problems, predicate
+        )
+    if mask_folder is not None and (root / mask_folder).is_dir():
+        partners["mask"] = _find_partners(
+            images, image_folder, root / mask_folder, "", "mask", problems, predicate
+        )
+    stems = [stem for stem in images if all(stem in others for others in partners.values())]
+    stems.sort(key=lambda stem: images[stem])
+
+    def paired_files(file_kind: str) -> KeyedPaths | None:
+        others = partners.get(file_kind)
+        return None if others is None else tuple((images[stem][0], others[stem][1]) for stem in stems)
+
+    return SplitFiles(
+        tuple(images[stem] for stem in stems), paired_files("label"), paired_files("mask"), tuple(problems)
+    )
+
+
+_FilesByStem = dict[
+    str, tuple[str, Path]
+]  # keys and paths, by the name that an image shares with its label file
+
+
+def _find_partners(
+    images: _FilesByStem,
+    image_folder: Path,
+    partner_folder: Path,
+    suffix: str,
+    file_kind: str,
+    problems: list[str],
+    predicate: Callable[[str], bool],
+) -> _FilesByStem:
+    """Find the label or mask files that belong to images."""
+    if not partner_folder.is_dir():
+        problems.append(_missing_folder_message(partner_folder))
+        return {}
+    partners = _list_by_stem(partner_folder, suffix, problems, predicate)
+    lossy = {stem for stem, (_, path) in partners.items() if path.suffix.lower() in LOSSY_SUFFIXES}
+    if lossy:
+        problems.append(
+            f"{partner_folder} contains {file_kind} files in a lossy format, such as"
+            f" {min(partners[stem][0] for stem in lossy)}, which changes the stored values; use PNG"
+        )
+    images_without_partner = sorted(images[stem][0] for stem in set(images) - set(partners))
+    if images_without_partner:
+        problems.append(
+            f"{len(images_without_partner)} of {len(images)} images in {image_folder} have no {file_kind} file in {partner_folder}:"
+            f" {_join_names(images_without_partner)}; add the files or remove the images"
+        )
+    partners_without_image = sorted(partners[stem][0] for stem in set(partners) - set(images))
+    if partners_without_image:
+        problems.append(
+            f"{len(partners_without_image)} of {len(partners)} {file_kind} files in {partner_folder} have no image in {image_folder}:"
+            f" {_join_names(partners_without_image)}; add the images or remove the {file_kind} files"
+        )
+    return {stem: file for stem, file in partners.items() if stem not in lossy}
+
+
+def _missing_folder_message(folder: Path) -> str:
+    return f"there is no folder {folder}; check the path and the layout"
+
+
+def _list_by_stem(
+    folder: Path, suffix: str, problems: list[str], predicate: Callable[[str], bool]
+) -> _FilesByStem:
+    """List the image or label files of a folder by stem."""
+    if not folder.is_dir():
+        problems.append(_missing_folder_message(folder))
+        return {}
+    stems: _FilesByStem = {}
+    for key, path in list_images(folder):
+        if not key.endswith(suffix) or not predicate(key):
+            continue  # for example other kinds of label files, which many data sets have
+        stem = key[: -len(suffix)] if suffix else str(PurePosixPath(key).with_suffix(""))
+        if stem in stems:
+            problems.append(
+                f"{folder} has two files that differ only in their suffix, {stems[stem][0]} and {key};"
+                " remove one"
+            )
+            continue
+        stems[stem] = (key, path)
+    return stems
+
+
+def _check_sizes(images: KeyedPaths, image_sizes: Tensor, files: KeyedPaths, file_kind: str) -> None:
+    """Raise if files differ in size from their images."""
+    file_sizes = read_image_sizes([path for _, path in files], file_kind)
+    mismatched = torch.nonzero((image_sizes != file_sizes).any(1)).flatten().tolist()
+    if mismatched:
+        (image_path, file_path), n_more = (
+            (images[mismatched[0]][1], files[mismatched[0]][1]),
+            len(mismatched) - 1,
+        )
+        image_size, file_size = (
+            "x".join(map(str, size[mismatched[0]].tolist())) for size in (image_sizes, file_sizes)
+        )
+        raise UserError(
+            f"{image_path} is {image_size} (height x width), but {file_path} is {file_size}"
+            f"{f' ({n_more} more {file_kind} also differ)' if n_more else ''}; make both the same size, or remove both"
+        )
+
+
+def _join_names(names: list[str]) -> str:
+    return ", ".join(names[:_MAX_FILES_NAMED]) + (
+        f" and {len(names) - _MAX_FILES_NAMED} more" if len(names) > _MAX_FILES_NAMED else ""
+    )
