@@ -122,10 +122,10 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
 def answered_rightly(parts: "Parts", home: "RunDir", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
     from ducats.engine.score import table as score
-    from ducats.models import Evidential
+    from ducats.models import EvidentialModel
 
     assert parts.test is not None
-    model = parts.model if isinstance(parts.model, Evidential) else Evidential(parts.model)
+    model = parts.model if isinstance(parts.model, EvidentialModel) else EvidentialModel(parts.model)
     model.network.load_state_dict(home.model())
     ready = fabric.setup_module(model.eval())
     images, view = parts.test.images, parts.views.test

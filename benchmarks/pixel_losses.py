@@ -25,11 +25,11 @@ from torch.nn import functional as F
 
 from ducats import dirichlet
 from ducats.domain import UNLABELLED
-from ducats.objectives import Batch, Labelled, duc
+from ducats.objectives import Batch, LabelledImages, duc
 from ducats.rows import Output
 
 Losses = Callable[[Tensor], Tensor]
-EVIDENCE = dirichlet.EVIDENCE["exp_at_most_10"]
+EVIDENCE = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]
 
 
 def walked(labels: Tensor, target: bool) -> Losses:
@@ -37,7 +37,7 @@ def walked(labels: Tensor, target: bool) -> Losses:
     size = (labels.shape[1], labels.shape[2])
 
     def losses(z: Tensor) -> Tensor:
-        part = Labelled(z, labels)
+        part = LabelledImages(z, labels)
         batch = Batch(part, None, None, part if target else None)
         found = duc(lambda images: Output(images, None, size, EVIDENCE), batch, source=0.0 if target else 1.0)
         return torch.stack(list(found.values())).sum()
@@ -133,7 +133,7 @@ def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
         result["recorded"] = measured(recorded(ours, z), options.device, options.repeats)
     found, again = once(ours, z), once(ours, z)
     result["repeats_to_the_bit"] = all(a.equal(b) for a, b in zip(found, again, strict=True))
-    fused, dirichlet.FUSED = dirichlet.FUSED, False
+    fused, dirichlet.COMPILE_FORMULAS = dirichlet.COMPILE_FORMULAS, False
     try:
         result["plain"] = measured(lambda: once(theirs, z), options.device, options.repeats)
         reference = once(theirs, z)
@@ -142,15 +142,15 @@ def compared(options: argparse.Namespace, target: bool) -> dict[str, Any]:
         exact = once(theirs, z.double())
         result["float32_from_float64"] = off(found, exact)
         result["plain_from_float64"] = off(reference, exact)
-        dirichlet.FUSED = fused
+        dirichlet.COMPILE_FORMULAS = fused
         half = once(ours, z.bfloat16())
-        dirichlet.FUSED = False
+        dirichlet.COMPILE_FORMULAS = False
         result["bfloat16"] = off(half, once(theirs, z.bfloat16().float()))  # the same logits
         result["bfloat16_from_float32_logits"] = off(half, reference)  # includes rounding of the logits
     except torch.OutOfMemoryError:
         result.setdefault("plain", None)  # does not fit in memory
     finally:
-        dirichlet.FUSED = fused
+        dirichlet.COMPILE_FORMULAS = fused
     return result
 
 
@@ -170,9 +170,9 @@ def main() -> None:
     options = parser.parse_args()
     if options.graph and options.device != "cuda":
         parser.error("--graph needs --device cuda")
-    dirichlet.FUSED = options.compile
+    dirichlet.COMPILE_FORMULAS = options.compile
     if options.piece:
-        module = importlib.import_module("ducats.objectives.means")
+        module = importlib.import_module("ducats.objectives.reduction")
         setattr(module, "CACHED" if options.device == "cpu" else "LAUNCHED", options.piece)
     name = torch.cuda.get_device_name() if options.device == "cuda" else platform.machine()
     print(f"{name}, torch {torch.__version__}, {options.images} x {options.height} x {options.width}")

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 from torchvision.transforms import v2
 
-from ducats.objectives import Batch, Labelled, duc
+from ducats.objectives import Batch, LabelledImages, duc
 
 # The model normalises its input.
 TO_TENSOR = [v2.ToImage(), v2.ToDtype(torch.float32, scale=True)]
@@ -75,7 +75,7 @@ def train(
     for _ in range(steps):
         batches = [next(stream) for stream in streams]
         moved = [(x.to(device, non_blocking=True), y.to(device, non_blocking=True)) for x, y in batches]
-        batch = Batch(Labelled(*moved[0]), Labelled(*moved[1]), moved[2][0])
+        batch = Batch(LabelledImages(*moved[0]), LabelledImages(*moved[1]), moved[2][0])
         losses = duc(model, batch)
         optimiser.zero_grad()
         torch.stack(list(losses.values())).sum().backward()

@@ -35,11 +35,11 @@ from torch import Tensor
 
 from ducats.criteria import columns_of
 from ducats.errors import UserError
-from ducats.queries import QUERIES, Strategy
+from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import fork
 from ducats.rows import Deferred, Rows, Slate, ask
 
-IMAGES = [name for name, strategy in QUERIES.items() if not strategy.of_pixels]
+IMAGES = [name for name, strategy in QUERIES.items() if not strategy.per_pixel]
 WIDE = ("z", "features")  # columns that may be stored on disk
 MEMBERS = 5  # members of a committee
 SOURCE = 10_000  # number of source images, for queries that read the source
@@ -114,7 +114,7 @@ def known(text: str) -> str:
     return text
 
 
-def strategy_of(text: str) -> Strategy:
+def strategy_of(text: str) -> QuerySpec:
     """Parse a query with its parameters: ``clue``, ``clue:among=1000000,chosen=drawn``."""
     name, _, given = text.partition(":")
     params = dict[str, Any]()
@@ -124,7 +124,7 @@ def strategy_of(text: str) -> Strategy:
             params[key] = json.loads(value)
         except json.JSONDecodeError:
             params[key] = value
-    return QUERIES[name].bound(params)
+    return QUERIES[name].bind(params)
 
 
 def measure(name: str, rows: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -153,7 +153,7 @@ def child(options: argparse.Namespace) -> None:
     start, worked = time.perf_counter(), time.process_time()
     try:
         with torch.no_grad():
-            ask(strategy_of(name).query, slate)
+            ask(strategy_of(name).fn, slate)
     except UserError as error:
         print(json.dumps({"refused": str(error)}))
         return
@@ -177,7 +177,7 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Sla
             columns(needs, count, part, options, options.disk if part == 0 else None),
         )
         for part, (count, needs) in enumerate(
-            ((rows, strategy.needs), (budget, strategy.needs), (SOURCE, strategy.source))
+            ((rows, strategy.needs), (budget, strategy.needs), (SOURCE, strategy.source_needs))
         )
     )
     head = torch.randn(options.classes, options.features, generator=fork(0, "head"))
@@ -186,8 +186,8 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Sla
         labelled,
         budget,
         fork(0, "query"),
-        source if strategy.source else None,
-        head if strategy.head else None,
+        source if strategy.source_needs else None,
+        head if strategy.needs_head else None,
     )
 
 

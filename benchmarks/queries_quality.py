@@ -28,8 +28,8 @@ from torch.nn import functional as F
 from ducats import dirichlet
 from ducats.criteria import margin
 from ducats.queries import QUERIES, badge, las
-from ducats.queries.distances import squared_to_nearest
-from ducats.queries.las import propagated
+from ducats.queries.distances import squared_distance_to_nearest
+from ducats.queries.las import propagated_scores
 from ducats.randomness import fork
 from ducats.rows import Rows, Slate
 
@@ -42,15 +42,15 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "20 shards": {"shards": 20},
         "10 b drawn": {"times": 10},
         "30 b drawn": {"times": 30},
-        "10 b uncertain": {"times": 10, "chosen": "uncertain"},
-        "30 b uncertain": {"times": 30, "chosen": "uncertain"},
+        "10 b uncertain": {"times": 10, "chosen": "highest_entropy"},
+        "30 b uncertain": {"times": 30, "chosen": "highest_entropy"},
     },
     "badge": {
         "exact": {},
         "10 b drawn": {"times": 10},
         "30 b drawn": {"times": 30},
-        "10 b uncertain": {"times": 10, "chosen": "uncertain"},
-        "30 b uncertain": {"times": 30, "chosen": "uncertain"},
+        "10 b uncertain": {"times": 10, "chosen": "highest_entropy"},
+        "30 b uncertain": {"times": 30, "chosen": "highest_entropy"},
     },
     "clue": {
         "exact": {"exact": math.inf},
@@ -58,19 +58,40 @@ SETTINGS: Mapping[str, Mapping[str, Mapping[str, Any]]] = {
         "10 b drawn": {"times": 10, "exact": math.inf},
         "30 b drawn": {"times": 30, "exact": math.inf},
         "30 b drawn, mini-batches": {"times": 30, "exact": 0.0},
-        "10 b uncertain": {"times": 10, "chosen": "uncertain", "exact": math.inf},
-        "30 b uncertain": {"times": 30, "chosen": "uncertain", "exact": math.inf},
+        "10 b uncertain": {"times": 10, "chosen": "highest_entropy", "exact": math.inf},
+        "30 b uncertain": {"times": 30, "chosen": "highest_entropy", "exact": math.inf},
     },
     "las": {
         "exact": {"pairs": math.inf, "exact": math.inf},
         "neighbours among 50 000": {"neighbours": 50_000},
         "neighbours among 5000": {"neighbours": 5000},
         "neighbours among 500": {"neighbours": 500},
-        "20 b drawn, neighbours among 20 000": {"times": 20, "chosen": "drawn", "neighbours": 20_000},
-        "20 b uncertain, neighbours among 20 000": {"times": 20, "chosen": "uncertain", "neighbours": 20_000},
-        "50 b uncertain, neighbours among 20 000": {"times": 50, "chosen": "uncertain", "neighbours": 20_000},
-        "20 b uncertain, neighbours among 5000": {"times": 20, "chosen": "uncertain", "neighbours": 5000},
-        "the same, mini-batches": {"times": 20, "chosen": "uncertain", "neighbours": 5000, "exact": 0.0},
+        "20 b drawn, neighbours among 20 000": {
+            "times": 20,
+            "chosen": "entropy_weighted",
+            "neighbours": 20_000,
+        },
+        "20 b uncertain, neighbours among 20 000": {
+            "times": 20,
+            "chosen": "highest_entropy",
+            "neighbours": 20_000,
+        },
+        "50 b uncertain, neighbours among 20 000": {
+            "times": 50,
+            "chosen": "highest_entropy",
+            "neighbours": 20_000,
+        },
+        "20 b uncertain, neighbours among 5000": {
+            "times": 20,
+            "chosen": "highest_entropy",
+            "neighbours": 5000,
+        },
+        "the same, mini-batches": {
+            "times": 20,
+            "chosen": "highest_entropy",
+            "neighbours": 5000,
+            "exact": 0.0,
+        },
     },
     "spread": {"exact": {"exact": math.inf}, "mini-batches": {"exact": 0.0}},
     "dbal": {
@@ -132,16 +153,16 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
         settings["again"] = settings["exact"]
     for setting, given in settings.items():
         params = knobs_of(given, len(pool.z), budget)
-        strategy = QUERIES["random" if setting == "random" else name].bound(params)
+        strategy = QUERIES["random" if setting == "random" else name].bind(params)
         rows = pool.rows(strategy.needs)
         source = None
-        if strategy.source:
+        if strategy.source_needs:
             where = torch.arange(SOURCE)
             source = Rows(where, torch.zeros_like(where), {"features": pool.source})
         luck = fork(seed, "choice", "again" if setting == "again" else "")
         start = time.process_time()
-        with torch.no_grad(), mock.patch.object(las, "propagated", all_pairs):
-            picks = strategy.query(Slate(rows, rows[torch.arange(0)], budget, luck, source))
+        with torch.no_grad(), mock.patch.object(las, "propagated_scores", all_pairs):
+            picks = strategy.fn(Slate(rows, rows[torch.arange(0)], budget, luck, source))
         seconds = time.process_time() - start
         exact = picks if setting == "exact" else exact
         cell = {
@@ -152,7 +173,7 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
             "rows": len(pool.z),
             "budget": budget,
             "own": want(picks),
-            "distance": float(squared_to_nearest([some], [pool.features[picks]]).sqrt().mean()),
+            "distance": float(squared_distance_to_nearest([some], [pool.features[picks]]).sqrt().mean()),
             "overlap": len(set(picks.tolist()) & set(exact.tolist())) / budget,
             "classes": len(pool.label[picks].unique()),
             "accuracy": accuracy(pool, picks),
@@ -180,10 +201,10 @@ def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callabl
     """Return the criterion of a query as a function of the picks; lower is better, except for LAS."""
     features, entropy = pool.features, dirichlet.entropy(pool.z).double()
     if name == "coreset":
-        return lambda picks: float(squared_to_nearest([features], [features[picks]]).max().sqrt())
+        return lambda picks: float(squared_distance_to_nearest([features], [features[picks]]).max().sqrt())
     if name == "badge":
         both = [badge._residual(pool.z), features]
-        return lambda picks: float(squared_to_nearest(both, [some[picks] for some in both]).mean())
+        return lambda picks: float(squared_distance_to_nearest(both, [some[picks] for some in both]).mean())
     if name == "las":
         told = (F.normalize(features), dirichlet.expected_probability(pool.z), torch.arange(len(features)))
         return lambda picks: float(all_pairs(*told, 10)[picks].mean())
@@ -191,7 +212,9 @@ def wanted(name: str, pool: Pool, budget: int, all_pairs: "AllPairs") -> Callabl
         return _manhattan(pool)
     some = entropy.topk(10 * budget).indices if name == "spread" else torch.arange(len(features))
     weight = entropy[some] / entropy[some].sum()
-    return lambda picks: float((weight * squared_to_nearest([features[some]], [features[picks]])).sum())
+    return lambda picks: float(
+        (weight * squared_distance_to_nearest([features[some]], [features[picks]])).sum()
+    )
 
 
 class AllPairs:
@@ -203,9 +226,9 @@ class AllPairs:
     def __call__(self, features: Tensor, p: Tensor, among: Tensor, K: int) -> Tensor:
         """Return the scores of `propagated`."""
         if len(among) < len(features):
-            return propagated(features, p, among, K)
+            return propagated_scores(features, p, among, K)
         if self._found is None:
-            self._found = propagated(features, p, among, K)
+            self._found = propagated_scores(features, p, among, K)
         return self._found
 
 

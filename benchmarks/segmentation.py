@@ -19,7 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ducats.dirichlet import can_fuse, compiled
+from ducats.dirichlet import can_compile, compile_formulas
 from ducats.domain import UNLABELLED, Domain, Images
 from ducats.engine.fit import Optimisation, fit_epoch, make_optimiser
 from ducats.engine.pick import pick
@@ -31,7 +31,7 @@ from ducats.engine.step import Step
 from ducats.engine.streams import Streams, Views
 from ducats.engine.task import Task
 from ducats.ledger import Ledger, TargetMaps
-from ducats.models import MODELS, Evidential
+from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
 from ducats.oracles import Truth
 from ducats.queries import QUERIES
@@ -64,19 +64,19 @@ def maps(count: int, shape: Size, classes: int) -> Tensor:
     return tall[:, : shape[0], : shape[1]].to(torch.int8)
 
 
-def make_model(options: argparse.Namespace) -> Evidential:
+def make_model(options: argparse.Namespace) -> EvidentialModel:
     """Build a network with random weights, which do not affect the timing."""
     torch.manual_seed(0)
     builder = MODELS[options.model]
     network = builder(classes=options.classes, channels=3, backbone=options.backbone, pretrained=False)
-    return Evidential(network, "exp_at_most_10")
+    return EvidentialModel(network, "exp_at_most_10")
 
 
 def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: bool) -> dict[str, Any]:
     """Measure time and peak memory of a training step."""
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
-    wanted = Speed(graphs=graphs and cuda, compiled=fuse and can_fuse(fabric.device))
+    wanted = Speed(graphs=graphs and cuda, compiled=fuse and can_compile(fabric.device))
     speed = wanted.settle(fabric, pixels=True)
     if cuda:
         torch.cuda.empty_cache()
@@ -114,12 +114,12 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
         )
 
     first = time.perf_counter()
-    with compiled(bool(speed.compiled)):
+    with compile_formulas(bool(speed.compiled)):
         epoch(0, options.warm_up)
     if cuda:
         torch.cuda.synchronize()
     started = time.perf_counter()
-    with compiled(bool(speed.compiled)):
+    with compile_formulas(bool(speed.compiled)):
         losses = epoch(1, options.steps)
     if cuda:
         torch.cuda.synchronize()
@@ -166,7 +166,7 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
                 for image, picked in pick(
                     ready,
                     pool,
-                    QUERIES[query].bound({}),
+                    QUERIES[query].bind({}),
                     task=task,
                     sizes=pool.sizes if pool.sizes is not None else torch.zeros(0, 2),
                     asked=asked,

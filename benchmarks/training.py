@@ -36,8 +36,8 @@ from ducats.engine.score import table
 from ducats.engine.speed import Speed
 from ducats.engine.step import Step
 from ducats.engine.streams import Streams, Views
-from ducats.models import Evidential, timm_classifier
-from ducats.objectives import Batch, Labelled, duc
+from ducats.models import EvidentialModel, timm_classifier
+from ducats.objectives import Batch, LabelledImages, duc
 
 SIZE = 224
 JITTERED = View(crop="resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
@@ -129,10 +129,10 @@ def rows(options: argparse.Namespace, shift: Shift) -> Iterator[tuple[str, dict[
     yield "floor, float32", floor(options, shift, Speed(), "32-true")
 
 
-def make_model(options: argparse.Namespace, shift: Shift) -> Evidential:
+def make_model(options: argparse.Namespace, shift: Shift) -> EvidentialModel:
     """Build the published network."""
     torch.manual_seed(0)
-    return Evidential(
+    return EvidentialModel(
         timm_classifier(
             classes=len(shift.classes),
             channels=3,
@@ -267,7 +267,7 @@ def ready(count: int, classes: int, device: torch.device) -> Batch:
     """Return a batch of noise on the device."""
     images = [torch.rand(count, 3, SIZE, SIZE, device=device) for _ in range(3)]
     labels = torch.randint(classes, (2, count), device=device)
-    return Batch(Labelled(images[0], labels[0]), Labelled(images[1], labels[1]), images[2])
+    return Batch(LabelledImages(images[0], labels[0]), LabelledImages(images[1], labels[1]), images[2])
 
 
 def figures(options: argparse.Namespace, step: float, scoring: float, peak: float) -> dict[str, float]:

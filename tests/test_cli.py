@@ -687,7 +687,7 @@ def test_trained_model_needs_neither_weights_file_nor_hub(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("nothing must be downloaded")
 
-    monkeypatch.setattr("ducats.models.hub.fetch", refuse)
+    monkeypatch.setattr("ducats.models.hub.fetch_pretrained", refuse)
     file, out = tmp_path / "weights.pth", tmp_path / "run"
     train = "train={epochs: 1, steps_per_epoch: 1, batch_size: 4}"
     command = from_weights(folders, file, train, "acquisition.rounds=0")

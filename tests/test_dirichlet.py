@@ -277,7 +277,7 @@ def test_finite_logits_never_give_nan(logits: list[float]) -> None:
         formula(leaf).backward(torch.ones(1))
         assert leaf.grad is not None
         assert leaf.grad.isfinite().all(), formula
-    for evidence in dirichlet.EVIDENCE.values():
+    for evidence in dirichlet.EVIDENCE_FUNCTIONS.values():
         assert evidence(z).isfinite().all()
 
 
@@ -387,23 +387,23 @@ def test_compiled_formulas_give_the_same_result(monkeypatch: pytest.MonkeyPatch)
     plain = [formula(z) for formula in UNARY]
     slopes = [torch.autograd.grad(values.sum(), z)[0] for values in plain]
     with monkeypatch.context() as patch:
-        patch.setattr(dirichlet, "FUSED", True)
+        patch.setattr(dirichlet, "COMPILE_FORMULAS", True)
         patch.setattr(torch, "compile", compiled)
-        dirichlet._compiled.cache_clear()
+        dirichlet._compile_cached.cache_clear()
         for formula, expected, slope in zip(UNARY, plain, slopes, strict=True):
             found = formula(z)
             torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
             torch.testing.assert_close(torch.autograd.grad(found.sum(), z)[0], slope, rtol=1e-5, atol=1e-6)
-        assert dirichlet._compiled.cache_info().currsize == 4  # both uncertainties share one formula
-    dirichlet._compiled.cache_clear()
-    assert not dirichlet.can_fuse(torch.device("cpu"))
+        assert dirichlet._compile_cached.cache_info().currsize == 4  # both uncertainties share one formula
+    dirichlet._compile_cached.cache_clear()
+    assert not dirichlet.can_compile(torch.device("cpu"))
 
 
 def test_chunked_computation_gives_the_same_result(monkeypatch: pytest.MonkeyPatch) -> None:
     z = torch.randn(23, 5, generator=torch.Generator().manual_seed(2)).requires_grad_()
     whole = dirichlet.uncertainties(z)
     (slope,) = torch.autograd.grad(whole.data.sum() + 2 * whole.distribution.sum(), z)
-    monkeypatch.setattr(dirichlet, "_CACHED", 20)
+    monkeypatch.setattr(dirichlet, "_CPU_CHUNK_ELEMENTS", 20)
     cut = dirichlet.uncertainties(z)
     (cut_slope,) = torch.autograd.grad(cut.data.sum() + 2 * cut.distribution.sum(), z)
     torch.testing.assert_close(cut, whole, rtol=1e-6, atol=1e-7)
@@ -438,9 +438,11 @@ def test_evidence_is_the_logarithm_of_alpha() -> None:
         "exp_plus_one": lambda x: mp.exp(x) + 1,
         "softplus_plus_one": lambda x: mp.log(mp.exp(x) + 1) + 1,
     }
-    assert dict(dirichlet.EVIDENCE).keys() == alphas.keys()
+    assert dict(dirichlet.EVIDENCE_FUNCTIONS).keys() == alphas.keys()
     mp.mp.dps = 110
     for name, alpha in alphas.items():
         exact = torch.tensor([float(mp.log(alpha(mp.mpf(v)))) for v in values], dtype=torch.float64)
-        torch.testing.assert_close(dirichlet.EVIDENCE[name](logits), exact, rtol=1e-14, atol=0)
-        torch.testing.assert_close(dirichlet.EVIDENCE[name](logits.float()), exact.float(), rtol=1e-6, atol=0)
+        torch.testing.assert_close(dirichlet.EVIDENCE_FUNCTIONS[name](logits), exact, rtol=1e-14, atol=0)
+        torch.testing.assert_close(
+            dirichlet.EVIDENCE_FUNCTIONS[name](logits.float()), exact.float(), rtol=1e-6, atol=0
+        )

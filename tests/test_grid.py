@@ -92,7 +92,7 @@ def test_weights_cached_in_inference_mode_can_be_trained_on() -> None:
 
 def test_evidence_is_applied_after_interpolation() -> None:
     logits = 12 * drawn(2, 3, 4, 5)
-    output = Output(logits, None, (16, 20), dirichlet.EVIDENCE["exp_clamped"])
+    output = Output(logits, None, (16, 20), dirichlet.EVIDENCE_FUNCTIONS["exp_clamped"])
     found = grid.dense(output)
     torch.testing.assert_close(found, reference(logits, (16, 20)).clamp(-10, 10), rtol=1e-5, atol=1e-4)
     clamped_first = reference(logits.clamp(-10, 10), (16, 20))
@@ -100,7 +100,7 @@ def test_evidence_is_applied_after_interpolation() -> None:
 
 
 def test_two_step_upsampling() -> None:
-    logits, clamp = 12 * drawn(2, 3, 4, 5), dirichlet.EVIDENCE["exp_clamped"]
+    logits, clamp = 12 * drawn(2, 3, 4, 5), dirichlet.EVIDENCE_FUNCTIONS["exp_clamped"]
     output = Output(logits, None, (16, 20), clamp)
     once = grid.dense(output, (33, 41))
     torch.testing.assert_close(once, reference(logits, (33, 41)).clamp(-10, 10), rtol=1e-5, atol=1e-4)

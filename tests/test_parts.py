@@ -73,7 +73,7 @@ def test_lambdas_differ_by_their_constants() -> None:
     one, two, again = (plain(f) for f in (lambda s: s + 1, lambda s: s + 2, lambda s: s + 1))
     assert one == again
     assert one != two
-    assert plain(QUERIES["duc"].query) == "ducats.queries.two_round.two_round"
+    assert plain(QUERIES["duc"].fn) == "ducats.queries.two_round.two_round"
 
 
 def test_equal_components_resume(tmp_path: Path) -> None:

@@ -38,7 +38,7 @@ def outcome(home: RunDir) -> dict[str, Any]:
     }
 
 
-@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if not strategy.of_pixels])
+@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if not strategy.per_pixel])
 @pytest.mark.parametrize("objective", ["duc", "softmax"])
 def test_every_query_and_objective_spends_exactly_its_budget(
     run_quickly: Runner, query: str, objective: str
@@ -55,7 +55,7 @@ def test_every_query_and_objective_spends_exactly_its_budget(
     assert all(entry.label == int(truth[keys.index(entry.key)]) for entry in ledger.entries())
 
 
-@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if strategy.of_pixels])
+@pytest.mark.parametrize("query", [name for name, strategy in QUERIES.items() if strategy.per_pixel])
 def test_pixel_queries_are_refused_for_classification(
     run_quickly: Runner, tmp_path: Path, query: str
 ) -> None:

@@ -24,17 +24,23 @@ from ducats.factory import build_run
 from ducats.inference import load_trained
 from ducats.run import run
 from ducats.rundir import RunDir
-from ducats.tune import Outcome, Tuned, tune
-from ducats.tune.scores import losses, problem_of
-from ducats.tune.search import warnings_of
-from ducats.tune.space import combinations, parse, points, settings_of, usual_choices
-from ducats.tune.trials import Trial, as_process
+from ducats.tune import TrialResult, TuningResult, tune
+from ducats.tune.scorers import load_tuning_data, per_image_losses
+from ducats.tune.search import ranking_warnings
+from ducats.tune.search_space import (
+    count_combinations,
+    default_grid,
+    parse_grid,
+    sample_grid_points,
+    to_settings,
+)
+from ducats.tune.trials import Trial, run_in_subprocess
 
 GRID = {"objective.params.beta": (0.1, 1.0), "query.params.kappa": (2, 10)}
 SMALL = {"train.epochs": (3, 4)}
 
 
-class Launched:
+class InProcessLauncher:
     """Run trials in this process, which is faster, and record their names."""
 
     def __init__(self) -> None:
@@ -42,47 +48,47 @@ class Launched:
 
     def __call__(self, trial: Trial) -> None:
         self.names.append(trial.name)
-        parts, plan = build_run(trial.config, trial.home)
+        parts, plan = build_run(trial.config, trial.run_folder)
         fabric = make_fabric("cpu")
         fabric.launch()
-        run(parts, plan, trial.home.folder, fabric=fabric, identity=trial.config.identity())
+        run(parts, plan, trial.run_folder.folder, fabric=fabric, identity=trial.config.identity())
 
 
-def search(out: Path, *settings: str, launch: Any = None, choices: Any = SMALL, **more: Any) -> Tuned:
+def search(out: Path, *settings: str, launch: Any = None, choices: Any = SMALL, **more: Any) -> TuningResult:
     config = more.pop("config", None) or quick(*settings)
-    return tune(config, out, choices=choices, launch=launch or Launched(), **more)
+    return tune(config, out, grid=choices, launcher=launch or InProcessLauncher(), **more)
 
 
-def read(out: Path) -> dict[str, Any]:
+def read_tune_json(out: Path) -> dict[str, Any]:
     return dict(json.loads((out / "tune.json").read_text()))
 
 
 def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
-    launch, said = Launched(), []  # type: Launched, list[str]
+    launch, said = InProcessLauncher(), []  # type: InProcessLauncher, list[str]
     found = search(tmp_path, choices=GRID, launch=launch, say=said.append)
-    kept = read(tmp_path)
-    assert len(set(launch.names)) == len(found.outcomes) == found.combinations == 4
-    assert {tuple(one.settings.values()) for one in found.outcomes} == {
+    kept = read_tune_json(tmp_path)
+    assert len(set(launch.names)) == len(found.results) == found.n_combinations == 4
+    assert {tuple(one.settings.values()) for one in found.results} == {
         (0.1, 2),
         (0.1, 10),
         (1.0, 2),
         (1.0, 10),
     }
-    risks = [one.risk for one in found.outcomes]
+    risks = [one.risk for one in found.results]
     assert risks == sorted(risks) == [one["risk"] for one in kept["trials"]]
     assert kept["criterion"] == {"by": "dev", "loss": "nll", "normalise": "none", "source_share": 0.2}
     assert "deep embedded validation from 20 % of the source" in kept["says"]
     assert len(said) == 4
     # Each trial is a run of the base config with its own two settings and held-out source images.
-    for one in found.outcomes:
+    for one in found.results:
         made = Config.model_validate(RunDir(tmp_path / one.name).identity)
         assert made.objective.params["beta"] == one.settings["objective.params.beta"]
         assert made.query.params["kappa"] == one.settings["query.params.kappa"]
         assert made.evaluation.source_holdout_fraction == 0.2
         assert RunDir(tmp_path / one.name).data["source"]["images"] == 96 - 4 * 5
-    best = configs.load_config([found.best])
-    assert best.objective.params["beta"] == found.outcomes[0].settings["objective.params.beta"]
-    assert best.query.params["kappa"] == found.outcomes[0].settings["query.params.kappa"]
+    best = configs.load_config([found.best_config])
+    assert best.objective.params["beta"] == found.results[0].settings["objective.params.beta"]
+    assert best.query.params["kappa"] == found.results[0].settings["query.params.kappa"]
     assert best.evaluation.source_holdout_fraction == 0  # the best config trains on the full source
     assert best.model_copy(update={"objective": quick().objective, "query": quick().query}) == quick(
         "engine.precision=32-true"
@@ -93,7 +99,7 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
 
 def test_interrupted_search_resumes(tmp_path: Path) -> None:
     whole = search(tmp_path / "whole")
-    launch = Launched()
+    launch = InProcessLauncher()
 
     def killed(trial: Trial) -> None:
         if launch.names:
@@ -102,10 +108,10 @@ def test_interrupted_search_resumes(tmp_path: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         search(tmp_path / "cut", launch=killed)
-    assert [one["name"] for one in read(tmp_path / "cut")["trials"]] == launch.names
+    assert [one["name"] for one in read_tune_json(tmp_path / "cut")["trials"]] == launch.names
     again = search(tmp_path / "cut", launch=launch)
-    assert sorted(launch.names) == sorted(one.name for one in whole.outcomes)  # each runs once
-    assert again.outcomes == whole.outcomes
+    assert sorted(launch.names) == sorted(one.name for one in whole.results)  # each runs once
+    assert again.results == whole.results
 
 
 def test_dev_parts_match_the_trained_model(tmp_path: Path) -> None:
@@ -114,63 +120,63 @@ def test_dev_parts_match_the_trained_model(tmp_path: Path) -> None:
     bare = search(
         tmp_path / "without", "data.params={n_test: 0}", "evaluation.split=auto", trials=1, loss="error"
     )
-    assert bare.outcomes[0].risk == found.outcomes[0].risk
-    one = found.outcomes[0]
+    assert bare.results[0].risk == found.results[0].risk
+    one = found.results[0]
     _, held = hold_out_source(toy(), 0.2)
     assert held is not None
     model = load_trained(tmp_path / "with" / one.name).model.eval()
     with torch.inference_mode():
         wrong = model(held.images.pixels[:].float() / 255).z.argmax(1) != held.labels[:]
-    assert one.parts["source"] == pytest.approx(float(wrong.double().mean()))
-    assert 0 < one.parts["effective"] <= 1
-    assert 0.5 <= one.parts["domain_accuracy"] <= 1
+    assert one.details["source"] == pytest.approx(float(wrong.double().mean()))
+    assert 0 < one.details["effective"] <= 1
+    assert 0.5 <= one.details["domain_accuracy"] <= 1
 
 
 def test_changing_the_loss_reuses_the_runs(tmp_path: Path) -> None:
-    launch = Launched()
+    launch = InProcessLauncher()
     errors = search(tmp_path, launch=launch, loss="error")
     other = search(tmp_path, launch=launch, normalise="max")
     assert len(launch.names) == 2
-    assert read(tmp_path)["criterion"]["loss"] == "nll"
-    assert {one.name for one in other.outcomes} == {one.name for one in errors.outcomes}
-    assert other.outcomes[0].risk != errors.outcomes[0].risk
+    assert read_tune_json(tmp_path)["criterion"]["loss"] == "nll"
+    assert {one.name for one in other.results} == {one.name for one in errors.results}
+    assert other.results[0].risk != errors.results[0].risk
 
 
 def test_losses_by_hand() -> None:
     z, labels = torch.tensor([[0.0, 1.0], [2.0, 0.0]]), torch.tensor([1, 1])
-    assert losses(z, labels, "error").tolist() == [0, 1]
+    assert per_image_losses(z, labels, "error").tolist() == [0, 1]
     wanted = [torch.tensor(-1.0).exp().log1p().item(), torch.tensor(2.0).exp().log1p().item()]
-    assert losses(z, labels, "nll").tolist() == pytest.approx(wanted)
+    assert per_image_losses(z, labels, "nll").tolist() == pytest.approx(wanted)
 
 
 def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) -> None:
     found = search(tmp_path, by="target_labels", validation=30)
-    assert read(tmp_path)["criterion"] == {"by": "target_labels", "loss": "error", "validation": 30}
-    assert "on 30 random target images" in found.says
+    assert read_tune_json(tmp_path)["criterion"] == {"by": "target_labels", "loss": "error", "validation": 30}
+    assert "on 30 random target images" in found.risk_description
     ledger = RunDir(tmp_path / "validation-30").bought()
     assert len(ledger) == 30
     truth, known = toy().truth, ledger.targets()
     assert truth is not None
     assert torch.equal(known[known >= 0], truth[:][known >= 0])
     asked = torch.zeros(80, dtype=torch.bool)
-    for one in found.outcomes:
+    for one in found.results:
         trained = load_trained(tmp_path / one.name)
         bought = trained.home.bought().targets() != UNLABELLED
-        assert (one.labels, int(bought.sum())) == (20, 20)
+        assert (one.n_labels, int(bought.sum())) == (20, 20)
         asked |= bought
         left = (known >= 0) & ~bought
         with torch.inference_mode():
             said = trained.model.eval()(toy().pool.pixels[left].float() / 255).z.argmax(1)
         wrong = (said != truth[:][left]).double()
         assert one.risk == pytest.approx(float(wrong.mean()))
-        assert one.parts == {"images": int(left.sum())}
-        assert one.deviation == pytest.approx(float(wrong.std()) / int(left.sum()) ** 0.5)
-    assert found.labels == {"trials": int(asked.sum()), "validation": 30}
+        assert one.details == {"images": int(left.sum())}
+        assert one.standard_error == pytest.approx(float(wrong.std()) / int(left.sum()) ** 0.5)
+    assert found.label_counts == {"trials": int(asked.sum()), "validation": 30}
     # No source images are held out, so the best trial is the run of best.yaml.
-    assert configs.load_config([found.best]).digest() == found.outcomes[0].name
+    assert configs.load_config([found.best_config]).digest() == found.results[0].name
 
 
-def people(tmp_path: Path) -> Config:
+def human_config(tmp_path: Path) -> Config:
     """Config for image folders with an unlabelled target."""
     shift = toy(n_source_per_class=6, n_pool=20)
     for part, images, names in (
@@ -186,16 +192,16 @@ def people(tmp_path: Path) -> Config:
 
 
 def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
-    config = people(tmp_path)
+    config = human_config(tmp_path)
     with pytest.raises(UserError, match="tune with --rounds 0"):
         search(tmp_path / "tune", config=config)
     still = config.model_copy(
         update={"acquisition": config.acquisition.model_copy(update={"rounds": 0, "after": None})}
     )
-    assert "query.params.kappa" not in usual_choices(still)
+    assert "query.params.kappa" not in default_grid(still)
     by_dev = search(tmp_path / "tune", config=still)
-    assert by_dev.labels == {"trials": 0, "validation": 0}
-    launch = Launched()
+    assert by_dev.label_counts == {"trials": 0, "validation": 0}
+    launch = InProcessLauncher()
     with pytest.raises(AwaitingLabels, match="waits for 5 labels"):
         search(tmp_path / "tune", config=still, by="target_labels", validation=5, launch=launch)
     assert not launch.names  # validation labels come first
@@ -207,11 +213,11 @@ def test_annotators_answer_only_for_validation(tmp_path: Path) -> None:
     ]
     (folder / "answers.csv").write_text("\n".join(answers) + "\n")
     found = search(tmp_path / "tune", config=still, by="target_labels", validation=5)
-    assert [one.parts for one in found.outcomes] == [{"images": 4}] * 2  # no class applies to the fifth
+    assert [one.details for one in found.results] == [{"images": 4}] * 2  # no class applies to the fifth
 
 
 def test_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
-    launch = Launched()
+    launch = InProcessLauncher()
 
     def fragile(trial: Trial) -> None:
         if trial.config.train.epochs == 3:
@@ -219,14 +225,14 @@ def test_failing_trial_does_not_stop_the_others(tmp_path: Path) -> None:
         launch(trial)
 
     found = search(tmp_path, launch=fragile)
-    assert found.failed == read(tmp_path)["failed"] == {"epochs=3": "the training diverged"}
-    assert [one.settings for one in found.outcomes] == [{"train.epochs": 4}]
+    assert found.failed == read_tune_json(tmp_path)["failed"] == {"epochs=3": "the training diverged"}
+    assert [one.settings for one in found.results] == [{"train.epochs": 4}]
     with pytest.raises(UserError, match="all 1 trials failed; first error: the training diverged"):
         search(tmp_path, choices={"train.epochs": (3,)}, launch=fragile)
 
 
 def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
-    launch, failing, grid = Launched(), {0.001}, {"train.lr": (0.001, 0.2)}
+    launch, failing, grid = InProcessLauncher(), {0.001}, {"train.lr": (0.001, 0.2)}
 
     def fragile(trial: Trial) -> None:
         launch(trial)
@@ -237,40 +243,40 @@ def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
     bought = {entry.key for name in launch.names for entry in RunDir(tmp_path / name).bought().entries()}
     assert len(launch.names) == 2
     assert len(bought) > 20  # more than those of the trial that did not fail
-    assert found.labels == {"trials": len(bought), "validation": 0}
+    assert found.label_counts == {"trials": len(bought), "validation": 0}
     failing.add(0.2)
     with pytest.raises(UserError, match="all 2 trials failed"):
         search(tmp_path / "all", launch=fragile, choices=grid)
-    assert read(tmp_path / "all")["labels"] == found.labels
+    assert read_tune_json(tmp_path / "all")["labels"] == found.label_counts
 
 
 def test_both_criteria_rank_the_same_runs_with_the_same_held_out_source(tmp_path: Path) -> None:
-    launch, share = Launched(), "evaluation.source_holdout_fraction=0.2"
+    launch, share = InProcessLauncher(), "evaluation.source_holdout_fraction=0.2"
     dev = search(tmp_path, share, launch=launch)
     bought = search(tmp_path, share, launch=launch, by="target_labels", validation=30)
     assert len(launch.names) == 2
-    assert {one.name for one in bought.outcomes} == {one.name for one in dev.outcomes}
+    assert {one.name for one in bought.results} == {one.name for one in dev.results}
     search(tmp_path, launch=launch, by="target_labels", validation=30, trials=1)  # on the full source
     assert len(launch.names) == 3
 
 
 def test_ranking_warnings() -> None:
-    def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> Outcome:
+    def outcome(risk: float, effective: float = 0.5, source: float = 0.1) -> TrialResult:
         parts = {"effective": effective, "source": source}
-        return Outcome("x", {}, risk, 0.02, parts, effective < 0.05, 0)
+        return TrialResult("x", {}, risk, 0.02, parts, effective < 0.05, 0)
 
-    assert warnings_of([outcome(0.1), outcome(0.13)], "dev") == []
-    (near,) = warnings_of([outcome(0.1), outcome(0.11), outcome(0.2)], "target_labels")
+    assert ranking_warnings([outcome(0.1), outcome(0.13)], "dev") == []
+    (near,) = ranking_warnings([outcome(0.1), outcome(0.11), outcome(0.2)], "target_labels")
     assert near.startswith("1 other trial is within one standard error of the best")
     assert "increase --validation-labels" in near
-    assert warnings_of(
-        [replace(outcome(0.1), deviation=0.0), outcome(0.11), outcome(0.2)], "target_labels"
+    assert ranking_warnings(
+        [replace(outcome(0.1), standard_error=0.0), outcome(0.11), outcome(0.2)], "target_labels"
     ) == [near]
-    (weak,) = warnings_of([outcome(0.1), outcome(0.2, 0.01)], "dev")
+    (weak,) = ranking_warnings([outcome(0.1), outcome(0.2, 0.01)], "dev")
     assert weak.startswith("DEV is unreliable for 1 of 2 trials: ")
-    (weak,) = warnings_of([outcome(0.1, 0.01), outcome(0.2, 0.01)], "dev")
+    (weak,) = ranking_warnings([outcome(0.1, 0.01), outcome(0.2, 0.01)], "dev")
     assert weak.startswith("DEV is unreliable for 2 of 2 trials, including the best")
-    (nothing,) = warnings_of([outcome(0.0, source=0.0)], "dev")
+    (nothing,) = ranking_warnings([outcome(0.0, source=0.0)], "dev")
     assert nothing.startswith("no held-out source image is misclassified")
 
 
@@ -285,8 +291,8 @@ def test_command_runs_trials_in_child_processes(tmp_path: Path, capsys: pytest.C
     assert "1 of 1 combinations tried; 20 distinct target labels acquired by the trials, 0 for" in said
     assert f"`ducats run -c {tmp_path / 'tune' / 'best.yaml'}`" in said
     here = search(tmp_path / "here", choices={"train.epochs": (3,)})
-    (trial,) = read(tmp_path / "tune")["trials"]
-    assert Outcome(**trial) == here.outcomes[0]
+    (trial,) = read_tune_json(tmp_path / "tune")["trials"]
+    assert TrialResult(**trial) == here.results[0]
 
 
 @pytest.mark.parametrize(
@@ -316,7 +322,7 @@ def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.M
     def ends_with(code: int, said: str) -> None:
         done = subprocess.CompletedProcess([], code, "a table\n", said)
         monkeypatch.setattr(subprocess, "run", lambda *_, **__: done)
-        as_process(trial)
+        run_in_subprocess(trial)
 
     with pytest.raises(UserError, match=r"^lower the budget$"):
         ends_with(2, "a warning\nducats: lower the budget\n")
@@ -338,17 +344,17 @@ def test_settings_that_cannot_be_searched() -> None:
         "train.lr=[1": "invalid YAML",
     }.items():
         with pytest.raises(UserError, match=sentence):
-            parse([over])
+            parse_grid([over])
     with pytest.raises(UserError, match=r"train\.lr is given twice"):
-        parse(["train.lr=1", "train.lr=2"])
+        parse_grid(["train.lr=1", "train.lr=2"])
     with pytest.raises(UserError, match="no default search space"):
-        usual_choices(quick(method="source-only"))
+        default_grid(quick(method="source-only"))
     with pytest.raises(UserError, match="--trials must be at least 1"):
-        points(SMALL, 0, 0)
+        sample_grid_points(SMALL, 0, 0)
 
 
 def test_invalid_searches_fail_before_training(tmp_path: Path) -> None:
-    launch = Launched()
+    launch = InProcessLauncher()
     with pytest.raises(UserError, match="`ducats tune` supports only classification"):
         search(tmp_path, config=quick_pixels(), launch=launch)
     with pytest.raises(UserError, match="no parameter 'kapa'"):
@@ -368,17 +374,17 @@ def test_invalid_searches_fail_before_training(tmp_path: Path) -> None:
 
 def test_points_are_distinct_and_more_trials_extend_fewer() -> None:
     grid = {"a": (1, 2, 3), "b": ("x", "y"), "c": (True, False)}
-    every = points(grid, 100, 0)
-    assert len(every) == combinations(grid) == 12
+    every = sample_grid_points(grid, 100, 0)
+    assert len(every) == count_combinations(grid) == 12
     assert len({tuple(p.values()) for p in every}) == 12
-    assert points(grid, 5, 0) == every[:5]
-    assert points(grid, 100, 1) != every
+    assert sample_grid_points(grid, 5, 0) == every[:5]
+    assert sample_grid_points(grid, 100, 1) != every
 
 
 def test_settings_round_trip_through_yaml() -> None:
-    grid = parse(["train.lr=1e-5, 0.5", "query.params.order=data_dis", "train.nesterov=false"])
+    grid = parse_grid(["train.lr=1e-5, 0.5", "query.params.order=data_dis", "train.nesterov=false"])
     assert grid == {"train.lr": (1e-5, 0.5), "query.params.order": ("data_dis",), "train.nesterov": (False,)}
-    made = quick(*settings_of({key: values[0] for key, values in grid.items()}))
+    made = quick(*to_settings({key: values[0] for key, values in grid.items()}))
     assert (made.train.lr, made.query.params["order"], made.train.nesterov) == (1e-5, "data_dis", False)
 
 
@@ -397,7 +403,8 @@ def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
     assert (small.pool, small.truth, small.test) == (shift.pool, shift.truth, shift.test)
     assert hold_out_source(shift, 0.0) == (shift, None)
     one, other = (
-        problem_of(quick("evaluation.source_holdout_fraction=0.3", f"seed={seed}")).held for seed in (0, 1)
+        load_tuning_data(quick("evaluation.source_holdout_fraction=0.3", f"seed={seed}")).held_out_source
+        for seed in (0, 1)
     )
     assert one is not None
     assert other is not None
@@ -417,6 +424,6 @@ def test_changed_data_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "tune.json").unlink()  # forces a new score
     real = toy()
     pool = Images(tuple(f"other/{key}" for key in real.pool.keys), real.pool.pixels)
-    monkeypatch.setattr("ducats.tune.scores.load_data", lambda _: replace(real, pool=pool))
+    monkeypatch.setattr("ducats.tune.scorers.load_data", lambda _: replace(real, pool=pool))
     with pytest.raises(UserError, match="the pool images have changed"):
         search(tmp_path, trials=1)

@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ducats.criteria import CRITERIA, WHOLE, criterion
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
-from ducats.queries import QUERIES, Strategy
+from ducats.queries import QUERIES, QuerySpec
 from ducats.rows import Slate, best
 from ducats.units import Picked, Unit, spend, summary, superpixels
 from ducats.units.scene import Scene
@@ -55,7 +55,7 @@ def told() -> dict[str, Tensor]:
     }
 
 
-def buy(strategy: Strategy, unit: Unit, target: Tensor, budget: int, **given: Any) -> Picked:
+def buy(strategy: QuerySpec, unit: Unit, target: Tensor, budget: int, **given: Any) -> Picked:
     what: dict[str, Any] = {
         "z": maps() if strategy.needs else None,
         "features": torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(3)),
@@ -63,7 +63,7 @@ def buy(strategy: Strategy, unit: Unit, target: Tensor, budget: int, **given: An
         "image": 7,
         "generator": torch.Generator().manual_seed(1),
         "told": told(),
-        "head": HEAD if strategy.head else None,
+        "head": HEAD if strategy.needs_head else None,
     }
     return spend(strategy, unit, target=target, budget=budget, **(what | given))
 
@@ -114,9 +114,9 @@ def test_pixels_match_the_query_on_a_table(name: str) -> None:
 
     def noting(slate: Slate) -> Tensor:
         slates.append(slate)
-        return strategy.query(slate)
+        return strategy.fn(slate)
 
-    picked = buy(replace(strategy, query=noting), Unit("pixel"), target, 11)
+    picked = buy(replace(strategy, fn=noting), Unit("pixel"), target, 11)
     (slate,) = slates
     assert torch.equal(slate.candidates.position, position)
     assert torch.equal(slate.labelled.position, known)
@@ -128,7 +128,7 @@ def test_pixels_match_the_query_on_a_table(name: str) -> None:
             torch.testing.assert_close(slate.candidates.column(need), expected[position])
             torch.testing.assert_close(slate.labelled.column(need), expected[known])
     own = Slate(slate.candidates, slate.labelled, 11, torch.Generator().manual_seed(1), head=slate.head)
-    assert torch.equal(picked.position, position[strategy.query(own)])
+    assert torch.equal(picked.position, position[strategy.fn(own)])
 
 
 def test_random_needs_no_model() -> None:
@@ -147,7 +147,7 @@ def test_second_round_computes_only_its_candidates(monkeypatch: pytest.MonkeyPat
         return true(z)
 
     monkeypatch.setattr("ducats.units.scene.criterion", _replaced("u_data", counted))
-    buy(QUERIES["duc"].bound({"kappa": 3}), Unit("pixel"), nothing(), 10)
+    buy(QUERIES["duc"].bind({"kappa": 3}), Unit("pixel"), nothing(), 10)
     assert read == [30]
 
 
@@ -344,10 +344,10 @@ def test_custom_queries_are_validated_and_may_read_all_columns() -> None:
         return []
 
     expected = buy(QUERIES["margin"], Unit("pixel"), nothing(), 1)
-    assert len(buy(Strategy(torn), Unit("pixel"), nothing(), 9).position) == 9
+    assert len(buy(QuerySpec(torn), Unit("pixel"), nothing(), 9).position) == 9
     assert expected.position.shape == (1,)
     with pytest.raises(UserError, match="idle returned 0 indices instead of 9"):
-        buy(Strategy(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
+        buy(QuerySpec(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -357,7 +357,7 @@ def test_budget_is_spent_exactly_on_a_gpu(name: str, unit: Unit) -> None:
     features = torch.randn(6, 4, 5).cuda()
     z = maps().cuda() if strategy.needs else None
     extra: dict[str, Any] = {"told": {name: map_.cuda() for name, map_ in told().items()}}
-    extra["head"] = HEAD.cuda() if strategy.head else None
+    extra["head"] = HEAD.cuda() if strategy.needs_head else None
     picked = buy(strategy, unit, target.cuda(), 40, z=z, features=features, **extra)
     assert not picked.position.is_cuda
     assert bool((target.flatten()[picked.position] == UNLABELLED).all())

@@ -47,7 +47,7 @@ def samples(label: Array, classes: int, target: bool, seed: int) -> Samples:
 
 
 def features(given: Samples, adapted: float) -> Array:
-    """Return features ``(N, WIDTH)``; adaptation reduces the target's offset and raises its strength.
+    """Return features ``(N, CERTAINTY_BIN_WIDTH)``; adaptation reduces the target's offset and raises its strength.
 
     Args:
         given: source or target.

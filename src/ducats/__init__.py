@@ -31,14 +31,14 @@ if TYPE_CHECKING:
     from ducats.ledger import Ledger as Ledger
     from ducats.ledger import Request as Request
     from ducats.ledger import TargetMaps as TargetMaps
-    from ducats.models import Evidential as Evidential
+    from ducats.models import EvidentialModel as EvidentialModel
     from ducats.objectives import OBJECTIVES as OBJECTIVES
     from ducats.oracles import People as People
     from ducats.oracles import Truth as Truth
     from ducats.parts import Parts as Parts
     from ducats.parts import Plan as Plan
     from ducats.queries import QUERIES as QUERIES
-    from ducats.queries import Strategy as Strategy
+    from ducats.queries import QuerySpec as QuerySpec
     from ducats.rows import Output as Output
     from ducats.rows import Rows as Rows
     from ducats.rows import Slate as Slate
@@ -72,14 +72,14 @@ _HOME = {
     "Ledger": "ledger",
     "Request": "ledger",
     "TargetMaps": "ledger",
-    "Evidential": "models",
+    "EvidentialModel": "models",
     "OBJECTIVES": "objectives",
     "People": "oracles",
     "Truth": "oracles",
     "Parts": "parts",
     "Plan": "parts",
     "QUERIES": "queries",
-    "Strategy": "queries",
+    "QuerySpec": "queries",
     "Output": "rows",
     "Rows": "rows",
     "Slate": "rows",

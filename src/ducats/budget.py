@@ -41,9 +41,9 @@ class PeopleTime:
             timed: as in ``left``.
             rounds: remaining rounds, including this one.
 
-        >>> PeopleTime(1800).questions(None, 0, 0, rounds=5)
+        >>> PeopleTime(1800).rounds(None, 0, 0, rounds=5)
         72
-        >>> PeopleTime(1800).questions(720.0, 72, 72, rounds=4)
+        >>> PeopleTime(1800).rounds(720.0, 72, 72, rounds=4)
         27
         """
         left = self.left(known, answers, timed)

@@ -19,12 +19,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from ducats import _special
+from ducats import dirichlet_kernels
 
-# Whether to compile formulas into a few kernels each; set it only if `can_fuse` is true. This saves about a
+# Whether to compile formulas into a few kernels each; set it only if `can_compile` is true. This saves about a
 # hundred launches per chunk of a map and takes a few seconds at first use. Results differ by rounding.
-FUSED = False
-_CACHED = 2**17  # elements per pass: a dozen temporaries then fit into a core's cache
+COMPILE_FORMULAS = False
+_CPU_CHUNK_ELEMENTS = 2**17  # elements per pass: a dozen temporaries then fit into a core's cache
 
 
 class Uncertainties(NamedTuple):
@@ -51,7 +51,7 @@ def entropy(z: Tensor) -> Tensor:
     >>> entropy(torch.tensor([[2.0, 0.0, -1.0]]))
     tensor([0.5243])
     """
-    return _per_position(_special.entropy, z)[0]
+    return _per_position(dirichlet_kernels.entropy_kernel, z)[0]
 
 
 def uncertainties(z: Tensor) -> Uncertainties:
@@ -61,7 +61,7 @@ def uncertainties(z: Tensor) -> Uncertainties:
     >>> both.data, both.distribution
     (tensor([0.4382]), tensor([0.0861]))
     """
-    return Uncertainties(*_per_position(_special.uncertainties, z))
+    return Uncertainties(*_per_position(dirichlet_kernels.uncertainties_kernel, z))
 
 
 def data_uncertainty(z: Tensor) -> Tensor:
@@ -79,8 +79,8 @@ def data_uncertainty(z: Tensor) -> Tensor:
 def distribution_uncertainty(z: Tensor) -> Tensor:
     """Compute the mutual information ``U_dis = I[y, rho] = H[p] - U_data``, which is high without evidence.
 
-    It is not computed as the difference (see `ducats._special`), so the relative error is about 1e-6 in
-    float32 for any evidence. From z = 87 on it underflows in float32; rank by `log_distribution_uncertainty`.
+    It is not computed as the difference (see `ducats.dirichlet_kernels`), so the relative error is about 1e-6 in
+    float32 for any evidence. From z = 87 on it underflows in float32; rank by `log_distribution_uncertainty_kernel`.
 
     >>> distribution_uncertainty(torch.tensor([[0.0, 0.0], [20.0, 20.0]]))
     tensor([1.9315e-01, 5.1529e-10])
@@ -94,10 +94,10 @@ def log_distribution_uncertainty(z: Tensor) -> Tensor:
     The value is -inf and the gradient 0 for a single class, or if the largest logit exceeds the others by
     more than about 100.
 
-    >>> log_distribution_uncertainty(torch.tensor([[200.0, 200.0], [201.0, 200.0]]))
+    >>> log_distribution_uncertainty_kernel(torch.tensor([[200.0, 200.0], [201.0, 200.0]]))
     tensor([-201.3863, -202.0064])
     """
-    return _per_position(_special.log_distribution_uncertainty, z)[0]
+    return _per_position(dirichlet_kernels.log_distribution_uncertainty_kernel, z)[0]
 
 
 def negative_log_likelihood(z: Tensor, label: Tensor) -> Tensor:
@@ -122,10 +122,10 @@ def kl_to_uniform(z: Tensor) -> Tensor:
     It increases on both sides of z = 0, like 1/alpha on the negative side. Below z = -88 it is inf in
     float32.
 
-    >>> kl_to_uniform(torch.tensor([[2.0, 0.0, -1.0], [-2.0, -2.0, -2.0]]))
+    >>> kl_to_uniform_kernel(torch.tensor([[2.0, 0.0, -1.0], [-2.0, -2.0, -2.0]]))
     tensor([3.1501, 7.8858])
     """
-    return _per_position(_special.kl_to_uniform, z)[0]
+    return _per_position(dirichlet_kernels.kl_to_uniform_kernel, z)[0]
 
 
 def misleading_evidence(z: Tensor, label: Tensor) -> Tensor:
@@ -148,11 +148,11 @@ def _identity(logits: Tensor) -> Tensor:
     return logits
 
 
-def _clamped(logits: Tensor) -> Tensor:
+def _clamp_both_sides(logits: Tensor) -> Tensor:
     return logits.clamp(-10.0, 10.0)
 
 
-def _at_most_10(logits: Tensor) -> Tensor:
+def _clamp_above(logits: Tensor) -> Tensor:
     return logits.clamp(max=10.0)
 
 
@@ -166,75 +166,81 @@ def _log_softplus_plus_one(logits: Tensor) -> Tensor:
 
 
 # Functions from a network's logits to z = log alpha.
-EVIDENCE: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
+EVIDENCE_FUNCTIONS: Mapping[str, Callable[[Tensor], Tensor]] = MappingProxyType(
     {
         "exp": _identity,  # alpha = exp(logit): DUC
-        "exp_clamped": _clamped,  # the same, clamped to [exp(-10), exp(10)]: EUQ
-        "exp_at_most_10": _at_most_10,  # alpha = exp(logit) <= exp(10): DUC for segmentation
+        "exp_clamped": _clamp_both_sides,  # the same, clamped to [exp(-10), exp(10)]: EUQ
+        "exp_at_most_10": _clamp_above,  # alpha = exp(logit) <= exp(10): DUC for segmentation
         "exp_plus_one": _softplus,  # alpha = exp(logit) + 1
         "softplus_plus_one": _log_softplus_plus_one,  # alpha = ln(1 + exp(logit)) + 1
     }
 )
 
 
-def can_fuse(device: torch.device) -> bool:
-    """Whether formulas can be compiled for a device; see ``FUSED``."""
+def can_compile(device: torch.device) -> bool:
+    """Whether formulas can be compiled for a device; see ``COMPILE_FORMULAS``."""
     return device.type == "cuda" and find_spec("triton") is not None
 
 
 @contextmanager
-def compiled(on: bool = True) -> Iterator[None]:
+def compile_formulas(enabled: bool = True) -> Iterator[None]:
     """Compile formulas inside the block; worthwhile for many positions of few shapes, as in segmentation."""
-    global FUSED
-    before, FUSED = FUSED, on
+    global COMPILE_FORMULAS
+    previous, COMPILE_FORMULAS = COMPILE_FORMULAS, enabled
     try:
         yield
     finally:
-        FUSED = before
+        COMPILE_FORMULAS = previous
 
 
 def _full_precision(z: Tensor) -> Tensor:
     return z if z.dtype == torch.float64 else z.float()
 
 
-def _per_position(formula: Callable[[Tensor, bool], _special.Values], z: Tensor) -> tuple[Tensor, ...]:
+def _per_position(
+    formula: Callable[[Tensor, bool], dirichlet_kernels.KernelResult], z: Tensor
+) -> tuple[Tensor, ...]:
     """Apply a formula on rows ``(R, C)`` to ``(N, C, ...)``; each value becomes ``(N, ...)``."""
     z = _full_precision(z if torch.is_grad_enabled() else z.detach()).movedim(1, -1)
-    results: tuple[Tensor, ...] = _Formula.apply(z.reshape(-1, z.shape[-1]), formula)
+    results: tuple[Tensor, ...] = _FormulaFunction.apply(z.reshape(-1, z.shape[-1]), formula)
     return tuple(r.reshape(z.shape[:-1]) for r in results)
 
 
-class _Formula(torch.autograd.Function):
+class _FormulaFunction(torch.autograd.Function):
     """Formula with an explicit gradient, computed together with the value because they share work."""
 
     @staticmethod
     def forward(
-        ctx: Any, rows: Tensor, formula: Callable[[Tensor, bool], _special.Values]
+        ctx: Any, rows: Tensor, formula: Callable[[Tensor, bool], dirichlet_kernels.KernelResult]
     ) -> tuple[Tensor, ...]:
-        slopes = ctx.needs_input_grad[0]
-        if FUSED:
-            formula = _compiled(formula)
-        size = max(1, _CACHED // rows.shape[1]) if rows.device.type == "cpu" else max(1, len(rows))
-        parts = [formula(part, slopes) for part in rows.split(size)]
+        needs_grad = ctx.needs_input_grad[0]
+        if COMPILE_FORMULAS:
+            formula = _compile_cached(formula)
+        chunk_rows = (
+            max(1, _CPU_CHUNK_ELEMENTS // rows.shape[1]) if rows.device.type == "cpu" else max(1, len(rows))
+        )
+        results = [formula(chunk, needs_grad) for chunk in rows.split(chunk_rows)]
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*_joined(part.slopes for part in parts))
-        return _joined(part.values for part in parts)
+        ctx.save_for_backward(*_concat_chunks(part.gradients for part in results))
+        return _concat_chunks(part.values for part in results)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, None]:
-        terms = [slope * g for slope, g in zip(ctx.saved_tensors, upstream, strict=True) if g is not None]
+        terms = [
+            gradient * g for gradient, g in zip(ctx.saved_tensors, upstream, strict=True) if g is not None
+        ]
         return (sum(terms[1:], terms[0]) if terms else None), None
 
 
 @lru_cache
-def _compiled(
-    formula: Callable[[Tensor, bool], _special.Values],
-) -> Callable[[Tensor, bool], _special.Values]:
-    compiled: Callable[[Tensor, bool], _special.Values] = torch.compile(formula)
-    return compiled
+def _compile_cached(
+    formula: Callable[[Tensor, bool], dirichlet_kernels.KernelResult],
+) -> Callable[[Tensor, bool], dirichlet_kernels.KernelResult]:
+    compiled_formula: Callable[[Tensor, bool], dirichlet_kernels.KernelResult] = torch.compile(formula)
+    return compiled_formula
 
 
-def _joined(parts: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
-    columns = list(zip(*parts, strict=True))
+def _concat_chunks(chunks: Iterable[tuple[Tensor, ...]]) -> tuple[Tensor, ...]:
+    columns = list(zip(*chunks, strict=True))
     return tuple(torch.cat(c) if len(c) > 1 else c[0] for c in columns)

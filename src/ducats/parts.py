@@ -21,10 +21,10 @@ from ducats.engine.step import TOGETHER
 from ducats.engine.streams import CUTS, Views
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
-from ducats.models import Evidential, head_of
-from ducats.objectives import Objective, Training, as_training, duc
+from ducats.models import EvidentialModel, find_head_weights
+from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
 from ducats.oracles import Oracle, Truth
-from ducats.queries import QUERIES, Query, Strategy
+from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import fork
 from ducats.rows import Output
 
@@ -37,17 +37,17 @@ class Parts:
     source: Domain
     pool: Images
     oracle: Oracle
-    query: Query | Strategy = QUERIES["duc"]
-    objective: Objective | Training = duc
+    query: QueryFn | QuerySpec = QUERIES["duc"]
+    objective: ObjectiveFn | ObjectiveSpec = duc
     test: Domain | None = None  # used for evaluation only
     measured_on: EvaluatedOn = "held_out"  # unless "held_out", test.images must be the pool
     views: Views = field(default_factory=Views)
     task: Task = field(default_factory=Task)  # segmentation settings
 
     @property
-    def training(self) -> Training:
+    def training(self) -> ObjectiveSpec:
         """The objective with its auxiliary modules."""
-        return as_training(self.objective)
+        return as_objective_spec(self.objective)
 
     @property
     def buys_pixels(self) -> bool:
@@ -178,7 +178,7 @@ def check_maps(parts: Parts) -> None:
 
 def check_views(parts: Parts) -> None:
     """Raise UserError for a view that does not fit the stored images."""
-    strong = ["stronger"] if parts.training.wants_strong() else []
+    strong = ["stronger"] if parts.training.needs_strong_view() else []
     for name, images in (
         ("source", parts.source.images),
         *((use, parts.pool) for use in ("labelled", "unlabelled", "scoring", *strong)),
@@ -208,7 +208,7 @@ def check_views(parts: Parts) -> None:
 
 
 @torch.inference_mode()
-def settle(parts: Parts, model: Evidential) -> tuple[Strategy, int]:
+def settle(parts: Parts, model: EvidentialModel) -> tuple[QuerySpec, int]:
     """Run the model on one image and check that it fits the classes and the query.
 
     Returns:
@@ -237,19 +237,19 @@ def settle(parts: Parts, model: Evidential) -> tuple[Strategy, int]:
             f"model, such as model.name={fitting}"
         )
     width = 0 if output.features is None else int(output.features.shape[1])
-    if not isinstance(parts.query, Strategy):
+    if not isinstance(parts.query, QuerySpec):
         # A plain function does not declare its columns: it gets all that the model has.
-        return Strategy(parts.query, ("z",) if output.features is None else ("z", "features")), width
+        return QuerySpec(parts.query, ("z",) if output.features is None else ("z", "features")), width
     if "features" in parts.query.needs and output.features is None:
         raise UserError("the query needs features, but the model returns none: return (logits, features)")
-    if parts.query.head and (
-        output.features is None or head_of(model.network, classes, output.features.shape[1]) is None
+    if parts.query.needs_head and (
+        output.features is None or find_head_weights(model.network, classes, output.features.shape[1]) is None
     ):
         raise UserError(
             "the query needs the weights of the last layer, but the model's last layer is not linear: choose "
             "another query, or a model whose logits come from one linear layer"
         )
-    if parts.query.of_pixels and not parts.source.of_pixels:
+    if parts.query.per_pixel and not parts.source.of_pixels:
         raise UserError(
             "the query needs per-pixel outputs, but the data has per-image labels: choose another query"
         )
@@ -310,9 +310,9 @@ def describe_data(parts: Parts) -> dict[str, Any]:
 
 def describe(parts: Parts, plan: Plan) -> dict[str, Any]:
     """Return the identity of a run made from Python: plan, query, objective, views and model shape."""
-    query = parts.query.query if isinstance(parts.query, Strategy) else parts.query
-    evidence = parts.model.evidence if isinstance(parts.model, Evidential) else "exp"
-    network = parts.model.network if isinstance(parts.model, Evidential) else parts.model
+    query = parts.query.fn if isinstance(parts.query, QuerySpec) else parts.query
+    evidence = parts.model.evidence if isinstance(parts.model, EvidentialModel) else "exp"
+    network = parts.model.network if isinstance(parts.model, EvidentialModel) else parts.model
     return {
         "plan": _plan(plan),
         "query": plain(query),
@@ -348,9 +348,9 @@ def plain(value: Any) -> Any:
         return {str(key): plain(inner) for key, inner in value.items()}
     if isinstance(value, Optimisation | PeopleTime):
         return plain(asdict(value))
-    if isinstance(value, Training):
-        loss = plain(value.loss)
-        more = {"params": value.params, "companion": value.companion}
+    if isinstance(value, ObjectiveSpec):
+        loss = plain(value.fn)
+        more = {"params": value.params, "companion": value.auxiliary}
         return (
             {"objective": loss, **plain({k: v for k, v in more.items() if v})} if any(more.values()) else loss
         )

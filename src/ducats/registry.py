@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
 from ducats.errors import UserError
-from ducats.objectives import Training
-from ducats.queries import Strategy
+from ducats.objectives import ObjectiveSpec
+from ducats.queries import QuerySpec
 
 _T = TypeVar("_T")
 
@@ -50,7 +50,7 @@ def resolve(kind: str, registry: Mapping[str, _T], name: str) -> _T:
     if found is None:
         near = difflib.get_close_matches(attribute, dir(imported), n=1)
         raise UserError(f"{module} has no {attribute!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
-    if not callable(found) and not isinstance(found, Strategy | Training):
+    if not callable(found) and not isinstance(found, QuerySpec | ObjectiveSpec):
         raise UserError(f"the {kind} {name!r} must be callable, not {type(found).__name__}")
     return found  # type: ignore[no-any-return]
 

@@ -65,7 +65,7 @@ class Keeper:
     >>> keeper = Keeper("entropy", 2)
     >>> for key, value in (("b", 0.5), ("c", 0.1), ("a", 0.5)):
     ...     keeper.add(Scored(np.array([key]), np.zeros(1, int), {"entropy": np.array([value])}))
-    >>> keeper.best().key.tolist()
+    >>> keeper.best_config().key.tolist()
     ['a', 'b']
     """
 

@@ -14,23 +14,23 @@ from ducats.engine.notes import image_notes, pixel_notes
 from ducats.engine.processes import make_fabric
 from ducats.engine.task import Task, bought_sizes
 from ducats.ledger import Notes, Request
-from ducats.models import Evidential, small_cnn, small_fcn
+from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.randomness import global_seed
 
 TALL, WIDE = 16, 32
 LUCKY = View(crop="random", pad=1)  # random augmentation, the harder case
 
 
-def image_model() -> Evidential:
+def image_model() -> EvidentialModel:
     """Untrained model with four classes."""
     with global_seed(0, "model"):
-        return Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+        return EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
 
 
-def map_model(classes: int) -> Evidential:
+def map_model(classes: int) -> EvidentialModel:
     """Untrained segmentation model."""
     with global_seed(0, "model"):
-        return Evidential(small_fcn(classes=classes, channels=3, width=8))
+        return EvidentialModel(small_fcn(classes=classes, channels=3, width=8))
 
 
 def asked_images(count: int) -> Request:

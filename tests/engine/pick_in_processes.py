@@ -20,9 +20,9 @@ from ducats.engine.score import choose
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
 from ducats.metrics import compute
-from ducats.models import Evidential, small_fcn
-from ducats.objectives import Training, softmax
-from ducats.queries import QUERIES, Strategy
+from ducats.models import EvidentialModel, small_fcn
+from ducats.objectives import ObjectiveSpec, softmax
+from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import fork, global_seed
 from ducats.rows import Slate
 from ducats.units import Unit
@@ -32,7 +32,7 @@ from ducats.units import Unit
 OF_PIXELS = [
     name
     for name, strategy in QUERIES.items()
-    if not strategy.source and not any(need in (*WHOLE, "committee") for need in strategy.needs)
+    if not strategy.source_needs and not any(need in (*WHOLE, "committee") for need in strategy.needs)
 ]
 OF_REGIONS = ("ripu", "margin", "least_confident", "las")  # run with regions; the others with pixels
 OF_IMAGES = ("random", "duc", "spread", "ripu")
@@ -58,7 +58,7 @@ def main(processes: int, count: int, out: Path) -> None:
     fabric.launch()
     shift = streets(n_source=1, n_pool=count, n_test=count, height=16, width=32)
     with global_seed(0, "model"):
-        bare = Evidential(small_fcn(classes=len(shift.classes), channels=3, width=8))
+        bare = EvidentialModel(small_fcn(classes=len(shift.classes), channels=3, width=8))
     model = fabric.setup(bare)
     features = bare(torch.zeros(1, 3, 16, 32)).features
     assert features is not None
@@ -78,7 +78,7 @@ def main(processes: int, count: int, out: Path) -> None:
         task = Task(unit=Unit(unit))  # type: ignore[arg-type]
         beside = accompany(
             bare,
-            Training(softmax),
+            ObjectiveSpec(softmax),
             strategy,
             classes=len(shift.classes),
             features=features.shape[1],
@@ -93,7 +93,7 @@ def main(processes: int, count: int, out: Path) -> None:
             task=task,
             budget=[20 + i for i in range(count)],
             tell=beside.tell,
-            head=beside.head() if strategy.head else None,
+            head=beside.head() if strategy.needs_head else None,
             **how,
         )
         # Units of one pixel each are equivalent to no units.
@@ -111,7 +111,7 @@ def main(processes: int, count: int, out: Path) -> None:
         found[f"{name} of images"] = request.image.tolist()
     found["broken"] = refused(
         lambda: list(
-            pick(model, shift.pool, Strategy(broken, needs=()), task=Task(), budget=[2] * count, **how)
+            pick(model, shift.pool, QuerySpec(broken, needs=()), task=Task(), budget=[2] * count, **how)
         )
     )
     assert shift.test is not None

@@ -15,8 +15,8 @@ from ducats.engine.evaluate import evaluate
 from ducats.engine.processes import make_fabric
 from ducats.engine.score import choose, table
 from ducats.metrics import compute
-from ducats.models import Evidential, small_cnn
-from ducats.objectives import Training, softmax
+from ducats.models import EvidentialModel, small_cnn
+from ducats.objectives import ObjectiveSpec, softmax
 from ducats.queries import QUERIES
 from ducats.randomness import fork, global_seed
 
@@ -27,24 +27,26 @@ def main(processes: int, count: int, out: Path) -> None:
     fabric.launch()
     shift = toy(n_pool=count, n_test=37)
     with global_seed(0, "model"):
-        bare = Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+        bare = EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
     model = fabric.setup(bare)
     targets = torch.full((count,), UNLABELLED)
     targets[::10] = 0
     found: dict[str, object] = {}
     for name, strategy in QUERIES.items():
-        if strategy.of_pixels:
+        if strategy.per_pixel:
             continue
         beside = accompany(
-            bare, Training(softmax), strategy, classes=4, features=8, pool=count, pixels=False, seed=0
+            bare, ObjectiveSpec(softmax), strategy, classes=4, features=8, pool=count, pixels=False, seed=0
         )
         how: dict[str, Any] = {"batch_size": 8, "seed": 5, "fabric": fabric, "tell": beside.tell}
         how["view"] = View(crop="random", pad=1)  # random augmentation, the harder case
         rows = table(model, shift.pool, strategy.needs, **how)
         assert len(rows) == count
         more: dict[str, Any] = {
-            "source": table(model, shift.source.images, strategy.source, **how) if strategy.source else None,
-            "head": beside.head() if strategy.head else None,
+            "source": table(model, shift.source.images, strategy.source_needs, **how)
+            if strategy.source_needs
+            else None,
+            "head": beside.head() if strategy.needs_head else None,
         }
         budget = min(9, count - len(targets[::10]))
         picked = choose(strategy, rows, targets, budget, 1, fork(0, "query"), **more)

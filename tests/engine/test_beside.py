@@ -16,11 +16,21 @@ from ducats import records
 from ducats.domain import UNLABELLED
 from ducats.engine.processes import make_fabric
 from ducats.factory import build_run
-from ducats.objectives import Batch, Beside, Companion, Labelled, Look, Losses, Moment, Remembered, Training
-from ducats.objectives.companion import Still, reverse_gradient
+from ducats.objectives import (
+    AuxiliaryContext,
+    AuxiliaryModule,
+    Batch,
+    CachedForward,
+    FullPass,
+    LabelledImages,
+    Losses,
+    ObjectiveSpec,
+    RefreshContext,
+)
+from ducats.objectives.auxiliary import FrozenCopy, reverse_gradient
+from ducats.objectives.probes import Discriminator
 from ducats.objectives.softmax import softmax
-from ducats.objectives.witnesses import Discriminator
-from ducats.queries import Strategy
+from ducats.queries import QuerySpec
 from ducats.rows import Output, Slate, best
 from ducats.run import run
 from ducats.rundir import RunDir
@@ -46,10 +56,10 @@ def images(seed: int, count: int = 6) -> Tensor:
 
 def test_outputs_are_cached_within_a_step() -> None:
     model, some = Tiny(), images(0)
-    remembered = Remembered(model)
+    remembered = CachedForward(model)
     assert remembered(some) is remembered(some)
     assert model.calls == 1
-    assert remembered.aside(some) is remembered.aside(some)
+    assert remembered.eval_forward(some) is remembered.eval_forward(some)
     assert model.calls == 2
 
 
@@ -57,8 +67,8 @@ def test_aside_changes_nothing() -> None:
     model = Tiny().train()
     before = {name: value.clone() for name, value in model.state_dict().items()}
     some = images(1)
-    remembered = Remembered(model)
-    output = remembered.aside(some)
+    remembered = CachedForward(model)
+    output = remembered.eval_forward(some)
     assert not output.z.requires_grad
     torch.testing.assert_close(output.z, copy.deepcopy(model).eval()(some).z.detach())
     assert model.training
@@ -74,7 +84,7 @@ def test_gradient_reversal() -> None:
 
 def test_a_frozen_copy_changes_only_by_updates() -> None:
     model = Tiny()
-    still = Still(model)
+    still = FrozenCopy(model)
     copied = still.model
     assert isinstance(copied, Tiny)
     nn.ModuleList([still]).train()  # even if the parent is set to training mode
@@ -83,9 +93,9 @@ def test_a_frozen_copy_changes_only_by_updates() -> None:
         first = model.head.weight.clone()
         model.head.weight.add_(1.0)
     assert torch.equal(copied.head.weight, first)
-    still.follow(0.25)
+    still.ema_update(0.25)
     torch.testing.assert_close(copied.head.weight, first + 0.25)
-    still.follow()
+    still.ema_update()
     torch.testing.assert_close(copied.head.weight, first + 1.0)
     assert not any(p.requires_grad for p in still.parameters())
     assert len(list(still.parameters())) == len(list(model.parameters()))
@@ -94,49 +104,49 @@ def test_a_frozen_copy_changes_only_by_updates() -> None:
 def test_a_discriminator_learns_to_separate_the_domains() -> None:
     torch.manual_seed(0)
     model = Tiny()
-    witness = Discriminator(Beside(model, 2, 3, 6, pixels=False), hidden=16)
+    witness = Discriminator(AuxiliaryContext(model, 2, 3, 6, per_pixel=False), hidden=16)
     optimiser = torch.optim.SGD(witness.parameters(), lr=0.1)
     source, target = images(0) + 3, images(1) - 3
-    batch = Batch(Labelled(source, torch.zeros(6, dtype=torch.long)), None, target)
+    batch = Batch(LabelledImages(source, torch.zeros(6, dtype=torch.long)), None, target)
     for _ in range(60):
         optimiser.zero_grad()
-        witness.losses(Remembered(model), batch)["witness/domain"].backward()
+        witness.losses(CachedForward(model), batch)["probe/domain"].backward()
         optimiser.step()
     assert all(p.grad is None for p in model.parameters())
     model.eval()
-    assert witness.tell(model(source))["domain"].min() > 0.8
-    assert witness.tell(model(target))["domain"].max() < 0.2
+    assert witness.extra_columns(model(source))["domain"].min() > 0.8
+    assert witness.extra_columns(model(target))["domain"].max() < 0.2
 
 
 # ---- in a run
 
 
-class Diary(Companion):
+class Diary(AuxiliaryModule):
     """Trains a number and pseudo-labels the first image of the pool."""
 
     seen: Tensor
     own: Tensor
 
-    def __init__(self, beside: Beside, *, start: float = 0.0) -> None:
+    def __init__(self, beside: AuxiliaryContext, *, start: float = 0.0) -> None:
         super().__init__()
         self.number = nn.Parameter(torch.tensor(start))
         self.register_buffer("seen", torch.zeros(0, 2))
-        self.register_buffer("own", torch.full((beside.pool,), UNLABELLED))
+        self.register_buffer("own", torch.full((beside.pool_size,), UNLABELLED))
 
-    def due(self, moment: Moment) -> bool:
-        return moment.question == 1
+    def is_due(self, moment: RefreshContext) -> bool:
+        return moment.next_round == 1
 
-    def refresh(self, moment: Moment, look: Look) -> None:
+    def refresh(self, moment: RefreshContext, look: FullPass) -> None:
         found = torch.cat([index for index, _ in look.pool()])
         assert found.tolist() == list(range(len(self.own)))
-        assert sum(len(index) for index, _ in look.source()) == len(look.labels)
-        assert look.targets is not None
+        assert sum(len(index) for index, _ in look.source()) == len(look.source_labels)
+        assert look.pool_labels is not None
         self.own[0] = 1
 
-    def own_labels(self) -> Tensor | None:
+    def pseudo_labels(self) -> Tensor | None:
         return self.own
 
-    def tell(self, output: Output) -> Mapping[str, Tensor]:
+    def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
         return {}
 
 
@@ -145,9 +155,9 @@ CERTAIN: list[int] = []
 
 def noted(model: Any, batch: Batch, diary: Diary, *, pull: float = 1.0) -> Losses:
     losses = softmax(model, batch)
-    if batch.certain is not None:
-        CERTAIN.append(len(batch.certain.labels))
-        assert set(batch.certain.labels.tolist()) == {1}
+    if batch.pseudo_labelled is not None:
+        CERTAIN.append(len(batch.pseudo_labelled.labels))
+        assert set(batch.pseudo_labelled.labels.tolist()) == {1}
     if batch.strong is not None:
         assert batch.unlabelled is not None
         assert batch.strong.shape == batch.unlabelled.shape
@@ -156,13 +166,13 @@ def noted(model: Any, batch: Batch, diary: Diary, *, pull: float = 1.0) -> Losse
     return losses
 
 
-NOTED = Training(noted, Diary, strong=lambda params: True)
+NOTED = ObjectiveSpec(noted, Diary, strong_view_if=lambda params: True)
 
 
 def go(
     folder: Path,
-    objective: Training,
-    query: Strategy | None = None,
+    objective: ObjectiveSpec,
+    query: QuerySpec | None = None,
     stop: int | None = None,
     settings: tuple[str, ...] = (),
 ) -> RunDir:
@@ -181,9 +191,9 @@ def go(
 
 def test_params_reach_the_loss_and_the_auxiliary_module() -> None:
     assert list(NOTED.signature.parameters) == ["model", "batch", "pull", "start"]
-    bound = NOTED.bound({"pull": 3.0, "start": 1.5})
-    assert bound.companion is not None
-    assert bound.companion(Beside(Tiny(), 2, 3, 4, pixels=False)).number == 1.5
+    bound = NOTED.bind({"pull": 3.0, "start": 1.5})
+    assert bound.auxiliary is not None
+    assert bound.auxiliary(AuxiliaryContext(Tiny(), 2, 3, 4, per_pixel=False)).number == 1.5
     assert list(bound.signature.parameters) == ["model", "batch", "pull", "start"]
 
 
@@ -223,19 +233,19 @@ def of_source(slate: Slate) -> Tensor:
 
 
 def test_a_query_gets_the_probe_it_needs(tmp_path: Path) -> None:
-    plain, asked = Training(softmax), Strategy(foreign, needs=("domain",))
+    plain, asked = ObjectiveSpec(softmax), QuerySpec(foreign, needs=("domain",))
     home = go(tmp_path / "witness", plain, asked)
     losses = records_of(home)
-    assert losses[-1]["losses"]["witness/domain"] < losses[0]["losses"]["witness/domain"]
+    assert losses[-1]["losses"]["probe/domain"] < losses[0]["losses"]["probe/domain"]
     # A probe does not affect the model: until the first query, it equals the model of a run without one.
     without = go(tmp_path / "without", plain)
     assert losses[0]["losses"]["source/nll"] == records_of(without)[0]["losses"]["source/nll"]
 
 
 def test_a_probe_does_not_affect_the_model_with_gradient_clipping(tmp_path: Path) -> None:
-    asked = Strategy(foreign, needs=("domain",))
+    asked = QuerySpec(foreign, needs=("domain",))
     with_one, without = (
-        go(tmp_path / name, Training(softmax), query, settings=("train.clip_grad_norm=0.01",))
+        go(tmp_path / name, ObjectiveSpec(softmax), query, settings=("train.clip_grad_norm=0.01",))
         for name, query in (("with", asked), ("without", None))
     )
     first, other = (records_of(home)[0]["losses"]["source/nll"] for home in (with_one, without))
@@ -243,16 +253,16 @@ def test_a_probe_does_not_affect_the_model_with_gradient_clipping(tmp_path: Path
 
 
 def test_params_accumulate() -> None:
-    twice = NOTED.bound({"pull": 3.0}).bound({"start": 1.5})
+    twice = NOTED.bind({"pull": 3.0}).bind({"start": 1.5})
     assert twice.params == {"pull": 3.0, "start": 1.5}
-    assert twice.wants_strong()
+    assert twice.needs_strong_view()
 
 
 def test_a_query_reads_source_and_head(tmp_path: Path) -> None:
     go(
         tmp_path / "run",
-        Training(softmax),
-        Strategy(of_source, ("entropy",), source=("features",), head=True),
+        ObjectiveSpec(softmax),
+        QuerySpec(of_source, ("entropy",), source_needs=("features",), needs_head=True),
     )
 
 

@@ -17,7 +17,7 @@ from ducats.engine.evaluate import evaluate_maps
 from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
 from ducats.metrics import Tally, compute
-from ducats.models import Evidential, small_fcn
+from ducats.models import EvidentialModel, small_fcn
 from ducats.randomness import global_seed
 
 CLASSES = ("road", "kerb", "sky", "moon")  # no pixel is ever a moon
@@ -56,9 +56,9 @@ def exam() -> Domain:
     return Domain(images, SizedMaps(originals, (16, 32)), CLASSES)
 
 
-def model() -> Evidential:
+def model() -> EvidentialModel:
     with global_seed(0, "model"):
-        made = Evidential(small_fcn(classes=4, channels=3, width=8), "exp_at_most_10")
+        made = EvidentialModel(small_fcn(classes=4, channels=3, width=8), "exp_at_most_10")
     for parameter in made.network.head.parameters():  # type: ignore[union-attr]
         parameter.data *= 20
     return made.eval()

@@ -5,18 +5,18 @@ from dataclasses import replace
 import torch
 
 from ducats.engine.step import TOGETHER
-from ducats.objectives import Batch, Labelled
+from ducats.objectives import Batch, LabelledImages
 
 
 def batch(bought: int, certain: int | None = None) -> Batch:
-    def some(count: int) -> Labelled:
-        return Labelled(torch.zeros(count, 1, 2, 2), torch.zeros(count, dtype=torch.long))
+    def some(count: int) -> LabelledImages:
+        return LabelledImages(torch.zeros(count, 1, 2, 2), torch.zeros(count, dtype=torch.long))
 
     return Batch(
         source=some(8),
         labelled=some(bought),
         unlabelled=torch.zeros(8, 1, 2, 2),
-        certain=None if certain is None else some(certain),
+        pseudo_labelled=None if certain is None else some(certain),
     )
 
 

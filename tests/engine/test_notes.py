@@ -22,7 +22,7 @@ from ducats.engine.forward import luck_of
 from ducats.engine.notes import image_notes, pixel_notes
 from ducats.engine.processes import make_fabric
 from ducats.engine.task import Task, bought_sizes
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 from ducats.randomness import fork
 from ranks import in_ranks
 
@@ -38,7 +38,7 @@ def thoughts(z: Tensor) -> tuple[Array, Array, Array]:
     return p, -(p * np.log(p)).sum(0) - u_data, u_data
 
 
-def logits(model: Evidential, images: Images, view: View) -> Tensor:
+def logits(model: EvidentialModel, images: Images, view: View) -> Tensor:
     """Return the model's logits, image by image."""
     luck = luck_of(images, view, fork(5, "scoring"))
     model.eval()

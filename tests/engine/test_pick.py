@@ -16,8 +16,8 @@ from ducats.engine.pick import image_table, pick, whole
 from ducats.engine.processes import make_fabric
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
-from ducats.models import Evidential, small_fcn
-from ducats.queries import QUERIES, Strategy
+from ducats.models import EvidentialModel, small_fcn
+from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import global_seed
 from ducats.rows import Slate
 from ducats.units import Unit
@@ -26,9 +26,9 @@ POOL = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool
 SIZES = torch.tensor([[16, 32], [21, 30], [40, 33], [16, 32], [9, 50]])
 
 
-def model(evidence: str = "exp_at_most_10") -> Evidential:
+def model(evidence: str = "exp_at_most_10") -> EvidentialModel:
     with global_seed(0, "model"):
-        made = Evidential(small_fcn(classes=4, channels=3, width=8), evidence)
+        made = EvidentialModel(small_fcn(classes=4, channels=3, width=8), evidence)
     for parameter in made.network.head.parameters():  # type: ignore[union-attr]
         parameter.data *= 20  # such that the clamp has an effect
     return made.eval()
@@ -40,7 +40,7 @@ def known(sizes: Tensor) -> list[Tensor]:
     return [torch.randint(VOID, 1, tuple(size), generator=luck).to(torch.int8) for size in sizes.tolist()]
 
 
-def picked(strategy: Strategy, budget: list[int], task: Task, sizes: Tensor, **more: Any) -> list[list[int]]:
+def picked(strategy: QuerySpec, budget: list[int], task: Task, sizes: Tensor, **more: Any) -> list[list[int]]:
     maps = known(sizes)
     how: dict[str, Any] = {
         "model": make_fabric("cpu").setup(model()),
@@ -110,7 +110,7 @@ def test_best_unlabelled_pixels_of_each_image(name: str, score: Any, original: b
 def test_duc_ranks_by_u_data_within_the_highest_u_dis() -> None:
     sizes = bought_sizes(POOL, "network")
     maps, count = known(sizes), 6
-    found = picked(QUERIES["duc"].bound({"kappa": 3}), [count] * 5, Task(), sizes)
+    found = picked(QUERIES["duc"].bind({"kappa": 3}), [count] * 5, Task(), sizes)
     for image, positions in enumerate(found):
         alpha = plain_z(image, (16, 32)).exp()
         whole_, mean = alpha.sum(0), alpha / alpha.sum(0)
@@ -153,7 +153,7 @@ def test_each_image_has_its_own_generator() -> None:
     sizes = bought_sizes(POOL, "network")
     open_ = torch.full((16, 32), UNLABELLED, dtype=torch.int8)
     how: dict[str, Any] = {"model": Silent(), "asked": lambda _: open_}
-    found = [picked(Strategy(by_luck, ()), [9] * 5, Task(), sizes, batch_size=b, **how) for b in (2, 5)]
+    found = [picked(QuerySpec(by_luck, ()), [9] * 5, Task(), sizes, batch_size=b, **how) for b in (2, 5)]
     assert found[0] == found[1]
     assert len({tuple(positions) for positions in found[0]}) == 5
 
@@ -177,7 +177,7 @@ def test_nan_logits_raise() -> None:
 # ---- whole images
 
 
-def rows(strategy: Strategy, sizes: Tensor, maps: list[Tensor], batch_size: int = 2) -> Any:
+def rows(strategy: QuerySpec, sizes: Tensor, maps: list[Tensor], batch_size: int = 2) -> Any:
     fabric = make_fabric("cpu")
     return image_table(
         fabric.setup(model()),
@@ -197,7 +197,7 @@ def test_whole_image_columns_average_unlabelled_pixels() -> None:
     maps = known(SIZES)
     maps[3][:] = 0  # fully labelled: still a row, over all its pixels
     found = rows(
-        Strategy(QUERIES["spread"].query, ("entropy", "u_dis", "u_data", "z", "features")), SIZES, maps
+        QuerySpec(QUERIES["spread"].fn, ("entropy", "u_dis", "u_data", "z", "features")), SIZES, maps
     )
     assert found.image.tolist() == [0, 1, 2, 3, 4]
     for image in range(5):

@@ -14,7 +14,7 @@ from ducats.engine.processes import make_fabric
 from ducats.engine.sharding import gathered, is_sharded, whole
 from ducats.engine.speed import Speed
 from ducats.errors import UserError
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 from ducats.rundir import RunDir
 from plain_networks import plain
 from ranks import Before, Ranks, command, in_an_epoch, in_ranks, run_in_ranks
@@ -88,9 +88,9 @@ def test_other_queries_select_the_same_samples_on_one_and_two_processes(
 def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path: Path) -> None:
     images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
 
-    def network() -> Evidential:
+    def network() -> EvidentialModel:
         torch.manual_seed(0)
-        return Evidential(plain(classes=4, channels=3))
+        return EvidentialModel(plain(classes=4, channels=3))
 
     count = sum(parameter.numel() for parameter in network().parameters())
     expected = network()(images)

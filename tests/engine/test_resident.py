@@ -20,7 +20,7 @@ from ducats.engine.processes import make_fabric
 from ducats.engine.score import table
 from ducats.engine.streams import Streams, Views
 from ducats.ledger import Ledger, Request, TargetMaps
-from ducats.models import Evidential, small_cnn
+from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch
 from ducats.randomness import global_seed
 
@@ -98,7 +98,7 @@ def test_streams_and_scores_do_not_depend_on_image_storage() -> None:
     fabric = make_fabric("cpu")
     jittered = View(crop="random", size=6, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
     with global_seed(0, "model"):
-        model = fabric.setup(Evidential(small_cnn(classes=4, channels=3, width=4, features=8)))
+        model = fabric.setup(EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8)))
     found = []
     everything = torch.arange(len(shift.pool))
     for pixels in (

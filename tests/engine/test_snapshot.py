@@ -20,7 +20,7 @@ from ducats.engine import snapshot as module
 from ducats.engine.forward import luck_of
 from ducats.engine.principal import principal
 from ducats.engine.snapshot import Sight, sample_images, sample_pixels, snapshot
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 from ducats.randomness import fork
 from ducats.snapshots import Snapshot
 from ranks import in_ranks
@@ -66,7 +66,7 @@ def same_lie(found: Snapshot, features: Tensor) -> None:
     assert found.explained.sum() == pytest.approx(1)  # all components are kept
 
 
-def outputs(model: Evidential, images: Images) -> tuple[Tensor, Tensor]:
+def outputs(model: EvidentialModel, images: Images) -> tuple[Tensor, Tensor]:
     """Return the model's outputs, image by image, with the augmentation parameters of snapshots."""
     view = there.LUCKY
     luck = luck_of(images, view, fork(0, "scoring"))

@@ -25,8 +25,8 @@ from ducats.engine.speed import Speed
 from ducats.engine.step import Step
 from ducats.engine.streams import Streams, Views, even_batches, passes, whole_batches
 from ducats.errors import UserError
-from ducats.models import Evidential, small_cnn
-from ducats.objectives import Batch, Labelled, duc
+from ducats.models import EvidentialModel, small_cnn
+from ducats.objectives import Batch, LabelledImages, duc
 from ducats.randomness import fork, global_seed
 
 STEPS, BATCH = 50, 16
@@ -35,9 +35,9 @@ VIEWS = Views(source=JITTERED, labelled=JITTERED, unlabelled=View(crop="random",
 HOW = Optimisation(lr=4e-3, multipliers={"backbone": 0.1})
 
 
-def make_model() -> Evidential:
+def make_model() -> EvidentialModel:
     with global_seed(0, "model"):
-        return Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+        return EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
 
 
 def targets(pool: int) -> Tensor:
@@ -106,7 +106,7 @@ def plain_losses() -> list[float]:
     for number, ((x, i), (u, _), (t, j)) in enumerate(zip(source, unlabelled, labelled, strict=True)):
         for group in optimiser.param_groups:
             group["lr"] = 4e-3 * group["factor"] * (1 + 0.001 * number) ** -0.75
-        losses = duc(model, Batch(Labelled(x, shift.source.labels[i]), Labelled(t, known[j]), u))
+        losses = duc(model, Batch(LabelledImages(x, shift.source.labels[i]), LabelledImages(t, known[j]), u))
         loss = torch.stack(list(losses.values())).sum()
         optimiser.zero_grad()
         loss.backward()
@@ -192,9 +192,9 @@ def fake_graphs(monkeypatch: pytest.MonkeyPatch) -> type[FakeGraph]:
 def batch_of(labelled: int, seed: int) -> Batch:
     generator = torch.Generator().manual_seed(seed)
 
-    def some(count: int) -> Labelled:
+    def some(count: int) -> LabelledImages:
         images = torch.rand(count, 3, 12, 12, generator=generator)
-        return Labelled(images, torch.randint(4, (count,), generator=generator))
+        return LabelledImages(images, torch.randint(4, (count,), generator=generator))
 
     known = some(labelled) if labelled else None
     return Batch(some(8), known, torch.rand(8, 3, 12, 12, generator=generator))
@@ -291,7 +291,7 @@ def test_a_non_finite_gradient_raises() -> None:
         def forward(self, images: Tensor) -> Tensor:
             return self.scale.sqrt() * images.flatten(1)[:, :4]
 
-    fabric, bare = make_fabric("cpu"), Evidential(Spoils())
+    fabric, bare = make_fabric("cpu"), EvidentialModel(Spoils())
     model, stepper = fabric.setup(bare, make_optimiser(bare.network, PLAIN))
     step = Step(model, stepper, duc, fabric, clip=1.0)
     with pytest.raises(UserError, match="'weights' became nan"):
@@ -310,7 +310,7 @@ def test_label_maps_of_another_dtype_need_another_graph(fake_graphs: type[FakeGr
     step.objective = sums
     for kind, value in ((torch.int8, 100), (torch.int8, 101), (torch.int16, 200), (torch.int16, 300)):
         images, maps = torch.zeros(2, 3, 4, 4), torch.full((2, 4, 4), value, dtype=kind)
-        batch = Batch(Labelled(images, maps), None, None, Labelled(images, maps))
+        batch = Batch(LabelledImages(images, maps), None, None, LabelledImages(images, maps))
         assert float(step(batch, 1.0)["target/sum"]) == 32 * value
 
 

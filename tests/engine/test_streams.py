@@ -257,7 +257,9 @@ def test_a_batch_marks_whether_pixels_may_have_labels() -> None:
     source, pool = pixel_shift()
     streams = Streams(source, pool, Views(), batch_size=2, steps=1, seed=0)
     targets, fabric = torch.full((5, 4, 6), -1, dtype=torch.int8), make_fabric("cpu")
-    assert [b.bought for b in streams.epoch(0, targets, fabric)] == [True]
-    assert [b.bought for b in streams.epoch(0, targets, fabric, bought=False)] == [False]
+    assert [b.has_target_labels for b in streams.epoch(0, targets, fabric)] == [True]
+    assert [b.has_target_labels for b in streams.epoch(0, targets, fabric, bought=False)] == [False]
     # If images are labelled as a whole, the other images have no labels.
-    assert [b.bought for b in streams.epoch(0, targets, fabric, whole=torch.tensor([1]))] == [False]
+    assert [b.has_target_labels for b in streams.epoch(0, targets, fabric, whole=torch.tensor([1]))] == [
+        False
+    ]

@@ -16,7 +16,7 @@ from ducats.engine.evaluate import Tempered, evaluate, evaluate_maps
 from ducats.engine.processes import make_fabric
 from ducats.engine.tempering import BOUNDS, temperature
 from ducats.metrics import compute, count
-from ducats.models import Evidential, small_cnn, small_fcn
+from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.randomness import global_seed
 
 
@@ -63,7 +63,7 @@ def test_images_are_evaluated_at_both_temperatures_in_one_pass() -> None:
     test = toy(n_pool=5).test
     assert test is not None
     with global_seed(0, "model"):
-        model = Evidential(small_cnn(classes=4, channels=3, width=4, features=8))
+        model = EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
     cold = Tempered(0.25)
     how = {"view": View(), "batch_size": 7, "fabric": make_fabric("cpu")}
     tally = evaluate(model, test, tempered=cold, **how)  # type: ignore[arg-type]
@@ -82,7 +82,7 @@ def test_temperature_is_applied_before_flip_averaging(flip: bool) -> None:
     test = streets(n_source=1, n_pool=1, n_test=3, height=16, width=32).test
     assert test is not None
     with global_seed(0, "model"):
-        model = Evidential(small_fcn(classes=len(test.classes), channels=3, width=8))
+        model = EvidentialModel(small_fcn(classes=len(test.classes), channels=3, width=8))
     warm = Tempered(3.0)
     evaluate_maps(
         model,

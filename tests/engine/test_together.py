@@ -7,9 +7,9 @@ from torch import Tensor, nn
 from ducats.config import load_config
 from ducats.engine.step import TOGETHER
 from ducats.errors import UserError
-from ducats.models import Evidential
-from ducats.models.small import small_cnn
-from ducats.objectives import Batch, Labelled, Remembered, duc
+from ducats.models import EvidentialModel
+from ducats.models.small_cnn import small_cnn
+from ducats.objectives import Batch, CachedForward, LabelledImages, duc
 
 
 def images(count: int, seed: int) -> Tensor:
@@ -18,16 +18,16 @@ def images(count: int, seed: int) -> Tensor:
 
 def batch(bought: int = 3, certain: int = 2) -> Batch:
     return Batch(
-        source=Labelled(images(8, 0), torch.arange(8) % 4),
-        labelled=Labelled(images(bought, 1), torch.arange(bought)),
+        source=LabelledImages(images(8, 0), torch.arange(8) % 4),
+        labelled=LabelledImages(images(bought, 1), torch.arange(bought)),
         unlabelled=images(8, 2),
-        certain=Labelled(images(certain, 3), torch.arange(certain)),
+        pseudo_labelled=LabelledImages(images(certain, 3), torch.arange(certain)),
     )
 
 
-def network() -> Evidential:
+def network() -> EvidentialModel:
     torch.manual_seed(0)
-    return Evidential(small_cnn(classes=4, channels=1)).train()
+    return EvidentialModel(small_cnn(classes=4, channels=1)).train()
 
 
 def test_the_target_is_one_batch_and_the_source_another() -> None:
@@ -38,22 +38,22 @@ def test_the_target_is_one_batch_and_the_source_another() -> None:
             seen.append(len(shown))
             return network()(shown)
 
-    duc(Remembered(Counting(), TOGETHER["target"](given)), given)
+    duc(CachedForward(Counting(), TOGETHER["target"](given)), given)
     assert seen == [8, 8 + 3 + 2]
     seen.clear()
-    duc(Remembered(Counting(), TOGETHER["separate"](given)), given)
+    duc(CachedForward(Counting(), TOGETHER["separate"](given)), given)
     assert seen == [8, 8, 3, 2]
 
 
 def test_each_stream_gets_the_outputs_of_its_own_images() -> None:
     given, model = batch(), network()
     assert given.labelled is not None
-    assert given.certain is not None
+    assert given.pseudo_labelled is not None
     assert given.unlabelled is not None
-    streams = [given.unlabelled, given.labelled.images, given.certain.images]
+    streams = [given.unlabelled, given.labelled.images, given.pseudo_labelled.images]
     whole = network()(torch.cat(streams))
     assert whole.features is not None
-    together = Remembered(model, TOGETHER["target"](given))
+    together = CachedForward(model, TOGETHER["target"](given))
     for shown, z, features in zip(
         streams, whole.z.split([8, 3, 2]), whole.features.split([8, 3, 2]), strict=True
     ):
@@ -65,7 +65,9 @@ def test_each_stream_gets_the_outputs_of_its_own_images() -> None:
 
 def test_joining_changes_nothing_without_batch_statistics() -> None:
     given, model = batch(), network().eval()
-    apart, joined = (duc(Remembered(model, TOGETHER[name](given)), given) for name in ("separate", "joint"))
+    apart, joined = (
+        duc(CachedForward(model, TOGETHER[name](given)), given) for name in ("separate", "joint")
+    )
     assert apart.keys() == joined.keys()
     for name in apart:
         torch.testing.assert_close(apart[name], joined[name])
@@ -73,7 +75,7 @@ def test_joining_changes_nothing_without_batch_statistics() -> None:
 
 def test_without_labels_nothing_is_joined() -> None:
     plain = Batch(
-        source=Labelled(images(4, 0), torch.zeros(4).long()), labelled=None, unlabelled=images(4, 1)
+        source=LabelledImages(images(4, 0), torch.zeros(4).long()), labelled=None, unlabelled=images(4, 1)
     )
     assert TOGETHER["target"](plain) == ()
 

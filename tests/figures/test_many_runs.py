@@ -21,7 +21,7 @@ def test_default_params_match_the_functions() -> None:
     for key, (names, usual) in USUAL.items():
         part, _, knob = key.split(".")
         for name in names:
-            function = QUERIES[name].query if part == "query" else {"duc": duc}[name]
+            function = QUERIES[name].fn if part == "query" else {"duc": duc}[name]
             default = inspect.signature(function).parameters[knob].default
             assert default == (None if knob == "lambda_" else usual)
 

@@ -25,7 +25,7 @@ from ducats.inference import exporting, load_trained
 from ducats.inference.preprocess import preprocess_of
 from ducats.inference.rule import load_rule
 from ducats.inference.trained import Trained
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 from ducats.randomness import fork
 from ducats.rundir import RunDir
 
@@ -284,7 +284,7 @@ def test_segmentation_runs_are_exported_but_not_triaged(
 
 
 def shown_by(setting: str, channels: int = 3) -> Trained:
-    model = Evidential(torch.nn.Flatten())
+    model = EvidentialModel(torch.nn.Flatten())
     return Trained(model, quick(f"views.test={setting}"), ("a", "b"), (10, 12), channels, RunDir(Path("run")))
 
 

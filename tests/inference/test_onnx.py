@@ -15,8 +15,8 @@ from ducats.errors import UserError
 from ducats.inference import onnx
 from ducats.inference.onnx import acceptable, check_onnx, compare, export_onnx
 from ducats.inference.plain import OUTPUTS, Graph
-from ducats.models import BLANK, Evidential
-from ducats.models.small import small_cnn
+from ducats.models import MODELS_WITHOUT_WEIGHTS, EvidentialModel
+from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
 
 mp.dps = 40
@@ -34,7 +34,7 @@ def seeded(*shape: int) -> Tensor:
 def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> None:
     """Alpha ranges from exp(-10) to 1e8, with one, some or all classes large."""
     path, rows = tmp_path / "z.onnx", []
-    export_onnx(Graph(Evidential(nn.Flatten()), (1, 1), 4), seeded(2, 4, 1, 1), path)
+    export_onnx(Graph(EvidentialModel(nn.Flatten()), (1, 1), 4), seeded(2, 4, 1, 1), path)
     for top in np.linspace(-10, np.log(1e8), 12):
         for gap in (0, 0.5, 3, 8):
             rows.append([top, top - gap, top - gap / 2, top - 2 * gap])
@@ -54,7 +54,7 @@ def test_uncertainties_in_the_graph_match_exact_arithmetic(tmp_path: Path) -> No
 
 def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
     torch.manual_seed(0)
-    tiny = BLANK["timm"](classes=5, channels=3, backbone="test_resnet", bottleneck=8)
+    tiny = MODELS_WITHOUT_WEIGHTS["timm"](classes=5, channels=3, backbone="test_resnet", bottleneck=8)
     return {
         "small_cnn": (
             small_cnn(classes=5, channels=1, width=4, features=16),
@@ -69,7 +69,7 @@ def networks() -> dict[str, tuple[nn.Module, str, Tensor]]:
 @pytest.mark.parametrize("name", ["small_cnn", "timm", "small_fcn"])
 def test_onnx_runtime_agrees_with_pytorch_for_any_batch_size(name: str, tmp_path: Path) -> None:
     network, evidence, images = networks()[name]
-    model = Evidential(network, evidence).eval()
+    model = EvidentialModel(network, evidence).eval()
     flip = name == "small_fcn"
     graph = Graph(model, (images.shape[-2], images.shape[-1]), images.shape[1], flip=flip)
     export_onnx(graph, images, tmp_path / "m.onnx")
@@ -87,7 +87,7 @@ def test_onnx_runtime_agrees_with_pytorch_for_any_batch_size(name: str, tmp_path
 
 def test_fixed_batch_size_and_a_model_that_disagrees(tmp_path: Path) -> None:
     network, evidence, images = networks()["small_cnn"]
-    model, path = Evidential(network, evidence), tmp_path / "m.onnx"
+    model, path = EvidentialModel(network, evidence), tmp_path / "m.onnx"
     export_onnx(Graph(model, (9, 9), 1), images, path, opset=20, batch=2)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     assert session.get_inputs()[0].shape == [2, 1, 9, 9]
@@ -125,7 +125,7 @@ def test_missing_packages_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_opset_is_too_old(tmp_path: Path) -> None:
-    graph = Graph(Evidential(nn.Flatten()), (1, 1), 4)
+    graph = Graph(EvidentialModel(nn.Flatten()), (1, 1), 4)
     with pytest.raises(UserError, match="--opset must be at least 18"):
         export_onnx(graph, seeded(1, 4, 1, 1), tmp_path / "m.onnx", opset=17)
 
@@ -136,5 +136,5 @@ def test_model_that_cannot_be_exported(tmp_path: Path) -> None:
             return images.flatten(1) * (2.0 if float(images.sum()) > 1 else 1.0)
 
     with pytest.raises(UserError, match="cannot be exported to ONNX"):
-        export_onnx(Graph(Evidential(Odd()), (1, 1), 4), seeded(1, 4, 1, 1), tmp_path / "m.onnx")
+        export_onnx(Graph(EvidentialModel(Odd()), (1, 1), 4), seeded(1, 4, 1, 1), tmp_path / "m.onnx")
     assert not (tmp_path / "m.onnx").exists()

@@ -6,12 +6,12 @@ import torch
 from mpmath import mp
 from torch import Tensor, nn
 
-from ducats import _special, dirichlet
+from ducats import dirichlet, dirichlet_kernels
 from ducats.grid import dense
 from ducats.inference.plain import Graph, log1p
-from ducats.models import Evidential
-from ducats.models.frozen import FrozenNorm, freeze_norms
-from ducats.models.small import small_cnn
+from ducats.models import EvidentialModel
+from ducats.models.frozen_norm import FrozenNorm, freeze_norms
+from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
 
 mp.dps = 40
@@ -27,9 +27,9 @@ def test_log1p_is_exact_to_rounding() -> None:
 
 def test_digamma_by_recurrence_and_series() -> None:
     """Check psi(1 + x) = ln(x + w) - s(x), as used by the uncertainties, for x from 0 to 1e8."""
-    scheme = _special._SCHEMES[torch.float32]
+    scheme = dirichlet_kernels._CONSTANTS[torch.float32]
     x = torch.cat([torch.zeros(1), torch.logspace(-8, 8, 300), torch.linspace(0, 12, 121)])
-    found = (x + scheme.shift).log() - _special._shifted(x, scheme).s
+    found = (x + scheme.shift).log() - dirichlet_kernels._digamma_terms(x, scheme).s
     errors = [
         abs(mp.mpf(psi) - mp.digamma(1 + mp.mpf(value)))
         for value, psi in zip(x.tolist(), found.tolist(), strict=True)
@@ -37,9 +37,9 @@ def test_digamma_by_recurrence_and_series() -> None:
     assert max(errors) < 2e-6
 
 
-def pixels() -> Evidential:
+def pixels() -> EvidentialModel:
     torch.manual_seed(0)
-    return Evidential(small_fcn(classes=3, channels=3, width=8), "exp_at_most_10").eval()
+    return EvidentialModel(small_fcn(classes=3, channels=3, width=8), "exp_at_most_10").eval()
 
 
 @pytest.mark.parametrize("flip", [False, True])
@@ -70,9 +70,9 @@ def test_frozen_norms_are_folded_in_a_copy() -> None:
         assert numbers is not None
         nn.init.uniform_(numbers, 0.5, 2)
     images = torch.rand(2, 3, 8, 8)
-    before = Evidential(network).eval()(images).z
+    before = EvidentialModel(network).eval()(images).z
     assert freeze_norms(network) == 1
-    model = Evidential(network)
+    model = EvidentialModel(network)
     graph = Graph(model, (8, 8), 3)
     assert not [module for module in graph.modules() if isinstance(module, FrozenNorm)]
     assert [module for module in model.modules() if isinstance(module, FrozenNorm)]
@@ -80,7 +80,7 @@ def test_frozen_norms_are_folded_in_a_copy() -> None:
 
 
 def test_running_statistics_are_unchanged() -> None:
-    model = Evidential(small_cnn(classes=3, channels=1, width=4, features=8))
+    model = EvidentialModel(small_cnn(classes=3, channels=1, width=4, features=8))
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     graph = Graph(model, (9, 9), 1)
     for state in (model.state_dict(), graph.model.state_dict()):
@@ -88,7 +88,7 @@ def test_running_statistics_are_unchanged() -> None:
 
 
 def test_graph_matches_the_library_for_images() -> None:
-    model = Evidential(nn.Flatten(), "softplus_plus_one")
+    model = EvidentialModel(nn.Flatten(), "softplus_plus_one")
     images = torch.rand(4, 5, 1, 1, generator=torch.Generator().manual_seed(1))
     probability, u_dis, u_data, label = Graph(model, (1, 1), 5)(images)
     z = model(images).z

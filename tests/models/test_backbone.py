@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from ducats.errors import UserError
-from ducats.models.backbone import Features, check_maps, make_features
+from ducats.models.backbone import FeatureExtractor, check_feature_maps, make_feature_extractor
 
 
-def features(name: str, output_stride: int, *reductions: int, **params: object) -> Features:
+def feature_extractor(name: str, output_stride: int, *reductions: int, **params: object) -> FeatureExtractor:
     given = {"channels": 3, "pretrained": False, "weights": None, "strides": "timm", **params}
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return make_features(
+        return make_feature_extractor(
             name,
             output_stride=output_stride,
             reductions=reductions or (output_stride,),
@@ -26,7 +26,7 @@ def some_images(height: int, width: int) -> Tensor:
     return torch.rand(1, 3, height, width, generator=torch.Generator().manual_seed(0))
 
 
-def lively(network: nn.Module) -> nn.Module:
+def randomise_norms(network: nn.Module) -> nn.Module:
     """Set random norm weights: in timm's initial blocks the last norm multiplies by 0."""
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
@@ -54,7 +54,7 @@ def test_dilated_network_contains_the_map_of_the_strided_one(
     images, every = some_images(*size), 32 // output_stride
     with torch.no_grad():
         plain, dense = (
-            lively(features(backbone, stride, strides=strides).net)(images)[0]
+            randomise_norms(feature_extractor(backbone, stride, strides=strides).net)(images)[0]
             for stride in (32, output_stride)
         )
     assert dense.shape[-2:] == tuple(-(-side // output_stride) for side in size)
@@ -64,11 +64,11 @@ def test_dilated_network_contains_the_map_of_the_strided_one(
 
 def test_strides_first_matches_the_plain_network() -> None:
     images = some_images(64, 64)
-    whole = lively(timm.create_model("resnet26", num_classes=0, global_pool=""))
+    whole = randomise_norms(timm.create_model("resnet26", num_classes=0, global_pool=""))
     for stage in ("layer2", "layer3", "layer4"):
         block = whole.get_submodule(f"{stage}.0")
         block.conv1.stride, block.conv2.stride = (2, 2), (1, 1)  # type: ignore[assignment]
-    net = features("resnet26", 32, strides="first").net
+    net = feature_extractor("resnet26", 32, strides="first").net
     net.load_state_dict(whole.state_dict())
     with torch.no_grad():
         assert torch.allclose(net.eval()(images)[0], whole(images), atol=1e-5)
@@ -88,7 +88,7 @@ def test_weights_file_sets_every_tensor(tmp_path: Path, backbone: str, widths: l
         torch.manual_seed(1)
         state = timm.create_model(backbone, num_classes=7).state_dict()
     torch.save(state, tmp_path / "w.pth")
-    net, found = features(backbone, 8, 4, 8, weights=str(tmp_path / "w.pth"))
+    net, found = feature_extractor(backbone, 8, 4, 8, weights=str(tmp_path / "w.pth"))
     assert found == widths
     assert [maps.shape[1] for maps in net.eval()(some_images(64, 64))] == widths
     for name, tensor in net.state_dict().items():
@@ -98,7 +98,7 @@ def test_weights_file_sets_every_tensor(tmp_path: Path, backbone: str, widths: l
 def test_weights_file_of_another_network_raises(tmp_path: Path) -> None:
     torch.save(timm.create_model("resnet18").state_dict(), tmp_path / "w.pth")
     with pytest.raises(UserError, match=r"w.pth does not fit the backbone 'resnet34': 80 of 180"):
-        features("resnet34", 8, weights=str(tmp_path / "w.pth"))
+        feature_extractor("resnet34", 8, weights=str(tmp_path / "w.pth"))
 
 
 @pytest.mark.parametrize(
@@ -112,11 +112,11 @@ def test_weights_file_of_another_network_raises(tmp_path: Path) -> None:
 )
 def test_backbone_without_feature_maps_raises(backbone: str, output_stride: int, message: str) -> None:
     with pytest.raises(UserError, match=message):
-        check_maps(backbone, output_stride)
+        check_feature_maps(backbone, output_stride)
     with pytest.raises(UserError, match=message):
-        features(backbone, output_stride)
+        feature_extractor(backbone, output_stride)
 
 
 def test_missing_stride_raises() -> None:
     with pytest.raises(UserError, match=r"'convnext_atto' .*its stages have strides 4, 8, 8, 8"):
-        features("convnext_atto", 8, 2, 8)
+        feature_extractor("convnext_atto", 8, 2, 8)

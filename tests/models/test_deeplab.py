@@ -10,15 +10,22 @@ from torch import Tensor, nn
 
 from ducats.engine.fit import Optimisation, make_optimiser
 from ducats.errors import UserError
-from ducats.models import BLANK, CHECK, MODELS, Evidential, deeplab_v2, deeplab_v3plus
+from ducats.models import (
+    MODEL_CHECKS,
+    MODELS,
+    MODELS_WITHOUT_WEIGHTS,
+    EvidentialModel,
+    deeplab_v2,
+    deeplab_v3plus,
+)
 from ducats.models.deeplab import DeepLab, HeadV3Plus
-from ducats.models.frozen import FrozenNorm
+from ducats.models.frozen_norm import FrozenNorm
 
 BOTH = pytest.mark.parametrize("name", ["deeplab_v2", "deeplab_v3plus"])
 STRIDE = {"deeplab_v2": 8, "deeplab_v3plus": 4}
 
 
-def built(name: str = "deeplab_v2", /, seed: int = 0, **params: Any) -> DeepLab:
+def build_deeplab(name: str = "deeplab_v2", /, seed: int = 0, **params: Any) -> DeepLab:
     given = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False, **params}
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -31,7 +38,7 @@ def some_images(height: int = 65, width: int = 97, channels: int = 3, count: int
     return torch.rand(count, channels, height, width, generator=torch.Generator().manual_seed(0))
 
 
-def saved(folder: Path, backbone: str = "resnet18") -> tuple[Path, dict[str, Tensor]]:
+def save_int8_weights(folder: Path, backbone: str = "resnet18") -> tuple[Path, dict[str, Tensor]]:
     """Save weights as int8 with a scale per output channel."""
     with torch.random.fork_rng():
         torch.manual_seed(7)
@@ -54,7 +61,7 @@ def saved(folder: Path, backbone: str = "resnet18") -> tuple[Path, dict[str, Ten
     ("size", "output_stride"), [((64, 96), 8), ((65, 97), 8), ((33, 70), 16), ((47, 31), 32)]
 )
 def test_v2_logits_have_the_output_stride(size: tuple[int, int], output_stride: int) -> None:
-    logits, features = built(output_stride=output_stride)(some_images(*size))
+    logits, features = build_deeplab(output_stride=output_stride)(some_images(*size))
     grid = tuple(-(-side // output_stride) for side in size)
     assert logits.shape == (2, 5, *grid)
     assert features.shape == (2, 512, *grid)
@@ -64,7 +71,7 @@ def test_v2_logits_have_the_output_stride(size: tuple[int, int], output_stride: 
     ("head_norm", "output_stride"), [("group", 8), ("batch", 8), ("none", 8), ("none", 16), ("group", 32)]
 )
 def test_v3plus_logits_have_stride_4(head_norm: str, output_stride: int) -> None:
-    network = built("deeplab_v3plus", head_norm=head_norm, output_stride=output_stride)
+    network = build_deeplab("deeplab_v3plus", head_norm=head_norm, output_stride=output_stride)
     logits, features = network(some_images(65, 98))
     assert logits.shape == (2, 5, 17, 25)
     assert features.shape == (2, 512, 17, 25)
@@ -76,7 +83,7 @@ def test_v3plus_logits_have_stride_4(head_norm: str, output_stride: int) -> None
 @BOTH
 @pytest.mark.parametrize("backbone", ["mobilenetv3_small_050", "convnext_atto", "regnety_002"])
 def test_other_families_of_backbones(name: str, backbone: str) -> None:
-    network = built(name, backbone=backbone)
+    network = build_deeplab(name, backbone=backbone)
     side = 64 // STRIDE[name]
     assert network(some_images(64, 64))[0].shape == (2, 5, side, side)
 
@@ -84,12 +91,12 @@ def test_other_families_of_backbones(name: str, backbone: str) -> None:
 @BOTH
 def test_backbone_without_feature_maps_raises(name: str) -> None:
     with pytest.raises(UserError, match=r"'vit_tiny_patch16_224' cannot return feature maps"):
-        built(name, backbone="vit_tiny_patch16_224")
+        build_deeplab(name, backbone="vit_tiny_patch16_224")
 
 
 @pytest.mark.parametrize("given", [{}, {"head_std": 0.01}])
 def test_v2_head_is_a_sum_of_convolutions(given: dict[str, Any]) -> None:
-    network = built(**given).eval()
+    network = build_deeplab(**given).eval()
     logits, features = network(some_images())
     state = network.head.state_dict()
     expected = sum(
@@ -140,7 +147,7 @@ def test_parameters_of_the_published_network() -> None:
     for p, blocks, inputs in stages:
         weights += p * inputs + 9 * p * p + 4 * p * p + 4 * p * inputs + (blocks - 1) * 17 * p * p
     head = 4 * (9 * 2048 * 19 + 19)
-    frozen = BLANK["deeplab_v2"](classes=19, channels=3)
+    frozen = MODELS_WITHOUT_WEIGHTS["deeplab_v2"](classes=19, channels=3)
     assert sum(p.numel() for p in frozen.parameters()) == weights + head == 43_795_724
     norms = [m for m in frozen.modules() if isinstance(m, FrozenNorm)]
     assert sum(m.weight.numel() for m in norms) == 64 + sum(6 * p * blocks + 4 * p for p, blocks, _ in stages)
@@ -148,13 +155,13 @@ def test_parameters_of_the_published_network() -> None:
 
 @BOTH
 def test_norms_are_frozen_with_pretrained_weights(name: str, tmp_path: Path) -> None:
-    file, _ = saved(tmp_path)
-    network = built(name, weights=str(file))
+    file, _ = save_int8_weights(tmp_path)
+    network = build_deeplab(name, weights=str(file))
     norms = [m for m in network.backbone.modules() if isinstance(m, FrozenNorm)]
     assert len(norms) == 20
     assert not any(isinstance(m, nn.BatchNorm2d) for m in network.modules())
-    assert not any(isinstance(m, FrozenNorm) for m in built(name).modules())
-    learning = built(name, weights=str(file), frozen=False)
+    assert not any(isinstance(m, FrozenNorm) for m in build_deeplab(name).modules())
+    learning = build_deeplab(name, weights=str(file), frozen=False)
     assert not any(isinstance(m, FrozenNorm) for m in learning.modules())
     images = some_images()
     eval_, train = (network.train(mode).backbone(images) for mode in (False, True))
@@ -165,8 +172,8 @@ def test_norms_are_frozen_with_pretrained_weights(name: str, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("strides", ["timm", "first"])
 def test_int8_weights_file_loads_completely(tmp_path: Path, strides: str) -> None:
-    file, state = saved(tmp_path, "resnet26")
-    network = built(backbone="resnet26", weights=str(file), strides=strides, norm_eps=0)
+    file, state = save_int8_weights(tmp_path, "resnet26")
+    network = build_deeplab(backbone="resnet26", weights=str(file), strides=strides, norm_eps=0)
     for key, tensor in network.backbone.state_dict().items():
         if key.endswith("running_var"):
             assert tensor.unique().tolist() == [2.0]
@@ -179,7 +186,7 @@ def test_int8_weights_file_loads_completely(tmp_path: Path, strides: str) -> Non
 
 @BOTH
 def test_every_parameter_learns_and_the_backbone_has_its_own_rate(name: str, tmp_path: Path) -> None:
-    network = built(name, weights=str(saved(tmp_path)[0]))
+    network = build_deeplab(name, weights=str(save_int8_weights(tmp_path)[0]))
     optimiser = make_optimiser(network, Optimisation(lr=3e-3))
     rates = {id(p): group["first_lr"] for group in optimiser.param_groups for p in group["params"]}
     for key, parameter in network.named_parameters():
@@ -195,10 +202,10 @@ def test_every_parameter_learns_and_the_backbone_has_its_own_rate(name: str, tmp
 @BOTH
 @pytest.mark.parametrize("learnt", [True, False])
 def test_a_resumed_run_needs_no_weights(name: str, learnt: bool, tmp_path: Path) -> None:
-    file = str(saved(tmp_path)[0]) if learnt else None
-    network = built(name, weights=file)
+    file = str(save_int8_weights(tmp_path)[0]) if learnt else None
+    network = build_deeplab(name, weights=file)
     params = {"classes": 5, "channels": 3, "backbone": "resnet18", "pretrained": False}
-    other = BLANK[name](**params, weights=str(tmp_path / "gone.npz") if learnt else None)
+    other = MODELS_WITHOUT_WEIGHTS[name](**params, weights=str(tmp_path / "gone.npz") if learnt else None)
     assert isinstance(other, DeepLab)
     assert other.lr_multipliers == network.lr_multipliers == ({"backbone": 0.1} if learnt else {})
     other.load_state_dict(network.state_dict())
@@ -207,7 +214,7 @@ def test_a_resumed_run_needs_no_weights(name: str, learnt: bool, tmp_path: Path)
 
 @BOTH
 def test_bfloat16_outputs_are_close(name: str, tmp_path: Path) -> None:
-    network = built(name, weights=str(saved(tmp_path)[0])).eval()
+    network = build_deeplab(name, weights=str(save_int8_weights(tmp_path)[0])).eval()
     images = some_images()
     plain = network(images)
     with torch.autocast("cpu", torch.bfloat16):
@@ -219,9 +226,9 @@ def test_bfloat16_outputs_are_close(name: str, tmp_path: Path) -> None:
 
 
 def test_normalisation_is_that_of_the_backbone() -> None:
-    network, images = built(backbone="tf_efficientnet_lite0").eval(), some_images()
+    network, images = build_deeplab(backbone="tf_efficientnet_lite0").eval(), some_images()
     assert torch.allclose(network(images)[1], network.backbone(2 * images - 1)[-1], atol=1e-4)
-    street = built().eval()
+    street = build_deeplab().eval()
     mean = torch.tensor([0.485, 0.456, 0.406]).reshape(3, 1, 1)
     std = torch.tensor([0.229, 0.224, 0.225]).reshape(3, 1, 1)
     assert torch.allclose(street(images)[1], street.backbone((images - mean) / std)[-1], atol=1e-4)
@@ -231,12 +238,12 @@ def test_normalisation_is_that_of_the_backbone() -> None:
 @pytest.mark.parametrize("channels", [1, 4])
 def test_other_than_three_channels(name: str, channels: int) -> None:
     side = 32 // STRIDE[name]
-    logits = built(name, channels=channels)(some_images(32, 32, channels))[0]
+    logits = build_deeplab(name, channels=channels)(some_images(32, 32, channels))[0]
     assert logits.shape == (2, 5, side, side)
 
 
 def test_channels_last_gives_the_same_result() -> None:
-    network, images = built("deeplab_v3plus").eval(), some_images()
+    network, images = build_deeplab("deeplab_v3plus").eval(), some_images()
     plain = network(images)[0]
     other = network.to(memory_format=torch.channels_last)(
         images.contiguous(memory_format=torch.channels_last)
@@ -245,8 +252,8 @@ def test_channels_last_gives_the_same_result() -> None:
 
 
 def test_evidence_is_applied_after_the_interpolation() -> None:
-    network = built().eval()
-    output = Evidential(network, "exp_clamped")(some_images())
+    network = build_deeplab().eval()
+    output = EvidentialModel(network, "exp_clamped")(some_images())
     logits, features = network(some_images())
     assert torch.equal(output.z, logits)
     assert output.features is not None
@@ -268,13 +275,13 @@ def test_evidence_is_applied_after_the_interpolation() -> None:
 )
 def test_check_rejects_invalid_parameters(name: str, params: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        CHECK[name](**params)
+        MODEL_CHECKS[name](**params)
 
 
 @BOTH
 def test_check_accepts_valid_parameters(name: str) -> None:
-    CHECK[name]()
-    CHECK[name](backbone="convnext_atto", pretrained=False, output_stride=16)
+    MODEL_CHECKS[name]()
+    MODEL_CHECKS[name](backbone="convnext_atto", pretrained=False, output_stride=16)
 
 
 @pytest.mark.parametrize(
@@ -288,17 +295,17 @@ def test_check_accepts_valid_parameters(name: str) -> None:
 )
 def test_invalid_parameters_raise(params: dict[str, Any], message: str) -> None:
     with pytest.raises(UserError, match=message):
-        built(**params)
+        build_deeplab(**params)
 
 
 def test_unknown_head_norm_raises() -> None:
     with pytest.raises(UserError, match=r"head_norm is 'layer'; choose one of group, batch, none"):
-        built("deeplab_v3plus", head_norm="layer")
+        build_deeplab("deeplab_v3plus", head_norm="layer")
     with pytest.raises(UserError, match=r"head_norm is 'layer'"):
-        CHECK["deeplab_v3plus"](head_norm="layer")
+        MODEL_CHECKS["deeplab_v3plus"](head_norm="layer")
 
 
 def test_builders_are_registered() -> None:
     assert MODELS["deeplab_v2"] is deeplab_v2
     assert MODELS["deeplab_v3plus"] is deeplab_v3plus
-    assert BLANK.keys() == CHECK.keys() <= MODELS.keys()
+    assert MODELS_WITHOUT_WEIGHTS.keys() == MODEL_CHECKS.keys() <= MODELS.keys()

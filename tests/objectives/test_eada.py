@@ -2,37 +2,37 @@
 
 import torch
 import torch.nn.functional as F
-from little_net import LittleNet, as_rows, beside, little_batch, little_maps
+from tiny_network import TinyNetwork, auxiliary_context, flatten_maps, image_batch, map_batch
 
 from ducats.objectives.batch import Batch
-from ducats.objectives.eada import Level, eada
+from ducats.objectives.eada import RunningFreeEnergy, eada
 
 
 def test_running_mean_with_random_momentum() -> None:
-    level = Level(beside(LittleNet()))
+    level = RunningFreeEnergy(auxiliary_context(TinyNetwork()))
     means = [torch.tensor(value) for value in (-2.0, -1.0, -4.0, -3.0)]
     torch.manual_seed(7)
     paces = [torch.rand(()) for _ in means]
     expected = means[0]
     torch.manual_seed(7)
     for number, mean in enumerate(means):
-        level.follow(mean)
+        level.update(mean)
         if number:
             expected = paces[number] * expected + (1 - paces[number]) * mean
         torch.testing.assert_close(level.delta, expected)
-    assert {"delta", "begun"} == level.state_dict().keys()
-    again = Level(beside(LittleNet()))
+    assert {"delta", "is_initialised"} == level.state_dict().keys()
+    again = RunningFreeEnergy(auxiliary_context(TinyNetwork()))
     again.load_state_dict(level.state_dict())
     torch.manual_seed(8)
-    again.follow(torch.tensor(5.0))
+    again.update(torch.tensor(5.0))
     torch.manual_seed(8)
-    level.follow(torch.tensor(5.0))
+    level.update(torch.tensor(5.0))
     assert torch.equal(again.delta, level.delta)
 
 
 def test_losses_by_hand() -> None:
-    model, batch = LittleNet(), little_batch()
-    level = Level(beside(model))
+    model, batch = TinyNetwork(), image_batch()
+    level = RunningFreeEnergy(auxiliary_context(model))
     losses = eada(model, batch, level, align=0.5, source=2.0)
     assert batch.labelled is not None
     assert batch.unlabelled is not None
@@ -52,21 +52,21 @@ def test_losses_by_hand() -> None:
 
 
 def test_only_target_energies_have_a_gradient() -> None:
-    model, batch = LittleNet(), little_batch()
+    model, batch = TinyNetwork(), image_batch()
     batch.source.images.requires_grad_()
     assert batch.unlabelled is not None
     batch.unlabelled.requires_grad_()
-    eada(model, batch, Level(beside(model)))["unlabelled/energy"].backward()
+    eada(model, batch, RunningFreeEnergy(auxiliary_context(model)))["unlabelled/energy"].backward()
     assert batch.source.images.grad is None
     assert batch.unlabelled.grad is not None
     assert batch.unlabelled.grad.abs().sum() > 0
 
 
 def test_pixels_count_as_samples() -> None:
-    model, batch = LittleNet(pixels=True), little_maps()
-    losses = eada(model, batch, Level(beside(model)), align=1.0)
+    model, batch = TinyNetwork(pixels=True), map_batch()
+    losses = eada(model, batch, RunningFreeEnergy(auxiliary_context(model)), align=1.0)
     assert batch.target is not None
-    source, target = as_rows(model(batch.source.images).z), as_rows(model(batch.target.images).z)
+    source, target = flatten_maps(model(batch.source.images).z), flatten_maps(model(batch.target.images).z)
     labels, of_target = batch.source.labels.flatten().long(), batch.target.labels.flatten().long()
     delta = -source[labels >= 0].exp().sum(1).log().mean()
     energy = -target[of_target == -1].exp().sum(1).log()
@@ -78,10 +78,10 @@ def test_pixels_count_as_samples() -> None:
 
 
 def test_running_mean_without_unlabelled_target() -> None:
-    model, batch = LittleNet(), little_batch()
-    level = Level(beside(model))
+    model, batch = TinyNetwork(), image_batch()
+    level = RunningFreeEnergy(auxiliary_context(model))
     assert eada(model, Batch(batch.source, None, None), level).keys() == {"source/nll"}
-    assert bool(level.begun)
-    still = Level(beside(model))
+    assert bool(level.is_initialised)
+    still = RunningFreeEnergy(auxiliary_context(model))
     assert "unlabelled/energy" not in eada(model, batch, still, align=0.0)
-    assert not bool(still.begun)
+    assert not bool(still.is_initialised)

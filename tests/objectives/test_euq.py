@@ -5,21 +5,29 @@ from collections.abc import Iterator
 import pytest
 import torch
 import torch.nn.functional as F
-from little_net import CLASSES, LittleNet, as_rows, beside, little_batch, little_maps
+from tiny_network import CLASSES, TinyNetwork, auxiliary_context, flatten_maps, image_batch, map_batch
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
 from ducats.domain import UNLABELLED, VOID, Labels
 from ducats.errors import UserError
-from ducats.objectives import OBJECTIVES, Batch, Companion, Labelled, Moment, Training, duc
-from ducats.objectives.certainty import Certainty, most_certain
-from ducats.objectives.euq import euq, sure_of_class
-from ducats.objectives.evidential import sure_of_evidence
+from ducats.objectives import (
+    OBJECTIVES,
+    AuxiliaryModule,
+    Batch,
+    LabelledImages,
+    ObjectiveSpec,
+    RefreshContext,
+    duc,
+)
+from ducats.objectives.certainty_sampling import CertaintySampling, most_certain_per_class
+from ducats.objectives.euq import certainty_by_epistemic, euq
+from ducats.objectives.evidential import certainty_by_u_dis
 from ducats.rows import Output
 
 
-def companion(rate: float = 0.0) -> Certainty:
-    return sure_of_class(beside(LittleNet()), rate=rate)
+def certainty_sampling(rate: float = 0.0) -> CertaintySampling:
+    return certainty_by_epistemic(auxiliary_context(TinyNetwork()), certainty_rate=rate)
 
 
 def variances(z: Tensor) -> tuple[Tensor, Tensor]:
@@ -36,11 +44,15 @@ def kl(z: Tensor, label: Tensor) -> Tensor:
 
 
 def test_losses_by_hand() -> None:
-    model, plain = LittleNet(), little_batch()
+    model, plain = TinyNetwork(), image_batch()
     assert plain.labelled is not None
     assert plain.unlabelled is not None
-    certain = Labelled(plain.labelled.images + 1, plain.labelled.labels)
-    losses = euq(model, Batch(plain.source, plain.labelled, plain.unlabelled, certain=certain), companion())
+    certain = LabelledImages(plain.labelled.images + 1, plain.labelled.labels)
+    losses = euq(
+        model,
+        Batch(plain.source, plain.labelled, plain.unlabelled, pseudo_labelled=certain),
+        certainty_sampling(),
+    )
     expected: dict[str, Tensor] = {}
     for name, part, count in (
         ("source", plain.source, 5),
@@ -57,41 +69,41 @@ def test_losses_by_hand() -> None:
 
 
 def test_with_entropy_it_is_duc() -> None:
-    model, batch = LittleNet(), little_batch()
-    ours = euq(model, batch, companion(), uncertainty="entropy")
+    model, batch = TinyNetwork(), image_batch()
+    ours = euq(model, batch, certainty_sampling(), uncertainty="entropy")
     theirs = duc(model, batch, beta=1.0, lambda_=0.05)
     assert ours.keys() == theirs.keys()
     for name, value in theirs.items():
         torch.testing.assert_close(ours[name], value)
     with pytest.raises(ValueError, match="uncertainty"):
-        euq(model, batch, companion(), uncertainty="both")  # type: ignore[arg-type]
+        euq(model, batch, certainty_sampling(), uncertainty="both")  # type: ignore[arg-type]
 
 
 def test_pixels_count_as_samples() -> None:
-    model, batch = LittleNet(pixels=True), little_maps()
-    losses = euq(model, batch, sure_of_class(beside(model), rate=0.0), eu=2.0)
+    model, batch = TinyNetwork(pixels=True), map_batch()
+    losses = euq(model, batch, certainty_by_epistemic(auxiliary_context(model), certainty_rate=0.0), eu=2.0)
     assert batch.target is not None
-    eu, _ = variances(as_rows(model(batch.target.images).z)[batch.target.labels.flatten() == -1])
+    eu, _ = variances(flatten_maps(model(batch.target.images).z)[batch.target.labels.flatten() == -1])
     torch.testing.assert_close(losses["unlabelled/eu"], 2 * eu.mean())
     with pytest.raises(UserError, match=r"objective\.params\.rate=0"):
-        sure_of_class(beside(model))
+        certainty_by_epistemic(auxiliary_context(model))
     with pytest.raises(UserError, match=r"objective\.params\.certainty=0"):
-        sure_of_evidence(beside(model), certainty=0.1)
+        certainty_by_u_dis(auxiliary_context(model), certainty_rate=0.1)
 
 
 def test_duc_learns_from_pseudo_labels() -> None:
-    model, batch = LittleNet(), little_batch()
+    model, batch = TinyNetwork(), image_batch()
     assert batch.labelled is not None
-    losses = duc(model, Batch(batch.source, None, batch.unlabelled, certain=batch.labelled))
+    losses = duc(model, Batch(batch.source, None, batch.unlabelled, pseudo_labelled=batch.labelled))
     bought = duc(model, batch)
     for term in ("nll", "kl"):
-        torch.testing.assert_close(losses[f"certain/{term}"], bought[f"labelled/{term}"])
+        torch.testing.assert_close(losses[f"pseudo_labelled/{term}"], bought[f"labelled/{term}"])
 
 
 # ---- certainty sampling
 
 
-def slow_passes(doubt: list[float], guess: list[int], count: int) -> list[int]:
+def reference_passes(doubt: list[float], guess: list[int], count: int) -> list[int]:
     """The published loop: passes by rising uncertainty, each class at most once per pass."""
     left, taken = sorted(range(len(doubt)), key=lambda i: (doubt[i], i)), list[int]()
     while left and len(taken) < count:
@@ -110,18 +122,18 @@ def test_passes_take_each_class_once() -> None:
         doubt = torch.randint(0, 6, (size,), generator=generator).float()  # with ties
         guess = torch.randint(0, 4, (size,), generator=generator) * 3  # some classes are never predicted
         for count in (0, 1, 5, size, size + 3):
-            found = most_certain(doubt, guess, count).tolist()
-            assert found == slow_passes(doubt.tolist(), guess.tolist(), count)
+            found = most_certain_per_class(doubt, guess, count).tolist()
+            assert found == reference_passes(doubt.tolist(), guess.tolist(), count)
 
 
-class Shown:
+class FixedPool:
     """A pool with given logits."""
 
-    labels: Labels = torch.zeros(0)
-    targets: Tensor | None
+    source_labels: Labels = torch.zeros(0)
+    pool_labels: Tensor | None
 
-    def __init__(self, z: Tensor, targets: Tensor) -> None:
-        self.z, self.targets = z, targets
+    def __init__(self, z: Tensor, pool_labels: Tensor) -> None:
+        self.z, self.pool_labels = z, pool_labels
 
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
         for index in torch.arange(len(self.z)).split(4):
@@ -131,7 +143,7 @@ class Shown:
         raise AssertionError("certainty sampling must only read the pool")
 
 
-def evidence(*of: tuple[int, float]) -> Tensor:
+def logits_with_evidence(*of: tuple[int, float]) -> Tensor:
     """Logits with the given evidence for a class."""
     z = torch.zeros(len(of), CLASSES)
     for row, (label, amount) in enumerate(of):
@@ -141,16 +153,20 @@ def evidence(*of: tuple[int, float]) -> Tensor:
 
 def test_certain_images_get_labels_before_each_round() -> None:
     # Classes 0 0 0 1 1 2 2 0 1 2, in order of certainty; image 0 is labelled, image 1 is void.
-    z = evidence(*((label, 9.0 - 0.5 * n) for n, label in enumerate([0, 0, 0, 1, 1, 2, 2, 0, 1, 2])))
+    z = logits_with_evidence(
+        *((label, 9.0 - 0.5 * n) for n, label in enumerate([0, 0, 0, 1, 1, 2, 2, 0, 1, 2]))
+    )
     targets = torch.full((10,), UNLABELLED)
     targets[0], targets[1] = 0, VOID
-    sampling = sure_of_class(beside(LittleNet(), pool=10), rate=0.1, most=0.6)
-    assert not sampling.due(Moment(3, 9, question=0, questions=5))
-    assert sampling.due(Moment(3, 9, question=1, questions=5))
+    sampling = certainty_by_epistemic(
+        auxiliary_context(TinyNetwork(), pool=10), certainty_rate=0.1, max_fraction=0.6
+    )
+    assert not sampling.is_due(RefreshContext(3, 9, next_round=0, rounds=5))
+    assert sampling.is_due(RefreshContext(3, 9, next_round=1, rounds=5))
 
     def ask(question: int) -> list[int]:
-        sampling.refresh(Moment(question, 9, question, 5), Shown(z, targets))
-        own = sampling.own_labels()
+        sampling.refresh(RefreshContext(question, 9, question, 5), FixedPool(z, targets))
+        own = sampling.pseudo_labels()
         assert own is not None
         return own.tolist()
 
@@ -159,45 +175,53 @@ def test_certain_images_get_labels_before_each_round() -> None:
     # Three more: the next of each class. Then the maximum of 60 % is reached.
     assert ask(3) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
     assert ask(4) == [-1, -1, 0, 1, 1, 2, 2, 0, -1, -1]
-    again = sure_of_class(beside(LittleNet(), pool=10), rate=0.1, most=0.6)
+    again = certainty_by_epistemic(
+        auxiliary_context(TinyNetwork(), pool=10), certainty_rate=0.1, max_fraction=0.6
+    )
     again.load_state_dict(sampling.state_dict())
-    assert torch.equal(again.own, sampling.own)
+    assert torch.equal(again.labels, sampling.labels)
 
 
 def test_an_exhausted_pool() -> None:
-    sampling = sure_of_class(beside(LittleNet(), pool=3), rate=1.0, most=1.0)
-    look = Shown(evidence((0, 1.0), (1, 2.0), (1, 3.0)), torch.tensor([UNLABELLED, UNLABELLED, 2]))
+    sampling = certainty_by_epistemic(
+        auxiliary_context(TinyNetwork(), pool=3), certainty_rate=1.0, max_fraction=1.0
+    )
+    look = FixedPool(
+        logits_with_evidence((0, 1.0), (1, 2.0), (1, 3.0)), torch.tensor([UNLABELLED, UNLABELLED, 2])
+    )
     for question in (1, 2):
-        sampling.refresh(Moment(1, 9, question, 2), look)
-        assert sampling.own.tolist() == [0, 1, UNLABELLED]
+        sampling.refresh(RefreshContext(1, 9, question, 2), look)
+        assert sampling.labels.tolist() == [0, 1, UNLABELLED]
 
 
 def test_seven_per_cent_of_a_hundred_are_seven() -> None:
-    sampling = sure_of_class(beside(LittleNet(), pool=100), rate=0.07)
-    look = Shown(evidence(*((n % 3, 1.0 + n / 100) for n in range(100))), torch.full((100,), UNLABELLED))
-    sampling.refresh(Moment(1, 9, 1, 5), look)
-    assert int((sampling.own >= 0).sum()) == 7
+    sampling = certainty_by_epistemic(auxiliary_context(TinyNetwork(), pool=100), certainty_rate=0.07)
+    look = FixedPool(
+        logits_with_evidence(*((n % 3, 1.0 + n / 100) for n in range(100))), torch.full((100,), UNLABELLED)
+    )
+    sampling.refresh(RefreshContext(1, 9, 1, 5), look)
+    assert int((sampling.labels >= 0).sum()) == 7
 
 
 def test_a_rate_of_zero_has_no_state_and_no_effect() -> None:
-    for still in (companion(0.0), sure_of_evidence(beside(LittleNet()))):
+    for still in (certainty_sampling(0.0), certainty_by_u_dis(auxiliary_context(TinyNetwork()))):
         assert not still.state_dict()
-        assert still.own_labels() is None
-        assert not still.due(Moment(1, 9, 1, 5))
+        assert still.pseudo_labels() is None
+        assert not still.is_due(RefreshContext(1, 9, 1, 5))
     with pytest.raises(ValueError, match="rate=-1"):
-        companion(-1.0)
+        certainty_sampling(-1.0)
 
 
 def test_params_reach_the_auxiliary_module() -> None:
-    def made(name: str, **params: object) -> Companion:
+    def made(name: str, **params: object) -> AuxiliaryModule:
         training = OBJECTIVES[name]
-        assert isinstance(training, Training)
-        bound = training.bound(params)
-        assert bound.companion is not None
-        return bound.companion(beside(LittleNet()))
+        assert isinstance(training, ObjectiveSpec)
+        bound = training.bind(params)
+        assert bound.auxiliary is not None
+        return bound.auxiliary(auxiliary_context(TinyNetwork()))
 
     ours, theirs = made("euq", uncertainty="entropy", rate=0.2), made("duc", certainty=0.3)
-    assert isinstance(ours, Certainty)
-    assert isinstance(theirs, Certainty)
+    assert isinstance(ours, CertaintySampling)
+    assert isinstance(theirs, CertaintySampling)
     assert (ours.rate, theirs.rate) == (0.2, 0.3)
-    assert ours.doubt is theirs.doubt
+    assert ours.uncertainty_fn is theirs.uncertainty_fn

@@ -5,15 +5,15 @@ import torch
 from tiny_maps import (
     CLASSES,
     WIDTH,
-    Painter,
     Pool,
-    a_batch,
+    TinySegmenter,
     at_epoch,
-    beside,
-    change,
-    pictures,
-    slopes,
-    whole,
+    auxiliary_context,
+    gradients,
+    map_batch,
+    perturb,
+    random_images,
+    upsample,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -22,7 +22,7 @@ from conftest import Runner
 from ducats import anchors, records
 from ducats.domain import UNLABELLED
 from ducats.errors import UserError
-from ducats.objectives import Beside
+from ducats.objectives import AuxiliaryContext
 from ducats.objectives.mada import TargetAnchors, mada
 
 
@@ -66,33 +66,33 @@ def test_anchors_are_cluster_centres() -> None:
     assert len(anchors.anchors_of(rows[:1].repeat(5, 1), 3, seed=0)) == 1  # five times the same image
 
 
-def with_anchors(count: int = 3) -> tuple[Painter, TargetAnchors]:
-    model = Painter()
-    companion = TargetAnchors(beside(model), count=count)
-    assert [e for e in range(10) if companion.due(at_epoch(e))] == [5]
-    companion.refresh(at_epoch(5), Pool(model, pictures(5, 6)))
-    change(model)
+def with_anchors(count: int = 3) -> tuple[TinySegmenter, TargetAnchors]:
+    model = TinySegmenter()
+    companion = TargetAnchors(auxiliary_context(model), n_anchors=count)
+    assert [e for e in range(10) if companion.is_due(at_epoch(e))] == [5]
+    companion.refresh(at_epoch(5), Pool(model, random_images(5, 6)))
+    perturb(model)
     return model, companion
 
 
 def test_stage_two_adds_pseudo_labels_and_anchors() -> None:
     model, companion = with_anchors()
-    batch = a_batch()
+    batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
     middles = companion.anchors.clone()
-    losses = mada(model, batch, companion, pseudo=0.4, anchor=0.6, pace=0.1)
-    guess = whole(companion.still(images).z).argmax(1)
-    each = F.cross_entropy(whole(model(images).z), guess, reduction="none")
+    losses = mada(model, batch, companion, pseudo=0.4, anchor=0.6, ema_rate=0.1)
+    guess = upsample(companion.frozen(images).z).argmax(1)
+    each = F.cross_entropy(upsample(model(images).z), guess, reduction="none")
     torch.testing.assert_close(losses["pseudo/nll"], 0.4 * each[labels == UNLABELLED].mean())
     output = model(images)
     described = by_loops(output.z, output.features)
     errors = torch.stack([torch.stack([((d - a) ** 2).mean() for a in middles]) for d in described])
     expected = 0.6 * (3 / (1 / errors).sum(1)).mean()
     torch.testing.assert_close(losses["target/anchor"], expected)
-    found = slopes({"it": losses["target/anchor"]}, model)
+    found = gradients({"it": losses["target/anchor"]}, model)
     model.zero_grad()
-    torch.testing.assert_close(found["body.weight"], slopes({"it": expected}, model)["body.weight"])
+    torch.testing.assert_close(found["body.weight"], gradients({"it": expected}, model)["body.weight"])
     moved = middles.clone()
     for number, image in zip(errors.argmin(1).tolist(), described.detach(), strict=True):
         moved[number] += 0.1 * (image - middles[number])
@@ -103,18 +103,18 @@ def test_two_images_move_their_common_anchor() -> None:
     _, companion = with_anchors(count=1)
     before = companion.anchors.clone()
     described = torch.randn(2, CLASSES * WIDTH, generator=torch.Generator().manual_seed(0))
-    error = companion.pull(described, 0.1)
+    error = companion.pull_anchors(described, 0.1)
     torch.testing.assert_close(error, ((described - before) ** 2).mean(1))
     torch.testing.assert_close(companion.anchors, before + 0.1 * (described - before).sum(0))
 
 
 def test_before_stage_two_nothing_is_added_or_moved() -> None:
-    model = Painter()
-    companion = TargetAnchors(beside(model))
-    losses = mada(model, a_batch(), companion)
+    model = TinySegmenter()
+    companion = TargetAnchors(auxiliary_context(model))
+    losses = mada(model, map_batch(), companion)
     assert losses["pseudo/nll"] == losses["target/anchor"] == 0
     assert (companion.anchors == 0).all()
-    assert all(slope.isfinite().all() for slope in slopes(losses, model).values())
+    assert all(slope.isfinite().all() for slope in gradients(losses, model).values())
 
 
 def test_a_small_pool_has_duplicate_anchors() -> None:
@@ -125,9 +125,9 @@ def test_a_small_pool_has_duplicate_anchors() -> None:
 
 def test_invalid_params_raise() -> None:
     with pytest.raises(ValueError, match="count"):
-        TargetAnchors(beside(Painter()), count=0)
+        TargetAnchors(auxiliary_context(TinySegmenter()), n_anchors=0)
     with pytest.raises(UserError, match="for segmentation"):
-        TargetAnchors(Beside(Painter(), CLASSES, WIDTH, 3, pixels=False))
+        TargetAnchors(AuxiliaryContext(TinySegmenter(), CLASSES, WIDTH, 3, per_pixel=False))
 
 
 @pytest.mark.parametrize(

@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from little_net import CLASSES, LittleNet, as_rows, beside, little_batch, little_maps
+from tiny_network import CLASSES, TinyNetwork, auxiliary_context, flatten_maps, image_batch, map_batch
 from torch import Tensor, nn
 
 from ducats.errors import UserError
 from ducats.models import small_cnn, small_fcn
-from ducats.models.evidential import Evidential
-from ducats.objectives import Beside
-from ducats.objectives.mme import LastLayer, mme
+from ducats.models.evidential import EvidentialModel
+from ducats.objectives import AuxiliaryContext
+from ducats.objectives.mme import LastLayerRef, mme
 from ducats.rows import Output
 
 
@@ -19,8 +19,8 @@ def entropy(z: Tensor, temperature: float) -> Tensor:
 
 
 def test_values_by_hand() -> None:
-    model, batch = LittleNet(), little_batch()
-    losses = mme(model, batch, LastLayer(beside(model)), entropy=0.3, temperature=0.5)
+    model, batch = TinyNetwork(), image_batch()
+    losses = mme(model, batch, LastLayerRef(auxiliary_context(model)), entropy=0.3, temperature=0.5)
     assert batch.unlabelled is not None
     expected = -0.3 * entropy(model(batch.unlabelled).z, 0.5).mean()
     torch.testing.assert_close(losses["unlabelled/entropy"], expected, rtol=1e-6, atol=1e-7)
@@ -28,14 +28,14 @@ def test_values_by_hand() -> None:
 
 
 def test_last_layer_raises_and_features_lower_the_entropy() -> None:
-    model, batch = LittleNet(), little_batch()
+    model, batch = TinyNetwork(), image_batch()
     assert batch.unlabelled is not None
 
     def now() -> float:
         return float(entropy(model(batch.unlabelled).z, 1.0).mean().detach())
 
     before = now()
-    mme(model, batch, LastLayer(beside(model)))["unlabelled/entropy"].backward()
+    mme(model, batch, LastLayerRef(auxiliary_context(model)))["unlabelled/entropy"].backward()
     for part, sign in ((model.head, 1), (model.body, -1)):
         start = [p.detach().clone() for p in part.parameters()]
         with torch.no_grad():
@@ -49,10 +49,10 @@ def test_last_layer_raises_and_features_lower_the_entropy() -> None:
 
 
 def test_pixels_count_as_samples() -> None:
-    model, batch = LittleNet(pixels=True), little_maps()
-    losses = mme(model, batch, LastLayer(beside(model)), entropy=1.0)
+    model, batch = TinyNetwork(pixels=True), map_batch()
+    losses = mme(model, batch, LastLayerRef(auxiliary_context(model)), entropy=1.0)
     assert batch.target is not None
-    z = as_rows(model(batch.target.images).z)[batch.target.labels.flatten() == -1]
+    z = flatten_maps(model(batch.target.images).z)[batch.target.labels.flatten() == -1]
     torch.testing.assert_close(losses["unlabelled/entropy"], -entropy(z, 1.0).mean(), rtol=1e-6, atol=1e-7)
 
 
@@ -66,31 +66,31 @@ def test_last_layer_is_found(evidence: str) -> None:
         ),  # three features: two layers have the same shape
         (small_fcn(classes=3, channels=1, width=4), True),
     ):
-        model = Evidential(network, evidence).eval()
+        model = EvidentialModel(network, evidence).eval()
         output = model(torch.rand(2, 1, 8, 8))
         assert output.features is not None
-        last = LastLayer(Beside(model, 3, output.features.shape[1], 1, pixels=pixels))
-        torch.testing.assert_close(last.again(output).z, output.z)
+        last = LastLayerRef(AuxiliaryContext(model, 3, output.features.shape[1], 1, per_pixel=pixels))
+        torch.testing.assert_close(last.apply_reversed(output).z, output.z)
         assert not list(last.parameters())
         assert not last.state_dict()
 
 
 def test_a_model_without_a_linear_last_layer_raises() -> None:
     with pytest.raises(UserError, match="linear"):
-        LastLayer(Beside(nn.Linear(2, CLASSES), CLASSES, 5, 1, pixels=False))
+        LastLayerRef(AuxiliaryContext(nn.Linear(2, CLASSES), CLASSES, 5, 1, per_pixel=False))
     with pytest.raises(UserError, match="features"):
-        LastLayer(Beside(nn.Linear(2, CLASSES), CLASSES, 0, 1, pixels=False))
+        LastLayerRef(AuxiliaryContext(nn.Linear(2, CLASSES), CLASSES, 0, 1, per_pixel=False))
 
 
 def test_no_unlabelled_images_no_entropy() -> None:
-    model, batch = LittleNet(), little_batch()
-    last, none = LastLayer(beside(model)), type(batch)(batch.source, None, None)
+    model, batch = TinyNetwork(), image_batch()
+    last, none = LastLayerRef(auxiliary_context(model)), type(batch)(batch.source, None, None)
     assert mme(model, none, last).keys() == {"source/nll"}
     with pytest.raises(ValueError, match="temperature"):
         mme(model, batch, last, temperature=0.0)
 
 
 def test_other_outputs_are_unchanged() -> None:
-    model = LittleNet()
+    model = TinyNetwork()
     output = Output(torch.zeros(1, CLASSES), torch.ones(1, 4), None)
-    assert LastLayer(beside(model.float())).again(output).features is output.features
+    assert LastLayerRef(auxiliary_context(model.float())).apply_reversed(output).features is output.features

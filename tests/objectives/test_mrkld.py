@@ -5,7 +5,19 @@ from pathlib import Path
 
 import pytest
 import torch
-from tiny_maps import CLASSES, SIZE, Painter, Pool, a_batch, at_epoch, beside, change, pictures, slopes, whole
+from tiny_maps import (
+    CLASSES,
+    SIZE,
+    Pool,
+    TinySegmenter,
+    at_epoch,
+    auxiliary_context,
+    gradients,
+    map_batch,
+    perturb,
+    random_images,
+    upsample,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -15,10 +27,10 @@ from ducats.domain import UNLABELLED
 from ducats.engine.processes import make_fabric
 from ducats.factory import build_run
 from ducats.objectives import softmax
-from ducats.objectives.selftraining import Teacher, mrkld
-from ducats.objectives.selftraining.rounds import begins
-from ducats.objectives.selftraining.teacher import WIDTH as BIN
-from ducats.objectives.selftraining.teacher import certainties, thresholds
+from ducats.objectives.self_training import Teacher, mrkld
+from ducats.objectives.self_training.round_schedule import starting_round
+from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
+from ducats.objectives.self_training.teacher import certainty_histogram, log_thresholds
 from ducats.run import run
 from ducats.rundir import RunDir
 
@@ -27,7 +39,7 @@ from ducats.rundir import RunDir
 def test_thresholds_are_quantiles_up_to_a_bin(portion: float) -> None:
     z = 6 * torch.randn(8, CLASSES, 10, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     z[:, 3] -= 1000  # never predicted
-    found = thresholds(certainties(z[:4]) + certainties(z[4:]), portion)
+    found = log_thresholds(certainty_histogram(z[:4]) + certainty_histogram(z[4:]), portion)
     p = z.softmax(1)
     for c in range(3):
         sure = p.amax(1)[p.argmax(1) == c].sort(descending=True).values
@@ -41,48 +53,50 @@ def test_thresholds_are_quantiles_up_to_a_bin(portion: float) -> None:
 def test_thresholds_by_hand() -> None:
     p = torch.tensor([0.9, 0.8, 0.7, 0.6, 0.55])  # all are class 0 of two
     z = torch.stack([p, 1 - p], 1).log()
-    kept = p >= thresholds(certainties(z), 0.4)[0].exp()
+    kept = p >= log_thresholds(certainty_histogram(z), 0.4)[0].exp()
     assert kept.tolist() == [True, True, False, False, False]
-    assert thresholds(certainties(z), 1.0)[0].exp() <= 0.55
+    assert log_thresholds(certainty_histogram(z), 1.0)[0].exp() <= 0.55
 
 
 def test_thresholds_are_at_least_one_over_c() -> None:
     z = torch.zeros(1, 300, 2, 2)  # -ln(1 - 1/300) falls into the first bin, whose lower edge is 0
-    assert thresholds(certainties(z), 0.5)[0].exp().item() == pytest.approx(1 / 300)
+    assert log_thresholds(certainty_histogram(z), 0.5)[0].exp().item() == pytest.approx(1 / 300)
 
 
 def test_rounds_divide_the_training() -> None:
-    at = [begins(at_epoch(e, 50), 0.4, 4) for e in range(50)]
+    at = [starting_round(at_epoch(e, 50), 0.4, 4) for e in range(50)]
     assert [(e, number) for e, number in enumerate(at) if number] == [(20, 1), (28, 2), (35, 3), (43, 4)]
-    assert begins(at_epoch(1, 2), 0.4, 4) == 3  # the first three start at the same epoch
+    assert starting_round(at_epoch(1, 2), 0.4, 4) == 3  # the first three start at the same epoch
 
 
-def taught(epoch: int = 4) -> tuple[Painter, Teacher]:
-    model = Painter()
-    teacher = Teacher(beside(model), warmup=0.4, rounds=3, portion=0.3, growth=0.1)
-    pool = Pool(model, pictures(5, 6))
-    assert [e for e in range(10) if teacher.due(at_epoch(e))] == [4, 6, 8]
+def trained_teacher(epoch: int = 4) -> tuple[TinySegmenter, Teacher]:
+    model = TinySegmenter()
+    teacher = Teacher(auxiliary_context(model), warmup=0.4, rounds=3, portion=0.3, growth=0.1)
+    pool = Pool(model, random_images(5, 6))
+    assert [e for e in range(10) if teacher.is_due(at_epoch(e))] == [4, 6, 8]
     teacher.refresh(at_epoch(epoch), pool)
-    change(model)
+    perturb(model)
     return model, teacher
 
 
 def test_each_round_has_its_own_portion_and_teacher() -> None:
     for epoch, portion in ((4, 0.3), (6, 0.4), (8, 0.5)):
-        _, teacher = taught(epoch)
-        said = torch.cat([output.z for _, output in Pool(Painter(), pictures(5, 6)).pool()]).clamp(max=10)
-        torch.testing.assert_close(teacher.log_threshold, thresholds(certainties(said), portion))
-        first = Painter().state_dict()
+        _, teacher = trained_teacher(epoch)
+        said = torch.cat([output.z for _, output in Pool(TinySegmenter(), random_images(5, 6)).pool()]).clamp(
+            max=10
+        )
+        torch.testing.assert_close(teacher.log_threshold, log_thresholds(certainty_histogram(said), portion))
+        first = TinySegmenter().state_dict()
         assert all(
-            torch.equal(first[name], value) for name, value in teacher.still.model.state_dict().items()
+            torch.equal(first[name], value) for name, value in teacher.frozen_model.model.state_dict().items()
         )
 
 
-def reference(model: Painter, teacher: Teacher) -> tuple[Tensor, Tensor]:
-    batch = a_batch()
+def reference(model: TinySegmenter, teacher: Teacher) -> tuple[Tensor, Tensor]:
+    batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
-    p, q = whole(model(images).z).softmax(1), whole(teacher.still(images).z).softmax(1)
+    p, q = upsample(model(images).z).softmax(1), upsample(teacher.frozen_model(images).z).softmax(1)
     fits, smooth = [], []
     for n in range(len(images)):
         for y in range(SIZE[0]):
@@ -96,45 +110,45 @@ def reference(model: Painter, teacher: Teacher) -> tuple[Tensor, Tensor]:
 
 
 def test_losses_match_the_full_resolution_map() -> None:
-    model, teacher = taught()
-    losses = mrkld(model, a_batch(), teacher, nll=0.7, reg=0.2)
+    model, teacher = trained_teacher()
+    losses = mrkld(model, map_batch(), teacher, nll=0.7, reg=0.2)
     fit, smooth = reference(model, teacher)
     torch.testing.assert_close(losses["pseudo/nll"], 0.7 * fit)
     torch.testing.assert_close(losses["pseudo/reg"], 0.2 * smooth)
-    torch.testing.assert_close(losses["source/nll"], softmax(model, a_batch())["source/nll"])
-    found = slopes({name: loss for name, loss in losses.items() if name.startswith("pseudo")}, model)
+    torch.testing.assert_close(losses["source/nll"], softmax(model, map_batch())["source/nll"])
+    found = gradients({name: loss for name, loss in losses.items() if name.startswith("pseudo")}, model)
     model.zero_grad()
-    expected = slopes(dict(zip("ab", (0.7 * fit, 0.2 * smooth), strict=True)), model)
+    expected = gradients(dict(zip("ab", (0.7 * fit, 0.2 * smooth), strict=True)), model)
     for name, slope in found.items():
         torch.testing.assert_close(slope, expected[name], rtol=1e-4, atol=1e-6)
     assert all(p.grad is None for p in teacher.parameters())
 
 
 def test_before_the_first_round_nothing_is_kept() -> None:
-    model = Painter()
-    losses = mrkld(model, a_batch(), Teacher(beside(model)))
+    model = TinySegmenter()
+    losses = mrkld(model, map_batch(), Teacher(auxiliary_context(model)))
     assert losses["pseudo/nll"] == losses["pseudo/reg"] == 0
-    found = slopes(losses, model)
+    found = gradients(losses, model)
     model.zero_grad()
-    expected = slopes(dict(softmax(model, a_batch())), model)
+    expected = gradients(dict(softmax(model, map_batch())), model)
     assert all(torch.equal(slope, expected[name]) for name, slope in found.items())
 
 
 def test_labelled_pixels_are_trained_on_and_not_pseudo_labelled() -> None:
-    model, teacher = taught()
-    batch = a_batch(bought=True)
+    model, teacher = trained_teacher()
+    batch = map_batch(labelled=True)
     assert batch.target is not None
     losses, seen = mrkld(model, batch, teacher), model(batch.target.images)
     labels = batch.target.labels.long()
-    expected = F.cross_entropy(whole(seen.z), labels.masked_fill(labels < 0, -100))
+    expected = F.cross_entropy(upsample(seen.z), labels.masked_fill(labels < 0, -100))
     torch.testing.assert_close(losses["labelled/nll"], expected)
-    assert losses["pseudo/nll"] != mrkld(model, a_batch(), teacher)["pseudo/nll"]
+    assert losses["pseudo/nll"] != mrkld(model, map_batch(), teacher)["pseudo/nll"]
 
 
 @pytest.mark.parametrize("params", [{"warmup": 1.0}, {"rounds": 0}, {"portion": 0.0}, {"most": 1.5}])
 def test_invalid_parameters_raise(params: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=next(iter(params))):
-        Teacher(beside(Painter()), **params)  # type: ignore[arg-type]
+        Teacher(auxiliary_context(TinySegmenter()), **params)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("asks", [False, True])

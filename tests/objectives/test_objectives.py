@@ -4,7 +4,7 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
-from ducats.objectives import Batch, Labelled, Objective, duc, softmax
+from ducats.objectives import Batch, LabelledImages, ObjectiveFn, duc, softmax
 from ducats.rows import Output
 
 CLASSES = 4
@@ -26,8 +26,8 @@ def batch() -> Batch:
     generator = torch.Generator().manual_seed(0)
     z = [torch.randn(n, CLASSES, generator=generator, dtype=torch.float64) for n in (6, 5, 7)]
     return Batch(
-        Labelled(z[0], torch.tensor([0, 1, 2, 3, 0, 1])),
-        Labelled(z[1], torch.tensor([3, 2, 1, 0, 0])),
+        LabelledImages(z[0], torch.tensor([0, 1, 2, 3, 0, 1])),
+        LabelledImages(z[1], torch.tensor([3, 2, 1, 0, 0])),
         z[2],
     )
 
@@ -101,10 +101,10 @@ def test_before_the_first_round_and_after_the_last(batch: Batch) -> None:
 
 
 @pytest.mark.parametrize("objective", [duc, softmax])
-def test_negative_labels_are_ignored(objective: Objective, batch: Batch) -> None:
-    half = Labelled(batch.source.images, batch.source.labels.clone())
+def test_negative_labels_are_ignored(objective: ObjectiveFn, batch: Batch) -> None:
+    half = LabelledImages(batch.source.images, batch.source.labels.clone())
     half.labels[3:] = -2
-    cut = Labelled(batch.source.images[:3], batch.source.labels[:3])
+    cut = LabelledImages(batch.source.images[:3], batch.source.labels[:3])
     one, two = objective(Recorder(), Batch(half, None, None)), objective(Recorder(), Batch(cut, None, None))
     for term in one:
         torch.testing.assert_close(one[term], two[term])
@@ -114,7 +114,9 @@ def test_pixels_and_samples_give_the_same_losses(batch: Batch) -> None:
     def as_map(x: Tensor) -> Tensor:  # (6, C) -> (1, C, 2, 3)
         return x.T.reshape(1, CLASSES, 2, 3)
 
-    maps = Batch(Labelled(as_map(batch.source.images), batch.source.labels.reshape(1, 2, 3)), None, None)
+    maps = Batch(
+        LabelledImages(as_map(batch.source.images), batch.source.labels.reshape(1, 2, 3)), None, None
+    )
     rows = duc(Recorder(), Batch(batch.source, None, None))
     for name, value in duc(Recorder(), maps).items():
         torch.testing.assert_close(value, rows[name])

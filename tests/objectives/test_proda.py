@@ -8,15 +8,15 @@ import torch
 from tiny_maps import (
     CLASSES,
     WIDTH,
-    Painter,
     Pool,
-    a_batch,
+    TinySegmenter,
     at_epoch,
-    beside,
-    change,
-    pictures,
-    slopes,
-    whole,
+    auxiliary_context,
+    gradients,
+    map_batch,
+    perturb,
+    random_images,
+    upsample,
 )
 from torch import Tensor
 from torch.nn import functional as F
@@ -25,96 +25,96 @@ from conftest import Runner
 from ducats import records
 from ducats.domain import UNLABELLED
 from ducats.errors import UserError
-from ducats.objectives import Beside
-from ducats.objectives.selftraining import Prototypes, proda
-from ducats.objectives.selftraining.jitter import jittered
+from ducats.objectives import AuxiliaryContext
+from ducats.objectives.self_training import PrototypeTeacher, proda
+from ducats.objectives.self_training.colour_jitter import jitter_colours
 from ducats.rundir import RunDir
 
-CALM: dict[str, Any] = {"jitter": 0.0, "pace": 0.0, "prototype_pace": 0.0, "domain": 0.0}
+NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "pace": 0.0, "prototype_pace": 0.0, "domain": 0.0}
 
 
-def prototypes(stage: int) -> tuple[Painter, Prototypes]:
+def prototype_teacher(stage: int) -> tuple[TinySegmenter, PrototypeTeacher]:
     torch.manual_seed(0)
-    model = Painter()
-    companion = Prototypes(beside(model), hidden=4)
-    assert [e for e in range(10) if companion.due(at_epoch(e))] == [3, 7]
+    model = TinySegmenter()
+    auxiliary = PrototypeTeacher(auxiliary_context(model), hidden=4)
+    assert [e for e in range(10) if auxiliary.is_due(at_epoch(e))] == [3, 7]
     for number, epoch in enumerate((3, 7)[:stage]):
-        companion.refresh(at_epoch(epoch), Pool(model, pictures(5, 6)))
-        change(model, seed=number + 1)
-    assert companion.stage == stage
-    return model, companion
+        auxiliary.refresh(at_epoch(epoch), Pool(model, random_images(5, 6)))
+        perturb(model, seed=number + 1)
+    assert auxiliary.stage == stage
+    return model, auxiliary
 
 
-def distances(features: Tensor, companion: Prototypes) -> Tensor:
+def distances(features: Tensor, auxiliary: PrototypeTeacher) -> Tensor:
     """Distances ``(N, C, h, w)``, one position at a time."""
     rows = features.permute(0, 2, 3, 1).reshape(-1, WIDTH)
-    apart = torch.stack([torch.stack([(row - own).norm() for own in companion.prototypes]) for row in rows])
+    apart = torch.stack([torch.stack([(row - own).norm() for own in auxiliary.prototypes]) for row in rows])
     return apart.view(len(features), *features.shape[-2:], CLASSES).permute(0, 3, 1, 2)
 
 
 def test_prototypes_are_means_over_predicted_classes() -> None:
-    _, companion = prototypes(1)
-    output = Painter()(pictures(5, 6))
+    _, auxiliary = prototype_teacher(1)
+    output = TinySegmenter()(random_images(5, 6))
     assert output.features is not None
     guess, seen = output.z.argmax(1), output.features.permute(0, 2, 3, 1)
     for c in range(CLASSES):
         here = guess == c
-        assert companion.seen[c] == here.any()
+        assert auxiliary.has_prototype[c] == here.any()
         expected = seen[here].mean(0) if here.any() else torch.zeros(WIDTH)
-        torch.testing.assert_close(companion.prototypes[c], expected)
+        torch.testing.assert_close(auxiliary.prototypes[c], expected)
 
 
 def test_a_class_never_predicted_has_no_assignment() -> None:
-    _, companion = prototypes(1)
-    companion.seen.copy_(torch.tensor([1.0, 0.0, 1.0, 1.0]))
-    near = companion.closeness(torch.rand(2, WIDTH, 3, 4), 1.0)
+    _, auxiliary = prototype_teacher(1)
+    auxiliary.has_prototype.copy_(torch.tensor([1.0, 0.0, 1.0, 1.0]))
+    near = auxiliary.log_assignment(torch.rand(2, WIDTH, 3, 4), 1.0)
     assert near[:, 1].exp().max() == 0
     torch.testing.assert_close(near.exp().sum(1), torch.ones(2, 3, 4))
 
 
 def test_stage_one_rectifies_pseudo_labels() -> None:
-    model, companion = prototypes(1)
-    batch = a_batch()
+    model, auxiliary = prototype_teacher(1)
+    batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
-    losses = proda(model, batch, companion, ce=0.2, rce=0.7, reg=0.3, consistency=2.0, tau=0.5, **CALM)
-    teacher, student = companion.labels(images), model(images)
+    losses = proda(model, batch, auxiliary, ce=0.2, rce=0.7, reg=0.3, consistency=2.0, tau=0.5, **NO_UPDATES)
+    teacher, student = auxiliary.teacher(images), model(images)
     assert teacher.features is not None
-    weight = (-distances(teacher.features, companion) / 0.5).softmax(1)
+    weight = (-distances(teacher.features, auxiliary) / 0.5).softmax(1)
     score = teacher.z.clamp(max=10).softmax(1) * weight
-    guess = whole(score / score.sum(1, keepdim=True), evident=False).argmax(1)
-    assert (guess != whole(teacher.z).argmax(1)).any()
+    guess = upsample(score / score.sum(1, keepdim=True), apply_evidence=False).argmax(1)
+    assert (guess != upsample(teacher.z).argmax(1)).any()
     open_ = labels == UNLABELLED
-    p = whole(student.z).softmax(1)
+    p = upsample(student.z).softmax(1)
     torch.testing.assert_close(
         losses["pseudo/nll"], 0.2 * F.nll_loss(p.log(), guess, reduction="none")[open_].mean()
     )
     sure = F.one_hot(guess, CLASSES).movedim(-1, 1).clamp(min=1e-4).float()
     torch.testing.assert_close(losses["pseudo/rce"], -0.7 * (p * sure.log()).sum(1)[open_].mean())
     torch.testing.assert_close(losses["pseudo/reg"], -0.3 * p.log().mean(1)[open_].mean())
-    other = (-distances(student.features, companion) / 0.5).softmax(1)
+    other = (-distances(student.features, auxiliary) / 0.5).softmax(1)
     expected = 2.0 * (weight * (weight / other).log()).sum(1).mean()
     torch.testing.assert_close(losses["target/consistency"], expected, rtol=1e-3, atol=1e-6)
-    found = slopes({"it": losses["target/consistency"]}, model)
+    found = gradients({"it": losses["target/consistency"]}, model)
     model.zero_grad()
-    for name, slope in slopes({"it": expected}, model).items():
+    for name, slope in gradients({"it": expected}, model).items():
         if slope is not None:
             torch.testing.assert_close(found[name], slope, rtol=1e-3, atol=1e-5)
-    assert all(p.grad is None for p in (*companion.labels.parameters(), *companion.slow.parameters()))
+    assert all(p.grad is None for p in (*auxiliary.teacher.parameters(), *auxiliary.ema_model.parameters()))
 
 
 def test_distillation_keeps_confident_labels_of_a_new_teacher() -> None:
-    model, companion = prototypes(2)
-    batch = a_batch()
+    model, auxiliary = prototype_teacher(2)
+    batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
-    losses = proda(model, batch, companion, certain=0.9, **CALM)
-    once = Painter()
-    change(once, seed=1)
-    score, guess = whole(once(images).z.clamp(max=10).softmax(1), evident=False).max(1)
+    losses = proda(model, batch, auxiliary, confidence_threshold=0.9, **NO_UPDATES)
+    once = TinySegmenter()
+    perturb(once, seed=1)
+    score, guess = upsample(once(images).z.clamp(max=10).softmax(1), apply_evidence=False).max(1)
     kept = (labels == UNLABELLED) & (score >= 0.9)
     assert 0 < kept.sum() < (labels == UNLABELLED).sum()
-    p = whole(model(images).z).softmax(1)
+    p = upsample(model(images).z).softmax(1)
     torch.testing.assert_close(
         losses["pseudo/nll"], F.nll_loss(p.log(), guess, reduction="none")[kept].mean()
     )
@@ -122,59 +122,59 @@ def test_distillation_keeps_confident_labels_of_a_new_teacher() -> None:
 
 
 def test_moving_average_and_prototypes_are_updated() -> None:
-    model, companion = prototypes(1)
-    before, first = companion.prototypes.clone(), Painter().head.weight
-    proda(model, a_batch(), companion, pace=0.25, prototype_pace=0.1)
+    model, auxiliary = prototype_teacher(1)
+    before, first = auxiliary.prototypes.clone(), TinySegmenter().head.weight
+    proda(model, map_batch(), auxiliary, ema_rate=0.25, prototype_ema_rate=0.1)
     torch.testing.assert_close(
-        companion.slow.model.get_parameter("head.weight"), first.lerp(model.head.weight, 0.25)
+        auxiliary.ema_model.model.get_parameter("head.weight"), first.lerp(model.head.weight, 0.25)
     )
-    assert torch.equal(companion.labels.model.get_parameter("head.weight"), first)
-    batch = a_batch()
+    assert torch.equal(auxiliary.teacher.model.get_parameter("head.weight"), first)
+    batch = map_batch()
     assert batch.target is not None
-    said = companion.slow(batch.target.images)
+    said = auxiliary.ema_model(batch.target.images)
     assert said.features is not None
     guess, seen = said.z.argmax(1), said.features.permute(0, 2, 3, 1)
     for c in range(CLASSES):
         here = guess == c
         expected = before[c].lerp(seen[here].mean(0), 0.1) if here.any() else before[c]
-        torch.testing.assert_close(companion.prototypes[c], expected)
+        torch.testing.assert_close(auxiliary.prototypes[c], expected)
 
 
 def test_warm_up_has_only_source_and_adversarial_losses() -> None:
-    model, companion = prototypes(0)
-    losses = proda(model, a_batch(), companion, domain=0.5)
+    model, auxiliary = prototype_teacher(0)
+    losses = proda(model, map_batch(), auxiliary, domain=0.5)
     assert all(loss == 0 for name, loss in losses.items() if name.split("/")[0] in ("pseudo", "target"))
-    found = slopes({"it": losses["domain/nll"]}, model)
+    found = gradients({"it": losses["domain/nll"]}, model)
     assert found["head.weight"].abs().sum() > 0
-    model, companion = prototypes(1)
-    found = slopes({"it": proda(model, a_batch(), companion, domain=0.5)["domain/nll"]}, model)
+    model, auxiliary = prototype_teacher(1)
+    found = gradients({"it": proda(model, map_batch(), auxiliary, domain=0.5)["domain/nll"]}, model)
     assert found["head.weight"].abs().sum() == 0
 
 
 def test_jitter_changes_only_colours() -> None:
-    images = pictures(0, 50)
+    images = random_images(0, 50)
     torch.manual_seed(3)
-    shown = jittered(images, 0.4)
+    shown = jitter_colours(images, 0.4)
     assert shown.shape == images.shape
     assert 0 <= shown.min() <= shown.max() <= 1
     assert (shown != images).flatten(1).any(1).all()
-    torch.testing.assert_close(jittered(images, 0.0), images)
+    torch.testing.assert_close(jitter_colours(images, 0.0), images)
     flat = torch.full((200, 3, 2, 2), 0.5)  # no contrast or saturation, so only brightness changes
-    factor = jittered(flat, 0.4)[:, 0, 0, 0] / 0.5
+    factor = jitter_colours(flat, 0.4)[:, 0, 0, 0] / 0.5
     assert 0.6 <= factor.min() < 0.65
     assert 1.35 < factor.max() <= 1.4
     grey = images[:, :1]
-    assert jittered(grey, 0.4).shape == grey.shape
+    assert jitter_colours(grey, 0.4).shape == grey.shape
 
 
 def test_invalid_parameters_raise() -> None:
-    model, companion = prototypes(0)
+    model, auxiliary = prototype_teacher(0)
     with pytest.raises(ValueError, match="distil"):
-        Prototypes(beside(model), warmup=0.5, distil=0.4)
+        PrototypeTeacher(auxiliary_context(model), warmup=0.5, distillation_start=0.4)
     with pytest.raises(ValueError, match="tau"):
-        proda(model, a_batch(), companion, tau=0.0)
+        proda(model, map_batch(), auxiliary, tau=0.0)
     with pytest.raises(UserError, match="for segmentation"):
-        Prototypes(Beside(model, CLASSES, WIDTH, 3, pixels=False))
+        PrototypeTeacher(AuxiliaryContext(model, CLASSES, WIDTH, 3, per_pixel=False))
 
 
 def losses_of(home: RunDir) -> list[dict[str, float]]:
@@ -185,7 +185,9 @@ def losses_of(home: RunDir) -> list[dict[str, float]]:
 def test_an_interrupted_run_resumes_to_the_same_result(
     run_pixels: Runner, tmp_path: Path, asks: bool
 ) -> None:
-    settings = ["objective.params={hidden: 4, warmup: 0.25, distil: 0.75, certain: 0.2}"]
+    settings = [
+        "objective.params={hidden: 4, warmup: 0.25, distillation_start: 0.75, confidence_threshold: 0.2}"
+    ]
     settings += [] if asks else ["acquisition={rounds: 0, after_epochs: null}"]
 
     def stop(event: Any) -> None:

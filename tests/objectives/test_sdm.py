@@ -3,10 +3,10 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from little_net import LittleNet, as_rows, little_batch, little_maps
+from tiny_network import TinyNetwork, flatten_maps, image_batch, map_batch
 from torch import Tensor
 
-from ducats.objectives.batch import Batch, Labelled
+from ducats.objectives.batch import Batch, LabelledImages
 from ducats.objectives.sdm import sdm
 from ducats.rows import Output
 
@@ -23,7 +23,7 @@ def by_hand(z: Tensor, labels: Tensor) -> dict[str, Tensor]:
 
 
 def test_losses_by_hand() -> None:
-    model, batch = LittleNet(), little_batch()
+    model, batch = TinyNetwork(), image_batch()
     losses = sdm(model, batch, target=3.0)
     assert batch.labelled is not None
     source = by_hand(model(batch.source.images).z[:5], batch.source.labels[:5])
@@ -35,26 +35,28 @@ def test_losses_by_hand() -> None:
 
 
 def test_pixels_count_as_samples() -> None:
-    model, batch = LittleNet(pixels=True), little_maps()
+    model, batch = TinyNetwork(pixels=True), map_batch()
     losses = sdm(model, batch)
     for stream, part in (("source", batch.source), ("labelled", batch.target)):
         assert part is not None
         labels = part.labels.flatten().long()
-        expected = by_hand(as_rows(model(part.images).z)[labels >= 0], labels[labels >= 0])
+        expected = by_hand(flatten_maps(model(part.images).z)[labels >= 0], labels[labels >= 0])
         for name, value in expected.items():
             torch.testing.assert_close(losses[f"{stream}/{name}"], value)
 
 
 @pytest.mark.parametrize("gone", ["margin", "logit"])
 def test_each_term_can_be_disabled(gone: str) -> None:
-    losses = sdm(LittleNet(), little_batch(), **{gone: 0.0})
+    losses = sdm(TinyNetwork(), image_batch(), **{gone: 0.0})
     assert losses.keys() & {f"source/{gone}", f"labelled/{gone}"} == set()
     assert len(losses) == 4
 
 
 def test_zero_logits_have_a_finite_gradient() -> None:
     z = torch.zeros(2, 3, requires_grad=True)
-    losses = sdm(lambda images: Output(images, None), Batch(Labelled(z, torch.tensor([0, 1])), None, None))
+    losses = sdm(
+        lambda images: Output(images, None), Batch(LabelledImages(z, torch.tensor([0, 1])), None, None)
+    )
     torch.stack(list(losses.values())).sum().backward()
     assert z.grad is not None
     assert z.grad.isfinite().all()

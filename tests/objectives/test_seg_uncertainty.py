@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from tiny_maps import CLASSES, Painter, Pool, a_batch, at_epoch, beside, change, pictures, slopes, whole
+from tiny_maps import (
+    CLASSES,
+    Pool,
+    TinySegmenter,
+    at_epoch,
+    auxiliary_context,
+    gradients,
+    map_batch,
+    perturb,
+    random_images,
+    upsample,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -10,19 +21,19 @@ from conftest import Runner
 from ducats import records
 from ducats.domain import UNLABELLED
 from ducats.errors import UserError
-from ducats.objectives import Beside, softmax
-from ducats.objectives.selftraining import TwoHeads, seg_uncertainty
+from ducats.objectives import AuxiliaryContext, softmax
+from ducats.objectives.self_training import TwoHeads, seg_uncertainty
 
 
-def two_heads(*, second_stage: bool) -> tuple[Painter, TwoHeads]:
+def two_heads(*, second_stage: bool) -> tuple[TinySegmenter, TwoHeads]:
     torch.manual_seed(0)
-    model = Painter()
-    heads = TwoHeads(beside(model), dropout=0.0, hidden=4)
+    model = TinySegmenter()
+    heads = TwoHeads(auxiliary_context(model), dropout=0.0, hidden=4)
     if second_stage:
-        assert [e for e in range(10) if heads.due(at_epoch(e))] == [5]
-        heads.refresh(at_epoch(5), Pool(model, pictures(5, 2)))
-        change(model)
-        change(heads.aux, seed=2)
+        assert [e for e in range(10) if heads.is_due(at_epoch(e))] == [5]
+        heads.refresh(at_epoch(5), Pool(model, random_images(5, 2)))
+        perturb(model)
+        perturb(heads.aux, seed=2)
     return model, heads
 
 
@@ -30,55 +41,55 @@ def kl(p: Tensor, q: Tensor) -> Tensor:
     return (p * (p / q).log()).sum(1)
 
 
-def both(model: Painter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
+def both_probabilities(model: TinySegmenter, heads: TwoHeads, images: Tensor) -> tuple[Tensor, Tensor]:
     output = model(images)
     assert output.features is not None
-    return whole(output.z).softmax(1), whole(heads.aux(output.features)).softmax(1)
+    return upsample(output.z).softmax(1), upsample(heads.aux(output.features)).softmax(1)
 
 
 def test_stage_one_makes_the_heads_agree() -> None:
     model, heads = two_heads(second_stage=False)
-    batch = a_batch()
+    batch = map_batch()
     assert batch.target is not None
     losses = seg_uncertainty(model, batch, heads, memory=0.3, aux=0.25)
-    p, q = both(model, heads, batch.target.images)
+    p, q = both_probabilities(model, heads, batch.target.images)
     open_ = batch.target.labels == UNLABELLED
     torch.testing.assert_close(losses["target/memory"], 0.3 * kl(p, q)[open_].mean())
     assert losses["pseudo/rectified"] == 0
-    p, q = both(model, heads, batch.source.images)
+    p, q = both_probabilities(model, heads, batch.source.images)
     torch.testing.assert_close(losses["source/nll"], F.nll_loss(p.log(), batch.source.labels.long()))
     torch.testing.assert_close(losses["source/aux"], 0.25 * F.nll_loss(q.log(), batch.source.labels.long()))
 
 
 def test_stage_two_weights_pseudo_labels_by_disagreement() -> None:
     model, heads = two_heads(second_stage=True)
-    batch = a_batch()
+    batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
     losses = seg_uncertainty(model, batch, heads, aux=0.5, rectified=0.8)
-    first = heads.still(images)
-    coarse = first.z.clamp(max=10).softmax(1) + 0.5 * heads.still_aux.model(first.features).clamp(
+    first = heads.frozen_model(images)
+    coarse = first.z.clamp(max=10).softmax(1) + 0.5 * heads.frozen_aux.model(first.features).clamp(
         max=10
     ).softmax(1)
-    guess = whole(coarse, evident=False).argmax(1)
-    p, q = both(model, heads, images)
+    guess = upsample(coarse, apply_evidence=False).argmax(1)
+    p, q = both_probabilities(model, heads, images)
     apart = kl(q, p)
     each = [F.nll_loss(one.log(), guess, reduction="none") * torch.exp(-apart) + apart for one in (p, q)]
     expected = 0.8 * (each[0] + 0.5 * each[1])[labels == UNLABELLED].mean()
     torch.testing.assert_close(losses["pseudo/rectified"], expected, rtol=1e-5, atol=1e-6)
     assert losses["target/memory"] == 0
-    found = slopes({"it": losses["pseudo/rectified"]}, model)
+    found = gradients({"it": losses["pseudo/rectified"]}, model)
     model.zero_grad()
-    for name, slope in slopes({"it": expected}, model).items():
+    for name, slope in gradients({"it": expected}, model).items():
         torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
-    assert all(p.grad is None for p in (*heads.still.parameters(), *heads.still_aux.parameters()))
+    assert all(p.grad is None for p in (*heads.frozen_model.parameters(), *heads.frozen_aux.parameters()))
 
 
 @pytest.mark.parametrize("second_stage", [False, True])
 def test_adversarial_loss_trains_the_model_only_in_stage_one(second_stage: bool) -> None:
     model, heads = two_heads(second_stage=second_stage)
-    loss = seg_uncertainty(model, a_batch(), heads, domain=0.5)["domain/nll"]
-    found = slopes({"it": loss}, model)
+    loss = seg_uncertainty(model, map_batch(), heads, domain=0.5)["domain/nll"]
+    found = gradients({"it": loss}, model)
     assert all((slope == 0).all() for slope in found.values()) == second_stage
     learnt = [p.grad for p in heads.discriminator.parameters()]
     assert all(slope is not None and slope.abs().sum() > 0 for slope in learnt)
@@ -86,7 +97,7 @@ def test_adversarial_loss_trains_the_model_only_in_stage_one(second_stage: bool)
 
 def test_adversarial_gradient_is_reversed_and_scaled() -> None:
     model, heads = two_heads(second_stage=False)
-    batch = a_batch()
+    batch = map_batch()
     assert batch.target is not None
     weight = next(iter(model.head.parameters()))
     loss = seg_uncertainty(model, batch, heads, domain=0.5)["domain/nll"]
@@ -96,14 +107,14 @@ def test_adversarial_gradient_is_reversed_and_scaled() -> None:
     torch.testing.assert_close(slope, -0.5 * plain)
 
 
-def coarse_of(model: Painter, images: Tensor) -> Tensor:
+def coarse_of(model: TinySegmenter, images: Tensor) -> Tensor:
     probability: Tensor = model(images).z.clamp(max=10).softmax(1)
     return probability
 
 
 def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
     model, heads = two_heads(second_stage=True)
-    batch = a_batch()
+    batch = map_batch()
     alone = type(batch)(batch.source, batch.source, None)
     losses = seg_uncertainty(model, alone, heads)
     assert losses.keys() == {"source/nll", "labelled/nll", "source/aux", "labelled/aux"}
@@ -112,7 +123,7 @@ def test_both_heads_learn_from_labels_without_unlabelled_target() -> None:
 
 def test_classification_raises() -> None:
     with pytest.raises(UserError, match="for segmentation"):
-        TwoHeads(Beside(Painter(), CLASSES, 5, 3, pixels=False))
+        TwoHeads(AuxiliaryContext(TinySegmenter(), CLASSES, 5, 3, per_pixel=False))
 
 
 @pytest.mark.parametrize("asks", [False, True])

@@ -2,7 +2,18 @@
 
 import pytest
 import torch
-from tiny_maps import CLASSES, Painter, Pool, a_batch, at_epoch, beside, change, pictures, slopes, whole
+from tiny_maps import (
+    CLASSES,
+    Pool,
+    TinySegmenter,
+    at_epoch,
+    auxiliary_context,
+    gradients,
+    map_batch,
+    perturb,
+    random_images,
+    upsample,
+)
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -10,12 +21,12 @@ from conftest import Runner
 from ducats import records
 from ducats.domain import UNLABELLED
 from ducats.errors import UserError
-from ducats.objectives import Beside
-from ducats.objectives.selftraining import Densifier, tpld
-from ducats.objectives.selftraining.tpld import confidence, voted
+from ducats.objectives import AuxiliaryContext
+from ducats.objectives.self_training import DensifyingTeacher, tpld
+from ducats.objectives.self_training.tpld import mean_confidence, neighbour_votes
 
 
-def by_loops(p: Tensor, threshold: Tensor, radius: int) -> Tensor:
+def neighbour_votes_by_loops(p: Tensor, threshold: Tensor, radius: int) -> Tensor:
     """Reference implementation, one position at a time."""
     found = torch.zeros_like(p)
     images, _, height, width = p.shape
@@ -44,8 +55,8 @@ def test_votes_match_plain_loops(radius: int) -> None:
     rough = 4 * torch.randn(2, CLASSES, 3, 3, generator=generator)  # similar neighbours
     p = F.interpolate(rough, (6, 9), mode="bilinear").softmax(1)
     threshold = torch.tensor([0.7, 0.6, 0.65, torch.inf])
-    found = voted(p, threshold, radius)
-    torch.testing.assert_close(found, by_loops(p, threshold, radius))
+    found = neighbour_votes(p, threshold, radius)
+    torch.testing.assert_close(found, neighbour_votes_by_loops(p, threshold, radius))
     alone = (p / threshold[:, None, None]).amax(1) >= 1
     dense = found.amax(1) >= 1
     assert (dense | ~alone).all()
@@ -54,28 +65,30 @@ def test_votes_match_plain_loops(radius: int) -> None:
 
 def test_a_vote_by_hand() -> None:
     p = torch.tensor([[[[0.9, 0.6, 0.5]], [[0.1, 0.4, 0.5]]]])  # 2 classes, a row of three
-    score = voted(p, torch.tensor([0.7, 0.7]), 1)
+    score = neighbour_votes(p, torch.tensor([0.7, 0.7]), 1)
     expected = (
         torch.tensor([[[[0.9, 0.75, 0.0]], [[0.1, 0.25, 0.0]]]]) / 0.7
     )  # no passing neighbour for the third
     torch.testing.assert_close(score, expected)
 
 
-def densifier(epoch: int) -> tuple[Painter, Densifier]:
+def densifying_teacher(epoch: int) -> tuple[TinySegmenter, DensifyingTeacher]:
     torch.manual_seed(0)
-    model = Painter()
-    teacher = Densifier(beside(model), warmup=0.4, rounds=3, portion=0.3, easy=0.5, hidden=4)
-    teacher.refresh(at_epoch(epoch), Pool(model, pictures(5, 6)))
-    change(model)
+    model = TinySegmenter()
+    teacher = DensifyingTeacher(
+        auxiliary_context(model), warmup=0.4, rounds=3, portion=0.3, easy_fraction=0.5, hidden=4
+    )
+    teacher.refresh(at_epoch(epoch), Pool(model, random_images(5, 6)))
+    perturb(model)
     return model, teacher
 
 
 def test_phase_two_is_the_second_half_and_half_the_pool_is_easy() -> None:
-    assert [densifier(epoch)[1].phase.item() for epoch in (4, 6, 8)] == [1, 1, 2]
-    _, teacher = densifier(8)
-    sure = confidence(Painter()(pictures(5, 6)).z.clamp(max=10))
-    assert (sure >= teacher.least).sum() == 3
-    expected = Painter()(pictures(5, 6)).z.clamp(max=10).softmax(1).amax(1).flatten(1).mean(1)
+    assert [densifying_teacher(epoch)[1].phase.item() for epoch in (4, 6, 8)] == [1, 1, 2]
+    _, teacher = densifying_teacher(8)
+    sure = mean_confidence(TinySegmenter()(random_images(5, 6)).z.clamp(max=10))
+    assert (sure >= teacher.min_easy_confidence).sum() == 3
+    expected = TinySegmenter()(random_images(5, 6)).z.clamp(max=10).softmax(1).amax(1).flatten(1).mean(1)
     torch.testing.assert_close(sure, expected)
 
 
@@ -85,37 +98,39 @@ def bootstrapped(p: Tensor, guess: Tensor, beta: float) -> Tensor:
 
 
 def test_phase_one_learns_from_voted_labels() -> None:
-    model, teacher = densifier(4)
-    batch = a_batch()
+    model, teacher = densifying_teacher(4)
+    batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
     losses = tpld(model, batch, teacher, beta=0.6, reg=0.2, radius=1)
-    q = teacher.still(images).z.clamp(max=10).softmax(1)
-    score, guess = whole(by_loops(q, teacher.log_threshold.exp(), 1), evident=False).max(1)
+    q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
+    score, guess = upsample(
+        neighbour_votes_by_loops(q, teacher.log_threshold.exp(), 1), apply_evidence=False
+    ).max(1)
     kept = (labels == UNLABELLED) & (score >= 1)
     assert 0 < kept.sum() < (labels == UNLABELLED).sum()
-    p = whole(model(images).z).softmax(1)
+    p = upsample(model(images).z).softmax(1)
     expected = bootstrapped(p, guess, 0.6)[kept].mean()
     torch.testing.assert_close(losses["pseudo/nll"], expected)
     torch.testing.assert_close(losses["pseudo/reg"], -0.2 * p.log().mean(1)[kept].mean())
     assert losses["domain/nll"] == 0
-    found = slopes({"it": losses["pseudo/nll"]}, model)
+    found = gradients({"it": losses["pseudo/nll"]}, model)
     model.zero_grad()
-    for name, slope in slopes({"it": expected}, model).items():
+    for name, slope in gradients({"it": expected}, model).items():
         torch.testing.assert_close(found[name], slope, rtol=1e-4, atol=1e-6)
 
 
 def test_phase_two_labels_easy_images_and_adapts_hard_ones() -> None:
-    model, teacher = densifier(8)
-    batch = a_batch()
+    model, teacher = densifying_teacher(8)
+    batch = map_batch()
     assert batch.target is not None
     images, labels = batch.target
-    q = teacher.still(images).z.clamp(max=10).softmax(1)
-    sure = confidence(teacher.still(images).z.clamp(max=10))
-    teacher.least.copy_(sure.mean())  # one easy, one hard
-    easy = sure >= teacher.least
+    q = teacher.frozen_model(images).z.clamp(max=10).softmax(1)
+    sure = mean_confidence(teacher.frozen_model(images).z.clamp(max=10))
+    teacher.min_easy_confidence.copy_(sure.mean())  # one easy, one hard
+    easy = sure >= teacher.min_easy_confidence
     losses = tpld(model, batch, teacher, beta=1.0, domain=0.5)
-    p, guess = whole(model(images).z).softmax(1), whole(q, evident=False).argmax(1)
+    p, guess = upsample(model(images).z).softmax(1), upsample(q, apply_evidence=False).argmax(1)
     kept = (labels == UNLABELLED) & easy[:, None, None]
     torch.testing.assert_close(
         losses["pseudo/nll"], F.nll_loss(p.log(), guess, reduction="none")[kept].mean()
@@ -132,29 +147,29 @@ def test_phase_two_labels_easy_images_and_adapts_hard_ones() -> None:
 
 @pytest.mark.parametrize("least", [0.0, 1.1])
 def test_a_batch_with_only_easy_or_hard_images(least: float) -> None:
-    model, teacher = densifier(8)
-    teacher.least.fill_(least)
-    losses = tpld(model, a_batch(), teacher)
+    model, teacher = densifying_teacher(8)
+    teacher.min_easy_confidence.fill_(least)
+    losses = tpld(model, map_batch(), teacher)
     assert (losses["pseudo/nll"] > 0) == (least == 0)
-    found = slopes(losses, model)
+    found = gradients(losses, model)
     assert all(slope.isfinite().all() for slope in found.values())
 
 
 def test_invalid_parameters_raise() -> None:
-    model, teacher = densifier(4)
+    model, teacher = densifying_teacher(4)
     with pytest.raises(ValueError, match="radius"):
-        tpld(model, a_batch(), teacher, radius=-1)
+        tpld(model, map_batch(), teacher, radius=-1)
     with pytest.raises(ValueError, match="easy"):
-        Densifier(beside(model), easy=0.0)
+        DensifyingTeacher(auxiliary_context(model), easy_fraction=0.0)
     with pytest.raises(UserError, match="for segmentation"):
-        Densifier(Beside(model, CLASSES, 5, 3, pixels=False))
+        DensifyingTeacher(AuxiliaryContext(model, CLASSES, 5, 3, per_pixel=False))
 
 
 @pytest.mark.parametrize("asks", [False, True])
 def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
     never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
     home = run_pixels(
-        "objective.params={hidden: 4, warmup: 0.25, rounds: 3, easy: 0.8}", *never, method="tpld"
+        "objective.params={hidden: 4, warmup: 0.25, rounds: 3, easy_fraction: 0.8}", *never, method="tpld"
     )
     losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, True, True, True]

@@ -2,17 +2,17 @@
 
 import torch
 import torch.nn.functional as F
-from little_net import LittleNet, beside, little_batch
+from tiny_network import TinyNetwork, auxiliary_context, image_batch
 
 from ducats.objectives.batch import Batch
+from ducats.objectives.probes import Critic
 from ducats.objectives.waal import waal
-from ducats.objectives.witnesses import Critic
 
 
-def made(penalty: float = 2.0) -> tuple[LittleNet, Critic, Batch]:
-    model = LittleNet()
+def make_waal(penalty: float = 2.0) -> tuple[TinyNetwork, Critic, Batch]:
+    model = TinyNetwork()
     model.float()
-    batch = little_batch()
+    batch = image_batch()
     assert batch.labelled is not None
     assert batch.unlabelled is not None
     batch = Batch(
@@ -21,10 +21,10 @@ def made(penalty: float = 2.0) -> tuple[LittleNet, Critic, Batch]:
         batch.unlabelled.float(),
     )
     torch.manual_seed(3)
-    return model, Critic(beside(model), hidden=8, dropout=0.0, penalty=penalty), batch
+    return model, Critic(auxiliary_context(model), hidden=8, dropout=0.0, penalty=penalty), batch
 
 
-def gap(model: LittleNet, critic: Critic, batch: Batch) -> float:
+def gap(model: TinyNetwork, critic: Critic, batch: Batch) -> float:
     """``mean g(U) - gamma mean g(L)``, computed directly."""
     assert batch.labelled is not None
     assert batch.unlabelled is not None
@@ -37,7 +37,7 @@ def gap(model: LittleNet, critic: Critic, batch: Batch) -> float:
 
 
 def test_values_by_hand() -> None:
-    model, critic, batch = made()
+    model, critic, batch = make_waal()
     losses = waal(model, batch, critic)
     torch.testing.assert_close(losses["critic/distance"], torch.tensor(-gap(model, critic, batch)))
     z = model(batch.source.images).z[:5]
@@ -47,7 +47,7 @@ def test_values_by_hand() -> None:
 
 
 def test_critic_widens_and_features_narrow_the_gap() -> None:
-    model, critic, batch = made()
+    model, critic, batch = make_waal()
     before = gap(model, critic, batch)
     waal(model, batch, critic, weight=0.5)["critic/distance"].backward()
     for part, sign in ((critic, 1), (model.body, -1)):
@@ -66,7 +66,7 @@ def test_critic_widens_and_features_narrow_the_gap() -> None:
 def test_weight_scales_only_the_gradient_of_the_features() -> None:
     grads = []
     for weight in (1.0, 0.25):
-        model, critic, batch = made()
+        model, critic, batch = make_waal()
         waal(model, batch, critic, weight=weight)["critic/distance"].backward()
         assert model.body.weight.grad is not None
         first = next(critic.parameters()).grad
@@ -77,7 +77,7 @@ def test_weight_scales_only_the_gradient_of_the_features() -> None:
 
 
 def test_penalty_trains_only_the_critic_towards_unit_gradient() -> None:
-    model, critic, batch = made()
+    model, critic, batch = make_waal()
     torch.manual_seed(1)
     losses = waal(model, batch, critic)
     losses["critic/penalty"].backward()
@@ -90,14 +90,14 @@ def test_penalty_trains_only_the_critic_towards_unit_gradient() -> None:
     of_bought = model(batch.labelled.images).features
     assert of_bought is not None
     torch.manual_seed(1)
-    steepness = critic.steepness(some, torch.cat([known, of_bought])).detach()
+    steepness = critic.gradient_penalty(some, torch.cat([known, of_bought])).detach()
     assert steepness > 0
     torch.testing.assert_close(losses["critic/penalty"].detach(), 2 * steepness)  # added, not subtracted
     optimiser = torch.optim.SGD(critic.parameters(), lr=0.5)
     torch.manual_seed(0)
-    first = float(critic.steepness(some, known).detach())
+    first = float(critic.gradient_penalty(some, known).detach())
     for _ in range(100):
         optimiser.zero_grad()
-        critic.steepness(some, known).backward()
+        critic.gradient_penalty(some, known).backward()
         optimiser.step()
-    assert float(critic.steepness(some, known).detach()) < first / 2
+    assert float(critic.gradient_penalty(some, known).detach()) < first / 2

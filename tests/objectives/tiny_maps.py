@@ -9,14 +9,14 @@ from torch.nn import functional as F
 
 from ducats import dirichlet
 from ducats.domain import UNLABELLED, VOID, Labels
-from ducats.objectives import Batch, Beside, Labelled, Moment
+from ducats.objectives import AuxiliaryContext, Batch, LabelledImages, RefreshContext
 from ducats.rows import Output
 
 CLASSES, WIDTH, SIZE = 4, 5, (12, 16)
-bounded = dirichlet.EVIDENCE["exp_at_most_10"]
+bounded = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]
 
 
-class Painter(nn.Module):
+class TinySegmenter(nn.Module):
     """Returns logits and features at half the image size."""
 
     def __init__(self, seed: int = 0, classes: int = CLASSES) -> None:
@@ -32,38 +32,44 @@ class Painter(nn.Module):
         return Output(self.head(features), features, (height, width), bounded)
 
 
-def beside(model: nn.Module, pool: int = 6) -> Beside:
-    return Beside(model, CLASSES, WIDTH, pool, pixels=True)
+def auxiliary_context(model: nn.Module, pool: int = 6) -> AuxiliaryContext:
+    return AuxiliaryContext(model, CLASSES, WIDTH, pool, per_pixel=True)
 
 
-def pictures(seed: int, count: int = 2) -> Tensor:
+def random_images(seed: int, count: int = 2) -> Tensor:
     return torch.rand(count, 3, *SIZE, generator=torch.Generator().manual_seed(seed))
 
 
-def maps(seed: int, count: int = 2, *, bought: bool = False) -> Tensor:
-    """Label maps: full for the source; for the target a void row, and two labelled rows if ``bought``."""
+def label_maps(seed: int, count: int = 2, *, labelled: bool = False) -> Tensor:
+    """Label maps: full for the source; for the target a void row, and two labelled rows if ``labelled``."""
     generator = torch.Generator().manual_seed(100 + seed)
     labels = torch.randint(0, CLASSES, (count, *SIZE), generator=generator).to(torch.int8)
     if seed:
-        labels[:, 2 if bought else 0 :] = UNLABELLED
+        labels[:, 2 if labelled else 0 :] = UNLABELLED
         labels[:, -1] = VOID
     return labels
 
 
-def a_batch(*, bought: bool = False) -> Batch:
+def map_batch(*, labelled: bool = False) -> Batch:
     """Source 0, target 1."""
-    source = Labelled(pictures(0), maps(0))
-    return Batch(source, None, None, Labelled(pictures(1), maps(1, bought=bought)), bought=bought)
+    source = LabelledImages(random_images(0), label_maps(0))
+    return Batch(
+        source,
+        None,
+        None,
+        LabelledImages(random_images(1), label_maps(1, labelled=labelled)),
+        has_target_labels=labelled,
+    )
 
 
 class Pool:
     """Passes over some images, two at a time, without a source."""
 
-    targets: Tensor | None = None
+    pool_labels: Tensor | None = None
 
     def __init__(self, model: nn.Module, images: Tensor) -> None:
         self.model, self.images = model, images
-        self.labels: Labels = maps(0)
+        self.source_labels: Labels = label_maps(0)
 
     def pool(self) -> Iterator[tuple[Tensor, Output]]:
         for index in torch.arange(len(self.images)).split(2):
@@ -74,17 +80,17 @@ class Pool:
         raise AssertionError("must not be read")
 
 
-def at_epoch(epoch: int, epochs: int = 10) -> Moment:
-    return Moment(epoch, epochs, 0, 0)
+def at_epoch(epoch: int, epochs: int = 10) -> RefreshContext:
+    return RefreshContext(epoch, epochs, 0, 0)
 
 
-def whole(z: Tensor, *, evident: bool = True) -> Tensor:
+def upsample(z: Tensor, *, apply_evidence: bool = True) -> Tensor:
     """Upsample the coarse logits to every pixel."""
     dense = F.interpolate(z, SIZE, mode="bilinear", align_corners=True)
-    return dense.clamp(max=10) if evident else dense
+    return dense.clamp(max=10) if apply_evidence else dense
 
 
-def change(model: nn.Module, seed: int = 1) -> None:
+def perturb(model: nn.Module, seed: int = 1) -> None:
     """Perturb the weights, so they differ from a copy."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -92,7 +98,7 @@ def change(model: nn.Module, seed: int = 1) -> None:
             parameter.add_(0.5 * torch.randn(parameter.shape, generator=generator))
 
 
-def slopes(losses: dict[str, Tensor], model: nn.Module) -> dict[str, Any]:
+def gradients(losses: dict[str, Tensor], model: nn.Module) -> dict[str, Any]:
     """Gradient of the sum of all losses, by name of the model's parameter."""
     torch.stack(list(losses.values())).sum().backward()
     return {name: p.grad for name, p in model.named_parameters()}

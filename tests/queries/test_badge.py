@@ -16,7 +16,7 @@ from ducats.queries.badge import badge
 from ducats.rows import Rows, Slate
 
 
-def slate(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> Slate:
+def make_context(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> Slate:
     where = torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), {"z": z, "features": features})
     return Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(seed))
@@ -42,14 +42,14 @@ def test_first_pick_is_the_largest_gradient() -> None:
     for seed in range(5):
         z, features = pool(seed, 40)
         longest = (gradients(z, features) ** 2).sum(1).argmax()
-        assert badge(slate(z, features, 3)).tolist()[0] == longest
+        assert badge(make_context(z, features, 3)).tolist()[0] == longest
 
 
 def test_distances_between_gradients() -> None:
     z, features = pool(0, 60)
     g = gradients(z, features)
     factors = [module._residual(z), features]
-    found = distances.squared_to_nearest(factors, [factor[:7] for factor in factors])
+    found = distances.squared_distance_to_nearest(factors, [factor[:7] for factor in factors])
     np.testing.assert_allclose(found, (cdist(g, g[:7]) ** 2).min(1), rtol=1e-5, atol=1e-9)
     assert (found[:7] == 0).all()
 
@@ -57,12 +57,12 @@ def test_distances_between_gradients() -> None:
 @pytest.mark.parametrize("patience", [0, 10**9])
 def test_sampling_is_proportional_to_squared_distance(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
     # Also if distances are only updated for drawn samples.
-    monkeypatch.setattr(module, "PATIENCE", patience)
+    monkeypatch.setattr(module, "MIN_REJECTIONS_BEFORE_UPDATE", patience)
     z, features = pool(3, 6)
     squared = cdist(gradients(z, features), gradients(z, features)) ** 2
-    first = int(badge(slate(z, features, 1))[0])
+    first = int(badge(make_context(z, features, 1))[0])
     runs = 600
-    seen = Counter(tuple(badge(slate(z, features, 3, seed)).tolist()) for seed in range(runs))
+    seen = Counter(tuple(badge(make_context(z, features, 3, seed)).tolist()) for seed in range(runs))
     pairs = list(itertools.permutations([row for row in range(6) if row != first], 2))
     expected = []
     for second, third in pairs:
@@ -75,17 +75,19 @@ def test_sampling_is_proportional_to_squared_distance(patience: int, monkeypatch
 
 @pytest.mark.parametrize("patience", [0, 10**9])
 def test_sampling_is_proportional_to_sample_weights(patience: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "PATIENCE", patience)
+    monkeypatch.setattr(module, "MIN_REJECTIONS_BEFORE_UPDATE", patience)
     z, features = pool(3, 6)
     squared = cdist(gradients(z, features), gradients(z, features)) ** 2
     stands_for, runs, often = torch.tensor([1.0, 5.0, 2.0, 1.0, 9.0, 3.0]), 600, Counter[int]()
     factors = (module._residual(z), features)
     for seed in range(runs):
         generator = torch.Generator().manual_seed(seed)
-        seeds = module._Seeds(slate(z, features, 3).candidates, factors, 3, generator, stands_for)
+        seeds = module._KMeansPlusPlus(
+            make_context(z, features, 3).candidates, factors, 3, generator, stands_for
+        )
         seeds.add(0)
         seeds.add(3)
-        often[seeds.draw()] += 1
+        often[seeds.sample()] += 1
     others = [1, 2, 4, 5]
     expected = squared[:, [0, 3]].min(1)[others] * stands_for.numpy()[others]
     assert chisquare([often[row] for row in others], expected / expected.sum() * runs).pvalue > 0.01
@@ -96,7 +98,7 @@ def test_one_of_each_kind_then_uniform() -> None:
     features = torch.tensor([[0.1, 2.0], [3.0, 0.7], [0.9, 0.9]]).repeat(5, 1)
     rests = set()
     for seed in range(20):
-        picks = badge(slate(z, features, 8, seed)).tolist()
+        picks = badge(make_context(z, features, 8, seed)).tolist()
         assert sorted(pick % 3 for pick in picks[:3]) == [0, 1, 2]
         assert len(set(picks)) == 8
         rests.add(tuple(picks[3:]))
@@ -105,7 +107,7 @@ def test_one_of_each_kind_then_uniform() -> None:
 
 def test_zero_gradients_are_sampled_uniformly() -> None:
     z, features = torch.tensor([[1000.0, 0.0]] * 30), torch.ones(30, 3)
-    found = [badge(slate(z, features, 30, seed)).tolist() for seed in range(3)]
+    found = [badge(make_context(z, features, 30, seed)).tolist() for seed in range(3)]
     assert all(sorted(picks) == list(range(30)) for picks in found)
     assert found[0][1:] != found[1][1:]
 
@@ -113,7 +115,7 @@ def test_zero_gradients_are_sampled_uniformly() -> None:
 def test_nearly_certain_samples_are_distinguished() -> None:
     # 1 - p is 2e-9 and 4e-9: float32 rounds both to 0.
     z = torch.tensor([[20.0, 0.0], [19.3, 0.0]], dtype=torch.float32)
-    assert badge(slate(z, torch.ones(2, 3), 1)).tolist() == [1]
+    assert badge(make_context(z, torch.ones(2, 3), 1)).tolist() == [1]
 
 
 @pytest.mark.parametrize("budget", [1, 12, 90, 100])
@@ -121,7 +123,7 @@ def test_picks_follow_a_permuted_pool(budget: int) -> None:
     z, features = pool(1, 90)
     z[50::6], features[50::6] = z[2], features[2]
     mixed = torch.randperm(90, generator=torch.Generator().manual_seed(4))
-    given = slate(z, features, budget)
+    given = make_context(z, features, budget)
     straight = badge(given)
     permuted = badge(Slate(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0)))
     assert torch.equal(mixed[permuted], straight)
@@ -130,15 +132,19 @@ def test_picks_follow_a_permuted_pool(budget: int) -> None:
 
 def test_nothing_to_pick() -> None:
     z, features = pool(0, 5)
-    assert badge(slate(z, features, 0)).tolist() == badge(slate(z[:0], features[:0], 3)).tolist() == []
+    assert (
+        badge(make_context(z, features, 0)).tolist()
+        == badge(make_context(z[:0], features[:0], 3)).tolist()
+        == []
+    )
 
 
 def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     z, features = pool(2, 300)
-    expected = badge(slate(z, features, 50)).tolist()
-    monkeypatch.setattr(distances, "AT_ONCE", 64)
-    monkeypatch.setattr(distances, "CENTRES", 3)
-    assert badge(slate(z, features, 50)).tolist() == expected
+    expected = badge(make_context(z, features, 50)).tolist()
+    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 64)
+    monkeypatch.setattr(distances, "CENTRES_PER_CHUNK", 3)
+    assert badge(make_context(z, features, 50)).tolist() == expected
 
 
 def test_regions_overlap_only_if_no_other_is_left() -> None:

@@ -13,21 +13,21 @@ from ducats.rows import Rows, Slate
 from ducats.units import Unit, spend
 
 
-def ask(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:
-    strategy, where = QUERIES[name].bound(params), torch.arange(len(z))
+def select(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:
+    strategy, where = QUERIES[name].bind(params), torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
     slate = Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
-    picks: list[int] = strategy.query(slate).tolist()
+    picks: list[int] = strategy.fn(slate).tolist()
     return picks
 
 
-def buy(
+def select_pixels(
     name: str, z: Tensor, budget: int, unit: Unit | None = None, target: Tensor | None = None, **params: Any
 ) -> list[tuple[int, int]]:
     """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
     height, width = z.shape[1:]
     picked = spend(
-        QUERIES[name].bound(params),
+        QUERIES[name].bind(params),
         unit or Unit("pixel"),
         z=z,
         features=None,
@@ -46,21 +46,21 @@ def log_alpha(*alphas: list[float]) -> Tensor:
 
 def test_scores_of_probabilities_by_hand() -> None:
     z = log_alpha([60, 30, 10], [50, 49, 1], [34, 33, 33], [98, 1, 1])
-    assert ask("margin", z, 2) == [
+    assert select("margin", z, 2) == [
         1,
         2,
     ]  # gaps 0.30, 0.01, 0.01 (0.34 - 0.33), 0.97: ties go to the lower location
-    assert ask("least_confident", z, 2) == [2, 1]
-    assert ask("entropy", z, 2) == [2, 0]  # H = 0.898, 0.741, 1.0986, 0.112
+    assert select("least_confident", z, 2) == [2, 1]
+    assert select("entropy", z, 2) == [2, 0]  # H = 0.898, 0.741, 1.0986, 0.112
 
 
 def test_uncertainties_separate_little_evidence_from_conflict() -> None:
     nothing, conflict, sure = [0.1, 0.1, 0.1], [50.0, 50.0, 50.0], [200.0, 0.5, 0.5]
     z = log_alpha(sure, nothing, conflict)
-    assert ask("u_dis", z, 1) == [1]
-    assert ask("u_data", z, 1) == [2]
+    assert select("u_dis", z, 1) == [1]
+    assert select("u_data", z, 1) == [2]
     # The total uncertainty is the same, so entropy cannot separate them.
-    assert sorted(ask("entropy", z, 2)) == [1, 2]
+    assert sorted(select("entropy", z, 2)) == [1, 2]
 
 
 def test_duc_takes_high_u_data_among_high_u_dis() -> None:
@@ -71,16 +71,16 @@ def test_duc_takes_high_u_data_among_high_u_dis() -> None:
         [0.3, 0.05],  # high U_dis
         [80.0, 1.0],  # both low
     )
-    assert ask("duc", z, 1, kappa=3) == [2]
-    assert ask("duc", z, 1, kappa=1) == ask("u_dis", z, 1)
-    assert ask("duc", z, 1, kappa=5) == ask("u_data", z, 1) == [0]
-    assert ask("duc", z, 1, kappa=5, order="data_dis") == ask("u_dis", z, 1)
-    assert ask("duc", z, 1, kappa=1, order="data_dis") == [0]
+    assert select("duc", z, 1, kappa=3) == [2]
+    assert select("duc", z, 1, kappa=1) == select("u_dis", z, 1)
+    assert select("duc", z, 1, kappa=5) == select("u_data", z, 1) == [0]
+    assert select("duc", z, 1, kappa=5, order="data_dis") == select("u_dis", z, 1)
+    assert select("duc", z, 1, kappa=1, order="data_dis") == [0]
 
 
 def test_duc_passes_kappa_times_budget_rounded_up() -> None:
     z = log_alpha(*[[0.01 * (i + 1)] * 2 for i in range(10)])  # U_dis falls with i, U_data rises
-    assert ask("duc", z, 2, kappa=2.4) == [4, 3]  # ceil(4.8) = 5 pass
+    assert select("duc", z, 2, kappa=2.4) == [4, 3]  # ceil(4.8) = 5 pass
 
 
 def test_spread_selects_one_per_group() -> None:
@@ -90,7 +90,7 @@ def test_spread_selects_one_per_group() -> None:
     jitter = torch.randn(40, 2, generator=torch.Generator().manual_seed(1)) * 0.1
     features = centres[group] + jitter
     z = torch.where(group[:, None] == 3, torch.tensor([9.0, 0.0, 0.0]), torch.tensor([0.1, 0.05, 0.0]))
-    picks = ask("spread", z, 3, features, kappa=10)
+    picks = select("spread", z, 3, features, kappa=10)
     assert sorted(int(group[p]) for p in picks) == [0, 1, 2]
     for pick in picks:  # nearest to the centre of its group (all weights are equal)
         members = features[group == group[pick]]
@@ -103,36 +103,36 @@ def test_spread_weights_by_uncertainty() -> None:
     features = torch.arange(10.0)[:, None]
     z = torch.zeros(10, 2)
     z[:, 0] = torch.linspace(6, 0, 10)
-    assert ask("spread", z, 1, features, kappa=10)[0] >= 7
+    assert select("spread", z, 1, features, kappa=10)[0] >= 7
 
 
 def test_spread_of_identical_images_still_spends_the_budget() -> None:
-    picks = ask("spread", torch.zeros(12, 3), 4, torch.ones(12, 2))
+    picks = select("spread", torch.zeros(12, 3), 4, torch.ones(12, 2))
     assert len(set(picks)) == 4
 
 
 def test_published_first_round_is_a_fraction_of_the_pool() -> None:
     # Ten candidates and no labelled samples: kappa 2 times 20 % of the pool are four, for any budget.
     z = torch.tensor([[4.0 - n / 2, 4.0 - n / 2 - (n % 3)] for n in range(10)])
-    assert ask("duc", z, 1, kappa=2, share=0.2) == ask("duc", z, 1, kappa=4)
-    assert ask("duc", z, 2, kappa=2, share=0.2) == ask("duc", z, 2, kappa=2)
-    assert ask("duc", z, 3, kappa=1, share=0.1) == ask("duc", z, 3, kappa=1)  # at least the budget
+    assert select("duc", z, 1, kappa=2, share=0.2) == select("duc", z, 1, kappa=4)
+    assert select("duc", z, 2, kappa=2, share=0.2) == select("duc", z, 2, kappa=2)
+    assert select("duc", z, 3, kappa=1, share=0.1) == select("duc", z, 3, kappa=1)  # at least the budget
 
 
 def test_published_arithmetic_agrees_until_it_underflows() -> None:
     z = torch.randn(200, 5, generator=torch.Generator().manual_seed(0))
-    assert ask("duc", z, 20, kappa=3, epsilon=1e-7) == ask("duc", z, 20, kappa=3)
+    assert select("duc", z, 20, kappa=3, epsilon=1e-7) == select("duc", z, 20, kappa=3)
     sure = z + torch.tensor(20.0)  # so much evidence that U_dis is below the float32 resolution
-    assert ask("duc", sure, 20, kappa=3, epsilon=1e-7) != ask("duc", sure, 20, kappa=3)
+    assert select("duc", sure, 20, kappa=3, epsilon=1e-7) != select("duc", sure, 20, kappa=3)
 
 
 @pytest.mark.parametrize("name", ["duc", "spread"])
 def test_kappa_below_one_raises(name: str) -> None:
     with pytest.raises(ValueError, match="kappa must be at least 1"):
-        ask(name, torch.zeros(5, 2), 1, torch.zeros(5, 2), kappa=0.5)
+        select(name, torch.zeros(5, 2), 1, torch.zeros(5, 2), kappa=0.5)
 
 
-def unsure(sure: float, *weak: tuple[int, int, float]) -> Tensor:
+def uncertain_map(sure: float, *weak: tuple[int, int, float]) -> Tensor:
     """A map of 4 x 6 pixels and two classes, confident in the first except for some pixels."""
     z = torch.zeros(2, 4, 6, dtype=torch.float64)
     z[0] = sure
@@ -142,13 +142,13 @@ def unsure(sure: float, *weak: tuple[int, int, float]) -> Tensor:
 
 
 def test_entropy_and_margin_of_pixels() -> None:
-    z = unsure(5.0, (1, 2, 0.5), (3, 5, 0.1), (0, 0, 1.0))
+    z = uncertain_map(5.0, (1, 2, 0.5), (3, 5, 0.1), (0, 0, 1.0))
     for name in ("entropy", "margin", "least_confident"):
-        assert buy(name, z, 3) == [(3, 5), (1, 2), (0, 0)]
+        assert select_pixels(name, z, 3) == [(3, 5), (1, 2), (0, 0)]
     known = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
     known[3, 5], known[0, 0] = 1, VOID
-    assert buy("entropy", z, 2, target=known) == [(1, 2), (0, 1)]  # then a tie: the first
-    assert len(buy("margin", z, 99, target=known)) == 22  # fewer than the budget are left
+    assert select_pixels("entropy", z, 2, target=known) == [(1, 2), (0, 1)]  # then a tie: the first
+    assert len(select_pixels("margin", z, 99, target=known)) == 22  # fewer than the budget are left
 
 
 def test_duc_of_pixels() -> None:
@@ -157,10 +157,10 @@ def test_duc_of_pixels() -> None:
     z[:, 1, 4] = torch.tensor([0.2, 0.02]).log()  # high U_dis
     z[:, 2, 2] = torch.tensor([0.6, 0.5]).log()  # high U_dis, and the highest U_data of these
     z[:, 3, 5] = torch.tensor([0.3, 0.05]).log()  # high U_dis
-    assert buy("duc", z, 1, kappa=3) == [(2, 2)]
-    assert buy("duc", z, 1, kappa=24) == [(0, 0)]
-    assert buy("duc", z, 1, kappa=1) == buy("u_dis", z, 1)
-    assert buy("duc", z, 2, kappa=1, order="data_dis") == [(2, 2), (0, 0)]
+    assert select_pixels("duc", z, 1, kappa=3) == [(2, 2)]
+    assert select_pixels("duc", z, 1, kappa=24) == [(0, 0)]
+    assert select_pixels("duc", z, 1, kappa=1) == select_pixels("u_dis", z, 1)
+    assert select_pixels("duc", z, 2, kappa=1, order="data_dis") == [(2, 2), (0, 0)]
 
 
 def reference_scores(z: Tensor, radius: int) -> list[list[tuple[float, float, float]]]:
@@ -201,7 +201,7 @@ def test_ripu_takes_the_regions_of_highest_product(seed: int) -> None:
                 for i in range(max(0, y - 1), min(9, y + 2))
                 for j in range(max(0, x - 1), min(13, x + 2))
             ]
-    assert buy("ripu", z, 31, Unit("region")) == expected[:31]
+    assert select_pixels("ripu", z, 31, Unit("region")) == expected[:31]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -216,21 +216,21 @@ def test_ripu_points_have_the_highest_product_and_are_apart(seed: int) -> None:
     for y, x in ranked:
         if all(max(abs(y - v), abs(x - u)) > 2 for v, u in points):
             points.append((y, x))
-    assert buy("ripu_points", z, 5, radius=2) == points[:5]
+    assert select_pixels("ripu_points", z, 5, radius=2) == points[:5]
 
 
 def test_ripu_by_hand() -> None:
-    z = unsure(4.0)
+    z = uncertain_map(4.0)
     z[1, :2, 4] = 4.5  # two uncertain pixels of the other class
     # In the corner they are two of four, more than in any other window. All other impure windows overlap it.
     # The rest is pure, so the first is taken.
     corner = [(0, 4), (0, 5), (1, 4), (1, 5)]
-    assert buy("ripu", z, 4, Unit("region")) == corner
-    assert buy("ripu", z, 7, Unit("region")) == [*corner, (0, 0), (0, 1), (1, 0)]
+    assert select_pixels("ripu", z, 4, Unit("region")) == corner
+    assert select_pixels("ripu", z, 7, Unit("region")) == [*corner, (0, 0), (0, 1), (1, 0)]
     # By point: an uncertain pixel, two of six; then, away from it, one of six at the edge.
-    assert buy("ripu_points", z, 2, radius=1) == [(0, 4), (2, 5)]
+    assert select_pixels("ripu_points", z, 2, radius=1) == [(0, 4), (2, 5)]
 
 
 def test_a_window_of_one_pixel_raises() -> None:
     with pytest.raises(ValueError, match="radius must be at least 1, not 0"):
-        buy("ripu_points", unsure(4.0), 1, radius=0)
+        select_pixels("ripu_points", uncertain_map(4.0), 1, radius=0)

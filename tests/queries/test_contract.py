@@ -19,22 +19,25 @@ SHAPE = (20, 24)
 # Settings for large pools fulfil the same contract.
 LARGE: dict[str, tuple[str, dict[str, Any]]] = {
     "clue drawn": ("clue", {"among": 25}),
-    "clue uncertain": ("clue", {"among": 25, "chosen": "uncertain", "exact": 0.0}),
+    "clue uncertain": ("clue", {"among": 25, "chosen": "highest_entropy", "exact": 0.0}),
     "badge drawn": ("badge", {"among": 25}),
-    "badge uncertain": ("badge", {"among": 25, "chosen": "uncertain"}),
+    "badge uncertain": ("badge", {"among": 25, "chosen": "highest_entropy"}),
     "coreset drawn": ("coreset", {"among": 25}),
     "coreset in shards": ("coreset", {"shards": 3}),
-    "coreset in shards of the uncertain": ("coreset", {"shards": 3, "among": 40, "chosen": "uncertain"}),
-    "las drawn": ("las", {"among": 25, "chosen": "drawn"}),
+    "coreset in shards of the uncertain": (
+        "coreset",
+        {"shards": 3, "among": 40, "chosen": "highest_entropy"},
+    ),
+    "las drawn": ("las", {"among": 25, "chosen": "entropy_weighted"}),
     "las among a few neighbours": ("las", {"pairs": 1000.0}),
-    "las uncertain": ("las", {"among": 25, "chosen": "uncertain", "pairs": 1000.0}),
+    "las uncertain": ("las", {"among": 25, "chosen": "highest_entropy", "pairs": 1000.0}),
     "spread in batches": ("spread", {"exact": 0.0}),
     "dbal of a subset": ("dbal", {"subset": 25}),
 }
-QUERIES = {**PLAIN, **{label: PLAIN[name].bound(params) for label, (name, params) in LARGE.items()}}
+QUERIES = {**PLAIN, **{label: PLAIN[name].bind(params) for label, (name, params) in LARGE.items()}}
 
 
-def witnessed(count: int, generator: torch.Generator) -> dict[str, Tensor]:
+def probe_outputs(count: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Random outputs of probes."""
     return {
         "domain": torch.rand(count, generator=generator),
@@ -52,7 +55,7 @@ def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
         z[:, SHAPE[0] // 2 :] = z[:, : SHAPE[0] // 2]
         features = torch.randn(8, 5, 6, generator=generator).relu()
         # Probes have their own grid.
-        told = {k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in witnessed(12, generator).items()}
+        told = {k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in probe_outputs(12, generator).items()}
         scene = Scene(z, features, SHAPE, told)
         position = where * 5
         columns = scene.regions(needs, 1, position) if "impurity" in needs else scene.pixels(needs, position)
@@ -63,7 +66,7 @@ def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
 def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict[str, Tensor]:
     """Columns of images; every seventh of the second half duplicates the first."""
     z = torch.randn(count, 5, generator=generator) * 3
-    features, told = torch.randn(count, 8, generator=generator).relu(), witnessed(count, generator)
+    features, told = torch.randn(count, 8, generator=generator).relu(), probe_outputs(count, generator)
     whole = {"descriptor": torch.randn(count, 40, generator=generator)}
     for column in (z, features, *told.values(), *whole.values()):
         column[count // 2 :: 7] = column[0].clone()
@@ -71,30 +74,30 @@ def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict
     return made | {name: whole[name] for name in needs if name in WHOLE}
 
 
-def slate(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Slate:
+def make_context(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Slate:
     """Context as in a run: with source and last layer only if declared."""
     strategy, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
-    if strategy.source and rows.shape is None:
+    if strategy.source_needs and rows.shape is None:
         where = torch.arange(30)
-        source = Rows(where, torch.zeros_like(where), images(strategy.source, 30, generator))
-    head = torch.randn(5, 8, generator=generator) if strategy.head else None
+        source = Rows(where, torch.zeros_like(where), images(strategy.source_needs, 30, generator))
+    head = torch.randn(5, 8, generator=generator) if strategy.needs_head else None
     bought = rows[torch.arange(0)] if labelled is None else labelled
     return Slate(rows, bought, budget, torch.Generator().manual_seed(seed), source, head)
 
 
-def ask(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Tensor:
-    return QUERIES[name].query(slate(name, rows, budget, seed, labelled))
+def select(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Tensor:
+    return QUERIES[name].fn(make_context(name, rows, budget, seed, labelled))
 
 
-def of_whole_maps(name: str) -> bool:
+def needs_whole_images(name: str) -> bool:
     return any(need in WHOLE for need in QUERIES[name].needs)
 
 
 every_query = pytest.mark.parametrize("name", PLAIN)
 every_kind = pytest.mark.parametrize(
     ("name", "pixels"),
-    [(n, True) for n in QUERIES if not of_whole_maps(n)]
-    + [(n, False) for n in QUERIES if of_whole_maps(n) or not QUERIES[n].of_pixels],
+    [(n, True) for n in QUERIES if not needs_whole_images(n)]
+    + [(n, False) for n in QUERIES if needs_whole_images(n) or not QUERIES[n].per_pixel],
 )
 
 
@@ -104,7 +107,7 @@ def test_distinct_within_budget_from_declared_columns(
     name: str, pixels: bool, count: int, budget: int
 ) -> None:
     rows = table(name, count, pixels) if count else table(name, 60, pixels)[torch.arange(0)]
-    picks = ask(name, rows, budget)
+    picks = select(name, rows, budget)
     assert picks.dtype == torch.long
     assert len(picks) == len(picks.unique()) == min(count, budget)
     assert not len(picks) or (picks.min() >= 0 and picks.max() < count)
@@ -113,7 +116,7 @@ def test_distinct_within_budget_from_declared_columns(
 @every_kind
 def test_same_seed_same_picks(name: str, pixels: bool) -> None:
     rows = table(name, 80, pixels)
-    assert torch.equal(ask(name, rows, 9, seed=4), ask(name, rows, 9, seed=4))
+    assert torch.equal(select(name, rows, 9, seed=4), select(name, rows, 9, seed=4))
 
 
 @every_kind
@@ -122,7 +125,7 @@ def test_a_pool_of_identical_rows_still_spends_the_budget(name: str, pixels: boo
     columns = {column: one.column(column) for column in one.columns}
     where = torch.arange(20)
     twins = Rows(where, where, columns, SHAPE if pixels else None)
-    assert len(ask(name, twins, 6).unique()) == 6
+    assert len(select(name, twins, 6).unique()) == 6
 
 
 @every_kind
@@ -131,7 +134,7 @@ def test_a_permuted_pool_permutes_the_picks(name: str, pixels: bool) -> None:
     rows, labelled = everything[torch.arange(80)], everything[torch.arange(80, 90)]
     mixed = torch.randperm(80, generator=torch.Generator().manual_seed(2))
     for bought in (None, labelled):
-        picks, same = ask(name, rows, 9, 0, bought), ask(name, rows[mixed], 9, 0, bought)
+        picks, same = select(name, rows, 9, 0, bought), select(name, rows[mixed], 9, 0, bought)
         assert torch.equal(mixed[same], picks)
 
 
@@ -141,7 +144,7 @@ def test_summary_is_one_line(name: str) -> None:
     assert "\n" not in QUERIES[name].summary
 
 
-@pytest.mark.parametrize("name", [n for n in QUERIES if QUERIES[n].of_pixels and not of_whole_maps(n)])
+@pytest.mark.parametrize("name", [n for n in QUERIES if QUERIES[n].per_pixel and not needs_whole_images(n)])
 def test_queries_of_neighbourhoods_reject_images(name: str) -> None:
     with pytest.raises(UserError, match=r"defined for pixels only"):
         table(name, 5, pixels=False)
@@ -149,12 +152,12 @@ def test_queries_of_neighbourhoods_reject_images(name: str) -> None:
 
 def test_random_depends_on_the_seed() -> None:
     rows = table("random", 80, False)
-    assert not torch.equal(ask("random", rows, 9, seed=0), ask("random", rows, 9, seed=1))
+    assert not torch.equal(select("random", rows, 9, seed=0), select("random", rows, 9, seed=1))
 
 
 def test_undeclared_columns_raise() -> None:
     with pytest.raises(KeyError, match="declare it"):
-        ask("entropy", table("random", 10, False), 2)
+        select("entropy", table("random", 10, False), 2)
 
 
 @pytest.mark.parametrize(
@@ -173,13 +176,13 @@ def test_undeclared_columns_raise() -> None:
     ],
 )
 def test_needs_depend_on_params(name: str, params: dict[str, object], needs: tuple[str, ...]) -> None:
-    assert QUERIES[name].bound(params).needs == needs
+    assert QUERIES[name].bind(params).needs == needs
 
 
 @pytest.mark.parametrize(("centres", "source"), [("labelled", ()), ("source_and_labelled", ("features",))])
 def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) -> None:
-    assert QUERIES["coreset"].bound({"centres": centres}).source == source
-    assert QUERIES["dbal"].bound({}).source == ("features",)
+    assert QUERIES["coreset"].bind({"centres": centres}).source_needs == source
+    assert QUERIES["dbal"].bind({}).source_needs == ("features",)
 
 
 def test_a_missing_probe_raises() -> None:
@@ -196,10 +199,10 @@ def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
         columns = {column: rows.column(column).cuda() for column in rows.columns}
         return Rows(rows.image.cuda(), rows.position.cuda(), columns, rows.shape)
 
-    here = slate(name, table(name, 60, pixels), 9)
+    here = make_context(name, table(name, 60, pixels), 9)
     head = None if here.head is None else here.head.cuda()
     candidates, labelled, source = map(there, (here.candidates, here.labelled, here.source))
     assert candidates is not None
     assert labelled is not None
-    picks = QUERIES[name].query(Slate(candidates, labelled, 9, torch.Generator(), source, head))
+    picks = QUERIES[name].fn(Slate(candidates, labelled, 9, torch.Generator(), source, head))
     assert len(picks.unique()) == 9

@@ -11,7 +11,7 @@ from torch import Tensor
 from ducats.errors import UserError
 from ducats.queries import coreset as module
 from ducats.queries import distances
-from ducats.queries.coreset import coreset, coreset_source
+from ducats.queries.coreset import coreset, coreset_source_needs
 from ducats.rows import Deferred, Rows, Slate
 
 
@@ -20,7 +20,7 @@ def images(features: Tensor, start: int = 0) -> Rows:
     return Rows(where, torch.zeros_like(where), {"features": features})
 
 
-def ask(features: Tensor, budget: int, labelled: Tensor | None = None, **params: Any) -> list[int]:
+def select(features: Tensor, budget: int, labelled: Tensor | None = None, **params: Any) -> list[int]:
     bought = images(features[:0] if labelled is None else labelled, 1000)
     source = params.pop("source", None)
     given = None if source is None else images(source)
@@ -57,38 +57,38 @@ def plain(features: Tensor, budget: int, centres: Tensor) -> list[int]:
 def test_farthest_from_labels_and_picks() -> None:
     places = line(1, 2, 6, 20, 14, 3)
     # From the label at 0: 20. Then 14 is 6 from 20, and 6 is 6 from 0: the lower location. Then 14, then 3.
-    assert ask(places, 4, line(0)) == [3, 2, 4, 5]
-    assert ask(places, 2, line(0, 19)) == [2, 4]
+    assert select(places, 4, line(0)) == [3, 2, 4, 5]
+    assert select(places, 2, line(0, 19)) == [2, 4]
 
 
 def test_without_labels_it_starts_near_the_mean() -> None:
-    assert ask(line(0, 10, 4, 5, 7), 3) == [3, 0, 1]  # the mean is 5.2; then 0 and 10 are 5 away
+    assert select(line(0, 10, 4, 5, 7), 3) == [3, 0, 1]  # the mean is 5.2; then 0 and 10 are 5 away
 
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("bought", [0, 7])
 def test_picks_equal_the_plain_algorithm(seed: int, bought: int) -> None:
     features, labelled = pool(seed), pool(seed + 50)[:bought]
-    assert ask(features, 60, labelled) == plain(features, 60, labelled)
+    assert select(features, 60, labelled) == plain(features, 60, labelled)
 
 
 def test_source_as_centres() -> None:
     features, source, labelled = pool(0), pool(1) + 1, pool(2)[:4]
-    found = ask(features, 30, labelled, source=source, centres="source_and_labelled")
+    found = select(features, 30, labelled, source=source, centres="source_and_labelled")
     assert found == plain(features, 30, torch.cat([labelled, source]))
-    assert found != ask(features, 30, labelled, source=source)
-    assert ask(line(1, 9), 1, line(0), source=line(8), centres="source_and_labelled") == [0]
-    assert coreset_source({}) == coreset_source({"centres": "labelled"}) == ()
-    assert coreset_source({"centres": "source_and_labelled"}) == ("features",)
+    assert found != select(features, 30, labelled, source=source)
+    assert select(line(1, 9), 1, line(0), source=line(8), centres="source_and_labelled") == [0]
+    assert coreset_source_needs({}) == coreset_source_needs({"centres": "labelled"}) == ()
+    assert coreset_source_needs({"centres": "source_and_labelled"}) == ("features",)
 
 
 def test_invalid_input_raises() -> None:
     with pytest.raises(UserError, match=r"query.params.centres=labelled"):
-        ask(pool(0), 3, centres="source_and_labelled")
+        select(pool(0), 3, centres="source_and_labelled")
     with pytest.raises(ValueError, match="must be labelled or source_and_labelled"):
-        ask(pool(0), 3, centres="nothing")
+        select(pool(0), 3, centres="nothing")
     with pytest.raises(ValueError, match="non-finite"):
-        ask(line(1, float("nan")), 1)
+        select(line(1, float("nan")), 1)
 
 
 @pytest.mark.parametrize("budget", [1, 9, 200, 300])
@@ -101,34 +101,34 @@ def test_picks_follow_a_permuted_pool(budget: int) -> None:
 
 
 def test_identical_samples_are_selected_in_order() -> None:
-    assert ask(torch.ones(5, 3), 4) == [0, 1, 2, 3]
-    assert ask(torch.full((5, 3), 0.1), 4, torch.full((1, 3), 0.1)) == [0, 1, 2, 3]
+    assert select(torch.ones(5, 3), 4) == [0, 1, 2, 3]
+    assert select(torch.full((5, 3), 0.1), 4, torch.full((1, 3), 0.1)) == [0, 1, 2, 3]
 
 
 def test_nothing_to_pick() -> None:
-    assert ask(pool(0), 0) == ask(pool(0)[:0], 3) == []
+    assert select(pool(0), 0) == select(pool(0)[:0], 3) == []
 
 
 @pytest.mark.parametrize("few", [1, 5])
 def test_chunk_sizes_do_not_matter(few: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = ask(pool(5), 80, pool(6)[:20])
-    monkeypatch.setattr(distances, "AT_ONCE", 40 * few)
-    monkeypatch.setattr(distances, "CENTRES", few)
-    monkeypatch.setattr(distances, "FEW", few)
-    monkeypatch.setattr(module, "TOGETHER", few)
-    assert ask(pool(5), 80, pool(6)[:20]) == expected
+    expected = select(pool(5), 80, pool(6)[:20])
+    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 40 * few)
+    monkeypatch.setattr(distances, "CENTRES_PER_CHUNK", few)
+    monkeypatch.setattr(distances, "INITIAL_REFRESH_SIZE", few)
+    monkeypatch.setattr(module, "REFRESH_GROUP_SIZE", few)
+    assert select(pool(5), 80, pool(6)[:20]) == expected
 
 
 def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     features = torch.randn(6000, 6, generator=torch.Generator().manual_seed(0))
-    compared, whole = [0], distances.squared_to_nearest
+    compared, whole = [0], distances.squared_distance_to_nearest
 
     def counted(rows: list[Tensor], centres: list[Tensor]) -> Tensor:
         compared[0] += len(rows[0]) * len(centres[0])
         return whole(rows, centres)
 
     monkeypatch.setattr(module, "squared_to_nearest", counted)
-    assert ask(features, 60) == plain(features, 60, features[:0])
+    assert select(features, 60) == plain(features, 60, features[:0])
     assert compared[0] < 6000 * 60 / 2
 
 

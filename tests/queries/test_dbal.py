@@ -21,7 +21,7 @@ def images(features: Tensor, margin: Tensor | None = None) -> Rows:
     return Rows(where, torch.zeros_like(where), columns)
 
 
-def slate(
+def make_context(
     features: Tensor,
     budget: int,
     margin: Tensor | None = None,
@@ -33,8 +33,8 @@ def slate(
     return Slate(images(features, margin), bought, budget, torch.Generator().manual_seed(0), given)
 
 
-def ask(*given: Any, subset: int = 5000, sweeps: int = 0, **more: Any) -> list[int]:
-    picks: list[int] = dbal(slate(*given, **more), subset=subset, sweeps=sweeps).tolist()
+def select(*given: Any, subset: int = 5000, sweeps: int = 0, **more: Any) -> list[int]:
+    picks: list[int] = dbal(make_context(*given, **more), subsample=subset, medoid_passes=sweeps).tolist()
     return picks
 
 
@@ -72,24 +72,24 @@ def test_by_hand() -> None:
     places = line(1, 2, 10, 11, 12, 30)
     # Distances to the source at 0: 1, 2, 10, 11, 12, 30. A pick at 11 saves 9 + 11 + 11, and 11 of the last;
     # one at 30 saves 30. After 11, one at 30 saves the remaining 19.
-    assert ask(places, 2, source=line(0)) == [3, 5]
+    assert select(places, 2, source=line(0)) == [3, 5]
     # Certain samples count little, so the last is picked first.
     sure = torch.tensor([0.0, 0.0, 0.9, 0.9, 0.9, 0.0])
-    assert ask(places, 1, sure, source=line(0)) == [5]
+    assert select(places, 1, sure, source=line(0)) == [5]
     # Labelled samples cover like the source.
-    assert ask(places, 1, None, line(11), source=line(0)) == [5]
+    assert select(places, 1, None, line(11), source=line(0)) == [5]
 
 
 def test_distance_is_manhattan() -> None:
     # From the origin, (-3, -3) is farther than (5, 0) in Manhattan distance, and nearer in Euclidean.
-    assert ask(torch.tensor([[5.0, 0.0], [-3.0, -3.0]]), 1, source=torch.zeros(1, 2)) == [1]
+    assert select(torch.tensor([[5.0, 0.0], [-3.0, -3.0]]), 1, source=torch.zeros(1, 2)) == [1]
 
 
 def test_without_any_label_it_starts_from_the_weighted_medoid() -> None:
     features, margin = pool(7)
     apart = cdist(features.double(), features.double(), "cityblock")
     medoid = int((apart @ (1 - margin.double().numpy())).argmin())
-    assert ask(features, 1, margin) == [medoid]
+    assert select(features, 1, margin) == [medoid]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -99,18 +99,18 @@ def test_picks_equal_the_plain_algorithm(seed: int, bought: int, known: int) -> 
     labelled, source = pool(seed + 20)[0][:bought], pool(seed + 40)[0][:known] + 0.5
     # Breaks ties, which the order of summation would decide.
     margin = margin + torch.linspace(0, 1e-3, len(margin))
-    found = ask(features, 25, margin, labelled, source=source)
+    found = select(features, 25, margin, labelled, source=source)
     assert found == plain(features, margin, 25, torch.cat([labelled, source]))
 
 
 @pytest.mark.parametrize("budget", [1, 11, 120, 130])
 @pytest.mark.parametrize("subset", [30, 5000])
 def test_picks_follow_a_permuted_pool(budget: int, subset: int) -> None:
-    given = slate(*pool(3)[:1], budget, pool(3)[1])
+    given = make_context(*pool(3)[:1], budget, pool(3)[1])
     mixed = torch.randperm(120, generator=torch.Generator().manual_seed(1))
-    straight = dbal(given, subset=subset, sweeps=2)
+    straight = dbal(given, subsample=subset, medoid_passes=2)
     other = Slate(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0))
-    assert torch.equal(mixed[dbal(other, subset=subset, sweeps=2)], straight)
+    assert torch.equal(mixed[dbal(other, subsample=subset, medoid_passes=2)], straight)
     assert len(straight.unique()) == min(budget, 120)
 
 
@@ -121,22 +121,22 @@ def test_random_subset_of_many_samples() -> None:
     for seed in range(60):
         rows = images(features)
         given = Slate(rows, rows[torch.arange(0)], 1, torch.Generator().manual_seed(seed), images(line(0)))
-        found.append(int(dbal(given, subset=7)[0]) == 20)
+        found.append(int(dbal(given, subsample=7)[0]) == 20)
     assert 8 <= sum(found) <= 35  # a third of the time, within three standard deviations
-    assert ask(features, 1, source=line(0), subset=21) == [20]
-    assert ask(features, 11, source=line(0), subset=1)[0] == 20  # twice the budget is all samples
+    assert select(features, 1, source=line(0), subset=21) == [20]
+    assert select(features, 11, source=line(0), subset=1)[0] == 20  # twice the budget is all samples
 
 
 def test_refinement_moves_picks_to_medoids() -> None:
     # The first pick lies between two groups until the second takes one of them.
     places = line(0, 1, 2, 5, 8, 9, 10)
-    assert ask(places, 2)[0] == 3
-    assert sorted(ask(places, 2, sweeps=10)) in ([1, 4], [1, 5], [2, 5])
+    assert select(places, 2)[0] == 3
+    assert sorted(select(places, 2, sweeps=10)) in ([1, 4], [1, 5], [2, 5])
     saved = list[float]()
     for seed in range(5):
         features, margin = pool(seed)
         source = pool(seed + 40)[0][:9] + 2
-        runs = [ask(features, 12, margin, source=source, sweeps=sweeps) for sweeps in range(4)]
+        runs = [select(features, 12, margin, source=source, sweeps=sweeps) for sweeps in range(4)]
         costs = [cost(features, margin, picks, source) for picks in runs]
         assert all(after <= before * (1 + 1e-6) for before, after in pairwise(costs))
         assert all(len(set(picks)) == 12 for picks in runs)
@@ -146,8 +146,8 @@ def test_refinement_moves_picks_to_medoids() -> None:
 
 def test_duplicates_stay_distinct_in_refinement() -> None:
     features = torch.zeros(6, 2)
-    assert sorted(ask(features, 5, sweeps=3)) == [0, 1, 2, 3, 4]
-    assert sorted(ask(features, 5, labelled=torch.zeros(1, 2), sweeps=3)) == [0, 1, 2, 3, 4]
+    assert sorted(select(features, 5, sweeps=3)) == [0, 1, 2, 3, 4]
+    assert sorted(select(features, 5, labelled=torch.zeros(1, 2), sweeps=3)) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize(("kept", "few", "at_once"), [(0, 64, 2**22), (2**29, 1, 300), (0, 3, 50)])
@@ -156,16 +156,16 @@ def test_chunk_sizes_do_not_matter(
 ) -> None:
     features, margin = pool(5)
     source = pool(6)[0][:50]
-    expected = ask(features, 30, margin, source=source, sweeps=2)
-    monkeypatch.setattr(module, "KEPT", kept)
-    monkeypatch.setattr(distances, "FEW", few)
-    monkeypatch.setattr(distances, "AT_ONCE", at_once)
-    assert ask(features, 30, margin, source=source, sweeps=2) == expected
+    expected = select(features, 30, margin, source=source, sweeps=2)
+    monkeypatch.setattr(module, "MAX_CACHED_DISTANCE_BYTES", kept)
+    monkeypatch.setattr(distances, "INITIAL_REFRESH_SIZE", few)
+    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", at_once)
+    assert select(features, 30, margin, source=source, sweeps=2) == expected
 
 
 def test_nothing_to_pick_and_invalid_params() -> None:
-    assert ask(line(1, 2), 0) == ask(line(1, 2)[:0], 3) == []
+    assert select(line(1, 2), 0) == select(line(1, 2)[:0], 3) == []
     with pytest.raises(ValueError, match="subset must be at least 1, not 0"):
-        ask(line(1, 2), 1, subset=0)
+        select(line(1, 2), 1, subset=0)
     with pytest.raises(ValueError, match="sweeps must be at least 0, not -1"):
-        ask(line(1, 2), 1, sweeps=-1)
+        select(line(1, 2), 1, sweeps=-1)

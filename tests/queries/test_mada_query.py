@@ -24,7 +24,7 @@ def rows(descriptors: Tensor) -> Rows:
     return Rows(everyone, torch.zeros_like(everyone), {"descriptor": descriptors})
 
 
-def slate(candidates: Tensor, source: Tensor | None, budget: int) -> Slate:
+def make_context(candidates: Tensor, source: Tensor | None, budget: int) -> Slate:
     given = None if source is None else rows(source)
     everyone = rows(candidates)
     return Slate(everyone, everyone[everyone.image[:0]], budget, torch.Generator().manual_seed(0), given)
@@ -33,18 +33,18 @@ def slate(candidates: Tensor, source: Tensor | None, budget: int) -> Slate:
 def test_farthest_from_the_nearest_anchor() -> None:
     source = torch.tensor([[0.0, 0.0], [0.0, 0.2], [10.0, 0.0], [10.0, 0.2]])  # anchors (0, 0.1), (10, 0.1)
     candidates = torch.tensor([[5.0, 0.1], [0.0, 4.1], [9.0, 0.1], [2.0, 0.1], [10.0, 6.1]])  # 5, 4, 1, 2, 6
-    assert mada(slate(candidates, source, 3), anchors=2).tolist() == [4, 0, 1]
+    assert mada(make_context(candidates, source, 3), n_anchors=2).tolist() == [4, 0, 1]
     # One anchor at the mean (5, 0.1): 0, 41, 16, 9, 61.
-    assert mada(slate(candidates, source, 3), anchors=1).tolist() == [4, 1, 2]
+    assert mada(make_context(candidates, source, 3), n_anchors=1).tolist() == [4, 1, 2]
 
 
 def test_fewer_images_than_anchors() -> None:
     source = torch.tensor([[0.0, 0.0], [3.0, 0.0]])
-    assert mada(slate(torch.tensor([[3.0, 0.0], [1.0, 0.0]]), source, 1)).tolist() == [1]
+    assert mada(make_context(torch.tensor([[3.0, 0.0], [1.0, 0.0]]), source, 1)).tolist() == [1]
 
 
 def test_ties_go_to_the_lower_location() -> None:
-    assert mada(slate(torch.ones(4, 2), torch.zeros(3, 2), 2)).tolist() == [0, 1]
+    assert mada(make_context(torch.ones(4, 2), torch.zeros(3, 2), 2)).tolist() == [0, 1]
 
 
 def test_descriptor_counts_open_or_correct_pixels() -> None:
@@ -71,13 +71,13 @@ def test_descriptor_counts_open_or_correct_pixels() -> None:
 
 def test_requires_whole_images(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"task\.unit=image"):
-        mada(slate(torch.ones(4, 2), None, 2))
+        mada(make_context(torch.ones(4, 2), None, 2))
     with pytest.raises(UserError, match=r"task\.unit=image"):
         build_run(quick_pixels("query={name: mada}", method="entropy"), RunDir(tmp_path))
     with pytest.raises(UserError, match=r"task\.unit=image"):
         build_run(quick("query={name: mada}", method="entropy"), RunDir(tmp_path))
     with pytest.raises(ValueError, match="anchors"):
-        mada(slate(torch.ones(4, 2), torch.ones(4, 2), 2), anchors=0)
+        mada(make_context(torch.ones(4, 2), torch.ones(4, 2), 2), n_anchors=0)
 
 
 def test_run_labels_whole_images_and_passes_the_source(
@@ -89,7 +89,7 @@ def test_run_labels_whole_images_and_passes_the_source(
         seen.append(slate)
         return mada(slate, **params)
 
-    monkeypatch.setitem(QUERIES, "mada", replace(QUERIES["mada"], query=noted))
+    monkeypatch.setitem(QUERIES, "mada", replace(QUERIES["mada"], fn=noted))
     home = run_pixels(
         "acquisition={budget: 2, rounds: null, after_epochs: [1]}", "query={name: mada}", method="mada"
     )

@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from ducats.criteria import margin
 from ducats.errors import UserError
 from ducats.queries import distances
-from ducats.queries.sdm import loss_slope, margin_slope, sdm
+from ducats.queries.sdm import loss_gradient, margin_gradient, sdm
 from ducats.rows import Rows, Slate, best
 
 CLASSES, WIDTH = 5, 7
@@ -22,7 +22,7 @@ def layer(seed: int = 0, count: int = 60) -> tuple[Tensor, Tensor, Tensor]:
     return features, head, bias
 
 
-def slate(z: Tensor, head: Tensor | None, budget: int) -> Slate:
+def make_context(z: Tensor, head: Tensor | None, budget: int) -> Slate:
     where = torch.arange(len(z))
     rows = Rows(where, torch.zeros_like(where), {"z": z})
     return Slate(rows, rows[where[:0]], budget, torch.Generator(), None, head)
@@ -69,14 +69,14 @@ def test_gradient_of_the_loss(scale: float) -> None:
     features = (features * scale).requires_grad_()
     label = torch.arange(len(features)) % CLASSES
     (expected,) = torch.autograd.grad(loss(features, head, bias, label), features)
-    found = loss_slope(features.detach() @ head.T + bias, label[:, None]) @ head
+    found = loss_gradient(features.detach() @ head.T + bias, label[:, None]) @ head
     torch.testing.assert_close(found, expected)
 
 
 def test_gradient_of_the_margin_is_the_papers() -> None:
     z = torch.tensor([[0.2, 0.5, 0.3]], dtype=torch.float64).log()
     # p1 (1 - p1) of the second class, -p2 (1 - p2) of the third, -(p1 - p2) p of the first
-    torch.testing.assert_close(margin_slope(z), torch.tensor([[-0.04, 0.25, -0.21]], dtype=torch.float64))
+    torch.testing.assert_close(margin_gradient(z), torch.tensor([[-0.04, 0.25, -0.21]], dtype=torch.float64))
 
 
 @pytest.mark.parametrize("weight", [0.01, 1.0])
@@ -84,14 +84,14 @@ def test_gradient_of_the_margin_is_the_papers() -> None:
 def test_picks_are_the_smallest_scores(weight: float, seed: int) -> None:
     features, head, bias = layer(seed)
     z = features @ head.T + bias
-    given = slate(z, head, 20)
+    given = make_context(z, head, 20)
     expected = best(-reference(features, head, bias, weight), 20, given.candidates)
     assert torch.equal(sdm(given, weight=weight), expected)
 
 
 def test_zero_weight_is_the_margin() -> None:
     features, head, bias = layer(4)
-    given = slate(features @ head.T + bias, head, 15)
+    given = make_context(features @ head.T + bias, head, 15)
     by_margin = best(-margin(given.candidates.z), 15, given.candidates)
     assert torch.equal(sdm(given, weight=0.0), by_margin)
     assert not torch.equal(sdm(given, weight=1.0), by_margin)
@@ -101,7 +101,7 @@ def test_margins_that_a_label_widens_come_first() -> None:
     # With two classes, Q has the direction of the margin's gradient. A large weight makes its term dominate.
     features, head, bias = layer(1)
     head, bias = head[:2], bias[:2]
-    picks = sdm(slate(features @ head.T + bias, head, len(features)), weight=1e3)
+    picks = sdm(make_context(features @ head.T + bias, head, len(features)), weight=1e3)
     widened = []
     for h in features[picks]:
         step = expected_step(h, head, bias)
@@ -117,9 +117,9 @@ def test_zero_logits_and_exact_ties() -> None:
     z = features @ head.T + bias
     z[3] = 0
     z[10:20] = z[9]
-    picks = sdm(slate(z, head, len(z)))
+    picks = sdm(make_context(z, head, len(z)))
     assert picks.unique().tolist() == list(range(len(z)))
-    assert loss_slope(torch.zeros(1, 4), torch.tensor([[2]])).tolist() == [[0.25, 0.25, -0.75, 0.25]]
+    assert loss_gradient(torch.zeros(1, 4), torch.tensor([[2]])).tolist() == [[0.25, 0.25, -0.75, 0.25]]
     twins = [pick for pick in picks.tolist() if 9 <= pick < 20]
     assert twins == sorted(twins)
 
@@ -128,21 +128,21 @@ def test_picks_follow_a_permuted_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     features, head, bias = layer(2)
     z = (features @ head.T + bias).float()
     z[30:40] = z[7]
-    given = slate(z, head.float(), 25)
+    given = make_context(z, head.float(), 25)
     straight, mixed = sdm(given), torch.randperm(60, generator=torch.Generator().manual_seed(3))
     other = Slate(given.candidates[mixed], given.labelled, 25, torch.Generator(), None, given.head)
     assert torch.equal(mixed[sdm(other)], straight)
-    monkeypatch.setattr(distances, "AT_ONCE", 40)
+    monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 40)
     assert torch.equal(sdm(given), straight)
 
 
 def test_a_model_without_a_linear_last_layer_raises() -> None:
     with pytest.raises(UserError, match=r"linear last layer.*model.name"):
-        sdm(slate(torch.zeros(3, 2), None, 1))
+        sdm(make_context(torch.zeros(3, 2), None, 1))
 
 
 def test_nothing_to_pick() -> None:
     head = torch.ones(2, 3)
-    assert sdm(slate(torch.zeros(3, 2), head, 0)).tolist() == []
-    assert sdm(slate(torch.zeros(0, 2), head, 4)).tolist() == []
-    assert sdm(slate(torch.zeros(3, 2), head, 4)).tolist() == [0, 1, 2]
+    assert sdm(make_context(torch.zeros(3, 2), head, 0)).tolist() == []
+    assert sdm(make_context(torch.zeros(0, 2), head, 4)).tolist() == []
+    assert sdm(make_context(torch.zeros(3, 2), head, 4)).tolist() == [0, 1, 2]

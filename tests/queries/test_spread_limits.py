@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ducats.errors import UserError
 from ducats.queries import QUERIES
-from ducats.queries.clusters import CLUSTERS
+from ducats.queries.kmeans import MAX_CLUSTERS
 from ducats.rows import Deferred, Rows, Slate
 
 
-def slate(candidates: int, budget: int, width: int, computed: list[int]) -> Slate:
+def make_context(candidates: int, budget: int, width: int, computed: list[int]) -> Slate:
     """A context with lazy features that records how many samples are computed."""
 
     def features(position: Tensor) -> Tensor:
@@ -29,7 +29,7 @@ def slate(candidates: int, budget: int, width: int, computed: list[int]) -> Slat
 @pytest.mark.parametrize(
     ("candidates", "budget", "width", "said"),
     [
-        (CLUSTERS + 2, CLUSTERS + 1, 1, "needs 8193 clusters"),
+        (MAX_CLUSTERS + 2, MAX_CLUSTERS + 1, 1, "needs 8193 clusters"),
         (50_000, 2_000, 2**15, "needs to cluster 4.9 GB of features"),
     ],
 )
@@ -37,12 +37,12 @@ def test_too_much_for_k_means_raises(candidates: int, budget: int, width: int, s
     computed: list[int] = []
     remedies = "lower acquisition.budget .* task.unit=image"
     with pytest.raises(UserError, match=f"{re.escape(said)}.* {remedies}"):
-        QUERIES["spread"].query(slate(candidates, budget, width, computed))
+        QUERIES["spread"].fn(make_context(candidates, budget, width, computed))
     assert sum(computed) <= 1
 
 
 def test_no_clustering_if_all_candidates_are_selected() -> None:
     computed: list[int] = []
-    found = QUERIES["spread"].query(slate(CLUSTERS + 9, CLUSTERS + 9, 1, computed))
-    assert found.tolist() == list(range(CLUSTERS + 9))
+    found = QUERIES["spread"].fn(make_context(MAX_CLUSTERS + 9, MAX_CLUSTERS + 9, 1, computed))
+    assert found.tolist() == list(range(MAX_CLUSTERS + 9))
     assert computed == []

@@ -100,7 +100,7 @@ def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Pat
     picks = choose(plan, kept.kept, kept.known, trained.config.seed)
     images = read_folder(folder, size=trained.size, channels=trained.channels)
     params = {"kappa": kappa} if query in ("duc", "spread") else {}
-    strategy = OF_TABLES[query].bound(params)
+    strategy = OF_TABLES[query].bind(params)
     rows = table(
         make_fabric("cpu").setup(trained.model),
         images,

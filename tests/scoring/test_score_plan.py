@@ -16,11 +16,11 @@ from ducats.scoring.plan import needs_the_pools_size, own_query
         (("query.params={kappa: 3, order: data_dis}",), "duc", None, (21, "u_data", "u_dis")),
         (("query.params={kappa: 3, order: data_dis}",), "duc", 5.0, (35, "u_data", "u_dis")),
         (("query.params={epsilon: 1.0e-7}",), "duc", None, (70, "published_u_dis@1e-07", "u_data")),
-        (("query.params={share: 0.01}",), "duc", None, (100, "u_dis", "u_data")),
-        (("query.params={share: 0.0001}",), "duc", None, (7, "u_dis", "u_data")),
-        (("query={name: spread, params: {kappa: 4, candidates: margin}}",), "duc", None,
+        (("query.params={pool_fraction: 0.01}",), "duc", None, (100, "u_dis", "u_data")),
+        (("query.params={pool_fraction: 0.0001}",), "duc", None, (7, "u_dis", "u_data")),
+        (("query={name: spread, params: {kappa: 4, candidates_by: margin}}",), "duc", None,
          (70, "u_dis", "u_data")),
-        (("query={name: spread, params: {kappa: 4, candidates: margin}}",), "spread", None,
+        (("query={name: spread, params: {kappa: 4, candidates_by: margin}}",), "spread", None,
          (28, "-margin", None)),
         ((), "spread", None, (70, "entropy", None)),
         ((), "clue", 3.0, (21, "entropy", None)),
@@ -38,7 +38,7 @@ def test_candidates_kept(
 
 
 def test_share_needs_pool_size() -> None:
-    shared, plain = quick("query.params={share: 0.01}"), quick()
+    shared, plain = quick("query.params={pool_fraction: 0.01}"), quick()
     assert needs_the_pools_size(shared, "duc")
     assert not needs_the_pools_size(shared, "u_dis")
     assert not needs_the_pools_size(plain, "duc")
@@ -70,7 +70,7 @@ def test_invalid_query_or_kappa_is_a_user_error(
 
 
 def test_job_json_round_trip() -> None:
-    plan = Plan("spread", 3, 30, "entropy", params={"kappa": 10.0, "space": "directions"})
+    plan = Plan("spread", 3, 30, "entropy", params={"kappa": 10.0, "space": "normalised_features"})
     job = Job("run", "s3://pool", "shards", plan, 4, 256, True, "cpu", 2, "out/é")
     assert Job.from_json(job.to_json()) == job
     assert "\n" not in job.to_json()

@@ -110,7 +110,7 @@ def _print_disputes(store: Desk) -> None:
 def _counts(counts: Mapping[str, int]) -> str:
     """Format counts by reason, or a dash if there are none.
 
-    >>> _count_pixels({"late": 2, "foreign": 1}), _count_pixels({})
+    >>> _counts({"late": 2, "foreign": 1}), _counts({})
     ('2 late, 1 foreign', '–')
     """
     return escape(", ".join(f"{count} {reason}" for reason, count in counts.items())) or "–"

@@ -77,7 +77,7 @@ def queries() -> int:
 
     table = Table("query", "parameters", "description", header_style="bold")
     for name, strategy in QUERIES.items():
-        table.add_row(name, strategy.params, strategy.summary)
+        table.add_row(name, strategy.params_text, strategy.summary)
     console.print(table)
     return 0
 

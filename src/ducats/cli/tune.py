@@ -46,30 +46,32 @@ def tune(
         raise UserError("--validation-labels needs --estimator target_labels")
     config = options.load()
     from ducats import tune as search
-    from ducats.tune.space import parse
+    from ducats.tune.search_space import parse_grid
 
     folder = out or Path("runs") / f"tune-{default_run_folder(config).name}"
     result = search.tune(
         config,
         folder,
-        choices=parse(grid) if grid else None,
-        by=estimator,
-        trials=trials,
+        grid=parse_grid(grid) if grid else None,
+        estimator=estimator,
+        max_trials=trials,
         loss=loss,
-        normalise=weight_normalisation or "none",
-        validation=50 if validation_labels is None else validation_labels,
-        say=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
+        weight_normalisation=weight_normalisation or "none",
+        validation_labels=50 if validation_labels is None else validation_labels,
+        on_message=lambda line: console.print(line, highlight=False, markup=False, soft_wrap=True),
     )
-    console.print(search.table(result))
-    tried = len(result.outcomes) + len(result.failed)
+    console.print(search.trials_table(result))
+    tried = len(result.results) + len(result.failed)
     lines = [
-        f"risk: {result.says}",
-        f"{tried} of {result.combinations} combinations tried; {result.labels['trials']} distinct target "
-        f"labels acquired by the trials, {result.labels['validation']} for validation",
+        f"risk: {result.risk_description}",
+        f"{tried} of {result.n_combinations} combinations tried; {result.label_counts['trials']} distinct target "
+        f"labels acquired by the trials, {result.label_counts['validation']} for validation",
     ]
     for line in lines:
         console.print(line, highlight=False, markup=False, soft_wrap=True)
     for warning in result.warnings:
         console.print(f"warning: {warning}", style="yellow", highlight=False, markup=False, soft_wrap=True)
-    console.print(f"best settings in {result.best}: `ducats run -c {result.best}`", soft_wrap=True)
+    console.print(
+        f"best settings in {result.best_config}: `ducats run -c {result.best_config}`", soft_wrap=True
+    )
     return 0

@@ -12,7 +12,7 @@ from ducats.errors import UserError
 
 
 def _make_style(palette: Any, **ranges: Any) -> StreetStyle:
-    """Build a ``StreetStyle`` from colours in percent by class name, and the other fields unchanged."""
+    """Build a ``Look`` from colours in percent by class name, and the other fields unchanged."""
     colours = np.array([palette[name] for name in STREET_CLASSES]) / 100
     return StreetStyle(
         palette=colours, **{name: np.array(value, dtype=np.float64) for name, value in ranges.items()}
@@ -129,7 +129,7 @@ def streets(
         seed: An image depends only on the seed, its domain and its index.
 
     >>> problem = streets(n_source=3, n_pool=2, n_test=1)
-    >>> problem.source_files.labels.shape, problem.pool_files.pixels.shape, problem.pool_files.keys
+    >>> problem.source.labels.shape, problem.pool.pixels.shape, problem.pool.keys
     (torch.Size([3, 64, 128]), torch.Size([2, 3, 64, 128]), ('pool/000', 'pool/001'))
     """
     _check(source=n_source, pool=n_pool, test=n_test, height=height, width=width, domain_shift=domain_shift)

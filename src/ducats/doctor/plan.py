@@ -69,8 +69,8 @@ def _check_weights(config: Config) -> Iterator[Finding]:
         with suppress(Exception):  # torchvision cannot be imported, which is reported elsewhere
             from ducats.models import offline
 
-            if offline.serves(backbone):
-                message = f"the weights of timm's {backbone} come from the package {offline.PACKAGE}"
+            if offline.has_weights_for(backbone):
+                message = f"the weights of timm's {backbone} come from the package {offline.OFFLINE_PACKAGE}"
                 yield Finding("note", message)
                 return
         yield Finding("note", f"the weights of timm's {backbone} are downloaded on first use")

@@ -8,7 +8,7 @@ from ducats.budget import split_pixels
 from ducats.config import Config
 from ducats.doctor.finding import Finding, count_images
 from ducats.doctor.survey_result import DataSurvey
-from ducats.queries.clusters import CLUSTERS, REMEDY
+from ducats.queries.kmeans import KMEANS_REMEDY, MAX_CLUSTERS
 
 
 def check_segmentation_settings(config: Config, survey: DataSurvey) -> Iterator[Finding]:
@@ -99,11 +99,11 @@ def _check_clusters(config: Config, max_pixels: int) -> Iterator[Finding]:
         "superpixel": min(max_pixels, task.n_superpixels),
     }
     n_clusters = clusters_by_unit.get(task.resolved_unit, max_pixels)
-    if n_clusters > CLUSTERS:
+    if n_clusters > MAX_CLUSTERS:
         yield Finding(
             "error",
             f"the query {query!r} would need {n_clusters} clusters for one image in one round, but the maximum "
-            f"is {CLUSTERS}: {REMEDY}",
+            f"is {MAX_CLUSTERS}: {KMEANS_REMEDY}",
         )
 
 

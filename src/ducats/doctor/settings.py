@@ -44,10 +44,10 @@ def check_task(config: Config) -> Iterator[Finding]:
 
 def _check_component(config: Config) -> Iterator[Finding]:
     from ducats.factory import check_components
-    from ducats.models import CHECK, MODELS
+    from ducats.models import MODEL_CHECKS, MODELS
 
     check_components(config)
-    if config.model.name in CHECK and config.model.params.get("weights"):
+    if config.model.name in MODEL_CHECKS and config.model.params.get("weights"):
         # Build the model to check that the weights fit the backbone.
         MODELS[config.model.name](classes=2, channels=3, **config.model.params)
     yield from ()

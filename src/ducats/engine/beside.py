@@ -11,9 +11,16 @@ from ducats.criteria import TOLD
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Domain, Images
 from ducats.engine.forward import luck_of, said
-from ducats.models import Evidential, head_of
-from ducats.objectives import WITNESSES, Beside, Companion, Look, Moment, Training
-from ducats.queries import Strategy
+from ducats.models import EvidentialModel, find_head_weights
+from ducats.objectives import (
+    PROBES,
+    AuxiliaryContext,
+    AuxiliaryModule,
+    FullPass,
+    ObjectiveSpec,
+    RefreshContext,
+)
+from ducats.queries import QuerySpec
 from ducats.randomness import fork, global_seed
 from ducats.rows import Output
 
@@ -24,49 +31,49 @@ OWN = "objective"  # key of the objective's auxiliary module; probes are keyed b
 class Company:
     """Auxiliary modules trained with the model."""
 
-    model: Evidential
+    model: EvidentialModel
     classes: int
     features: int
 
     @property
-    def own(self) -> Companion | None:
+    def own(self) -> AuxiliaryModule | None:
         """The objective's auxiliary module."""
-        found = dict(self.model.companions.items()).get(OWN)
-        assert found is None or isinstance(found, Companion)
+        found = dict(self.model.auxiliaries.items()).get(OWN)
+        assert found is None or isinstance(found, AuxiliaryModule)
         return found
 
     @property
-    def everyone(self) -> Sequence[Companion]:
+    def everyone(self) -> Sequence[AuxiliaryModule]:
         """The objective's auxiliary module and the query's probes."""
-        return [c for c in self.model.companions.values() if isinstance(c, Companion)]
+        return [c for c in self.model.auxiliaries.values() if isinstance(c, AuxiliaryModule)]
 
     @property
-    def witnesses(self) -> Sequence[Companion]:
+    def witnesses(self) -> Sequence[AuxiliaryModule]:
         """The probes, which have losses of their own."""
         return [c for c in self.everyone if c is not self.own]
 
     def tell(self, output: Output) -> Mapping[str, Tensor]:
         """Compute the extra columns of a batch."""
-        return {name: column for c in self.everyone for name, column in c.tell(output).items()}
+        return {name: column for c in self.everyone for name, column in c.extra_columns(output).items()}
 
     def head(self) -> Tensor | None:
         """Return the weights of the model's last layer."""
-        return head_of(self.model.network, self.classes, self.features)
+        return find_head_weights(self.model.network, self.classes, self.features)
 
-    def due(self, moment: Moment) -> bool:
+    def due(self, moment: RefreshContext) -> bool:
         """Return whether any auxiliary module needs a refresh."""
-        return any(c.due(moment) for c in self.everyone)
+        return any(c.is_due(moment) for c in self.everyone)
 
     @torch.no_grad()
-    def refresh(self, moment: Moment, look: Look) -> None:
+    def refresh(self, moment: RefreshContext, look: FullPass) -> None:
         """Refresh the auxiliary modules that are due."""
         for companion in self.everyone:
-            if companion.due(moment):
+            if companion.is_due(moment):
                 companion.refresh(moment, look)
 
     def own_labels(self) -> Tensor | None:
         """Return the objective's pseudo-labels of the pool images, on the CPU."""
-        labels = None if self.own is None else self.own.own_labels()
+        labels = None if self.own is None else self.own.pseudo_labels()
         return None if labels is None else labels.cpu()
 
     def askable(self, targets: Tensor, budget: int) -> Tensor:
@@ -82,9 +89,9 @@ class Company:
 
 
 def accompany(
-    model: Evidential,
-    training: Training,
-    strategy: Strategy,
+    model: EvidentialModel,
+    training: ObjectiveSpec,
+    strategy: QuerySpec,
     *,
     classes: int,
     features: int,
@@ -104,24 +111,24 @@ def accompany(
         seed: of the run; fixes the initial weights of the modules.
         autocast: dtype of the forward pass; None: that of the weights.
     """
-    beside, made = Beside(model, classes, features, pool, pixels, autocast), dict[str, nn.Module]()
+    beside, made = AuxiliaryContext(model, classes, features, pool, pixels, autocast), dict[str, nn.Module]()
     told: tuple[str, ...] = ()
-    if training.companion is not None:
+    if training.auxiliary is not None:
         with global_seed(seed, "companion", OWN):
-            own = training.companion(beside)
-        made[OWN], told = own, own.tells
+            own = training.auxiliary(beside)
+        made[OWN], told = own, own.provides
     for name in strategy.needs:
         if name in TOLD and name not in told:
             with global_seed(seed, "companion", name):
-                made[name] = WITNESSES[name](beside)
-    model.companions.update(made)
+                made[name] = PROBES[name](beside)
+    model.auxiliaries.update(made)
     return Company(model, classes, features)
 
 
-def recordable(training: Training, query: object) -> bool:
+def recordable(training: ObjectiveSpec, query: object) -> bool:
     """Return whether neither the objective nor a probe draws random numbers in Python during a step."""
-    needs = query.needs if isinstance(query, Strategy) else ()
-    return training.recordable and "committee" not in needs
+    needs = query.needs if isinstance(query, QuerySpec) else ()
+    return training.cuda_graph_safe and "committee" not in needs
 
 
 class Panorama:
@@ -130,7 +137,7 @@ class Panorama:
     Args:
         model: as set up by Fabric.
         seed: of the run; used if the view has random augmentation.
-        targets: labels of the pool images; None in segmentation.
+        pool_labels: labels of the pool images; None in segmentation.
     """
 
     def __init__(
@@ -143,9 +150,9 @@ class Panorama:
         batch_size: int,
         seed: int,
         fabric: Fabric,
-        targets: Tensor | None,
+        pool_labels: Tensor | None,
     ) -> None:
-        self.labels, self.targets = source.labels, targets
+        self.source_labels, self.pool_labels = source.labels, pool_labels
         self._model, self._source, self._pool = model, source.images, pool
         self._view, self._batch_size, self._seed, self._fabric = view, batch_size, seed, fabric
 

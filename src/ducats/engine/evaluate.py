@@ -153,7 +153,7 @@ def _labels(
 
 
 def _alike(maps: Sequence[Tensor], classes: int) -> Iterator[list[int]]:
-    """Group consecutive maps of equal size, up to `TOGETHER` probabilities per group."""
+    """Group consecutive maps of equal size, up to `REFRESH_GROUP_SIZE` probabilities per group."""
     places: list[int] = []
     for place, labels in enumerate(maps):
         full = len(places) >= max(1, TOGETHER // (classes * labels.numel()))

@@ -113,7 +113,7 @@ def _by_image(request: Request) -> Mapping[int, Blocks]:
 
 
 def _units(z: Tensor, blocks: Blocks) -> Iterator[Tensor]:
-    """Yield one block of rows per request block: each unit's index in the request, then all ``MANIFEST_COLUMNS``.
+    """Yield one block of rows per request block: each unit's index in the request, then all ``COLUMNS``.
 
     Args:
         z: log alpha of one image, ``(1, C, H, W)``.

@@ -13,7 +13,7 @@ from ducats.engine.forward import Tell, check_finite, luck_of, said
 from ducats.engine.processes import gather, share_of, together
 from ducats.engine.task import Task
 from ducats.grid import dense
-from ducats.queries import Strategy
+from ducats.queries import QuerySpec
 from ducats.randomness import fork
 from ducats.rows import Output, Rows
 from ducats.units import Picked, spend, summary
@@ -25,7 +25,7 @@ Asked = Callable[[int], Tensor]  # known labels of an image in the labelling gri
 def pick(
     model: nn.Module,
     pool: Images,
-    strategy: Strategy,
+    strategy: QuerySpec,
     *,
     task: Task,
     sizes: Tensor,
@@ -99,7 +99,7 @@ def pick(
 def image_table(
     model: nn.Module,
     pool: Images,
-    strategy: Strategy,
+    strategy: QuerySpec,
     *,
     task: Task,
     sizes: Tensor,
@@ -152,7 +152,7 @@ def whole(asked: Asked, image: int) -> Picked:
 
 
 def _maps(
-    output: Output, place: int, size: Tensor, strategy: Strategy, task: Task
+    output: Output, place: int, size: Tensor, strategy: QuerySpec, task: Task
 ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
     """Return one image's log alpha ``(C, H, W)``, its features if needed, and its probe columns."""
     tall, wide = (int(side) for side in size)

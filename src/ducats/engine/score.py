@@ -12,7 +12,7 @@ from ducats.domain import UNLABELLED, Images
 from ducats.engine.forward import Tell, luck_of, outputs
 from ducats.engine.processes import gather, share_of
 from ducats.ledger import Request
-from ducats.queries import Strategy
+from ducats.queries import QuerySpec
 from ducats.randomness import fork
 from ducats.rows import Rows, Slate, ask
 
@@ -67,7 +67,7 @@ def table(
 
 
 def choose(
-    strategy: Strategy,
+    strategy: QuerySpec,
     rows: Rows,
     targets: Tensor,
     budget: int,
@@ -91,7 +91,7 @@ def choose(
     candidates = rows[(targets == UNLABELLED).nonzero().squeeze(1)]
     labelled = rows[(targets >= 0).nonzero().squeeze(1)]
     slate = Slate(candidates, labelled, min(budget, len(candidates)), generator, source, head, len(rows))
-    picks = ask(strategy.query, slate)
+    picks = ask(strategy.fn, slate)
     return Request(round_number, candidates.image[picks], candidates.position[picks])
 
 

@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Optimizer
 
 from ducats.errors import UserError
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 
 LEAST = 0.01  # share of all weights; smaller blocks are gathered with the rest of the network
 
@@ -34,7 +34,7 @@ def sharded(world: int) -> ModelParallelStrategy:
     return ModelParallelStrategy(shard, data_parallel_size=world, tensor_parallel_size=1)
 
 
-def shard(model: Evidential, mesh: DeviceMesh) -> Evidential:
+def shard(model: EvidentialModel, mesh: DeviceMesh) -> EvidentialModel:
     """Shard a model's weights, starting from those of rank 0, as in DDP.
 
     The elements of `nn.Sequential` and `nn.ModuleList` are called as a whole, so each is a block of its own.
@@ -61,9 +61,9 @@ def shard(model: Evidential, mesh: DeviceMesh) -> Evidential:
     return model
 
 
-def check_alone(model: Evidential, fabric: Fabric) -> None:
+def check_alone(model: EvidentialModel, fabric: Fabric) -> None:
     """Raise if weights are sharded and an auxiliary module has weights or reads those of the model."""
-    heavy = [name for name, c in model.companions.items() if not getattr(c, "weightless", False)]
+    heavy = [name for name, c in model.auxiliaries.items() if not getattr(c, "shardable", False)]
     if is_sharded(fabric) and heavy:
         raise UserError(
             "engine.strategy=fsdp does not support auxiliary modules with weights, which this objective or "

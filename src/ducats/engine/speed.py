@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 
 from lightning_fabric import Fabric
 
-from ducats.dirichlet import can_fuse
+from ducats.dirichlet import can_compile
 from ducats.engine.resident import Where
 from ducats.engine.sharding import is_sharded
 from ducats.engine.step import can_record
@@ -48,11 +48,11 @@ class Speed:
                 "engine.cuda_graphs=true needs engine.fused_optimiser=true; only a fused optimiser reads its learning rate "
                 "from the device"
             )
-        if self.compiled and not can_fuse(fabric.device):
+        if self.compiled and not can_compile(fabric.device):
             raise UserError("engine.compile=true needs a CUDA device and the package triton; omit it")
         return replace(
             self,
-            compiled=can_fuse(fabric.device) and pixels if self.compiled is None else self.compiled,
+            compiled=can_compile(fabric.device) and pixels if self.compiled is None else self.compiled,
             channels_last=cuda if self.channels_last is None else self.channels_last,
             fused=fused,
             graphs=graphs,

@@ -19,7 +19,7 @@ from torch.optim import SGD
 
 from ducats.engine.sharding import is_sharded
 from ducats.errors import UserError
-from ducats.objectives import Batch, Companion, Labelled, Objective, Remembered
+from ducats.objectives import AuxiliaryModule, Batch, CachedForward, LabelledImages, ObjectiveFn
 
 MOST = 8  # graphs in memory; newly acquired labels change the batch shape in every round
 LONG = 50  # a graph unused for this many steps may be dropped
@@ -46,19 +46,19 @@ class Step:
         beside: probes, trained in the same step.
         loose: parameters of the auxiliary modules. Their gradients are clipped separately, and a step may
             leave them unused.
-        together: which streams pass through the network as one batch, a name from ``TOGETHER``.
+        together: which streams pass through the network as one batch, a name from ``REFRESH_GROUP_SIZE``.
     """
 
     def __init__(
         self,
         model: nn.Module,
         optimiser: SGD,
-        objective: Objective,
+        objective: ObjectiveFn,
         fabric: Fabric,
         *,
         graphs: bool = False,
         clip: float | None = None,
-        beside: Sequence[Companion] = (),
+        beside: Sequence[AuxiliaryModule] = (),
         loose: Iterable[nn.Parameter] = (),
         together: str = "separate",
     ) -> None:
@@ -125,7 +125,7 @@ class Step:
                 group["lr"] = group["first_lr"] * rate
 
     def _plain(self, batch: Batch, source_weight: float) -> dict[str, Tensor]:
-        remembered = Remembered(self.model, self.together(batch))
+        remembered = CachedForward(self.model, self.together(batch))
         losses = self.objective(remembered, batch)
         for witness in self.beside:
             losses = losses | witness.losses(remembered, batch)
@@ -192,7 +192,7 @@ class Step:
 
 def target_together(batch: Batch) -> Sequence[Tensor]:
     """Join labelled and unlabelled target images (classification only)."""
-    known = [part.images for part in (batch.labelled, batch.certain) if part is not None]
+    known = [part.images for part in (batch.labelled, batch.pseudo_labelled) if part is not None]
     if batch.unlabelled is None or not known or batch.source.labels.ndim > 1:
         return ()
     group = [batch.unlabelled, *known]
@@ -228,7 +228,7 @@ def can_record(fabric: Fabric) -> bool:
 FAMILIAR = ("ducats", "timm", "torch", "torchvision")
 
 
-def familiar(objective: Objective, network: nn.Module) -> bool:
+def familiar(objective: ObjectiveFn, network: nn.Module) -> bool:
     """Return whether all code of objective and network is from packages that keep no Python state in a step.
 
     A captured step would silently freeze a counter or a random choice in other code.
@@ -242,7 +242,7 @@ def familiar(objective: Objective, network: nn.Module) -> bool:
 
 
 def _tensors(batch: Batch) -> Sequence[Tensor]:
-    known = (batch.labelled, batch.target, batch.certain)
+    known = (batch.labelled, batch.target, batch.pseudo_labelled)
     flat = [tensor for part in known if part is not None for tensor in part]
     return [t for t in (*batch.source, *flat, batch.unlabelled, batch.strong) if t is not None]
 
@@ -250,25 +250,32 @@ def _tensors(batch: Batch) -> Sequence[Tensor]:
 def _shapes(batch: Batch) -> tuple[object, ...]:
     """Return the key of a captured step; label maps change dtype with the first class above 127."""
 
-    def kind(part: Tensor | Labelled | None) -> object:
+    def kind(part: Tensor | LabelledImages | None) -> object:
         if part is None:
             return None
         return tuple(part.shape) if isinstance(part, Tensor) else (*part.images.shape, part.labels.dtype)
 
-    parts = (batch.source, batch.labelled, batch.unlabelled, batch.target, batch.strong, batch.certain)
-    return (*map(kind, parts), batch.bought)
+    parts = (
+        batch.source,
+        batch.labelled,
+        batch.unlabelled,
+        batch.target,
+        batch.strong,
+        batch.pseudo_labelled,
+    )
+    return (*map(kind, parts), batch.has_target_labels)
 
 
 def _each(batch: Batch, change: Callable[[Tensor], Tensor]) -> Batch:
-    def both(known: Labelled | None) -> Labelled | None:
-        return None if known is None else Labelled(*map(change, known))
+    def both(known: LabelledImages | None) -> LabelledImages | None:
+        return None if known is None else LabelledImages(*map(change, known))
 
     return Batch(
-        source=Labelled(*map(change, batch.source)),
+        source=LabelledImages(*map(change, batch.source)),
         labelled=both(batch.labelled),
         unlabelled=None if batch.unlabelled is None else change(batch.unlabelled),
         target=both(batch.target),
         strong=None if batch.strong is None else change(batch.strong),
-        certain=both(batch.certain),
-        bought=batch.bought,
+        pseudo_labelled=both(batch.pseudo_labelled),
+        has_target_labels=batch.has_target_labels,
     )

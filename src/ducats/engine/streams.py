@@ -18,7 +18,7 @@ from ducats.data.views import View, apply_view, apply_view_to_labels, sample_vie
 from ducats.domain import UNLABELLED, VOID, Domain, Images, Labels
 from ducats.engine import resident
 from ducats.errors import UserError
-from ducats.objectives import Batch, Labelled
+from ducats.objectives import Batch, LabelledImages
 from ducats.randomness import fork
 
 PLAIN = View()
@@ -290,8 +290,8 @@ class Streams:
                     unlabelled=shown["unlabelled"][0] if "unlabelled" in shown else None,
                     target=_labelled(shown["target"]) if "target" in shown else None,
                     strong=shown["strong"][0] if "strong" in shown else None,
-                    certain=_labelled(shown["certain"]) if "certain" in shown else None,
-                    bought=bought,
+                    pseudo_labelled=_labelled(shown["certain"]) if "certain" in shown else None,
+                    has_target_labels=bought,
                 )
 
     def _stream(
@@ -347,10 +347,10 @@ SEEN_AS = {
 }  # view of each stream whose name is not a view
 
 
-def _labelled(shown: tuple[Tensor, Tensor | None]) -> Labelled:
+def _labelled(shown: tuple[Tensor, Tensor | None]) -> LabelledImages:
     images, labels = shown
     assert labels is not None
-    return Labelled(images, labels)
+    return LabelledImages(images, labels)
 
 
 def _starts(lengths: Sequence[int]) -> list[int]:

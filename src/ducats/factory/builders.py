@@ -20,16 +20,16 @@ from ducats.engine.speed import Speed
 from ducats.engine.streams import Views, steps_in_epoch
 from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
-from ducats.models import BLANK, MODELS, Evidential
+from ducats.models import MODELS, MODELS_WITHOUT_WEIGHTS, EvidentialModel
 from ducats.objectives import (
     OBJECTIVES,
-    Objective,
-    Training,
-    as_training,
+    ObjectiveFn,
+    ObjectiveSpec,
+    as_objective_spec,
 )
 from ducats.oracles import Oracle, People, Truth
 from ducats.parts import Plan
-from ducats.queries import QUERIES, Query, Strategy
+from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import global_seed
 from ducats.registry import bind_params, build_component, check_params, resolve
 from ducats.rundir import RunDir
@@ -67,14 +67,14 @@ def make_task(config: settings.Config) -> Task:
 
 def make_model(
     config: settings.Config, classes: int, channels: int, *, is_resumable: bool = False
-) -> Evidential:
+) -> EvidentialModel:
     """Build the model. Random weights are determined by the run's seed.
 
     If a checkpoint provides the weights (``is_resumable``), no pretrained weights are loaded.
     """
     builder = resolve("model", MODELS, config.model.name)
     if is_resumable:
-        builder = BLANK.get(config.model.name, builder)
+        builder = MODELS_WITHOUT_WEIGHTS.get(config.model.name, builder)
     for name in {"classes", "channels"} & config.model.params.keys():
         raise UserError(f"model.params.{name} is set by the data; remove it")
     accepted = inspect.signature(resolve("model", MODELS, config.model.name)).parameters
@@ -87,7 +87,7 @@ def make_model(
     params = {"classes": classes, "channels": channels, **config.model.params}
     build_fn = bind_params("model", config.model.name, builder, 0, params)
     with global_seed(config.seed, "model"):
-        return Evidential(build_component("model", config.model, build_fn), config.model.evidence)
+        return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
 
 
 def make_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> Oracle:
@@ -116,8 +116,8 @@ def make_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> Ora
 
 def _make_human_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> People:
     sizes = bought_sizes(data.pool, config.task.resolution) if data.source.of_pixels else None
-    spec: Strategy | Query = resolve("query", QUERIES, config.query.name)
-    query_summary = spec.summary if isinstance(spec, Strategy) else Strategy(spec).summary
+    spec: QuerySpec | QueryFn = resolve("query", QUERIES, config.query.name)
+    query_summary = spec.summary if isinstance(spec, QuerySpec) else QuerySpec(spec).summary
     time_budget = time_of(
         config.acquisition.budget, config.acquisition.seconds_per_label, config.acquisition.growth
     )
@@ -227,14 +227,14 @@ def make_run_plan(config: settings.Config, data: Shift) -> Plan:
     )
 
 
-def make_query(config: settings.Config) -> Query | Strategy:
+def make_query(config: settings.Config) -> QueryFn | QuerySpec:
     """Build the query with its parameters; a plain user function gets all columns of the model."""
     name = config.query.name
-    spec: Strategy | Query = resolve("query", QUERIES, name)
-    if not isinstance(spec, Strategy):
+    spec: QuerySpec | QueryFn = resolve("query", QUERIES, name)
+    if not isinstance(spec, QuerySpec):
         return bind_params("query", name, spec, 1, config.query.params)
-    bind_params("query", name, spec.query, 1, config.query.params)
-    return spec.bound(config.query.params)
+    bind_params("query", name, spec.fn, 1, config.query.params)
+    return spec.bind(config.query.params)
 
 
 def make_schedule(config: settings.Config, steps: int) -> Schedule:
@@ -253,13 +253,13 @@ def make_schedule(config: settings.Config, steps: int) -> Schedule:
 POLY_HORIZON_FACTOR = 1.25  # horizon of `poly` over training steps; published: 62 500 for 50 000
 
 
-def make_objective(config: settings.Config) -> Training:
+def make_objective(config: settings.Config) -> ObjectiveSpec:
     """Build the objective with its parameters."""
     name, params = config.objective.name, config.objective.params
-    entry: Objective | Training = resolve("objective", OBJECTIVES, name)
-    spec = as_training(entry)
+    entry: ObjectiveFn | ObjectiveSpec = resolve("objective", OBJECTIVES, name)
+    spec = as_objective_spec(entry)
     check_params("objective", name, spec.signature, 2, params)
-    return spec.bound(params)
+    return spec.bind(params)
 
 
 def with_resolved_precision(config: settings.Config) -> settings.Config:

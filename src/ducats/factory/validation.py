@@ -14,16 +14,16 @@ from ducats.data import DATASETS
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine.schedules import SCHEDULES
 from ducats.factory.builders import check_oracle, make_objective, make_query, make_schedule, make_task
-from ducats.models import CHECK, MODELS
+from ducats.models import MODEL_CHECKS, MODELS
 from ducats.objectives import (
     OBJECTIVES,
+    AuxiliaryContext,
     Batch,
-    Beside,
-    Labelled,
-    Remembered,
-    Training,
+    CachedForward,
+    LabelledImages,
+    ObjectiveSpec,
 )
-from ducats.queries import QUERIES, Strategy
+from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import global_seed
 from ducats.registry import bind_params, build_component, resolve
 from ducats.rows import Output, Rows, Slate, name_of
@@ -37,13 +37,13 @@ def describe_params(config: settings.Config) -> dict[str, str]:
         "data": resolve("data set", DATASETS, config.data.name),
         "model": resolve("model", MODELS, config.model.name),
         "objective": make_objective(config),
-        "query": query.query if isinstance(query, Strategy) else query,
+        "query": query.fn if isinstance(query, QuerySpec) else query,
         "train.schedule": resolve("schedule", SCHEDULES, config.train.schedule.name),
     }
     descriptions = {}
     for name, component in components.items():
-        if isinstance(component, Training):
-            function, signature = component.loss, component.signature
+        if isinstance(component, ObjectiveSpec):
+            function, signature = component.fn, component.signature
         else:
             function, signature = (
                 component,
@@ -69,11 +69,13 @@ def check_components(config: settings.Config, *, is_resumable: bool = False) -> 
     bind_params(
         "model", config.model.name, resolve("model", MODELS, config.model.name), 0, config.model.params
     )
-    if config.model.name in CHECK and not is_resumable:
-        build_component("model", config.model, partial(CHECK[config.model.name], **config.model.params))
+    if config.model.name in MODEL_CHECKS and not is_resumable:
+        build_component(
+            "model", config.model, partial(MODEL_CHECKS[config.model.name], **config.model.params)
+        )
     # Only built-in queries and objectives are called: user code may reject such small inputs.
     query, objective, schedule = make_query(config), make_objective(config), make_schedule(config, 10**6)
-    if config.query.name in QUERIES and isinstance(query, Strategy):
+    if config.query.name in QUERIES and isinstance(query, QuerySpec):
         build_component("query", config.query, partial(_call_query_on_dummy_input, config, query))
     if config.objective.name in OBJECTIVES:
         build_component(
@@ -85,10 +87,10 @@ def check_components(config: settings.Config, *, is_resumable: bool = False) -> 
     )
 
 
-def _call_query_on_dummy_input(config: settings.Config, query: Strategy) -> None:
+def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> None:
     """Run a query on a few all-zero samples."""
     generator = torch.Generator().manual_seed(0)
-    z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.head else None
+    z, features, head = torch.zeros(3, 2), torch.zeros(3, 4), torch.zeros(2, 4) if query.needs_head else None
     extras = {
         "domain": torch.full((3,), 0.5),
         "critic": torch.zeros(3),
@@ -107,15 +109,17 @@ def _call_query_on_dummy_input(config: settings.Config, query: Strategy) -> None
         indices = torch.arange(3)
         samples = Rows(indices, torch.zeros_like(indices), columns)
         source = None
-        if query.source and config.task.name == "classification":
-            source = Rows(indices, torch.zeros_like(indices), columns_of(z, features, query.source, extras))
-        elif query.source:
+        if query.source_needs and config.task.name == "classification":
+            source = Rows(
+                indices, torch.zeros_like(indices), columns_of(z, features, query.source_needs, extras)
+            )
+        elif query.source_needs:
             dummy_columns = summary(
-                torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.source, map_extras
+                torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.source_needs, map_extras
             )
             source_columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
             source = Rows(indices, torch.zeros_like(indices), source_columns)
-        query.query(Slate(samples, samples[indices[:1]], 1, generator, source, head))
+        query.fn(Slate(samples, samples[indices[:1]], 1, generator, source, head))
         return
     target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
     logits, unit = torch.zeros(2, 4, 6), make_task(config).unit
@@ -149,21 +153,25 @@ class _ZeroModel(nn.Module):
         return Output(z, features, (2, 2) if self.per_pixel else None)
 
 
-def _call_objective_on_dummy_input(config: settings.Config, objective_spec: Training) -> None:
+def _call_objective_on_dummy_input(config: settings.Config, objective_spec: ObjectiveSpec) -> None:
     """Compute an objective on a few all-zero images."""
     images, per_pixel = torch.zeros(3, 1, 2, 2), config.task.name == "segmentation"
     model, auxiliary = _ZeroModel(per_pixel), None
     with global_seed(0, "a try"):
-        if objective_spec.companion is not None:
-            auxiliary = objective_spec.companion(
-                Beside(model, classes=2, features=4, pool=3, pixels=per_pixel)
+        if objective_spec.auxiliary is not None:
+            auxiliary = objective_spec.auxiliary(
+                AuxiliaryContext(model, classes=2, n_features=4, pool_size=3, per_pixel=per_pixel)
             )
-        objective = objective_spec.with_companion(auxiliary)
+        objective = objective_spec.bind_auxiliary(auxiliary)
         if not per_pixel:
-            labelled = Labelled(images, torch.tensor([0, 1, 1]))
-            objective(Remembered(model), Batch(labelled, labelled, images, strong=images, certain=labelled))
+            labelled = LabelledImages(images, torch.tensor([0, 1, 1]))
+            objective(
+                CachedForward(model),
+                Batch(labelled, labelled, images, strong=images, pseudo_labelled=labelled),
+            )
             return
         label_maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8).expand(3, 2, 2)
         objective(
-            Remembered(model), Batch(Labelled(images, label_maps), None, None, Labelled(images, label_maps))
+            CachedForward(model),
+            Batch(LabelledImages(images, label_maps), None, None, LabelledImages(images, label_maps)),
         )

@@ -48,7 +48,7 @@ def cut(run: RunLike, found: Snapshot) -> Cut | None:
     bought = snapshots.picks(run.folder, found.round)
     budget = int(found.picked.sum()) if bought is None else len(bought.image)
     candidates = found.pool - known
-    share = setting(run, "query.params.share")
+    share = setting(run, "query.params.pool_fraction")
     wanted = float(setting(run, "query.params.kappa")) * (
         budget if share is None else float(share) * found.pool
     )

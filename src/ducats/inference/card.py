@@ -9,7 +9,7 @@ from typing import Any
 from ducats.inference.preprocess import Preprocess
 from ducats.inference.rule import Rule
 from ducats.inference.trained import Trained
-from ducats.models import BLANK
+from ducats.models import MODELS_WITHOUT_WEIGHTS
 from ducats.records import MEASURED_ON
 
 METRICS = {
@@ -163,7 +163,7 @@ def _load(trained: Trained) -> Iterator[str]:
         return
     params = {"classes": len(trained.classes), "channels": trained.channels, **part.params}
     given = ", ".join(f"{name}={value!r}" for name, value in params.items())
-    table = "BLANK" if part.name in BLANK else "MODELS"
+    table = "BLANK" if part.name in MODELS_WITHOUT_WEIGHTS else "MODELS"
     yield "The network takes images in [0, 1], normalises them itself and outputs logits. The evidence"
     yield f"function `{part.evidence}` maps them to log alpha."
     yield ""

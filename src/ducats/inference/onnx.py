@@ -16,7 +16,7 @@ from ducats.errors import UserError
 from ducats.files import write_atomically
 from ducats.grid import dense
 from ducats.inference.plain import OUTPUTS, Graph, log1p
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 
 Arrays = Mapping[str, NDArray[Any]]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -94,7 +94,7 @@ def export_onnx(
 
 
 def check_onnx(
-    model: Evidential, images: Tensor, path: Path, *, batch: int | None = None, flip: bool = False
+    model: EvidentialModel, images: Tensor, path: Path, *, batch: int | None = None, flip: bool = False
 ) -> Difference:
     """Compare ONNX Runtime with PyTorch; raise if they differ by more than rounding.
 
@@ -128,7 +128,7 @@ def check_onnx(
 
 
 @torch.inference_mode()
-def _said(model: Evidential, images: Tensor, flip: bool) -> list[Tensor]:
+def _said(model: EvidentialModel, images: Tensor, flip: bool) -> list[Tensor]:
     """Compute the tensors named in ``OUTPUTS`` with the functions of this library."""
     model.eval()
     found: list[Tensor] = []

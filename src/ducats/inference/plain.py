@@ -1,6 +1,6 @@
 """A model as an exportable graph, from images to the outputs of `ducats predict`.
 
-ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats._special`` computes them
+ONNX has neither digamma nor log1p. The uncertainties do not need digamma: ``ducats.dirichlet_kernels`` computes them
 from its recurrence and its asymptotic series. They do need ``log1p``, which exporters write as
 ``log(1 + x)``; for an alpha of 1e8, U_dis would then be three times too high. Here it is a series as well.
 """
@@ -10,10 +10,10 @@ from copy import deepcopy
 import torch
 from torch import Tensor, nn
 
-from ducats import _special
+from ducats import dirichlet_kernels
 from ducats.grid import weights
-from ducats.models import Evidential
-from ducats.models.frozen import FrozenNorm
+from ducats.models import EvidentialModel
+from ducats.models.frozen_norm import FrozenNorm
 from ducats.rows import Output
 
 OUTPUTS = ("probability", "u_dis", "u_data", "label")
@@ -51,7 +51,7 @@ class _Affine(nn.Module):
         return normed
 
 
-def _folded(model: Evidential) -> Evidential:
+def _folded(model: EvidentialModel) -> EvidentialModel:
     """Return a copy whose frozen norms cache nothing between calls, which a traced graph cannot express."""
     model = deepcopy(model)
     for name, module in list(model.named_modules()):
@@ -75,7 +75,7 @@ class Graph(nn.Module):
     across: Tensor
 
     def __init__(
-        self, model: Evidential, size: tuple[int, int], channels: int, *, flip: bool = False
+        self, model: EvidentialModel, size: tuple[int, int], channels: int, *, flip: bool = False
     ) -> None:
         super().__init__()
         self.model, self.flip = _folded(model), flip
@@ -104,5 +104,7 @@ class Graph(nn.Module):
             z = output.evidence(self.down @ z @ self.across.T)
         rows = z.movedim(1, -1)
         shape = rows.shape[:-1]
-        data, distribution = _special.uncertainties(rows.reshape(-1, z.shape[1]), slopes=False).values
+        data, distribution = dirichlet_kernels.uncertainties_kernel(
+            rows.reshape(-1, z.shape[1]), needs_grad=False
+        ).values
         return z.softmax(1), distribution.reshape(shape), data.reshape(shape)

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ducats.config import Config
 from ducats.errors import UserError
 from ducats.factory import make_model
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 from ducats.rundir import RunDir
 
 
@@ -17,7 +17,7 @@ from ducats.rundir import RunDir
 class Trained:
     """The model of a finished run, with its config and data format."""
 
-    model: Evidential
+    model: EvidentialModel
     config: Config
     classes: tuple[str, ...]
     size: tuple[int, int]  # height and width of the stored images

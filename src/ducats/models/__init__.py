@@ -11,13 +11,13 @@ from torch import nn
 from ducats.models import classifier, deeplab
 from ducats.models.classifier import timm_classifier
 from ducats.models.deeplab import deeplab_v2, deeplab_v3plus
-from ducats.models.evidential import Evidential, head_of
-from ducats.models.small import small_cnn
+from ducats.models.evidential import EvidentialModel, find_head_weights
+from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
 
-Builder = Callable[..., nn.Module]
+ModelBuilder = Callable[..., nn.Module]
 
-MODELS: Mapping[str, Builder] = {
+MODELS: Mapping[str, ModelBuilder] = {
     "small_cnn": small_cnn,
     "timm": timm_classifier,
     "small_fcn": small_fcn,
@@ -26,28 +26,28 @@ MODELS: Mapping[str, Builder] = {
 }
 
 # The same networks for resuming a run: no initial weights are read or downloaded. The other models have none.
-BLANK: Mapping[str, Builder] = {
-    "timm": classifier.blank,
-    "deeplab_v2": deeplab.blank_v2,
-    "deeplab_v3plus": deeplab.blank_v3plus,
+MODELS_WITHOUT_WEIGHTS: Mapping[str, ModelBuilder] = {
+    "timm": classifier.classifier_without_weights,
+    "deeplab_v2": deeplab.deeplab_v2_without_weights,
+    "deeplab_v3plus": deeplab.deeplab_v3plus_without_weights,
 }
 
 # Functions that validate a model's parameters before any image is read.
-CHECK: Mapping[str, Callable[..., None]] = {
-    "timm": classifier.check_start,
-    "deeplab_v2": deeplab.check_start,
-    "deeplab_v3plus": deeplab.check_start,
+MODEL_CHECKS: Mapping[str, Callable[..., None]] = {
+    "timm": classifier.check_classifier_params,
+    "deeplab_v2": deeplab.check_deeplab_params,
+    "deeplab_v3plus": deeplab.check_deeplab_params,
 }
 
 __all__ = [
-    "BLANK",
-    "CHECK",
+    "MODELS_WITHOUT_WEIGHTS",
+    "MODEL_CHECKS",
     "MODELS",
-    "Builder",
-    "Evidential",
+    "ModelBuilder",
+    "EvidentialModel",
     "deeplab_v2",
     "deeplab_v3plus",
-    "head_of",
+    "find_head_weights",
     "small_cnn",
     "small_fcn",
     "timm_classifier",

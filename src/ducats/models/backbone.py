@@ -23,31 +23,35 @@ def make_backbone(
     name: str, *, channels: int, pretrained: bool, weights: str | None, strides: Strides
 ) -> nn.Module:
     """Build a backbone without classifier, with weights from a file, the offline package or timm."""
-    check_name(name)
+    check_backbone_name(name)
     _check_strides(strides)
-    if weights is None and pretrained and not offline.serves(name):
-        trunk = hub.fetch(name, channels)
+    if weights is None and pretrained and not offline.has_weights_for(name):
+        trunk = hub.fetch_pretrained(name, channels)
     else:
         trunk = timm.create_model(name, pretrained=False, num_classes=0, in_chans=channels)
         if weights is not None:
             path = Path(weights).expanduser()
-            weights_file.fit(trunk, weights_file.read(path), name=name, channels=channels, origin=str(path))
+            weights_file.load_weights(
+                trunk, weights_file.read_weights(path), name=name, channels=channels, origin=str(path)
+            )
         elif pretrained:
-            state = offline.state_for(trunk)
-            weights_file.fit(trunk, state, name=name, channels=channels, origin=offline.PACKAGE)
+            state = offline.load_state(trunk)
+            weights_file.load_weights(
+                trunk, state, name=name, channels=channels, origin=offline.OFFLINE_PACKAGE
+            )
     if strides == "first":
-        stride_first(trunk, name)
+        move_strides_first(trunk, name)
     return trunk
 
 
-class Features(NamedTuple):
+class FeatureExtractor(NamedTuple):
     """Backbone that returns feature maps, and the channels of each map."""
 
     net: nn.Module  # from images to a list of maps
     widths: list[int]
 
 
-def make_features(
+def make_feature_extractor(
     name: str,
     *,
     channels: int,
@@ -56,30 +60,30 @@ def make_features(
     strides: Strides,
     output_stride: int,
     reductions: Sequence[int],
-) -> Features:
+) -> FeatureExtractor:
     """Build a backbone that returns feature maps, with the same weights as ``make_backbone``.
 
     Args:
         output_stride: stride of the last map; later stages are dilated instead of strided.
         reductions: strides of the maps to return, in this order; of several maps with one stride, the last.
     """
-    check_name(name)
+    check_backbone_name(name)
     _check_strides(strides)
     check_output_stride(output_stride)
-    indices, widths = _stages(name, channels, output_stride, reductions)
+    indices, widths = _find_stages(name, channels, output_stride, reductions)
     net = _feature_net(name, channels, output_stride, out_indices=indices)
     if pretrained or weights is not None:
         plain = make_backbone(name, channels=channels, pretrained=pretrained, weights=weights, strides="timm")
-        _copy(plain, net, name)
+        _copy_weights(plain, net, name)
     if strides == "first":
-        stride_first(net, name, output_stride)
-    return Features(net, widths)
+        move_strides_first(net, name, output_stride)
+    return FeatureExtractor(net, widths)
 
 
-def check_maps(name: str, output_stride: int) -> None:
+def check_feature_maps(name: str, output_stride: int) -> None:
     """Raise if the backbone cannot return feature maps at this stride."""
     check_output_stride(output_stride)
-    _stages(name, 3, output_stride, (output_stride,))
+    _find_stages(name, 3, output_stride, (output_stride,))
 
 
 def _feature_net(name: str, channels: int, output_stride: int, **params: Any) -> nn.Module:
@@ -91,7 +95,7 @@ def _feature_net(name: str, channels: int, output_stride: int, **params: Any) ->
     return net
 
 
-def _stages(
+def _find_stages(
     name: str, channels: int, output_stride: int, reductions: Sequence[int]
 ) -> tuple[list[int], list[int]]:
     """Return index and width of the last stage of each stride, from the shapes of the network's outputs.
@@ -103,26 +107,30 @@ def _stages(
         with torch.device("meta"):  # only shapes, no computation
             net = _feature_net(name, channels, output_stride).eval()
             shapes = [tuple(maps.shape) for maps in net(torch.empty(1, channels, side, side))]
-            known = [side // shape[2] if shape[2] == shape[3] else 0 for shape in shapes]
+            strides = [side // shape[2] if shape[2] == shape[3] else 0 for shape in shapes]
     except Exception as error:  # timm's families raise different errors
-        said = str(error).partition("\n")[0]
-        raise _no_maps(name, output_stride, f"{type(error).__name__}: {said}" if said else "") from error
-    indices = [len(known) - 1 - known[::-1].index(r) if r in known else -1 for r in reductions]
-    if known[-1] != output_stride or -1 in indices:
-        raise _no_maps(name, output_stride, f"its stages have strides {', '.join(map(str, known))}")
+        first_line = str(error).partition("\n")[0]
+        raise _no_feature_maps_error(
+            name, output_stride, f"{type(error).__name__}: {first_line}" if first_line else ""
+        ) from error
+    indices = [len(strides) - 1 - strides[::-1].index(r) if r in strides else -1 for r in reductions]
+    if strides[-1] != output_stride or -1 in indices:
+        raise _no_feature_maps_error(
+            name, output_stride, f"its stages have strides {', '.join(map(str, strides))}"
+        )
     return indices, [shapes[index][1] for index in indices]
 
 
-def _no_maps(name: str, output_stride: int, why: str) -> UserError:
-    wider = "" if output_stride == max(OUTPUT_STRIDES) else ", or try model.params.output_stride=32"
+def _no_feature_maps_error(name: str, output_stride: int, reason: str) -> UserError:
+    stride_hint = "" if output_stride == max(OUTPUT_STRIDES) else ", or try model.params.output_stride=32"
     return UserError(
         f"the backbone {name!r} cannot return feature maps at output stride {output_stride}"
-        + (f" ({why})" if why else "")
-        + f"; choose another, e.g. resnet101{wider}"
+        + (f" ({reason})" if reason else "")
+        + f"; choose another, e.g. resnet101{stride_hint}"
     )
 
 
-def _copy(plain: nn.Module, net: nn.Module, name: str) -> None:
+def _copy_weights(plain: nn.Module, net: nn.Module, name: str) -> None:
     """Copy a backbone's weights into its feature-map version, which lacks the last layers."""
     state = plain.state_dict()
     renamed = {}
@@ -141,7 +149,7 @@ def _copy(plain: nn.Module, net: nn.Module, name: str) -> None:
         ) from error
 
 
-def stride_first(trunk: nn.Module, name: str, output_stride: int = 32) -> None:
+def move_strides_first(trunk: nn.Module, name: str, output_stride: int = 32) -> None:
     """Move each down-sampling stride from the 3x3 convolution of its block to the 1x1 before it.
 
     The ResNets of 2015, and the Caffe and Keras weights derived from them, have this layout. The tensors have
@@ -173,7 +181,7 @@ def stride_first(trunk: nn.Module, name: str, output_stride: int = 32) -> None:
         first.dilation = first.padding = (dilation, dilation)  # type: ignore[assignment]
 
 
-def width_of(trunk: nn.Module, channels: int) -> int:
+def feature_width(trunk: nn.Module, channels: int) -> int:
     """Return the width of a backbone's features, from a forward pass.
 
     timm's ``num_features`` is the width before the head's hidden layer, if there is one (MobileNetV3), and
@@ -193,7 +201,7 @@ def width_of(trunk: nn.Module, channels: int) -> int:
     return features.shape[1]
 
 
-def normalisation(trunk: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
+def input_normalisation(trunk: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
     """Return the mean and standard deviation that the weights expect, ``(channels, 1, 1)`` each."""
     data = resolve_model_data_config(trunk)
     both = []
@@ -205,13 +213,13 @@ def normalisation(trunk: nn.Module, channels: int) -> tuple[Tensor, Tensor]:
     return both[0], both[1]
 
 
-def check_name(name: str) -> None:
+def check_backbone_name(name: str) -> None:
     """Raise if timm does not know the backbone or its tag."""
     architecture = name.split(".")[0]
     if not timm.is_model(architecture):
-        near = timm.list_models(f"*{architecture}*")[:5]
-        near = near or difflib.get_close_matches(architecture, timm.list_models(), n=3)
-        hint = f"; similar: {', '.join(near)}" if near else ""
+        similar = timm.list_models(f"*{architecture}*")[:5]
+        similar = similar or difflib.get_close_matches(architecture, timm.list_models(), n=3)
+        hint = f"; similar: {', '.join(similar)}" if similar else ""
         raise UserError(f"timm has no model {name!r}{hint} (`timm.list_models()` lists all)")
     try:
         timm.get_pretrained_cfg(name)

@@ -7,7 +7,13 @@ import torch
 from torch import Tensor, nn
 
 from ducats.errors import UserError
-from ducats.models.backbone import Strides, check_name, make_backbone, normalisation, width_of
+from ducats.models.backbone import (
+    Strides,
+    check_backbone_name,
+    feature_width,
+    input_normalisation,
+    make_backbone,
+)
 
 
 class Classifier(nn.Module):
@@ -24,11 +30,11 @@ class Classifier(nn.Module):
         classes: int,
         channels: int,
         *,
-        pretrained: bool,
+        is_pretrained: bool,
     ) -> None:
         super().__init__()
-        self.lr_multipliers = advice(pretrained)
-        mean, std = normalisation(backbone, channels)
+        self.lr_multipliers = default_lr_multipliers(is_pretrained)
+        mean, std = input_normalisation(backbone, channels)
         self.register_buffer("mean", mean, persistent=False)
         self.register_buffer("std", std, persistent=False)
         self.backbone = backbone
@@ -38,51 +44,53 @@ class Classifier(nn.Module):
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """Return logits and features for images in [0, 1]."""
         try:
-            seen = self.backbone((images - self.mean) / self.std)
+            pooled = self.backbone((images - self.mean) / self.std)
         except torch.OutOfMemoryError:
             raise
         except (AssertionError, RuntimeError) as error:
-            raise self._wrong_side(images) or error from error
-        features = self.bottleneck(seen)
+            raise self._image_size_error(images) or error from error
+        features = self.bottleneck(pooled)
         return self.head(features), features
 
-    def _wrong_side(self, images: Tensor) -> UserError | None:
+    def _image_size_error(self, images: Tensor) -> UserError | None:
         """Return an error if the images do not have the fixed input size of the backbone; else None.
 
         Called only after a failure: many backbones that timm lists with a fixed size accept others too.
         """
         cfg = self.backbone.pretrained_cfg
         assert isinstance(cfg, dict)
-        side, arrived = tuple(cfg["input_size"][-2:]), tuple(images.shape[-2:])
-        if side == arrived or not cfg.get("fixed_input_size"):
+        expected, actual = tuple(cfg["input_size"][-2:]), tuple(images.shape[-2:])
+        if expected == actual or not cfg.get("fixed_input_size"):
             return None
         return UserError(
-            f"the backbone {cfg['architecture']!r} needs images of {side[0]} x {side[1]}, not "
-            f"{arrived[0]} x {arrived[1]}; set this size in every view (--set views.source.size={side[0]}, "
+            f"the backbone {cfg['architecture']!r} needs images of {expected[0]} x {expected[1]}, not "
+            f"{actual[0]} x {actual[1]}; set this size in every view (--set views.source.size={expected[0]}, "
             "likewise unlabelled, scoring and test), or choose a backbone without a fixed size, e.g. resnet50"
         )
 
 
-def check_start(*, backbone: str = "resnet50", weights: str | None = None, **_: object) -> None:
+def check_classifier_params(*, backbone: str = "resnet50", weights: str | None = None, **_: object) -> None:
     """Raise if the backbone is unknown or the file of weights is missing, before any image is read."""
-    check_name(backbone)
+    check_backbone_name(backbone)
     if weights is not None and not Path(weights).expanduser().is_file():
         raise UserError(f"the weights file {weights} does not exist; check model.params.weights")
 
 
-def blank(**params: Any) -> "Classifier":
+def classifier_without_weights(**params: Any) -> "Classifier":
     """Build the network of ``timm_classifier`` without initial weights, to load a checkpoint into it.
 
     Nothing is read or downloaded. The learning-rate multipliers are those of the network with its weights.
     """
     network = timm_classifier(**{**params, "weights": None, "pretrained": False})
-    network.lr_multipliers = advice(params.get("pretrained", True) or params.get("weights") is not None)
+    network.lr_multipliers = default_lr_multipliers(
+        params.get("pretrained", True) or params.get("weights") is not None
+    )
     return network
 
 
-def advice(learnt: bool) -> dict[str, float]:
+def default_lr_multipliers(is_pretrained: bool) -> dict[str, float]:
     """Return learning-rate multipliers: a pretrained backbone uses a tenth of the rate, as published."""
-    return {"backbone": 0.1} if learnt else {}
+    return {"backbone": 0.1} if is_pretrained else {}
 
 
 def timm_classifier(
@@ -107,5 +115,7 @@ def timm_classifier(
     trunk = make_backbone(
         backbone, channels=channels, pretrained=pretrained, weights=weights, strides=strides
     )
-    learnt = pretrained or weights is not None
-    return Classifier(trunk, width_of(trunk, channels), bottleneck, classes, channels, pretrained=learnt)
+    is_pretrained = pretrained or weights is not None
+    return Classifier(
+        trunk, feature_width(trunk, channels), bottleneck, classes, channels, is_pretrained=is_pretrained
+    )

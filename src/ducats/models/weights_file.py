@@ -16,10 +16,10 @@ from torch import Tensor, nn
 
 from ducats.errors import UserError
 
-State = dict[str, Tensor]
+StateDict = dict[str, Tensor]
 
 
-def read(path: Path) -> State:
+def read_weights(path: Path) -> StateDict:
     """Read named tensors from a .safetensors, .npz or torch file, without executing code from it.
 
     From a checkpoint, the entry ``state_dict`` or ``model`` is used.
@@ -36,7 +36,7 @@ def read(path: Path) -> State:
             stored = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
         raise UserError(
-            f"the weights file {path} cannot be read safely ({_brief(error)}); "
+            f"the weights file {path} cannot be read safely ({_short_error(error)}); "
             "save only the network's state_dict(), preferably as .safetensors"
         ) from error
     for key in ("state_dict", "model"):
@@ -52,23 +52,23 @@ def read(path: Path) -> State:
     return tensors
 
 
-def _read_npz(path: Path) -> State:
+def _read_npz(path: Path) -> StateDict:
     """Read arrays by name; NAME is ``NAME|q`` (int8) times ``NAME|s``, a scale per output channel."""
     state = {}
     with np.load(path, allow_pickle=False) as arrays:
         for key in arrays.files:
             name, _, kind = key.partition("|")
             if kind == "q":
-                whole, scale = arrays[key], arrays[f"{name}|s"]
+                quantised, scale = arrays[key], arrays[f"{name}|s"]
                 if scale.ndim == 1:
-                    scale = scale.reshape(-1, *[1] * (whole.ndim - 1))
-                state[name] = torch.from_numpy(whole.astype(np.float32) * scale)
+                    scale = scale.reshape(-1, *[1] * (quantised.ndim - 1))
+                state[name] = torch.from_numpy(quantised.astype(np.float32) * scale)
             elif kind != "s":
                 state[key] = torch.from_numpy(arrays[key])
     return state
 
 
-def fit(trunk: nn.Module, state: State, *, name: str, channels: int, origin: str) -> None:
+def load_weights(trunk: nn.Module, state: StateDict, *, name: str, channels: int, origin: str) -> None:
     """Load weights into a backbone without classifier; raise if they do not fit completely.
 
     Args:
@@ -78,19 +78,19 @@ def fit(trunk: nn.Module, state: State, *, name: str, channels: int, origin: str
         channels: number of image channels; weights for three colours are adapted by timm's rule.
         origin: where the weights come from, for error messages.
     """
-    state = _for_channels(_unwrapped(state, trunk), trunk, channels)
-    wrong = _misfit(state, trunk, name)
-    if wrong and (newer := _renewed(state, trunk)):
-        state, wrong = newer, _misfit(newer, trunk, name) and wrong
-    if wrong:
+    state = _adapt_first_conv(_strip_prefixes(state, trunk), trunk, channels)
+    mismatch = _describe_mismatch(state, trunk, name)
+    if mismatch and (converted := _convert_old_format(state, trunk)):
+        state, mismatch = converted, _describe_mismatch(converted, trunk, name) and mismatch
+    if mismatch:
         raise UserError(
-            f"{origin} does not fit the backbone {name!r}: {wrong}. If it was saved from another "
+            f"{origin} does not fit the backbone {name!r}: {mismatch}. If it was saved from another "
             "architecture, set that with --set model.params.backbone=NAME"
         )
     trunk.load_state_dict(state, strict=False)  # the rest belongs to the classifier
 
 
-def _unwrapped(state: State, trunk: nn.Module) -> State:
+def _strip_prefixes(state: StateDict, trunk: nn.Module) -> StateDict:
     """Remove common prefixes of wrappers from all names: ``module.``, ``_orig_mod.``, ``model.``."""
     known = {name.split(".")[0] for name in trunk.state_dict()}
     while True:
@@ -100,7 +100,7 @@ def _unwrapped(state: State, trunk: nn.Module) -> State:
         state = {name.partition(".")[2]: tensor for name, tensor in state.items()}
 
 
-def _for_channels(state: State, trunk: nn.Module, channels: int) -> State:
+def _adapt_first_conv(state: StateDict, trunk: nn.Module, channels: int) -> StateDict:
     """Adapt the first convolution to other than three channels, by timm's rule."""
     cfg = trunk.pretrained_cfg
     assert isinstance(cfg, dict)
@@ -112,7 +112,7 @@ def _for_channels(state: State, trunk: nn.Module, channels: int) -> State:
     return adapted
 
 
-def _renewed(state: State, trunk: nn.Module) -> State | None:
+def _convert_old_format(state: StateDict, trunk: nn.Module) -> StateDict | None:
     """Convert weights from an older format with timm's conversion function; None if there is none.
 
     Some of timm's own files are in an older format. The module of such an architecture defines
@@ -125,33 +125,35 @@ def _renewed(state: State, trunk: nn.Module) -> State | None:
         return None
 
 
-def _misfit(state: State, trunk: nn.Module, name: str) -> str:
+def _describe_mismatch(state: StateDict, trunk: nn.Module, name: str) -> str:
     """Describe why the weights do not fit the backbone; empty if they do."""
-    own = trunk.state_dict()
+    expected = trunk.state_dict()
     # Old files lack this counter, and ducats never reads it.
-    needed = [key for key in own if not key.endswith("num_batches_tracked")]
+    needed = [key for key in expected if not key.endswith("num_batches_tracked")]
     missing = [key for key in needed if key not in state]
-    other = [key for key in needed if key in state and state[key].shape != own[key].shape]
-    surplus = [key for key in state if key not in own]
-    if surplus:
+    wrong_shape = [key for key in needed if key in state and state[key].shape != expected[key].shape]
+    unexpected = [key for key in state if key not in expected]
+    if unexpected:
         with torch.device("meta"):  # only the names are needed
-            whole = timm.create_model(name, pretrained=False, num_classes=2).state_dict()
-        surplus = [key for key in surplus if key not in whole]
-    said = []
+            with_classifier = timm.create_model(name, pretrained=False, num_classes=2).state_dict()
+        unexpected = [key for key in unexpected if key not in with_classifier]
+    problems = []
     if missing:
-        said.append(f"{len(missing)} of {len(needed)} tensors are missing, e.g. {missing[0]}")
-    if other:
-        said.append(f"{other[0]} is {_shape(state[other[0]])} instead of {_shape(own[other[0]])}")
-    if surplus:
-        said.append(f"{len(surplus)} are unexpected, e.g. {surplus[0]}")
-    return ", ".join(said)
+        problems.append(f"{len(missing)} of {len(needed)} tensors are missing, e.g. {missing[0]}")
+    if wrong_shape:
+        problems.append(
+            f"{wrong_shape[0]} is {_shape(state[wrong_shape[0]])} instead of {_shape(expected[wrong_shape[0]])}"
+        )
+    if unexpected:
+        problems.append(f"{len(unexpected)} are unexpected, e.g. {unexpected[0]}")
+    return ", ".join(problems)
 
 
 def _shape(tensor: Tensor) -> str:
     return " x ".join(map(str, tensor.shape)) or "a scalar"
 
 
-def _brief(error: Exception) -> str:
+def _short_error(error: Exception) -> str:
     """Return type and first sentence of an error; torch's messages are long and coloured."""
     first = re.sub(r"\x1b\[[0-9;]*m", "", str(error)).partition("\n")[0].partition(". ")[0]
     return shorten(f"{type(error).__name__}: {first}", 120, placeholder=" …")

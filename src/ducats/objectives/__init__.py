@@ -2,25 +2,34 @@
 
 An objective is a function from a model and a batch to named losses, which the training step sums. Each stream
 has its own forward pass, so batch-norm statistics stay per domain. Within a step, the same images are
-forwarded only once. Parameters are keyword-only. `Training` declares what else an objective needs: an
+forwarded only once. Parameters are keyword-only. `ObjectiveSpec` declares what else an objective needs: an
 auxiliary module that it trains or reads, or a strong view of the unlabelled images.
 """
 
 from collections.abc import Callable, Mapping
 
 from ducats.objectives.adversarial import adversarial
-from ducats.objectives.batch import Batch, Labelled, Losses, known
-from ducats.objectives.companion import Beside, Companion, Look, Moment, Remembered, Training, as_training
-from ducats.objectives.eada import Level, eada
-from ducats.objectives.euq import euq, sure_of_class
-from ducats.objectives.evidential import duc, sure_of_evidence
+from ducats.objectives.auxiliary import (
+    AuxiliaryContext,
+    AuxiliaryModule,
+    CachedForward,
+    FullPass,
+    ObjectiveSpec,
+    RefreshContext,
+    as_objective_spec,
+)
+from ducats.objectives.batch import Batch, LabelledImages, Losses, is_labelled
+from ducats.objectives.eada import RunningFreeEnergy, eada
+from ducats.objectives.euq import certainty_by_epistemic, euq
+from ducats.objectives.evidential import certainty_by_u_dis, duc
 from ducats.objectives.mada import TargetAnchors, mada
-from ducats.objectives.means import means
-from ducats.objectives.mme import LastLayer, mme
+from ducats.objectives.mme import LastLayerRef, mme
+from ducats.objectives.probes import PROBES, Critic, Discriminator
+from ducats.objectives.reduction import masked_means
 from ducats.objectives.sdm import sdm
-from ducats.objectives.selftraining import (
-    Densifier,
-    Prototypes,
+from ducats.objectives.self_training import (
+    DensifyingTeacher,
+    PrototypeTeacher,
     Teacher,
     TwoHeads,
     mrkld,
@@ -29,45 +38,44 @@ from ducats.objectives.selftraining import (
     tpld,
 )
 from ducats.objectives.softmax import softmax
-from ducats.objectives.tqs import Observers, tqs
+from ducats.objectives.tqs import TqsProbes, tqs
 from ducats.objectives.waal import waal
-from ducats.objectives.witnesses import WITNESSES, Critic, Discriminator
 
-Objective = Callable[..., Losses]
+ObjectiveFn = Callable[..., Losses]
 
-OBJECTIVES: Mapping[str, Objective | Training] = {
-    "duc": Training(duc, sure_of_evidence, strong=lambda params: bool(params.get("fixmatch"))),
-    "euq": Training(euq, sure_of_class),
+OBJECTIVES: Mapping[str, ObjectiveFn | ObjectiveSpec] = {
+    "duc": ObjectiveSpec(duc, certainty_by_u_dis, strong_view_if=lambda params: bool(params.get("fixmatch"))),
+    "euq": ObjectiveSpec(euq, certainty_by_epistemic),
     "softmax": softmax,
-    "adversarial": Training(adversarial, Discriminator),
-    "waal": Training(waal, Critic),
-    "mme": Training(mme, LastLayer),
-    "eada": Training(eada, Level),
-    "tqs": Training(tqs, Observers, recordable=False),
+    "adversarial": ObjectiveSpec(adversarial, Discriminator),
+    "waal": ObjectiveSpec(waal, Critic),
+    "mme": ObjectiveSpec(mme, LastLayerRef),
+    "eada": ObjectiveSpec(eada, RunningFreeEnergy),
+    "tqs": ObjectiveSpec(tqs, TqsProbes, cuda_graph_safe=False),
     "sdm": sdm,
-    "mada": Training(mada, TargetAnchors),
-    "mrkld": Training(mrkld, Teacher),
-    "seg_uncertainty": Training(seg_uncertainty, TwoHeads),
-    "tpld": Training(tpld, Densifier),
-    "proda": Training(proda, Prototypes),
+    "mada": ObjectiveSpec(mada, TargetAnchors),
+    "mrkld": ObjectiveSpec(mrkld, Teacher),
+    "seg_uncertainty": ObjectiveSpec(seg_uncertainty, TwoHeads),
+    "tpld": ObjectiveSpec(tpld, DensifyingTeacher),
+    "proda": ObjectiveSpec(proda, PrototypeTeacher),
 }
 
 __all__ = [
     "OBJECTIVES",
-    "WITNESSES",
+    "PROBES",
     "Batch",
-    "Beside",
-    "Companion",
-    "Labelled",
-    "Look",
+    "AuxiliaryContext",
+    "AuxiliaryModule",
+    "LabelledImages",
+    "FullPass",
     "Losses",
-    "Moment",
-    "Objective",
-    "Remembered",
-    "Training",
-    "as_training",
+    "RefreshContext",
+    "ObjectiveFn",
+    "CachedForward",
+    "ObjectiveSpec",
+    "as_objective_spec",
     "duc",
-    "known",
-    "means",
+    "is_labelled",
+    "masked_means",
     "softmax",
 ]

@@ -4,15 +4,15 @@ from torch import Tensor
 
 from ducats.dirichlet import entropy as entropy_of
 from ducats.domain import UNLABELLED
-from ducats.objectives.batch import Batch, Forward, Losses
-from ducats.objectives.companion import reverse_gradient
-from ducats.objectives.means import means
+from ducats.objectives.auxiliary import reverse_gradient
+from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.probes import Discriminator, target_images
+from ducats.objectives.reduction import masked_means
 from ducats.objectives.softmax import softmax
-from ducats.objectives.witnesses import Discriminator, target_images
 
 
 def adversarial(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
     discriminator: Discriminator,
     *,
@@ -35,17 +35,17 @@ def adversarial(
     images = target_images(batch)
     if images is None:
         return losses
-    ours, theirs = model(batch.source.images), model(images)
-    assert ours.features is not None
-    assert theirs.features is not None
+    source_output, target_output = model(batch.source.images), model(images)
+    assert source_output.features is not None
+    assert target_output.features is not None
     losses["domain/nll"] = discriminator.loss(
-        reverse_gradient(ours.features, domain), reverse_gradient(theirs.features, domain)
+        reverse_gradient(source_output.features, domain), reverse_gradient(target_output.features, domain)
     )
     if entropy and batch.target is not None:
-        (mean,) = means(theirs, _entropy, batch.target.labels, _unlabelled)
+        (mean,) = masked_means(target_output, _entropy, batch.target.labels, _is_unlabelled)
         losses["unlabelled/entropy"] = entropy * mean
     elif entropy:
-        losses["unlabelled/entropy"] = entropy * entropy_of(theirs.z).mean()
+        losses["unlabelled/entropy"] = entropy * entropy_of(target_output.z).mean()
     return losses
 
 
@@ -53,5 +53,5 @@ def _entropy(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
     return (entropy_of(z),)
 
 
-def _unlabelled(labels: Tensor) -> Tensor:
+def _is_unlabelled(labels: Tensor) -> Tensor:
     return labels == UNLABELLED

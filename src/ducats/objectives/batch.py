@@ -8,11 +8,11 @@ from torch import Tensor
 
 from ducats.rows import Output
 
-Forward = Callable[[Tensor], Output]
+ForwardFn = Callable[[Tensor], Output]
 Losses = dict[str, Tensor]  # weighted scalars; the names appear in progress and records
 
 
-class Labelled(NamedTuple):
+class LabelledImages(NamedTuple):
     """Images and their labels."""
 
     images: Tensor  # float32 (N, channels, height, width) in [0, 1]
@@ -23,15 +23,17 @@ class Labelled(NamedTuple):
 class Batch:
     """Data of one training step, by stream."""
 
-    source: Labelled
-    labelled: Labelled | None  # labelled target images; None before the first round
+    source: LabelledImages
+    labelled: LabelledImages | None  # labelled target images; None before the first round
     unlabelled: Tensor | None  # target images without label; None when all are labelled
-    target: Labelled | None = None  # segmentation: images with maps of labels, UNLABELLED and VOID
+    target: LabelledImages | None = None  # segmentation: images with maps of labels, UNLABELLED and VOID
     strong: Tensor | None = None  # `unlabelled` in the strong view, if the objective reads it
-    certain: Labelled | None = None  # target images pseudo-labelled by the objective's auxiliary module
-    bought: bool = True  # whether `target` may have labels; False before the first round
+    pseudo_labelled: LabelledImages | None = (
+        None  # target images pseudo-labelled by the objective's auxiliary module
+    )
+    has_target_labels: bool = True  # whether `target` may have labels; False before the first round
 
 
-def known(labels: Tensor) -> Tensor:
+def is_labelled(labels: Tensor) -> Tensor:
     """Return a mask of the positions that have a label."""
     return labels >= 0

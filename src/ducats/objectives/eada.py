@@ -7,38 +7,38 @@ import torch
 from torch import Tensor
 
 from ducats.criteria import free_energy
-from ducats.objectives.batch import Batch, Forward, Losses, known
-from ducats.objectives.companion import Beside, Companion
-from ducats.objectives.means import means
+from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
+from ducats.objectives.reduction import masked_means
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import over_unlabelled
+from ducats.objectives.unlabelled import unlabelled_means
 
 
-class Level(Companion):
+class RunningFreeEnergy(AuxiliaryModule):
     """Running mean of the source's free energy, with a random momentum for each batch."""
 
     delta: Tensor
-    begun: Tensor
-    weightless = True
+    is_initialised: Tensor
+    shardable = True
 
-    def __init__(self, beside: Beside) -> None:  # noqa: ARG002 - common signature
+    def __init__(self, context: AuxiliaryContext) -> None:  # noqa: ARG002 - common signature
         super().__init__()
         self.register_buffer("delta", torch.zeros(()))
-        self.register_buffer("begun", torch.zeros((), dtype=torch.bool))
+        self.register_buffer("is_initialised", torch.zeros((), dtype=torch.bool))
 
     @torch.no_grad()
-    def follow(self, mean: Tensor) -> None:
+    def update(self, mean: Tensor) -> None:
         """Update ``delta <- xi delta + (1 - xi) mean``, xi uniform in [0, 1); the first call sets it."""
-        share = torch.rand((), device=self.delta.device)
-        moved = share * self.delta + (1 - share) * mean
-        self.delta.copy_(torch.where(self.begun, moved, mean))
-        self.begun.fill_(True)
+        momentum = torch.rand((), device=self.delta.device)
+        moved = momentum * self.delta + (1 - momentum) * mean
+        self.delta.copy_(torch.where(self.is_initialised, moved, mean))
+        self.is_initialised.fill_(True)
 
 
 def eada(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
-    level: Level,
+    running_energy: RunningFreeEnergy,
     *,
     align: float = 0.01,
     source: float = 1.0,
@@ -54,10 +54,12 @@ def eada(
     losses = softmax(model, batch, source=source, target=target)
     if not align:
         return losses
-    ours = model(batch.source.images)
-    (mean,) = means(ours._replace(z=ours.z.detach()), _energy, batch.source.labels, known)
-    level.follow(mean)
-    excess = over_unlabelled(model, batch, lambda z: ((free_energy(z) - level.delta).clamp(min=0),))
+    source_output = model(batch.source.images)
+    (mean,) = masked_means(
+        source_output._replace(z=source_output.z.detach()), _energy, batch.source.labels, is_labelled
+    )
+    running_energy.update(mean)
+    excess = unlabelled_means(model, batch, lambda z: ((free_energy(z) - running_energy.delta).clamp(min=0),))
     if excess is not None:
         losses["unlabelled/energy"] = align * excess[0]
     return losses

@@ -5,22 +5,25 @@ from typing import Literal
 from torch import Tensor
 
 from ducats.criteria import CRITERIA, aleatoric_variance, epistemic_variance
-from ducats.objectives.batch import Batch, Forward, Losses
-from ducats.objectives.certainty import Certainty
-from ducats.objectives.companion import Beside
-from ducats.objectives.evidential import Calm, both_uncertainties, evidential
+from ducats.objectives.auxiliary import AuxiliaryContext
+from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.certainty_sampling import CertaintySampling
+from ducats.objectives.evidential import UnlabelledTerms, dirichlet_uncertainties, evidential_losses
 
-Uncertainty = Literal["variance", "entropy"]
-USUAL = {"variance": 50.0, "entropy": 1.0}  # published weights of the epistemic uncertainty for Office-Home
-DOUBT = {"variance": CRITERIA["epistemic_variance"].of, "entropy": CRITERIA["u_dis"].of}
+UncertaintyKind = Literal["variance", "entropy"]
+DEFAULT_EU_WEIGHTS = {
+    "variance": 50.0,
+    "entropy": 1.0,
+}  # published weights of the epistemic uncertainty for Office-Home
+EPISTEMIC_UNCERTAINTIES = {"variance": CRITERIA["epistemic_variance"].of, "entropy": CRITERIA["u_dis"].of}
 
 
 def euq(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
-    certainty: Certainty,  # noqa: ARG001 - its labels are in the batch
+    certainty_sampling: CertaintySampling,  # noqa: ARG001 - its labels are in the batch
     *,
-    uncertainty: Uncertainty = "variance",
+    uncertainty: UncertaintyKind = "variance",
     eu: float | None = None,
     au: float = 0.05,
     nll: float = 1.0,
@@ -41,32 +44,42 @@ def euq(
         source: weight of the terms on the source.
         target: weight of the terms on labelled and pseudo-labelled target data.
     """
-    _check(uncertainty)
+    _check_uncertainty(uncertainty)
     names = ("eu", "au") if uncertainty == "variance" else ("u_dis", "u_data")
-    weights = dict(zip(names, (USUAL[uncertainty] if eu is None else eu, au), strict=True))
-    calm = Calm(weights, _variances if uncertainty == "variance" else both_uncertainties)
-    return evidential(model, batch, {"nll": nll, "kl": kl}, calm, source=source, target=target)
+    weights = dict(zip(names, (DEFAULT_EU_WEIGHTS[uncertainty] if eu is None else eu, au), strict=True))
+    unlabelled_terms = UnlabelledTerms(
+        weights, _variances if uncertainty == "variance" else dirichlet_uncertainties
+    )
+    return evidential_losses(
+        model, batch, {"nll": nll, "kl": kl}, unlabelled_terms, source=source, target=target
+    )
 
 
-def sure_of_class(
-    beside: Beside, *, uncertainty: Uncertainty = "variance", rate: float = 0.01, most: float = 0.5
-) -> Certainty:
+def certainty_by_epistemic(
+    context: AuxiliaryContext,
+    *,
+    uncertainty: UncertaintyKind = "variance",
+    certainty_rate: float = 0.01,
+    max_fraction: float = 0.5,
+) -> CertaintySampling:
     """Build EUQ's auxiliary module: certainty sampling by the epistemic uncertainty.
 
     Args:
         uncertainty: as in the loss.
-        rate: fraction of the pool that is pseudo-labelled before the first round, twice that before the
+        certainty_rate: fraction of the pool that is pseudo-labelled before the first round, twice that before the
             second, and so on; 0 disables it.
-        most: maximum fraction of the pool that is pseudo-labelled in total.
+        max_fraction: maximum fraction of the pool that is pseudo-labelled in total.
     """
-    _check(uncertainty)
-    return Certainty(beside, DOUBT[uncertainty], rate=rate, most=most)
+    _check_uncertainty(uncertainty)
+    return CertaintySampling(
+        context, EPISTEMIC_UNCERTAINTIES[uncertainty], rate=certainty_rate, max_fraction=max_fraction
+    )
 
 
-def _check(uncertainty: str) -> None:
-    if uncertainty not in DOUBT:
+def _check_uncertainty(uncertainty: str) -> None:
+    if uncertainty not in EPISTEMIC_UNCERTAINTIES:
         raise ValueError(
-            f"objective.params.uncertainty must be one of {', '.join(DOUBT)}, not {uncertainty!r}"
+            f"objective.params.uncertainty must be one of {', '.join(EPISTEMIC_UNCERTAINTIES)}, not {uncertainty!r}"
         )
 
 

@@ -9,30 +9,30 @@ from torch import Tensor
 from ducats.criteria import CRITERIA
 from ducats.dirichlet import misleading_evidence, negative_log_likelihood, uncertainties
 from ducats.errors import UserError
-from ducats.objectives.batch import Batch, Forward, Losses, known
-from ducats.objectives.certainty import Certainty
-from ducats.objectives.companion import Beside
-from ducats.objectives.fixmatch import fixmatch as fixmatch_loss
-from ducats.objectives.fixmatch import unnoted
-from ducats.objectives.means import means
-from ducats.objectives.unlabelled import over_unlabelled, unlabelled
+from ducats.objectives.auxiliary import AuxiliaryContext
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
+from ducats.objectives.certainty_sampling import CertaintySampling
+from ducats.objectives.fixmatch import fixmatch_loss as fixmatch_loss
+from ducats.objectives.fixmatch import frozen_running_stats
+from ducats.objectives.reduction import masked_means
+from ducats.objectives.unlabelled import is_unlabelled, unlabelled_means
 from ducats.rows import Output
 
-Weights = Mapping[str, float]
+LossWeights = Mapping[str, float]
 
 
-class Calm(NamedTuple):
+class UnlabelledTerms(NamedTuple):
     """Loss terms on unlabelled target data."""
 
-    weights: Weights
-    values: Callable[[Tensor], Mapping[str, Tensor]]  # from log alpha to values by name, as in `weights`
-    where: Callable[[Tensor], Tensor] = unlabelled  # pixels that count; segmentation only
+    weights: LossWeights
+    fn: Callable[[Tensor], Mapping[str, Tensor]]  # from log alpha to values by name, as in `weights`
+    mask_fn: Callable[[Tensor], Tensor] = is_unlabelled  # pixels that count; segmentation only
 
 
 def duc(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
-    companion: Certainty | None = None,  # noqa: ARG001 - its labels are in the batch
+    auxiliary: CertaintySampling | None = None,  # noqa: ARG001 - its labels are in the batch
     *,
     nll: float = 1.0,
     kl: float = 1.0,
@@ -40,7 +40,7 @@ def duc(
     lambda_: float | None = None,
     source: float = 1.0,
     target: float = 1.0,
-    void: Literal["left_out", "unlabelled"] = "left_out",
+    void: Literal["ignored", "unlabelled"] = "ignored",
     fixmatch: float = 0.0,
     tau: float = 0.8,
 ) -> Losses:
@@ -59,83 +59,91 @@ def duc(
             images and 0.01 for pixels.
         source: weight of the terms on the source.
         target: weight of the terms on the labelled target.
-        void: ``left_out`` ignores pixels without a class; ``unlabelled`` counts them as unlabelled, as the
+        void: ``ignored`` ignores pixels without a class; ``unlabelled`` counts them as unlabelled, as the
             published code does.
         fixmatch: weight of FixMatch on unlabelled images; 1 in the paper's appendix.
         tau: confidence threshold of FixMatch.
     """
-    if void not in ("left_out", "unlabelled"):
-        raise ValueError(f"objective.params.void must be 'left_out' or 'unlabelled', not {void!r}")
+    if void not in ("ignored", "unlabelled"):
+        raise ValueError(f"objective.params.void must be 'ignored' or 'unlabelled', not {void!r}")
     images = batch.target is None and batch.source.labels.ndim == 1
-    usual = 0.05 if images else 0.01
-    calm = Calm(
-        {"u_dis": beta, "u_data": usual if lambda_ is None else lambda_},
-        both_uncertainties,
-        unlabelled if void == "left_out" else _without_class,
+    default_lambda = 0.05 if images else 0.01
+    unlabelled_terms = UnlabelledTerms(
+        {"u_dis": beta, "u_data": default_lambda if lambda_ is None else lambda_},
+        dirichlet_uncertainties,
+        is_unlabelled if void == "ignored" else _has_no_class,
     )
-    more = partial(_taught, weight=fixmatch, tau=tau) if fixmatch else None
-    return evidential(model, batch, {"nll": nll, "kl": kl}, calm, source=source, target=target, more=more)
+    extra_losses = partial(_fixmatch_losses, weight=fixmatch, tau=tau) if fixmatch else None
+    return evidential_losses(
+        model,
+        batch,
+        {"nll": nll, "kl": kl},
+        unlabelled_terms,
+        source=source,
+        target=target,
+        extra_losses=extra_losses,
+    )
 
 
-def sure_of_evidence(beside: Beside, *, certainty: float = 0.0) -> Certainty:
+def certainty_by_u_dis(context: AuxiliaryContext, *, certainty_rate: float = 0.0) -> CertaintySampling:
     """Build DUC's auxiliary module: optional certainty sampling by U_dis.
 
     Args:
-        certainty: rate of certainty sampling; 0 disables it.
+        certainty_rate: rate of certainty sampling; 0 disables it.
     """
-    return Certainty(beside, CRITERIA["u_dis"].of, rate=certainty, knob="certainty")
+    return CertaintySampling(context, CRITERIA["u_dis"].of, rate=certainty_rate, rate_name="certainty")
 
 
-def evidential(
-    model: Forward,
+def evidential_losses(
+    model: ForwardFn,
     batch: Batch,
-    fit: Weights,
-    calm: Calm,
+    fit_weights: LossWeights,
+    unlabelled_terms: UnlabelledTerms,
     *,
     source: float = 1.0,
     target: float = 1.0,
-    more: Callable[[Forward, Batch], Losses] | None = None,
+    extra_losses: Callable[[ForwardFn, Batch], Losses] | None = None,
 ) -> Losses:
     """Evidential loss on labelled data, with given terms on unlabelled target data.
 
     Args:
-        fit: weights of ``nll`` and ``kl``.
-        calm: terms on unlabelled target data.
+        fit_weights: weights of ``nll`` and ``kl``.
+        unlabelled_terms: terms on unlabelled target data.
         source: weight of the terms on the source.
         target: weight of the terms on labelled and pseudo-labelled target data.
-        more: additional losses, whose images are forwarded after the unlabelled ones.
+        extra_losses: additional losses, whose images are forwarded after the unlabelled ones.
     """
-    fit_target = {name: target * weight for name, weight in fit.items()}
-    fit = {name: source * weight for name, weight in fit.items()}
+    target_fit_weights = {name: target * weight for name, weight in fit_weights.items()}
+    fit_weights = {name: source * weight for name, weight in fit_weights.items()}
     losses: Losses = {}
     # The order of forward passes is the published one. It leaves running statistics closer to the target's.
-    if any(fit.values()):
-        losses |= _fit("source", model(batch.source.images), batch.source.labels, fit)
+    if any(fit_weights.values()):
+        losses |= _fit_losses("source", model(batch.source.images), batch.source.labels, fit_weights)
     if batch.target is None:
-        losses |= _calmed(model, batch, calm)
-    if more is not None:
-        losses |= more(model, batch)
-    fits_pixels = batch.bought and any(fit_target.values())
-    if batch.target is not None and (fits_pixels or any(calm.weights.values())):
+        losses |= _unlabelled_losses(model, batch, unlabelled_terms)
+    if extra_losses is not None:
+        losses |= extra_losses(model, batch)
+    fits_pixels = batch.has_target_labels and any(target_fit_weights.values())
+    if batch.target is not None and (fits_pixels or any(unlabelled_terms.weights.values())):
         output = model(batch.target.images)
         if fits_pixels:
-            losses |= _fit("labelled", output, batch.target.labels, fit_target)
-        losses |= _calmed(lambda _: output, batch, calm)
+            losses |= _fit_losses("labelled", output, batch.target.labels, target_fit_weights)
+        losses |= _unlabelled_losses(lambda _: output, batch, unlabelled_terms)
     # If whole images are labelled, the target stream contains other, unlabelled images.
-    for stream, part in (("labelled", batch.labelled), ("certain", batch.certain)):
-        if part is not None and any(fit_target.values()):
-            values = _fit(stream, model(part.images), part.labels, fit_target)
+    for stream, part in (("labelled", batch.labelled), ("pseudo_labelled", batch.pseudo_labelled)):
+        if part is not None and any(target_fit_weights.values()):
+            values = _fit_losses(stream, model(part.images), part.labels, target_fit_weights)
             losses |= {name: losses[name] + loss if name in losses else loss for name, loss in values.items()}
     return losses
 
 
-def both_uncertainties(z: Tensor) -> dict[str, Tensor]:
+def dirichlet_uncertainties(z: Tensor) -> dict[str, Tensor]:
     """Return U_dis and U_data by name."""
     found = uncertainties(z)
     return {"u_dis": found.distribution, "u_data": found.data}
 
 
-def _taught(model: Forward, batch: Batch, *, weight: float, tau: float) -> Losses:
+def _fixmatch_losses(model: ForwardFn, batch: Batch, *, weight: float, tau: float) -> Losses:
     """FixMatch loss, if there are unlabelled images."""
     if batch.target is not None or batch.source.labels.ndim > 1:
         raise UserError(
@@ -149,12 +157,12 @@ def _taught(model: Forward, batch: Batch, *, weight: float, tau: float) -> Losse
             "a config, or pass OBJECTIVES['duc'].bound({'fixmatch': 1.0}) to the run"
         )
     weak = model(batch.unlabelled).z
-    with unnoted(model):
+    with frozen_running_stats(model):
         strong = model(batch.strong).z
     return {"unlabelled/fixmatch": weight * fixmatch_loss(weak, strong, tau)}
 
 
-def _fit(stream: str, output: Output, labels: Tensor, weights: Weights) -> Losses:
+def _fit_losses(stream: str, output: Output, labels: Tensor, weights: LossWeights) -> Losses:
     def values(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
         found = []
         if weights["nll"]:
@@ -163,25 +171,27 @@ def _fit(stream: str, output: Output, labels: Tensor, weights: Weights) -> Losse
             found.append(misleading_evidence(z, label) / z.shape[1])
         return tuple(found)
 
-    return _weighted(stream, weights, means(output, values, labels, known))
+    return _weighted(stream, weights, masked_means(output, values, labels, is_labelled))
 
 
-def _calmed(model: Forward, batch: Batch, calm: Calm) -> Losses:
-    if not any(calm.weights.values()):
+def _unlabelled_losses(model: ForwardFn, batch: Batch, unlabelled_terms: UnlabelledTerms) -> Losses:
+    if not any(unlabelled_terms.weights.values()):
         return {}
-    found = over_unlabelled(model, batch, partial(_wanted, calm), calm.where)
-    return {} if found is None else _weighted("unlabelled", calm.weights, found)
+    found = unlabelled_means(
+        model, batch, partial(_enabled_values, unlabelled_terms), unlabelled_terms.mask_fn
+    )
+    return {} if found is None else _weighted("unlabelled", unlabelled_terms.weights, found)
 
 
-def _wanted(calm: Calm, z: Tensor) -> tuple[Tensor, ...]:
-    values = calm.values(z)
-    return tuple(values[name] for name, weight in calm.weights.items() if weight)
+def _enabled_values(unlabelled_terms: UnlabelledTerms, z: Tensor) -> tuple[Tensor, ...]:
+    values = unlabelled_terms.fn(z)
+    return tuple(values[name] for name, weight in unlabelled_terms.weights.items() if weight)
 
 
-def _weighted(stream: str, weights: Weights, values: tuple[Tensor, ...]) -> Losses:
+def _weighted(stream: str, weights: LossWeights, values: tuple[Tensor, ...]) -> Losses:
     used = {f"{stream}/{name}": weight for name, weight in weights.items() if weight}
     return {name: weight * value for (name, weight), value in zip(used.items(), values, strict=True)}
 
 
-def _without_class(labels: Tensor) -> Tensor:
+def _has_no_class(labels: Tensor) -> Tensor:
     return labels < 0

@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from ducats.dirichlet import expected_probability, negative_log_likelihood
 from ducats.domain import UNLABELLED
-from ducats.objectives.batch import Forward, known
+from ducats.objectives.batch import ForwardFn, is_labelled
 
 
-def fixmatch(weak: Tensor, strong: Tensor, tau: float) -> Tensor:
+def fixmatch_loss(weak: Tensor, strong: Tensor, tau: float) -> Tensor:
     """Mean of ``ln alpha_0 - ln alpha_y`` of the strong views, over images with a confident weak view.
 
     The pseudo-label y is the most probable class of the weak view, used if its probability is above tau. The
@@ -23,26 +23,28 @@ def fixmatch(weak: Tensor, strong: Tensor, tau: float) -> Tensor:
         tau: confidence threshold (exclusive).
 
     >>> sure, unsure = [3.0, 0.0], [0.1, 0.0]
-    >>> fixmatch(torch.tensor([sure, unsure]), torch.tensor([[0.0, 0.0], [5.0, 0.0]]), 0.8)
+    >>> fixmatch_loss(torch.tensor([sure, unsure]), torch.tensor([[0.0, 0.0], [5.0, 0.0]]), 0.8)
     tensor(0.6931)
     """
-    probability, guess = expected_probability(weak.detach()).max(1)
-    label = torch.where(probability > tau, guess, UNLABELLED)
-    return negative_log_likelihood(strong, label).sum() / known(label).sum().clamp(min=1)
+    probability, predicted = expected_probability(weak.detach()).max(1)
+    label = torch.where(probability > tau, predicted, UNLABELLED)
+    return negative_log_likelihood(strong, label).sum() / is_labelled(label).sum().clamp(min=1)
 
 
 @contextmanager
-def unnoted(model: Forward) -> Iterator[None]:
+def frozen_running_stats(model: ForwardFn) -> Iterator[None]:
     """Freeze the running batch-norm statistics; batches are normalised by their own statistics.
 
     For strong views, which only occur in training and must not affect the normalisation at inference.
     """
     modules = model.modules() if hasattr(model, "modules") else ()
-    noting = [m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats]
-    for module in noting:
+    tracking = [
+        m for m in modules if isinstance(m, nn.modules.batchnorm._BatchNorm) and m.track_running_stats
+    ]
+    for module in tracking:
         module.track_running_stats = False
     try:
         yield
     finally:
-        for module in noting:
+        for module in tracking:
             module.track_running_stats = True

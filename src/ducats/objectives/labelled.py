@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping
 
-from ducats.objectives.batch import Batch, Forward, Losses, known
-from ducats.objectives.means import Formula, means
+from ducats.objectives.batch import Batch, ForwardFn, Losses, is_labelled
+from ducats.objectives.reduction import Formula, masked_means
 
 
-def over_labelled(
-    model: Forward,
+def labelled_losses(
+    model: ForwardFn,
     batch: Batch,
     formula: Formula,
     weights: Mapping[str, float],
@@ -27,15 +27,15 @@ def over_labelled(
     streams = (
         ("source", batch.source, source),
         # Labelled pixels; whole labelled images are a separate stream.
-        ("labelled", batch.target if batch.bought else None, target),
+        ("labelled", batch.target if batch.has_target_labels else None, target),
         ("labelled", batch.labelled, target),
     )
-    for stream, part, share in streams:
-        if part is None or not share:
+    for stream, part, stream_weight in streams:
+        if part is None or not stream_weight:
             continue
-        values = means(model(part.images), formula, part.labels, known)
+        values = masked_means(model(part.images), formula, part.labels, is_labelled)
         for (name, weight), value in zip(weights.items(), values, strict=True):
             if weight:
-                key, loss = f"{stream}/{name}", share * weight * value
+                key, loss = f"{stream}/{name}", stream_weight * weight * value
                 losses[key] = losses[key] + loss if key in losses else loss
     return losses

@@ -4,87 +4,94 @@ import torch
 from torch import Tensor
 
 from ducats.anchors import anchors_of, descriptor, errors_to
-from ducats.objectives.batch import Batch, Forward, Losses
-from ducats.objectives.companion import Beside, Companion, Look, Moment, Still, width_of
-from ducats.objectives.means import means
-from ducats.objectives.selftraining.output_space import check_pixels
-from ducats.objectives.selftraining.rounds import begins, check_rounds
-from ducats.objectives.selftraining.stacked import at, stacked
+from ducats.objectives.auxiliary import (
+    AuxiliaryContext,
+    AuxiliaryModule,
+    FrozenCopy,
+    FullPass,
+    RefreshContext,
+    require_feature_width,
+)
+from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.reduction import masked_means
+from ducats.objectives.self_training.output_space import require_segmentation
+from ducats.objectives.self_training.pseudo_label_ops import log_probability_of, stack_outputs
+from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import unlabelled
+from ducats.objectives.unlabelled import is_unlabelled
 from ducats.rows import Output
 
-LITTLE = 1e-12  # lower bound of squared errors, which are divided by
+MIN_SQUARED_ERROR = 1e-12  # lower bound of squared errors, which are divided by
 
 
-class TargetAnchors(Companion):
+class TargetAnchors(AuxiliaryModule):
     """Target anchors, and a frozen copy of the model that gives the pseudo-labels in stage 2.
 
     Args:
         warmup: fraction of the training before stage 2.
-        count: number of anchors.
+        n_anchors: number of anchors.
     """
 
     anchors: Tensor  # (count, C * D)
     stage: Tensor  # 0 in stage 1, 1 in stage 2
 
-    def __init__(self, beside: Beside, *, warmup: float = 0.5, count: int = 10) -> None:
+    def __init__(self, context: AuxiliaryContext, *, warmup: float = 0.5, n_anchors: int = 10) -> None:
         super().__init__()
-        check_pixels(beside, "mada")
-        check_rounds(warmup, 1)
-        if count < 1:
+        require_segmentation(context, "mada")
+        check_round_schedule(warmup, 1)
+        if n_anchors < 1:
             raise ValueError(
-                f"objective.params.count must be at least 1, not {count}; it is the number of anchors"
+                f"objective.params.n_anchors must be at least 1, not {n_anchors}; it is the number of anchors"
             )
         self.warmup = warmup
-        width = width_of(beside, "the objective 'mada'")
-        self.still = Still(beside.model, beside.autocast)
-        self.register_buffer("anchors", torch.zeros(count, beside.classes * width))
+        width = require_feature_width(context, "the objective 'mada'")
+        self.frozen = FrozenCopy(context.model, context.autocast_dtype)
+        self.register_buffer("anchors", torch.zeros(n_anchors, context.classes * width))
         self.register_buffer("stage", torch.zeros(()))
 
-    def due(self, moment: Moment) -> bool:
+    def is_due(self, context: RefreshContext) -> bool:
         """Return True when stage 2 starts."""
-        return begins(moment, self.warmup, 1) > 0
+        return starting_round(context, self.warmup, 1) > 0
 
-    def refresh(self, moment: Moment, look: Look) -> None:  # noqa: ARG002
+    def refresh(self, context: RefreshContext, full_pass: FullPass) -> None:  # noqa: ARG002
         """Copy the model and cluster the class descriptors of the pool."""
-        self.still.follow()
+        self.frozen.ema_update()
         seed = int(torch.randint(2**31, ()))  # the caller has seeded torch
         found = anchors_of(
-            torch.cat([_described(output).cpu() for _, output in look.pool()]), self.count, seed
+            torch.cat([_descriptors_of(output).cpu() for _, output in full_pass.pool()]), self.n_anchors, seed
         )
-        self.anchors.copy_(found[torch.arange(self.count) % len(found)])
+        self.anchors.copy_(found[torch.arange(self.n_anchors) % len(found)])
         self.stage.fill_(1.0)
 
     @property
-    def count(self) -> int:
+    def n_anchors(self) -> int:
         """Number of anchors; a small pool has duplicates."""
         return len(self.anchors)
 
-    def pull(self, described: Tensor, pace: float) -> Tensor:
+    def pull_anchors(self, descriptors: Tensor, ema_rate: float) -> Tensor:
         """Return the harmonic mean of each image's squared errors to all anchors, and move the anchors.
 
         Args:
-            described: class descriptors, ``(N, C * D)``.
-            pace: step size of an anchor towards the images that it is nearest to.
+            descriptors: class descriptors, ``(N, C * D)``.
+            ema_rate: step size of an anchor towards the images that it is nearest to.
         """
         anchors = self.anchors.clone()  # they move before the backward pass
-        errors = errors_to(described, anchors).clamp(min=LITTLE)
-        number = torch.arange(self.count, device=anchors.device)
-        mine = (errors.detach().argmin(1)[:, None] == number).to(anchors.dtype)
-        step = mine.T @ described.detach() - mine.sum(0)[:, None] * anchors
-        self.anchors.add_(pace * self.stage * step)
-        return self.count / (1 / errors).sum(1)
+        errors = errors_to(descriptors, anchors).clamp(min=MIN_SQUARED_ERROR)
+        number = torch.arange(self.n_anchors, device=anchors.device)
+        is_nearest = (errors.detach().argmin(1)[:, None] == number).to(anchors.dtype)
+        step = is_nearest.T @ descriptors.detach() - is_nearest.sum(0)[:, None] * anchors
+        self.anchors.add_(ema_rate * self.stage * step)
+        return self.n_anchors / (1 / errors).sum(1)
 
 
 def mada(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
-    companion: TargetAnchors,
+    auxiliary: TargetAnchors,
     *,
     pseudo: float = 1.0,
     anchor: float = 0.7,
-    pace: float = 0.001,
+    ema_rate: float = 0.001,
     source: float = 1.0,
     target: float = 1.0,
 ) -> Losses:
@@ -93,7 +100,7 @@ def mada(
     Args:
         pseudo: weight of the cross-entropy on pseudo-labels in stage 2.
         anchor: weight of the distance to the anchors in stage 2.
-        pace: step size of the nearest anchor towards an image.
+        ema_rate: step size of the nearest anchor towards an image.
         source: weight of the cross-entropy on the source.
         target: weight of the cross-entropy on the labelled target.
     """
@@ -101,18 +108,20 @@ def mada(
     if batch.target is None:
         return losses
     images, maps = batch.target
-    student, stage = model(images), companion.stage
+    student, stage = model(images), auxiliary.stage
 
     def formula(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
         own, others = z.chunk(2, 1)
-        return (-at(own.log_softmax(1), others.detach().argmax(1)),)
+        return (-log_probability_of(own.log_softmax(1), others.detach().argmax(1)),)
 
-    (fit,) = means(stacked(student, [companion.still(images).z]), formula, maps, unlabelled)
+    (fit,) = masked_means(stack_outputs(student, [auxiliary.frozen(images).z]), formula, maps, is_unlabelled)
     losses["pseudo/nll"] = pseudo * stage * fit
-    losses["target/anchor"] = anchor * stage * companion.pull(_described(student), pace).mean()
+    losses["target/anchor"] = (
+        anchor * stage * auxiliary.pull_anchors(_descriptors_of(student), ema_rate).mean()
+    )
     return losses
 
 
-def _described(output: Output) -> Tensor:
+def _descriptors_of(output: Output) -> Tensor:
     assert output.features is not None
     return descriptor(output.z, output.features)

@@ -3,43 +3,50 @@
 import torch.nn.functional as F
 from torch import nn
 
-from ducats.dirichlet import EVIDENCE
+from ducats.dirichlet import EVIDENCE_FUNCTIONS
 from ducats.dirichlet import entropy as entropy_of
 from ducats.errors import UserError
-from ducats.objectives.batch import Batch, Forward, Losses
-from ducats.objectives.companion import Beside, Companion, reverse_gradient, width_of
+from ducats.objectives.auxiliary import (
+    AuxiliaryContext,
+    AuxiliaryModule,
+    require_feature_width,
+    reverse_gradient,
+)
+from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.softmax import softmax
-from ducats.objectives.unlabelled import over_unlabelled
+from ducats.objectives.unlabelled import unlabelled_means
 from ducats.rows import Output
 
 
-class LastLayer(Companion):
+class LastLayerRef(AuxiliaryModule):
     """Reference to the model's last layer; has no parameters of its own."""
 
-    def __init__(self, beside: Beside) -> None:
+    def __init__(self, context: AuxiliaryContext) -> None:
         super().__init__()
-        found = last_layer(beside.model, beside.classes, width_of(beside, "the objective 'mme'"))
-        if found is None:
+        layer = find_last_layer(
+            context.model, context.classes, require_feature_width(context, "the objective 'mme'")
+        )
+        if layer is None:
             raise UserError(
                 "the objective 'mme' needs a model with a linear last layer; choose another objective.name "
                 "or model.name"
             )
-        self._found = (found,)  # in a tuple, so torch does not register it as a submodule
-        self._evidence = EVIDENCE[getattr(beside.model, "evidence", "exp")]
+        self._layer = (layer,)  # in a tuple, so torch does not register it as a submodule
+        self._evidence = EVIDENCE_FUNCTIONS[getattr(context.model, "evidence", "exp")]
 
-    def again(self, output: Output) -> Output:
+    def apply_reversed(self, output: Output) -> Output:
         """Apply the layer to the same features with reversed gradient."""
-        layer, seen = self._found[0], output.features
-        assert seen is not None
-        seen = reverse_gradient(seen.to(layer.weight.dtype))
+        layer, features = self._layer[0], output.features
+        assert features is not None
+        features = reverse_gradient(features.to(layer.weight.dtype))
         weight = layer.weight.flatten(1)
         if output.size is not None:
-            logits = F.conv2d(seen, weight[..., None, None], layer.bias)
+            logits = F.conv2d(features, weight[..., None, None], layer.bias)
             return output._replace(z=logits)  # evidence comes after interpolation
-        return output._replace(z=self._evidence(F.linear(seen, weight, layer.bias)))
+        return output._replace(z=self._evidence(F.linear(features, weight, layer.bias)))
 
 
-def last_layer(model: nn.Module, classes: int, width: int) -> nn.Linear | nn.Conv2d | None:
+def find_last_layer(model: nn.Module, classes: int, width: int) -> nn.Linear | nn.Conv2d | None:
     """Return the last linear layer or 1 x 1 convolution from features to logits; None if there is none."""
     found = None
     for module in model.modules():
@@ -51,9 +58,9 @@ def last_layer(model: nn.Module, classes: int, width: int) -> nn.Linear | nn.Con
 
 
 def mme(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
-    last: LastLayer,
+    last_layer_ref: LastLayerRef,
     *,
     entropy: float = 0.1,
     temperature: float = 1.0,
@@ -75,9 +82,11 @@ def mme(
         raise ValueError(f"objective.params.temperature must be above 0, not {temperature}")
     losses = softmax(model, batch, source=source, target=target)
     if entropy:
-        found = over_unlabelled(
-            lambda images: last.again(model(images)), batch, lambda z: (entropy_of(z / temperature),)
+        entropies = unlabelled_means(
+            lambda images: last_layer_ref.apply_reversed(model(images)),
+            batch,
+            lambda z: (entropy_of(z / temperature),),
         )
-        if found is not None:
-            losses["unlabelled/entropy"] = -entropy * found[0]
+        if entropies is not None:
+            losses["unlabelled/entropy"] = -entropy * entropies[0]
     return losses

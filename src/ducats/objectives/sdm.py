@@ -4,12 +4,12 @@ import torch
 from torch import Tensor
 
 from ducats.dirichlet import negative_log_likelihood
-from ducats.objectives.batch import Batch, Forward, Losses
-from ducats.objectives.labelled import over_labelled
+from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.labelled import labelled_losses
 
 
 def sdm(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
     *,
     margin: float = 1.0,
@@ -26,15 +26,15 @@ def sdm(
         target: weight of the terms on the labelled target.
     """
     weights = {"nll": 1.0, "margin": margin, "logit": logit}
-    return over_labelled(model, batch, _terms, weights, source=source, target=target)
+    return labelled_losses(model, batch, _terms, weights, source=source, target=target)
 
 
 def _terms(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:
     """Cross-entropy, hinge and negative true logit of each position."""
     length = torch.linalg.vector_norm(z, dim=1, keepdim=True)
     unit = z / torch.where(length > 0, length, 1.0)
-    place = label.clamp(min=0).unsqueeze(1)
-    true = unit.gather(1, place)
-    short = (1 - true + unit).clamp(min=0)  # 1 for the true class itself
-    hinge = (short.sum(1) - 1) / z.shape[1]
+    label_index = label.clamp(min=0).unsqueeze(1)
+    true = unit.gather(1, label_index)
+    margin_violations = (1 - true + unit).clamp(min=0)  # 1 for the true class itself
+    hinge = (margin_violations.sum(1) - 1) / z.shape[1]
     return negative_log_likelihood(z, label), hinge, -true.squeeze(1)

@@ -3,11 +3,11 @@
 from torch import Tensor
 
 from ducats.dirichlet import negative_log_likelihood
-from ducats.objectives.batch import Batch, Forward, Losses
-from ducats.objectives.labelled import over_labelled
+from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.labelled import labelled_losses
 
 
-def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float = 1.0) -> Losses:
+def softmax(model: ForwardFn, batch: Batch, *, source: float = 1.0, target: float = 1.0) -> Losses:
     """Cross-entropy on the source and the labelled target.
 
     With ``alpha = exp z`` the evidential likelihood is the softmax cross-entropy of ``z``.
@@ -16,7 +16,7 @@ def softmax(model: Forward, batch: Batch, *, source: float = 1.0, target: float 
         source: weight of the loss on the source.
         target: weight of the loss on the labelled target.
     """
-    return over_labelled(model, batch, _cross_entropy, {"nll": 1.0}, source=source, target=target)
+    return labelled_losses(model, batch, _cross_entropy, {"nll": 1.0}, source=source, target=target)
 
 
 def _cross_entropy(z: Tensor, label: Tensor) -> tuple[Tensor, ...]:

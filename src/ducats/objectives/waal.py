@@ -1,12 +1,12 @@
 """Objective of WAAL (Shui et al., AISTATS 2020): features that align labelled and unlabelled data."""
 
-from ducats.objectives.batch import Batch, Forward, Losses
+from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.probes import Critic
 from ducats.objectives.softmax import softmax
-from ducats.objectives.witnesses import Critic
 
 
 def waal(
-    model: Forward,
+    model: ForwardFn,
     batch: Batch,
     critic: Critic,
     *,
@@ -25,5 +25,5 @@ def waal(
         target: weight of the cross-entropy on the labelled target.
     """
     losses = softmax(model, batch, source=source, target=target)
-    rivalry = critic.rivalry(model, batch, weight)
-    return losses | {f"critic/{name}": loss for name, loss in rivalry.items()}
+    critic_losses = critic.adversarial_losses(model, batch, weight)
+    return losses | {f"critic/{name}": loss for name, loss in critic_losses.items()}

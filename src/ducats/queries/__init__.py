@@ -31,78 +31,85 @@ from ducats.queries import (
     tqs,
     waal,
 )
-from ducats.queries.among import needs_among
-from ducats.queries.ranked import entropy, least_confident, margin, u_data, u_dis, uniform
+from ducats.queries.basic import least_confident, max_entropy, max_u_data, max_u_dis, min_margin, uniform
+from ducats.queries.subsampling import needs_with_subsampling
 from ducats.queries.two_round import two_round, two_round_needs
 from ducats.rows import Slate
 
-Query = Callable[[Slate], Tensor]
+QueryFn = Callable[[Slate], Tensor]
 
 
 @dataclass(frozen=True)
-class Strategy:
+class QuerySpec:
     """A query and the columns it reads.
 
     The columns are ``z`` (log alpha), ``features`` (the input of the last layer), the criteria of
-    `ducats.criteria` (``entropy``, ``margin``, ``u_dis``, ...), and the outputs of probes, which are small
+    `ducats.criteria` (``entropy``, ``margin``, ``max_u_dis``, ...), and the outputs of probes, which are small
     networks trained alongside the model: ``domain``, ``critic``, ``committee``.
     """
 
-    query: Callable[..., Tensor]
+    fn: Callable[..., Tensor]
     needs: tuple[str, ...] = GIVEN  # with default parameters
-    needs_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
-    source: tuple[str, ...] = ()  # columns of `slate.source`; whole images only
-    source_of: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
-    head: bool = False  # whether it reads `slate.head`, the weights of the last layer
+    needs_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
+    source_needs: tuple[str, ...] = ()  # columns of `slate.source`; whole images only
+    source_needs_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = (
+        None  # if they depend on parameters
+    )
+    needs_head: bool = False  # whether it reads `slate.head`, the weights of the last layer
 
-    def bound(self, params: Mapping[str, Any]) -> "Strategy":
+    def bind(self, params: Mapping[str, Any]) -> "QuerySpec":
         """Return a copy with the parameters bound and the columns resolved."""
-        needs = self.needs if self.needs_of is None else self.needs_of(params)
-        source = self.source if self.source_of is None else self.source_of(params)
-        query = partial(self.query, **params)
-        return replace(self, query=query, needs=needs, needs_of=None, source=source, source_of=None)
+        needs = self.needs if self.needs_fn is None else self.needs_fn(params)
+        source_needs = self.source_needs if self.source_needs_fn is None else self.source_needs_fn(params)
+        fn = partial(self.fn, **params)
+        return replace(
+            self, fn=fn, needs=needs, needs_fn=None, source_needs=source_needs, source_needs_fn=None
+        )
 
     @property
-    def of_pixels(self) -> bool:
+    def per_pixel(self) -> bool:
         """Whether the query needs pixel neighbourhoods and so cannot select whole images."""
-        named = [name for name in self.needs if name not in (*GIVEN, *TOLD)]
-        return any(name in WHOLE or criterion(name).of_pixels for name in named)
+        criteria_names = [name for name in self.needs if name not in (*GIVEN, *TOLD)]
+        return any(name in WHOLE or criterion(name).of_pixels for name in criteria_names)
 
     @property
     def summary(self) -> str:
         """First line of the query's docstring."""
-        return (self.query.__doc__ or "no description").strip().splitlines()[0]
+        return (self.fn.__doc__ or "no description").strip().splitlines()[0]
 
     @property
-    def params(self) -> str:
+    def params_text(self) -> str:
         """Parameters and their defaults, as ``name=default, ...``."""
-        parameters = list(inspect.signature(self.query).parameters.values())[1:]
-        return ", ".join(f"{p.name}={p.default}" for p in parameters)
+        parameters = list(inspect.signature(self.fn).parameters.values())[1:]
+        return ", ".join(f"{param.name}={param.default}" for param in parameters)
 
 
-QUERIES: Mapping[str, Strategy] = {
-    "random": Strategy(uniform, needs=()),
-    "entropy": Strategy(entropy, needs=("entropy",)),
-    "margin": Strategy(margin, needs=("margin",)),
-    "least_confident": Strategy(least_confident, needs=("confidence",)),
-    "coreset": Strategy(
-        coreset.coreset, ("features",), needs_among("features"), source_of=coreset.coreset_source
+QUERIES: Mapping[str, QuerySpec] = {
+    "random": QuerySpec(uniform, needs=()),
+    "entropy": QuerySpec(max_entropy, needs=("entropy",)),
+    "margin": QuerySpec(min_margin, needs=("margin",)),
+    "least_confident": QuerySpec(least_confident, needs=("confidence",)),
+    "coreset": QuerySpec(
+        coreset.coreset,
+        ("features",),
+        needs_with_subsampling("features"),
+        source_needs_fn=coreset.coreset_source_needs,
     ),
-    "badge": Strategy(badge.badge, ("z", "features"), needs_among("z", "features")),
-    "waal": Strategy(waal.waal, needs=("z", "critic")),
-    "aada": Strategy(aada.aada, needs=("domain", "entropy")),
-    "dbal": Strategy(dbal.dbal, needs=("features", "margin"), source=("features",)),
-    "tqs": Strategy(tqs.tqs, tqs.tqs_needs({}), tqs.tqs_needs),
-    "clue": Strategy(clue.clue, ("z", "features"), needs_among("z", "features")),
-    "eada": Strategy(eada.eada, needs=("free_energy", "energy_gap")),
-    "duc": Strategy(two_round, two_round_needs({}), two_round_needs),
-    "euq": Strategy(euq.euq, euq.euq_needs({}), euq.euq_needs),
-    "sdm": Strategy(sdm.sdm, needs=("z",), head=True),
-    "las": Strategy(las.las, ("z", "features"), needs_among("z", "features")),
-    "spread": Strategy(spread.spread, spread.spread_needs({}), spread.spread_needs),
-    "u_dis": Strategy(u_dis, needs=("u_dis",)),
-    "u_data": Strategy(u_data, needs=("u_data",)),
-    "mada": Strategy(mada.mada, needs=("descriptor",), source=("descriptor",)),
-    "ripu": Strategy(ripu.ripu, needs=("impurity", "entropy")),
-    "ripu_points": Strategy(ripu.ripu_points, ripu.points_needs({}), ripu.points_needs),
+    "badge": QuerySpec(badge.badge, ("z", "features"), needs_with_subsampling("z", "features")),
+    "waal": QuerySpec(waal.waal, needs=("z", "critic")),
+    "aada": QuerySpec(aada.aada, needs=("domain", "entropy")),
+    "dbal": QuerySpec(dbal.dbal, needs=("features", "margin"), source_needs=("features",)),
+    "tqs": QuerySpec(tqs.tqs, tqs.tqs_needs({}), tqs.tqs_needs),
+    "clue": QuerySpec(clue.clue, ("z", "features"), needs_with_subsampling("z", "features")),
+    "eada": QuerySpec(eada.eada, needs=("free_energy", "energy_gap")),
+    "duc": QuerySpec(two_round, two_round_needs({}), two_round_needs),
+    "euq": QuerySpec(euq.euq, euq.euq_needs({}), euq.euq_needs),
+    "sdm": QuerySpec(sdm.sdm, needs=("z",), needs_head=True),
+    "las": QuerySpec(las.las, ("z", "features"), needs_with_subsampling("z", "features")),
+    "spread": QuerySpec(spread.spread, spread.spread_needs({}), spread.spread_needs),
+    "u_dis": QuerySpec(max_u_dis, needs=("u_dis",)),
+    "u_data": QuerySpec(max_u_data, needs=("u_data",)),
+    "mada": QuerySpec(mada.mada, needs=("descriptor",), source_needs=("descriptor",)),
+    "ripu": QuerySpec(ripu.ripu, needs=("impurity", "entropy")),
+    "ripu_points": QuerySpec(ripu.ripu_points, ripu.ripu_points_needs({}), ripu.ripu_points_needs),
 }

@@ -2,26 +2,32 @@
 
 from torch import Tensor
 
-from ducats.queries.two_round import at_least, check_share, pool_of
+from ducats.queries.two_round import check_pool_fraction, initial_pool_size, round_up_to_budget
 from ducats.randomness import draw_per_address
 from ducats.rows import Slate, best
 
-SUREST = 1e-6  # lower bound of D, which divides the score
+MIN_SOURCE_PROBABILITY = 1e-6  # lower bound of D, which divides the score
 
 
-def aada(slate: Slate, *, share: float = 0.02) -> Tensor:
+def aada(context: Slate, *, pool_fraction: float = 0.02) -> Tensor:
     """Sample at random from the candidates with the highest importance times entropy (AADA).
 
     The importance is ``(1 - D) / D``, the odds that a sample is from the target. D is the column ``domain``,
     the discriminator's probability of the source.
 
     Args:
-        share: fraction of the pool (candidates and labelled samples) to sample from; at least the budget.
+        pool_fraction: fraction of the pool (candidates and labelled samples) to sample from; at least the budget.
     """
-    check_share(share)
-    rows = slate.candidates
-    source = rows.column("domain").double().clamp(SUREST, 1.0)
-    score = (1 - source) / source * rows.column("entropy").double()
-    top = best(score, at_least(share * pool_of(slate), slate), rows)
-    drawn = rows[top]
-    return top[best(draw_per_address(slate.generator, drawn.image, drawn.position), slate.budget, drawn)]
+    check_pool_fraction(pool_fraction)
+    samples = context.candidates
+    source_probability = samples.column("domain").double().clamp(MIN_SOURCE_PROBABILITY, 1.0)
+    score = (1 - source_probability) / source_probability * samples.column("entropy").double()
+    top = best(score, round_up_to_budget(pool_fraction * initial_pool_size(context), context), samples)
+    top_samples = samples[top]
+    return top[
+        best(
+            draw_per_address(context.generator, top_samples.image, top_samples.position),
+            context.budget,
+            top_samples,
+        )
+    ]

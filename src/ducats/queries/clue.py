@@ -4,22 +4,22 @@ import torch
 from torch import Tensor
 
 from ducats import dirichlet
-from ducats.queries.among import Chosen, competing
-from ducats.queries.clusters import EXACT, check_feasible, one_of_each
-from ducats.queries.distances import features_of, in_order
+from ducats.queries.distances import load_features, reorder
+from ducats.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
+from ducats.queries.subsampling import SubsampleBy, subsample_candidates
 from ducats.rows import Slate, best
 
-GIGABYTES = 4.0  # maximum size of the features, in units of 2**30 bytes
-AT_ONCE = 2**16  # samples per pass
+_MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
+_SAMPLES_PER_CHUNK = 2**16  # samples per pass
 
 
 def clue(
-    slate: Slate,
+    context: Slate,
     *,
     temperature: float = 1.0,
-    exact: float = EXACT,
-    among: int | None = None,
-    chosen: Chosen = "drawn",
+    full_kmeans_limit: float = FULL_KMEANS_LIMIT,
+    subsample: int | None = None,
+    subsample_by: SubsampleBy = "entropy_weighted",
 ) -> Tensor:
     """Select one sample per cluster of the features, weighted by entropy (CLUE).
 
@@ -29,30 +29,43 @@ def clue(
     Args:
         temperature: temperature of the softmax whose entropy is the weight; lower values reduce the weight of
             confident samples.
-        exact: limit of candidates times budget for full k-means; above it, mini-batches are used.
-        among: number of candidates to cluster; None: all. Sampled candidates are weighted by the inverse of
+        full_kmeans_limit: limit of candidates times budget for full k-means; above it, mini-batches are used.
+        subsample: number of candidates to cluster; None: all. Sampled candidates are weighted by the inverse of
             their inclusion probability.
-        chosen: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
+        subsample_by: ``drawn`` samples them with probability proportional to the entropy; ``uncertain`` takes the
             highest entropies.
 
     Raises:
-        UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
+        UserError: If there are more than `MAX_CLUSTERS` clusters or more than `_MAX_FEATURE_GIB` of features.
     """
     if temperature <= 0:
         raise ValueError(f"query.params.temperature must be above 0, not {temperature}")
-    order, chance = competing(slate, among, chosen)
-    if slate.budget == 0 or len(order) <= slate.budget:
-        return order[: slate.budget]
-    rows = in_order(slate.candidates, order)
-    weights = torch.cat([dirichlet.entropy(z / temperature) for z in rows.z.split(AT_ONCE)])
-    if chance is not None:
-        weights = weights / chance.to(weights.device)
-    if rows.apart:
+    order, inclusion_probability = subsample_candidates(context, subsample, subsample_by)
+    if context.budget == 0 or len(order) <= context.budget:
+        return order[: context.budget]
+    samples = reorder(context.candidates, order)
+    weights = torch.cat([dirichlet.entropy(z / temperature) for z in samples.z.split(_SAMPLES_PER_CHUNK)])
+    if inclusion_probability is not None:
+        weights = weights / inclusion_probability.to(weights.device)
+    if samples.apart:
         # Overlapping regions would be labelled twice: keep as many as surely fit, most uncertain first.
-        apart = best(weights, max(slate.budget, len(rows) // (2 * rows.apart + 1) ** 2), rows)
-        order, rows, weights = order[apart], rows[apart], weights[apart]
-        if len(order) <= slate.budget:
+        non_overlapping = best(
+            weights, max(context.budget, len(samples) // (2 * samples.apart + 1) ** 2), samples
+        )
+        order, samples, weights = order[non_overlapping], samples[non_overlapping], weights[non_overlapping]
+        if len(order) <= context.budget:
             return order
-    check_feasible("clue", rows, slate.budget, gigabytes=GIGABYTES, number=4, fewer="set query.params.among")
-    features = features_of(rows, "clue").float()
-    return order[one_of_each(features, weights, slate.budget, slate.generator, exact=exact)]
+    check_kmeans_feasible(
+        "clue",
+        samples,
+        context.budget,
+        max_gib=_MAX_FEATURE_GIB,
+        bytes_per_value=4,
+        reduce_hint="set query.params.subsample",
+    )
+    features = load_features(samples, "clue").float()
+    return order[
+        one_per_cluster(
+            features, weights, context.budget, context.generator, full_kmeans_limit=full_kmeans_limit
+        )
+    ]

@@ -2,16 +2,16 @@
 
 from torch import Tensor
 
-from ducats.queries.two_round import check_share, in_two_rounds, pool_of
+from ducats.queries.two_round import check_pool_fraction, initial_pool_size, two_round_top_k
 from ducats.rows import Slate
 
 
-def eada(slate: Slate, *, share: float = 0.5) -> Tensor:
+def eada(context: Slate, *, pool_fraction: float = 0.5) -> Tensor:
     """Keep the candidates with the highest free energy, then pick the smallest energy gaps (EADA).
 
     Args:
-        share: fraction of the pool (candidates and labelled samples) that passes the first round; at least
+        pool_fraction: fraction of the pool (candidates and labelled samples) that passes the first round; at least
             the budget.
     """
-    check_share(share)
-    return in_two_rounds(slate, "free_energy", "energy_gap", share * pool_of(slate))
+    check_pool_fraction(pool_fraction)
+    return two_round_top_k(context, "free_energy", "energy_gap", pool_fraction * initial_pool_size(context))

@@ -5,14 +5,17 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ducats.queries.two_round import check_kappa, in_two_rounds
+from ducats.queries.two_round import check_kappa, two_round_top_k
 from ducats.rows import Slate
 
-COLUMNS = {"variance": ("epistemic_variance", "aleatoric_variance"), "entropy": ("u_dis", "u_data")}
+UNCERTAINTY_COLUMNS = {
+    "variance": ("epistemic_variance", "aleatoric_variance"),
+    "entropy": ("u_dis", "u_data"),
+}
 
 
 def euq(
-    slate: Slate, *, kappa: float = 10.0, uncertainty: Literal["variance", "entropy"] = "variance"
+    context: Slate, *, kappa: float = 10.0, uncertainty: Literal["variance", "entropy"] = "variance"
 ) -> Tensor:
     """Keep the κ·b candidates with the highest epistemic variance, then pick the b highest aleatoric (EUQ).
 
@@ -21,13 +24,15 @@ def euq(
         uncertainty: ``variance`` of the class probabilities, or ``entropy`` as in DUC.
     """
     check_kappa(kappa)
-    if uncertainty not in COLUMNS:
-        raise ValueError(f"query.params.uncertainty must be one of {', '.join(COLUMNS)}, not {uncertainty!r}")
+    if uncertainty not in UNCERTAINTY_COLUMNS:
+        raise ValueError(
+            f"query.params.uncertainty must be one of {', '.join(UNCERTAINTY_COLUMNS)}, not {uncertainty!r}"
+        )
     first, second = euq_needs({"uncertainty": uncertainty})
-    return in_two_rounds(slate, first, second, kappa * slate.budget)
+    return two_round_top_k(context, first, second, kappa * context.budget)
 
 
 def euq_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the epistemic and the aleatoric uncertainty."""
     # An invalid value is rejected by the query itself.
-    return COLUMNS["entropy" if params.get("uncertainty") == "entropy" else "variance"]
+    return UNCERTAINTY_COLUMNS["entropy" if params.get("uncertainty") == "entropy" else "variance"]

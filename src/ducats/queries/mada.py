@@ -8,19 +8,19 @@ from ducats.errors import UserError
 from ducats.rows import Slate, best
 
 
-def mada(slate: Slate, *, anchors: int = 10) -> Tensor:
+def mada(context: Slate, *, n_anchors: int = 10) -> Tensor:
     """Select the images whose class descriptors are farthest from the nearest source anchor (MADA).
 
     The column ``descriptor`` holds the mean feature of each class in an image.
 
     Args:
-        anchors: number of anchors, the k-means centres of the source descriptors.
+        n_anchors: number of anchors, the k-means centres of the source descriptors.
     """
-    if anchors < 1:
-        raise ValueError(f"query.params.anchors must be at least 1, not {anchors}")
-    if slate.source is None:
+    if n_anchors < 1:
+        raise ValueError(f"query.params.n_anchors must be at least 1, not {n_anchors}")
+    if context.source is None:
         raise UserError("the query 'mada' selects whole images; set task.unit=image")
-    seed = int(torch.randint(2**31, (), generator=slate.generator))
-    middles = anchors_of(slate.source.column("descriptor"), anchors, seed)
-    far = errors_to(slate.candidates.column("descriptor"), middles).amin(1)
-    return best(far, slate.budget, slate.candidates)
+    seed = int(torch.randint(2**31, (), generator=context.generator))
+    source_anchors = anchors_of(context.source.column("descriptor"), n_anchors, seed)
+    distance = errors_to(context.candidates.column("descriptor"), source_anchors).amin(1)
+    return best(distance, context.budget, context.candidates)

@@ -12,16 +12,16 @@ from torch import Tensor
 
 from ducats.rows import Slate, best
 
-RADIUS = 32
+DEFAULT_RADIUS = 32
 
 
-def ripu(slate: Slate) -> Tensor:
+def ripu(context: Slate) -> Tensor:
     """Select the highest impurity times mean entropy of regions or superpixels (RIPU by region)."""
-    rows = slate.candidates
-    return best(rows.column("impurity") * rows.column("entropy"), slate.budget, rows)
+    samples = context.candidates
+    return best(samples.column("impurity") * samples.column("entropy"), context.budget, samples)
 
 
-def ripu_points(slate: Slate, *, radius: int = RADIUS) -> Tensor:
+def ripu_points(context: Slate, *, radius: int = DEFAULT_RADIUS) -> Tensor:
     """Select pixels with the highest entropy times impurity of the window around them (RIPU by point).
 
     Args:
@@ -30,11 +30,11 @@ def ripu_points(slate: Slate, *, radius: int = RADIUS) -> Tensor:
     """
     if radius < 1:
         raise ValueError(f"query.params.radius must be at least 1, not {radius}; one pixel has no impurity")
-    rows = slate.candidates
-    around, entropy = points_needs({"radius": radius})
-    return best(rows.column(around) * rows.column(entropy), slate.budget, rows, apart=radius)
+    samples = context.candidates
+    impurity, entropy = ripu_points_needs({"radius": radius})
+    return best(samples.column(impurity) * samples.column(entropy), context.budget, samples, apart=radius)
 
 
-def points_needs(params: Mapping[str, Any]) -> tuple[str, str]:
+def ripu_points_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     """Return the columns of the impurity around a pixel and of its entropy."""
-    return f"impurity@{params.get('radius', RADIUS)}", "entropy"
+    return f"impurity@{params.get('radius', DEFAULT_RADIUS)}", "entropy"

@@ -14,26 +14,28 @@ from torch.nn import functional as F
 
 from ducats import dirichlet
 from ducats.errors import UserError
-from ducats.queries.clusters import EXACT, check_feasible, one_of_each
+from ducats.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
 from ducats.rows import Rows, Slate, best
 
-Worth = Literal["entropy", "u_dis", "u_data", "margin"]
-Weight = Literal["entropy", "u_dis", "u_data", "even"]
-Space = Literal["features", "directions", "gradients"]
+CandidateCriterion = Literal["entropy", "u_dis", "u_data", "margin"]
+ClusterWeight = Literal["entropy", "u_dis", "u_data", "uniform"]
+ClusterSpace = Literal["features", "normalised_features", "gradients"]
 
-GIGABYTES = 2.0  # maximum size of clustered features, in units of 2**30 bytes; k-means holds several copies
+MAX_CLUSTERED_GIB = (
+    2.0  # maximum size of clustered features, in units of 2**30 bytes; k-means holds several copies
+)
 
 
 def spread(
-    slate: Slate,
+    context: Slate,
     *,
     kappa: float = 10.0,
-    candidates: Worth = "entropy",
-    weights: Weight = "entropy",
-    space: Space = "features",
-    twins: float | None = None,
-    away: bool = False,
-    exact: float = EXACT,
+    candidates_by: CandidateCriterion = "entropy",
+    weights_by: ClusterWeight = "entropy",
+    space: ClusterSpace = "features",
+    dedup_cosine: float | None = None,
+    distance_weighted: bool = False,
+    full_kmeans_limit: float = FULL_KMEANS_LIMIT,
 ) -> Tensor:
     """Cluster the κ·b most uncertain candidates and select one sample per cluster.
 
@@ -42,51 +44,68 @@ def spread(
 
     Args:
         kappa: multiple of the budget that is clustered.
-        candidates: uncertainty that selects the clustered samples.
-        weights: uncertainty that weights samples in k-means, or ``even`` for equal weights.
+        candidates_by: uncertainty that selects the clustered samples.
+        weights_by: uncertainty that weights samples in k-means, or ``even`` for equal weights.
         space: what is clustered: features, features of unit norm, or BADGE's last-layer gradients.
-        twins: cosine similarity of features from which samples count as near-duplicates. Of near-duplicates
+        dedup_cosine: cosine similarity of features from which samples count as near-duplicates. Of near-duplicates
             only the most uncertain is clustered, and none if one is already labelled. None: no deduplication.
-        away: whether to multiply weights by the distance to the nearest labelled sample.
-        exact: limit of clustered samples times budget for full k-means; above it, mini-batches are used.
+        distance_weighted: whether to multiply weights by the distance to the nearest labelled sample.
+        full_kmeans_limit: limit of clustered samples times budget for full k-means; above it, mini-batches are used.
 
     Raises:
-        UserError: If there are more than `CLUSTERS` clusters or more than `GIGABYTES` of features.
+        UserError: If there are more than `MAX_CLUSTERS` clusters or more than `MAX_CLUSTERED_GIB` of features.
     """
     if kappa < 1:
         raise ValueError(f"query.params.kappa must be at least 1, not {kappa}")
-    if twins is not None and not 0 < twins <= 1:
-        raise ValueError(f"query.params.twins must be above 0 and at most 1, not {twins}; it is a cosine")
-    for name, value, known in (
-        ("candidates", candidates, Worth),
-        ("weights", weights, Weight),
-        ("space", space, Space),
+    if dedup_cosine is not None and not 0 < dedup_cosine <= 1:
+        raise ValueError(
+            f"query.params.dedup_cosine must be above 0 and at most 1, not {dedup_cosine}; it is a cosine"
+        )
+    for name, value, literal in (
+        ("candidates", candidates_by, CandidateCriterion),
+        ("weights", weights_by, ClusterWeight),
+        ("space", space, ClusterSpace),
     ):
-        if value not in get_args(known):
+        if value not in get_args(literal):
             raise ValueError(
-                f"query.params.{name} must be one of {', '.join(get_args(known))}, not {value!r}"
+                f"query.params.{name} must be one of {', '.join(get_args(literal))}, not {value!r}"
             )
-    worth = slate.candidates.column(candidates)
+    candidate_scores = context.candidates.column(candidates_by)
     # `best` also fixes the order, which makes the clustering independent of the order of the pool.
-    first = best(
-        -worth if candidates == "margin" else worth, math.ceil(kappa * slate.budget), slate.candidates
+    candidate_indices = best(
+        -candidate_scores if candidates_by == "margin" else candidate_scores,
+        math.ceil(kappa * context.budget),
+        context.candidates,
     )
-    if len(first) <= slate.budget:
-        return first
-    rows = slate.candidates[first]
-    check_feasible(
-        "spread", rows, slate.budget, gigabytes=GIGABYTES, number=8, fewer="lower query.params.kappa"
+    if len(candidate_indices) <= context.budget:
+        return candidate_indices
+    samples = context.candidates[candidate_indices]
+    check_kmeans_feasible(
+        "spread",
+        samples,
+        context.budget,
+        max_gib=MAX_CLUSTERED_GIB,
+        bytes_per_value=8,
+        reduce_hint="lower query.params.kappa",
     )
-    if twins is not None:
-        first = first[_single(rows, slate.labelled, twins, slate.budget)]
-        rows = slate.candidates[first]
-    if len(first) <= slate.budget:
-        return first
-    weight = _weights(rows, weights)
-    if away and len(slate.labelled):
-        weight = weight * _distance(rows, slate.labelled)
-    picks = one_of_each(_places(rows, space), weight, slate.budget, slate.generator, exact=exact)
-    return first[picks]
+    if dedup_cosine is not None:
+        candidate_indices = candidate_indices[
+            _deduplicate(samples, context.labelled, dedup_cosine, context.budget)
+        ]
+        samples = context.candidates[candidate_indices]
+    if len(candidate_indices) <= context.budget:
+        return candidate_indices
+    weight = _cluster_weights(samples, weights_by)
+    if distance_weighted and len(context.labelled):
+        weight = weight * _distance_to_labelled(samples, context.labelled)
+    picks = one_per_cluster(
+        _cluster_points(samples, space),
+        weight,
+        context.budget,
+        context.generator,
+        full_kmeans_limit=full_kmeans_limit,
+    )
+    return candidate_indices[picks]
 
 
 def spread_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
@@ -94,60 +113,60 @@ def spread_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     names = [params.get("candidates", "entropy"), params.get("weights", "entropy"), "features"]
     if params.get("space") == "gradients":
         names.append("z")
-    return tuple(dict.fromkeys(name for name in names if name != "even"))
+    return tuple(dict.fromkeys(name for name in names if name != "uniform"))
 
 
-def _weights(rows: Rows, name: Weight) -> Tensor:
-    if name == "even":
-        return torch.ones(len(rows), device=rows.image.device)
-    column = rows.column(name)
+def _cluster_weights(samples: Rows, name: ClusterWeight) -> Tensor:
+    if name == "uniform":
+        return torch.ones(len(samples), device=samples.image.device)
+    column = samples.column(name)
     # The column holds log U_dis. Only ratios matter, so the largest weight is set to 1.
     return (column - column.max()).exp() if name == "u_dis" else column
 
 
-def _places(rows: Rows, space: Space) -> Tensor:
-    features = rows.features.flatten(1).double()
-    if space == "directions":
+def _cluster_points(samples: Rows, space: ClusterSpace) -> Tensor:
+    features = samples.features.flatten(1).double()
+    if space == "normalised_features":
         return F.normalize(features)
     if space == "features":
         return features
-    p = dirichlet.expected_probability(rows.z.double())
-    sides = F.one_hot(p.argmax(1), p.shape[1]) - p
-    _check_gradients(len(rows), sides.shape[1] * features.shape[1])
-    return torch.einsum("nc,nd->ncd", sides, features).flatten(1)
+    p = dirichlet.expected_probability(samples.z.double())
+    residuals = F.one_hot(p.argmax(1), p.shape[1]) - p
+    _check_gradients(len(samples), residuals.shape[1] * features.shape[1])
+    return torch.einsum("nc,nd->ncd", residuals, features).flatten(1)
 
 
-def _check_gradients(rows: int, width: int) -> None:
+def _check_gradients(n_samples: int, width: int) -> None:
     """Raise if the gradients do not fit into memory."""
-    gigabytes = rows * width * 8 / 2**30
-    if gigabytes > GIGABYTES:
+    gigabytes = n_samples * width * 8 / 2**30
+    if gigabytes > MAX_CLUSTERED_GIB:
         raise UserError(
             f"the query 'spread' needs to cluster {gigabytes:.1f} GB of gradients; the maximum is "
-            f"{GIGABYTES:g} GB. Set query.params.space=features, or query.name=badge, which never builds them"
+            f"{MAX_CLUSTERED_GIB:g} GB. Set query.params.space=features, or query.name=badge, which never builds them"
         )
 
 
-def _single(rows: Rows, labelled: Rows, cosine: float, least: int) -> Tensor:
-    """Indices without near-duplicates of earlier or labelled samples; refilled up to ``least`` if too few."""
-    own = F.normalize(rows.features.flatten(1).double())
-    open_ = torch.ones(len(rows), dtype=torch.bool, device=own.device)
+def _deduplicate(samples: Rows, labelled: Rows, cosine: float, min_count: int) -> Tensor:
+    """Indices without near-duplicates of earlier or labelled samples; refilled up to ``min_count`` if too few."""
+    own = F.normalize(samples.features.flatten(1).double())
+    open_ = torch.ones(len(samples), dtype=torch.bool, device=own.device)
     if len(labelled):
-        known = F.normalize(labelled.features.flatten(1).double())
-        open_ &= (own @ known.T).amax(1) < cosine
-    kept = []
-    for place in range(len(rows)):
-        if bool(open_[place]):
-            kept.append(place)
-            open_ &= own @ own[place] < cosine
-    single = torch.zeros(len(rows), dtype=torch.bool)
-    single[kept] = True
-    if len(kept) < least:
-        doubled = (~single).nonzero().squeeze(1)[: least - len(kept)]
-        single[doubled] = True
-    return single.nonzero().squeeze(1).to(own.device)
+        labelled_features = F.normalize(labelled.features.flatten(1).double())
+        open_ &= (own @ labelled_features.T).amax(1) < cosine
+    unique = []
+    for index in range(len(samples)):
+        if bool(open_[index]):
+            unique.append(index)
+            open_ &= own @ own[index] < cosine
+    keep = torch.zeros(len(samples), dtype=torch.bool)
+    keep[unique] = True
+    if len(unique) < min_count:
+        duplicates = (~keep).nonzero().squeeze(1)[: min_count - len(unique)]
+        keep[duplicates] = True
+    return keep.nonzero().squeeze(1).to(own.device)
 
 
-def _distance(rows: Rows, labelled: Rows) -> Tensor:
+def _distance_to_labelled(samples: Rows, labelled: Rows) -> Tensor:
     """Distance of each sample to the nearest labelled one."""
-    own, known = (some.features.flatten(1).double() for some in (rows, labelled))
-    return torch.cdist(own, known).amin(1)
+    own, labelled_features = (table.features.flatten(1).double() for table in (samples, labelled))
+    return torch.cdist(own, labelled_features).amin(1)

@@ -6,15 +6,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ducats.queries.distances import by_address, in_order
-from ducats.queries.two_round import at_least
+from ducats.queries.distances import reorder, sort_by_location
+from ducats.queries.two_round import round_up_to_budget
 from ducats.randomness import draw_per_address
 from ducats.rows import Rows, Slate, best
 
-AT_ONCE = 2**14  # samples per pass
+_SAMPLES_PER_CHUNK = 2**14  # samples per pass
 
 
-def tqs(slate: Slate, *, domainness: float = 1.0, sigma: float = 0.25, reach: float | None = None) -> Tensor:
+def tqs(
+    context: Slate, *, domainness: float = 1.0, sigma: float = 0.25, candidate_factor: float | None = None
+) -> Tensor:
     """Sample at random from the top by committee disagreement, margin and domainness (TQS).
 
     The number of top candidates is the expected number of errors, ``N (1 - mean confidence)``. The published
@@ -24,28 +26,37 @@ def tqs(slate: Slate, *, domainness: float = 1.0, sigma: float = 0.25, reach: fl
         domainness: weight of the domainness, ``exp(-(D - 1/2)^2 / (2 sigma^2))``, where D is the
             discriminator's probability of the source.
         sigma: width of the domainness around D = 1/2.
-        reach: sample from this multiple of the budget instead.
+        candidate_factor: sample from this multiple of the budget instead.
     """
     if sigma <= 0:
         raise ValueError(f"query.params.sigma must be above 0, not {sigma}")
-    if reach is not None and reach < 1:
+    if candidate_factor is not None and candidate_factor < 1:
         raise ValueError(
-            f"query.params.reach must be at least 1, not {reach}; it is a multiple of the budget"
+            f"query.params.candidate_factor must be at least 1, not {candidate_factor}; it is a multiple of the budget"
         )
     # In a fixed order, as the last bits of a mean depend on it.
-    order = by_address(slate.candidates)
-    if slate.budget == 0 or not len(order):
+    order = sort_by_location(context.candidates)
+    if context.budget == 0 or not len(order):
         return order[:0]
-    rows = in_order(slate.candidates, order)
-    doubt = torch.exp(-((rows.column("domain").double() - 0.5) ** 2) / (2 * sigma**2))
-    score = disagreement(rows) + 1 - rows.column("margin").double() + domainness * doubt
-    if reach is not None:
-        wanted = reach * slate.budget
+    samples = reorder(context.candidates, order)
+    domain_uncertainty = torch.exp(-((samples.column("domain").double() - 0.5) ** 2) / (2 * sigma**2))
+    score = (
+        committee_disagreement(samples)
+        + 1
+        - samples.column("margin").double()
+        + domainness * domain_uncertainty
+    )
+    if candidate_factor is not None:
+        n_candidates = candidate_factor * context.budget
     else:
-        wanted = len(rows) - round(float(rows.column("confidence").double().sum()))
-    top = best(score, at_least(wanted, slate), rows)
-    drawn = rows[top]
-    picks = best(draw_per_address(slate.generator, drawn.image, drawn.position), slate.budget, drawn)
+        n_candidates = len(samples) - round(float(samples.column("confidence").double().sum()))
+    top = best(score, round_up_to_budget(n_candidates, context), samples)
+    top_samples = samples[top]
+    picks = best(
+        draw_per_address(context.generator, top_samples.image, top_samples.position),
+        context.budget,
+        top_samples,
+    )
     return order[top[picks]]
 
 
@@ -55,10 +66,12 @@ def tqs_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     return (*always, "confidence") if params.get("reach") is None else always
 
 
-def disagreement(rows: Rows) -> Tensor:
+def committee_disagreement(samples: Rows) -> Tensor:
     """Compute the standard deviation of class probabilities over members, mean over classes: ``(R,)``."""
-    committee = rows.column("committee")
-    unbiased = min(1, committee.shape[1] - 1)  # a single member has no deviation
+    committee = samples.column("committee")
+    correction = min(1, committee.shape[1] - 1)  # a single member has no deviation
     # In chunks: the whole table in float64 would need twice the memory.
-    parts = [some.double().std(1, correction=unbiased).mean(1) for some in committee.split(AT_ONCE)]
+    parts = [
+        chunk.double().std(1, correction=correction).mean(1) for chunk in committee.split(_SAMPLES_PER_CHUNK)
+    ]
     return torch.cat(parts)

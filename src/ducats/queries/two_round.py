@@ -10,11 +10,11 @@ from ducats.rows import Slate, best
 
 
 def two_round(
-    slate: Slate,
+    context: Slate,
     *,
     kappa: float = 10.0,
     order: Literal["dis_data", "data_dis"] = "dis_data",
-    share: float | None = None,
+    pool_fraction: float | None = None,
     epsilon: float | None = None,
 ) -> Tensor:
     """Keep the κ·b candidates with the highest U_dis, then pick the b with the highest U_data (DUC).
@@ -22,7 +22,7 @@ def two_round(
     Args:
         kappa: multiple of the budget that passes the first round; 1 selects by the first criterion alone.
         order: ``dis_data`` as in the paper; ``data_dis`` swaps the two rounds.
-        share: if given, κ times this fraction of the pool (candidates and labelled samples) passes the first
+        pool_fraction: if given, κ times this fraction of the pool (candidates and labelled samples) passes the first
             round, instead of κ times the budget; the published code uses 0.01 for images.
         epsilon: if given, rank by U_dis itself with log(p + epsilon) in its entropy, as the published code
             does with 1e-7.
@@ -30,8 +30,12 @@ def two_round(
     check_kappa(kappa)
     distribution, data = two_round_needs({"epsilon": epsilon})
     first, second = {"dis_data": (distribution, data), "data_dis": (data, distribution)}[order]
-    wanted = kappa * slate.budget if share is None else kappa * share * pool_of(slate)
-    return in_two_rounds(slate, first, second, wanted)
+    n_candidates = (
+        kappa * context.budget
+        if pool_fraction is None
+        else kappa * pool_fraction * initial_pool_size(context)
+    )
+    return two_round_top_k(context, first, second, n_candidates)
 
 
 def two_round_needs(params: Mapping[str, Any]) -> tuple[str, str]:
@@ -40,28 +44,30 @@ def two_round_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     return "u_dis" if epsilon is None else f"published_u_dis@{float(epsilon)}", "u_data"
 
 
-def in_two_rounds(slate: Slate, first: str, second: str, wanted: float) -> Tensor:
+def two_round_top_k(context: Slate, first: str, second: str, n_candidates: float) -> Tensor:
     """Keep the highest values of one column, then pick the highest of another.
 
     Args:
         first: column of the first round.
         second: column of the second round, read only for candidates that passed the first.
-        wanted: number of candidates that pass the first round, rounded up; at least the budget.
+        n_candidates: number of candidates that pass the first round, rounded up; at least the budget.
     """
-    passed = best(slate.candidates.column(first), at_least(wanted, slate), slate.candidates)
-    rows = slate.candidates[passed]
-    return passed[best(rows.column(second), slate.budget, rows)]
+    passed = best(
+        context.candidates.column(first), round_up_to_budget(n_candidates, context), context.candidates
+    )
+    samples = context.candidates[passed]
+    return passed[best(samples.column(second), context.budget, samples)]
 
 
-def at_least(wanted: float, slate: Slate) -> int:
+def round_up_to_budget(n_candidates: float, context: Slate) -> int:
     """Round a number of candidates up, to at least the budget."""
     # 0.01 * 4365 * 10 is 436.49999999999994 in binary: ignore the last bits.
-    return max(math.ceil(wanted - 1e-9), slate.budget)
+    return max(math.ceil(n_candidates - 1e-9), context.budget)
 
 
-def pool_of(slate: Slate) -> int:
+def initial_pool_size(context: Slate) -> int:
     """Return the number of samples in the pool before any was labelled."""
-    return len(slate.candidates) + len(slate.labelled) if slate.pool is None else slate.pool
+    return len(context.candidates) + len(context.labelled) if context.pool is None else context.pool
 
 
 def check_kappa(kappa: float) -> None:
@@ -70,7 +76,7 @@ def check_kappa(kappa: float) -> None:
         raise ValueError(f"query.params.kappa must be at least 1, not {kappa}")
 
 
-def check_share(share: float) -> None:
-    """Raise if ``share`` is not a fraction of the pool."""
-    if not 0 < share <= 1:
-        raise ValueError(f"query.params.share must be above 0 and at most 1, not {share}")
+def check_pool_fraction(pool_fraction: float) -> None:
+    """Raise if ``pool_fraction`` is not a fraction of the pool."""
+    if not 0 < pool_fraction <= 1:
+        raise ValueError(f"query.params.pool_fraction must be above 0 and at most 1, not {pool_fraction}")

@@ -53,7 +53,7 @@ def run(
     check(parts, plan)
     fabric = fabric or _launched()
     still = recordable(parts.training, parts.query)
-    known = familiar(parts.training.loss, parts.model) and still
+    known = familiar(parts.training.fn, parts.model) and still
     if speed.graphs and not still:
         raise UserError(
             "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers in "

@@ -20,7 +20,7 @@ from ducats.engine.score import choose, table
 from ducats.engine.task import bought_sizes
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.parts import Parts, Plan, pixels_of
-from ducats.queries import Strategy
+from ducats.queries import QuerySpec
 from ducats.randomness import fork, seed_of
 from ducats.rows import Rows
 from ducats.rundir import RunDir
@@ -36,7 +36,7 @@ class Asking:
     home: RunDir
     fabric: Fabric
     model: nn.Module  # wrapped by Fabric
-    strategy: Strategy
+    strategy: QuerySpec
     beside: Company
     maps: Callable[[int], TargetMaps]  # the pool's known label maps after a number of rounds
     ledger: Callable[[], Ledger]  # on rank 0 only
@@ -110,19 +110,19 @@ class Asking:
     def _more(self, number: int) -> dict[str, Any]:
         """Return the query's other inputs: source images, weights of the last layer."""
         strategy, parts, more = self.strategy, self.parts, dict[str, Any]()
-        if strategy.source:
+        if strategy.source_needs:
             images = parts.source.images
             more["source"] = table(
                 self.model,
                 images,
-                strategy.source,
+                strategy.source_needs,
                 view=view_of(images, parts.views.scoring),
                 batch_size=self.plan.scoring_batch,
                 seed=seed_of(self.plan.seed, "scoring source", number),
                 fabric=self.fabric,
                 tell=self.beside.tell,
             )
-        if strategy.head:
+        if strategy.needs_head:
             more["head"] = self.beside.head()
         return more
 
@@ -142,7 +142,7 @@ class Asking:
             "fabric": self.fabric,
             "tell": self.beside.tell,
         }
-        head = self.beside.head() if self.strategy.head else None
+        head = self.beside.head() if self.strategy.needs_head else None
         if parts.task.whole_images:
             rows = image_table(self.model, parts.pool, self.strategy, **how)
             more = {"source": self._source_maps(how), "head": head}
@@ -172,7 +172,7 @@ class Asking:
     def _source_maps(self, how: Mapping[str, Any]) -> Rows | None:
         """Return the source images as a table, if the query reads them; for whole-image selection."""
         source, strategy = self.parts.source, self.strategy
-        if not strategy.source:
+        if not strategy.source_needs:
             return None
         how = {
             **how,
@@ -180,7 +180,7 @@ class Asking:
             "asked": lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
             "view": view_of(source.images, self.parts.views.scoring),
         }
-        read = replace(strategy, needs=strategy.source)
+        read = replace(strategy, needs=strategy.source_needs)
         return image_table(self.model, source.images, read, labels=source.labels, **how)
 
     def _keep_whole(

@@ -11,7 +11,7 @@ from ducats.engine.fit import settle_state
 from ducats.engine.processes import on_chief, together
 from ducats.engine.sharding import gathered, spread, spread_optimiser
 from ducats.errors import UserError
-from ducats.models import Evidential
+from ducats.models import EvidentialModel
 from ducats.rundir import RunDir
 
 PATIENCE = 30.0  # seconds for a shared file system to show all hosts the files that rank 0 wrote
@@ -23,7 +23,7 @@ class Keeping:
 
     home: RunDir
     fabric: Fabric
-    model: Evidential
+    model: EvidentialModel
     optimiser: SGD
     fused: bool  # whether the optimiser uses its fused implementation
 
@@ -38,7 +38,7 @@ class Keeping:
             "epoch": epoch,
             "seconds": seconds,
             "network": gathered(self.model.network.state_dict(), self.fabric),
-            "companions": self.model.companions.state_dict(),
+            "companions": self.model.auxiliaries.state_dict(),
             "optimiser": gathered(self.optimiser.state_dict(), self.fabric),
             "precision": self.fabric.strategy.precision.state_dict(),  # the loss scale of float16
         }
@@ -53,7 +53,7 @@ class Keeping:
             return 0, 0.0
         network = self.model.network
         network.load_state_dict(spread(state["network"], network.state_dict(), self.fabric))
-        self.model.companions.load_state_dict(state.get("companions", {}))
+        self.model.auxiliaries.load_state_dict(state.get("companions", {}))
         self.optimiser.load_state_dict(spread_optimiser(state["optimiser"], self.optimiser, self.fabric))
         settle_state(self.optimiser, fused=self.fused)
         self.fabric.strategy.precision.load_state_dict(state["precision"])

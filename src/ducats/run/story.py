@@ -10,7 +10,7 @@ from lightning_fabric import Fabric
 from torch import Tensor
 from torch.optim import SGD
 
-from ducats.dirichlet import compiled
+from ducats.dirichlet import compile_formulas
 from ducats.domain import UNLABELLED, Labels
 from ducats.engine import resident
 from ducats.engine.beside import Panorama, accompany
@@ -25,8 +25,8 @@ from ducats.engine.task import bought_sizes, headline
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import TargetMaps
 from ducats.metrics import Tally, class_accuracy, compute, reliability
-from ducats.models import Evidential
-from ducats.objectives import Moment
+from ducats.models import EvidentialModel
+from ducats.objectives import RefreshContext
 from ducats.parts import Parts, Plan, near_at_hand, settle
 from ducats.progress import Event, Listener
 from ducats.randomness import global_seed
@@ -70,10 +70,10 @@ class Story:
             plan.seed,
             plan.labelled_batches,
             classes_shown(parts.source) if plan.source_sampling == "rare_classes" else None,
-            parts.training.wants_strong(),
+            parts.training.needs_strong_view(),
         )
         own = copy.deepcopy(parts.model)
-        self.bare = own if isinstance(own, Evidential) else Evidential(own)
+        self.bare = own if isinstance(own, EvidentialModel) else EvidentialModel(own)
         self.strategy, width = settle(given, self.bare)  # original data: the model is not on the device yet
         self.beside = accompany(
             self.bare,
@@ -92,11 +92,11 @@ class Story:
         fused = bool(speed.fused)
         self.model = fabric.setup_module(self.bare)
         self.optimiser: SGD = make_optimiser(  # after the set-up, which may have sharded the weights
-            self.bare.network, plan.optimisation, fused=fused, beside=self.bare.companions
+            self.bare.network, plan.optimisation, fused=fused, beside=self.bare.auxiliaries
         )
         stepper: Any = fabric.setup_optimizers(self.optimiser)
         graphs, clip = bool(speed.graphs), plan.optimisation.clip
-        objective, witnesses = parts.training.with_companion(self.beside.own), self.beside.witnesses
+        objective, witnesses = parts.training.bind_auxiliary(self.beside.own), self.beside.witnesses
         self.step = Step(
             self.model,
             stepper,
@@ -105,7 +105,7 @@ class Story:
             graphs=graphs,
             clip=clip,
             beside=witnesses,
-            loose=self.bare.companions.parameters(),
+            loose=self.bare.auxiliaries.parameters(),
             together=plan.together,
         )
         self.compiled = bool(speed.compiled)
@@ -206,7 +206,7 @@ class Story:
         anything = on_chief(self.fabric, lambda: self.ledger.spent(self.answered) > 0)
         with (
             global_seed(self.plan.seed, "network", self.epoch, self.fabric.global_rank),
-            compiled(self.compiled),
+            compile_formulas(self.compiled),
         ):
             losses = fit_epoch(
                 self.step,
@@ -330,7 +330,7 @@ class Story:
         """Refresh the auxiliary modules with a pass over the data, if due."""
         asks = self.plan.ask_after
         question = asks.index(self.epoch) + 1 if self.epoch in asks else 0
-        moment = Moment(self.epoch, self.plan.epochs, question, len(asks))
+        moment = RefreshContext(self.epoch, self.plan.epochs, question, len(asks))
         if self.epoch == self.plan.epochs or not self.beside.due(moment):
             return
         maps = self.parts.source.of_pixels
@@ -343,11 +343,11 @@ class Story:
             batch_size=self.plan.scoring_batch,
             seed=self.plan.seed,
             fabric=self.fabric,
-            targets=targets,
+            pool_labels=targets,
         )
         with global_seed(self.plan.seed, "refresh", self.epoch):
             self.beside.refresh(moment, look)
-        follow_the_first(self.bare.companions, self.fabric)
+        follow_the_first(self.bare.auxiliaries, self.fabric)
 
     def _buy(self, number: int) -> None:
         request = self.home.request(number)

@@ -84,7 +84,7 @@ def make_plan(
     if query == "spread":
         params["kappa"], first = times, params.get("candidates", "entropy")
         first = "-margin" if first == "margin" else first
-    if queries.QUERIES[query].bound(params).source:
+    if queries.QUERIES[query].bind(params).source_needs:
         raise UserError(
             f"the run's query {query!r} needs the source images, which are not available here; "
             "choose another --query"
@@ -148,12 +148,12 @@ def choose(plan: Plan, kept: Scored, known: Scored, seed: int) -> Scored:
     if not plan.features:
         return merge([kept], "first", plan.budget)
     kept, known = (some[np.argsort(some.key, kind="stable")] for some in (kept, known))
-    strategy = queries.QUERIES[plan.query].bound(plan.params)
+    strategy = queries.QUERIES[plan.query].bind(plan.params)
     # Samples are numbered in key order, so ties go to the lower key here, too.
     candidates, labelled = _rows(kept, strategy.needs, 0), _rows(known, strategy.needs, len(kept))
     generator = fork(seed, "score", plan.query)
     slate = Slate(candidates, labelled, min(plan.budget, len(kept)), generator)
-    return kept[ask(strategy.query, slate).numpy()]
+    return kept[ask(strategy.fn, slate).numpy()]
 
 
 def _rows(some: Scored, needs: tuple[str, ...], start: int) -> Rows:

@@ -8,230 +8,269 @@ from typing import Any, Literal
 
 from ducats import config as configs
 from ducats.config import Config, query_epochs
-from ducats.dev import Normalise
 from ducats.errors import UserError
 from ducats.factory import check_components, with_resolved_precision
 from ducats.files import write_text_atomically
-from ducats.tune.scores import ByBought, ByDev, Judge, Loss, Problem, buy_validation, problem_of
-from ducats.tune.space import Choices, combinations, points, settings_of, usual_choices
-from ducats.tune.trials import Launch, Trial, as_process, make_trials, words
+from ducats.model_selection import WeightNormalisation
+from ducats.tune.scorers import (
+    DevScorer,
+    TargetLabelScorer,
+    TrialScorer,
+    TuningData,
+    TuningLoss,
+    acquire_validation_labels,
+    load_tuning_data,
+)
+from ducats.tune.search_space import (
+    SearchGrid,
+    count_combinations,
+    default_grid,
+    sample_grid_points,
+    to_settings,
+)
+from ducats.tune.trials import Trial, TrialLauncher, format_grid_point, make_trials, run_in_subprocess
 
-By = Literal["dev", "target_labels"]
-USUAL_LOSS: Mapping[By, Loss] = {"dev": "nll", "target_labels": "error"}
-SHARE = 0.2  # fraction of the source held out for DEV if the config has none
+RiskEstimator = Literal["dev", "target_labels"]
+DEFAULT_LOSS: Mapping[RiskEstimator, TuningLoss] = {"dev": "nll", "target_labels": "error"}
+DEFAULT_SOURCE_HOLDOUT = 0.2  # fraction of the source held out for DEV if the config has none
 
 
 @dataclass(frozen=True)
-class Outcome:
+class TrialResult:
     """Result of a trial."""
 
     name: str  # name of the run folder
     settings: Mapping[str, Any]
     risk: float
-    deviation: float
-    parts: Mapping[str, float]
-    degenerate: bool
-    labels: int  # number acquired by the run
+    standard_error: float
+    details: Mapping[str, float]
+    is_degenerate: bool
+    n_labels: int  # number acquired by the run
 
 
 @dataclass(frozen=True)
-class Tuned:
+class TuningResult:
     """Result of a search."""
 
-    says: str  # description of the risk
-    outcomes: Sequence[Outcome]  # best first
+    risk_description: str  # description of the risk
+    results: Sequence[TrialResult]  # best first
     failed: Mapping[str, str]  # error message by the trial's settings
-    combinations: int  # size of the whole grid
-    labels: Mapping[str, int]  # distinct labels acquired by all trials, and those for validation
+    n_combinations: int  # size of the whole grid
+    label_counts: Mapping[str, int]  # distinct labels acquired by all trials, and those for validation
     warnings: Sequence[str]
-    best: Path  # config of the best trial, for `ducats run -c`
+    best_config: Path  # config of the best trial, for `ducats run -c`
 
 
 def tune(
     config: Config,
     out: Path,
     *,
-    choices: Choices | None = None,
-    by: By = "dev",
-    trials: int = 20,
-    loss: Loss | None = None,
-    normalise: Normalise = "none",
-    validation: int = 50,
-    launch: Launch = as_process,
-    say: Callable[[str], None] = lambda _: None,
-) -> Tuned:
+    grid: SearchGrid | None = None,
+    estimator: RiskEstimator = "dev",
+    max_trials: int = 20,
+    loss: TuningLoss | None = None,
+    weight_normalisation: WeightNormalisation = "none",
+    validation_labels: int = 50,
+    launcher: TrialLauncher = run_in_subprocess,
+    on_message: Callable[[str], None] = lambda _: None,
+) -> TuningResult:
     """Search hyperparameters, rank the trials by target risk, and write the best config.
 
     Args:
         config: base config of all trials.
         out: output folder, with one run folder per trial, base.yaml, tune.json and best.yaml.
-        choices: values of each searched setting; None: those of `usual_choices`.
-        by: ``dev`` estimates the risk from held-out source images, ``bought`` from labels of random target
+        grid: values of each searched setting; None: those of `default_grid`.
+        estimator: ``dev`` estimates the risk from held-out source images, ``bought`` from labels of random target
             images, acquired for validation.
-        trials: maximum number of combinations, sampled at random.
+        max_trials: maximum number of combinations, sampled at random.
         loss: error rate or mean negative log-likelihood. None: the latter for DEV, because a good model makes
             no errors on the source, which leaves nothing to weight.
-        normalise: normalisation of DEV's weights.
-        validation: number of validation labels, for ``bought``.
-        launch: runs a trial to its end.
-        say: called with a line of text after each trial.
+        weight_normalisation: normalisation of DEV's weights.
+        validation_labels: number of validation labels, for ``bought``.
+        launcher: runs a trial to its end.
+        on_message: called with a line of text after each trial.
     """
     if config.task.name != "classification":
         raise UserError(
             "`ducats tune` supports only classification; for segmentation, compare runs with `ducats report`"
         )
-    config, loss = with_resolved_precision(config), loss or USUAL_LOSS[by]
-    choices = choices or usual_choices(config)
-    share = config.evaluation.source_holdout_fraction or (SHARE if by == "dev" else 0.0)
+    config, loss = with_resolved_precision(config), loss or DEFAULT_LOSS[estimator]
+    grid = grid or default_grid(config)
+    source_holdout = config.evaluation.source_holdout_fraction or (
+        DEFAULT_SOURCE_HOLDOUT if estimator == "dev" else 0.0
+    )
     write_text_atomically(out / "base.yaml", configs.to_yaml(config))
-    planned = make_trials(
+    planned_trials = make_trials(
         out / "base.yaml",
-        points(choices, trials, config.seed),
+        sample_grid_points(grid, max_trials, config.seed),
         out,
-        [f"evaluation.source_holdout_fraction={share}"],
+        [f"evaluation.source_holdout_fraction={source_holdout}"],
     )
-    for trial in planned:
-        check_components(trial.config, is_resumable=trial.home.begun)
-    problem = problem_of(planned[0].config)
-    _refuse_people(config, problem)
-    criterion: dict[str, Any] = {"by": by, "loss": loss}
-    if by == "dev":
-        judge: Judge = ByDev(problem, loss, normalise)
-        criterion |= {"normalise": normalise, "source_share": share}
+    for trial in planned_trials:
+        check_components(trial.config, is_resumable=trial.run_folder.begun)
+    tuning_data = load_tuning_data(planned_trials[0].config)
+    _check_no_human_oracle(config, tuning_data)
+    criterion: dict[str, Any] = {"by": estimator, "loss": loss}
+    if estimator == "dev":
+        scorer: TrialScorer = DevScorer(tuning_data, loss, weight_normalisation)
+        criterion |= {"normalise": weight_normalisation, "source_share": source_holdout}
     else:
-        folder = out / f"validation-{validation}"
-        judge = ByBought(problem, loss, buy_validation(config, problem, validation, folder))
-        criterion |= {"validation": validation}
-    known = _scored(out / "tune.json", criterion)
-    outcomes: list[Outcome] = []
+        folder = out / f"validation-{validation_labels}"
+        scorer = TargetLabelScorer(
+            tuning_data, loss, acquire_validation_labels(config, tuning_data, validation_labels, folder)
+        )
+        criterion |= {"validation": validation_labels}
+    earlier_results = _load_results(out / "tune.json", criterion)
+    results: list[TrialResult] = []
     failed: dict[str, str] = {}
-    for number, trial in enumerate(planned, start=1):
+    for number, trial in enumerate(planned_trials, start=1):
         try:
-            outcome = _outcome(trial, judge, known, launch)
+            result = _run_and_score(trial, scorer, earlier_results, launcher)
         except UserError as error:
-            failed[words(trial.point)] = str(error)
-            say(f"{number} of {len(planned)}: {words(trial.point)}: failed: {error}")
+            failed[format_grid_point(trial.point)] = str(error)
+            on_message(
+                f"{number} of {len(planned_trials)}: {format_grid_point(trial.point)}: failed: {error}"
+            )
             continue
-        say(f"{number} of {len(planned)}: {words(trial.point)}: risk {outcome.risk:.4f}")
-        outcomes.append(outcome)
-        known[trial.name] = outcome
-        _write(out / "tune.json", criterion, list(known.values()), failed, {})
-    labels = {"trials": _distinct(planned), "validation": validation if by == "target_labels" else 0}
-    if not outcomes:
-        _write(out / "tune.json", criterion, list(known.values()), failed, {"labels": labels})
-        raise UserError(f"all {len(planned)} trials failed; first error: {next(iter(failed.values()))}")
-    outcomes.sort(key=lambda one: one.risk)
-    found = Tuned(
-        says=_says(by, loss, share, validation),
-        outcomes=outcomes,
+        on_message(
+            f"{number} of {len(planned_trials)}: {format_grid_point(trial.point)}: risk {result.risk:.4f}"
+        )
+        results.append(result)
+        earlier_results[trial.name] = result
+        _write_results(out / "tune.json", criterion, list(earlier_results.values()), failed, {})
+    label_counts = {
+        "trials": _count_distinct_labels(planned_trials),
+        "validation": validation_labels if estimator == "target_labels" else 0,
+    }
+    if not results:
+        _write_results(
+            out / "tune.json", criterion, list(earlier_results.values()), failed, {"labels": label_counts}
+        )
+        raise UserError(
+            f"all {len(planned_trials)} trials failed; first error: {next(iter(failed.values()))}"
+        )
+    results.sort(key=lambda one: one.risk)
+    tuning_result = TuningResult(
+        risk_description=_describe_risk(estimator, loss, source_holdout, validation_labels),
+        results=results,
         failed=failed,
-        combinations=combinations(choices),
-        labels=labels,
-        warnings=warnings_of(outcomes, by),
-        best=out / "best.yaml",
+        n_combinations=count_combinations(grid),
+        label_counts=label_counts,
+        warnings=ranking_warnings(results, estimator),
+        best_config=out / "best.yaml",
     )
-    best = configs.load_config([out / "base.yaml"], settings_of(outcomes[0].settings))
-    write_text_atomically(found.best, configs.to_yaml(best))
-    more = {key: getattr(found, key) for key in ("says", "combinations", "labels", "warnings")}
-    _write(out / "tune.json", criterion, outcomes, failed, more)
-    return found
+    best = configs.load_config([out / "base.yaml"], to_settings(results[0].settings))
+    write_text_atomically(tuning_result.best_config, configs.to_yaml(best))
+    summary = {key: getattr(tuning_result, key) for key in ("says", "combinations", "labels", "warnings")}
+    _write_results(out / "tune.json", criterion, results, failed, summary)
+    return tuning_result
 
 
-def _outcome(trial: Trial, judge: Judge, known: Mapping[str, Outcome], launch: Launch) -> Outcome:
+def _run_and_score(
+    trial: Trial, scorer: TrialScorer, earlier_results: Mapping[str, TrialResult], launcher: TrialLauncher
+) -> TrialResult:
     """Run and score a trial, unless that is already done."""
-    if not trial.home.finished:
-        launch(trial)
-    elif trial.name in known:
-        return known[trial.name]
-    score = judge(trial)
-    return Outcome(
+    if not trial.run_folder.finished:
+        launcher(trial)
+    elif trial.name in earlier_results:
+        return earlier_results[trial.name]
+    score = scorer(trial)
+    return TrialResult(
         trial.name,
         trial.point,
         score.risk,
-        score.deviation,
-        score.parts,
-        score.degenerate,
-        len(trial.home.bought()),
+        score.standard_error,
+        score.details,
+        score.is_degenerate,
+        len(trial.run_folder.bought()),
     )
 
 
-def _refuse_people(config: Config, problem: Problem) -> None:
+def _check_no_human_oracle(config: Config, tuning_data: TuningData) -> None:
     """Raise if the trials would query human annotators: each trial needs labels of its own."""
-    people = config.oracle.name == "human" or (config.oracle.name == "auto" and problem.shift.truth is None)
-    if people and query_epochs(config):
+    is_human = config.oracle.name == "human" or (
+        config.oracle.name == "auto" and tuning_data.data.truth is None
+    )
+    if is_human and query_epochs(config):
         raise UserError(
             "every trial acquires its own labels, which annotators cannot provide; tune with --rounds 0, and "
             "set the number of rounds when you run best.yaml"
         )
 
 
-def _says(by: By, loss: Loss, share: float, validation: int) -> str:
-    what = "error rate" if loss == "error" else "mean negative log-likelihood"
-    if by == "dev":
+def _describe_risk(
+    estimator: RiskEstimator, loss: TuningLoss, source_holdout: float, validation_labels: int
+) -> str:
+    loss_name = "error rate" if loss == "error" else "mean negative log-likelihood"
+    if estimator == "dev":
         return (
-            f"{what} on the target, estimated by deep embedded validation from {100 * share:g} % of the "
+            f"{loss_name} on the target, estimated by deep embedded validation from {100 * source_holdout:g} % of the "
             "source, held out from all trials; no target labels used"
         )
     return (
-        f"{what} on {validation} random target images, labelled for validation, except those that a trial "
+        f"{loss_name} on {validation_labels} random target images, labelled for validation, except those that a trial "
         "labelled itself"
     )
 
 
-def warnings_of(outcomes: Sequence[Outcome], by: By) -> list[str]:
-    """Return warnings about the reliability of the ranking; ``outcomes`` are sorted, best first."""
-    found, best = [], outcomes[0]
-    weak = sum(one.degenerate for one in outcomes)
-    if weak:
-        found.append(
-            f"DEV is unreliable for {weak} of {len(outcomes)} trials"
-            f"{', including the best' if best.degenerate else ''}: a few source images carry all the weight "
+def ranking_warnings(results: Sequence[TrialResult], estimator: RiskEstimator) -> list[str]:
+    """Return warnings about the reliability of the ranking; ``results`` are sorted, best first."""
+    warnings, best = [], results[0]
+    n_degenerate = sum(result.is_degenerate for result in results)
+    if n_degenerate:
+        warnings.append(
+            f"DEV is unreliable for {n_degenerate} of {len(results)} trials"
+            f"{', including the best' if best.is_degenerate else ''}: a few source images carry all the weight "
             "(effective sample size below 5 %), because source and target are too easy to separate; use "
             "--estimator target_labels (reruns the trials, on the full source) or --weight-normalisation standardize"
         )
-    if by == "dev" and best.parts["source"] == 0:
-        found.append(
+    if estimator == "dev" and best.details["source"] == 0:
+        warnings.append(
             "no held-out source image is misclassified, so the risk is uninformative; use --loss nll"
         )
     # The standard error of a best trial without any errors is 0.
-    near = sum(one.risk - best.risk <= max(one.deviation, best.deviation) for one in outcomes[1:])
-    if near:
+    n_near = sum(one.risk - best.risk <= max(one.standard_error, best.standard_error) for one in results[1:])
+    if n_near:
         remedy = (
-            "increase evaluation.source_holdout_fraction" if by == "dev" else "increase --validation-labels"
+            "increase evaluation.source_holdout_fraction"
+            if estimator == "dev"
+            else "increase --validation-labels"
         )
-        found.append(
-            f"{near} other trial{'s are' if near > 1 else ' is'} within one standard error of the best, so "
+        warnings.append(
+            f"{n_near} other trial{'s are' if n_near > 1 else ' is'} within one standard error of the best, so "
             f"their order is not significant; {remedy} to separate them"
         )
-    return found
+    return warnings
 
 
-def _distinct(planned: Sequence[Trial]) -> int:
+def _count_distinct_labels(planned_trials: Sequence[Trial]) -> int:
     """Count the distinct labels acquired by all trials, including failed ones."""
-    begun = [trial.home for trial in planned if (trial.home.folder / "pool.json").exists()]
-    return len({entry.key for home in begun for entry in home.bought().entries()})
+    run_folders = [
+        trial.run_folder for trial in planned_trials if (trial.run_folder.folder / "pool.json").exists()
+    ]
+    return len({entry.key for run_folder in run_folders for entry in run_folder.bought().entries()})
 
 
-def _scored(path: Path, criterion: Mapping[str, Any]) -> dict[str, Outcome]:
+def _load_results(path: Path, criterion: Mapping[str, Any]) -> dict[str, TrialResult]:
     """Load the results of an earlier call with the same criterion."""
     if not path.exists():
         return {}
     try:
-        before = json.loads(path.read_text(encoding="utf-8"))
-        if before["criterion"] != criterion:
+        saved = json.loads(path.read_text(encoding="utf-8"))
+        if saved["criterion"] != criterion:
             return {}
-        return {one["name"]: Outcome(**one) for one in before["trials"]}
+        return {result["name"]: TrialResult(**result) for result in saved["trials"]}
     except (ValueError, KeyError, TypeError):
         raise UserError(f"{path} is corrupt; remove it to score the trials again") from None
 
 
-def _write(
+def _write_results(
     path: Path,
     criterion: Mapping[str, Any],
-    outcomes: Sequence[Outcome],
+    results: Sequence[TrialResult],
     failed: Mapping[str, str],
-    more: Mapping[str, Any],
+    summary: Mapping[str, Any],
 ) -> None:
-    ranked = [asdict(one) for one in sorted(outcomes, key=lambda one: one.risk)]
-    text = {"criterion": criterion, **more, "trials": ranked, "failed": failed}
+    ranked = [asdict(result) for result in sorted(results, key=lambda one: one.risk)]
+    text = {"criterion": criterion, **summary, "trials": ranked, "failed": failed}
     write_text_atomically(path, json.dumps(text, indent=1) + "\n")

@@ -12,65 +12,69 @@ from ducats.config import Config
 from ducats.errors import UserError
 from ducats.files import write_text_atomically
 from ducats.rundir import RunDir
-from ducats.tune.space import Point, settings_of
+from ducats.tune.search_space import GridPoint, to_settings
 
 
 @dataclass(frozen=True)
 class Trial:
     """One combination of the searched settings."""
 
-    point: Point
+    point: GridPoint
     config: Config
-    home: RunDir
+    run_folder: RunDir
 
     @property
     def name(self) -> str:
         """Name of the run folder."""
-        return self.home.folder.name
+        return self.run_folder.folder.name
 
 
-Launch = Callable[[Trial], None]  # runs a trial to its end, or raises UserError
+TrialLauncher = Callable[[Trial], None]  # runs a trial to its end, or raises UserError
 
 
-def make_trials(base: Path, points: Sequence[Point], out: Path, more: Sequence[str] = ()) -> list[Trial]:
+def make_trials(
+    base: Path, points: Sequence[GridPoint], out: Path, shared_settings: Sequence[str] = ()
+) -> list[Trial]:
     """Create one trial per point: the base config with the point's settings.
 
     Args:
         base: config file.
         out: parent of the run folders, which are named by the config's digest.
-        more: settings shared by all trials.
+        shared_settings: settings shared by all trials.
     """
     trials: dict[str, Trial] = {}
     for point in points:
-        config = configs.load_config([base], [*settings_of(point), *more])
+        config = configs.load_config([base], [*to_settings(point), *shared_settings])
         name = config.digest()
         if name in trials:
             raise UserError(
-                f"{words(point)} and {words(trials[name].point)} are the same run; list each value only once"
+                f"{format_grid_point(point)} and {format_grid_point(trials[name].point)} are the same run; list each value only once"
             )
         trials[name] = Trial(point, config, RunDir(out / name))
     return list(trials.values())
 
 
-def as_process(trial: Trial) -> None:
+def run_in_subprocess(trial: Trial) -> None:
     """Run a trial with `ducats run` in a child process, which frees all memory even after a failure."""
-    file = trial.home.folder.with_suffix(".yaml")
+    file = trial.run_folder.folder.with_suffix(".yaml")
     write_text_atomically(file, configs.to_yaml(trial.config))
     child = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]  # ends when this process ends
-    command = [*child, "run", "-c", str(file), "--out", str(trial.home.folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode == 130:
+    command = [*child, "run", "-c", str(file), "--out", str(trial.run_folder.folder)]
+    completed = subprocess.run(command, capture_output=True, text=True, check=False)
+    if completed.returncode == 130:
         raise KeyboardInterrupt
-    if done.returncode:
-        said = [line.strip() for line in (done.stdout + done.stderr).splitlines() if line.strip()]
-        last = next((line for line in said if line.startswith("ducats:")), said[-1] if said else "")
-        raise UserError(last.removeprefix("ducats:").strip() or f"failed with exit code {done.returncode}")
+    if completed.returncode:
+        lines = [line.strip() for line in (completed.stdout + completed.stderr).splitlines() if line.strip()]
+        last = next((line for line in lines if line.startswith("ducats:")), lines[-1] if lines else "")
+        raise UserError(
+            last.removeprefix("ducats:").strip() or f"failed with exit code {completed.returncode}"
+        )
 
 
-def words(point: Mapping[str, object]) -> str:
+def format_grid_point(point: Mapping[str, object]) -> str:
     """Format a point for display.
 
-    >>> words({"objective.params.beta": 0.1, "train.lr": 0.01})
+    >>> format_grid_point({"objective.params.beta": 0.1, "train.lr": 0.01})
     'beta=0.1, lr=0.01'
     """
     return ", ".join(f"{key.rsplit('.', 1)[-1]}={value}" for key, value in point.items())

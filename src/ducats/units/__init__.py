@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ducats.criteria import WHOLE
 from ducats.domain import UNLABELLED
-from ducats.queries import Strategy
+from ducats.queries import QuerySpec
 from ducats.rows import Deferred, Rows, Slate, ask
 from ducats.units.described import described
 from ducats.units.scene import Scene, neighbours
@@ -42,7 +42,7 @@ class Picked:
 
 @torch.no_grad()
 def spend(
-    strategy: Strategy,
+    strategy: QuerySpec,
     unit: Unit,
     *,
     z: Tensor | None,
@@ -118,7 +118,7 @@ def summary(
 class _Counter:
     """The state of a query within one image."""
 
-    strategy: Strategy
+    strategy: QuerySpec
     scene: Scene
     target: Tensor  # (H * W,)
     image: int
@@ -128,7 +128,7 @@ class _Counter:
     def ask(self, candidates: Rows, labelled: Rows, count: int) -> Tensor:
         """Return the indices of the candidates that the query picks."""
         count = min(count, len(candidates))
-        return ask(self.strategy.query, Slate(candidates, labelled, count, self.generator, None, self.head))
+        return ask(self.strategy.fn, Slate(candidates, labelled, count, self.generator, None, self.head))
 
     def rows(
         self, position: Tensor, columns: dict[str, Deferred] | dict[str, Tensor], apart: int = 0

@@ -1,0 +1,119 @@
+"""Critic of WAAL (Shui et al., AISTATS 2020): separates labelled from unlabelled images."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ducats.objectives.auxiliary import (
+    AuxiliaryContext,
+    AuxiliaryModule,
+    CachedForward,
+    cast_to_weights,
+    require_feature_width,
+    reverse_gradient,
+)
+from ducats.objectives.batch import Batch, LabelledImages, Losses, is_labelled
+from ducats.objectives.probes.discriminator import target_images
+from ducats.rows import Output
+
+
+class Critic(AuxiliaryModule):
+    """Scores features from 0 (labelled) to 1 (unlabelled), for images or for each position of a map.
+
+    Args:
+        hidden: width of the hidden layer.
+        dropout: dropout probability of the hidden layer.
+        penalty: weight of the gradient penalty.
+    """
+
+    provides = ("critic",)
+
+    def __init__(
+        self, context: AuxiliaryContext, *, hidden: int = 50, dropout: float = 0.5, penalty: float = 2.0
+    ) -> None:
+        super().__init__()
+        width = require_feature_width(context, "a critic")
+        self.penalty = penalty
+        self.net = nn.Sequential(
+            nn.Linear(width, hidden), nn.ReLU(), nn.Dropout(dropout), nn.Linear(hidden, 1), nn.Sigmoid()
+        )
+
+    def forward(self, features: Tensor) -> Tensor:
+        """Return the scores ``(R,)`` of features ``(R, D)``."""
+        scores: Tensor = self.net(cast_to_weights(features, self.net)).squeeze(1)
+        return scores
+
+    def distance(self, unlabelled: Tensor, labelled: Tensor, mask: Tensor) -> Tensor:
+        """Compute ``mean g(U) - gamma mean g(L)`` with ``gamma = |L| / |U|``.
+
+        Args:
+            unlabelled: features ``(U, D)``.
+            labelled: features ``(L, D)``.
+            mask: bool ``(L,)``, mask of those that have a label.
+        """
+        gap: Tensor = self(unlabelled).mean() - (self(labelled) * mask).sum() / len(unlabelled)
+        return gap
+
+    def gradient_penalty(self, unlabelled: Tensor, labelled: Tensor) -> Tensor:
+        """Gradient penalty ``mean (||grad g|| - 1)^2`` at and between the features, for the critic alone."""
+        unlabelled_features, labelled_features = (
+            cast_to_weights(x.detach(), self.net) for x in (unlabelled, labelled)
+        )
+        index = torch.arange(
+            max(len(unlabelled_features), len(labelled_features)), device=unlabelled_features.device
+        )
+        share = torch.rand(len(index), 1, device=unlabelled_features.device, dtype=unlabelled_features.dtype)
+        # The shorter one is repeated.
+        between = (
+            share * unlabelled_features[index % len(unlabelled_features)]
+            + (1 - share) * labelled_features[index % len(labelled_features)]
+        )
+        points = torch.cat([between, unlabelled_features, labelled_features]).requires_grad_()
+        with torch.enable_grad():
+            (gradient,) = torch.autograd.grad(self(points).sum(), points, create_graph=True)
+        gradient_norm: Tensor = torch.linalg.vector_norm(gradient, dim=1)
+        return ((gradient_norm - 1) ** 2).mean()
+
+    def adversarial_losses(self, model: Callable[[Tensor], Output], batch: Batch, strength: float) -> Losses:
+        """Return the losses of the critic, which separates labelled from unlabelled features.
+
+        Args:
+            strength: weight of the reversed gradient with respect to the features.
+        """
+        images = target_images(batch)
+        if images is None:
+            return {}
+        parts = [part for part in (batch.source, batch.labelled) if part is not None]
+        labelled = torch.cat([_flat_features(model(part.images)) for part in parts])
+        unlabelled, mask = _flat_features(model(images)), _labelled_mask(parts, labelled)
+        distance = self.distance(
+            reverse_gradient(unlabelled, strength), reverse_gradient(labelled, strength), mask
+        )
+        return {"distance": -distance, "penalty": self.penalty * self.gradient_penalty(unlabelled, labelled)}
+
+    def losses(self, model: CachedForward, batch: Batch) -> Losses:
+        """Return the losses that train the critic alone."""
+        return {
+            f"probe/{name}": loss
+            for name, loss in self.adversarial_losses(model.eval_forward, batch, 0.0).items()
+        }
+
+    def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
+        """Return the scores."""
+        flat, features = _flat_features(output), output.features
+        assert features is not None
+        return {"critic": self(flat).reshape(len(features), *features.shape[2:])}
+
+
+def _flat_features(output: Output) -> Tensor:
+    """Features as ``(R, D)``, one row per image or per position of a map."""
+    assert output.features is not None
+    return output.features.movedim(1, -1).flatten(0, -2)
+
+
+def _labelled_mask(parts: Sequence[LabelledImages], rows: Tensor) -> Tensor:
+    """Mask of labelled rows; all rows of maps, as a coarse position covers many pixels."""
+    if parts[0].labels.ndim == 1:
+        return is_labelled(torch.cat([part.labels for part in parts]))
+    return torch.ones(len(rows), dtype=torch.bool, device=rows.device)

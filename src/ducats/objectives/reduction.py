@@ -1,0 +1,139 @@
+"""Masked means over images or pixels; the full-resolution map of pixels is never built.
+
+At 1280 x 720 with 19 classes, log alpha of two images takes 140 MB in float32, and so does each of the
+hundred operations from there to a loss and its gradient. Values and gradients are therefore computed in
+chunks of a few rows. Each chunk leaves only sums and a gradient on the network's coarse grid.
+"""
+
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from ducats import grid
+from ducats.rows import Output
+
+# From log alpha (N, C, ...) and labels (N, ...) to values (N, ...), elementwise over positions.
+Formula = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
+
+# Elements (positions x classes) per chunk. On a CPU the temporaries stay in a core's cache. On a GPU a chunk
+# is large enough to keep it busy, and small compared with the network's activations.
+CPU_CHUNK_ELEMENTS = 2**17
+GPU_CHUNK_ELEMENTS = 2**23
+INDEXING_DEVICES = ("cpu",)  # devices that index the positions that count; on a GPU this would synchronise
+
+
+def masked_means(
+    output: Output, formula: Formula, labels: Tensor, mask_fn: Callable[[Tensor], Tensor]
+) -> tuple[Tensor, ...]:
+    """Compute the means of a formula's values over the positions that count; zero if there are none.
+
+    Args:
+        output: model output; gradients flow to its ``z``.
+        formula: from log alpha and labels to one or several values per position. It must be elementwise over
+            positions, as it is called with arbitrary subsets of them.
+        labels: ``(N,)``, or maps ``(N, H, W)`` of the size of ``output``.
+        mask_fn: from labels to a mask of the positions that count.
+
+    >>> z, labels = torch.tensor([[1.0, 0.0], [5.0, 0.0]]), torch.tensor([0, -1])
+    >>> masked_means(Output(z, None), lambda z, _: (z[:, 0],), labels, lambda labels: labels >= 0)
+    (tensor(1.),)
+    """
+    if output.size is None:
+        mask = mask_fn(labels)
+        count = mask.sum().clamp(min=1)
+        return tuple((values * mask).sum() / count for values in formula(output.z, labels))
+    expected = (len(output.z), *output.size)
+    if tuple(labels.shape) != expected:
+        raise ValueError(f"the label maps have shape {tuple(labels.shape)}, but the images need {expected}")
+    spec = _MeanSpec(output.size, output.evidence, formula, labels, mask_fn(labels))
+    needs_grad = output.z.requires_grad and torch.is_grad_enabled()
+    results: tuple[Tensor, ...] = _MaskedMeans.apply(output.z, spec, needs_grad)
+    return results
+
+
+class _MeanSpec(NamedTuple):
+    """Arguments of the chunked computation."""
+
+    size: tuple[int, int]
+    evidence: Callable[[Tensor], Tensor]
+    formula: Formula
+    labels: Tensor  # (N, H, W)
+    mask: Tensor  # bool (N, H, W)
+
+
+class _MaskedMeans(torch.autograd.Function):
+    """Means with precomputed gradients on the coarse grid, which backward only scales."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, spec: _MeanSpec, needs_grad: bool) -> tuple[Tensor, ...]:
+        with torch.autocast(device_type=z.device.type, enabled=False):
+            sums, gradients = _chunked_sums(z.detach(), spec, needs_grad)
+        count = spec.mask.sum().clamp(min=1)
+        ctx.set_materialize_grads(False)
+        ctx.save_for_backward(*(g.div_(count).transpose(0, 1).to(z.dtype) for g in gradients))
+        return tuple(s / count for s in sums)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *upstream: Tensor | None) -> tuple[Tensor | None, None, None]:
+        pairs = zip(ctx.saved_tensors, upstream, strict=True)
+        terms = [gradient * weight for gradient, weight in pairs if weight is not None]
+        return (sum(terms[1:], terms[0]) if terms else None), None, None
+
+
+def _chunked_sums(z: Tensor, spec: _MeanSpec, needs_grad: bool) -> tuple[list[Tensor], list[Tensor]]:
+    """Sum of each value, and the gradient of each sum, ``(C, N, h, w)``, if ``needs_grad``."""
+    z = (z if z.dtype == torch.float64 else z.float()).transpose(0, 1)  # classes first: avoids copies later
+    height, width = spec.size
+    down = grid.weights(height, z.shape[2], z.dtype, z.device)
+    across = grid.weights(width, z.shape[3], z.dtype, z.device)
+    sums: list[list[Tensor]] = []  # by chunk, by value
+    gradients: list[Tensor] = []
+    for images, rows in _chunks(z.shape[1], z.shape[0], spec.size, z.device):
+        coarse_rows = grid.reach(rows, height, z.shape[2])
+        with torch.set_grad_enabled(needs_grad):
+            leaf = z[:, images, coarse_rows].requires_grad_(needs_grad)
+            logits = grid.spread(leaf, down[rows, coarse_rows], across).flatten(1)
+            values = _chunk_values(
+                spec, logits, spec.labels[images, rows].flatten(), spec.mask[images, rows].flatten()
+            )
+        sums.append([v.detach() for v in values])
+        if needs_grad and not gradients:
+            gradients = [torch.zeros_like(z, memory_format=torch.contiguous_format) for _ in values]
+        for number, gradient in enumerate(gradients):
+            if not values[number].requires_grad:  # such as a count
+                continue
+            (gradient_part,) = torch.autograd.grad(
+                values[number], leaf, retain_graph=number + 1 < len(gradients)
+            )
+            gradient[:, images, coarse_rows] += gradient_part
+    return [torch.stack(column).sum() for column in zip(*sums, strict=True)], gradients
+
+
+def _chunk_values(spec: _MeanSpec, logits: Tensor, labels: Tensor, mask: Tensor) -> tuple[Tensor, ...]:
+    """Sum of each value over the positions that count: ``(C, R), (R,), (R,) -> ()``."""
+    if logits.device.type in INDEXING_DEVICES:  # labelled pixels are few
+        chosen = mask.nonzero().squeeze(1)
+        if len(chosen) < len(mask):
+            logits, labels, mask = logits.index_select(1, chosen), labels[chosen], mask[chosen]
+    values = spec.formula(spec.evidence(logits[None]), labels[None].long())
+    return tuple(torch.where(mask, v[0], 0.0).sum() for v in values)
+
+
+def _chunks(
+    images: int, classes: int, size: tuple[int, int], device: torch.device
+) -> Iterator[tuple[slice, slice]]:
+    """Slices of images and rows of each chunk: several small images, or some rows of a large one."""
+    height, width = size
+    max_rows = max(
+        1, (CPU_CHUNK_ELEMENTS if device.type == "cpu" else GPU_CHUNK_ELEMENTS) // (classes * width)
+    )  # rows
+    images_per_chunk = max(1, max_rows // height)
+    parts = -(-height // max_rows)
+    rows = -(-height // parts)  # about equal heights, which lets buffers be reused
+    for image in range(0, max(images, 1), images_per_chunk):
+        for row in range(0, height, rows):
+            yield slice(image, min(image + images_per_chunk, images)), slice(row, min(row + rows, height))

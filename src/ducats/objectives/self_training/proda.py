@@ -1,0 +1,199 @@
+"""ProDA: pseudo-labels rectified by class prototypes, then distillation (Zhang et al., CVPR 2021)."""
+
+import math
+
+import torch
+from torch import Tensor
+
+from ducats.anchors import class_sums
+from ducats.objectives.auxiliary import (
+    AuxiliaryContext,
+    AuxiliaryModule,
+    FrozenCopy,
+    FullPass,
+    RefreshContext,
+    require_feature_width,
+)
+from ducats.objectives.batch import Batch, ForwardFn, Losses
+from ducats.objectives.self_training.colour_jitter import jitter_colours
+from ducats.objectives.self_training.output_space import (
+    OutputDiscriminator,
+    output_space_adversarial_loss,
+    require_segmentation,
+)
+from ducats.objectives.self_training.pseudo_label_ops import (
+    coarse_log_alpha,
+    expand_class_values,
+    log_probability_of,
+    means_over_kept,
+    stack_outputs,
+)
+from ducats.objectives.self_training.round_schedule import nearest_epoch
+from ducats.objectives.softmax import softmax
+from ducats.objectives.unlabelled import is_unlabelled
+from ducats.rows import Output
+
+UNSEEN_CLASS_DISTANCE = 1e4  # distance of a class that was never predicted
+NEG_LOG_ZERO = -math.log(1e-4)  # value of -log 0 in the reverse cross-entropy
+
+
+class PrototypeTeacher(AuxiliaryModule):
+    """Class prototypes on the target, a moving average of the model, and a frozen teacher.
+
+    Args:
+        warmup: fraction of the training before stage 1.
+        distillation_start: fraction of the training before the distillation; 1: no distillation.
+        hidden: channels of the discriminator's first layer.
+    """
+
+    prototypes: Tensor  # (C, D)
+    has_prototype: Tensor  # (C,), 0 for classes that were never predicted
+    stage: Tensor  # 0: warm-up, 1, 2: distillation
+
+    def __init__(
+        self,
+        context: AuxiliaryContext,
+        *,
+        warmup: float = 0.3,
+        distillation_start: float = 0.7,
+        hidden: int = 64,
+    ) -> None:
+        super().__init__()
+        require_segmentation(context, "proda")
+        if not 0 <= warmup < distillation_start <= 1:
+            raise ValueError(
+                f"warmup={warmup} and distil={distillation_start} must satisfy 0 <= warmup < distil <= 1"
+            )
+        self.warmup, self.distillation_start = warmup, distillation_start
+        width = require_feature_width(context, "the objective 'proda'")
+        self.teacher, self.ema_model = (
+            FrozenCopy(context.model, context.autocast_dtype),
+            FrozenCopy(context.model, context.autocast_dtype),
+        )
+        self.discriminator = OutputDiscriminator(context.classes, hidden)
+        self.register_buffer("prototypes", torch.zeros(context.classes, width))
+        self.register_buffer("has_prototype", torch.ones(context.classes))
+        self.register_buffer("stage", torch.zeros(()))
+
+    def is_due(self, context: RefreshContext) -> bool:
+        """Whether stage 1 or the distillation starts now."""
+        return context.epochs_done in (
+            nearest_epoch(fraction, context.epochs) for fraction in (self.warmup, self.distillation_start)
+        )
+
+    def refresh(self, context: RefreshContext, full_pass: FullPass) -> None:
+        """Copy the model as the new teacher; at the start of stage 1, also compute the prototypes."""
+        self.teacher.ema_update()
+        if context.epochs_done != nearest_epoch(self.warmup, context.epochs):
+            self.stage.fill_(2.0)
+            return
+        self.ema_model.ema_update()
+        total, size = torch.zeros_like(self.prototypes), torch.zeros_like(self.has_prototype)
+        for _, output in full_pass.pool():
+            assert output.features is not None
+            batch_sums = class_sums(output.z, output.features)
+            total, size = total + batch_sums[0].sum(0), size + batch_sums[1].sum(0)
+        self.prototypes.copy_(total / size.clamp(min=1)[:, None])
+        self.has_prototype.copy_(size > 0)
+        self.stage.fill_(1.0)
+
+    def log_assignment(self, features: Tensor, tau: float) -> Tensor:
+        """Compute ``log softmax_c(-|f - prototype_c| / tau)``: ``(N, D, h, w) -> (N, C, h, w)``."""
+        with torch.autocast(device_type=features.device.type, enabled=False):
+            f, own = features.to(self.prototypes.dtype), self.prototypes
+            inner = torch.einsum("ndhw,cd->nchw", f, own)
+            squared = (f**2).sum(1, keepdim=True) - 2 * inner + expand_class_values((own**2).sum(1), inner)
+            distance = squared.clamp(min=1e-6).sqrt() / tau
+            return torch.where(
+                expand_class_values(self.has_prototype, distance) > 0, -distance, -UNSEEN_CLASS_DISTANCE
+            ).log_softmax(1)
+
+    def update_prototypes(self, output: Output, ema_rate: float) -> None:
+        """Move each prototype towards the mean of its class in the batch, if the class is present."""
+        assert output.features is not None
+        total, size = class_sums(output.z, output.features)
+        total, size = total.sum(0), size.sum(0)[:, None]
+        step = torch.where(size > 0, ema_rate * (total / size.clamp(min=1) - self.prototypes), 0.0)
+        self.prototypes.add_(step)
+
+
+def proda(
+    model: ForwardFn,
+    batch: Batch,
+    auxiliary: PrototypeTeacher,
+    *,
+    ce: float = 0.1,
+    rce: float = 1.0,
+    reg: float = 0.1,
+    consistency: float = 10.0,
+    jitter: float = 0.4,
+    tau: float = 1.0,
+    confidence_threshold: float = 0.95,
+    domain: float = 0.001,
+    ema_rate: float = 0.001,
+    prototype_ema_rate: float = 1e-4,
+    source: float = 1.0,
+    target: float = 1.0,
+) -> Losses:
+    """Cross-entropy on labels, and on teacher pseudo-labels rectified by the distance to class prototypes.
+
+    Warm-up: adversarial loss in output space. Stage 1: symmetric cross-entropy on ``argmax_c p_c w_c``, the
+    regulariser of MRKLD, and consistency of the prototype assignments with those of a moving average of the
+    model. Distillation: cross-entropy on confident pseudo-labels of a new teacher.
+
+    Args:
+        ce: weight of the cross-entropy in stage 1.
+        rce: weight of the reverse cross-entropy in stage 1.
+        reg: weight of the regulariser ``-mean_c log p_c``.
+        consistency: weight of the KL divergence between the two prototype assignments in stage 1.
+        jitter: maximum relative change of brightness, contrast and saturation of the model's input.
+        tau: temperature of the prototype assignment.
+        confidence_threshold: minimum confidence of a pseudo-label in the distillation.
+        domain: weight of the adversarial loss for the model, in the warm-up.
+        ema_rate: update rate of the model's moving average.
+        prototype_ema_rate: update rate of the prototypes.
+        source: weight of the cross-entropy on source data.
+        target: weight of the cross-entropy on labelled target data.
+    """
+    if tau <= 0:
+        raise ValueError(f"tau must be positive, not {tau}")
+    losses = softmax(model, batch, source=source, target=target)
+    if batch.target is None:
+        return losses
+    images, label_maps = batch.target
+    auxiliary.ema_model.ema_update(ema_rate)
+    ema_output = auxiliary.ema_model(images)
+    assert ema_output.features is not None
+    auxiliary.update_prototypes(ema_output, prototype_ema_rate)
+    log_assignment = auxiliary.log_assignment(ema_output.features, tau)
+    stage = auxiliary.stage
+    is_stage_one, is_distillation = (stage == 1).float(), (stage == 2).float()
+    teacher_log_probability = coarse_log_alpha(auxiliary.teacher(images)).log_softmax(1)
+    score = torch.where(
+        stage == 2, teacher_log_probability, teacher_log_probability + log_assignment
+    ).softmax(1)
+    student = model(jitter_colours(images, jitter) if jitter else images)
+    classes, min_confidence = student.z.shape[1], confidence_threshold * is_distillation
+
+    def formula(z: Tensor, _: Tensor) -> tuple[Tensor, ...]:
+        log_p = z[:, :classes].log_softmax(1)
+        best, label = z[:, classes:].detach().max(1)
+        right = log_probability_of(log_p, label)
+        return -right, NEG_LOG_ZERO * (1 - right.exp()), -log_p.mean(1), best >= min_confidence
+
+    fit, reverse, smooth = means_over_kept(
+        stack_outputs(student, (), [score]), formula, label_maps, is_unlabelled
+    )
+    losses["pseudo/nll"] = (ce * is_stage_one + is_distillation) * fit
+    losses["pseudo/rce"] = rce * is_stage_one * reverse
+    losses["pseudo/reg"] = reg * (is_stage_one + is_distillation) * smooth
+    if consistency:
+        assert student.features is not None
+        divergence = log_assignment.exp() * (log_assignment - auxiliary.log_assignment(student.features, tau))
+        losses["target/consistency"] = consistency * is_stage_one * divergence.sum(1).mean()
+    if domain:
+        warmup_strength = domain * (stage == 0)
+        losses["domain/nll"] = output_space_adversarial_loss(
+            auxiliary.discriminator, model(batch.source.images), student, warmup_strength
+        )
+    return losses

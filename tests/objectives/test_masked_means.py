@@ -1,0 +1,323 @@
+"""Chunked means against the formula on the whole map, and image means against plain arithmetic."""
+
+import importlib
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats import dirichlet
+from ducats.domain import UNLABELLED, VOID
+from ducats.objectives import Batch, LabelledImages, duc, is_labelled, masked_means, softmax
+from ducats.rows import Output
+
+module = importlib.import_module("ducats.objectives.reduction")
+
+CLASSES, SIZE = 5, (13, 22)
+COARSE = (3, 4)
+bounded = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]
+
+
+def fit(z: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    kl = dirichlet.misleading_evidence(z, labels) / z.shape[1]
+    return dirichlet.negative_log_likelihood(z, labels), kl
+
+
+def uncertainty_terms(z: Tensor, labels: Tensor) -> tuple[Tensor, ...]:
+    found = dirichlet.uncertainties(z)
+    return found.distribution, found.data
+
+
+def unlabelled(labels: Tensor) -> Tensor:
+    return labels == UNLABELLED
+
+
+def coarse(seed: int = 0, images: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    return 5 * torch.randn(images, CLASSES, *COARSE, generator=generator)  # some above 10
+
+
+def maps(kind: str, images: int = 3) -> Tensor:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(0, CLASSES, (images, *SIZE), generator=generator).to(torch.int8)
+    if kind == "mixed":
+        luck = torch.rand(labels.shape, generator=generator)
+        labels[luck < 0.6] = UNLABELLED
+        labels[luck > 0.9] = VOID
+    elif kind != "labelled":
+        labels[:] = {"unlabelled": UNLABELLED, "void": VOID}[kind]
+    return labels
+
+
+def reference_means(
+    z: Tensor,
+    formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    labels: Tensor,
+    counted: Tensor,
+    evidence: Callable[[Tensor], Tensor] = bounded,
+) -> tuple[Tensor, ...]:
+    """Mean of the formula on the whole map over the counted positions."""
+    whole = evidence(F.interpolate(z, SIZE, mode="bilinear", align_corners=True))
+    rows, row_labels = whole.permute(0, 2, 3, 1)[counted], labels.long()[counted]
+    values = formula(rows, row_labels)
+    return tuple(v.mean() if len(v) else whole.sum() * 0 for v in values)
+
+
+@pytest.mark.parametrize("room", [1, 200, 700, 3000, 10**6])  # one row, some, an image, two, all
+@pytest.mark.parametrize("kind", ["mixed", "labelled", "unlabelled", "void"])
+@pytest.mark.parametrize(("formula", "where"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
+@pytest.mark.parametrize("indexed", [True, False])  # a CPU indexes positions, a GPU multiplies by zero
+def test_chunks_give_value_and_gradient_of_the_whole_map(
+    room: int,
+    kind: str,
+    formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    where: Callable[[Tensor], Tensor],
+    indexed: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CACHED", room)
+    monkeypatch.setattr(module, "INDEXED", ("cpu",) if indexed else ())
+    z, labels = coarse(), maps(kind)
+    ours, theirs = z.clone().requires_grad_(), z.clone().requires_grad_()
+    found = masked_means(Output(ours, None, SIZE, bounded), formula, labels, where)
+    expected = reference_means(theirs, formula, labels, where(labels))
+    for number, weight in enumerate((1.0, 0.3)):
+        torch.testing.assert_close(found[number], expected[number], rtol=1e-5, atol=1e-12)
+        (weight * found[number]).backward(retain_graph=True)
+        (weight * expected[number]).backward(retain_graph=True)
+    assert ours.grad is not None
+    assert theirs.grad is not None
+    assert (ours.grad - theirs.grad).norm() <= 1e-5 * theirs.grad.norm()
+    if kind == "void":
+        assert [v.item() for v in found] == [0.0, 0.0]
+
+
+@pytest.mark.parametrize(("formula", "where"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
+@pytest.mark.parametrize("evidence", dirichlet.EVIDENCE_FUNCTIONS)
+def test_gradients_match_finite_differences(
+    formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]],
+    where: Callable[[Tensor], Tensor],
+    evidence: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "CACHED", 400)
+    z = torch.randn(2, CLASSES, 2, 3, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    labels = maps("mixed", images=2)
+
+    def weighed(leaf: Tensor) -> Tensor:
+        first, second = masked_means(
+            Output(leaf, None, SIZE, dirichlet.EVIDENCE_FUNCTIONS[evidence]), formula, labels, where
+        )
+        return 2 * first + 0.5 * second
+
+    assert torch.autograd.gradcheck(weighed, (z.requires_grad_(),))
+
+
+def test_one_value_alone_has_a_gradient() -> None:
+    z, labels = coarse().requires_grad_(), maps("mixed")
+    _, kl = masked_means(Output(z, None, SIZE, bounded), fit, labels, is_labelled)
+    (slope,) = torch.autograd.grad(kl, z)
+    (expected,) = torch.autograd.grad(reference_means(z, fit, labels, is_labelled(labels))[1], z)
+    torch.testing.assert_close(slope, expected, rtol=1e-4, atol=1e-7)
+
+
+@pytest.mark.parametrize(("formula", "where"), [(fit, is_labelled), (uncertainty_terms, unlabelled)])
+def test_half_precision_logits_under_autocast(
+    formula: Callable[[Tensor, Tensor], tuple[Tensor, ...]], where: Callable[[Tensor], Tensor]
+) -> None:
+    z, labels = coarse(), maps("mixed")
+    half, full = z.bfloat16().requires_grad_(), z.bfloat16().float().requires_grad_()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found = masked_means(Output(half, None, SIZE, bounded), formula, labels, where)
+    expected = reference_means(full, formula, labels, where(labels))
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == torch.float32
+        torch.testing.assert_close(one, other, rtol=1e-5, atol=0)
+    sum(found[1:], found[0]).backward()
+    sum(expected[1:], expected[0]).backward()
+    assert half.grad is not None
+    assert full.grad is not None
+    assert half.grad.dtype == torch.bfloat16
+    assert (half.grad.float() - full.grad).norm() < 3e-3 * full.grad.norm()  # a bfloat16 has eight bits
+
+
+def test_without_a_gradient_none_is_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    z, labels = coarse().requires_grad_(), maps("mixed")
+    output = Output(z, None, SIZE, bounded)
+    with_gradient = masked_means(output, fit, labels, is_labelled)
+    monkeypatch.setattr(torch.autograd, "grad", None)  # not to be called
+    with torch.no_grad():
+        without = masked_means(output, fit, labels, is_labelled)
+    assert not without[0].requires_grad
+    for one, other in zip(with_gradient, without, strict=True):
+        assert one.item() == other.item()
+    with pytest.raises(TypeError):
+        masked_means(output, fit, labels, is_labelled)
+
+
+def test_maps_of_another_size_raise() -> None:
+    output = Output(coarse(), None, SIZE, bounded)
+    with pytest.raises(ValueError, match=r"\(3, 13, 21\)"):
+        masked_means(output, fit, maps("mixed")[..., :-1], is_labelled)
+
+
+# Objectives on maps ---------------------------------------------------------------------------------------
+
+
+class Recorder:
+    """A "model" that returns the images as logits and records how many were forwarded."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __call__(self, images: Tensor) -> Output:
+        self.seen.append(len(images))
+        return Output(images, None, SIZE, bounded)
+
+
+def pixels(kind: str = "mixed") -> Batch:
+    return Batch(
+        LabelledImages(coarse(1), maps("labelled")), None, None, LabelledImages(coarse(2, 2), maps(kind, 2))
+    )
+
+
+@pytest.mark.parametrize("kind", ["mixed", "labelled", "unlabelled", "void"])
+@pytest.mark.parametrize("void", ["ignored", "unlabelled"])
+def test_duc_on_pixels_is_the_papers_sum(kind: str, void: str) -> None:
+    batch, model = pixels(kind), Recorder()
+    losses = duc(model, batch, beta=0.7, lambda_=0.3, kl=0.5, void=void)  # type: ignore[arg-type]
+    assert model.seen == [3, 2]  # each image once
+    assert batch.target is not None
+    z, labels = batch.target
+    unknown = labels == UNLABELLED if void == "ignored" else labels < 0
+    expected = {
+        **named_terms(
+            "source",
+            reference_means(*(batch.source.images, fit, batch.source.labels), batch.source.labels >= 0),
+        ),
+        **named_terms("labelled", reference_means(z, fit, labels, labels >= 0)),
+    }
+    for name in expected:
+        expected[name] *= 0.5 if name.endswith("kl") else 1
+    u_dis, u_data = reference_means(z, uncertainty_terms, labels, unknown)
+    expected |= {"unlabelled/u_dis": 0.7 * u_dis, "unlabelled/u_data": 0.3 * u_data}
+    assert losses.keys() == expected.keys()
+    for name, value in expected.items():
+        torch.testing.assert_close(losses[name], value, rtol=1e-5, atol=1e-12)
+
+
+def named_terms(stream: str, values: tuple[Tensor, ...]) -> dict[str, Tensor]:
+    return {f"{stream}/nll": values[0], f"{stream}/kl": values[1]}
+
+
+@pytest.mark.parametrize(
+    ("params", "gone", "seen"),
+    [
+        ({"beta": 0.0}, {"unlabelled/u_dis"}, [3, 2]),
+        ({"beta": 0.0, "lambda_": 0.0}, {"unlabelled/u_dis", "unlabelled/u_data"}, [3, 2]),
+        ({"kl": 0.0}, {"source/kl", "labelled/kl"}, [3, 2]),
+        ({"target": 0.0}, {"labelled/nll", "labelled/kl"}, [3, 2]),
+        (
+            {"target": 0.0, "beta": 0.0, "lambda_": 0.0},
+            {"labelled/nll", "labelled/kl", "unlabelled/u_dis", "unlabelled/u_data"},
+            [3],
+        ),
+        ({"source": 0.0}, {"source/nll", "source/kl"}, [2]),
+    ],
+)
+def test_terms_on_pixels_can_be_disabled(params: dict[str, float], gone: set[str], seen: list[int]) -> None:
+    whole, model = duc(Recorder(), pixels()), Recorder()
+    part = duc(model, pixels(), **params)  # type: ignore[arg-type]
+    assert part.keys() == whole.keys() - gone
+    assert model.seen == seen
+    for name, value in part.items():
+        torch.testing.assert_close(value, whole[name])
+
+
+def test_whole_labelled_images_and_unlabelled_maps() -> None:
+    bought = LabelledImages(coarse(4, 4), maps("labelled", 4))
+    rest = pixels("unlabelled").target
+    batch = Batch(pixels().source, bought, None, rest)
+    for objective in (duc, softmax):
+        model = Recorder()
+        losses = objective(model, batch)
+        assert sorted(model.seen) == [2, 3, 4]
+        expected = reference_means(bought.images, fit, bought.labels, bought.labels >= 0)[0]
+        torch.testing.assert_close(losses["labelled/nll"], expected, rtol=1e-5, atol=0)
+
+
+def test_softmax_on_pixels_is_cross_entropy_on_labelled_ones() -> None:
+    batch = pixels()
+    losses = softmax(Recorder(), batch, target=0.5)
+    assert losses.keys() == {"source/nll", "labelled/nll"}
+    assert batch.target is not None
+    z, labels = batch.target
+    whole = F.interpolate(z, SIZE, mode="bilinear", align_corners=True).clamp(max=10)
+    expected = F.cross_entropy(whole, labels.long().masked_fill(labels < 0, -100), ignore_index=-100)
+    torch.testing.assert_close(losses["labelled/nll"], 0.5 * expected, rtol=1e-5, atol=0)
+
+
+def test_invalid_void_raises() -> None:
+    with pytest.raises(ValueError, match="ignored"):
+        duc(Recorder(), pixels(), void="dropped")  # type: ignore[arg-type]
+
+
+# Whole images ---------------------------------------------------------------------------------------------
+
+
+def earlier_mean(values: Tensor, labels: Tensor) -> Tensor:
+    has_label = labels >= 0
+    return (values * has_label).sum() / has_label.sum().clamp(min=1)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("none_known", [False, True])
+def test_whole_images_are_bitwise_equal_to_plain_arithmetic(dtype: torch.dtype, none_known: bool) -> None:
+    generator = torch.Generator().manual_seed(5)
+    z = [4 * torch.randn(n, CLASSES, generator=generator, dtype=dtype).requires_grad_() for n in (33, 8, 31)]
+    labels = [torch.randint(-2, CLASSES, (n,), generator=generator) for n in (33, 8)]
+    if none_known:
+        labels[1].fill_(VOID)
+    weights = {"nll": 0.9, "kl": 1.1, "beta": 0.7, "lambda_": 0.05, "source": 1.3, "target": 0.6}
+    batch = Batch(LabelledImages(z[0], labels[0]), LabelledImages(z[1], labels[1]), z[2])
+    found = duc(lambda images: Output(images, None), batch, **weights)  # type: ignore[arg-type]
+    uncertain = dirichlet.uncertainties(z[2])
+    expected: dict[str, Tensor] = {}
+    for stream, weight, part, label in (("source", 1.3, z[0], labels[0]), ("labelled", 0.6, z[1], labels[1])):
+        nll = dirichlet.negative_log_likelihood(part, label)
+        expected[f"{stream}/nll"] = weight * 0.9 * earlier_mean(nll, label)
+        kl = dirichlet.misleading_evidence(part, label) / part.shape[1]
+        expected[f"{stream}/kl"] = weight * 1.1 * earlier_mean(kl, label)
+    expected["unlabelled/u_dis"] = 0.7 * uncertain.distribution.mean()
+    expected["unlabelled/u_data"] = 0.05 * uncertain.data.mean()
+    assert found.keys() == expected.keys()
+    for name, value in expected.items():
+        assert found[name].item() == value.item(), name
+    ours = torch.autograd.grad(torch.stack(list(found.values())).sum(), z)
+    theirs = torch.autograd.grad(torch.stack([expected[name] for name in found]).sum(), z)
+    for one, other in zip(ours, theirs, strict=True):
+        assert one.equal(other)
+
+
+@pytest.mark.parametrize("bought", [False, True])
+def test_target_is_forwarded_only_if_needed(bought: bool) -> None:
+    """Before the first round there is no cross-entropy, and DUC only has the uncertainties."""
+    seen = []
+
+    def model(images: Tensor) -> Output:
+        seen.append(len(images))
+        return Output(images.mean((2, 3), keepdim=True)[:, :2], None, (2, 2))
+
+    maps = torch.tensor([[0, 1], [UNLABELLED, VOID]], dtype=torch.int8)
+    source = LabelledImages(torch.rand(3, 3, 2, 2), maps.expand(3, 2, 2))
+    target = LabelledImages(torch.rand(4, 3, 2, 2), maps.expand(4, 2, 2))
+    batch = Batch(source, None, None, target, has_target_labels=bought)
+    assert set(softmax(model, batch)) == ({"source/nll", "labelled/nll"} if bought else {"source/nll"})
+    assert seen == ([3, 4] if bought else [3])
+    labelled = {"labelled/nll", "labelled/kl"} if bought else set()
+    known = {"source/nll", "source/kl", "unlabelled/u_dis", "unlabelled/u_data"}
+    assert set(duc(model, batch)) == known | labelled
+    assert set(duc(model, batch, beta=0.0, lambda_=0.0)) == {"source/nll", "source/kl"} | labelled
+    assert seen[-1] == (4 if bought else 3)

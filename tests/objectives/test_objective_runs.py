@@ -1,0 +1,100 @@
+"""Every objective works with queries, and its state is saved with the run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conftest import quick, quick_pixels
+from ducats import records
+from ducats.config import Config
+from ducats.engine.processes import make_fabric
+from ducats.errors import UserError
+from ducats.factory import build_run
+from ducats.run import run
+from ducats.rundir import RunDir
+
+IMAGE_LOSSES = {
+    "duc": {"source/nll", "unlabelled/u_dis", "labelled/kl"},
+    "euq": {"unlabelled/eu", "unlabelled/au", "pseudo_labelled/nll"},
+    "softmax": {"source/nll", "labelled/nll"},
+    "adversarial": {"domain/nll", "unlabelled/entropy"},
+    "waal": {"critic/distance", "critic/penalty"},
+    "mme": {"unlabelled/entropy"},
+    "eada": {"unlabelled/energy"},
+    "tqs": {"probe/committee", "probe/domain"},
+    "sdm": {"source/margin", "labelled/logit"},
+}
+PIXEL_OBJECTIVES = {"duc", "softmax", "adversarial", "waal", "mme", "eada", "sdm"}
+SHORT = ("train.epochs=3", "train.steps_per_epoch=2", "acquisition={after_epochs: [1], rounds: null}")
+
+
+def run_config(config: Config, folder: Path, stop: int | None = None) -> RunDir:
+    components, plan = build_run(config, RunDir(folder))
+    fabric = make_fabric("cpu")
+    fabric.launch()
+
+    def on_event(event: Any) -> None:
+        if stop is not None and event.phase == "train" and event.step == stop:
+            raise KeyboardInterrupt
+
+    return run(components, plan, folder, fabric=fabric, identity=config.identity(), listen=on_event)
+
+
+def losses_of(home: RunDir) -> list[dict[str, float]]:
+    lines = [line for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    return [json.loads(json.dumps(line["losses"])) for line in lines]
+
+
+@pytest.mark.parametrize("query", ["random", "entropy"])
+@pytest.mark.parametrize("objective", IMAGE_LOSSES)
+def test_images(objective: str, query: str, tmp_path: Path) -> None:
+    config = quick(
+        *SHORT, f"objective={{name: {objective}, params: {{}}}}", f"query={{name: {query}, params: {{}}}}"
+    )
+    home = run_config(config, tmp_path / "run")
+    assert IMAGE_LOSSES[objective] <= losses_of(home)[-1].keys()
+    assert len(home.bought()) == 20
+
+
+@pytest.mark.parametrize("objective", sorted(PIXEL_OBJECTIVES))
+def test_pixels(objective: str, tmp_path: Path) -> None:
+    config = quick_pixels(
+        *SHORT, f"objective={{name: {objective}, params: {{}}}}", "query={name: entropy, params: {}}"
+    )
+    found = losses_of(run_config(config, tmp_path / "run"))[-1]
+    assert {"source/nll", "labelled/nll"} <= found.keys()
+
+
+@pytest.mark.parametrize("objective", ["tqs", "euq", "duc"])
+def test_image_only_features_raise_for_pixels(objective: str, tmp_path: Path) -> None:
+    params = "{certainty: 0.1}" if objective == "duc" else "{}"
+    config = quick_pixels(f"objective={{name: {objective}, params: {params}}}")
+    with pytest.raises(UserError, match="pixels"):
+        run_config(config, tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    "objective",
+    [
+        "{name: eada, params: {align: 0.1}}",
+        "{name: waal, params: {weight: 0.1}}",
+        "{name: tqs, params: {}}",
+        "{name: duc, params: {certainty: 0.05, fixmatch: 1.0, tau: 0.3}}",
+    ],
+)
+def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Path) -> None:
+    config = quick(
+        "train.steps_per_epoch=3",
+        f"objective={objective}",
+        "query={name: entropy, params: {}}",
+        "views.strong={crop: none, randaugment: [2, 10], cutout: 0.5}",
+    )
+    whole = run_config(config, tmp_path / "whole")
+    with pytest.raises(KeyboardInterrupt):
+        run_config(config, tmp_path / "cut", stop=8)
+    cut = run_config(config, tmp_path / "cut")
+    assert losses_of(whole) == losses_of(cut)
+    weights = [(home.folder / "model.safetensors").read_bytes() for home in (whole, cut)]
+    assert weights[0] == weights[1]

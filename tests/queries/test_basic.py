@@ -1,0 +1,74 @@
+"""Queries on columns pick the same images as formulas on log alpha."""
+
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from ducats import dirichlet
+from ducats.criteria import columns_of
+from ducats.queries import QUERIES
+from ducats.rows import Rows, Slate, best
+
+
+def of_margin(z: Tensor) -> Tensor:
+    top = dirichlet.expected_probability(z).topk(2, dim=1).values
+    return top[:, 1] - top[:, 0]
+
+
+def published(z: Tensor) -> Tensor:
+    probability = dirichlet.expected_probability(z)
+    return -(probability * (probability + 1e-7).log()).sum(1) - dirichlet.data_uncertainty(z)
+
+
+SCORES: dict[str, Callable[[Tensor], Tensor]] = {
+    "entropy": dirichlet.entropy,
+    "margin": of_margin,
+    "least_confident": lambda z: -dirichlet.expected_probability(z).amax(dim=1),
+    "u_dis": dirichlet.log_distribution_uncertainty,
+    "u_data": dirichlet.data_uncertainty,
+}
+
+
+def pools() -> list[Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    z = torch.randn(300, 7, generator=generator)
+    return [z, z * 4 + 20, (z * 2).round(), z * 0, z[:, :2] * 30]
+
+
+@pytest.mark.parametrize("z", pools(), ids=["plain", "sure", "ties", "nothing", "two classes"])
+@pytest.mark.parametrize("name", SCORES)
+def test_one_score(name: str, z: Tensor) -> None:
+    where = torch.arange(len(z)).flip(0)
+    plain = Rows(where, torch.zeros_like(where), {})
+    rows = Rows(where, torch.zeros_like(where), columns_of(z, None, QUERIES[name].needs))
+    picks = QUERIES[name].fn(Slate(rows, rows[where[:0]], 40, torch.Generator()))
+    assert torch.equal(picks, best(SCORES[name](z), 40, plain))
+
+
+@pytest.mark.parametrize("z", pools(), ids=["plain", "sure", "ties", "nothing", "two classes"])
+@pytest.mark.parametrize("epsilon", [None, 1e-7])
+@pytest.mark.parametrize("order", ["dis_data", "data_dis"])
+def test_two_rounds(z: Tensor, epsilon: float | None, order: str) -> None:
+    where = torch.arange(len(z)).flip(0)
+    plain = Rows(where, torch.zeros_like(where), {})
+    distribution = dirichlet.log_distribution_uncertainty if epsilon is None else published
+    first, second = distribution, dirichlet.data_uncertainty
+    if order == "data_dis":
+        first, second = second, first
+    passed = best(first(z), math.ceil(2.5 * 40), plain)
+    expected = passed[best(second(z[passed]), 40, plain[passed])]
+
+    strategy = QUERIES["duc"].bind({"kappa": 2.5, "epsilon": epsilon, "order": order})
+    rows = Rows(where, torch.zeros_like(where), columns_of(z, None, strategy.needs))
+    assert torch.equal(strategy.fn(Slate(rows, rows[where[:0]], 40, torch.Generator())), expected)
+
+
+def test_columns_of_log_alpha_and_features() -> None:
+    z, features = torch.randn(9, 3), torch.randn(9, 4)
+    where = torch.arange(9)
+    rows = Rows(where, torch.zeros_like(where), columns_of(z, features, ("z", "features")))
+    assert torch.equal(rows.z, z)
+    assert torch.equal(rows.features, features)
