@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.criteria import columns_of
+from ducats.criteria import compute_columns
 from ducats.randomness import fork
-from ducats.rows import Rows
+from ducats.samples import SampleTable
 
 FEATURES, CLASSES, MODES, KNOWN = 256, 65, 8, 5  # modes per class, and how many of them the source has
 DIRECTIONS = 32  # dimension of the noise subspace
@@ -33,10 +33,10 @@ class Pool:
     source: Tensor
     source_label: Tensor
 
-    def rows(self, needs: tuple[str, ...]) -> Rows:
+    def rows(self, needs: tuple[str, ...]) -> SampleTable:
         """Return the pool as the sample table that a query receives."""
         where = torch.arange(len(self.z))
-        return Rows(where, torch.zeros_like(where), columns_of(self.z, self.features, needs))
+        return SampleTable(where, torch.zeros_like(where), compute_columns(self.z, self.features, needs))
 
 
 def drawn_pool(count: int, seed: int) -> Pool:

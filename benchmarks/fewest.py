@@ -121,8 +121,8 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
 
 def answered_rightly(parts: "Parts", home: "RunDir", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
-    from ducats.engine.score import table as score
     from ducats.models import EvidentialModel
+    from ducats.training.image_selection import score_images as score
 
     assert parts.test is not None
     model = parts.model if isinstance(parts.model, EvidentialModel) else EvidentialModel(parts.model)

@@ -20,7 +20,7 @@ from ducats import room
 from ducats.scoring.gathering import gather
 from ducats.scoring.keeping import keep_part, part_file
 from ducats.scoring.part import Result
-from ducats.selection import Scored, joined
+from ducats.streaming_top_k import ScoredSamples, concat_samples
 
 COLUMNS = ("probability", "entropy", "u_data", "u_dis", "second")
 
@@ -54,8 +54,8 @@ def write(folder: Path, parts: int, rows: int) -> list[Path]:
         columns = {name: random.random(rows, np.float32) for name in COLUMNS}
         columns |= {"first": np.sort(random.random(rows, np.float32))[::-1].copy()}
         columns |= {"guess": np.zeros(rows, np.int16)}
-        kept = Scored(key, number, columns)
-        keep_part(path, Result(kept, joined([]), rows, 0, [], 1.0, 1.0, None))
+        kept = ScoredSamples(key, number, columns)
+        keep_part(path, Result(kept, concat_samples([]), rows, 0, [], 1.0, 1.0, None))
     return files
 
 

@@ -22,7 +22,7 @@ from torch.nn import functional as F
 from ducats.domain import UNLABELLED
 from ducats.queries import QUERIES
 from ducats.randomness import fork
-from ducats.units import Unit, spend
+from ducats.units import Unit, select_in_image
 
 # RIPU selects regions; all others are measured on pixels.
 MEASURED = dict.fromkeys(("random", "entropy", "margin", "duc", "ripu_points"), "pixel") | {"ripu": "region"}
@@ -77,12 +77,12 @@ def measure(name: str, unit: str, options: argparse.Namespace, device: torch.dev
         z, target, pixels = scene(options, image, device)
         held = wait(device, reset=True)
         start = time.perf_counter()
-        picked = spend(
+        picked = select_in_image(
             strategy,
             Unit(unit),  # type: ignore[arg-type]
             z=z if strategy.needs else None,
             features=None,
-            target=target,
+            known_labels=target,
             image=image,
             pixels=pixels,
             budget=budget,

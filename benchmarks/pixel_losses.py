@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from ducats import dirichlet
 from ducats.domain import UNLABELLED
 from ducats.objectives import Batch, LabelledImages, duc
-from ducats.rows import Output
+from ducats.samples import Output
 
 Losses = Callable[[Tensor], Tensor]
 EVIDENCE = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]

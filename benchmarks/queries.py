@@ -33,11 +33,11 @@ import torch
 from stored_columns import store, stored
 from torch import Tensor
 
-from ducats.criteria import columns_of
+from ducats.criteria import compute_columns
 from ducats.errors import UserError
 from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import fork
-from ducats.rows import Deferred, Rows, Slate, ask
+from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query
 
 IMAGES = [name for name, strategy in QUERIES.items() if not strategy.per_pixel]
 WIDE = ("z", "features")  # columns that may be stored on disk
@@ -153,7 +153,7 @@ def child(options: argparse.Namespace) -> None:
     start, worked = time.perf_counter(), time.process_time()
     try:
         with torch.no_grad():
-            ask(strategy_of(name).fn, slate)
+            run_query(strategy_of(name).fn, slate)
     except UserError as error:
         print(json.dumps({"refused": str(error)}))
         return
@@ -167,11 +167,11 @@ def child(options: argparse.Namespace) -> None:
     print(json.dumps(said))
 
 
-def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Slate:
+def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> QueryContext:
     """Generate a query context: candidates, ``budget`` labelled samples, and a source if it is read."""
     strategy = strategy_of(name)
     candidates, labelled, source = (
-        Rows(
+        SampleTable(
             torch.arange(count),
             torch.zeros(count, dtype=torch.long),
             columns(needs, count, part, options, options.disk if part == 0 else None),
@@ -181,7 +181,7 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Sla
         )
     )
     head = torch.randn(options.classes, options.features, generator=fork(0, "head"))
-    return Slate(
+    return QueryContext(
         candidates,
         labelled,
         budget,
@@ -193,7 +193,7 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Sla
 
 def columns(
     needs: Sequence[str], count: int, part: int, options: argparse.Namespace, disk: Path | None
-) -> dict[str, Tensor | Deferred]:
+) -> dict[str, Tensor | LazyColumn]:
     """Generate columns, or load the wide ones from disk if stored there."""
     wide = {} if disk is None else pick(stored(disk), needs)
     narrow = [name for name in needs if name not in wide]
@@ -231,7 +231,7 @@ def drawn_columns(
         if "committee" in needs:
             doubt = torch.randn(some, MEMBERS, options.classes, generator=generator)
             told["committee"] = doubt.add_(z[:, None]).softmax(2)
-        yield columns_of(z, features, needs, told)
+        yield compute_columns(z, features, needs, told)
 
 
 def limit(seconds: int, gigabytes: float) -> None:

@@ -26,12 +26,12 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats import dirichlet
-from ducats.criteria import margin
+from ducats.criteria import probability_margin
 from ducats.queries import QUERIES, badge, las
 from ducats.queries.distances import squared_distance_to_nearest
 from ducats.queries.las import propagated_scores
 from ducats.randomness import fork
-from ducats.rows import Rows, Slate
+from ducats.samples import QueryContext, SampleTable
 
 # Parameters of each setting, the exact query first. "times": subsample size in multiples of the budget;
 # "neighbours": number of samples in which LAS searches for neighbours; "share": fraction of samples for DBAL.
@@ -158,11 +158,11 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
         source = None
         if strategy.source_needs:
             where = torch.arange(SOURCE)
-            source = Rows(where, torch.zeros_like(where), {"features": pool.source})
+            source = SampleTable(where, torch.zeros_like(where), {"features": pool.source})
         luck = fork(seed, "choice", "again" if setting == "again" else "")
         start = time.process_time()
         with torch.no_grad(), mock.patch.object(las, "propagated_scores", all_pairs):
-            picks = strategy.fn(Slate(rows, rows[torch.arange(0)], budget, luck, source))
+            picks = strategy.fn(QueryContext(rows, rows[torch.arange(0)], budget, luck, source))
         seconds = time.process_time() - start
         exact = picks if setting == "exact" else exact
         cell = {
@@ -233,7 +233,7 @@ class AllPairs:
 
 
 def _manhattan(pool: Pool) -> Callable[[Tensor], float]:
-    weight = 1 - margin(pool.z)
+    weight = 1 - probability_margin(pool.z)
 
     def nearest(centres: Tensor) -> Tensor:
         parts = [torch.cdist(pool.features, some, p=1).amin(1) for some in centres.split(500)]

@@ -22,7 +22,6 @@ from torch import Tensor
 from ducats.dirichlet import can_compile, compile_formulas
 from ducats.domain import UNLABELLED, Domain, Images
 from ducats.engine.fit import Optimisation, fit_epoch, make_optimiser
-from ducats.engine.pick import pick
 from ducats.engine.processes import make_fabric
 from ducats.engine.resident import settle, settle_maps
 from ducats.engine.schedules import constant
@@ -36,6 +35,7 @@ from ducats.objectives import duc
 from ducats.oracles import Truth
 from ducats.queries import QUERIES
 from ducats.rundir import RunDir
+from ducats.training.pixel_selection import select_pixels
 from ducats.units import Unit
 
 Size = tuple[int, int]
@@ -163,13 +163,13 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
             started = time.perf_counter()
             asked = TargetMaps(ledger, options.target, number - 1, resolution="original").at
             with home.request_writer(number) as writer:
-                for image, picked in pick(
+                for image, picked in select_pixels(
                     ready,
                     pool,
                     QUERIES[query].bind({}),
                     task=task,
                     sizes=pool.sizes if pool.sizes is not None else torch.zeros(0, 2),
-                    asked=asked,
+                    known_labels_of=asked,
                     budget=[area // 100] * options.pool,
                     view=Views().scoring,
                     batch_size=options.scoring_batch,

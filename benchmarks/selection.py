@@ -22,8 +22,8 @@ from typing import Any
 
 import numpy as np
 
-from ducats import columns, room
-from ducats.selection import Keeper, Scored, merge, two_rounds
+from ducats import npz_columns, room
+from ducats.streaming_top_k import ScoredSamples, StreamingTopK, merge_top_k, two_round_top_k
 
 CHUNK = 2**17  # scores generated at a time
 CHECKED = 1_000_000  # number of scores up to which the picks are compared with a full sort
@@ -88,8 +88,8 @@ def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[
         ]
         said = [json.loads(child.communicate()[0]) for child in children]
         merging = time.perf_counter()
-        kept = merge([load(file) for file in files], "u_dis", kappa * budget)
-        picks = two_rounds(kept, "u_dis", "u_data", kappa * budget, min(budget, len(kept)))
+        kept = merge_top_k([load(file) for file in files], "u_dis", kappa * budget)
+        picks = two_round_top_k(kept, "u_dis", "u_data", kappa * budget, min(budget, len(kept)))
         end = time.perf_counter()
     assert sum(one["scores"] for one in said) == scores
     cell = {
@@ -110,7 +110,7 @@ def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[
 def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Path) -> None:
     """Select from the chunks of this process, write the result, and print time and memory."""
     start, drawing, selecting, seen = room.most_memory(), 0.0, 0.0, 0
-    keeper = Keeper("u_dis", kappa * budget)
+    keeper = StreamingTopK("u_dis", kappa * budget)
     for number in range(rank, -(-scores // CHUNK), world):
         began = time.perf_counter()
         some = drawn(number, scores)
@@ -119,10 +119,10 @@ def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Pat
         drawing, selecting = drawing + between - began, selecting + time.perf_counter() - between
         seen += len(some)
     began = time.perf_counter()
-    best = keeper.best()
+    best = keeper.top_k()
     selecting += time.perf_counter() - began
-    put = {"key": best.key.astype("S10"), "number": best.number, **best.columns}
-    columns.write(file, {name: (values, values.dtype) for name, values in put.items()})
+    put = {"key": best.key.astype("S10"), "number": best.pool_index, **best.columns}
+    npz_columns.write_columns(file, {name: (values, values.dtype) for name, values in put.items()})
     print(
         json.dumps(
             {
@@ -136,7 +136,7 @@ def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Pat
     )
 
 
-def drawn(chunk: int, scores: int) -> Scored:
+def drawn(chunk: int, scores: int) -> ScoredSamples:
     """Generate one chunk of scores with many ties, independent of the process."""
     number = np.arange(chunk * CHUNK, min((chunk + 1) * CHUNK, scores))
     random = np.random.default_rng([0, chunk])
@@ -147,7 +147,7 @@ def drawn(chunk: int, scores: int) -> Scored:
     left = number.copy()
     for place in range(9, -1, -1):
         left, digits[:, place] = left // 10, left % 10 + ord("0")
-    return Scored(digits.view("S10").ravel(), number, {"u_dis": u_dis, "u_data": u_data})
+    return ScoredSamples(digits.view("S10").ravel(), number, {"u_dis": u_dis, "u_data": u_data})
 
 
 def by_sorting(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
@@ -161,10 +161,10 @@ def by_sorting(scores: int, budget: int, kappa: int) -> tuple[bytes, ...]:
     return tuple(key[passed[np.lexsort((key[passed], -second[passed]))[:budget]]].tolist())
 
 
-def load(file: Path) -> Scored:
+def load(file: Path) -> ScoredSamples:
     """Load the result of a process."""
-    found = columns.read(file, ())
-    return Scored(found.pop("key"), found.pop("number"), found)
+    found = npz_columns.read_columns(file, ())
+    return ScoredSamples(found.pop("key"), found.pop("number"), found)
 
 
 def shown(cell: dict[str, Any]) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats.rows import Deferred
+from ducats.samples import LazyColumn
 
 BLOCK = 2**16  # samples mapped into memory at a time
 
@@ -28,12 +28,12 @@ def store(folder: Path, count: int, drawn: Iterator[dict[str, Tensor]]) -> None:
     (folder / "about.json").write_text(json.dumps({"rows": count, "widths": widths}), encoding="utf-8")
 
 
-def stored(folder: Path) -> dict[str, Deferred]:
+def stored(folder: Path) -> dict[str, LazyColumn]:
     """Return the stored columns as lazy columns."""
     about = json.loads((folder / "about.json").read_text(encoding="utf-8"))
     rows = about["rows"]
     return {
-        name: Deferred(reader(folder / name, rows, width), torch.arange(rows))
+        name: LazyColumn(reader(folder / name, rows, width), torch.arange(rows))
         for name, width in about["widths"].items()
     }
 

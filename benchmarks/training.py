@@ -32,12 +32,12 @@ from ducats.domain import UNLABELLED, Shift
 from ducats.engine import resident
 from ducats.engine.fit import Optimisation, make_optimiser
 from ducats.engine.processes import make_fabric
-from ducats.engine.score import table
 from ducats.engine.speed import Speed
 from ducats.engine.step import Step
 from ducats.engine.streams import Streams, Views
 from ducats.models import EvidentialModel, timm_classifier
 from ducats.objectives import Batch, LabelledImages, duc
+from ducats.training.image_selection import score_images
 
 SIZE = 224
 JITTERED = View(crop="resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
@@ -203,7 +203,7 @@ def ours(
     peak = memory(fabric.device)
 
     def scored() -> None:
-        table(
+        score_images(
             model,
             pool,
             ("z",),

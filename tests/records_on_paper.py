@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from ducats import config
-from thoughts_on_paper import Array
+from synthetic_snapshots import _Array
 
 BINS = 15
 
@@ -42,7 +42,7 @@ def stage_record(stage: int, epoch: int, labels: int, accuracy: float, classes: 
     }
 
 
-def _errors(confidence: Array, right: Array) -> dict[str, float]:
+def _errors(confidence: _Array, right: _Array) -> dict[str, float]:
     table = _reliability(confidence, right)
     gaps = [
         n * abs(c - a)
@@ -59,7 +59,7 @@ def _errors(confidence: Array, right: Array) -> dict[str, float]:
     }
 
 
-def _reliability(confidence: Array, right: Array) -> dict[str, list[Any]]:
+def _reliability(confidence: _Array, right: _Array) -> dict[str, list[Any]]:
     place = np.ceil(confidence * BINS).clip(1, BINS).astype(int) - 1
     inside = [place == number for number in range(BINS)]
     return {

@@ -16,17 +16,17 @@ from ducats import config
 from ducats.config.schema import query_epochs
 from ducats.palette import class_colours
 from records_on_paper import rising, stage_record, write_records
-from thoughts_on_paper import (
-    Array,
-    Moment,
+from synthetic_snapshots import (
     Samples,
+    SnapshotSpec,
+    _Array,
+    columns_from_log_alpha,
     features,
     log_alpha,
     samples,
-    thoughts,
-    write_picture,
-    write_scene,
+    write_map_thumbnail,
     write_snapshot,
+    write_thumbnail,
 )
 
 DIGITS = tuple("0123456789")
@@ -85,7 +85,7 @@ def write_run(
     of_pool = samples(pool_labels, len(classes), True, 1)
     of_source = samples(source_labels, len(classes), False, 1)
     shown = _some(pool, pool if sample is None else sample)
-    asked: list[Array] = []
+    asked: list[_Array] = []
     stages = rounds + 1 if finished else rounds
     for stage in range(stages):
         picks = np.zeros(0, np.int64)
@@ -99,7 +99,7 @@ def write_run(
             moment.epoch = after[stage] if stage < rounds else settled.train.epochs
             write_snapshot(folder, moment)
             for image in picks.tolist() if pictures else ():
-                write_picture(folder, image, int(pool_labels[image]))
+                write_thumbnail(folder, image, int(pool_labels[image]))
         if stage < rounds:
             columns = {"image": picks.astype(np.int32)}
             seconds = None if people is None else np.full(per_round, people, np.float32)
@@ -160,8 +160,8 @@ def write_pixel_run(
     shown, of_source_shown = _some(pool * area, 100 * pool), _some(pool // 2 * area, 50 * pool)
     if snapshots and not before:
         for image in range(min(6, pool)):
-            write_scene(folder, image, maps[image], np.array(class_colours(classes), np.float64))
-    asked: list[Array] = []
+            write_map_thumbnail(folder, image, maps[image], np.array(class_colours(classes), np.float64))
+    asked: list[_Array] = []
     stages = rounds + 1 if finished else rounds
     for stage in range(stages):
         picks = np.zeros(0, np.int64)
@@ -244,21 +244,21 @@ def _begin(folder: Path, identity: Mapping[str, Any], data: Mapping[str, Any]) -
     (folder / "environment.json").write_text(json.dumps(environment, indent=1))
 
 
-def _some(total: int, wanted: int) -> Array:
+def _some(total: int, wanted: int) -> _Array:
     """Return random indices, the same ones for every run."""
-    found: Array = np.sort(np.random.default_rng(5).permutation(total)[:wanted])
+    found: _Array = np.sort(np.random.default_rng(5).permutation(total)[:wanted])
     return found
 
 
 def _picks(
-    settled: config.Config, pool: Samples, asked: Array, budget: int, adapted: float, seed: int
-) -> Array:
+    settled: config.Config, pool: Samples, asked: _Array, budget: int, adapted: float, seed: int
+) -> _Array:
     """Select samples: in two rounds for the query ``duc``, else at random."""
     left = np.setdiff1d(np.arange(len(pool)), asked)
     if settled.query.name != "duc":
-        found: Array = np.random.default_rng([seed, len(asked)]).permutation(left)[:budget]
+        found: _Array = np.random.default_rng([seed, len(asked)]).permutation(left)[:budget]
         return found
-    thought = thoughts(log_alpha(features(pool[left], adapted), 1 + int(pool.label.max())))
+    thought = columns_from_log_alpha(log_alpha(features(pool[left], adapted), 1 + int(pool.label.max())))
     kappa = float(settled.query.params.get("kappa", 10))
     passed = np.argsort(-thought["u_dis"], kind="stable")[: max(int(np.ceil(kappa * budget)), budget)]
     best = passed[np.argsort(-thought["u_data"][passed], kind="stable")[:budget]]
@@ -268,20 +268,20 @@ def _picks(
 def _moment(
     pool: Samples,
     source: Samples,
-    shown: Array,
-    source_shown: Array,
-    asked: Sequence[Array],
-    picks: Array,
+    shown: _Array,
+    source_shown: _Array,
+    asked: Sequence[_Array],
+    picks: _Array,
     classes: int,
     adapted: float,
-) -> Moment:
+) -> SnapshotSpec:
     bought = np.concatenate([*asked, np.zeros(0, np.int64)])
     rows = np.concatenate([shown, np.setdiff1d(picks, shown)])
     known = np.isin(rows, bought)
     label = np.concatenate([source.label[source_shown], np.where(known, pool.label[rows], -1)])
     raw = np.concatenate([features(source[source_shown], adapted), features(pool[rows], adapted)])
     first = np.zeros(len(source_shown), bool)
-    return Moment(
+    return SnapshotSpec(
         round=0,
         epoch=0,
         pool=len(pool),
@@ -299,7 +299,7 @@ def _moment(
 
 
 def _buy(
-    folder: Path, number: int, columns: Mapping[str, Array], label: Array, seconds: Array | None
+    folder: Path, number: int, columns: Mapping[str, _Array], label: _Array, seconds: _Array | None
 ) -> None:
     for part, more in (
         ("requests", {"round": np.int64(number)}),
@@ -311,7 +311,7 @@ def _buy(
         np.savez(path, allow_pickle=False, **columns, **more, **timed)
 
 
-def _scene(number: int, size: tuple[int, int], classes: int) -> Array:
+def _scene(number: int, size: tuple[int, int], classes: int) -> _Array:
     """Return a label map with horizontal bands and some boxes on them."""
     draw = np.random.default_rng([number, 31])
     bands = np.sort(draw.integers(0, 3, 3)) % classes

@@ -11,7 +11,7 @@ from ducats.factory import build_run
 from ducats.inference import Trained, load_trained
 from ducats.run import run
 from ducats.rundir import RunDir
-from ducats.selection import Scored
+from ducats.streaming_top_k import ScoredSamples
 
 SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
 
@@ -46,10 +46,10 @@ def shard_folder(folder: Path, shards: int, each: int = 11) -> Path:
     return folder
 
 
-def assert_same(one: Scored, two: Scored) -> None:
+def assert_same(one: ScoredSamples, two: ScoredSamples) -> None:
     """Check bitwise equality."""
     assert one.key.tolist() == two.key.tolist()
     assert one.columns.keys() == two.columns.keys()
-    np.testing.assert_array_equal(one.number, two.number)
+    np.testing.assert_array_equal(one.pool_index, two.pool_index)
     for name, column in one.columns.items():
         np.testing.assert_array_equal(column, two.columns[name], err_msg=name)

@@ -22,7 +22,7 @@ from ducats.doctor import plan as plan_module
 from ducats.doctor.task import SEGMENTATION_DATASETS, SEGMENTATION_MODELS
 from ducats.domain import Domain, Images, Shift
 from ducats.models import MODELS
-from ducats.rows import Output
+from ducats.samples import Output
 
 SETTINGS = (
     "model={name: small_fcn, params: {width: 4, dilations: [1]}, evidence: exp_at_most_10}",

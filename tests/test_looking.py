@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 import ducats
 from conftest import Runner, quick, quick_pixels
-from ducats import records, snapshots
+from ducats import records, snapshot_files
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.domain import UNLABELLED, VOID, Images
@@ -48,14 +48,14 @@ def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, metho
     )
     same_bits(without, with_)
     assert not (without.folder / "snapshots").exists()
-    assert [one.round for one in snapshots.read(with_.folder)] == [1, 2, 0]
+    assert [one.round for one in snapshot_files.load_snapshots(with_.folder)] == [1, 2, 0]
 
 
 def test_a_snapshot_uses_the_crops_of_the_query(run_quickly: Runner) -> None:
     """DUC's two steps on the snapshot's columns give the selection, also with a random view."""
     home = run_quickly("views.scoring={crop: random, pad: 3}", "query.params.kappa=2")
-    for found in snapshots.read(home.folder)[:2]:
-        open_ = np.flatnonzero(found.target & ~found.known)
+    for found in snapshot_files.load_snapshots(home.folder)[:2]:
+        open_ = np.flatnonzero(found.is_target & ~found.is_labelled)
         passed = open_[np.argsort(-found.log_u_dis[open_], kind="stable")[:20]]
         best = passed[np.argsort(-found.u_data[passed], kind="stable")[:10]]
         assert set(best) == set(np.flatnonzero(found.picked))
@@ -73,7 +73,7 @@ def test_snapshots_do_not_change_a_segmentation_run(run_pixels: Runner, settings
         for most in (0, 300)
     )
     same_bits(without, with_)
-    assert [one.round for one in snapshots.read(with_.folder)] == [1, 2, 0]
+    assert [one.round for one in snapshot_files.load_snapshots(with_.folder)] == [1, 2, 0]
 
 
 class Restless(nn.Module):
@@ -113,7 +113,7 @@ def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
         draws.append(float(torch.rand(1)))
     assert draws[0] == draws[1]
     same_bits(*homes)
-    assert len(snapshots.read(homes[1].folder)) == 3
+    assert len(snapshot_files.load_snapshots(homes[1].folder)) == 3
     # The number of snapshot samples is not part of the identity.
     assert describe(parts, plan) == describe(parts, replace(plan, snapshot=0))
     with pytest.raises(UserError, match="snapshot must be a number of samples"):
@@ -127,60 +127,60 @@ def test_snapshot_samples_are_not_part_of_the_identity() -> None:
 
 def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
     home = run_quickly("engine.snapshot_samples=60")
-    first, second, end = snapshots.read(home.folder)
+    first, second, end = snapshot_files.load_snapshots(home.folder)
     assert [(one.round, one.epoch) for one in (first, second, end)] == [(1, 1), (2, 2), (0, 4)]
     ledger, shift = home.bought(), toy()
     for one, known in ((first, 0), (second, 1), (end, 2)):
         assert (one.pool, one.source) == (len(shift.pool), len(shift.source))
-        assert (one.sampled[one.target].sum(), one.sampled[~one.target].sum()) == (60, 20)
+        assert (one.sampled[one.is_target].sum(), one.sampled[~one.is_target].sum()) == (60, 20)
         targets = ledger.targets(known)
-        np.testing.assert_array_equal(one.label[one.target], targets[one.image[one.target].tolist()])
-        np.testing.assert_array_equal(one.known, one.target & (one.label != UNLABELLED))
+        np.testing.assert_array_equal(one.label[one.is_target], targets[one.image[one.is_target].tolist()])
+        np.testing.assert_array_equal(one.is_labelled, one.is_target & (one.label != UNLABELLED))
         np.testing.assert_array_equal(
-            one.image[one.target & one.sampled], first.image[first.target & first.sampled]
+            one.image[one.is_target & one.sampled], first.image[first.is_target & first.sampled]
         )
         np.testing.assert_array_equal(
-            one.label[~one.target], shift.source.labels[one.image[~one.target].tolist()]
+            one.label[~one.is_target], shift.source.labels[one.image[~one.is_target].tolist()]
         )
     for one in (first, second):
-        picks = snapshots.picks(home.folder, one.round)
+        picks = snapshot_files.load_round_labels(home.folder, one.round)
         assert picks is not None
         assert sorted(one.image[one.picked].tolist()) == sorted(picks.image.tolist())
         assert one.z.shape == (10, 4)
     assert not end.picked.any()
-    kept = {i for i in range(len(shift.pool)) if snapshots.picture(home.folder, i) is not None}
+    kept = {i for i in range(len(shift.pool)) if snapshot_files.find_thumbnail(home.folder, i) is not None}
     assert kept == {*ledger.targets().ge(0).nonzero().flatten().tolist()}
-    assert snapshots.keys(home.folder) == list(shift.pool.keys)
-    assert snapshots.sizes(home.folder) is None
+    assert snapshot_files.pool_keys(home.folder) == list(shift.pool.keys)
+    assert snapshot_files.pool_grid_sizes(home.folder) is None
 
 
 def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
     home = run_pixels("engine.snapshot_samples=200", "task.unit=region")
-    first, second, end = snapshots.read(home.folder)
+    first, second, end = snapshot_files.load_snapshots(home.folder)
     pool = streets(n_source=6, n_pool=5, n_test=3, height=16, width=32).pool
     assert pool.void is not None
     assert first.pool == int((pool.void[:] == 0).sum()) < 5 * 16 * 32
-    assert sorted(set(first.image[first.target].tolist())) == [0, 1, 2, 3, 4]
+    assert sorted(set(first.image[first.is_target].tolist())) == [0, 1, 2, 3, 4]
     maps = {number: home.bought() for number in (0, 1, 2)}
     for one, rounds in ((first, 0), (second, 1), (end, 2)):
-        assert one.sampled[one.target].sum() == 200
+        assert one.sampled[one.is_target].sum() == 200
         for image in range(5):
             bought = maps[rounds].of(image, rounds)
             known = dict(zip(bought.position.tolist(), bought.label.tolist(), strict=True))
-            rows = one.target & (one.image == image)
+            rows = one.is_target & (one.image == image)
             wanted = [known.get(at, UNLABELLED) for at in one.position[rows].tolist()]
             assert one.label[rows].tolist() == wanted
-    assert second.known.sum() > 0
+    assert second.is_labelled.sum() > 0
     for one in (first, second):
-        picks = snapshots.picks(home.folder, one.round)
+        picks = snapshot_files.load_round_labels(home.folder, one.round)
         assert picks is not None
         asked = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
         rows = zip(one.image[one.picked].tolist(), one.position[one.picked].tolist(), strict=True)
         assert sorted(rows) == asked  # few enough to include all
-    found = snapshots.sizes(home.folder)
+    found = snapshot_files.pool_grid_sizes(home.folder)
     assert found is not None
     assert found.tolist() == [[16, 32]] * 5
-    assert sum(snapshots.picture(home.folder, image) is not None for image in range(5)) == 5
+    assert sum(snapshot_files.find_thumbnail(home.folder, image) is not None for image in range(5)) == 5
 
 
 def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -188,12 +188,12 @@ def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: 
     monkeypatch.setattr(looking, "MAP_PICTURES", 1)
     home = run_pixels("task.unit=image", "acquisition={budget: 4, rounds: null, after_epochs: [1, 2]}")
     bought = [set(home.bought().counts(n).nonzero().flatten().tolist()) for n in (1, 2)]
-    kept = {image for image in range(5) if snapshots.picture(home.folder, image) is not None}
+    kept = {image for image in range(5) if snapshot_files.find_thumbnail(home.folder, image) is not None}
     assert len(kept) == 2  # one per round
     assert len(kept & bought[0]) == 1
     assert kept <= bought[1]
-    for one in snapshots.read(home.folder):
-        assert len(set(one.image[one.target].tolist())) <= 2
+    for one in snapshot_files.load_snapshots(home.folder):
+        assert len(set(one.image[one.is_target].tolist())) <= 2
 
 
 def reference(z: np.ndarray, labels: np.ndarray) -> float:
@@ -210,14 +210,14 @@ def test_stages_record_temperature_scaled_metrics(
     run_quickly: Runner, run_pixels: Runner, pixels: bool
 ) -> None:
     home = (run_pixels if pixels else run_quickly)(method="random")  # selects several classes per round
-    stages, shots = home.stages(), snapshots.read(home.folder)
+    stages, shots = home.stages(), snapshot_files.load_snapshots(home.folder)
     assert ["tempered" in stage for stage in stages] == [False, True, True]
     truth = {(e.round, e.key, e.position): e.label for e in home.bought().entries()}
-    keys = snapshots.keys(home.folder)
+    keys = snapshot_files.pool_keys(home.folder)
     z, labels = np.zeros((0, shots[0].z.shape[1])), list[int]()
     for shot, stage in zip(shots, stages[1:], strict=False):
         z = np.concatenate([z, shot.z.astype(np.float64)])
-        rows = zip(shot.image[shot.z_of].tolist(), shot.position[shot.z_of].tolist(), strict=True)
+        rows = zip(shot.image[shot.z_rows].tolist(), shot.position[shot.z_rows].tolist(), strict=True)
         labels += [truth[shot.round, keys[image], position] for image, position in rows]
         told = stage["tempered"]
         assert told["labels"] == len(labels)
@@ -241,7 +241,7 @@ def test_void_and_unanswered_samples_are_not_used_for_the_temperature(run_quickl
     assert whole.labels == 20
     assert fitted(home, 0) is None
     path = home.folder / "labels" / "round-02.npz"
-    first = snapshots.picks(home.folder, 2)
+    first = snapshot_files.load_round_labels(home.folder, 2)
     assert first is not None
     path.unlink()
     one = fitted(home, 2)
@@ -253,7 +253,7 @@ def test_void_and_unanswered_samples_are_not_used_for_the_temperature(run_quickl
     some = fitted(home, 2)
     assert some is not None
     assert some.labels == 13
-    snapshots.path_of(home.folder, 1).unlink()
+    snapshot_files.snapshot_path(home.folder, 1).unlink()
     assert fitted(home, 2) is None  # three labels are too few
 
 
@@ -275,11 +275,11 @@ def test_a_lost_snapshot_is_not_recreated_from_a_later_model(tmp_path: Path) -> 
     fabric = make_fabric("cpu")
     stopped = replace(plan, epochs=plan.epochs)
     home = run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
-    snapshots.path_of(home.folder, 1).unlink()
+    snapshot_files.snapshot_path(home.folder, 1).unlink()
     (home.folder / "model.safetensors").unlink()
     run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
     assert home.finished
-    assert [one.round for one in snapshots.read(home.folder)] == [2, 0]
+    assert [one.round for one in snapshot_files.load_snapshots(home.folder)] == [2, 0]
 
 
 def test_thumbnails(tmp_path: Path) -> None:
@@ -291,7 +291,7 @@ def test_thumbnails(tmp_path: Path) -> None:
         return Images(("a", "b"), pixels)
 
     keep_pictures(home, drawn(1, 20, 30), [0])
-    path = snapshots.picture(tmp_path, 0)
+    path = snapshot_files.find_thumbnail(tmp_path, 0)
     assert path is not None
     assert path.suffix == ".png"
     with Image.open(path) as shown:
@@ -300,7 +300,7 @@ def test_thumbnails(tmp_path: Path) -> None:
     keep_pictures(home, drawn(1, 20, 30), [0])
     assert path.read_bytes() == before  # an existing one is not replaced
     keep_pictures(home, drawn(3, 400, 200), [1])
-    path = snapshots.picture(tmp_path, 1)
+    path = snapshot_files.find_thumbnail(tmp_path, 1)
     assert path is not None
     assert path.suffix == ".jpg"
     with Image.open(path) as shown:
@@ -310,7 +310,7 @@ def test_thumbnails(tmp_path: Path) -> None:
     keep_pictures(RunDir(tmp_path / "other"), drawn(2, 20, 30), [0])
     gone = replace(drawn(3, 20, 30), files=(tmp_path / "gone.png",) * 2)
     keep_pictures(RunDir(tmp_path / "other"), gone, [0])
-    assert snapshots.picture(tmp_path / "other", 0) is None
+    assert snapshot_files.find_thumbnail(tmp_path / "other", 0) is None
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -321,6 +321,6 @@ def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:
     parts, plan = build_run(config, RunDir(tmp_path / "run"))
     fabric = make_fabric("cuda")
     home = run(parts, plan, tmp_path / "run", fabric=fabric, identity=config.identity())
-    assert [one.round for one in snapshots.read(home.folder)] == [1, 2, 0]
+    assert [one.round for one in snapshot_files.load_snapshots(home.folder)] == [1, 2, 0]
     assert list((home.folder / "snapshots" / "pictures").iterdir())
     assert all(stage["memory"] > 0 for stage in home.stages())

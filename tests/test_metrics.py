@@ -26,18 +26,18 @@ from ducats.metrics import (
     accuracy,
     aurc,
     aurc_error_bound,
-    bin_of,
     class_accuracy,
     class_iou,
     classwise_ece,
-    compute,
-    count,
+    compute_metrics,
+    confidence_bin,
     ece,
     mean_class_accuracy,
     mean_iou,
-    mean_iou_without,
-    rank_of,
-    reliability,
+    mean_iou_excluding,
+    probability_bin,
+    reliability_bins,
+    tally_batch,
 )
 
 
@@ -132,8 +132,8 @@ def slow(log_prob: Tensor, label: Tensor) -> dict[str, float]:
 def test_every_metric_matches_its_definition(n: int, classes: int, scale: float) -> None:
     log_prob, label = sample(n, classes, seed=n, scale=scale)
     label[0] = classes - 1  # at least one counts
-    tally = count(log_prob, label)
-    expected, found = slow(log_prob, label), compute(tally)
+    tally = tally_batch(log_prob, label)
+    expected, found = slow(log_prob, label), compute_metrics(tally)
     assert list(found) == list(expected)
     assert abs(found.pop("aurc") - expected.pop("aurc")) <= aurc_error_bound(tally) + 1e-12
     assert found == pytest.approx(expected, rel=1e-11, abs=1e-12)
@@ -157,8 +157,8 @@ def batches(draw: st.DrawFn) -> tuple[Tensor, Tensor]:
 @settings(derandomize=True, deadline=None, max_examples=150)
 @given(batches())
 def test_ties_certainty_and_absent_classes_match_the_definition(batch: tuple[Tensor, Tensor]) -> None:
-    tally = count(*batch)
-    expected, found = slow(*batch), compute(tally)
+    tally = tally_batch(*batch)
+    expected, found = slow(*batch), compute_metrics(tally)
     assert abs(found.pop("aurc") - expected.pop("aurc")) <= aurc_error_bound(tally) + 1e-12
     assert found == pytest.approx(expected, rel=1e-11, abs=1e-12)
 
@@ -167,7 +167,10 @@ def test_ties_certainty_and_absent_classes_match_the_definition(batch: tuple[Ten
 @given(batches(), st.integers(0, 12))
 def test_adding_tallies_equals_counting_at_once(batch: tuple[Tensor, Tensor], cut: int) -> None:
     log_prob, label = batch
-    same(count(log_prob[:cut], label[:cut]) + count(log_prob[cut:], label[cut:]), count(log_prob, label))
+    same(
+        tally_batch(log_prob[:cut], label[:cut]) + tally_batch(log_prob[cut:], label[cut:]),
+        tally_batch(log_prob, label),
+    )
 
 
 # Against torchmetrics. Its bins are closed on the left: equal unless a confidence is on an edge.
@@ -177,8 +180,8 @@ def test_metrics_match_torchmetrics() -> None:
     log_prob, label = sample(2000, 7)
     keep = label >= 0
     prob, y = log_prob.double().exp()[keep], label[keep]
-    tally = count(log_prob, label)
-    found = compute(tally)
+    tally = tally_batch(log_prob, label)
+    found = compute_metrics(tally)
     assert torch.equal(tally.confusion, multiclass_confusion_matrix(prob, y, num_classes=7))
     references: dict[str, Callable[..., Tensor]] = {
         "accuracy": lambda **k: multiclass_accuracy(**k, average="micro"),
@@ -200,60 +203,60 @@ def test_bins_are_closed_on_the_right(bins: int) -> None:
     edges = [(b + 1) / bins for b in range(bins)]
     above = [math.nextafter(e, 2.0) for e in edges[:-1]]
     below = [math.nextafter(e, 0.0) for e in edges]
-    assert bin_of(torch.tensor(edges, dtype=torch.float64), bins).tolist() == list(range(bins))
-    assert bin_of(torch.tensor(below, dtype=torch.float64), bins).tolist() == list(range(bins))
-    assert bin_of(torch.tensor(above, dtype=torch.float64), bins).tolist() == list(range(1, bins))
+    assert probability_bin(torch.tensor(edges, dtype=torch.float64), bins).tolist() == list(range(bins))
+    assert probability_bin(torch.tensor(below, dtype=torch.float64), bins).tolist() == list(range(bins))
+    assert probability_bin(torch.tensor(above, dtype=torch.float64), bins).tolist() == list(range(1, bins))
     ends = [0.0, 1.0, 1.0 + 1e-7]  # rounding may leave a probability slightly above one
-    assert bin_of(torch.tensor(ends, dtype=torch.float64), bins).tolist() == [0, bins - 1, bins - 1]
+    assert probability_bin(torch.tensor(ends, dtype=torch.float64), bins).tolist() == [0, bins - 1, bins - 1]
 
 
 @pytest.mark.parametrize("bins", [10, 15])
 def test_the_fine_bins_nest_exactly(bins: int) -> None:
     at = torch.arange(FINE_BINS + 1, dtype=torch.float64) / FINE_BINS
     at = torch.cat([at, at.nextafter(torch.tensor(0.0).double()), at.nextafter(torch.tensor(2.0).double())])
-    assert torch.equal(bin_of(at, FINE_BINS) // (FINE_BINS // bins), bin_of(at, bins))
+    assert torch.equal(probability_bin(at, FINE_BINS) // (FINE_BINS // bins), probability_bin(at, bins))
 
 
 def test_a_confidence_on_an_edge_counts_below_it() -> None:
     prob = torch.tensor([[0.5, 0.3, 0.2], [0.53, 0.27, 0.2]], dtype=torch.float64)
     assert float(prob.log()[:, 0].exp()[0]) == 0.5
-    found = compute(count(prob.log(), torch.tensor([0, 1])))
+    found = compute_metrics(tally_batch(prob.log(), torch.tensor([0, 1])))
     assert found["ece_10"] == pytest.approx(0.5 * abs(1 - 0.5) + 0.5 * 0.53)  # bins: (.4, .5] and (.5, .6]
     assert found["ece"] == pytest.approx(abs(0.5 - 0.515))  # one bin: (7/15, 8/15]
 
 
 def test_certain_predictions_correct_and_wrong() -> None:
     log_prob = torch.tensor([[0.0, -math.inf], [-math.inf, 0.0], [0.0, -math.inf]])
-    right = compute(count(log_prob, torch.tensor([0, 1, 0])))
+    right = compute_metrics(tally_batch(log_prob, torch.tensor([0, 1, 0])))
     assert right == dict.fromkeys(right, 0.0) | {"accuracy": 1, "mean_class_accuracy": 1, "mean_iou": 1}
-    wrong = compute(count(log_prob, torch.tensor([1, 0, 1])))
+    wrong = compute_metrics(tally_batch(log_prob, torch.tensor([1, 0, 1])))
     bad = {"ece": 1, "ece_10": 1, "classwise_ece": 1, "nll": math.inf, "brier": 2, "aurc": 1}
     assert wrong == {"accuracy": 0, "mean_class_accuracy": 0, "mean_iou": 0} | bad
 
 
 def test_one_class_is_never_wrong() -> None:
-    tally = count(torch.zeros(4, 1), torch.tensor([0, 0, -1, 0]))
-    found = compute(tally)
+    tally = tally_batch(torch.zeros(4, 1), torch.tensor([0, 0, -1, 0]))
+    found = compute_metrics(tally)
     assert found == dict.fromkeys(found, 0.0) | {"accuracy": 1, "mean_class_accuracy": 1, "mean_iou": 1}
     assert tally.total == 3
 
 
 def test_the_first_of_tied_classes_is_predicted() -> None:
-    tally = count(torch.full((1, 4), -math.log(4)), torch.tensor([2]))
+    tally = tally_batch(torch.full((1, 4), -math.log(4)), torch.tensor([2]))
     assert tally.confusion.nonzero().tolist() == [[2, 0]]
 
 
 def test_classwise_error_counts_classes_that_do_not_occur() -> None:
     prob = torch.tensor([[0.7, 0.1, 0.2], [0.3, 0.1, 0.6]], dtype=torch.float64)
-    found = classwise_ece(count(prob.log(), torch.tensor([0, 0])))
+    found = classwise_ece(tally_batch(prob.log(), torch.tensor([0, 0])))
     # class 0: .7 and .3 in two bins, both label 0; class 1: .1 twice in one bin; class 2: .2 and .6 in two
     assert found == pytest.approx(((0.3 + 0.7) / 2 + 0.1 + (0.2 + 0.6) / 2) / 3)
 
 
 def test_reliability_bins_add_up_to_the_error() -> None:
-    tally = count(*sample(500, 4))
+    tally = tally_batch(*sample(500, 4))
     for bins in (10, 15):
-        drawn = reliability(tally, bins)
+        drawn = reliability_bins(tally, bins)
         assert json.loads(json.dumps(drawn)) == drawn
         assert [len(values) for values in (drawn["upper"], drawn["count"], drawn["accuracy"])] == [bins] * 3
         assert sum(drawn["count"]) == tally.total
@@ -266,12 +269,12 @@ def test_reliability_bins_add_up_to_the_error() -> None:
                 assert upper - 1 / bins - 1e-12 < confidence <= upper + 1e-12
                 error += n / tally.total * abs(right - confidence)
         assert ece(tally, bins) == pytest.approx(error)
-    assert None in reliability(tally)["accuracy"]  # (0, 1/15] must be empty with four classes
+    assert None in reliability_bins(tally)["accuracy"]  # (0, 1/15] must be empty with four classes
 
 
 def test_bins_that_do_not_nest_are_refused() -> None:
     with pytest.raises(ValueError, match="cannot be merged into 20"):
-        ece(count(*sample(10, 3)), bins=20)
+        ece(tally_batch(*sample(10, 3)), bins=20)
 
 
 # From a confusion matrix.
@@ -292,7 +295,7 @@ def test_per_class_values_are_none_for_absent_classes() -> None:
 def from_confidence(log_confidence: Tensor, wrong: Tensor) -> Tally:
     """Make a tally of two classes; the first is predicted with the given confidence, at least a half."""
     s = log_confidence.double()
-    return count(torch.stack([s, (-torch.expm1(s)).log()], 1), wrong.long())
+    return tally_batch(torch.stack([s, (-torch.expm1(s)).log()], 1), wrong.long())
 
 
 def test_aurc_of_ties_is_the_mean_over_all_orders() -> None:
@@ -333,8 +336,8 @@ def test_selective_risk_is_within_its_bound(scale: float) -> None:
     log_prob, label = sample(3000, 10, scale=scale, void=0.0)
     log_prob = log_prob.double().log_softmax(1)
     best, guess = log_prob.max(1)
-    tally = count(log_prob, label)
-    n, most = tally.total, int(tally.rank_count.max())
+    tally = tally_batch(log_prob, label)
+    n, most = tally.total, int(tally.fine_count.max())
     error = abs(aurc(tally) - slow_aurc(best.tolist(), (guess != label).tolist()))
     assert error <= aurc_error_bound(tally) + 1e-12
     assert aurc_error_bound(tally) <= most * (1 + math.log(n)) / (4 * n)
@@ -348,20 +351,27 @@ def test_the_bound_holds_against_the_worst_order_in_a_bin() -> None:
     for wrong in (torch.arange(n) < k, torch.arange(n) >= n - k):
         tally = from_confidence(log_confidence, wrong)
         error = abs(aurc(tally) - slow_aurc(log_confidence.tolist(), wrong.tolist()))
-        assert int((tally.rank_count > 0).sum()) == 1
+        assert int((tally.fine_count > 0).sum()) == 1
         assert aurc(tally) == pytest.approx(k / n)
         assert 0.1 < error <= aurc_error_bound(tally)
 
 
 def test_rank_follows_confidence() -> None:
     s = torch.logspace(-20, 1.2, 20001, dtype=torch.float64)
-    rank = rank_of(-s)
+    rank = confidence_bin(-s)
     assert bool((rank.diff() >= 0).all())
-    together = rank.unsqueeze(0) == torch.arange(1, metrics.RANKS - 1, 1000).unsqueeze(1)
+    together = rank.unsqueeze(0) == torch.arange(1, metrics.N_CONFIDENCE_BINS - 1, 1000).unsqueeze(1)
     for inside in (s[row] for row in together if row.sum() > 1):
         assert float(inside.max() / inside.min()) <= 1 + 2**-10
     ends = torch.tensor([1e-9, 0.0, -0.0, -1e-30, -20.0, -math.inf], dtype=torch.float64)
-    assert rank_of(ends).tolist() == [0, 0, 0, 0, metrics.RANKS - 1, metrics.RANKS - 1]
+    assert confidence_bin(ends).tolist() == [
+        0,
+        0,
+        0,
+        0,
+        metrics.N_CONFIDENCE_BINS - 1,
+        metrics.N_CONFIDENCE_BINS - 1,
+    ]
 
 
 # The state: fixed in size, additive, deterministic.
@@ -373,11 +383,11 @@ def test_maps_equal_their_pixels(
     monkeypatch: pytest.MonkeyPatch, chunk: int, layout: torch.memory_format
 ) -> None:
     rows, labels = sample(3 * 8 * 9, 5)
-    expected = count(rows, labels)
+    expected = tally_batch(rows, labels)
     log_prob = rows.view(3, 8, 9, 5).permute(0, 3, 1, 2).contiguous(memory_format=layout)
-    monkeypatch.setattr(metrics, "CHUNK", chunk)
-    same(count(log_prob, labels.view(3, 8, 9)), expected)
-    same(count(rows, labels), expected)
+    monkeypatch.setattr(metrics, "CPU_CHUNK_PROBABILITIES", chunk)
+    same(tally_batch(log_prob, labels.view(3, 8, 9)), expected)
+    same(tally_batch(rows, labels), expected)
 
 
 class LargestFloat64(TorchDispatchMode):
@@ -397,10 +407,10 @@ class LargestFloat64(TorchDispatchMode):
 
 @pytest.mark.parametrize("shape", [(4, 5, 64, 64), (2000, 5)])
 def test_no_large_copy_is_made(monkeypatch: pytest.MonkeyPatch, shape: tuple[int, ...]) -> None:
-    monkeypatch.setattr(metrics, "CHUNK", 1000)
+    monkeypatch.setattr(metrics, "CPU_CHUNK_PROBABILITIES", 1000)
     log_prob = torch.randn(shape, generator=torch.Generator().manual_seed(0)).log_softmax(1)
     with LargestFloat64() as watch:
-        count(log_prob, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64))
+        tally_batch(log_prob, torch.zeros(shape[:1] + shape[2:], dtype=torch.int64))
     assert 500 < watch.largest <= 1000
 
 
@@ -416,7 +426,7 @@ def test_state_has_fixed_size_and_is_on_the_cpu() -> None:
 
 def test_batches_and_processes_add_up() -> None:
     log_prob, label = sample(1000, 5)
-    whole = count(log_prob, label)
+    whole = tally_batch(log_prob, label)
     processes = [Tally.empty(5), Tally.empty(5)]
     for i, (rows, y) in enumerate(zip(log_prob.split(64), label.split(64), strict=True)):
         processes[i % 2].update(rows, y)
@@ -424,14 +434,16 @@ def test_batches_and_processes_add_up() -> None:
     states = [process.tensors() for process in processes]
     reduced = Tally(**{name: torch.stack([s[name] for s in states]).sum(0) for name in states[0]})
     same(reduced, whole)
-    assert compute(reduced) == pytest.approx(compute(whole), rel=1e-12)
+    assert compute_metrics(reduced) == pytest.approx(compute_metrics(whole), rel=1e-12)
 
 
 def test_adding_makes_a_new_tally() -> None:
-    tally = count(*sample(50, 3))
+    tally = tally_batch(*sample(50, 3))
     doubled = tally + tally
     assert (tally.total * 2, tally.classes) == (doubled.total, 3)
-    assert compute(doubled) | {"aurc": 0.0} == pytest.approx(compute(tally) | {"aurc": 0.0}, rel=1e-12)
+    assert compute_metrics(doubled) | {"aurc": 0.0} == pytest.approx(
+        compute_metrics(tally) | {"aurc": 0.0}, rel=1e-12
+    )
 
 
 def test_tally_is_deterministic() -> None:
@@ -442,35 +454,35 @@ def test_tally_is_deterministic() -> None:
         return tally
 
     same(once(), once(), exact=True)
-    assert compute(once()) == compute(once())
+    assert compute_metrics(once()) == compute_metrics(once())
 
 
 def test_negative_labels_are_ignored() -> None:
     log_prob, label = sample(400, 4)
-    expected = count(log_prob[label >= 0], label[label >= 0])
+    expected = tally_batch(log_prob[label >= 0], label[label >= 0])
     log_prob[label < 0] = math.nan  # any use would show
     label[label < 0] = torch.where(torch.arange(int((label < 0).sum())) % 2 == 0, -1, -255)
-    same(count(log_prob, label), expected, exact=True)
+    same(tally_batch(log_prob, label), expected, exact=True)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_half_precision_is_summed_in_double(dtype: torch.dtype) -> None:
     log_prob, label = sample(5000, 30)
     half = log_prob.to(dtype)
-    same(count(half, label.to(torch.int32)), count(half.double(), label), exact=True)
+    same(tally_batch(half, label.to(torch.int32)), tally_batch(half.double(), label), exact=True)
 
 
 @pytest.mark.parametrize("device", ["cpu", *(["cuda"] if torch.cuda.is_available() else [])])
 def test_the_device_of_the_input_does_not_matter(device: str) -> None:
     log_prob, label = sample(3000, 19)
-    found = count(log_prob.to(device), label)
-    same(found, count(log_prob, label.to(device)))
+    found = tally_batch(log_prob.to(device), label)
+    same(found, tally_batch(log_prob, label.to(device)))
     assert {t.device.type for t in found.tensors().values()} == {"cpu"}
 
 
 def test_autograd_graph_is_not_kept() -> None:
     z = torch.zeros(3, 2, requires_grad=True)
-    tally = count(z.log_softmax(1), torch.tensor([0, 1, 0]))
+    tally = tally_batch(z.log_softmax(1), torch.tensor([0, 1, 0]))
     assert not any(t.requires_grad for t in tally.tensors().values())
 
 
@@ -488,15 +500,15 @@ def street(n: int = 6, classes: int = 10, void: float = 0.1) -> tuple[Tensor, Te
 @pytest.mark.parametrize("chunk", [300, 2**17])
 @pytest.mark.parametrize("void", [0.0, 0.1, 1.0])
 def test_maps_stream(monkeypatch: pytest.MonkeyPatch, chunk: int, void: float) -> None:
-    monkeypatch.setattr(metrics, "CHUNK", chunk)
+    monkeypatch.setattr(metrics, "CPU_CHUNK_PROBABILITIES", chunk)
     log_prob, label = street(void=void)
-    at_once = count(log_prob, label)
+    at_once = tally_batch(log_prob, label)
     streamed, by_device = Tally.empty(10), Tally.empty(10, device="cpu")
     for maps, y in zip(log_prob.split(4), label.split(4), strict=True):  # the last batch is smaller
         streamed.update(maps, y)
     for maps, y in zip(log_prob.split(1), label.split(1), strict=True):
         by_device.update(maps, y)
-    as_rows = count(log_prob.movedim(1, -1).reshape(-1, 10), label.reshape(-1).long())
+    as_rows = tally_batch(log_prob.movedim(1, -1).reshape(-1, 10), label.reshape(-1).long())
     for other in (streamed, by_device, as_rows):
         same(other, at_once)
     assert at_once.total == int((label >= 0).sum())
@@ -504,7 +516,7 @@ def test_maps_stream(monkeypatch: pytest.MonkeyPatch, chunk: int, void: float) -
 
 def test_calibration_of_maps_matches_torchmetrics() -> None:
     log_prob, label = street()
-    found = compute(count(log_prob, label))
+    found = compute_metrics(tally_batch(log_prob, label))
     p = log_prob.movedim(1, -1)[label >= 0].double().exp()
     y = label[label >= 0].long()
     for name, bins in (("ece", 15), ("ece_10", 10)):
@@ -530,9 +542,9 @@ def test_synchronisations_do_not_grow_with_chunks(monkeypatch: pytest.MonkeyPatc
 
     seen = []
     for chunk in (2**17, 100):
-        monkeypatch.setattr(metrics, "CHUNK", chunk)
+        monkeypatch.setattr(metrics, "CPU_CHUNK_PROBABILITIES", chunk)
         with Looks() as looks:
-            count(log_prob, label)
+            tally_batch(log_prob, label)
         seen.append(looks.found)
     assert seen[0] == seen[1]
     assert 0 < len(seen[0]) <= 4
@@ -540,33 +552,33 @@ def test_synchronisations_do_not_grow_with_chunks(monkeypatch: pytest.MonkeyPatc
 
 def test_mean_iou_excludes_classes() -> None:
     log_prob, label = street()
-    confusion = count(log_prob, label).confusion
+    confusion = tally_batch(log_prob, label).confusion
     ious = class_iou(confusion)
     # By hand from counts: excluded classes still take pixels from the others.
     hit = confusion.diagonal()
     union = confusion.sum(0) + confusion.sum(1) - hit
     wanted = [float(hit[c] / union[c]) for c in range(10) if c not in (3, 4, 5)]
-    assert mean_iou_without(confusion, [3, 4, 5]) == pytest.approx(sum(wanted) / 7)
-    assert mean_iou_without(confusion, []) == mean_iou(confusion)
-    assert mean_iou_without(confusion, [3, 3]) == pytest.approx(mean([v for v in ious[:3] + ious[4:] if v]))
+    assert mean_iou_excluding(confusion, [3, 4, 5]) == pytest.approx(sum(wanted) / 7)
+    assert mean_iou_excluding(confusion, []) == mean_iou(confusion)
+    assert mean_iou_excluding(confusion, [3, 3]) == pytest.approx(mean([v for v in ious[:3] + ious[4:] if v]))
 
 
 def test_absent_class_is_not_averaged() -> None:
     confusion = torch.tensor([[4, 0, 0, 0], [2, 2, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1]])
     assert class_iou(confusion) == [4 / 6, 2 / 4, None, 1.0]
-    assert mean_iou_without(confusion, [3]) == pytest.approx((4 / 6 + 2 / 4) / 2)
-    assert mean_iou_without(confusion, [2]) == mean_iou(confusion)
+    assert mean_iou_excluding(confusion, [3]) == pytest.approx((4 / 6 + 2 / 4) / 2)
+    assert mean_iou_excluding(confusion, [2]) == mean_iou(confusion)
 
 
 @pytest.mark.parametrize("left_out", [[-1], [4], [0, 9]])
 def test_unknown_class_cannot_be_excluded(left_out: list[int]) -> None:
     with pytest.raises(ValueError, match="cannot exclude class"):
-        mean_iou_without(torch.eye(4, dtype=torch.int64), left_out)
+        mean_iou_excluding(torch.eye(4, dtype=torch.int64), left_out)
 
 
 def test_a_mean_over_no_class_is_an_error() -> None:
     with pytest.raises(ValueError, match="nothing was counted"):
-        mean_iou_without(torch.eye(2, dtype=torch.int64), [0, 1])
+        mean_iou_excluding(torch.eye(2, dtype=torch.int64), [0, 1])
 
 
 # Invalid input.
@@ -579,12 +591,12 @@ def test_empty_tally_raises() -> None:
     tally.update(torch.zeros(2, 3, 0), torch.zeros(2, 0, dtype=torch.int64))
     tally.update(torch.zeros(2, 3), torch.tensor([-1, -2]))
     readers: list[Callable[[Tally], object]] = [
-        compute,
+        compute_metrics,
         ece,
         classwise_ece,
         aurc,
         aurc_error_bound,
-        reliability,
+        reliability_bins,
     ]
     for read in readers:
         with pytest.raises(ValueError, match="nothing was counted"):
@@ -606,7 +618,9 @@ def test_empty_tally_raises() -> None:
 def test_invalid_log_probabilities_are_refused_as_a_whole(
     not_log_prob: Tensor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(metrics, "CHUNK", 2)  # the bad row is in a later chunk than the good one
+    monkeypatch.setattr(
+        metrics, "CPU_CHUNK_PROBABILITIES", 2
+    )  # the bad row is in a later chunk than the good one
     tally = Tally.empty(2)
     good = torch.tensor([[0.5, 0.5]]).log()
     with pytest.raises(ValueError, match="expected log-probabilities"):
@@ -617,14 +631,14 @@ def test_invalid_log_probabilities_are_refused_as_a_whole(
 def test_mismatched_input_is_refused() -> None:
     log_prob, label = sample(4, 3, void=0.0)
     with pytest.raises(ValueError, match="label 255 for 3 classes"):
-        count(log_prob, torch.tensor([0, 1, 255, 2]))
+        tally_batch(log_prob, torch.tensor([0, 1, 255, 2]))
     for bad in (label[:3], label.unsqueeze(1)):
         with pytest.raises(ValueError, match=r"expected log_prob \(N, C, ...\) and label"):
-            count(log_prob, bad)
+            tally_batch(log_prob, bad)
     with pytest.raises(ValueError, match="expected log_prob"):
-        count(log_prob[0], label[0])
+        tally_batch(log_prob[0], label[0])
     with pytest.raises(ValueError, match=r"integer label, got torch\.float32 and torch\.float32"):
-        count(log_prob, label.float())
+        tally_batch(log_prob, label.float())
     with pytest.raises(ValueError, match="log_prob has 3 classes, the tally 4"):
         Tally.empty(4).update(log_prob, label)
     with pytest.raises(ValueError, match="cannot add tallies of 3 and 4 classes"):

@@ -118,7 +118,7 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     conv = nn.Sequential(nn.Conv2d(3, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten())
     seen: list[set[str]] = []
 
-    def note(slate: ducats.Slate) -> Tensor:
+    def note(slate: ducats.QueryContext) -> Tensor:
         seen.append(set(slate.candidates.columns))
         return torch.arange(slate.budget)
 

@@ -266,7 +266,7 @@ def test_void_counts_as_spent_and_is_never_selected_or_trained_on(tmp_path: Path
         asked.append(request)
         return torch.full_like(request.image, VOID)
 
-    def unlabelled_only(slate: ducats.Slate) -> Tensor:
+    def unlabelled_only(slate: ducats.QueryContext) -> Tensor:
         """Pick the first candidates."""
         return torch.arange(slate.budget)
 

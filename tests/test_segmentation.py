@@ -656,7 +656,7 @@ def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
 def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     seen: list[tuple[set[str], torch.Size, torch.Size]] = []
 
-    def note(slate: ducats.Slate) -> Tensor:
+    def note(slate: ducats.QueryContext) -> Tensor:
         rows = slate.candidates
         seen.append((set(rows.columns), rows.z.shape, rows.features.shape))
         return torch.arange(slate.budget)

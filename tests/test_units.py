@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.criteria import CRITERIA, WHOLE, criterion
+from ducats.criteria import CRITERIA, IMAGE_COLUMNS, get_criterion
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
 from ducats.queries import QUERIES, QuerySpec
-from ducats.rows import Slate, best
-from ducats.units import Picked, Unit, spend, summary, superpixels
-from ducats.units.scene import Scene
+from ducats.samples import QueryContext, top_k
+from ducats.units import PixelSelection, Unit, compute_superpixels, image_columns, select_in_image
+from ducats.units.pixel_columns import PixelColumns
 
 SHAPE = (15, 20)
 HEAD = torch.randn(4, 6, generator=torch.Generator().manual_seed(5))
@@ -45,7 +45,7 @@ def some(seed: int = 0) -> Tensor:
     return torch.where(luck < 0.2, 1, torch.where(luck < 0.3, VOID, UNLABELLED)).to(torch.int8)
 
 
-def told() -> dict[str, Tensor]:
+def probe_columns() -> dict[str, Tensor]:
     """Return probe columns on their own grid."""
     generator = torch.Generator().manual_seed(4)
     return {
@@ -55,25 +55,29 @@ def told() -> dict[str, Tensor]:
     }
 
 
-def buy(strategy: QuerySpec, unit: Unit, target: Tensor, budget: int, **given: Any) -> Picked:
+def select_in_test_image(
+    strategy: QuerySpec, unit: Unit, target: Tensor, budget: int, **given: Any
+) -> PixelSelection:
     what: dict[str, Any] = {
         "z": maps() if strategy.needs else None,
         "features": torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(3)),
         "pixels": photo(),
         "image": 7,
         "generator": torch.Generator().manual_seed(1),
-        "told": told(),
+        "told": probe_columns(),
         "head": HEAD if strategy.needs_head else None,
     }
-    return spend(strategy, unit, target=target, budget=budget, **(what | given))
+    return select_in_image(strategy, unit, known_labels=target, budget=budget, **(what | given))
 
 
 # Queries that select within an image; the others select whole images.
-OF_PARTS = [n for n, strategy in QUERIES.items() if not any(need in WHOLE for need in strategy.needs)]
+WITHIN_IMAGE_QUERIES = [
+    n for n, strategy in QUERIES.items() if not any(need in IMAGE_COLUMNS for need in strategy.needs)
+]
 every_pair = pytest.mark.parametrize(
     ("name", "unit"),
     # Impurity is undefined for a pixel.
-    [(n, u) for n in OF_PARTS for u in UNITS if (n, u.name) != ("ripu", "pixel")],
+    [(n, u) for n in WITHIN_IMAGE_QUERIES for u in UNITS if (n, u.name) != ("ripu", "pixel")],
 )
 
 
@@ -82,7 +86,7 @@ every_pair = pytest.mark.parametrize(
 @pytest.mark.parametrize("target", [nothing(), some()], ids=["nothing known", "some known"])
 def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, target: Tensor) -> None:
     before, open_ = target.clone(), (target == UNLABELLED).flatten()
-    picked = buy(QUERIES[name], unit, target, budget)
+    picked = select_in_test_image(QUERIES[name], unit, target, budget)
     position = picked.position
     assert torch.equal(target, before)
     assert position.dtype == torch.long
@@ -95,28 +99,35 @@ def test_budget_is_spent_exactly(name: str, unit: Unit, budget: int, target: Ten
         assert picked.unit is not None
         assert int(picked.unit.sum()) == len(position)
         assert not len(position) or int(picked.unit.min()) >= 1
-    again = buy(QUERIES[name], unit, target, budget)
+    again = select_in_test_image(QUERIES[name], unit, target, budget)
     assert torch.equal(again.position, position)
 
 
 def test_image_without_unlabelled_pixels_selects_nothing() -> None:
     for unit in UNITS:
-        assert len(buy(QUERIES["duc"], unit, torch.full(SHAPE, VOID, dtype=torch.int8), 5).position) == 0
+        assert (
+            len(
+                select_in_test_image(
+                    QUERIES["duc"], unit, torch.full(SHAPE, VOID, dtype=torch.int8), 5
+                ).position
+            )
+            == 0
+        )
 
 
-@pytest.mark.parametrize("name", [n for n in OF_PARTS if n != "ripu"])
+@pytest.mark.parametrize("name", [n for n in WITHIN_IMAGE_QUERIES if n != "ripu"])
 def test_pixels_match_the_query_on_a_table(name: str) -> None:
     """Compare with the same query on precomputed columns."""
     strategy, target = QUERIES[name], some()
     position = (target.flatten() == UNLABELLED).nonzero().squeeze(1)
     known = (target.flatten() >= 0).nonzero().squeeze(1)
-    slates: list[Slate] = []
+    slates: list[QueryContext] = []
 
-    def noting(slate: Slate) -> Tensor:
+    def noting(slate: QueryContext) -> Tensor:
         slates.append(slate)
         return strategy.fn(slate)
 
-    picked = buy(replace(strategy, fn=noting), Unit("pixel"), target, 11)
+    picked = select_in_test_image(replace(strategy, fn=noting), Unit("pixel"), target, 11)
     (slate,) = slates
     assert torch.equal(slate.candidates.position, position)
     assert torch.equal(slate.labelled.position, known)
@@ -124,38 +135,42 @@ def test_pixels_match_the_query_on_a_table(name: str) -> None:
     assert slate.candidates.shape == SHAPE
     for need in strategy.needs:
         if need in CRITERIA:
-            expected = criterion(need).of(maps()[None]).flatten()
+            expected = get_criterion(need).fn(maps()[None]).flatten()
             torch.testing.assert_close(slate.candidates.column(need), expected[position])
             torch.testing.assert_close(slate.labelled.column(need), expected[known])
-    own = Slate(slate.candidates, slate.labelled, 11, torch.Generator().manual_seed(1), head=slate.head)
+    own = QueryContext(
+        slate.candidates, slate.labelled, 11, torch.Generator().manual_seed(1), head=slate.head
+    )
     assert torch.equal(picked.position, position[strategy.fn(own)])
 
 
 def test_random_needs_no_model() -> None:
-    picks = [buy(QUERIES["random"], unit, nothing(), 30, z=None, features=None) for unit in UNITS]
+    picks = [
+        select_in_test_image(QUERIES["random"], unit, nothing(), 30, z=None, features=None) for unit in UNITS
+    ]
     assert all(len(p.position) for p in picks)
     with pytest.raises(ValueError, match="z is None"):
-        buy(QUERIES["entropy"], Unit("pixel"), nothing(), 3, z=None)
+        select_in_test_image(QUERIES["entropy"], Unit("pixel"), nothing(), 3, z=None)
 
 
 def test_second_round_computes_only_its_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    true = CRITERIA["u_data"].of
+    true = CRITERIA["u_data"].fn
 
     def counted(z: Tensor) -> Tensor:
         read.append(len(z))
         return true(z)
 
-    monkeypatch.setattr("ducats.units.scene.criterion", _replaced("u_data", counted))
-    buy(QUERIES["duc"].bind({"kappa": 3}), Unit("pixel"), nothing(), 10)
+    monkeypatch.setattr("ducats.units.pixel_columns.criterion", _replaced("u_data", counted))
+    select_in_test_image(QUERIES["duc"].bind({"kappa": 3}), Unit("pixel"), nothing(), 10)
     assert read == [30]
 
 
 def _replaced(name: str, of: Callable[[Tensor], Tensor]) -> Callable[[str], Any]:
-    return lambda asked: replace(criterion(asked), of=of) if asked == name else criterion(asked)
+    return lambda asked: replace(get_criterion(asked), fn=of) if asked == name else get_criterion(asked)
 
 
-def regions_of(picked: Picked) -> list[list[tuple[int, int]]]:
+def regions_of(picked: PixelSelection) -> list[list[tuple[int, int]]]:
     assert picked.unit is not None
     parts = picked.position.split(picked.unit.tolist())
     return [[divmod(p, SHAPE[1]) for p in part.tolist()] for part in parts]
@@ -165,7 +180,7 @@ def regions_of(picked: Picked) -> list[list[tuple[int, int]]]:
 @pytest.mark.parametrize("side", [3, 5])
 def test_regions_are_windows_without_overlap(name: str, side: int) -> None:
     budget = 4 * side * side + 2
-    regions = regions_of(buy(QUERIES[name], Unit("region", side=side), nothing(), budget))
+    regions = regions_of(select_in_test_image(QUERIES[name], Unit("region", side=side), nothing(), budget))
     for number, region in enumerate(regions):
         (top, left), (bottom, right) = region[0], region[-1]
         whole = [(y, x) for y in range(top, bottom + 1) for x in range(left, right + 1)]
@@ -184,21 +199,21 @@ def test_regions_exclude_known_pixels() -> None:
     z = torch.zeros(2, *SHAPE)
     z[0] = 5.0
     z[0, 8, 8] = 0.0  # most uncertain pixel, so all regions with it are; the first, around (7, 7), is known
-    (region,) = regions_of(buy(QUERIES["entropy"], Unit("region"), target, 6, z=z))
+    (region,) = regions_of(select_in_test_image(QUERIES["entropy"], Unit("region"), target, 6, z=z))
     # first unlabelled centre: (7, 8), whose window loses (6..7, 7)
     assert region == [(6, 8), (6, 9), (7, 8), (7, 9), (8, 7), (8, 8)]
 
 
 def test_regions_overlap_only_when_no_space_is_left() -> None:
-    picked = buy(QUERIES["entropy"], Unit("region"), nothing(), SHAPE[0] * SHAPE[1])
+    picked = select_in_test_image(QUERIES["entropy"], Unit("region"), nothing(), SHAPE[0] * SHAPE[1])
     assert picked.position.sort().values.tolist() == list(range(SHAPE[0] * SHAPE[1]))
 
 
 @pytest.mark.parametrize("name", ["entropy", "margin", "confidence", "u_dis", "u_data", "impurity@2"])
 @pytest.mark.parametrize("unit", ["region", "set"])
 def test_unit_column_is_the_mean_over_its_pixels(name: str, unit: str) -> None:
-    scene, z = Scene(maps().double(), None, SHAPE), maps().double()
-    values = criterion(name).of(z[None])[0].double()
+    scene, z = PixelColumns(maps().double(), None, SHAPE), maps().double()
+    values = get_criterion(name).fn(z[None])[0].double()
     values = values.exp() if name == "u_dis" else values
     middle = torch.tensor([0, 25, 47, 299])
     windows = []
@@ -214,10 +229,10 @@ def test_unit_column_is_the_mean_over_its_pixels(name: str, unit: str) -> None:
     expected = torch.stack([values.flatten()[w].mean() for w in windows])
     expected = expected.log() if name == "u_dis" else expected
     if unit == "region":
-        column = scene.regions((name,), 1, middle)[name]
+        column = scene.for_regions((name,), 1, middle)[name]
         found = column.compute(column.position)
     else:
-        found = scene.sets((name,), padded(windows))[name]
+        found = scene.for_pixel_sets((name,), padded(windows))[name]
     torch.testing.assert_close(found.double(), expected, atol=1e-6, rtol=1e-6)
 
 
@@ -230,7 +245,9 @@ def test_impurity_of_a_set() -> None:
     z = torch.zeros(3, 1, 6)
     for x, c in enumerate([0, 0, 1, 2, 2, 2]):
         z[c, 0, x] = 1.0
-    found = Scene(z, None, (1, 6)).sets(("impurity",), padded([[0, 1, 2], [3, 4], [0, 2, 4]]))["impurity"]
+    found = PixelColumns(z, None, (1, 6)).for_pixel_sets(
+        ("impurity",), padded([[0, 1, 2], [3, 4], [0, 2, 4]])
+    )["impurity"]
     two_to_one = -(2 / 3 * math.log(2 / 3) + 1 / 3 * math.log(1 / 3)) / math.log(3)
     assert found.tolist() == pytest.approx([two_to_one, 0.0, 1.0], abs=1e-6)
 
@@ -238,23 +255,26 @@ def test_impurity_of_a_set() -> None:
 @pytest.mark.parametrize("name", ["z", "features"])
 def test_vector_columns_of_pixels_regions_and_sets(name: str) -> None:
     coarse = torch.randn(6, 4, 5, generator=torch.Generator().manual_seed(0))
-    scene = Scene(maps(), coarse, SHAPE)
+    scene = PixelColumns(maps(), coarse, SHAPE)
     fine = F.interpolate(coarse[None], SHAPE, mode="bilinear", align_corners=True)[0]
     full = (maps() if name == "z" else fine).flatten(1).T
     position = torch.tensor([0, 21, 133, 299])
     near = [[0, 1, 20, 21], [0, 1, 2, 20, 21, 22, 40, 41, 42]]
-    pixels, regions = scene.pixels((name,), position)[name], scene.regions((name,), 1, position[:2])[name]
+    pixels, regions = (
+        scene.for_pixels((name,), position)[name],
+        scene.for_regions((name,), 1, position[:2])[name],
+    )
     close = partial(torch.testing.assert_close, atol=1e-5, rtol=1e-5)
     close(pixels.compute(position), full[position])
     means = torch.stack([full[n].mean(0) for n in near])
     close(regions.compute(position[:2]), means)
-    close(scene.sets((name,), padded(near))[name], means)
+    close(scene.for_pixel_sets((name,), padded(near))[name], means)
 
 
 def test_image_columns_cover_unlabelled_pixels() -> None:
     target, z = some(), maps()
     open_ = (target == UNLABELLED).flatten()
-    found = summary(z, torch.ones(3, 2, 2), target, ("entropy", "u_dis", "impurity", "z", "features"))
+    found = image_columns(z, torch.ones(3, 2, 2), target, ("entropy", "u_dis", "impurity", "z", "features"))
     assert {n: tuple(c.shape) for n, c in found.items()} == {
         "entropy": (1,),
         "u_dis": (1,),
@@ -262,7 +282,7 @@ def test_image_columns_cover_unlabelled_pixels() -> None:
         "z": (1, 4),
         "features": (1, 3),
     }
-    entropy = criterion("entropy").of(z[None]).flatten()[open_].mean()
+    entropy = get_criterion("entropy").fn(z[None]).flatten()[open_].mean()
     torch.testing.assert_close(found["entropy"][0], entropy)
     share = torch.bincount(z.argmax(0).flatten()[open_], minlength=4) / open_.sum()
     torch.testing.assert_close(found["impurity"][0], -torch.xlogy(share, share).sum() / math.log(4))
@@ -270,20 +290,20 @@ def test_image_columns_cover_unlabelled_pixels() -> None:
 
 
 def test_image_columns_of_a_labelled_image_cover_all_pixels() -> None:
-    bought, found = torch.zeros(SHAPE, dtype=torch.int8), CRITERIA["u_dis"].of(maps()[None])
+    bought, found = torch.zeros(SHAPE, dtype=torch.int8), CRITERIA["u_dis"].fn(maps()[None])
     expected = found.exp().mean().log()
-    torch.testing.assert_close(summary(maps(), None, bought, ("u_dis",))["u_dis"][0], expected)
+    torch.testing.assert_close(image_columns(maps(), None, bought, ("u_dis",))["u_dis"][0], expected)
 
 
 @pytest.mark.parametrize("budget", [3, 90, 240])
 def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: int) -> None:
-    pieces = superpixels(photo(), SHAPE, 12, 10.0).flatten()
+    pieces = compute_superpixels(photo(), SHAPE, 12, 10.0).flatten()
     assert pieces.unique().tolist() == list(range(int(pieces.max()) + 1))
     target = some()
     open_ = (target == UNLABELLED).flatten()
-    entropy = criterion("entropy").of(maps()[None]).flatten()
+    entropy = get_criterion("entropy").fn(maps()[None]).flatten()
     mean = {int(p): float(entropy[(pieces == p) & open_].mean()) for p in pieces[open_].unique()}
-    picked = buy(QUERIES["entropy"], Unit("superpixel", superpixels=12), target, budget)
+    picked = select_in_test_image(QUERIES["entropy"], Unit("superpixel", superpixels=12), target, budget)
     left, parts = min(budget, int(open_.sum())), []
     for piece in sorted(mean, key=lambda p: -mean[p]):
         whole = ((pieces == piece) & open_).nonzero().squeeze(1).tolist()
@@ -297,57 +317,57 @@ def test_superpixels_are_selected_best_first_and_the_last_is_truncated(budget: i
 def test_superpixel_larger_than_the_budget_is_truncated() -> None:
     one = torch.zeros(3, *SHAPE, dtype=torch.uint8)  # one colour: about three large superpixels
     unit = Unit("superpixel", superpixels=3)
-    sizes = superpixels(one, SHAPE, 3, 10.0).flatten().unique(return_counts=True)[1]
+    sizes = compute_superpixels(one, SHAPE, 3, 10.0).flatten().unique(return_counts=True)[1]
     assert int(sizes.min()) > 10
-    picked = buy(QUERIES["entropy"], unit, nothing(), 10, pixels=one)
+    picked = select_in_test_image(QUERIES["entropy"], unit, nothing(), 10, pixels=one)
     assert len(picked.position) == 10
     assert picked.unit is not None
     assert picked.unit.tolist() == [10]
     target = nothing()
     target.flatten()[picked.position] = 0
     assert (
-        len(buy(QUERIES["entropy"], unit, target, 10, pixels=one).position) == 10
+        len(select_in_test_image(QUERIES["entropy"], unit, target, 10, pixels=one).position) == 10
     )  # the rest of it, or another one
 
 
 def test_superpixels_of_another_size_than_the_map() -> None:
-    found = superpixels(photo(), (30, 41), 12, 10.0)
+    found = compute_superpixels(photo(), (30, 41), 12, 10.0)
     assert found.shape == (30, 41)
-    assert superpixels(torch.zeros(1, 4, 6, dtype=torch.uint8), (4, 6), 100, 10.0).shape == (4, 6)
+    assert compute_superpixels(torch.zeros(1, 4, 6, dtype=torch.uint8), (4, 6), 100, 10.0).shape == (4, 6)
 
 
 def test_superpixels_need_scikit_image(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "skimage.segmentation", None)
     with pytest.raises(UserError, match=r"pip install 'ducats\[superpixels\]'"):
-        buy(QUERIES["random"], Unit("superpixel"), nothing(), 5)
+        select_in_test_image(QUERIES["random"], Unit("superpixel"), nothing(), 5)
 
 
 def test_impurity_of_a_pixel_is_refused() -> None:
     with pytest.raises(UserError, match="undefined for single pixels"):
-        buy(QUERIES["ripu"], Unit("pixel"), nothing(), 5)
+        select_in_test_image(QUERIES["ripu"], Unit("pixel"), nothing(), 5)
 
 
 def test_whole_images_and_even_regions_are_refused() -> None:
     with pytest.raises(ValueError, match="not selected within an image"):
-        buy(QUERIES["random"], Unit("image"), nothing(), 5)
+        select_in_test_image(QUERIES["random"], Unit("image"), nothing(), 5)
     with pytest.raises(ValueError, match="must be odd and positive, not 4"):
         Unit("region", side=4)
 
 
 def test_custom_queries_are_validated_and_may_read_all_columns() -> None:
-    def torn(slate: Slate) -> Tensor:
+    def torn(slate: QueryContext) -> Tensor:
         top = slate.candidates.z.topk(2, dim=1).values
         assert slate.candidates.features.shape == (len(slate.candidates), 6)
-        return best(top[:, 1] - top[:, 0], slate.budget, slate.candidates)
+        return top_k(top[:, 1] - top[:, 0], slate.budget, slate.candidates)
 
-    def idle(slate: Slate) -> list[int]:
+    def idle(slate: QueryContext) -> list[int]:
         return []
 
-    expected = buy(QUERIES["margin"], Unit("pixel"), nothing(), 1)
-    assert len(buy(QuerySpec(torn), Unit("pixel"), nothing(), 9).position) == 9
+    expected = select_in_test_image(QUERIES["margin"], Unit("pixel"), nothing(), 1)
+    assert len(select_in_test_image(QuerySpec(torn), Unit("pixel"), nothing(), 9).position) == 9
     assert expected.position.shape == (1,)
     with pytest.raises(UserError, match="idle returned 0 indices instead of 9"):
-        buy(QuerySpec(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
+        select_in_test_image(QuerySpec(idle), Unit("pixel"), nothing(), 9)  # type: ignore[arg-type]
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
@@ -356,10 +376,10 @@ def test_budget_is_spent_exactly_on_a_gpu(name: str, unit: Unit) -> None:
     strategy, target = QUERIES[name], some()
     features = torch.randn(6, 4, 5).cuda()
     z = maps().cuda() if strategy.needs else None
-    extra: dict[str, Any] = {"told": {name: map_.cuda() for name, map_ in told().items()}}
+    extra: dict[str, Any] = {"told": {name: map_.cuda() for name, map_ in probe_columns().items()}}
     extra["head"] = HEAD.cuda() if strategy.needs_head else None
-    picked = buy(strategy, unit, target.cuda(), 40, z=z, features=features, **extra)
+    picked = select_in_test_image(strategy, unit, target.cuda(), 40, z=z, features=features, **extra)
     assert not picked.position.is_cuda
     assert bool((target.flatten()[picked.position] == UNLABELLED).all())
     if name == "random":
-        assert torch.equal(picked.position, buy(strategy, unit, target, 40).position)
+        assert torch.equal(picked.position, select_in_test_image(strategy, unit, target, 40).position)

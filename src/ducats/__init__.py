@@ -39,11 +39,11 @@ if TYPE_CHECKING:
     from ducats.parts import Plan as Plan
     from ducats.queries import QUERIES as QUERIES
     from ducats.queries import QuerySpec as QuerySpec
-    from ducats.rows import Output as Output
-    from ducats.rows import Rows as Rows
-    from ducats.rows import Slate as Slate
-    from ducats.rows import best as best
     from ducats.rundir import RunDir as RunDir
+    from ducats.samples import Output as Output
+    from ducats.samples import QueryContext as QueryContext
+    from ducats.samples import SampleTable as SampleTable
+    from ducats.samples import top_k as top_k
     from ducats.units import Unit as Unit
 
     adapt = _run.run
@@ -80,10 +80,10 @@ _HOME = {
     "Plan": "parts",
     "QUERIES": "queries",
     "QuerySpec": "queries",
-    "Output": "rows",
-    "Rows": "rows",
-    "Slate": "rows",
-    "best": "rows",
+    "Output": "samples",
+    "SampleTable": "samples",
+    "QueryContext": "samples",
+    "top_k": "samples",
     "RunDir": "rundir",
     "Unit": "units",
     "adapt": "run:run",

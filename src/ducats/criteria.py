@@ -15,12 +15,12 @@ from torch import Tensor
 
 from ducats import dirichlet
 from ducats.errors import UserError
-from ducats.windows import window_impurity
+from ducats.neighbourhoods import window_impurity
 
-GIVEN = ("z", "features")  # columns that the model returns, not criteria
+MODEL_COLUMNS = ("z", "features")  # columns that the model returns, not criteria
 
 # Columns of probes, small networks trained alongside the model.
-TOLD: Mapping[str, str] = MappingProxyType(
+PROBE_COLUMNS: Mapping[str, str] = MappingProxyType(
     {
         "domain": "probability of the source domain, from a discriminator: (R,)",
         "critic": "score of a Wasserstein critic, higher for unlabelled target images: (R,)",
@@ -29,7 +29,7 @@ TOLD: Mapping[str, str] = MappingProxyType(
 )
 
 # Columns of whole images in segmentation.
-WHOLE: Mapping[str, str] = MappingProxyType(
+IMAGE_COLUMNS: Mapping[str, str] = MappingProxyType(
     {"descriptor": "mean features of each class predicted in an image: (R, C * D)"}
 )
 
@@ -38,22 +38,22 @@ WHOLE: Mapping[str, str] = MappingProxyType(
 class Criterion:
     """A value per position, and its aggregation over several positions."""
 
-    of: Callable[[Tensor], Tensor]  # log alpha (N, C, ...) -> (N, ...)
+    fn: Callable[[Tensor], Tensor]  # log alpha (N, C, ...) -> (N, ...)
     # mean; log_mean: log of the mean of exponentials; impurity: entropy of the predicted classes' histogram
-    over: Literal["mean", "log_mean", "impurity"] = "mean"
-    around: bool = False  # whether `of` reads neighbours and needs whole maps (N, C, H, W)
+    reduction: Literal["mean", "log_mean", "impurity"] = "mean"
+    needs_neighbours: bool = False  # whether `of` reads neighbours and needs whole maps (N, C, H, W)
 
     @property
-    def of_pixels(self) -> bool:
+    def per_pixel(self) -> bool:
         """Whether it is undefined for an image that is a single row."""
-        return self.around or self.over == "impurity"
+        return self.needs_neighbours or self.reduction == "impurity"
 
 
-def margin(z: Tensor) -> Tensor:
+def probability_margin(z: Tensor) -> Tensor:
     """Return the gap between the two highest class probabilities.
 
     >>> import torch
-    >>> margin(torch.tensor([[0.6, 0.3, 0.1]]).log())
+    >>> probability_margin(torch.tensor([[0.6, 0.3, 0.1]]).log())
     tensor([0.3000])
     """
     probability = dirichlet.expected_probability(z)
@@ -61,12 +61,12 @@ def margin(z: Tensor) -> Tensor:
     return (top - probability.scatter(1, winner, 0.0).amax(1, keepdim=True)).squeeze(1)
 
 
-def confidence(z: Tensor) -> Tensor:
+def max_probability(z: Tensor) -> Tensor:
     """Return the highest class probability."""
     return dirichlet.expected_probability(z).amax(1)
 
 
-def predicted(z: Tensor) -> Tensor:
+def predicted_class(z: Tensor) -> Tensor:
     """Return the most probable class."""
     return z.argmax(1)
 
@@ -100,67 +100,72 @@ def published_u_dis(z: Tensor, *, epsilon: float) -> Tensor:
     return -(probability * (probability + epsilon).log()).sum(1) - dirichlet.data_uncertainty(z)
 
 
-def impurity_around(z: Tensor, *, radius: int) -> Tensor:
+def local_impurity(z: Tensor, *, radius: int) -> Tensor:
     """Impurity of the predicted classes in the window around each pixel: ``(N, C, H, W) -> (N, H, W)``."""
-    return window_impurity(predicted(z), z.shape[1], radius)
+    return window_impurity(predicted_class(z), z.shape[1], radius)
 
 
 CRITERIA: Mapping[str, Criterion] = MappingProxyType(
     {
         "entropy": Criterion(dirichlet.entropy),
-        "margin": Criterion(margin),
-        "confidence": Criterion(confidence),
+        "margin": Criterion(probability_margin),
+        "confidence": Criterion(max_probability),
         # The logarithm, because in float32 the value itself underflows where evidence is large.
-        "u_dis": Criterion(dirichlet.log_distribution_uncertainty, over="log_mean"),
+        "u_dis": Criterion(dirichlet.log_distribution_uncertainty, reduction="log_mean"),
         "u_data": Criterion(dirichlet.data_uncertainty),
         "free_energy": Criterion(free_energy),
         "energy_gap": Criterion(energy_gap),
         "epistemic_variance": Criterion(epistemic_variance),
         "aleatoric_variance": Criterion(aleatoric_variance),
-        "impurity": Criterion(predicted, over="impurity"),  # of the unit that is labelled
+        "impurity": Criterion(predicted_class, reduction="impurity"),  # of the unit that is labelled
     }
 )
 
 # Criteria with a parameter in their name, NAME@NUMBER.
-NUMBERED: Mapping[str, Callable[[str], Criterion]] = MappingProxyType(
+PARAMETRISED_CRITERIA: Mapping[str, Callable[[str], Criterion]] = MappingProxyType(
     {
         "published_u_dis": lambda text: Criterion(partial(published_u_dis, epsilon=float(text))),
-        "impurity": lambda text: Criterion(partial(impurity_around, radius=int(text)), around=True),
+        "impurity": lambda text: Criterion(partial(local_impurity, radius=int(text)), needs_neighbours=True),
     }
 )
 
 
-def criterion(name: str) -> Criterion:
+def get_criterion(name: str) -> Criterion:
     """Return the criterion of a name; raise ``UserError`` if there is none."""
     if name in CRITERIA:
         return CRITERIA[name]
-    if name in WHOLE:
+    if name in IMAGE_COLUMNS:
         raise UserError(
             f"the query needs {name!r}, which exists only for whole images in segmentation; set "
             "task.name=segmentation and task.unit=image, or choose another query.name"
         )
     kind, _, number = name.partition("@")
     try:
-        return NUMBERED[kind](number)
+        return PARAMETRISED_CRITERIA[kind](number)
     except (KeyError, ValueError):
-        known = [*GIVEN, *TOLD, *CRITERIA, *(f"{kind}@NUMBER" for kind in NUMBERED)]
+        known = [
+            *MODEL_COLUMNS,
+            *PROBE_COLUMNS,
+            *CRITERIA,
+            *(f"{kind}@NUMBER" for kind in PARAMETRISED_CRITERIA),
+        ]
         raise UserError(
             f"the query needs the unknown column {name!r}; choose from: {', '.join(known)}"
         ) from None
 
 
-def columns_of(
-    z: Tensor, features: Tensor | None, needs: Sequence[str], told: Mapping[str, Tensor] | None = None
+def compute_columns(
+    z: Tensor, features: Tensor | None, needs: Sequence[str], extras: Mapping[str, Tensor] | None = None
 ) -> dict[str, Tensor]:
     """Compute the columns in ``needs`` for rows that are images.
 
     Args:
         z: log alpha, ``(N, C)``.
         features: ``(N, D)``, if the model returns them.
-        told: probe columns by name.
+        extras: probe columns by name.
 
     >>> import torch
-    >>> columns_of(torch.zeros(1, 2), None, ("margin", "entropy"))
+    >>> compute_columns(torch.zeros(1, 2), None, ("margin", "entropy"))
     {'margin': tensor([0.]), 'entropy': tensor([0.6931])}
     """
     columns = {}
@@ -168,27 +173,27 @@ def columns_of(
         if name == "z":
             columns[name] = z
         elif name == "features":
-            columns[name] = given(features)
-        elif name in TOLD:
-            columns[name] = heard(name, told)
-        elif (found := criterion(name)).of_pixels:
+            columns[name] = require_features(features)
+        elif name in PROBE_COLUMNS:
+            columns[name] = require_probe(name, extras)
+        elif (found := get_criterion(name)).per_pixel:
             raise UserError(
                 f"the query needs {name!r}, which is defined for pixels only; choose another "
                 "query.name, or set task.name=segmentation"
             )
         else:
-            columns[name] = found.of(z)
+            columns[name] = found.fn(z)
     return columns
 
 
-def heard(name: str, told: Mapping[str, Tensor] | None) -> Tensor:
+def require_probe(name: str, extras: Mapping[str, Tensor] | None) -> Tensor:
     """Return a probe's column; raise ``UserError`` if no probe provides it."""
-    if told is None or name not in told:
-        raise UserError(f"the query needs {name!r} ({TOLD[name]}), but no probe provides it")
-    return told[name]
+    if extras is None or name not in extras:
+        raise UserError(f"the query needs {name!r} ({PROBE_COLUMNS[name]}), but no probe provides it")
+    return extras[name]
 
 
-def given(features: Tensor | None) -> Tensor:
+def require_features(features: Tensor | None) -> Tensor:
     """Return the features; raise ``UserError`` if the model returns none."""
     if features is None:
         raise UserError(

@@ -15,16 +15,20 @@ from typing import TypedDict
 import torch
 from torch import Tensor
 
-BINS = 15  # bins of the main calibration error
+ECE_BINS = 15  # bins of the main calibration error
 FINE_BINS = 30  # bins stored: the smallest number that merges exactly into both 15 and 10
-CHUNK = 2**17  # probabilities at a time on a CPU: 1 MB per float64 temporary, which fits into caches
-WIDER = 32  # times as many on a GPU, where smaller chunks are bound by launch overhead
-TOLERANCE = 0.05  # of a sum of probabilities from 1: bfloat16 is up to 2 % off, logits are further
+CPU_CHUNK_PROBABILITIES = (
+    2**17
+)  # probabilities at a time on a CPU: 1 MB per float64 temporary, which fits into caches
+GPU_CHUNK_FACTOR = 32  # times as many on a GPU, where smaller chunks are bound by launch overhead
+NORMALISATION_TOLERANCE = (
+    0.05  # of a sum of probabilities from 1: bfloat16 is up to 2 % off, logits are further
+)
 
 # Confidences are ranked by the leading bits of -log(p): 64 octaves, from 2^-60 to 2^4, of 2^10 bins each.
 OCTAVE_BITS = 10
 LOWEST_OCTAVE = -60
-RANKS = 64 << OCTAVE_BITS
+N_CONFIDENCE_BINS = 64 << OCTAVE_BITS
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,9 +40,9 @@ class Tally:
 
     >>> tally = Tally.empty(classes=2)
     >>> tally.update(torch.tensor([[0.9, 0.1], [0.4, 0.6], [0.5, 0.5]]).log(), torch.tensor([0, 0, -1]))
-    >>> tally.total_pixels, tally.confusion.tolist()
+    >>> tally.total, tally.confusion.tolist()
     (2, [[1, 1], [0, 0]])
-    >>> round(compute(tally + tally)["ece"], 4)
+    >>> round(compute_metrics(tally + tally)["ece"], 4)
     0.35
     """
 
@@ -48,8 +52,8 @@ class Tally:
     bin_confidence: Tensor  # float64 (FINE_BINS,): sum of their confidences
     class_count: Tensor  # int64 (C, BINS): positions of class c, by the predicted probability of c
     class_confidence: Tensor  # float64 (C, BINS): sum of the predicted probabilities of c, by probability
-    rank_count: Tensor  # int64 (RANKS,): positions by confidence in fine bins, most confident first
-    rank_wrong: Tensor  # int64 (RANKS,): those predicted wrongly
+    fine_count: Tensor  # int64 (RANKS,): positions by confidence in fine bins, most confident first
+    fine_wrong: Tensor  # int64 (RANKS,): those predicted wrongly
     nll_sum: Tensor  # float64 (): sum of -log p(label)
     brier_sum: Tensor  # float64 (): sum of squared distances to the one-hot label
 
@@ -59,23 +63,23 @@ class Tally:
         if classes < 1:
             raise ValueError(f"a tally needs at least one class, got {classes}")
 
-        def whole(*shape: int) -> Tensor:
+        def int_zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.int64, device=device)
 
-        def real(*shape: int) -> Tensor:
+        def float_zeros(*shape: int) -> Tensor:
             return torch.zeros(shape, dtype=torch.float64, device=device)
 
         return cls(
-            confusion=whole(classes, classes),
-            bin_count=whole(FINE_BINS),
-            bin_correct=whole(FINE_BINS),
-            bin_confidence=real(FINE_BINS),
-            class_count=whole(classes, BINS),
-            class_confidence=real(classes, BINS),
-            rank_count=whole(RANKS),
-            rank_wrong=whole(RANKS),
-            nll_sum=real(),
-            brier_sum=real(),
+            confusion=int_zeros(classes, classes),
+            bin_count=int_zeros(FINE_BINS),
+            bin_correct=int_zeros(FINE_BINS),
+            bin_confidence=float_zeros(FINE_BINS),
+            class_count=int_zeros(classes, ECE_BINS),
+            class_confidence=float_zeros(classes, ECE_BINS),
+            fine_count=int_zeros(N_CONFIDENCE_BINS),
+            fine_wrong=int_zeros(N_CONFIDENCE_BINS),
+            nll_sum=float_zeros(),
+            brier_sum=float_zeros(),
         )
 
     @property
@@ -96,28 +100,28 @@ class Tally:
         """Add log-probabilities ``(N, C, ...)`` and labels ``(N, ...)`` in place; all, or none if invalid."""
         if log_prob.ndim > 1 and log_prob.shape[1] != self.classes:
             raise ValueError(f"log_prob has {log_prob.shape[1]} classes, the tally {self.classes}")
-        more = _sums(log_prob, label).tensors()
-        for name, mine in self.tensors().items():
-            mine += more[name].to(mine.device)
+        batch = _tally_on_device(log_prob, label).tensors()
+        for name, own in self.tensors().items():
+            own += batch[name].to(own.device)
 
     def __add__(self, other: "Tally") -> "Tally":
         if self.classes != other.classes:
             raise ValueError(f"cannot add tallies of {self.classes} and {other.classes} classes")
-        theirs = other.tensors()
-        return Tally(**{name: mine + theirs[name] for name, mine in self.tensors().items()})
+        others = other.tensors()
+        return Tally(**{name: own + others[name] for name, own in self.tensors().items()})
 
 
-def count(log_prob: Tensor, label: Tensor) -> Tally:
+def tally_batch(log_prob: Tensor, label: Tensor) -> Tally:
     """Return the tally of one batch on the CPU, computed on the device of ``log_prob``.
 
     Args:
         log_prob: log-probabilities ``(N, C, ...)``; ``-inf`` is a probability of zero.
         label: classes ``(N, ...)``; negative labels are not counted.
     """
-    return Tally(**{name: t.cpu() for name, t in _sums(log_prob, label).tensors().items()})
+    return Tally(**{name: t.cpu() for name, t in _tally_on_device(log_prob, label).tensors().items()})
 
 
-def _sums(log_prob: Tensor, label: Tensor) -> Tally:
+def _tally_on_device(log_prob: Tensor, label: Tensor) -> Tally:
     """Return the tally of one batch on the device of ``log_prob``.
 
     Synchronises with a GPU a few times per batch, never per chunk.
@@ -126,7 +130,7 @@ def _sums(log_prob: Tensor, label: Tensor) -> Tally:
     device = torch.device("cpu") if log_prob.device.type == "mps" else log_prob.device  # mps has no float64
     sums = Tally.empty(log_prob.shape[1], device)
     chunks = _chunks(log_prob.detach().to(device), label.to(device))
-    if masses := [_count_rows(sums, log_p, y) for log_p, y in chunks]:
+    if masses := [_add_chunk(sums, log_p, y) for log_p, y in chunks]:
         _check_normalised(masses)  # once, at the end: invalid values were only added to new sums
     return sums
 
@@ -149,22 +153,26 @@ def _chunks(log_prob: Tensor, label: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         log_prob, label = log_prob.T.unsqueeze(0), label.unsqueeze(0)
     log_prob = log_prob.flatten(2)  # (N, C, P); a view, nothing is copied
     label = label.flatten(1)  # (N, P)
-    many = CHUNK if log_prob.device.type == "cpu" else CHUNK * WIDER
+    chunk_size = (
+        CPU_CHUNK_PROBABILITIES
+        if log_prob.device.type == "cpu"
+        else CPU_CHUNK_PROBABILITIES * GPU_CHUNK_FACTOR
+    )
     counts = label >= 0
     positions = counts.nonzero()[:, 1]  # of all maps, concatenated
     for of_map, y, where in zip(log_prob, label, positions.split(counts.sum(1).tolist()), strict=True):
-        for index in where.split(max(1, many // log_prob.shape[1])) if len(where) else ():
-            yield _columns(of_map, index).double(), y[index].long()
+        for index in where.split(max(1, chunk_size // log_prob.shape[1])) if len(where) else ():
+            yield _select_columns(of_map, index).double(), y[index].long()
 
 
-def _columns(log_prob: Tensor, index: Tensor) -> Tensor:
+def _select_columns(log_prob: Tensor, index: Tensor) -> Tensor:
     """Select columns of ``(C, _P)``, keeping the memory order: changing it takes twice as long."""
     if log_prob.stride(0) == 1:
         return log_prob.T.index_select(0, index).T
     return log_prob.index_select(1, index)
 
 
-def _count_rows(sums: Tally, log_prob: Tensor, label: Tensor) -> Tensor:
+def _add_chunk(sums: Tally, log_prob: Tensor, label: Tensor) -> Tensor:
     """Add float64 ``(C, M)`` and their labels ``(M,)``; return the lowest and highest sum over C.
 
     Normalisation is checked later, so every index is clamped to its bounds, NaN included.
@@ -173,23 +181,23 @@ def _count_rows(sums: Tally, log_prob: Tensor, label: Tensor) -> Tensor:
     mass = prob.sum(0)
     best, predicted = log_prob.max(0)
     confidence = best.exp()
-    right = predicted == label
-    _deposit(sums.confusion, label * sums.classes + predicted)
+    is_correct = predicted == label
+    _add_at(sums.confusion, label * sums.classes + predicted)
 
-    fine = bin_of(confidence, FINE_BINS)
-    _deposit(sums.bin_count, fine)
-    _deposit(sums.bin_correct, fine, right.long())
-    _deposit(sums.bin_confidence, fine, confidence)
+    fine = probability_bin(confidence, FINE_BINS)
+    _add_at(sums.bin_count, fine)
+    _add_at(sums.bin_correct, fine, is_correct.long())
+    _add_at(sums.bin_confidence, fine, confidence)
 
-    cell = bin_of(prob, BINS)
-    cell += BINS * torch.arange(sums.classes, dtype=cell.dtype, device=cell.device).unsqueeze(1)  # (C, M)
+    cell = probability_bin(prob, ECE_BINS)
+    cell += ECE_BINS * torch.arange(sums.classes, dtype=cell.dtype, device=cell.device).unsqueeze(1)  # (C, M)
     of_label = label.unsqueeze(0)
-    _deposit(sums.class_count, cell.gather(0, of_label))
-    _deposit(sums.class_confidence, cell, prob)
+    _add_at(sums.class_count, cell.gather(0, of_label))
+    _add_at(sums.class_confidence, cell, prob)
 
-    rank = rank_of(best)
-    _deposit(sums.rank_count, rank)
-    _deposit(sums.rank_wrong, rank, (~right).long())
+    fine_bin = confidence_bin(best)
+    _add_at(sums.fine_count, fine_bin)
+    _add_at(sums.fine_wrong, fine_bin, (~is_correct).long())
 
     sums.nll_sum.sub_(log_prob.gather(0, of_label).sum())
     # In place to save a copy: from here on, `prob` is the difference to the one-hot label.
@@ -200,21 +208,23 @@ def _count_rows(sums: Tally, log_prob: Tensor, label: Tensor) -> Tensor:
 
 def _check_normalised(masses: list[Tensor]) -> None:
     low, high = torch.stack(masses).T.tolist()
-    if not all(abs(mass - 1) <= TOLERANCE for mass in (*low, *high)):  # this form also rejects NaN
+    if not all(
+        abs(mass - 1) <= NORMALISATION_TOLERANCE for mass in (*low, *high)
+    ):  # this form also rejects NaN
         found = f"between {min(low):.3g} and {max(high):.3g}"
         raise ValueError(f"expected log-probabilities: exp must sum to 1 over dim 1, not {found}")
 
 
-def _deposit(sums: Tensor, index: Tensor, amount: Tensor | None = None) -> None:
+def _add_at(sums: Tensor, index: Tensor, amount: Tensor | None = None) -> None:
     """Add ``amount`` (default: ones) at ``index``; sequential on the CPU, hence deterministic."""
-    what = torch.ones_like(index, dtype=sums.dtype) if amount is None else amount
-    sums.view(-1).index_add_(0, index.reshape(-1), what.reshape(-1))
+    increments = torch.ones_like(index, dtype=sums.dtype) if amount is None else amount
+    sums.view(-1).index_add_(0, index.reshape(-1), increments.reshape(-1))
 
 
-def bin_of(prob: Tensor, bins: int) -> Tensor:
+def probability_bin(prob: Tensor, bins: int) -> Tensor:
     """Return the bin of each float64 probability among ``bins`` equal bins ``(lo, hi]``; 0 is in the first.
 
-    >>> bin_of(torch.tensor([0.0, 0.5, 0.5001, 1.0], dtype=torch.float64), bins=2).tolist()
+    >>> probability_bin(torch.tensor([0.0, 0.5, 0.5001, 1.0], dtype=torch.float64), bins=2).tolist()
     [0, 0, 1, 1]
     """
     # Much faster than a search, and as exact: a factor slightly too small can only give one bin too low, just
@@ -224,21 +234,21 @@ def bin_of(prob: Tensor, bins: int) -> Tensor:
     return guess.clamp_(1, bins).sub_(1).int().clamp_(0, bins - 1)  # last clamp: NaN to int is arbitrary
 
 
-def rank_of(log_confidence: Tensor) -> Tensor:
+def confidence_bin(log_confidence: Tensor) -> Tensor:
     """Return the fine bin of each float64 log-confidence; lower bins are at least as confident.
 
     Two confidences share a bin only if their -log p agree within a factor 1 + 2^-10, or are both below 2^-60.
 
-    >>> rank_of(torch.tensor([0.0, -1e-15, -1e-9, -0.7, -0.701], dtype=torch.float64)).tolist()
+    >>> confidence_bin(torch.tensor([0.0, -1e-15, -1e-9, -0.7, -0.701], dtype=torch.float64)).tolist()
     [0, 10368, 30795, 60825, 60827]
     """
     # Positive floats sort as their bits do: exponent first, then the leading digits. If rounding makes -log p
     # negative, the sign bit makes the integer negative, which correctly gives the first bin.
     bits = (-log_confidence).view(torch.int64) >> (52 - OCTAVE_BITS)
-    return (bits - ((1023 + LOWEST_OCTAVE) << OCTAVE_BITS)).clamp(0, RANKS - 1)
+    return (bits - ((1023 + LOWEST_OCTAVE) << OCTAVE_BITS)).clamp(0, N_CONFIDENCE_BINS - 1)
 
 
-def _positive(total: int) -> int:
+def _check_counted(total: int) -> int:
     if total == 0:
         raise ValueError("nothing was counted: all labels are negative")
     return total
@@ -246,7 +256,7 @@ def _positive(total: int) -> int:
 
 def accuracy(confusion: Tensor) -> float:
     """Return the fraction of correct predictions, from ``(C, C)`` counts."""
-    return int(confusion.diagonal().sum()) / _positive(int(confusion.sum()))
+    return int(confusion.diagonal().sum()) / _check_counted(int(confusion.sum()))
 
 
 def class_accuracy(confusion: Tensor) -> list[float | None]:
@@ -255,7 +265,7 @@ def class_accuracy(confusion: Tensor) -> list[float | None]:
     >>> class_accuracy(torch.tensor([[3, 1], [0, 0]]))
     [0.75, None]
     """
-    return _shares(confusion.diagonal(), confusion.sum(1))
+    return _ratios(confusion.diagonal(), confusion.sum(1))
 
 
 def mean_class_accuracy(confusion: Tensor) -> float:
@@ -266,7 +276,7 @@ def mean_class_accuracy(confusion: Tensor) -> float:
 def class_iou(confusion: Tensor) -> list[float | None]:
     """Return the intersection over union of each class; None if it is neither label nor prediction."""
     hit = confusion.diagonal()
-    return _shares(hit, confusion.sum(0) + confusion.sum(1) - hit)
+    return _ratios(hit, confusion.sum(0) + confusion.sum(1) - hit)
 
 
 def mean_iou(confusion: Tensor) -> float:
@@ -274,36 +284,36 @@ def mean_iou(confusion: Tensor) -> float:
     return _mean(class_iou(confusion))
 
 
-def mean_iou_without(confusion: Tensor, classes_left_out: Sequence[int]) -> float:
+def mean_iou_excluding(confusion: Tensor, excluded_classes: Sequence[int]) -> float:
     """Return the mean IoU over the other classes, e.g. mIoU* of SYNTHIA to Cityscapes.
 
     Classes are excluded from the mean only: predicting one of them for a pixel of another class is still an
     error. As in ``mean_iou``, a class that is neither label nor prediction is ignored.
 
     >>> confusion = torch.tensor([[3, 1, 0], [0, 2, 2], [0, 0, 0]])
-    >>> class_iou(confusion), mean_iou_without(confusion, [2])
+    >>> class_iou(confusion), mean_iou_excluding(confusion, [2])
     ([0.75, 0.4, 0.0], 0.575)
     """
-    wrong = [c for c in classes_left_out if not 0 <= c < len(confusion)]
+    wrong = [c for c in excluded_classes if not 0 <= c < len(confusion)]
     if wrong:
         raise ValueError(f"cannot exclude class {wrong[0]} of {len(confusion)} classes")
-    return _mean([value for c, value in enumerate(class_iou(confusion)) if c not in set(classes_left_out)])
+    return _mean([value for c, value in enumerate(class_iou(confusion)) if c not in set(excluded_classes)])
 
 
-def _shares(part: Tensor, whole: Tensor) -> list[float | None]:
-    return [p / w if w else None for p, w in zip(part.tolist(), whole.tolist(), strict=True)]
+def _ratios(numerator: Tensor, denominator: Tensor) -> list[float | None]:
+    return [p / w if w else None for p, w in zip(numerator.tolist(), denominator.tolist(), strict=True)]
 
 
 def _mean(values: list[float | None]) -> float:
     known = [value for value in values if value is not None]
-    return sum(known) / _positive(len(known))
+    return sum(known) / _check_counted(len(known))
 
 
-def ece(tally: Tally, bins: int = BINS) -> float:
+def ece(tally: Tally, bins: int = ECE_BINS) -> float:
     """Return the expected calibration error ``Σ_m |B_m|/n · |acc(B_m) - conf(B_m)|``, bins ``(lo, hi]``."""
     # |B|/n · |correct/|B| - sum/|B|| = |correct - sum| / n: empty bins need no special case.
-    gap = _merged(tally.bin_correct, bins) - _merged(tally.bin_confidence, bins)
-    return float(gap.abs().sum()) / _positive(tally.total)
+    gap = _merge_bins(tally.bin_correct, bins) - _merge_bins(tally.bin_confidence, bins)
+    return float(gap.abs().sum()) / _check_counted(tally.total)
 
 
 def classwise_ece(tally: Tally) -> float:
@@ -314,10 +324,10 @@ def classwise_ece(tally: Tally) -> float:
     does not occur counts too: its probability should be zero.
     """
     gap = tally.class_count - tally.class_confidence
-    return float(gap.abs().sum()) / (_positive(tally.total) * tally.classes)
+    return float(gap.abs().sum()) / (_check_counted(tally.total) * tally.classes)
 
 
-class Reliability(TypedDict):
+class ReliabilityBins(TypedDict):
     """A reliability diagram as lists, one entry per bin ``(upper[i-1], upper[i]]``; None if empty."""
 
     upper: list[float]
@@ -326,19 +336,19 @@ class Reliability(TypedDict):
     accuracy: list[float | None]
 
 
-def reliability(tally: Tally, bins: int = BINS) -> Reliability:
+def reliability_bins(tally: Tally, bins: int = ECE_BINS) -> ReliabilityBins:
     """Return the number of positions, mean confidence and accuracy of each bin."""
-    _positive(tally.total)
-    n = _merged(tally.bin_count, bins)
-    return Reliability(
+    _check_counted(tally.total)
+    n = _merge_bins(tally.bin_count, bins)
+    return ReliabilityBins(
         upper=[(i + 1) / bins for i in range(bins)],
         count=n.tolist(),
-        confidence=_shares(_merged(tally.bin_confidence, bins), n),
-        accuracy=_shares(_merged(tally.bin_correct, bins), n),
+        confidence=_ratios(_merge_bins(tally.bin_confidence, bins), n),
+        accuracy=_ratios(_merge_bins(tally.bin_correct, bins), n),
     )
 
 
-def _merged(fine: Tensor, bins: int) -> Tensor:
+def _merge_bins(fine: Tensor, bins: int) -> Tensor:
     if bins < 1 or FINE_BINS % bins:
         raise ValueError(f"{FINE_BINS} bins cannot be merged into {bins}")
     return fine.view(bins, -1).sum(1)
@@ -347,7 +357,7 @@ def _merged(fine: Tensor, bins: int) -> Tensor:
 def aurc(tally: Tally) -> float:
     """Return the area under the risk-coverage curve: ``1/n Σ_i (errors among the i most confident) / i``.
 
-    Positions that share a fine bin (see ``rank_of``) are ties: the result is the expectation over their
+    Positions that share a fine bin (see ``confidence_bin``) are ties: the result is the expectation over their
     random order, in closed form. It is exact for exact ties; otherwise the error is at most
     ``aurc_error_bound``.
     """
@@ -356,7 +366,7 @@ def aurc(tally: Tally) -> float:
     # A bin of m with k errors, after b positions with e errors, adds Σ_j (e + j·k/m) / (b + j), j = 1..m.
     # That is k + (e - b·k/m) · Σ_j 1 / (b + j).
     area = wrong + (wrong_before - before * wrong / n.clamp_min(1)) * harmonic
-    return float(area.sum()) / _positive(tally.total)
+    return float(area.sum()) / _check_counted(tally.total)
 
 
 def aurc_error_bound(tally: Tally) -> float:
@@ -367,24 +377,24 @@ def aurc_error_bound(tally: Tally) -> float:
     ``M (1 + log n) / 4n``; it is zero if no bin has both correct and wrong predictions.
     """
     n, wrong, _, harmonic = _rank_sums(tally)
-    return float((wrong * (n - wrong) / n.clamp_min(1) * harmonic).sum()) / _positive(tally.total)
+    return float((wrong * (n - wrong) / n.clamp_min(1) * harmonic).sum()) / _check_counted(tally.total)
 
 
 def _rank_sums(tally: Tally) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Return per fine bin: positions, errors, positions before it, and ``Σ 1/i`` over its ranks i."""
-    n, wrong = tally.rank_count.cpu().double(), tally.rank_wrong.cpu().double()
+    n, wrong = tally.fine_count.cpu().double(), tally.fine_wrong.cpu().double()
     after = n.cumsum(0)
     before = after - n
     return n, wrong, before, torch.digamma(after + 1) - torch.digamma(before + 1)
 
 
-def compute(tally: Tally) -> dict[str, float]:
+def compute_metrics(tally: Tally) -> dict[str, float]:
     """Return all metrics by name; raise ``ValueError`` if nothing was counted.
 
     ``nll`` is infinite if a label has probability zero. ``brier`` is a sum over classes, in [0, 2].
 
-    >>> tally = count(torch.tensor([[0.8, 0.2], [0.7, 0.3]]).log(), torch.tensor([0, 1]))
-    >>> for name, value in compute(tally).items():
+    >>> tally = tally_batch(torch.tensor([[0.8, 0.2], [0.7, 0.3]]).log(), torch.tensor([0, 1]))
+    >>> for name, value in compute_metrics(tally).items():
     ...     print(f"{name} {value:.3f}")
     accuracy 0.500
     mean_class_accuracy 0.500
@@ -396,7 +406,7 @@ def compute(tally: Tally) -> dict[str, float]:
     brier 0.530
     aurc 0.250
     """
-    total = _positive(tally.total)
+    total = _check_counted(tally.total)
     return {
         "accuracy": accuracy(tally.confusion),
         "mean_class_accuracy": mean_class_accuracy(tally.confusion),

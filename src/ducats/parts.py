@@ -26,7 +26,7 @@ from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
 from ducats.oracles import Oracle, Truth
 from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import fork
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 @dataclass(frozen=True)

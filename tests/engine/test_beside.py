@@ -31,9 +31,9 @@ from ducats.objectives.auxiliary import FrozenCopy, reverse_gradient
 from ducats.objectives.probes import Discriminator
 from ducats.objectives.softmax import softmax
 from ducats.queries import QuerySpec
-from ducats.rows import Output, Slate, best
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.samples import Output, QueryContext, top_k
 
 
 class Tiny(nn.Module):
@@ -219,17 +219,17 @@ def records_of(home: RunDir) -> list[dict[str, Any]]:
     return [json.loads(json.dumps({k: v for k, v in line.items() if k != "seconds"})) for line in lines]
 
 
-def foreign(slate: Slate) -> Tensor:
+def foreign(slate: QueryContext) -> Tensor:
     """Select the samples least similar to the source."""
-    return best(-slate.candidates.column("domain"), slate.budget, slate.candidates)
+    return top_k(-slate.candidates.column("domain"), slate.budget, slate.candidates)
 
 
-def of_source(slate: Slate) -> Tensor:
+def of_source(slate: QueryContext) -> Tensor:
     """Read source features and head weights."""
     assert slate.source is not None
     assert slate.head is not None
     assert slate.source.features.shape[1] == slate.head.shape[1]
-    return best(slate.candidates.column("entropy"), slate.budget, slate.candidates)
+    return top_k(slate.candidates.column("entropy"), slate.budget, slate.candidates)
 
 
 def test_a_query_gets_the_probe_it_needs(tmp_path: Path) -> None:

@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-import pick_in_processes
+import image_selection_worker
+import pixel_selection_worker
 import pytest
-import score_in_processes
 
 from conftest import QUICK, QUICK_PIXELS, Runner
 from ducats import progress_display, records
@@ -33,13 +33,13 @@ def both(script: Any, count: int, folder: Path) -> tuple[dict[str, Any], dict[st
 
 @pytest.mark.parametrize("count", [83, 5])  # uneven shares; fewer batches than processes
 def test_two_processes_select_the_images_that_one_selects(tmp_path: Path, count: int) -> None:
-    one, two = both(score_in_processes, count, tmp_path)
+    one, two = both(image_selection_worker, count, tmp_path)
     assert one == two
 
 
 @pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; fewer batches than processes
 def test_two_processes_select_the_pixels_that_one_selects(tmp_path: Path, count: int) -> None:
-    one, two = both(pick_in_processes, count, tmp_path)
+    one, two = both(pixel_selection_worker, count, tmp_path)
     assert one == two
     assert ("index more than once" in two["broken"]) == (count > 2)
 

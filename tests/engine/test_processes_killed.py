@@ -14,9 +14,9 @@ import pytest
 
 from conftest import QUICK
 from ducats import files
-from ducats.engine import forward, score
 from ducats.engine.hosts import FIRST
 from ducats.engine.lifeline import LOST
+from ducats.training import forward, image_selection
 from ranks import GONE, Before, Ranks, by_hand, command, die, in_an_epoch, in_ranks, outcome, run_in_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -40,7 +40,7 @@ def while_scoring(victim: int) -> Before:
     """Die while scoring the pool, with the other process still busy with its own share."""
 
     def before(rank: int) -> None:
-        genuine = forward.outputs
+        genuine = forward.predict_columns
 
         def outputs(*arguments: Any, **more: Any) -> Iterator[Any]:
             for found in genuine(*arguments, **more):
@@ -49,7 +49,7 @@ def while_scoring(victim: int) -> Before:
                 time.sleep(LONG)
                 yield found
 
-        score.outputs = outputs  # type: ignore[attr-defined]
+        image_selection.predict_columns = outputs  # type: ignore[attr-defined]
 
     return before
 

@@ -17,12 +17,12 @@ from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Images
 from ducats.engine import resident
 from ducats.engine.processes import make_fabric
-from ducats.engine.score import table
 from ducats.engine.streams import Streams, Views
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch
 from ducats.randomness import global_seed
+from ducats.training.image_selection import score_images
 
 CPU = torch.device("cpu")
 
@@ -109,7 +109,7 @@ def test_streams_and_scores_do_not_depend_on_image_storage() -> None:
         pool = Images(shift.pool.keys, pixels)
         streams = Streams(shift.source, pool, Views(jittered, jittered, jittered), 8, 6, seed=3)
         made = flat(list(streams.epoch(2, targets, fabric)))
-        rows = table(model, pool, ("z",), view=jittered, batch_size=7, seed=1, fabric=fabric)
+        rows = score_images(model, pool, ("z",), view=jittered, batch_size=7, seed=1, fabric=fabric)
         found.append((made, rows.z))
     for made, z in found[1:]:
         assert torch.equal(made, found[0][0])

@@ -18,7 +18,7 @@ from scipy.stats import dirichlet
 from sklearn.metrics import roc_auc_score
 from sklearn.neighbors import NearestNeighbors
 
-from ducats import figures, snapshots
+from ducats import figures, snapshot_files
 from ducats.figures import gallery, histogram, pixels, simplex, tsne
 from ducats.figures.drawing import Drawing
 from ducats.figures.entropies import pairs
@@ -28,7 +28,7 @@ from ducats.figures.u_dis import domains
 from ducats.figures.uncertainties import cut
 from ducats.report import Run, read_run
 from runs_on_paper import write_pixel_run, write_run
-from thoughts_on_paper import Moment, write_snapshot
+from synthetic_snapshots import SnapshotSpec, write_snapshot
 
 Array = np.ndarray[Any, Any]
 
@@ -93,7 +93,7 @@ def test_concentrated_density_gets_a_dot(tmp_path: Path) -> None:
     found = [simplex.is_sharp(np.array(alpha)) for alpha in (wide, narrow, corner, middle)]
     assert found == [False, False, True, True]
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [4], pool=6)
-    path = snapshots.path_of(run.folder, 1)
+    path = snapshot_files.snapshot_path(run.folder, 1)
     columns = dict(np.load(path))
     for alpha, dots in ((wide, 0), (middle, 3)):
         logs = np.tile(np.log(alpha).astype(np.float32), (6, 1))
@@ -125,12 +125,12 @@ def by_hand(folder: Path, u_dis: list[float], u_data: list[float], picked: list[
     flags = {name: np.zeros(n, bool) for name in ("known", "picked")}
     flags["picked"][picked] = True
     zeros = np.zeros(n)
-    moment = Moment(
+    moment = SnapshotSpec(
         1, 4, pool, 0, ~flags["known"], np.arange(n), zeros, ~flags["known"], flags["picked"], flags["known"],
         zeros - 1, np.zeros((n, 3)), np.eye(n),
     )  # fmt: skip
     write_snapshot(folder, moment)
-    path = snapshots.path_of(folder, 1)
+    path = snapshot_files.snapshot_path(folder, 1)
     columns = dict(np.load(path))
     columns |= {"u_dis": values(u_dis), "log_u_dis": np.log(values(u_dis)), "u_data": values(u_data)}
     np.savez(path, **columns)
@@ -142,7 +142,7 @@ U_DIS, U_DATA = [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [0.9, 0.1, 0.6, 0.7, 0.8, 0.2]
 
 def test_threshold_is_the_lowest_value_kept(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
-    found = cut(run, snapshots.read(run.folder)[0])
+    found = cut(run, snapshot_files.load_snapshots(run.folder)[0])
     assert found is not None
     # kappa 2 times 2 labels: 0.5, 0.4, 0.3 and 0.2 are kept; of them 0.8 and 0.7 have the highest U_data.
     assert (found.axis, found.passed, found.candidates, found.exact) == ("u_dis", 4, 6, True)
@@ -152,7 +152,7 @@ def test_threshold_is_the_lowest_value_kept(tmp_path: Path) -> None:
 def test_swapped_order_thresholds_u_data(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=6)
     run.config["query"]["params"]["order"] = "data_dis"
-    found = cut(run, snapshots.read(run.folder)[0])
+    found = cut(run, snapshot_files.load_snapshots(run.folder)[0])
     assert found is not None
     assert (found.axis, found.exact) == ("u_data", True)
     assert found.value == pytest.approx(0.6)
@@ -161,7 +161,7 @@ def test_swapped_order_thresholds_u_data(tmp_path: Path) -> None:
 def test_threshold_with_share_of_the_pool(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [4], pool=6)
     run.config["query"]["params"]["share"] = 0.25  # 2 * 0.25 * 6 = 3
-    found = cut(run, snapshots.read(run.folder)[0])
+    found = cut(run, snapshot_files.load_snapshots(run.folder)[0])
     assert found is not None
     assert found.passed == 3
     assert found.value == pytest.approx(0.3)
@@ -169,7 +169,7 @@ def test_threshold_with_share_of_the_pool(tmp_path: Path) -> None:
 
 def test_threshold_is_estimated_from_a_sample(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [2, 4], pool=60)
-    found = cut(run, snapshots.read(run.folder)[0])
+    found = cut(run, snapshot_files.load_snapshots(run.folder)[0])
     assert found is not None
     assert (found.passed, found.candidates, found.exact) == (4, 60, False)
     assert found.value == pytest.approx(math.exp(np.quantile(np.log(U_DIS), 1 - 4 / 60)), rel=1e-5)
@@ -179,12 +179,12 @@ def test_threshold_is_estimated_from_a_sample(tmp_path: Path) -> None:
 
 def test_no_threshold_for_other_queries(tmp_path: Path) -> None:
     run = by_hand(tmp_path / "run", U_DIS, U_DATA, [0, 2, 4], pool=6)
-    found = snapshots.read(run.folder)[0]
+    found = snapshot_files.load_snapshots(run.folder)[0]
     assert cut(run, found) is None  # 2 * 3 candidates of 6: all are kept
     run.config["query"]["name"] = "entropy"
     assert cut(run, found) is None
     of_pixels = read_run(write_pixel_run(tmp_path / "pixels", rounds=1))
-    assert cut(of_pixels, snapshots.read(of_pixels.folder)[0]) is None
+    assert cut(of_pixels, snapshot_files.load_snapshots(of_pixels.folder)[0]) is None
 
 
 def test_selected_samples_are_marked_and_labelled_ones_left_out(tmp_path: Path) -> None:
@@ -200,10 +200,10 @@ def test_selected_samples_are_marked_and_labelled_ones_left_out(tmp_path: Path) 
 def test_simplex_pair_has_equal_entropy_and_different_u_dis(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     by_hand(folder, [0.1, 0.5, 0.3, 0.2, 0.4, 0.05], [1.9, 1.5, 1.7, 1.2, 1.6, 0.05], [1], pool=6)
-    path = snapshots.path_of(folder, 1)
+    path = snapshot_files.snapshot_path(folder, 1)
     entropy = values([2.0, 2.0, 2.0, 1.4, 2.0, 0.1])
     np.savez(path, **(dict(np.load(path)) | {"entropy": entropy}))
-    found = snapshots.load(path)
+    found = snapshot_files.load_snapshot(path)
     assert simplex.telling(found, np.zeros(6, bool)) == [5, 1, 0]
     # Rows with a thumbnail differ nearly as much.
     assert simplex.telling(found, np.array([1, 0, 0, 0, 1, 0], bool)) == [5, 4, 0]
@@ -222,13 +222,13 @@ def test_auroc_matches_sklearn() -> None:
 
 def test_medians_and_auroc_of_first_and_last_snapshot(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=2, pool=60, source=30))
-    first, *_, last = snapshots.read(run.folder)
+    first, *_, last = snapshot_files.load_snapshots(run.folder)
     for shown, found in zip(domains(run), (first, last), strict=True):
-        assert np.median(shown.target) == np.median(found.log_u_dis[found.target])
-        assert np.median(shown.source) == np.median(found.log_u_dis[~found.target])
-        assert shown.auroc == pytest.approx(roc_auc_score(found.target, found.log_u_dis))
+        assert np.median(shown.target) == np.median(found.log_u_dis[found.is_target])
+        assert np.median(shown.source) == np.median(found.log_u_dis[~found.is_target])
+        assert shown.auroc == pytest.approx(roc_auc_score(found.is_target, found.log_u_dis))
     text = figures.draw("u_dis", [run])
-    assert f"target: n=60, median {np.median(first.log_u_dis[first.target]):.2f}" in text
+    assert f"target: n=60, median {np.median(first.log_u_dis[first.is_target]):.2f}" in text
 
 
 def test_source_neighbour_share_matches_sklearn() -> None:
@@ -250,30 +250,32 @@ def test_tsne_keeps_labelled_samples_first(tmp_path: Path) -> None:
 
 
 def _of_last(run: Run) -> tuple[Array, Array]:
-    found = snapshots.read(run.folder)[-1]
-    return found.features.astype(np.float32), found.target[found.features_of]
+    found = snapshot_files.load_snapshots(run.folder)[-1]
+    return found.features.astype(np.float32), found.is_target[found.feature_rows]
 
 
 def test_samples_of_two_runs_are_matched_by_location(tmp_path: Path) -> None:
     write_run(tmp_path / "a", rounds=1, pool=60, source=30, sample=40)
     write_run(tmp_path / "b", "random", 1, rounds=1, pool=60, source=30, sample=20)
-    first, second = (snapshots.read(tmp_path / name)[0] for name in "ab")
+    first, second = (snapshot_files.load_snapshots(tmp_path / name)[0] for name in "ab")
     found = pairs(first, second)
     both = {
         (bool(t), int(i))
-        for t, i, s in zip(second.target, second.image, second.sampled, strict=True)
-        if s and i in set(first.image[first.sampled & (first.target == t)])
+        for t, i, s in zip(second.is_target, second.image, second.sampled, strict=True)
+        if s and i in set(first.image[first.sampled & (first.is_target == t)])
     }
     assert len(found.point) == len(both) > 30
-    by_address = dict(zip(zip(first.target, first.image, strict=True), first.entropy, strict=True))
+    by_address = dict(zip(zip(first.is_target, first.image, strict=True), first.entropy, strict=True))
     expected = sorted(float(by_address[address]) for address in both)
     assert sorted(found.point.tolist()) == pytest.approx(expected)
     assert found.group[~found.target].tolist() == sorted_labels(second, both)
 
 
-def sorted_labels(found: snapshots.Snapshot, both: set[tuple[bool, int]]) -> list[int]:
+def sorted_labels(found: snapshot_files.Snapshot, both: set[tuple[bool, int]]) -> list[int]:
     rows = [
-        row for row in range(len(found)) if not found.target[row] and (False, int(found.image[row])) in both
+        row
+        for row in range(len(found))
+        if not found.is_target[row] and (False, int(found.image[row])) in both
     ]
     return [int(found.label[row]) for row in sorted(rows, key=lambda row: int(found.image[row]))]
 
@@ -291,8 +293,8 @@ def test_histogram_counts_labels_of_the_ledger(tmp_path: Path) -> None:
     assert (found.rounds, found.counts.shape, found.counts.sum()) == ((1, 2, 3), (3, 10), 30)
     labels = np.load(run.folder / "labels" / "round-02.npz")["label"]
     assert found.counts[1].tolist() == np.bincount(labels, minlength=10).tolist()
-    end = snapshots.read(run.folder)[-1]
-    guesses = end.guess[end.target]
+    end = snapshot_files.load_snapshots(run.folder)[-1]
+    guesses = end.predicted[end.is_target]
     assert histogram.guesses(end, found.classes) == pytest.approx(np.bincount(guesses, minlength=10) / 80)
 
 
@@ -313,7 +315,9 @@ def test_rare_classes_share_a_bar(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert found.counts.sum() == 20
     most = sorted(whole.counts.sum(0).tolist(), reverse=True)[:3]
     assert sorted(found.counts.sum(0)[:3].tolist(), reverse=True) == most
-    assert histogram.guesses(snapshots.read(run.folder)[0], found.classes).sum() == pytest.approx(1)
+    assert histogram.guesses(
+        snapshot_files.load_snapshots(run.folder)[0], found.classes
+    ).sum() == pytest.approx(1)
 
 
 def test_panel_titles_fit_in_the_figure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -331,13 +335,13 @@ def test_panel_titles_fit_in_the_figure(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_gallery_keeps_the_order_of_the_ledger(tmp_path: Path) -> None:
     run = read_run(write_run(tmp_path / "run", rounds=1, per_round=12, pool=80, source=30))
-    found = snapshots.read(run.folder)[0]
+    found = snapshot_files.load_snapshots(run.folder)[0]
     bought = np.load(run.folder / "labels" / "round-01.npz")
     keys = json.loads((run.folder / "pool.json").read_text())
     picks = gallery.first_picks(run, found)
     assert [pick.key for pick in picks] == [keys[image] for image in bought["image"][:10]]
     assert [pick.label for pick in picks] == [str(label) for label in bought["label"][:10]]
-    row = int(np.flatnonzero(found.target & (found.image == bought["image"][3]))[0])
+    row = int(np.flatnonzero(found.is_target & (found.image == bought["image"][3]))[0])
     assert (picks[3].u_dis, picks[3].u_data) == (found.u_dis[row], found.u_data[row])
     assert all(pick.picture is not None for pick in picks)
 

@@ -18,7 +18,6 @@ from ducats.cli import main
 from ducats.data import toy
 from ducats.data.decoding import decode_images
 from ducats.data.views import apply_view
-from ducats.engine.forward import luck_of
 from ducats.errors import UserError
 from ducats.factory import make_views
 from ducats.inference import exporting, load_trained
@@ -28,6 +27,7 @@ from ducats.inference.trained import Trained
 from ducats.models import EvidentialModel
 from ducats.randomness import fork
 from ducats.rundir import RunDir
+from ducats.training.forward import sample_aug_params
 
 SMALL = (
     *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
@@ -300,7 +300,7 @@ def test_generated_code_preprocesses_like_predict(
     trained = shown_by(view, channels)
     images = decode_images([("a", tmp_path / "image.png")], trained.size, channels=channels)
     test = make_views(trained.config).test
-    expected = apply_view(images.pixels[:], test, luck_of(images, test, fork(0, "test")))
+    expected = apply_view(images.pixels[:], test, sample_aug_params(images, test, fork(0, "test")))
     monkeypatch.chdir(tmp_path)
     code = ["import numpy as np", "from PIL import Image, ImageOps", *preprocess_of(trained).as_code()]
     found = ran("\n".join(code))

@@ -7,12 +7,12 @@ from mpmath import mp
 from torch import Tensor, nn
 
 from ducats import dirichlet, dirichlet_kernels
-from ducats.grid import dense
 from ducats.inference.plain import Graph, log1p
 from ducats.models import EvidentialModel
 from ducats.models.frozen_norm import FrozenNorm, freeze_norms
 from ducats.models.small_cnn import small_cnn
 from ducats.models.small_fcn import small_fcn
+from ducats.upsampling import upsample
 
 mp.dps = 40
 
@@ -48,7 +48,7 @@ def test_graph_matches_the_library_for_segmentation(flip: bool) -> None:
     graph = Graph(model, (11, 14), 3, flip=flip)
 
     def says(images: Tensor) -> list[Tensor]:
-        z = dense(model(images))
+        z = upsample(model(images))
         both = dirichlet.uncertainties(z)
         return [dirichlet.expected_probability(z), both.distribution, both.data]
 

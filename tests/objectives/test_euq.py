@@ -23,7 +23,7 @@ from ducats.objectives import (
 from ducats.objectives.certainty_sampling import CertaintySampling, most_certain_per_class
 from ducats.objectives.euq import certainty_by_epistemic, euq
 from ducats.objectives.evidential import certainty_by_u_dis
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 def certainty_sampling(rate: float = 0.0) -> CertaintySampling:

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ducats.errors import UserError
 from ducats.objectives import OBJECTIVES, Batch, CachedForward, LabelledImages, ObjectiveSpec, duc
 from ducats.objectives.fixmatch import fixmatch_loss
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 def logits(*probabilities: float) -> list[float]:

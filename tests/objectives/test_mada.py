@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from conftest import Runner
-from ducats import anchors, records
+from ducats import class_descriptors, records
 from ducats.domain import UNLABELLED
 from ducats.errors import UserError
 from ducats.objectives import AuxiliaryContext
@@ -45,7 +45,7 @@ def test_descriptors_are_class_means_of_enough_positions() -> None:
     z[:, 3] -= 2  # rare
     counted = torch.rand(3, 6, 8, generator=generator) < 0.8
     for some in (None, counted):
-        found = anchors.descriptor(z, seen, some)
+        found = class_descriptors.class_descriptors(z, seen, some)
         torch.testing.assert_close(found, by_loops(z, seen, some))
         assert (found[:, 15:] == 0).any()
 
@@ -53,17 +53,19 @@ def test_descriptors_are_class_means_of_enough_positions() -> None:
 def test_nearest_pixel_with_aligned_corners() -> None:
     values = torch.arange(7 * 10).view(7, 10)
     rows, columns = [0, 3, 6], [0, 2, 5, 7, 9]  # 9 * (0, 1/4, 1/2, 3/4, 1) = 0, 2.25, 4.5, 6.75, 9
-    assert torch.equal(anchors.nearest(values, (3, 5)), values[rows][:, columns])
-    assert torch.equal(anchors.nearest(values, (1, 1)), values[:1, :1])
+    assert torch.equal(class_descriptors.downsample_nearest(values, (3, 5)), values[rows][:, columns])
+    assert torch.equal(class_descriptors.downsample_nearest(values, (1, 1)), values[:1, :1])
 
 
 def test_anchors_are_cluster_centres() -> None:
     middles = torch.tensor([[0.0, 0.0], [10.0, 0.0], [0.0, 10.0]])
     rows = (middles[:, None] + torch.tensor([[0.1, 0.0], [-0.1, 0.0], [0.0, 0.3]])).flatten(0, 1)
-    found = anchors.anchors_of(rows, 3, seed=0)
+    found = class_descriptors.fit_anchors(rows, 3, seed=0)
     torch.testing.assert_close(found[found[:, 0].argsort()].sum(0), middles.sum(0) + torch.tensor([0.0, 0.3]))
-    assert torch.equal(found, anchors.anchors_of(rows, 3, seed=0))
-    assert len(anchors.anchors_of(rows[:1].repeat(5, 1), 3, seed=0)) == 1  # five times the same image
+    assert torch.equal(found, class_descriptors.fit_anchors(rows, 3, seed=0))
+    assert (
+        len(class_descriptors.fit_anchors(rows[:1].repeat(5, 1), 3, seed=0)) == 1
+    )  # five times the same image
 
 
 def with_anchors(count: int = 3) -> tuple[TinySegmenter, TargetAnchors]:

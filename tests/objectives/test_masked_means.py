@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from ducats import dirichlet
 from ducats.domain import UNLABELLED, VOID
 from ducats.objectives import Batch, LabelledImages, duc, is_labelled, masked_means, softmax
-from ducats.rows import Output
+from ducats.samples import Output
 
 module = importlib.import_module("ducats.objectives.reduction")
 

@@ -10,7 +10,7 @@ from ducats.models import small_cnn, small_fcn
 from ducats.models.evidential import EvidentialModel
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.mme import LastLayerRef, mme
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 def entropy(z: Tensor, temperature: float) -> Tensor:

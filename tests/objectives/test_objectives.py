@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.distributions import Dirichlet, kl_divergence
 
 from ducats.objectives import Batch, LabelledImages, ObjectiveFn, duc, softmax
-from ducats.rows import Output
+from ducats.samples import Output
 
 CLASSES = 4
 

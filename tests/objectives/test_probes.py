@@ -9,7 +9,7 @@ from ducats.errors import UserError
 from ducats.objectives import PROBES, AuxiliaryContext, Batch, CachedForward, LabelledImages
 from ducats.objectives.probes import Committee, Critic, Discriminator
 from ducats.objectives.probes.committee import augment_per_member
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class Pooled(nn.Module):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ducats.objectives.batch import Batch, LabelledImages
 from ducats.objectives.sdm import sdm
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 def by_hand(z: Tensor, labels: Tensor) -> dict[str, Tensor]:

@@ -5,7 +5,7 @@ from torch import nn
 
 from ducats.objectives import AuxiliaryContext, Batch, CachedForward, LabelledImages, softmax
 from ducats.objectives.tqs import TqsProbes, tqs
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class Net(nn.Module):

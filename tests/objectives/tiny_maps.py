@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from ducats import dirichlet
 from ducats.domain import UNLABELLED, VOID, Labels
 from ducats.objectives import AuxiliaryContext, Batch, LabelledImages, RefreshContext
-from ducats.rows import Output
+from ducats.samples import Output
 
 CLASSES, WIDTH, SIZE = 4, 5, (12, 16)
 bounded = dirichlet.EVIDENCE_FUNCTIONS["exp_at_most_10"]

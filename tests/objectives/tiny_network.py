@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats.objectives import AuxiliaryContext, Batch, LabelledImages
-from ducats.rows import Output
+from ducats.samples import Output
 
 CLASSES, WIDTH, INPUTS = 3, 4, 2
 

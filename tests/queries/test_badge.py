@@ -13,13 +13,13 @@ from torch import Tensor
 from ducats.queries import badge as module
 from ducats.queries import distances
 from ducats.queries.badge import badge
-from ducats.rows import Rows, Slate
+from ducats.samples import QueryContext, SampleTable
 
 
-def make_context(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> Slate:
+def make_context(z: Tensor, features: Tensor, budget: int, seed: int = 0) -> QueryContext:
     where = torch.arange(len(z))
-    rows = Rows(where, torch.zeros_like(where), {"z": z, "features": features})
-    return Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(seed))
+    rows = SampleTable(where, torch.zeros_like(where), {"z": z, "features": features})
+    return QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(seed))
 
 
 def pool(seed: int, count: int) -> tuple[Tensor, Tensor]:
@@ -125,7 +125,9 @@ def test_picks_follow_a_permuted_pool(budget: int) -> None:
     mixed = torch.randperm(90, generator=torch.Generator().manual_seed(4))
     given = make_context(z, features, budget)
     straight = badge(given)
-    permuted = badge(Slate(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0)))
+    permuted = badge(
+        QueryContext(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0))
+    )
     assert torch.equal(mixed[permuted], straight)
     assert len(straight.unique()) == min(budget, 90)
 
@@ -150,9 +152,11 @@ def test_chunk_sizes_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_regions_overlap_only_if_no_other_is_left() -> None:
     z, features = pool(6, 40)
     where = torch.arange(40)
-    rows = Rows(torch.zeros_like(where), where, {"z": z, "features": features}, (1, 40), 1)
+    rows = SampleTable(torch.zeros_like(where), where, {"z": z, "features": features}, (1, 40), 1)
     for seed in range(5):
-        picks = badge(Slate(rows, rows[where[:0]], 13, torch.Generator().manual_seed(seed))).sort().values
+        picks = (
+            badge(QueryContext(rows, rows[where[:0]], 13, torch.Generator().manual_seed(seed))).sort().values
+        )
         assert picks.diff().min() > 1
-        everything = badge(Slate(rows, rows[where[:0]], 40, torch.Generator().manual_seed(seed)))
+        everything = badge(QueryContext(rows, rows[where[:0]], 40, torch.Generator().manual_seed(seed)))
         assert everything.sort().values.tolist() == where.tolist()

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from ducats import dirichlet
-from ducats.criteria import columns_of
+from ducats.criteria import compute_columns
 from ducats.queries import QUERIES
-from ducats.rows import Rows, Slate, best
+from ducats.samples import QueryContext, SampleTable, top_k
 
 
 def of_margin(z: Tensor) -> Tensor:
@@ -42,10 +42,10 @@ def pools() -> list[Tensor]:
 @pytest.mark.parametrize("name", SCORES)
 def test_one_score(name: str, z: Tensor) -> None:
     where = torch.arange(len(z)).flip(0)
-    plain = Rows(where, torch.zeros_like(where), {})
-    rows = Rows(where, torch.zeros_like(where), columns_of(z, None, QUERIES[name].needs))
-    picks = QUERIES[name].fn(Slate(rows, rows[where[:0]], 40, torch.Generator()))
-    assert torch.equal(picks, best(SCORES[name](z), 40, plain))
+    plain = SampleTable(where, torch.zeros_like(where), {})
+    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, None, QUERIES[name].needs))
+    picks = QUERIES[name].fn(QueryContext(rows, rows[where[:0]], 40, torch.Generator()))
+    assert torch.equal(picks, top_k(SCORES[name](z), 40, plain))
 
 
 @pytest.mark.parametrize("z", pools(), ids=["plain", "sure", "ties", "nothing", "two classes"])
@@ -53,22 +53,22 @@ def test_one_score(name: str, z: Tensor) -> None:
 @pytest.mark.parametrize("order", ["dis_data", "data_dis"])
 def test_two_rounds(z: Tensor, epsilon: float | None, order: str) -> None:
     where = torch.arange(len(z)).flip(0)
-    plain = Rows(where, torch.zeros_like(where), {})
+    plain = SampleTable(where, torch.zeros_like(where), {})
     distribution = dirichlet.log_distribution_uncertainty if epsilon is None else published
     first, second = distribution, dirichlet.data_uncertainty
     if order == "data_dis":
         first, second = second, first
-    passed = best(first(z), math.ceil(2.5 * 40), plain)
-    expected = passed[best(second(z[passed]), 40, plain[passed])]
+    passed = top_k(first(z), math.ceil(2.5 * 40), plain)
+    expected = passed[top_k(second(z[passed]), 40, plain[passed])]
 
     strategy = QUERIES["duc"].bind({"kappa": 2.5, "epsilon": epsilon, "order": order})
-    rows = Rows(where, torch.zeros_like(where), columns_of(z, None, strategy.needs))
-    assert torch.equal(strategy.fn(Slate(rows, rows[where[:0]], 40, torch.Generator())), expected)
+    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, None, strategy.needs))
+    assert torch.equal(strategy.fn(QueryContext(rows, rows[where[:0]], 40, torch.Generator())), expected)
 
 
 def test_columns_of_log_alpha_and_features() -> None:
     z, features = torch.randn(9, 3), torch.randn(9, 4)
     where = torch.arange(9)
-    rows = Rows(where, torch.zeros_like(where), columns_of(z, features, ("z", "features")))
+    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, features, ("z", "features")))
     assert torch.equal(rows.z, z)
     assert torch.equal(rows.features, features)

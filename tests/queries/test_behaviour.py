@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 from ducats.domain import UNLABELLED, VOID
-from ducats.queries import QUERIES, columns_of
-from ducats.rows import Rows, Slate
-from ducats.units import Unit, spend
+from ducats.queries import QUERIES, compute_columns
+from ducats.samples import QueryContext, SampleTable
+from ducats.units import Unit, select_in_image
 
 
 def select(name: str, z: Tensor, budget: int, features: Tensor | None = None, **params: Any) -> list[int]:
     strategy, where = QUERIES[name].bind(params), torch.arange(len(z))
-    rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
-    slate = Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
+    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, features, strategy.needs))
+    slate = QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
     picks: list[int] = strategy.fn(slate).tolist()
     return picks
 
@@ -26,12 +26,12 @@ def select_pixels(
 ) -> list[tuple[int, int]]:
     """Rows and columns of the pixels selected in one map ``(C, H, W)``."""
     height, width = z.shape[1:]
-    picked = spend(
+    picked = select_in_image(
         QUERIES[name].bind(params),
         unit or Unit("pixel"),
         z=z,
         features=None,
-        target=torch.full((height, width), UNLABELLED, dtype=torch.int8) if target is None else target,
+        known_labels=torch.full((height, width), UNLABELLED, dtype=torch.int8) if target is None else target,
         image=0,
         pixels=None,
         budget=budget,

@@ -7,12 +7,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.criteria import WHOLE
+from ducats.criteria import IMAGE_COLUMNS
 from ducats.errors import UserError
 from ducats.queries import QUERIES as PLAIN
-from ducats.queries import columns_of
-from ducats.rows import Rows, Slate
-from ducats.units.scene import Scene
+from ducats.queries import compute_columns
+from ducats.samples import QueryContext, SampleTable
+from ducats.units.pixel_columns import PixelColumns
 
 SHAPE = (20, 24)
 
@@ -46,7 +46,7 @@ def probe_outputs(count: int, generator: torch.Generator) -> dict[str, Tensor]:
     }
 
 
-def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
+def table(name: str, count: int, pixels: bool, seed: int = 0) -> SampleTable:
     """Candidates with only the declared columns, some of them exact duplicates."""
     generator = torch.Generator().manual_seed(seed)
     needs, where = QUERIES[name].needs, torch.arange(count)
@@ -56,11 +56,15 @@ def table(name: str, count: int, pixels: bool, seed: int = 0) -> Rows:
         features = torch.randn(8, 5, 6, generator=generator).relu()
         # Probes have their own grid.
         told = {k: v.movedim(0, -1).unflatten(-1, (3, 4)) for k, v in probe_outputs(12, generator).items()}
-        scene = Scene(z, features, SHAPE, told)
+        scene = PixelColumns(z, features, SHAPE, told)
         position = where * 5
-        columns = scene.regions(needs, 1, position) if "impurity" in needs else scene.pixels(needs, position)
-        return Rows(torch.full_like(where, 3), position, columns, SHAPE)
-    return Rows(where * 2, torch.zeros_like(where), images(needs, count, generator))
+        columns = (
+            scene.for_regions(needs, 1, position)
+            if "impurity" in needs
+            else scene.for_pixels(needs, position)
+        )
+        return SampleTable(torch.full_like(where, 3), position, columns, SHAPE)
+    return SampleTable(where * 2, torch.zeros_like(where), images(needs, count, generator))
 
 
 def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict[str, Tensor]:
@@ -70,27 +74,31 @@ def images(needs: Sequence[str], count: int, generator: torch.Generator) -> dict
     whole = {"descriptor": torch.randn(count, 40, generator=generator)}
     for column in (z, features, *told.values(), *whole.values()):
         column[count // 2 :: 7] = column[0].clone()
-    made = columns_of(z, features, [name for name in needs if name not in WHOLE], told)
-    return made | {name: whole[name] for name in needs if name in WHOLE}
+    made = compute_columns(z, features, [name for name in needs if name not in IMAGE_COLUMNS], told)
+    return made | {name: whole[name] for name in needs if name in IMAGE_COLUMNS}
 
 
-def make_context(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Slate:
+def make_context(
+    name: str, rows: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
+) -> QueryContext:
     """Context as in a run: with source and last layer only if declared."""
     strategy, generator, source = QUERIES[name], torch.Generator().manual_seed(9), None
     if strategy.source_needs and rows.shape is None:
         where = torch.arange(30)
-        source = Rows(where, torch.zeros_like(where), images(strategy.source_needs, 30, generator))
+        source = SampleTable(where, torch.zeros_like(where), images(strategy.source_needs, 30, generator))
     head = torch.randn(5, 8, generator=generator) if strategy.needs_head else None
     bought = rows[torch.arange(0)] if labelled is None else labelled
-    return Slate(rows, bought, budget, torch.Generator().manual_seed(seed), source, head)
+    return QueryContext(rows, bought, budget, torch.Generator().manual_seed(seed), source, head)
 
 
-def select(name: str, rows: Rows, budget: int, seed: int = 0, labelled: Rows | None = None) -> Tensor:
+def select(
+    name: str, rows: SampleTable, budget: int, seed: int = 0, labelled: SampleTable | None = None
+) -> Tensor:
     return QUERIES[name].fn(make_context(name, rows, budget, seed, labelled))
 
 
 def needs_whole_images(name: str) -> bool:
-    return any(need in WHOLE for need in QUERIES[name].needs)
+    return any(need in IMAGE_COLUMNS for need in QUERIES[name].needs)
 
 
 every_query = pytest.mark.parametrize("name", PLAIN)
@@ -124,7 +132,7 @@ def test_a_pool_of_identical_rows_still_spends_the_budget(name: str, pixels: boo
     one = table(name, 20, pixels)[torch.zeros(20, dtype=torch.long)]
     columns = {column: one.column(column) for column in one.columns}
     where = torch.arange(20)
-    twins = Rows(where, where, columns, SHAPE if pixels else None)
+    twins = SampleTable(where, where, columns, SHAPE if pixels else None)
     assert len(select(name, twins, 6).unique()) == 6
 
 
@@ -187,22 +195,22 @@ def test_source_columns_depend_on_params(centres: str, source: tuple[str, ...]) 
 
 def test_a_missing_probe_raises() -> None:
     with pytest.raises(UserError, match="no probe provides it"):
-        columns_of(torch.zeros(1, 2), None, QUERIES["waal"].needs, {"domain": torch.zeros(1)})
+        compute_columns(torch.zeros(1, 2), None, QUERIES["waal"].needs, {"domain": torch.zeros(1)})
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 @every_kind
 def test_budget_on_a_gpu(name: str, pixels: bool) -> None:
-    def there(rows: Rows | None) -> Rows | None:
+    def there(rows: SampleTable | None) -> SampleTable | None:
         if rows is None:
             return None
         columns = {column: rows.column(column).cuda() for column in rows.columns}
-        return Rows(rows.image.cuda(), rows.position.cuda(), columns, rows.shape)
+        return SampleTable(rows.image.cuda(), rows.position.cuda(), columns, rows.shape)
 
     here = make_context(name, table(name, 60, pixels), 9)
     head = None if here.head is None else here.head.cuda()
     candidates, labelled, source = map(there, (here.candidates, here.labelled, here.source))
     assert candidates is not None
     assert labelled is not None
-    picks = QUERIES[name].fn(Slate(candidates, labelled, 9, torch.Generator(), source, head))
+    picks = QUERIES[name].fn(QueryContext(candidates, labelled, 9, torch.Generator(), source, head))
     assert len(picks.unique()) == 9

@@ -12,19 +12,19 @@ from ducats.errors import UserError
 from ducats.queries import coreset as module
 from ducats.queries import distances
 from ducats.queries.coreset import coreset, coreset_source_needs
-from ducats.rows import Deferred, Rows, Slate
+from ducats.samples import LazyColumn, QueryContext, SampleTable
 
 
-def images(features: Tensor, start: int = 0) -> Rows:
+def images(features: Tensor, start: int = 0) -> SampleTable:
     where = torch.arange(start, start + len(features))
-    return Rows(where, torch.zeros_like(where), {"features": features})
+    return SampleTable(where, torch.zeros_like(where), {"features": features})
 
 
 def select(features: Tensor, budget: int, labelled: Tensor | None = None, **params: Any) -> list[int]:
     bought = images(features[:0] if labelled is None else labelled, 1000)
     source = params.pop("source", None)
     given = None if source is None else images(source)
-    slate = Slate(images(features), bought, budget, torch.Generator().manual_seed(0), given)
+    slate = QueryContext(images(features), bought, budget, torch.Generator().manual_seed(0), given)
     picks: list[int] = coreset(slate, **params).tolist()
     return picks
 
@@ -94,7 +94,7 @@ def test_invalid_input_raises() -> None:
 @pytest.mark.parametrize("budget", [1, 9, 200, 300])
 def test_picks_follow_a_permuted_pool(budget: int) -> None:
     rows, mixed = images(pool(4)), torch.randperm(200, generator=torch.Generator().manual_seed(1))
-    slates = (Slate(r, r[mixed[:0]], budget, torch.Generator()) for r in (rows, rows[mixed]))
+    slates = (QueryContext(r, r[mixed[:0]], budget, torch.Generator()) for r in (rows, rows[mixed]))
     straight, permuted = (coreset(slate) for slate in slates)
     assert torch.equal(mixed[permuted], straight)
     assert len(straight.unique()) == min(budget, 200)
@@ -134,12 +134,12 @@ def test_most_distances_are_never_computed(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_regions_overlap_only_if_no_other_is_left() -> None:
     where = torch.arange(24)  # a map of 2 x 12, and regions of radius two
-    rows = Rows(torch.zeros_like(where), where, {"features": where[:, None].float()}, (2, 12), 2)
-    column = coreset(Slate(rows, rows[where[:0]], 6, torch.Generator())) % 12
+    rows = SampleTable(torch.zeros_like(where), where, {"features": where[:, None].float()}, (2, 12), 2)
+    column = coreset(QueryContext(rows, rows[where[:0]], 6, torch.Generator())) % 12
     apart = (column[:4, None] - column[:4]).abs() + 99 * torch.eye(4)
     assert apart.min() > 2  # no more than four fit side by side
     assert (column[4:, None] - column[:4]).abs().min() <= 2
-    everything = coreset(Slate(rows, rows[where[:0]], 24, torch.Generator()))
+    everything = coreset(QueryContext(rows, rows[where[:0]], 24, torch.Generator()))
     assert everything.sort().values.tolist() == where.tolist()
 
 
@@ -151,7 +151,7 @@ def test_too_large_pixel_features_raise() -> None:
         return torch.zeros(1, 2**15).expand(len(position), -1)
 
     where = torch.arange(50_000)
-    rows = Rows(torch.zeros_like(where), where, {"features": Deferred(features, where)}, (1, 50_000))
+    rows = SampleTable(torch.zeros_like(where), where, {"features": LazyColumn(features, where)}, (1, 50_000))
     with pytest.raises(UserError, match=r"6.1 GB of features.*task.unit=superpixel"):
-        coreset(Slate(rows, rows[where[:0]], 3, torch.Generator()))
+        coreset(QueryContext(rows, rows[where[:0]], 3, torch.Generator()))
     assert computed == [1]

@@ -11,16 +11,16 @@ from torch import Tensor
 
 from ducats.queries import coreset as module
 from ducats.queries.coreset import coreset
-from ducats.rows import Deferred, Rows, Slate
+from ducats.samples import LazyColumn, QueryContext, SampleTable
 
 
 def normal(*shape: int, seed: int) -> Tensor:
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
 
 
-def images(features: Tensor, start: int = 0) -> Rows:
+def images(features: Tensor, start: int = 0) -> SampleTable:
     where = torch.arange(start, start + len(features))
-    return Rows(where, torch.zeros_like(where), {"features": features})
+    return SampleTable(where, torch.zeros_like(where), {"features": features})
 
 
 def select(
@@ -28,7 +28,7 @@ def select(
 ) -> Tensor:
     bought = images(features[:0] if labelled is None else labelled, 1000)
     return coreset(
-        Slate(images(features), bought, budget, torch.Generator().manual_seed(seed)),
+        QueryContext(images(features), bought, budget, torch.Generator().manual_seed(seed)),
         **params,
     )
 
@@ -89,11 +89,11 @@ def test_picks_follow_a_permuted_pool(bought: int) -> None:
     rows, labelled = images(normal(200, 4, seed=3).relu()), images(normal(bought, 4, seed=4), 1000)
     mixed = torch.randperm(200, generator=torch.Generator().manual_seed(1))
     straight, permuted = (
-        coreset(Slate(some, labelled, 15, torch.Generator().manual_seed(7)), shards=4)
+        coreset(QueryContext(some, labelled, 15, torch.Generator().manual_seed(7)), shards=4)
         for some in (rows, rows[mixed])
     )
     assert torch.equal(mixed[permuted], straight)
-    other = coreset(Slate(rows, labelled, 15, torch.Generator().manual_seed(8)), shards=4)
+    other = coreset(QueryContext(rows, labelled, 15, torch.Generator().manual_seed(8)), shards=4)
     assert not torch.equal(other, straight)
 
 
@@ -112,8 +112,8 @@ def test_at_most_one_shard_is_read_at_once() -> None:
         return features[position]
 
     where = torch.arange(2000)
-    rows = Rows(where, torch.zeros_like(where), {"features": Deferred(some, where)})
-    given = Slate(rows, rows[where[:0]], 20, torch.Generator().manual_seed(0))
+    rows = SampleTable(where, torch.zeros_like(where), {"features": LazyColumn(some, where)})
+    given = QueryContext(rows, rows[where[:0]], 20, torch.Generator().manual_seed(0))
     assert torch.equal(coreset(given, shards=10), select(features, 20, shards=10))
     assert max(computed) < 300
     assert sum(computed) < 2 * 2000

@@ -12,13 +12,13 @@ from torch import Tensor
 from ducats.queries import dbal as module
 from ducats.queries import distances
 from ducats.queries.dbal import dbal
-from ducats.rows import Rows, Slate
+from ducats.samples import QueryContext, SampleTable
 
 
-def images(features: Tensor, margin: Tensor | None = None) -> Rows:
+def images(features: Tensor, margin: Tensor | None = None) -> SampleTable:
     where = torch.arange(len(features))
     columns = {"features": features, "margin": torch.zeros(len(features)) if margin is None else margin}
-    return Rows(where, torch.zeros_like(where), columns)
+    return SampleTable(where, torch.zeros_like(where), columns)
 
 
 def make_context(
@@ -27,10 +27,10 @@ def make_context(
     margin: Tensor | None = None,
     labelled: Tensor | None = None,
     source: Tensor | None = None,
-) -> Slate:
+) -> QueryContext:
     bought = images(features[:0] if labelled is None else labelled)
     given = None if source is None else images(source)
-    return Slate(images(features, margin), bought, budget, torch.Generator().manual_seed(0), given)
+    return QueryContext(images(features, margin), bought, budget, torch.Generator().manual_seed(0), given)
 
 
 def select(*given: Any, subset: int = 5000, sweeps: int = 0, **more: Any) -> list[int]:
@@ -109,7 +109,7 @@ def test_picks_follow_a_permuted_pool(budget: int, subset: int) -> None:
     given = make_context(*pool(3)[:1], budget, pool(3)[1])
     mixed = torch.randperm(120, generator=torch.Generator().manual_seed(1))
     straight = dbal(given, subsample=subset, medoid_passes=2)
-    other = Slate(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0))
+    other = QueryContext(given.candidates[mixed], given.labelled, budget, torch.Generator().manual_seed(0))
     assert torch.equal(mixed[dbal(other, subsample=subset, medoid_passes=2)], straight)
     assert len(straight.unique()) == min(budget, 120)
 
@@ -120,7 +120,9 @@ def test_random_subset_of_many_samples() -> None:
     found = []
     for seed in range(60):
         rows = images(features)
-        given = Slate(rows, rows[torch.arange(0)], 1, torch.Generator().manual_seed(seed), images(line(0)))
+        given = QueryContext(
+            rows, rows[torch.arange(0)], 1, torch.Generator().manual_seed(seed), images(line(0))
+        )
         found.append(int(dbal(given, subsample=7)[0]) == 20)
     assert 8 <= sum(found) <= 35  # a third of the time, within three standard deviations
     assert select(features, 1, source=line(0), subset=21) == [20]

@@ -12,17 +12,17 @@ from scipy.stats import entropy
 from torch import Tensor
 
 from ducats.errors import UserError
-from ducats.queries import QUERIES, columns_of, kmeans, las
+from ducats.queries import QUERIES, compute_columns, kmeans, las
 from ducats.queries.kmeans import MAX_CLUSTERS, nearest_unique, one_per_cluster
 from ducats.queries.las import propagated_scores
-from ducats.rows import Rows, Slate
-from ducats.units import Unit, spend
+from ducats.samples import QueryContext, SampleTable
+from ducats.units import Unit, select_in_image
 
 
 def select(name: str, z: Tensor, features: Tensor, budget: int, **params: Any) -> list[int]:
     strategy, where = QUERIES[name].bind(params), torch.arange(len(z))
-    rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
-    slate = Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
+    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, features, strategy.needs))
+    slate = QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
     picks: list[int] = strategy.fn(slate).tolist()
     return picks
 
@@ -63,12 +63,12 @@ def test_clue_spends_the_budget_on_two_distinct_points() -> None:
 
 def test_clue_selects_regions_that_do_not_overlap() -> None:
     z, features = normal(3, 20, 24).float(), normal(4, 20, 24, seed=1).float()
-    picked = spend(
+    picked = select_in_image(
         QUERIES["clue"],
         Unit("region"),
         z=z,
         features=features,
-        target=torch.full((20, 24), -1, dtype=torch.int8),
+        known_labels=torch.full((20, 24), -1, dtype=torch.int8),
         image=0,
         pixels=None,
         budget=45,

@@ -14,20 +14,22 @@ from ducats.errors import UserError
 from ducats.factory import build_run
 from ducats.queries import QUERIES
 from ducats.queries.mada import mada
-from ducats.rows import Rows, Slate
 from ducats.rundir import RunDir
-from ducats.units.described import described
+from ducats.samples import QueryContext, SampleTable
+from ducats.units.image_descriptor import image_descriptor
 
 
-def rows(descriptors: Tensor) -> Rows:
+def rows(descriptors: Tensor) -> SampleTable:
     everyone = torch.arange(len(descriptors))
-    return Rows(everyone, torch.zeros_like(everyone), {"descriptor": descriptors})
+    return SampleTable(everyone, torch.zeros_like(everyone), {"descriptor": descriptors})
 
 
-def make_context(candidates: Tensor, source: Tensor | None, budget: int) -> Slate:
+def make_context(candidates: Tensor, source: Tensor | None, budget: int) -> QueryContext:
     given = None if source is None else rows(source)
     everyone = rows(candidates)
-    return Slate(everyone, everyone[everyone.image[:0]], budget, torch.Generator().manual_seed(0), given)
+    return QueryContext(
+        everyone, everyone[everyone.image[:0]], budget, torch.Generator().manual_seed(0), given
+    )
 
 
 def test_farthest_from_the_nearest_anchor() -> None:
@@ -66,7 +68,7 @@ def test_descriptor_counts_open_or_correct_pixels() -> None:
                     if z[:, y, x].argmax() == c and counts:
                         some.append(seen[:, i, j])
             expected.append(torch.stack(some).mean(0) if len(some) >= 10 else torch.zeros(4))
-        torch.testing.assert_close(described(z, seen, given, truth)[0], torch.cat(expected))
+        torch.testing.assert_close(image_descriptor(z, seen, given, truth)[0], torch.cat(expected))
 
 
 def test_requires_whole_images(tmp_path: Path) -> None:
@@ -83,9 +85,9 @@ def test_requires_whole_images(tmp_path: Path) -> None:
 def test_run_labels_whole_images_and_passes_the_source(
     run_pixels: Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen: list[Slate] = []
+    seen: list[QueryContext] = []
 
-    def noted(slate: Slate, **params: Any) -> Tensor:
+    def noted(slate: QueryContext, **params: Any) -> Tensor:
         seen.append(slate)
         return mada(slate, **params)
 

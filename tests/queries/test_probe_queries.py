@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.queries import QUERIES, columns_of
-from ducats.rows import Rows, Slate
+from ducats.queries import QUERIES, compute_columns
+from ducats.samples import QueryContext, SampleTable
 
 
 def select(
@@ -23,9 +23,9 @@ def select(
 ) -> list[int]:
     """Picks of a query; the last samples may be labelled."""
     strategy, where = QUERIES[name].bind(params), torch.arange(len(z))
-    rows = Rows(where, torch.zeros_like(where), columns_of(z, None, strategy.needs, told))
+    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, None, strategy.needs, told))
     left = len(z) - labelled
-    slate = Slate(rows[where[:left]], rows[where[left:]], budget, torch.Generator().manual_seed(seed))
+    slate = QueryContext(rows[where[:left]], rows[where[left:]], budget, torch.Generator().manual_seed(seed))
     picks: list[int] = strategy.fn(slate).tolist()
     return picks
 

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from ducats.criteria import margin
+from ducats.criteria import probability_margin
 from ducats.errors import UserError
 from ducats.queries import distances
 from ducats.queries.sdm import loss_gradient, margin_gradient, sdm
-from ducats.rows import Rows, Slate, best
+from ducats.samples import QueryContext, SampleTable, top_k
 
 CLASSES, WIDTH = 5, 7
 
@@ -22,10 +22,10 @@ def layer(seed: int = 0, count: int = 60) -> tuple[Tensor, Tensor, Tensor]:
     return features, head, bias
 
 
-def make_context(z: Tensor, head: Tensor | None, budget: int) -> Slate:
+def make_context(z: Tensor, head: Tensor | None, budget: int) -> QueryContext:
     where = torch.arange(len(z))
-    rows = Rows(where, torch.zeros_like(where), {"z": z})
-    return Slate(rows, rows[where[:0]], budget, torch.Generator(), None, head)
+    rows = SampleTable(where, torch.zeros_like(where), {"z": z})
+    return QueryContext(rows, rows[where[:0]], budget, torch.Generator(), None, head)
 
 
 def loss(features: Tensor, head: Tensor, bias: Tensor, label: Tensor) -> Tensor:
@@ -85,14 +85,14 @@ def test_picks_are_the_smallest_scores(weight: float, seed: int) -> None:
     features, head, bias = layer(seed)
     z = features @ head.T + bias
     given = make_context(z, head, 20)
-    expected = best(-reference(features, head, bias, weight), 20, given.candidates)
+    expected = top_k(-reference(features, head, bias, weight), 20, given.candidates)
     assert torch.equal(sdm(given, weight=weight), expected)
 
 
 def test_zero_weight_is_the_margin() -> None:
     features, head, bias = layer(4)
     given = make_context(features @ head.T + bias, head, 15)
-    by_margin = best(-margin(given.candidates.z), 15, given.candidates)
+    by_margin = top_k(-probability_margin(given.candidates.z), 15, given.candidates)
     assert torch.equal(sdm(given, weight=0.0), by_margin)
     assert not torch.equal(sdm(given, weight=1.0), by_margin)
 
@@ -106,7 +106,7 @@ def test_margins_that_a_label_widens_come_first() -> None:
     for h in features[picks]:
         step = expected_step(h, head, bias)
         pair = torch.stack([h, h + 1e-6 * step / step.norm()]) @ head.T + bias
-        before, after = margin(pair).tolist()
+        before, after = probability_margin(pair).tolist()
         widened.append(after > before)
     assert widened == sorted(widened, reverse=True)
     assert 5 < sum(widened) < len(widened) - 5
@@ -130,7 +130,7 @@ def test_picks_follow_a_permuted_pool(monkeypatch: pytest.MonkeyPatch) -> None:
     z[30:40] = z[7]
     given = make_context(z, head.float(), 25)
     straight, mixed = sdm(given), torch.randperm(60, generator=torch.Generator().manual_seed(3))
-    other = Slate(given.candidates[mixed], given.labelled, 25, torch.Generator(), None, given.head)
+    other = QueryContext(given.candidates[mixed], given.labelled, 25, torch.Generator(), None, given.head)
     assert torch.equal(mixed[sdm(other)], straight)
     monkeypatch.setattr(distances, "ELEMENTS_PER_CHUNK", 40)
     assert torch.equal(sdm(given), straight)

@@ -4,19 +4,19 @@ import pytest
 import torch
 from torch import Tensor
 
-from ducats.queries import QUERIES, columns_of
+from ducats.queries import QUERIES, compute_columns
 from ducats.queries.spread import spread, spread_needs
-from ducats.rows import Rows, Slate
+from ducats.samples import QueryContext, SampleTable
 
 
 def select(
     z: Tensor, features: Tensor, budget: int, labelled: tuple[int, ...] = (), **params: object
 ) -> list[int]:
     strategy, where = QUERIES["spread"].bind(params), torch.arange(len(z))
-    rows = Rows(where, torch.zeros_like(where), columns_of(z, features, strategy.needs))
+    rows = SampleTable(where, torch.zeros_like(where), compute_columns(z, features, strategy.needs))
     known = torch.tensor(labelled, dtype=torch.long)
     free = torch.tensor([i for i in where.tolist() if i not in labelled])
-    slate = Slate(rows[free], rows[known], budget, torch.Generator().manual_seed(0))
+    slate = QueryContext(rows[free], rows[known], budget, torch.Generator().manual_seed(0))
     return sorted(free[strategy.fn(slate)].tolist())
 
 
@@ -81,6 +81,6 @@ def test_needs_depend_on_params() -> None:
     "params", [{"kappa": 0.5}, {"twins": 0.0}, {"space": "here"}, {"weights": "heavy"}, {"candidates": "all"}]
 )
 def test_invalid_params_raise(params: dict[str, object]) -> None:
-    rows = Rows(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
+    rows = SampleTable(torch.arange(3), torch.zeros(3, dtype=torch.long), {})
     with pytest.raises(ValueError, match=next(iter(params))):
-        spread(Slate(rows, rows, 1, torch.Generator()), **params)  # type: ignore[arg-type]
+        spread(QueryContext(rows, rows, 1, torch.Generator()), **params)  # type: ignore[arg-type]

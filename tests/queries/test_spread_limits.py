@@ -9,10 +9,10 @@ from torch import Tensor
 from ducats.errors import UserError
 from ducats.queries import QUERIES
 from ducats.queries.kmeans import MAX_CLUSTERS
-from ducats.rows import Deferred, Rows, Slate
+from ducats.samples import LazyColumn, QueryContext, SampleTable
 
 
-def make_context(candidates: int, budget: int, width: int, computed: list[int]) -> Slate:
+def make_context(candidates: int, budget: int, width: int, computed: list[int]) -> QueryContext:
     """A context with lazy features that records how many samples are computed."""
 
     def features(position: Tensor) -> Tensor:
@@ -21,9 +21,9 @@ def make_context(candidates: int, budget: int, width: int, computed: list[int]) 
 
     where = torch.arange(candidates)
     entropy = torch.ones(candidates)
-    columns: dict[str, Tensor | Deferred] = {"entropy": entropy, "features": Deferred(features, where)}
-    rows = Rows(torch.zeros_like(where), where, columns, (1, candidates))
-    return Slate(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
+    columns: dict[str, Tensor | LazyColumn] = {"entropy": entropy, "features": LazyColumn(features, where)}
+    rows = SampleTable(torch.zeros_like(where), where, columns, (1, candidates))
+    return QueryContext(rows, rows[where[:0]], budget, torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize(

@@ -12,10 +12,10 @@ from scipy.stats import chisquare, entropy
 from torch import Tensor
 
 from ducats.errors import UserError
-from ducats.queries import QUERIES, columns_of
+from ducats.queries import QUERIES, compute_columns
 from ducats.queries.las import propagated_scores
 from ducats.queries.subsampling import subsample_candidates
-from ducats.rows import Deferred, Rows, Slate
+from ducats.samples import LazyColumn, QueryContext, SampleTable
 
 PRESELECTING = ("badge", "clue", "coreset", "las")
 
@@ -24,22 +24,22 @@ def seeded(seed: int) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def context_with_entropy(values: Tensor, budget: int = 1, seed: int = 0) -> Slate:
+def context_with_entropy(values: Tensor, budget: int = 1, seed: int = 0) -> QueryContext:
     where = torch.arange(len(values))
-    rows = Rows(where * 3, torch.zeros_like(where), {"entropy": values})
-    return Slate(rows, rows[where[:0]], budget, seeded(seed))
+    rows = SampleTable(where * 3, torch.zeros_like(where), {"entropy": values})
+    return QueryContext(rows, rows[where[:0]], budget, seeded(seed))
 
 
 def pool(count: int = 120) -> tuple[Tensor, Tensor]:
     return torch.randn(count, 4, generator=seeded(0)) * 2, torch.randn(count, 6, generator=seeded(1)).abs()
 
 
-def make_context(name: str, budget: int, seed: int = 0, **params: Any) -> Slate:
+def make_context(name: str, budget: int, seed: int = 0, **params: Any) -> QueryContext:
     z, features = pool()
     where = torch.arange(len(z))
-    columns = columns_of(z, features, QUERIES[name].bind(params).needs)
-    rows = Rows(where, torch.zeros_like(where), columns)
-    return Slate(rows, rows[where[:0]], budget, seeded(seed))
+    columns = compute_columns(z, features, QUERIES[name].bind(params).needs)
+    rows = SampleTable(where, torch.zeros_like(where), columns)
+    return QueryContext(rows, rows[where[:0]], budget, seeded(seed))
 
 
 def select(name: str, budget: int, seed: int = 0, **params: Any) -> list[int]:
@@ -68,7 +68,7 @@ def test_most_uncertain_in_location_order() -> None:
     mixed = torch.tensor([4, 2, 0, 3, 1])
     given = context_with_entropy(values)
     found = subsample_candidates(
-        Slate(given.candidates[mixed], given.labelled, 1, seeded(0)), 3, "highest_entropy"
+        QueryContext(given.candidates[mixed], given.labelled, 1, seeded(0)), 3, "highest_entropy"
     ).indices
     assert mixed[found].tolist() == [1, 2, 4]
 
@@ -129,9 +129,9 @@ def test_features_are_computed_for_the_subsample_only(name: str) -> None:
         computed.append(len(position))
         return features[position]
 
-    columns = columns_of(z, features, QUERIES[name].bind({"among": 20}).needs)
-    rows = Rows(where, torch.zeros_like(where), {**columns, "features": Deferred(some, where)})
-    picks = QUERIES[name].fn(Slate(rows, rows[where[:0]], 7, seeded(0)), among=20)
+    columns = compute_columns(z, features, QUERIES[name].bind({"among": 20}).needs)
+    rows = SampleTable(where, torch.zeros_like(where), {**columns, "features": LazyColumn(some, where)})
+    picks = QUERIES[name].fn(QueryContext(rows, rows[where[:0]], 7, seeded(0)), among=20)
     assert picks.tolist() == select(name, 7, among=20)
     assert max(computed) <= 20
 
@@ -189,9 +189,12 @@ def test_too_large_features_raise_with_a_remedy(name: str) -> None:
     def wide(position: Tensor) -> Tensor:
         return torch.zeros(1, 2**15).expand(len(position), -1)
 
-    columns: dict[str, Tensor | Deferred] = {"z": torch.zeros(50_000, 2), "features": Deferred(wide, where)}
-    rows = Rows(where, torch.zeros_like(where), columns)
+    columns: dict[str, Tensor | LazyColumn] = {
+        "z": torch.zeros(50_000, 2),
+        "features": LazyColumn(wide, where),
+    }
+    rows = SampleTable(where, torch.zeros_like(where), columns)
     wrong = r"6\.1 GB of features; .*set query.params.subsample"
     with pytest.raises(UserError, match=wrong) as refused:
-        QUERIES[name].fn(Slate(rows, rows[where[:0]], 3, seeded(0)))
+        QUERIES[name].fn(QueryContext(rows, rows[where[:0]], 3, seeded(0)))
     assert ("query.params.shards" in str(refused.value)) == (name == "coreset")

@@ -11,7 +11,7 @@ from PIL import Image
 from read_pages import Page, confusion, page_of
 from read_pages import blank as blank
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.report import report_page
 from ducats.report.allowance import GALLERY, inlined, shown_of_each, weight
 from ducats.report.chapter import chosen
@@ -20,7 +20,7 @@ from ducats.report.chapter.by_class import by_class
 from ducats.report.chapter.pictured import Drawn
 from ducats.report.page import tiny
 from ducats.report.read import Run, find_runs, read_run
-from ducats.snapshots import Picks
+from ducats.snapshot_files import RoundLabels
 from runs_on_paper import write_pixel_run, write_run
 
 MEGABYTE = 1_000_000
@@ -124,12 +124,12 @@ def test_many_classes_are_collapsed_and_few_are_not(tmp_path: Path, classes: int
 def test_rounds_have_labels_and_correct_predictions(run: Path, page: Page) -> None:
     rows = page.table("run-1-rounds")
     assert len(rows) == 3
-    for row, found in zip(rows, snapshots.read(run), strict=False):
-        picks = snapshots.picks(run, found.round)
+    for row, found in zip(rows, snapshot_files.load_snapshots(run), strict=False):
+        picks = snapshot_files.load_round_labels(run, found.round)
         assert picks is not None
         labels = dict(zip(picks.image.tolist(), picks.label.tolist(), strict=True))
         picked = np.flatnonzero(found.picked)
-        right = sum(labels[int(found.image[k])] == int(found.guess[k]) for k in picked)
+        right = sum(labels[int(found.image[k])] == int(found.predicted[k]) for k in picked)
         assert row["Round"] == str(found.round)
         assert row["After epoch"] == str(found.epoch)
         assert row["Labels"] == "10"
@@ -159,17 +159,17 @@ def test_numbers_of_a_segmentation_run_equal_the_records(tmp_path: Path) -> None
     names = read_run(folder).classes
     for row in found.table("pixels-run-1-classes"):
         assert row["IoU after %"] == f"{100 * last[names.index(row['Class'])]:.1f}"
-    sizes = snapshots.sizes(folder)
+    sizes = snapshot_files.pool_grid_sizes(folder)
     assert sizes is not None
     for row in found.table("pixels-run-1-rounds"):
-        picks = snapshots.picks(folder, int(row["Round"]))
+        picks = snapshot_files.load_round_labels(folder, int(row["Round"]))
         assert picks is not None
         assert row["Labelled pixels"] == str(len(picks.image)) == "32"
         assert row["Near another %"] == f"{100 * near_by_hand(picks, 40):.0f}"
     assert "Selected pixels" in found.words
 
 
-def near_by_hand(picks: Picks, width: int) -> float:
+def near_by_hand(picks: RoundLabels, width: int) -> float:
     """Compare every pair of pixels."""
     near = 0
     places = [
@@ -185,18 +185,18 @@ def near_by_hand(picks: Picks, width: int) -> float:
 
 
 def test_selected_images_have_prediction_label_and_both_uncertainties(run: Path, page: Page) -> None:
-    found = snapshots.read(run)[0]
-    picks = snapshots.picks(run, 1)
+    found = snapshot_files.load_snapshots(run)[0]
+    picks = snapshot_files.load_round_labels(run, 1)
     assert picks is not None
-    names = snapshots.keys(run)
+    names = snapshot_files.pool_keys(run)
     for image, label in zip(picks.image.tolist(), picks.label.tolist(), strict=True):
         row = int(np.flatnonzero(found.picked & (found.image == image))[0])
-        mark = "✓ correct" if label == found.guess[row] else "✗ wrong"
+        mark = "✓ correct" if label == found.predicted[row] else "✗ wrong"
         assert (
-            f"{mark} prediction {found.guess[row]} ({100 * found.probability[row]:.0f}%) label {label} "
+            f"{mark} prediction {found.predicted[row]} ({100 * found.probability[row]:.0f}%) label {label} "
             f"U_dis {tiny(found.u_dis[row])} U_data {tiny(found.u_data[row])} {names[image]}"
         ) in page.words
-        picture = snapshots.picture(run, image)
+        picture = snapshot_files.find_thumbnail(run, image)
         assert inlined(picture) in page.pictures
     assert all(address.startswith("data:image/png;base64,") for address in page.pictures)
 
@@ -235,7 +235,7 @@ def test_five_rounds_of_a_hundred_large_images_stay_below_ten_megabytes(
     home = folder / "snapshots" / "pictures"
     home.mkdir()
     for number in range(1, 6):
-        picks = snapshots.picks(folder, number)
+        picks = snapshot_files.load_round_labels(folder, number)
         assert picks is not None
         for image in picks.image.tolist():
             noise = draw.integers(0, 255, (160, 160, 3), np.uint8)  # incompressible
@@ -269,8 +269,8 @@ def test_the_same_run_gives_the_same_bytes(run: Path, tmp_path: Path) -> None:
 
 
 def test_near_duplicates_are_pairs_with_similar_features(run: Path) -> None:
-    found = snapshots.read(run)[0]
-    rows = {int(row): place for place, row in enumerate(found.features_of)}
+    found = snapshot_files.load_snapshots(run)[0]
+    rows = {int(row): place for place, row in enumerate(found.feature_rows)}
     picked = [row for row in np.flatnonzero(found.picked).tolist() if row in rows]
     expected = set()
     for k, first in enumerate(picked):
@@ -290,7 +290,7 @@ def test_a_sample_is_shown_in_one_pair_only() -> None:
 
 
 def test_neighbouring_pixels_are_counted() -> None:
-    picks = Picks(1, np.array([0, 0, 0, 1]), np.array([0, 3, 50, 3]), np.zeros(4))
+    picks = RoundLabels(1, np.array([0, 0, 0, 1]), np.array([0, 3, 50, 3]), np.zeros(4))
     assert (
         neighbours(picks, np.array([[10, 10], [10, 10]])) == 0.5
     )  # positions 0 and 3 of image 0; its position 50 is 5 rows away

@@ -10,7 +10,7 @@ from ducats.errors import UserError
 from ducats.scoring.gathering import gather, missing_of
 from ducats.scoring.keeping import keep_part, part_file
 from ducats.scoring.part import Result
-from ducats.selection import Scored, joined
+from ducats.streaming_top_k import ScoredSamples, concat_samples
 
 ROWS, WIDE = 300, 64
 
@@ -24,8 +24,12 @@ def write_parts(folder: Path, count: int) -> list[Path]:
         number = np.arange(ROWS) * count + rank
         key = np.array([f"{n:06d}.png" for n in number], object)
         score = np.sort(random.integers(0, 50, ROWS).astype(np.float32))[::-1].copy()
-        some = Scored(key, number, {"first": score, "features": random.random((ROWS, WIDE), np.float32)})
-        keep_part(path, Result(some, joined([]), ROWS + rank, 1, [(f"bad-{rank}", "why")], 0.5, 0.4, 7))
+        some = ScoredSamples(
+            key, number, {"first": score, "features": random.random((ROWS, WIDE), np.float32)}
+        )
+        keep_part(
+            path, Result(some, concat_samples([]), ROWS + rank, 1, [(f"bad-{rank}", "why")], 0.5, 0.4, 7)
+        )
     return files
 
 
@@ -45,7 +49,9 @@ def test_top_candidates_of_all_chunks_are_kept(tmp_path: Path) -> None:
 def test_shard_reported_by_several_chunks_counts_once(tmp_path: Path) -> None:
     files = [part_file(tmp_path, rank, 3) for rank in range(3)]
     for path in files:
-        keep_part(path, Result(joined([]), joined([]), 5, 0, [("x.tar", "cut off")], 0.5, 0.4, 7))
+        keep_part(
+            path, Result(concat_samples([]), concat_samples([]), 5, 0, [("x.tar", "cut off")], 0.5, 0.4, 7)
+        )
     found = gather(files, 60)
     assert (found.unreadable, found.seen) == ([("x.tar", "cut off")], 3 * 4 + 1)
 

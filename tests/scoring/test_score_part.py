@@ -12,8 +12,6 @@ import torch
 from drawn_pools import picture, write
 from ducats.data.folders import read_image_folder as read_folder
 from ducats.engine.processes import make_fabric
-from ducats.engine.score import choose as choose_of_table
-from ducats.engine.score import table
 from ducats.factory import make_views, with_aspect_ratio
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, say
@@ -22,7 +20,9 @@ from ducats.queries import QUERIES as OF_TABLES
 from ducats.randomness import fork
 from ducats.scoring import QUERIES, Plan, Result, choose, make_plan, score_part
 from ducats.scoring import plan as planning
-from ducats.selection import merge
+from ducats.streaming_top_k import merge_top_k
+from ducats.training.image_selection import score_images
+from ducats.training.image_selection import select as choose_of_table
 from scored_runs import assert_same, finished, image_folder, shard_folder
 
 VIEWS = {
@@ -63,7 +63,7 @@ def test_scores_equal_predict_bitwise(trained: Trained, folder: Path, view: str)
     said = say(trained, make_fabric("cpu"), with_aspect_ratio(images, make_views(trained.config).test))
     kept = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 100)).kept
     assert len(kept) == len(images) == 37
-    order = np.argsort(kept.number)
+    order = np.argsort(kept.pool_index)
     assert kept.key[order].tolist() == list(images.keys)
     for name in COLUMNS:
         np.testing.assert_array_equal(kept.columns[name][order], said.numbers[name].numpy(), err_msg=name)
@@ -81,13 +81,13 @@ def test_candidates_do_not_depend_on_number_of_chunks(
     where = folder if kind == "folder" else shard_folder(tmp_path, 2)
     plan = make_plan(trained.config, query, 3, kappa=None if query in planning.RANKED else 4)
     whole = part(trained, open_pool(str(where)), plan)
-    picks = choose(plan, merge([whole.kept], "first", plan.keep), whole.known, trained.config.seed)
+    picks = choose(plan, merge_top_k([whole.kept], "first", plan.keep), whole.known, trained.config.seed)
     assert len(picks) == 3
     for world in (2, 3):
         parts = [part(trained, open_pool(str(where)), plan, rank, world) for rank in range(world)]
         assert sum(one.seen for one in parts) == whole.seen
-        kept = merge([one.kept for one in parts[::-1]], "first", plan.keep)
-        assert_same(kept, merge([whole.kept], "first", plan.keep))
+        kept = merge_top_k([one.kept for one in parts[::-1]], "first", plan.keep)
+        assert_same(kept, merge_top_k([whole.kept], "first", plan.keep))
         assert_same(choose(plan, kept, parts[0].known, trained.config.seed), picks)
 
 
@@ -101,7 +101,7 @@ def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Pat
     images = read_folder(folder, size=trained.size, channels=trained.channels)
     params = {"kappa": kappa} if query in ("duc", "spread") else {}
     strategy = OF_TABLES[query].bind(params)
-    rows = table(
+    rows = score_images(
         make_fabric("cpu").setup(trained.model),
         images,
         strategy.needs,
@@ -112,7 +112,7 @@ def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Pat
     )
     generator = fork(trained.config.seed, "score", query)
     request = choose_of_table(strategy, rows, torch.full((37,), -1), 4, 1, generator)
-    assert picks.number.tolist() == request.image.tolist()
+    assert picks.pool_index.tolist() == request.image.tolist()
 
 
 def test_candidates_for_clustering_are_the_most_uncertain(trained: Trained, folder: Path) -> None:

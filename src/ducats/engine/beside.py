@@ -7,10 +7,9 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor, nn
 
-from ducats.criteria import TOLD
+from ducats.criteria import PROBE_COLUMNS
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Domain, Images
-from ducats.engine.forward import luck_of, said
 from ducats.models import EvidentialModel, find_head_weights
 from ducats.objectives import (
     PROBES,
@@ -22,7 +21,8 @@ from ducats.objectives import (
 )
 from ducats.queries import QuerySpec
 from ducats.randomness import fork, global_seed
-from ducats.rows import Output
+from ducats.samples import Output
+from ducats.training.forward import forward_batches, sample_aug_params
 
 OWN = "objective"  # key of the objective's auxiliary module; probes are keyed by the column they provide
 
@@ -118,7 +118,7 @@ def accompany(
             own = training.auxiliary(beside)
         made[OWN], told = own, own.provides
     for name in strategy.needs:
-        if name in TOLD and name not in told:
+        if name in PROBE_COLUMNS and name not in told:
             with global_seed(seed, "companion", name):
                 made[name] = PROBES[name](beside)
     model.auxiliaries.update(made)
@@ -166,10 +166,12 @@ class Panorama:
 
     def _pass(self, images: Images, name: str) -> Iterator[tuple[Tensor, Output]]:
         view = view_of(images, self._view)
-        luck = luck_of(images, view, fork(self._seed, "panorama", name))
+        luck = sample_aug_params(images, view, fork(self._seed, "panorama", name))
         batches = torch.arange(len(images)).split(self._batch_size)
         with torch.no_grad():
-            yield from said(self._model, images, batches, view=view, luck=luck, fabric=self._fabric)
+            yield from forward_batches(
+                self._model, images, batches, view=view, aug_params=luck, fabric=self._fabric
+            )
 
 
 def view_of(images: Images, view: View) -> View:

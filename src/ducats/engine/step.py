@@ -46,7 +46,7 @@ class Step:
         beside: probes, trained in the same step.
         loose: parameters of the auxiliary modules. Their gradients are clipped separately, and a step may
             leave them unused.
-        together: which streams pass through the network as one batch, a name from ``REFRESH_GROUP_SIZE``.
+        together: which streams pass through the network as one batch, a name from ``TOGETHER``.
     """
 
     def __init__(

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ducats import config as settings
 from ducats.answers.rules import ruling
-from ducats.criteria import columns_of
+from ducats.criteria import compute_columns
 from ducats.data import DATASETS
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine.schedules import SCHEDULES
@@ -26,8 +26,8 @@ from ducats.objectives import (
 from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import global_seed
 from ducats.registry import bind_params, build_component, resolve
-from ducats.rows import Output, Rows, Slate, name_of
-from ducats.units import spend, summary
+from ducats.samples import Output, QueryContext, SampleTable, function_name
+from ducats.units import image_columns, select_in_image
 
 
 def describe_params(config: settings.Config) -> dict[str, str]:
@@ -51,7 +51,7 @@ def describe_params(config: settings.Config) -> dict[str, str]:
             )
         keywords = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
         text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
-        descriptions[f"{name}.params"] = f"parameters of {name_of(function)}: {text or 'none'}"
+        descriptions[f"{name}.params"] = f"parameters of {function_name(function)}: {text or 'none'}"
     if config.oracle.name in ("auto", "human"):
         text = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(ruling).parameters.values())
         descriptions["oracle.params"] = f"parameters of people: {text}"
@@ -101,40 +101,42 @@ def _call_query_on_dummy_input(config: settings.Config, query: QuerySpec) -> Non
     }
     if config.task.name == "segmentation" and config.task.resolved_unit == "image":
         target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
-        dummy_columns = summary(torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs, map_extras)
+        dummy_columns = image_columns(
+            torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.needs, map_extras
+        )
         columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
     elif config.task.name == "classification":
-        columns = columns_of(z, features, query.needs, extras)
+        columns = compute_columns(z, features, query.needs, extras)
     if config.task.resolved_unit == "image":
         indices = torch.arange(3)
-        samples = Rows(indices, torch.zeros_like(indices), columns)
+        samples = SampleTable(indices, torch.zeros_like(indices), columns)
         source = None
         if query.source_needs and config.task.name == "classification":
-            source = Rows(
-                indices, torch.zeros_like(indices), columns_of(z, features, query.source_needs, extras)
+            source = SampleTable(
+                indices, torch.zeros_like(indices), compute_columns(z, features, query.source_needs, extras)
             )
         elif query.source_needs:
-            dummy_columns = summary(
+            dummy_columns = image_columns(
                 torch.zeros(2, 4, 6), torch.zeros(4, 2, 3), target, query.source_needs, map_extras
             )
             source_columns = {name: torch.cat([column] * 3) for name, column in dummy_columns.items()}
-            source = Rows(indices, torch.zeros_like(indices), source_columns)
-        query.fn(Slate(samples, samples[indices[:1]], 1, generator, source, head))
+            source = SampleTable(indices, torch.zeros_like(indices), source_columns)
+        query.fn(QueryContext(samples, samples[indices[:1]], 1, generator, source, head))
         return
     target = torch.full((4, 6), UNLABELLED, dtype=torch.int8)
     logits, unit = torch.zeros(2, 4, 6), make_task(config).unit
     pixels = torch.zeros(3, 4, 6, dtype=torch.uint8)
-    spend(
+    select_in_image(
         query,
         unit,
         z=logits,
         features=logits,
-        target=target,
+        known_labels=target,
         image=0,
         pixels=pixels,
         budget=3,
         generator=generator,
-        told=map_extras,
+        extras=map_extras,
         head=head,
     )
 

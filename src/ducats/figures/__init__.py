@@ -52,12 +52,14 @@ def prepare(
         raise UserError(f"`ducats figure {name}` needs run folders: {NAMES[name].wants}")
     from ducats.figures.drawing import Asked
     from ducats.figures.table import FIGURES
-    from ducats.snapshots import read_sound
+    from ducats.snapshot_files import load_readable_snapshots
 
     made = FIGURES[name](runs, Asked(round, tuple(images), points))
     if not NAMES[name].thoughts:
         return made
-    return replace(made, lacks=tuple(sentence for run in runs for sentence in read_sound(run.folder)[1]))
+    return replace(
+        made, lacks=tuple(sentence for run in runs for sentence in load_readable_snapshots(run.folder)[1])
+    )
 
 
 def draw(

@@ -8,7 +8,7 @@ from typing import Any
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.curve import Curve, plot
 from ducats.figures.drawing import Asked, Drawing
@@ -93,7 +93,7 @@ def _name(line: Line) -> str:
 def _total(run: RunLike) -> int | None:
     """Return the number of images or pixels in the pool; None if unknown."""
     if of_pixels(run):
-        sizes = snapshots.sizes(run.folder)
+        sizes = snapshot_files.pool_grid_sizes(run.folder)
         return None if sizes is None else int(sizes.prod(1).sum())
     pool = run.data.get("pool")
     images = pool.get("images") if isinstance(pool, dict) else None

@@ -11,7 +11,7 @@ from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.points import Array, addresses, commonest, scatter
 from ducats.figures.runs import Runs, class_name, first_or, many, when
 from ducats.figures.style import COLOURS, INK
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 MARKS = {False: "o", True: "^"}  # source, target
 
@@ -29,12 +29,12 @@ def pairs(first: Snapshot, second: Snapshot) -> Pairs:
     """Match the samples of two snapshots; drop samples that only one of them has."""
     _, mine, theirs = np.intersect1d(_sample(first), _sample(second), return_indices=True)
     here, there = np.flatnonzero(first.sampled)[mine], np.flatnonzero(second.sampled)[theirs]
-    group = np.where(second.label[there] >= 0, second.label[there], second.guess[there])
-    return Pairs(first.entropy[here], second.u_data[there], second.target[there], group)
+    group = np.where(second.label[there] >= 0, second.label[there], second.predicted[there])
+    return Pairs(first.entropy[here], second.u_data[there], second.is_target[there], group)
 
 
 def _sample(of: Snapshot) -> Array:
-    return addresses(of.target[of.sampled], of.image[of.sampled], of.position[of.sampled])
+    return addresses(of.is_target[of.sampled], of.image[of.sampled], of.position[of.sampled])
 
 
 def entropies(runs: Runs, asked: Asked) -> Drawing:

@@ -9,7 +9,7 @@ from ducats.errors import UserError
 from ducats.figures.drawing import Asked, Drawing, panels
 from ducats.figures.points import PICKED, SOURCE, TARGET, marked, ringed, scatter
 from ducats.figures.runs import Runs, only, questions_of
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 LOOKS = {  # marker and colour
     "source": ("s", SOURCE),
@@ -47,8 +47,8 @@ def features(runs: Runs, asked: Asked) -> Drawing:
 
     title = "Selected samples among pool and source"
     told = "; ".join(
-        f"round {found.round}: {int(found.picked[found.features_of].sum()):,} of {int(found.picked.sum()):,} "
-        f"selected samples shown, two components explain {found.explained[:2].sum():.0%} of the variance"
+        f"round {found.round}: {int(found.picked[found.feature_rows].sum()):,} of {int(found.picked.sum()):,} "
+        f"selected samples shown, two components explain {found.explained_variance_ratio[:2].sum():.0%} of the variance"
         for found in questions
     )
     size = (max(2.7 * columns + 0.2, 4.2), 2.7 * -(-len(questions) // columns) + 0.5)
@@ -56,9 +56,9 @@ def features(runs: Runs, asked: Asked) -> Drawing:
 
 
 def _panel(axes: Axes, found: Snapshot) -> None:
-    rows = found.features_of
+    rows = found.feature_rows
     x, y = (found.features[:, place].astype(np.float32) for place in (0, 1))
-    target, picked, known = found.target[rows], found.picked[rows], found.known[rows]
+    target, picked, known = found.is_target[rows], found.picked[rows], found.is_labelled[rows]
     scatter(axes, x[~target], y[~target], SOURCE, "s", 6)
     plain = target & ~picked & ~known
     scatter(axes, x[plain], y[plain], TARGET, "o", 6)
@@ -68,6 +68,6 @@ def _panel(axes: Axes, found: Snapshot) -> None:
     picks = f"{asked:,} selected" if shown == asked else f"{shown:,} of {asked:,} selected"
     counts = f"{int((~target).sum()):,} source, {int(target.sum()):,} target"
     axes.set_title(f"round {found.round}: {picks}\n{counts}", fontsize=9)
-    axes.set_xlabel(f"component 1 ({found.explained[0]:.0%} of variance)", fontsize=9)
-    axes.set_ylabel(f"component 2 ({found.explained[1]:.0%})", fontsize=9)
+    axes.set_xlabel(f"component 1 ({found.explained_variance_ratio[0]:.0%} of variance)", fontsize=9)
+    axes.set_ylabel(f"component 2 ({found.explained_variance_ratio[1]:.0%})", fontsize=9)
     axes.tick_params(labelsize=8)

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.pictures import show
 from ducats.figures.runs import RunLike, Runs, class_name, of_pixels, only, questions_of, tail
 from ducats.figures.style import COLOURS, INK
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 FIRST = 10  # images per round, as in the paper
 WRONG = COLOURS[1]
@@ -40,18 +40,18 @@ class Pick:
 
 def first_picks(run: RunLike, found: Snapshot, most: int = FIRST) -> list[Pick]:
     """Return the first images of a round in the ledger's order; in stored order if not labelled yet."""
-    bought = snapshots.picks(run.folder, found.round)
+    bought = snapshot_files.load_round_labels(run.folder, found.round)
     rows = {int(found.image[row]): int(row) for row in np.flatnonzero(found.picked)}
     labels = {} if bought is None else dict(zip(bought.image.tolist(), bought.label.tolist(), strict=True))
-    keys = snapshots.keys(run.folder)
+    keys = snapshot_files.pool_keys(run.folder)
     picks = []
     for image in [image for image in (labels or rows) if image in rows][:most]:
         row = rows[image]
         picks.append(
             Pick(
                 keys[image] if image < len(keys) else f"image {image}",
-                snapshots.picture(run.folder, image),
-                class_name(run, int(found.guess[row])),
+                snapshot_files.find_thumbnail(run.folder, image),
+                class_name(run, int(found.predicted[row])),
                 class_name(run, labels[image]) if image in labels else "",
                 float(found.u_dis[row]),
                 float(found.u_data[row]),

@@ -8,13 +8,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.points import TARGET, Array
 from ducats.figures.runs import VOID, RunLike, Runs, class_name, only, plural, tail, when
 from ducats.figures.style import COLOURS
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 MOST = 40  # classes with their own bar; the classes with the fewest labels share one
 
@@ -36,8 +36,8 @@ class Counts:
 
 def count(run: RunLike) -> Counts:
     """Count the labels of every round."""
-    bought: list[snapshots.Picks] = []
-    while (found := snapshots.picks(run.folder, len(bought) + 1)) is not None:
+    bought: list[snapshot_files.RoundLabels] = []
+    while (found := snapshot_files.load_round_labels(run.folder, len(bought) + 1)) is not None:
         bought.append(found)
     if not any(len(found.label) for found in bought):
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
@@ -55,7 +55,7 @@ def count(run: RunLike) -> Counts:
 
 def guesses(found: Snapshot, classes: tuple[int | None, ...]) -> Array:
     """Compute the share of each predicted class in the random sample of the pool."""
-    guess = found.guess[found.target & found.sampled]
+    guess = found.predicted[found.is_target & found.sampled]
     shares = np.array([(guess == label).mean() if label is not None else 0.0 for label in classes])
     if None in classes:
         shares[classes.index(None)] = 1 - shares.sum()
@@ -66,7 +66,7 @@ def histogram(runs: Runs, asked: Asked) -> Drawing:  # noqa: ARG001 - same signa
     """Prepare stacked bars of the labels, next to the predictions on the pool at the start and the end."""
     run = only(runs, "histogram")
     bought = count(run)
-    thoughts, _ = snapshots.read_sound(run.folder)
+    thoughts, _ = snapshot_files.load_readable_snapshots(run.folder)
     ends = [thoughts[0], thoughts[-1]] if len(thoughts) > 1 else thoughts
     names = [
         "other classes" if label is None else tail(class_name(run, label), 16) for label in bought.classes
@@ -107,7 +107,7 @@ def _stacked(axes: Axes, bought: Counts) -> None:
 
 def _shares(axes: Axes, ends: list[Snapshot], classes: tuple[int | None, ...]) -> None:
     for place, (found, colour) in enumerate(zip(ends, (COLOURS[5], TARGET), strict=False)):
-        sample = int((found.target & found.sampled).sum())
+        sample = int((found.is_target & found.sampled).sum())
         label = f"prediction {when(found)}, n={sample:,}"
         at = np.arange(len(classes)) + (place - (len(ends) - 1) / 2) * 0.4
         axes.barh(at, 100 * guesses(found, classes), color=colour, height=0.4, linewidth=0, label=label)

@@ -9,14 +9,14 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 from PIL import Image
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.pictures import load, show
 from ducats.figures.points import Array
 from ducats.figures.runs import VOID, RunLike, Runs, class_name, of_pixels, only, plural, tail
 from ducats.palette import class_colours
-from ducats.snapshots import Picks
+from ducats.snapshot_files import RoundLabels
 
 SHOWN = 4  # images by default
 WIDE = 220  # maximum width of a drawn image in pixels
@@ -44,10 +44,10 @@ class Shown:
     label: tuple[Array, ...]
 
 
-def rounds_of(run: RunLike) -> list[Picks]:
+def rounds_of(run: RunLike) -> list[RoundLabels]:
     """Load the labels of all rounds."""
-    found: list[Picks] = []
-    while (more := snapshots.picks(run.folder, len(found) + 1)) is not None:
+    found: list[RoundLabels] = []
+    while (more := snapshot_files.load_round_labels(run.folder, len(found) + 1)) is not None:
         found.append(more)
     return found
 
@@ -56,10 +56,14 @@ def shown(run: RunLike, keys: Sequence[str] = ()) -> list[Shown]:
     """Return the given images, or the first ones that have a thumbnail."""
     if not of_pixels(run):
         raise UserError(f"{run.folder} is a classification run; use `ducats figure gallery`")
-    bought, names, sizes = rounds_of(run), snapshots.keys(run.folder), snapshots.sizes(run.folder)
+    bought, names, sizes = (
+        rounds_of(run),
+        snapshot_files.pool_keys(run.folder),
+        snapshot_files.pool_grid_sizes(run.folder),
+    )
     if not bought or sizes is None:
         raise UserError(f"{run.folder} has no labels yet; use a run whose first round was answered")
-    kept = [(place, snapshots.picture(run.folder, place)) for place in range(len(names))]
+    kept = [(place, snapshot_files.find_thumbnail(run.folder, place)) for place in range(len(names))]
     there = {names[place]: (place, path) for place, path in kept if path is not None}
     if not there:
         raise UserError(

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.records import Record
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 VOID = -2  # annotated as void: no class applies
 
@@ -92,7 +92,7 @@ def snapshots_of(run: RunLike) -> list[Snapshot]:
     Raises:
         UserError: there are none.
     """
-    found, damaged = snapshots.read_sound(run.folder)
+    found, damaged = snapshot_files.load_readable_snapshots(run.folder)
     if damaged and not found:
         raise UserError(damaged[0])
     if not found and not run.finished and not run.stages:

@@ -7,14 +7,14 @@ from matplotlib import colormaps
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.pictures import show
 from ducats.figures.points import Array
 from ducats.figures.runs import RunLike, Runs, class_name, first_or, of_pixels, only, tail, when
 from ducats.figures.style import INK, short
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 CORNERS = np.array([[0.0, 0.0], [1.0, 0.0], [0.5, np.sqrt(3) / 2]])
 SIDE = 240  # pixels along the triangle's base
@@ -64,7 +64,7 @@ def telling(found: Snapshot, pictured: Array) -> list[int]:
     Args:
         pictured: bool, rows with a thumbnail; preferred if their U_dis differs at least half as much.
     """
-    rows = np.flatnonzero(found.target & ~found.known)
+    rows = np.flatnonzero(found.is_target & ~found.is_labelled)
     if len(rows) < 3:
         raise UserError("there are fewer than three unlabelled samples; give images with --images")
     near = NEARLY * max(float(found.entropy[rows].max()), 1e-6)
@@ -100,13 +100,13 @@ def _pair(found: Snapshot, rows: Array, near: float) -> tuple[tuple[int, int], f
 
 def named(run: RunLike, found: Snapshot, keys: Sequence[str]) -> list[int]:
     """Return the rows of the given pool images; in segmentation the pixel of highest entropy of each."""
-    places = {key: place for place, key in enumerate(snapshots.keys(run.folder))}
+    places = {key: place for place, key in enumerate(snapshot_files.pool_keys(run.folder))}
     rows = []
     for key in keys:
         if key not in places:
             some = next(iter(places), "none")
             raise UserError(f"the pool of {run.folder} has no --images {key}; give a key such as {some!r}")
-        there = np.flatnonzero(found.target & (found.image == places[key]))
+        there = np.flatnonzero(found.is_target & (found.image == places[key]))
         if not len(there):
             raise UserError(
                 f"--images {key} is not in the snapshot, which has only a sample of the pool; give another one"
@@ -121,13 +121,16 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
     found = first_or(run, asked.round)
     if found.log_alpha.shape[1] < 3:
         raise UserError(f"{run.folder} has only two classes; `ducats figure simplex` needs three classes")
-    keys = snapshots.keys(run.folder)
-    files = {int(i): snapshots.picture(run.folder, int(i)) for i in np.unique(found.image[found.target])}
+    keys = snapshot_files.pool_keys(run.folder)
+    files = {
+        int(i): snapshot_files.find_thumbnail(run.folder, int(i))
+        for i in np.unique(found.image[found.is_target])
+    }
     pictured = np.array(
-        [t and files[int(i)] is not None for t, i in zip(found.target, found.image, strict=True)]
+        [t and files[int(i)] is not None for t, i in zip(found.is_target, found.image, strict=True)]
     )
     rows = named(run, found, asked.images) if asked.images else telling(found, pictured)
-    sizes = snapshots.sizes(run.folder) if of_pixels(run) else None
+    sizes = snapshot_files.pool_grid_sizes(run.folder) if of_pixels(run) else None
     alphas = [np.exp(found.log_alpha[row].astype(np.float64)) for row in rows]
     sharp = [is_sharp(alpha) for alpha in alphas]
     columns = min(len(rows), 4)
@@ -139,7 +142,9 @@ def simplex(runs: Runs, asked: Asked) -> Drawing:
             axes.set_visible(False)
         for axes, row, alpha, dot in zip(grid, rows, alphas, sharp, strict=False):
             image = int(found.image[row])
-            _triangle(axes, alpha, [class_name(run, label) for label in found.top[row].tolist()], dot=dot)
+            _triangle(
+                axes, alpha, [class_name(run, label) for label in found.top_classes[row].tolist()], dot=dot
+            )
             key = keys[image] if image < len(keys) else f"image {image}"
             axes.set_title(tail(key) + _pixel(found, row, sizes), fontsize=9)
             axes.text(0.5, -0.18, _numbers(found, row), ha="center", va="top", fontsize=8)

@@ -39,12 +39,12 @@ class Laid:
 def lay(run: RunLike, most: int = MOST) -> Laid:
     """Embed a run's last snapshot: labelled samples first, then a random subset of the others."""
     found = snapshots_of(run)[-1]
-    rows, features = found.features_of, found.features.astype(np.float32)
+    rows, features = found.feature_rows, found.features.astype(np.float32)
     if len(rows) < 4:
         raise UserError(
             f"{run.folder} has too few features for t-SNE: its model returns none, or the data is too small"
         )
-    target, known = found.target[rows], found.known[rows]
+    target, known = found.is_target[rows], found.is_labelled[rows]
     # Labelled samples first, the others in random order, so no domain is cut off.
     order = np.lexsort((np.random.default_rng(0).permutation(len(rows)), ~known))
     some = np.sort(order[:most])

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from ducats.figures.drawing import Asked, Drawing
 from ducats.figures.points import SOURCE, TARGET, Array, auroc
 from ducats.figures.runs import RunLike, Runs, snapshots_of, when
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 BINS = 40
 
@@ -38,7 +38,7 @@ def domains(run: RunLike) -> list[Domains]:
 
 def _of(snapshot: Snapshot, run: RunLike) -> Domains:
     sample = snapshot.sampled
-    values = [snapshot.log_u_dis[sample & (snapshot.target == target)] for target in (False, True)]
+    values = [snapshot.log_u_dis[sample & (snapshot.is_target == target)] for target in (False, True)]
     spent = "before any label" if snapshot.round == 1 else when(snapshot)
     return Domains(f"{run.method}, seed {run.seed}: {spent}", values[0], values[1])
 

@@ -9,13 +9,13 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.figures.drawing import Asked, Drawing, panels
 from ducats.figures.points import PICKED, TARGET, marked, scatter
 from ducats.figures.runs import RunLike, Runs, many, of_pixels, only, questions_of
 from ducats.figures.settings import setting
 from ducats.figures.style import INK, log_scale
-from ducats.snapshots import Snapshot
+from ducats.snapshot_files import Snapshot
 
 SMALLEST = 1e-12  # smaller values are drawn here
 
@@ -43,9 +43,9 @@ def cut(run: RunLike, found: Snapshot) -> Cut | None:
     """Compute the threshold in a round; None for other queries, in segmentation, or if all are kept."""
     if of_pixels(run) or setting(run, "query.name") != "duc":
         return None  # in segmentation each image has its own threshold
-    earlier = [snapshots.picks(run.folder, number) for number in range(1, found.round)]
+    earlier = [snapshot_files.load_round_labels(run.folder, number) for number in range(1, found.round)]
     known = sum(len(picks.image) for picks in earlier if picks is not None)
-    bought = snapshots.picks(run.folder, found.round)
+    bought = snapshot_files.load_round_labels(run.folder, found.round)
     budget = int(found.picked.sum()) if bought is None else len(bought.image)
     candidates = found.pool - known
     share = setting(run, "query.params.pool_fraction")
@@ -57,7 +57,7 @@ def cut(run: RunLike, found: Snapshot) -> Cut | None:
         return None
     swapped = setting(run, "query.params.order") == "data_dis"
     values = found.u_data if swapped else found.log_u_dis
-    open_ = found.target & ~found.known
+    open_ = found.is_target & ~found.is_labelled
     whole = int(open_.sum()) == candidates
     if whole:
         value = np.sort(values[open_])[-passed]
@@ -114,7 +114,7 @@ def uncertainties(runs: Runs, asked: Asked) -> Drawing:
 def _panel(axes: Axes, found: Snapshot, where: Cut | None) -> None:
     x = np.exp(found.log_u_dis.astype(np.float64)).clip(SMALLEST)
     y = found.u_data.astype(np.float64).clip(SMALLEST)
-    plain = found.target & ~found.known & ~found.picked
+    plain = found.is_target & ~found.is_labelled & ~found.picked
     scatter(axes, x[plain], y[plain], TARGET, size=6)
     marked(axes, x[found.picked], y[found.picked], marker="D", size=20)
     if where is not None:

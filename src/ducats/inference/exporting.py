@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from ducats.data.views import apply_view
-from ducats.engine.forward import luck_of
 from ducats.errors import UserError
 from ducats.factory import make_task, make_views
 from ducats.files import write_atomically, write_text_atomically
@@ -21,6 +20,7 @@ from ducats.inference.rule import load_rule
 from ducats.inference.trained import Trained
 from ducats.picks import images_of
 from ducats.randomness import fork
+from ducats.training.forward import sample_aug_params
 
 COMPARED = 8  # images that the graph is checked on
 
@@ -86,5 +86,5 @@ def _images(trained: Trained) -> tuple[Tensor, str]:
         noise = torch.rand(COMPARED, trained.channels, *size, generator=generator)
         return noise, f"{COMPARED} images of noise (the images of the run cannot be read)"
     index = torch.tensor(places)
-    shown = apply_view(found.pixels[index], view, luck_of(found, view, fork(0, "test"))[index])
+    shown = apply_view(found.pixels[index], view, sample_aug_params(found, view, fork(0, "test"))[index])
     return shown, f"{len(places)} target images of the run"

@@ -13,11 +13,11 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.data.folders import read_image_folder
 from ducats.domain import Images
-from ducats.engine.score import table
 from ducats.factory import make_views, with_aspect_ratio
 from ducats.files import write_text_atomically
 from ducats.inference.rule import Rule, load_rule
 from ducats.inference.trained import Trained
+from ducats.training.image_selection import score_images
 
 COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 
@@ -57,7 +57,7 @@ def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_
 
 def say(trained: Trained, fabric: Fabric, images: Images) -> Said:
     """Predict images; return tensors on the CPU."""
-    z = table(
+    z = score_images(
         fabric.setup(trained.model),
         images,
         ("z",),

@@ -16,17 +16,17 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.data.decoding import read_image_sizes
 from ducats.data.folders import read_image_folder
-from ducats.engine.evaluate import log_probability
-from ducats.engine.forward import check_finite, luck_of, said
 from ducats.errors import UserError
 from ducats.factory import make_task, make_views
 from ducats.files import write_atomically, write_text_atomically
-from ducats.grid import dense
 from ducats.inference.trained import Trained
 from ducats.oracles.masks import file_names
 from ducats.palette import class_colours
 from ducats.randomness import fork
-from ducats.rows import Output
+from ducats.samples import Output
+from ducats.training.evaluation import log_probabilities
+from ducats.training.forward import check_finite, forward_batches, sample_aug_params
+from ducats.upsampling import upsample
 
 COLUMNS = ("probability", "entropy", "u_data", "u_dis")
 IN_A_PALETTE = 256  # classes; more need 16-bit PNGs, which have no palette
@@ -57,7 +57,7 @@ def predict_maps(
         make_views(trained.config).test,
         make_task(trained.config).flip,
     )
-    luck = luck_of(images, view, fork(0, "test"))
+    luck = sample_aug_params(images, view, fork(0, "test"))
     batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)
     model, names = fabric.setup(trained.model), file_names(images.keys)
     text = io.StringIO()
@@ -65,7 +65,9 @@ def predict_maps(
     writer.writerow(["key", "file", *COLUMNS, *(f"share({name})" for name in trained.classes)])
     # Not around `fabric.setup`: the moved parameters must not become inference tensors.
     with torch.inference_mode():
-        for index, output in said(model, images, batches, view=view, luck=luck, fabric=fabric, mirrored=flip):
+        for index, output in forward_batches(
+            model, images, batches, view=view, aug_params=luck, fabric=fabric, append_flipped=flip
+        ):
             check_finite(output.z)
             for place, image in enumerate(index.tolist()):
                 height, width = own[image].tolist()
@@ -87,7 +89,7 @@ def _numbers(
     output: Output, place: int, mirror: int | None, size: tuple[int, int]
 ) -> tuple[Tensor, dict[str, Tensor]]:
     """Return the label map and the per-pixel values of one image, averaged with its mirror image if given."""
-    log_p = log_probability(output, [place], size, None if mirror is None else mirror - place)
+    log_p = log_probabilities(output, [place], size, None if mirror is None else mirror - place)
     values = _of_one(output, place, size)
     if mirror is not None:
         others = _of_one(output, mirror, size)
@@ -98,7 +100,7 @@ def _numbers(
 
 def _of_one(output: Output, place: int, size: tuple[int, int]) -> list[Tensor]:
     """Return entropy, U_data and U_dis, ``(1, H, W)`` each."""
-    z = dense(output._replace(z=output.z[place : place + 1]), size)
+    z = upsample(output._replace(z=output.z[place : place + 1]), size)
     both = dirichlet.uncertainties(z)
     return [dirichlet.entropy(z), both.data, both.distribution]
 

@@ -10,13 +10,18 @@ from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
 from ducats.data.segmentation import load_segmentation_folder
 from ducats.domain import UNLABELLED, Domain
-from ducats.engine.evaluate import at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.errors import UserError
 from ducats.factory import load_data, make_task, make_views, with_aspect_ratio, with_aspect_ratios
 from ducats.inference.trained import Trained
 from ducats.ledger import TargetMaps
-from ducats.metrics import Tally, compute
+from ducats.metrics import Tally, compute_metrics
 from ducats.parts import digest
+from ducats.training.evaluation import (
+    describe_resolution,
+    evaluate,
+    evaluate_segmentation,
+    segmentation_metrics,
+)
 
 
 @dataclass(frozen=True)
@@ -41,9 +46,9 @@ class Measured:
             said |= {"pixels": self.tally.total, "resolution": self.resolution}
         if not self.tally.total:
             return said
-        numbers: dict[str, Any] = compute(self.tally)
+        numbers: dict[str, Any] = compute_metrics(self.tally)
         if self.resolution is not None:
-            more = pixel_numbers(self.tally.confusion, classes, star_without)
+            more = segmentation_metrics(self.tally.confusion, classes, star_without)
             by_class = dict(zip(classes, more.pop("class_iou"), strict=True))
             numbers = {"mean_iou": numbers["mean_iou"], **more, **numbers, "class_iou": by_class}
         return said | numbers
@@ -68,7 +73,7 @@ def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Mea
         test = replace(test, images=with_aspect_ratio(test.images, view))
     batch_size = trained.config.engine.scoring_batch_size
     tally = evaluate(
-        fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric, only=only
+        fabric.setup(trained.model), test, view=view, batch_size=batch_size, fabric=fabric, indices=only
     )
     return Measured(tally, on, tally.total)
 
@@ -81,7 +86,7 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
             bought = TargetMaps(trained.home.bought(), None, void=test.images.void).at
     else:
         test = _labelled_maps(trained, folder)
-    tally = evaluate_maps(
+    tally = evaluate_segmentation(
         fabric.setup(trained.model),
         test,
         view=make_views(trained.config).test,
@@ -89,9 +94,9 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
         fabric=fabric,
         resolution=task.measured_at,
         flip=task.flip,
-        bought=bought,
+        known_labels_of=bought,
     )
-    return Measured(tally, on, len(test), at_resolution(test, task.measured_at))
+    return Measured(tally, on, len(test), describe_resolution(test, task.measured_at))
 
 
 def _labelled_maps(trained: Trained, folder: Path) -> Domain:

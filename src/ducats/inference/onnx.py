@@ -14,9 +14,9 @@ from torch import Tensor
 from ducats import dirichlet
 from ducats.errors import UserError
 from ducats.files import write_atomically
-from ducats.grid import dense
 from ducats.inference.plain import OUTPUTS, Graph, log1p
 from ducats.models import EvidentialModel
+from ducats.upsampling import upsample
 
 Arrays = Mapping[str, NDArray[Any]]
 NEEDED = ("onnx", "onnxscript", "onnxruntime")
@@ -133,7 +133,7 @@ def _said(model: EvidentialModel, images: Tensor, flip: bool) -> list[Tensor]:
     model.eval()
     found: list[Tensor] = []
     for shown in (images, images.flip(-1)) if flip else (images,):
-        z = dense(model(shown))
+        z = upsample(model(shown))
         both = dirichlet.uncertainties(z)
         values = [dirichlet.expected_probability(z), both.distribution, both.data]
         found = [(a + b.flip(-1)) / 2 for a, b in zip(found, values, strict=True)] if found else values

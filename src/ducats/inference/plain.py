@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 
 from ducats import dirichlet_kernels
-from ducats.grid import weights
 from ducats.models import EvidentialModel
 from ducats.models.frozen_norm import FrozenNorm
-from ducats.rows import Output
+from ducats.samples import Output
+from ducats.upsampling import bilinear_weights
 
 OUTPUTS = ("probability", "u_dis", "u_data", "label")
 _ATANH = (1 / 3, 1 / 5, 1 / 7, 1 / 9, 1 / 11)  # atanh(s) = s (1 + s^2/3 + s^4/5 + ...)
@@ -86,7 +86,7 @@ class Graph(nn.Module):
         if self.of_pixels:
             # Computed here: tensors have no values during tracing, and `weights` caches its results.
             for name, fine, coarse in zip(("down", "across"), size, one.z.shape[-2:], strict=True):
-                table = weights(fine, coarse, torch.float32, torch.device("cpu"))
+                table = bilinear_weights(fine, coarse, torch.float32, torch.device("cpu"))
                 self.register_buffer(name, table.clone(), persistent=False)
 
     def forward(self, images: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -9,13 +9,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats import columns
-from ducats.addresses import LONG, Addresses, before, chunks
-from ducats.columns import Array
+from ducats import npz_columns
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
 from ducats.ledger.clicks import pieces
 from ducats.ledger.request import Request
+from ducats.npz_columns import AnyArray
+from ducats.pixel_runs import MAPPED_COLUMNS, PixelRuns, chunk_by_weight, exclusive_cumsum
 
 Resolution = Literal["network", "original"]
 AT_ONCE = 1 << 20  # pixels validated together
@@ -42,10 +42,10 @@ class Bought(NamedTuple):
 class _Round:
     """The file of one round; positions and labels are read from disk on access."""
 
-    addresses: Addresses
-    label: Array  # one per location
+    addresses: PixelRuns
+    label: AnyArray  # one per location
     clicks: int
-    seconds: Array  # annotation time per unit, 0 if unknown; empty if unknown for all units
+    seconds: AnyArray  # annotation time per unit, 0 if unknown; empty if unknown for all units
     unanswered: float  # seconds spent on questions that were not answered
 
 
@@ -100,7 +100,7 @@ class Ledger:
 
     def spent(self, rounds: int | None = None) -> int:
         """Return the number of labels in the first ``rounds`` rounds; in all rounds if None."""
-        return sum(r.addresses.total for r in self._rounds[:rounds])
+        return sum(r.addresses.n_locations for r in self._rounds[:rounds])
 
     def clicks(self, rounds: int | None = None) -> int:
         """Return the number of clicks: connected pieces with the same label within a unit."""
@@ -114,7 +114,7 @@ class Ledger:
 
     def units(self, rounds: int | None = None) -> int:
         """Return the number of labelled units; one answer labels one unit."""
-        return sum(r.addresses.units_in_all for r in self._rounds[:rounds])
+        return sum(r.addresses.n_units for r in self._rounds[:rounds])
 
     def timed(self, rounds: int | None = None) -> int:
         """Return the number of units with a recorded annotation time."""
@@ -147,39 +147,39 @@ class Ledger:
             raise ValueError(f"expected round {self.rounds + 1}, got round {request.round}")
         if labels.shape != (len(request),):
             raise ValueError(f"expected {len(request)} labels, got {labels.numel()}")
-        answers: Array = labels.detach().cpu().numpy()
+        answers: AnyArray = labels.detach().cpu().numpy()
         if (answers == UNLABELLED).any():
             raise ValueError("a label must be a class or VOID, not UNLABELLED")
         lowest, highest = int(answers.min(initial=0)), int(answers.max(initial=0))
         if answers.dtype.kind not in "iu" or lowest < VOID or highest > np.iinfo(np.int16).max:
             raise ValueError(f"a label must be a class (an integer from 0 to 32767) or VOID ({VOID})")
         addresses = request.addresses
-        taken = _seconds(seconds, addresses.units_in_all)
+        taken = _seconds(seconds, addresses.n_units)
         if addresses.image.max(initial=-1) >= len(self.keys):
             raise ValueError(f"image {addresses.image.max()} is out of range for a pool of {len(self.keys)}")
         clicks = self._examine(addresses, answers)
-        kept = dict(addresses.columns())
+        kept = dict(addresses.to_columns())
         kept["label"] = (answers, np.int8 if highest <= np.iinfo(np.int8).max else np.int16)
-        if addresses.units.any():
+        if addresses.units_per_run.any():
             kept["clicks"] = (clicks, np.uint32)
         if taken.any():
             kept["seconds"] = (taken, np.float32)
         if unanswered:
             kept["unanswered"] = (np.array(unanswered), np.float64)
         path = self._path(request.round)
-        columns.write(path, kept)
+        npz_columns.write_columns(path, kept)
         self._rounds.append(self._read(path))
 
-    def _examine(self, addresses: Addresses, answers: Array) -> Array:
+    def _examine(self, addresses: PixelRuns, answers: AnyArray) -> AnyArray:
         """Validate a request, a chunk of images at a time; return the number of clicks per run."""
         pixels, widths = np.ones(len(self.keys), np.int64), np.ones(len(self.keys), np.int64)
         if self.sizes is not None:
             pixels, widths = self.sizes.prod(1).numpy(), self.sizes[:, 1].numpy()
         images, clicks = np.unique(addresses.image), addresses.count.copy()
         start = np.zeros(len(self.keys), np.int64)  # offset of each image's pixels within the chunk
-        for chunk in chunks(pixels[images], AT_ONCE):
+        for chunk in chunk_by_weight(pixels[images], AT_ONCE):
             some = images[chunk]
-            runs = addresses.runs_of(some)
+            runs = addresses.runs_of_images(some)
             image, position = _pairs(addresses, runs)
             outside = np.flatnonzero(position >= pixels[image])
             if len(outside):
@@ -188,22 +188,22 @@ class Ledger:
                     f"position {position[worst]} is out of range for {self.keys[image[worst]]!r}, "
                     f"which has {pixels[image[worst]]}"
                 )
-            start[some] = before(pixels[some])
+            start[some] = exclusive_cumsum(pixels[some])
             asked = np.zeros(pixels[some].sum(), bool)
             total = len(position)
             asked[start[image] + position] = True
             for bought in self._rounds:
-                old, place = _pairs(bought.addresses, bought.addresses.runs_of(some))
+                old, place = _pairs(bought.addresses, bought.addresses.runs_of_images(some))
                 asked[start[old] + place] = True
                 total += len(place)
             if np.count_nonzero(asked) != total:
                 raise ValueError(
                     "a location was requested twice; queries must select distinct unlabelled samples"
                 )
-            if addresses.units.any():
-                unit, each = addresses.sizes(runs)
+            if addresses.units_per_run.any():
+                unit, each = addresses.unit_sizes(runs)
                 wide = np.repeat(widths[addresses.image[runs]], each)
-                found = pieces(position, answers[addresses.places(runs)], unit, wide)
+                found = pieces(position, answers[addresses.location_indices(runs)], unit, wide)
                 clicks[runs] = np.add.reduceat(found, np.cumsum(each) - each)
         return clicks
 
@@ -217,14 +217,14 @@ class Ledger:
         position, label = self.raw(image, rounds)
         return Bought(torch.from_numpy(position), torch.from_numpy(label.astype(np.int64)))
 
-    def raw(self, image: int, rounds: int | None = None) -> tuple[Array, Array]:
+    def raw(self, image: int, rounds: int | None = None) -> tuple[AnyArray, AnyArray]:
         """Return positions and labels like ``of``, as arrays; labels have their stored dtype."""
         positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
         for bought in self._rounds[:rounds]:
-            runs = bought.addresses.runs_of(np.array([image]))
+            runs = bought.addresses.runs_of_images(np.array([image]))
             if len(runs):
                 positions.append(bought.addresses.positions(runs))
-                labels.append(bought.label[bought.addresses.places(runs)])
+                labels.append(bought.label[bought.addresses.location_indices(runs)])
         return np.concatenate(positions), np.concatenate(labels)
 
     def targets(self, rounds: int | None = None) -> Tensor:
@@ -247,10 +247,10 @@ class Ledger:
     def entries(self) -> Iterator[Entry]:
         """Yield every label in the order of acquisition."""
         for number, bought in enumerate(self._rounds, start=1):
-            for chunk in chunks(bought.addresses.count, IN_LISTS):
+            for chunk in chunk_by_weight(bought.addresses.count, IN_LISTS):
                 runs = np.arange(chunk.start, chunk.stop)
                 images, positions = _pairs(bought.addresses, runs)
-                labels = bought.label[bought.addresses.places(runs)]
+                labels = bought.label[bought.addresses.location_indices(runs)]
                 for image, position, label in zip(
                     images.tolist(), positions.tolist(), labels.tolist(), strict=True
                 ):
@@ -261,14 +261,14 @@ class Ledger:
 
     def _read(self, path: Path) -> _Round:
         try:
-            found = columns.read(path, (*LONG, "label"))
-            addresses, label = Addresses.from_columns(found), found["label"]
-            if len(label) != addresses.total:
-                raise ValueError(f"{len(label)} labels for {addresses.total} locations")
+            found = npz_columns.read_columns(path, (*MAPPED_COLUMNS, "label"))
+            addresses, label = PixelRuns.from_columns(found), found["label"]
+            if len(label) != addresses.n_locations:
+                raise ValueError(f"{len(label)} labels for {addresses.n_locations} locations")
             seconds = found.get("seconds", np.zeros(0)).astype(np.float64)
-            if len(seconds) not in (0, addresses.units_in_all):
-                raise ValueError(f"{len(seconds)} annotation times for {addresses.units_in_all} units")
-        except columns.UNREADABLE as error:
+            if len(seconds) not in (0, addresses.n_units):
+                raise ValueError(f"{len(seconds)} annotation times for {addresses.n_units} units")
+        except npz_columns.READ_ERRORS as error:
             raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
         if addresses.image.max(initial=-1) >= len(self.keys):
             raise UserError(
@@ -278,18 +278,18 @@ class Ledger:
         return _Round(addresses, label, clicks, seconds, float(found.get("unanswered", 0.0)))
 
 
-def _seconds(given: Tensor | None, units: int) -> Array:
+def _seconds(given: Tensor | None, units: int) -> AnyArray:
     """Return the annotation time per unit; 0 if unknown."""
     if given is None:
         return np.zeros(0)
     if given.shape != (units,):
         raise ValueError(f"expected the seconds of {units} units, got {given.numel()}")
-    found: Array = given.detach().cpu().double().nan_to_num(0.0, torch.inf).numpy()
+    found: AnyArray = given.detach().cpu().double().nan_to_num(0.0, torch.inf).numpy()
     if (found < 0).any() or not np.isfinite(found).all():
         raise ValueError("seconds must be finite and not negative")
     return found
 
 
-def _pairs(addresses: Addresses, runs: Array) -> tuple[Array, Array]:
+def _pairs(addresses: PixelRuns, runs: AnyArray) -> tuple[AnyArray, AnyArray]:
     """Return image and position of each location in the given runs."""
     return np.repeat(addresses.image[runs], addresses.count[runs]), addresses.positions(runs)

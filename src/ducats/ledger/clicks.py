@@ -2,10 +2,10 @@
 
 import numpy as np
 
-from ducats.columns import Array
+from ducats.npz_columns import AnyArray
 
 
-def pieces(position: Array, label: Array, unit: Array, width: Array) -> Array:
+def pieces(position: AnyArray, label: AnyArray, unit: AnyArray, width: AnyArray) -> AnyArray:
     """Count the connected pieces with the same label in each unit (4-connectivity).
 
     Args:

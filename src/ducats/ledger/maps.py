@@ -8,9 +8,9 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ducats.columns import Array
 from ducats.domain import UNLABELLED, VOID, Maps, original_map
 from ducats.ledger.book import Ledger, Resolution
+from ducats.npz_columns import AnyArray
 
 Fill = Literal["cell", "nearest"]
 
@@ -92,7 +92,7 @@ class TargetMaps:
             _fill_void(found, void)
         return found
 
-    def _bought(self, image: int) -> Array:
+    def _bought(self, image: int) -> AnyArray:
         position, label = self._ledger.raw(image, self._rounds)
         height, width = self._sizes[image]
         found = np.full(height * width, UNLABELLED, _NUMPY[self.dtype])
@@ -125,7 +125,7 @@ def _fill_void(found: Tensor, void: Tensor) -> None:
 _NUMPY = {torch.int8: np.int8, torch.int16: np.int16}
 
 
-def _cells(position: Array, old: tuple[int, int], new: tuple[int, int]) -> tuple[Array, Array]:
+def _cells(position: AnyArray, old: tuple[int, int], new: tuple[int, int]) -> tuple[AnyArray, AnyArray]:
     """Return the indices of the labels to keep and the cell of the new grid that each one fills."""
     rows, up = _axis(old[0], new[0])
     places, along = _axis(old[1], new[1])
@@ -148,7 +148,7 @@ def _cells(position: Array, old: tuple[int, int], new: tuple[int, int]) -> tuple
 
 
 @lru_cache(maxsize=64)
-def _axis(old: int, new: int) -> tuple[Array, Array]:
+def _axis(old: int, new: int) -> tuple[AnyArray, AnyArray]:
     """Map each old line to the new line that contains its centre; also return the offset of the centres.
 
     The offset is in old lines, scaled by 2 * new.
@@ -167,8 +167,8 @@ def resized(values: Tensor, size: tuple[int, int]) -> Tensor:
 
 
 @lru_cache(maxsize=64)
-def nearest(old: int, new: int) -> Array:
+def nearest(old: int, new: int) -> AnyArray:
     """Return which of ``old`` lines Pillow samples for each of ``new`` lines, computed by Pillow itself."""
     ramp = Image.fromarray(np.arange(old, dtype=np.int32)[None])
-    found: Array = np.array(ramp.resize((new, 1), Image.Resampling.NEAREST))[0].astype(np.int64)
+    found: AnyArray = np.array(ramp.resize((new, 1), Image.Resampling.NEAREST))[0].astype(np.int64)
     return found

@@ -2,11 +2,11 @@
 
 import numpy as np
 
-from ducats.addresses import before
-from ducats.columns import Array
+from ducats.npz_columns import AnyArray
+from ducats.pixel_runs import exclusive_cumsum
 
 
-def middles(position: Array, unit: Array, width: int) -> Array:
+def middles(position: AnyArray, unit: AnyArray, width: int) -> AnyArray:
     """Return the pixel of each unit that is nearest to the unit's centroid; on ties the lowest position.
 
     Args:
@@ -19,10 +19,10 @@ def middles(position: Array, unit: Array, width: int) -> Array:
     """
     if not len(unit):
         return np.zeros(0, np.int64)
-    owner, first = np.repeat(np.arange(len(unit)), unit), before(unit)
+    owner, first = np.repeat(np.arange(len(unit)), unit), exclusive_cumsum(unit)
     # Integers make ties exact: distances to the centroid are scaled by the number of pixels in the unit.
     away = np.zeros(len(position), np.int64)
     for place in np.divmod(position.astype(np.int64), width):
         away += (place * unit[owner] - np.add.reduceat(place, first)[owner]) ** 2
-    found: Array = position[np.lexsort((position, away, owner))[first]]
+    found: AnyArray = position[np.lexsort((position, away, owner))[first]]
     return found

@@ -6,22 +6,22 @@ from pathlib import Path
 
 import numpy as np
 
-from ducats import columns
-from ducats.columns import Array
+from ducats import npz_columns
 from ducats.errors import UserError
+from ducats.npz_columns import AnyArray
 
 
 @dataclass(frozen=True)
 class Notes:
     """Arrays with one entry per unit of a request, in its order."""
 
-    guess: Array  # class, int16
-    probability: Array  # of that class, float32
-    u_dis: Array  # float32
-    u_data: Array
-    u_dis_above: Array  # share of the pool (per-pixel labels: of the image) with a lower value, float32
-    u_data_above: Array
-    segment: Array  # int32; units of an image with the same number lie in one segment of its map
+    guess: AnyArray  # class, int16
+    probability: AnyArray  # of that class, float32
+    u_dis: AnyArray  # float32
+    u_data: AnyArray
+    u_dis_above: AnyArray  # share of the pool (per-pixel labels: of the image) with a lower value, float32
+    u_data_above: AnyArray
+    segment: AnyArray  # int32; units of an image with the same number lie in one segment of its map
 
     def __len__(self) -> int:
         return len(self.guess)
@@ -29,16 +29,18 @@ class Notes:
     def save(self, path: Path) -> None:
         """Save atomically."""
         names = [f.name for f in fields(self)]
-        columns.write(path, {name: (getattr(self, name), TYPES.get(name, np.float32)) for name in names})
+        npz_columns.write_columns(
+            path, {name: (getattr(self, name), TYPES.get(name, np.float32)) for name in names}
+        )
 
     @classmethod
     def load(cls, path: Path) -> "Notes":
         """Load saved hints."""
         names: Sequence[str] = [f.name for f in fields(cls)]
         try:
-            found = columns.read(path, ())
+            found = npz_columns.read_columns(path, ())
             return cls(**{name: found[name] for name in names})
-        except columns.UNREADABLE as error:
+        except npz_columns.READ_ERRORS as error:
             raise UserError(
                 f"{path} is corrupt ({error}); delete it to continue without model hints in this round"
             ) from error

@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats import columns
-from ducats.addresses import LONG, POSITIONS, Addresses, check_whole_numbers
-from ducats.columns import Array
+from ducats import npz_columns
 from ducats.errors import UserError
+from ducats.npz_columns import AnyArray
+from ducats.pixel_runs import MAPPED_COLUMNS, POSITION_LIMIT, PixelRuns, check_index_range
 
 IN_MEMORY = 1 << 22  # bytes of a request kept in memory while it is written
 
@@ -48,11 +48,13 @@ class Request:
 
     def __init__(self, round: int, image: Tensor, position: Tensor, unit: Tensor | None = None) -> None:
         self.round = round
-        self.addresses = Addresses.of(_array(image), _array(position), None if unit is None else _array(unit))
+        self.addresses = PixelRuns.from_locations(
+            _array(image), _array(position), None if unit is None else _array(unit)
+        )
         self._path: Path | None = None
 
     def __len__(self) -> int:
-        return self.addresses.total
+        return self.addresses.n_locations
 
     def __repr__(self) -> str:
         return f"Request(round {self.round}, {len(self)} locations)"
@@ -75,12 +77,16 @@ class Request:
     @property
     def unit(self) -> Tensor | None:
         """Number of locations in each unit, in order, int64; None if every location is its own unit."""
-        return torch.from_numpy(self.addresses.sizes(self._runs)[0]) if self.addresses.units.any() else None
+        return (
+            torch.from_numpy(self.addresses.unit_sizes(self._runs)[0])
+            if self.addresses.units_per_run.any()
+            else None
+        )
 
     @property
     def units(self) -> int:
         """Number of units; one answer labels one unit."""
-        return self.addresses.units_in_all
+        return self.addresses.n_units
 
     def only(self, kept: Tensor) -> "Request":
         """Return the request restricted to some of its units.
@@ -90,24 +96,24 @@ class Request:
         """
         if kept.shape != (len(self),):
             raise ValueError(f"the mask must have {len(self)} entries, not {kept.numel()}")
-        sizes = self.addresses.sizes(self._runs)[0]
+        sizes = self.addresses.unit_sizes(self._runs)[0]
         stays = _array(kept.bool())
         owner = np.repeat(np.arange(len(sizes)), sizes)
         left = np.bincount(owner[stays], minlength=len(sizes))
         if ((left != 0) & (left != sizes)).any():
             raise ValueError("the mask must be constant within each unit")
-        unit = torch.from_numpy(sizes[left > 0]) if self.addresses.units.any() else None
+        unit = torch.from_numpy(sizes[left > 0]) if self.addresses.units_per_run.any() else None
         return Request(self.round, self.image[kept.bool()], self.position[kept.bool()], unit)
 
     @property
-    def _runs(self) -> Array:
+    def _runs(self) -> AnyArray:
         return np.arange(len(self.addresses.image))
 
     def blocks(self) -> Iterator[Block]:
         """Yield runs of consecutive locations in one image, in order; holds one block in memory."""
         for run, image in enumerate(self.addresses.image.tolist()):
             one = np.array([run])
-            position, unit = self.addresses.positions(one), self.addresses.sizes(one)[0]
+            position, unit = self.addresses.positions(one), self.addresses.unit_sizes(one)[0]
             yield Block(image, torch.from_numpy(position), torch.from_numpy(unit))
 
     def by_image(self) -> Iterator[Asked]:
@@ -115,7 +121,7 @@ class Request:
         order, image = self.addresses.by_image
         cuts = np.flatnonzero(np.diff(image)) + 1
         for runs in np.split(order, cuts) if len(order) else []:
-            place = self.addresses.places(runs)
+            place = self.addresses.location_indices(runs)
             yield Asked(
                 int(self.addresses.image[runs[0]]),
                 torch.from_numpy(self.addresses.positions(runs)),
@@ -124,16 +130,18 @@ class Request:
 
     def save(self, path: Path) -> None:
         """Save the request atomically."""
-        columns.write(path, {"round": (np.array(self.round), np.int64), **self.addresses.columns()})
+        npz_columns.write_columns(
+            path, {"round": (np.array(self.round), np.int64), **self.addresses.to_columns()}
+        )
 
     @classmethod
     def load(cls, path: Path) -> "Request":
         """Open a saved request; its positions are read from disk on access."""
         try:
-            found = columns.read(path, LONG)
+            found = npz_columns.read_columns(path, MAPPED_COLUMNS)
             request = cls.__new__(cls)
-            request.round, request.addresses = int(found["round"]), Addresses.from_columns(found)
-        except columns.UNREADABLE as error:
+            request.round, request.addresses = int(found["round"]), PixelRuns.from_columns(found)
+        except npz_columns.READ_ERRORS as error:
             raise UserError(
                 f"{path} is corrupt ({error}); restore it from a backup, or delete it to select again"
             ) from error
@@ -168,13 +176,15 @@ class RequestWriter:
             unit: number of locations in each unit, in order; None if every location is its own unit.
         """
         places = _array(position)
-        check_whole_numbers(places, POSITIONS, "position")
+        check_index_range(places, POSITION_LIMIT, "position")
         if not len(places):
             return
-        block = Addresses.of(np.full(len(places), image), places, None if unit is None else _array(unit))
-        self._runs.append((image, len(places), bool(block.whole[0]), int(block.units[0])))
+        block = PixelRuns.from_locations(
+            np.full(len(places), image), places, None if unit is None else _array(unit)
+        )
+        self._runs.append((image, len(places), bool(block.implicit[0]), int(block.units_per_run[0])))
         self._position.write(block.position.tobytes())
-        self._unit.write(block.unit.tobytes())
+        self._unit.write(block.unit_size.tobytes())
         self._total += len(places)
 
     def __exit__(
@@ -186,17 +196,19 @@ class RequestWriter:
 
     def _finish(self) -> None:
         image, count, whole, units = np.array(self._runs, np.int64).reshape(-1, 4).T
-        addresses = Addresses(
+        addresses = PixelRuns(
             image, count, whole.astype(bool), _spooled(self._position), units, _spooled(self._unit)
         )
-        columns.write(self.path, {"round": (np.array(self.round), np.int64), **addresses.columns()})
+        npz_columns.write_columns(
+            self.path, {"round": (np.array(self.round), np.int64), **addresses.to_columns()}
+        )
 
 
 def _spool(folder: Path) -> "SpooledTemporaryFile[bytes]":
     return SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(folder))
 
 
-def _spooled(spool: "SpooledTemporaryFile[bytes]") -> Array:
+def _spooled(spool: "SpooledTemporaryFile[bytes]") -> AnyArray:
     """Return the written values, memory-mapped if the file is large."""
     length = spool.tell()
     if length <= IN_MEMORY:
@@ -206,6 +218,6 @@ def _spooled(spool: "SpooledTemporaryFile[bytes]") -> Array:
     return np.frombuffer(mmap.mmap(spool.fileno(), length, access=mmap.ACCESS_READ), np.uint32)
 
 
-def _array(values: Tensor) -> Array:
-    found: Array = values.detach().cpu().numpy()
+def _array(values: Tensor) -> AnyArray:
+    found: AnyArray = values.detach().cpu().numpy()
     return found

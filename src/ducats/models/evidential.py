@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats.dirichlet import EVIDENCE_FUNCTIONS
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class EvidentialModel(nn.Module):

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from ducats.domain import Labels
 from ducats.errors import UserError
 from ducats.objectives.batch import Batch, ForwardFn, Losses
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class AuxiliaryContext(NamedTuple):
@@ -58,7 +58,7 @@ class FullPass(Protocol):
 class AuxiliaryModule(nn.Module):
     """Base class of auxiliary modules. All methods are optional."""
 
-    provides: tuple[str, ...] = ()  # columns it provides to queries, from `criteria.TOLD`
+    provides: tuple[str, ...] = ()  # columns it provides to queries, from `criteria.PROBE_COLUMNS`
     shardable = False  # True: has no weights and reads none of the model's, so the model may be sharded
 
     def losses(self, model: "CachedForward", batch: Batch) -> Losses:  # noqa: ARG002 - for subclasses
@@ -204,7 +204,8 @@ def split_output(output: Output, lengths: Sequence[int]) -> list[Output]:
         output._replace(
             z=output.z[end - length : end],
             features=None if output.features is None else output.features[end - length : end],
-            told=output.told and {name: column[end - length : end] for name, column in output.told.items()},
+            extras=output.extras
+            and {name: column[end - length : end] for name, column in output.extras.items()},
         )
         for end, length in zip(ends, lengths, strict=True)
     ]

@@ -15,7 +15,7 @@ DEFAULT_EU_WEIGHTS = {
     "variance": 50.0,
     "entropy": 1.0,
 }  # published weights of the epistemic uncertainty for Office-Home
-EPISTEMIC_UNCERTAINTIES = {"variance": CRITERIA["epistemic_variance"].of, "entropy": CRITERIA["u_dis"].of}
+EPISTEMIC_UNCERTAINTIES = {"variance": CRITERIA["epistemic_variance"].fn, "entropy": CRITERIA["u_dis"].fn}
 
 
 def euq(

@@ -16,7 +16,7 @@ from ducats.objectives.fixmatch import fixmatch_loss as fixmatch_loss
 from ducats.objectives.fixmatch import frozen_running_stats
 from ducats.objectives.reduction import masked_means
 from ducats.objectives.unlabelled import is_unlabelled, unlabelled_means
-from ducats.rows import Output
+from ducats.samples import Output
 
 LossWeights = Mapping[str, float]
 
@@ -91,7 +91,7 @@ def certainty_by_u_dis(context: AuxiliaryContext, *, certainty_rate: float = 0.0
     Args:
         certainty_rate: rate of certainty sampling; 0 disables it.
     """
-    return CertaintySampling(context, CRITERIA["u_dis"].of, rate=certainty_rate, rate_name="certainty")
+    return CertaintySampling(context, CRITERIA["u_dis"].fn, rate=certainty_rate, rate_name="certainty")
 
 
 def evidential_losses(

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from ducats.anchors import anchors_of, descriptor, errors_to
+from ducats.class_descriptors import anchor_errors, class_descriptors, fit_anchors
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -19,7 +19,7 @@ from ducats.objectives.self_training.pseudo_label_ops import log_probability_of,
 from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import is_unlabelled
-from ducats.rows import Output
+from ducats.samples import Output
 
 MIN_SQUARED_ERROR = 1e-12  # lower bound of squared errors, which are divided by
 
@@ -57,7 +57,7 @@ class TargetAnchors(AuxiliaryModule):
         """Copy the model and cluster the class descriptors of the pool."""
         self.frozen.ema_update()
         seed = int(torch.randint(2**31, ()))  # the caller has seeded torch
-        found = anchors_of(
+        found = fit_anchors(
             torch.cat([_descriptors_of(output).cpu() for _, output in full_pass.pool()]), self.n_anchors, seed
         )
         self.anchors.copy_(found[torch.arange(self.n_anchors) % len(found)])
@@ -76,7 +76,7 @@ class TargetAnchors(AuxiliaryModule):
             ema_rate: step size of an anchor towards the images that it is nearest to.
         """
         anchors = self.anchors.clone()  # they move before the backward pass
-        errors = errors_to(descriptors, anchors).clamp(min=MIN_SQUARED_ERROR)
+        errors = anchor_errors(descriptors, anchors).clamp(min=MIN_SQUARED_ERROR)
         number = torch.arange(self.n_anchors, device=anchors.device)
         is_nearest = (errors.detach().argmin(1)[:, None] == number).to(anchors.dtype)
         step = is_nearest.T @ descriptors.detach() - is_nearest.sum(0)[:, None] * anchors
@@ -124,4 +124,4 @@ def mada(
 
 def _descriptors_of(output: Output) -> Tensor:
     assert output.features is not None
-    return descriptor(output.z, output.features)
+    return class_descriptors(output.z, output.features)

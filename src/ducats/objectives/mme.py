@@ -15,7 +15,7 @@ from ducats.objectives.auxiliary import (
 from ducats.objectives.batch import Batch, ForwardFn, Losses
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import unlabelled_means
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class LastLayerRef(AuxiliaryModule):

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from ducats import grid
-from ducats.rows import Output
+from ducats import upsampling
+from ducats.samples import Output
 
 # From log alpha (N, C, ...) and labels (N, ...) to values (N, ...), elementwise over positions.
 Formula = Callable[[Tensor, Tensor], tuple[Tensor, ...]]
@@ -88,15 +88,15 @@ def _chunked_sums(z: Tensor, spec: _MeanSpec, needs_grad: bool) -> tuple[list[Te
     """Sum of each value, and the gradient of each sum, ``(C, N, h, w)``, if ``needs_grad``."""
     z = (z if z.dtype == torch.float64 else z.float()).transpose(0, 1)  # classes first: avoids copies later
     height, width = spec.size
-    down = grid.weights(height, z.shape[2], z.dtype, z.device)
-    across = grid.weights(width, z.shape[3], z.dtype, z.device)
+    down = upsampling.bilinear_weights(height, z.shape[2], z.dtype, z.device)
+    across = upsampling.bilinear_weights(width, z.shape[3], z.dtype, z.device)
     sums: list[list[Tensor]] = []  # by chunk, by value
     gradients: list[Tensor] = []
     for images, rows in _chunks(z.shape[1], z.shape[0], spec.size, z.device):
-        coarse_rows = grid.reach(rows, height, z.shape[2])
+        coarse_rows = upsampling.coarse_rows(rows, height, z.shape[2])
         with torch.set_grad_enabled(needs_grad):
             leaf = z[:, images, coarse_rows].requires_grad_(needs_grad)
-            logits = grid.spread(leaf, down[rows, coarse_rows], across).flatten(1)
+            logits = upsampling.bilinear_matmul(leaf, down[rows, coarse_rows], across).flatten(1)
             values = _chunk_values(
                 spec, logits, spec.labels[images, rows].flatten(), spec.mask[images, rows].flatten()
             )

@@ -8,7 +8,7 @@ from ducats.objectives.auxiliary import AuxiliaryContext, AuxiliaryModule, Cache
 from ducats.objectives.batch import Batch, Losses
 from ducats.objectives.probes import Committee, Discriminator
 from ducats.objectives.softmax import softmax
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class TqsProbes(AuxiliaryModule):

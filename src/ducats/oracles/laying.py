@@ -94,7 +94,7 @@ def of_pixels(
 def unit_sizes(request: Request) -> np.typing.NDArray[np.int64]:
     """Return the number of pixels in each unit, in order."""
     addresses = request.addresses
-    found: np.typing.NDArray[np.int64] = addresses.sizes(np.arange(len(addresses.image)))[0]
+    found: np.typing.NDArray[np.int64] = addresses.unit_sizes(np.arange(len(addresses.image)))[0]
     return found
 
 

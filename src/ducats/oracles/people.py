@@ -157,7 +157,7 @@ class People:
             return True
         runs = request.addresses
         areas = self._sizes.prod(1).numpy()[runs.image]
-        whole_image = (runs.units == 1) & (runs.count == areas) & (areas > 1)
+        whole_image = (runs.units_per_run == 1) & (runs.count == areas) & (areas > 1)
         return self._unit != "image" and request.units <= MOST and not whole_image.any()
 
     # -- labels ---------------------------------------------------------------------------------------

@@ -13,8 +13,8 @@ from typing import Any
 
 from torch import Tensor
 
-from ducats.criteria import GIVEN, TOLD, WHOLE, criterion
-from ducats.criteria import columns_of as columns_of
+from ducats.criteria import IMAGE_COLUMNS, MODEL_COLUMNS, PROBE_COLUMNS, get_criterion
+from ducats.criteria import compute_columns as compute_columns
 from ducats.queries import (
     aada,
     badge,
@@ -34,9 +34,9 @@ from ducats.queries import (
 from ducats.queries.basic import least_confident, max_entropy, max_u_data, max_u_dis, min_margin, uniform
 from ducats.queries.subsampling import needs_with_subsampling
 from ducats.queries.two_round import two_round, two_round_needs
-from ducats.rows import Slate
+from ducats.samples import QueryContext
 
-QueryFn = Callable[[Slate], Tensor]
+QueryFn = Callable[[QueryContext], Tensor]
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class QuerySpec:
     """
 
     fn: Callable[..., Tensor]
-    needs: tuple[str, ...] = GIVEN  # with default parameters
+    needs: tuple[str, ...] = MODEL_COLUMNS  # with default parameters
     needs_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = None  # if they depend on parameters
     source_needs: tuple[str, ...] = ()  # columns of `slate.source`; whole images only
     source_needs_fn: Callable[[Mapping[str, Any]], tuple[str, ...]] | None = (
@@ -69,8 +69,8 @@ class QuerySpec:
     @property
     def per_pixel(self) -> bool:
         """Whether the query needs pixel neighbourhoods and so cannot select whole images."""
-        criteria_names = [name for name in self.needs if name not in (*GIVEN, *TOLD)]
-        return any(name in WHOLE or criterion(name).of_pixels for name in criteria_names)
+        criteria_names = [name for name in self.needs if name not in (*MODEL_COLUMNS, *PROBE_COLUMNS)]
+        return any(name in IMAGE_COLUMNS or get_criterion(name).per_pixel for name in criteria_names)
 
     @property
     def summary(self) -> str:

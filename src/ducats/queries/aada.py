@@ -4,12 +4,12 @@ from torch import Tensor
 
 from ducats.queries.two_round import check_pool_fraction, initial_pool_size, round_up_to_budget
 from ducats.randomness import draw_per_address
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 MIN_SOURCE_PROBABILITY = 1e-6  # lower bound of D, which divides the score
 
 
-def aada(context: Slate, *, pool_fraction: float = 0.02) -> Tensor:
+def aada(context: QueryContext, *, pool_fraction: float = 0.02) -> Tensor:
     """Sample at random from the candidates with the highest importance times entropy (AADA).
 
     The importance is ``(1 - D) / D``, the odds that a sample is from the target. D is the column ``domain``,
@@ -22,10 +22,10 @@ def aada(context: Slate, *, pool_fraction: float = 0.02) -> Tensor:
     samples = context.candidates
     source_probability = samples.column("domain").double().clamp(MIN_SOURCE_PROBABILITY, 1.0)
     score = (1 - source_probability) / source_probability * samples.column("entropy").double()
-    top = best(score, round_up_to_budget(pool_fraction * initial_pool_size(context), context), samples)
+    top = top_k(score, round_up_to_budget(pool_fraction * initial_pool_size(context), context), samples)
     top_samples = samples[top]
     return top[
-        best(
+        top_k(
             draw_per_address(context.generator, top_samples.image, top_samples.position),
             context.budget,
             top_samples,

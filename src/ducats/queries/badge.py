@@ -18,7 +18,7 @@ from ducats.queries.distances import (
     squared_norm,
 )
 from ducats.queries.subsampling import SubsampleBy, subsample_candidates
-from ducats.rows import Rows, Slate
+from ducats.samples import QueryContext, SampleTable
 
 # Rejected draws before D² is updated for all samples: this number, or one per this number of samples if that
 # is more. Until then rejections are cheaper than the update.
@@ -26,7 +26,7 @@ MIN_REJECTIONS_BEFORE_UPDATE = 64
 
 
 def badge(
-    context: Slate, *, subsample: int | None = None, subsample_by: SubsampleBy = "entropy_weighted"
+    context: QueryContext, *, subsample: int | None = None, subsample_by: SubsampleBy = "entropy_weighted"
 ) -> Tensor:
     """Select large and diverse last-layer gradients by k-means++ seeding (BADGE).
 
@@ -83,7 +83,7 @@ class _KMeansPlusPlus:
 
     def __init__(
         self,
-        samples: Rows,
+        samples: SampleTable,
         gradients: tuple[Tensor, Tensor],
         count: int,
         generator: torch.Generator,

@@ -3,35 +3,37 @@
 from torch import Tensor
 
 from ducats.randomness import draw_per_address
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 
-def uniform(context: Slate) -> Tensor:
+def uniform(context: QueryContext) -> Tensor:
     """Select candidates uniformly at random."""
     samples = context.candidates
-    return best(draw_per_address(context.generator, samples.image, samples.position), context.budget, samples)
+    return top_k(
+        draw_per_address(context.generator, samples.image, samples.position), context.budget, samples
+    )
 
 
-def max_entropy(context: Slate) -> Tensor:
+def max_entropy(context: QueryContext) -> Tensor:
     """Select the highest entropy of the expected probabilities."""
-    return best(context.candidates.column("entropy"), context.budget, context.candidates)
+    return top_k(context.candidates.column("entropy"), context.budget, context.candidates)
 
 
-def min_margin(context: Slate) -> Tensor:
+def min_margin(context: QueryContext) -> Tensor:
     """Select the smallest margin between the two most probable classes."""
-    return best(-context.candidates.column("margin"), context.budget, context.candidates)
+    return top_k(-context.candidates.column("margin"), context.budget, context.candidates)
 
 
-def least_confident(context: Slate) -> Tensor:
+def least_confident(context: QueryContext) -> Tensor:
     """Select the lowest probability of the most probable class."""
-    return best(-context.candidates.column("confidence"), context.budget, context.candidates)
+    return top_k(-context.candidates.column("confidence"), context.budget, context.candidates)
 
 
-def max_u_dis(context: Slate) -> Tensor:
+def max_u_dis(context: QueryContext) -> Tensor:
     """Select the highest distribution uncertainty U_dis: little evidence."""
-    return best(context.candidates.column("u_dis"), context.budget, context.candidates)
+    return top_k(context.candidates.column("u_dis"), context.budget, context.candidates)
 
 
-def max_u_data(context: Slate) -> Tensor:
+def max_u_data(context: QueryContext) -> Tensor:
     """Select the highest data uncertainty U_data: conflicting evidence."""
-    return best(context.candidates.column("u_data"), context.budget, context.candidates)
+    return top_k(context.candidates.column("u_data"), context.budget, context.candidates)

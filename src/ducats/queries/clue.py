@@ -7,14 +7,14 @@ from ducats import dirichlet
 from ducats.queries.distances import load_features, reorder
 from ducats.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
 from ducats.queries.subsampling import SubsampleBy, subsample_candidates
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 _MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
 _SAMPLES_PER_CHUNK = 2**16  # samples per pass
 
 
 def clue(
-    context: Slate,
+    context: QueryContext,
     *,
     temperature: float = 1.0,
     full_kmeans_limit: float = FULL_KMEANS_LIMIT,
@@ -47,10 +47,10 @@ def clue(
     weights = torch.cat([dirichlet.entropy(z / temperature) for z in samples.z.split(_SAMPLES_PER_CHUNK)])
     if inclusion_probability is not None:
         weights = weights / inclusion_probability.to(weights.device)
-    if samples.apart:
+    if samples.min_distance:
         # Overlapping regions would be labelled twice: keep as many as surely fit, most uncertain first.
-        non_overlapping = best(
-            weights, max(context.budget, len(samples) // (2 * samples.apart + 1) ** 2), samples
+        non_overlapping = top_k(
+            weights, max(context.budget, len(samples) // (2 * samples.min_distance + 1) ** 2), samples
         )
         order, samples, weights = order[non_overlapping], samples[non_overlapping], weights[non_overlapping]
         if len(order) <= context.budget:

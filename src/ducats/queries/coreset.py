@@ -17,7 +17,7 @@ from ducats.queries.distances import (
 )
 from ducats.queries.subsampling import SubsampleBy, subsample_candidates
 from ducats.randomness import draw_per_address
-from ducats.rows import Rows, Slate
+from ducats.samples import QueryContext, SampleTable
 
 REFRESH_GROUP_SIZE = 256  # samples of similar staleness updated together
 CENTRES_PER_BLOCK = 128  # centres compared with a shard before covered samples are dropped
@@ -28,7 +28,7 @@ FLOAT32_DISTANCE_RTOL = (
 
 
 def coreset(
-    context: Slate,
+    context: QueryContext,
     *,
     centres: Literal["labelled", "source_and_labelled"] = "labelled",
     shards: int = 1,
@@ -71,7 +71,7 @@ def coreset_source_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     return ("features",) if params.get("centres") == "source_and_labelled" else ()
 
 
-def _labelled_tables(context: Slate, centres: str) -> list[Rows]:
+def _labelled_tables(context: QueryContext, centres: str) -> list[SampleTable]:
     """Non-empty tables of initial centres."""
     if centres not in ("labelled", "source_and_labelled"):
         raise ValueError(f"query.params.centres must be labelled or source_and_labelled, not {centres}")
@@ -86,7 +86,7 @@ def _labelled_tables(context: Slate, centres: str) -> list[Rows]:
 
 
 def _greedy_k_centre(
-    samples: Rows,
+    samples: SampleTable,
     labelled_features: Sequence[Tensor],
     count: int,
     *,
@@ -115,7 +115,11 @@ def _greedy_k_centre(
 
 
 def _shard_representatives(
-    samples: Rows, labelled_features: Sequence[Tensor], count: int, shards: int, generator: torch.Generator
+    samples: SampleTable,
+    labelled_features: Sequence[Tensor],
+    count: int,
+    shards: int,
+    generator: torch.Generator,
 ) -> tuple[Tensor, int | None]:
     """Representatives of all shards (their greedy picks, in location order), and the first pick among them.
 

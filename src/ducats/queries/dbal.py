@@ -9,12 +9,12 @@ from torch import Tensor
 
 from ducats.queries.distances import chunk_slices, lazy_greedy, load_features, reorder, sort_by_location
 from ducats.randomness import draw_per_address
-from ducats.rows import Slate
+from ducats.samples import QueryContext
 
 MAX_CACHED_DISTANCE_BYTES = 2**29  # maximum bytes of cached pairwise distances; above it they are recomputed
 
 
-def dbal(context: Slate, *, subsample: int = 5000, medoid_passes: int = 0) -> Tensor:
+def dbal(context: QueryContext, *, subsample: int = 5000, medoid_passes: int = 0) -> Tensor:
     """Minimise the distance of uncertain samples to the nearest label, by weighted k-medoids (DBAL).
 
     Args:
@@ -42,7 +42,7 @@ def dbal(context: Slate, *, subsample: int = 5000, medoid_passes: int = 0) -> Te
     return order[_refine_medoids(picks, cover, medoid_passes)]
 
 
-def _random_subset(context: Slate, order: Tensor, size: int) -> Tensor:
+def _random_subset(context: QueryContext, order: Tensor, size: int) -> Tensor:
     """Random subset of the candidates, in location order."""
     if len(order) <= size:
         return order
@@ -51,7 +51,7 @@ def _random_subset(context: Slate, order: Tensor, size: int) -> Tensor:
     return order[random_keys.argsort(stable=True)[:size].sort().values]
 
 
-def _distance_to_labels(features: Tensor, context: Slate) -> Tensor:
+def _distance_to_labels(features: Tensor, context: QueryContext) -> Tensor:
     """Manhattan distance of each sample to the nearest label, ``(n,)``."""
     distance = torch.full((len(features),), torch.inf, dtype=torch.float64, device=features.device)
     for group in (context.labelled, context.source):

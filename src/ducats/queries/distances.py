@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from ducats.errors import UserError
-from ducats.rows import Deferred, Rows
+from ducats.samples import LazyColumn, SampleTable
 
 ELEMENTS_PER_CHUNK = 2**22  # elements per chunk: a few dozen megabytes with temporaries
 CENTRES_PER_CHUNK = 1024  # centres compared with a chunk at once
@@ -21,19 +21,19 @@ MAX_LAZY_FEATURE_GIB = 4.0  # maximum size of lazily computed features, in units
 SUBSAMPLE_HINT = "query.params.subsample, the number of candidates considered"
 
 
-def sort_by_location(samples: Rows, indices: Tensor | None = None) -> Tensor:
+def sort_by_location(samples: SampleTable, indices: Tensor | None = None) -> Tensor:
     """Return the indices of all or some samples, sorted by image and then by pixel."""
     order = torch.arange(len(samples), device=samples.image.device) if indices is None else indices
     order = order[samples.position[order].argsort(stable=True)]
     return order[samples.image[order].argsort(stable=True)]
 
 
-def reorder(samples: Rows, order: Tensor) -> Rows:
+def reorder(samples: SampleTable, order: Tensor) -> SampleTable:
     """Return the samples in the given order, without a copy if they already are."""
     return samples if torch.equal(order, torch.arange(len(samples), device=order.device)) else samples[order]
 
 
-def load_features(samples: Rows, query: str, reduce_hint: str = SUBSAMPLE_HINT) -> Tensor:
+def load_features(samples: SampleTable, query: str, reduce_hint: str = SUBSAMPLE_HINT) -> Tensor:
     """Return the features of the samples, ``(R, D)``.
 
     Args:
@@ -44,7 +44,7 @@ def load_features(samples: Rows, query: str, reduce_hint: str = SUBSAMPLE_HINT) 
     Raises:
         UserError: If the features are computed lazily and are larger than `MAX_LAZY_FEATURE_GIB`.
     """
-    if isinstance(samples.columns.get("features"), Deferred):
+    if isinstance(samples.columns.get("features"), LazyColumn):
         width = (
             samples[torch.zeros(1, dtype=torch.long, device=samples.image.device)]
             .features.flatten(1)
@@ -121,10 +121,10 @@ def _product(factors: Sequence[Tensor]) -> Tensor:
 class AvailableSamples:
     """Samples that can be picked: each once, and overlapping ones only when no other is left."""
 
-    def __init__(self, samples: Rows) -> None:
+    def __init__(self, samples: SampleTable) -> None:
         self.mask = torch.ones(len(samples), dtype=torch.bool, device=samples.image.device)
         self._unpicked = self.mask.clone()
-        self._overlap_samples = samples if samples.apart and samples.shape is not None else None
+        self._overlap_samples = samples if samples.min_distance and samples.shape is not None else None
 
     def mark_picked(self, pick: int) -> bool:
         """Close a sample and those that overlap it. Return whether skipped samples were reopened."""
@@ -138,15 +138,15 @@ class AvailableSamples:
         return True
 
 
-def _overlapping(samples: Rows, pick: int) -> Tensor:
+def _overlapping(samples: SampleTable, pick: int) -> Tensor:
     assert samples.shape is not None
     y, x = samples.position // samples.shape[1], samples.position % samples.shape[1]
-    near = ((y - y[pick]).abs() <= samples.apart) & ((x - x[pick]).abs() <= samples.apart)
+    near = ((y - y[pick]).abs() <= samples.min_distance) & ((x - x[pick]).abs() <= samples.min_distance)
     return near & (samples.image == samples.image[pick])
 
 
 def lazy_greedy(
-    samples: Rows,
+    samples: SampleTable,
     count: int,
     bound: Tensor,
     refresh: Callable[[Tensor], Tensor],

@@ -3,10 +3,10 @@
 from torch import Tensor
 
 from ducats.queries.two_round import check_pool_fraction, initial_pool_size, two_round_top_k
-from ducats.rows import Slate
+from ducats.samples import QueryContext
 
 
-def eada(context: Slate, *, pool_fraction: float = 0.5) -> Tensor:
+def eada(context: QueryContext, *, pool_fraction: float = 0.5) -> Tensor:
     """Keep the candidates with the highest free energy, then pick the smallest energy gaps (EADA).
 
     Args:

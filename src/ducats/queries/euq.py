@@ -6,7 +6,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ducats.queries.two_round import check_kappa, two_round_top_k
-from ducats.rows import Slate
+from ducats.samples import QueryContext
 
 UNCERTAINTY_COLUMNS = {
     "variance": ("epistemic_variance", "aleatoric_variance"),
@@ -15,7 +15,7 @@ UNCERTAINTY_COLUMNS = {
 
 
 def euq(
-    context: Slate, *, kappa: float = 10.0, uncertainty: Literal["variance", "entropy"] = "variance"
+    context: QueryContext, *, kappa: float = 10.0, uncertainty: Literal["variance", "entropy"] = "variance"
 ) -> Tensor:
     """Keep the κ·b candidates with the highest epistemic variance, then pick the b highest aleatoric (EUQ).
 

@@ -6,7 +6,7 @@ from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 from ducats.errors import UserError
-from ducats.rows import Rows
+from ducats.samples import SampleTable
 
 _FloatArray = np.typing.NDArray[np.floating[np.typing.NBitBase]]
 
@@ -53,7 +53,13 @@ def one_per_cluster(
 
 
 def check_kmeans_feasible(
-    query: str, samples: Rows, n_clusters: int, *, max_gib: float, bytes_per_value: int, reduce_hint: str
+    query: str,
+    samples: SampleTable,
+    n_clusters: int,
+    *,
+    max_gib: float,
+    bytes_per_value: int,
+    reduce_hint: str,
 ) -> None:
     """Raise if k-means is infeasible, before the features are computed.
 

@@ -16,7 +16,7 @@ from ducats.queries.distances import load_features, reorder, sort_by_location
 from ducats.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
 from ducats.queries.subsampling import SubsampleBy, subsample_candidates
 from ducats.randomness import draw_per_address
-from ducats.rows import Rows, Slate, best
+from ducats.samples import QueryContext, SampleTable, top_k
 
 _MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
 SIMILARITIES_PER_CHUNK = 2**24  # similarities per pass
@@ -24,7 +24,7 @@ MAX_PAIRS = 5e9  # maximum number of similarities: all pairs of 70 000 candidate
 
 
 def las(
-    context: Slate,
+    context: QueryContext,
     *,
     K: int = 10,
     M: float = 10.0,
@@ -75,7 +75,7 @@ def las(
     considered_rows = torch.isin(order, considered).nonzero().squeeze(1)
     locations = replace(samples, columns={})[considered_rows]
     clustered = considered_rows[
-        best(score[considered_rows], math.ceil((1 + M) * context.budget - 1e-9), locations)
+        top_k(score[considered_rows], math.ceil((1 + M) * context.budget - 1e-9), locations)
     ]
     if len(clustered) <= context.budget:
         return order[clustered]
@@ -94,7 +94,7 @@ def las(
 
 
 def _sample_neighbour_pool(
-    samples: Rows, n_considered: int, K: int, max_pairs: float, generator: torch.Generator
+    samples: SampleTable, n_considered: int, K: int, max_pairs: float, generator: torch.Generator
 ) -> Tensor:
     """Indices of the samples in which neighbours are searched: all, or a random subset that ``max_pairs`` allows.
 
@@ -106,7 +106,7 @@ def _sample_neighbour_pool(
         allowed = (math.sqrt(n_considered**2 + 4 * max_pairs) - n_considered) / 2
     count = min(len(samples), max(K + 1, int(min(allowed, len(samples)))))
     random_keys = draw_per_address(generator, samples.image, samples.position)
-    return best(random_keys, count, samples)
+    return top_k(random_keys, count, samples)
 
 
 def propagated_scores(features: Tensor, p: Tensor, neighbour_pool: Tensor, K: int) -> Tensor:

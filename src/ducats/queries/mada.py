@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from ducats.anchors import anchors_of, errors_to
+from ducats.class_descriptors import anchor_errors, fit_anchors
 from ducats.errors import UserError
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 
-def mada(context: Slate, *, n_anchors: int = 10) -> Tensor:
+def mada(context: QueryContext, *, n_anchors: int = 10) -> Tensor:
     """Select the images whose class descriptors are farthest from the nearest source anchor (MADA).
 
     The column ``descriptor`` holds the mean feature of each class in an image.
@@ -21,6 +21,6 @@ def mada(context: Slate, *, n_anchors: int = 10) -> Tensor:
     if context.source is None:
         raise UserError("the query 'mada' selects whole images; set task.unit=image")
     seed = int(torch.randint(2**31, (), generator=context.generator))
-    source_anchors = anchors_of(context.source.column("descriptor"), n_anchors, seed)
-    distance = errors_to(context.candidates.column("descriptor"), source_anchors).amin(1)
-    return best(distance, context.budget, context.candidates)
+    source_anchors = fit_anchors(context.source.column("descriptor"), n_anchors, seed)
+    distance = anchor_errors(context.candidates.column("descriptor"), source_anchors).amin(1)
+    return top_k(distance, context.budget, context.candidates)

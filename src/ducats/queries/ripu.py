@@ -10,18 +10,18 @@ from typing import Any
 
 from torch import Tensor
 
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 DEFAULT_RADIUS = 32
 
 
-def ripu(context: Slate) -> Tensor:
+def ripu(context: QueryContext) -> Tensor:
     """Select the highest impurity times mean entropy of regions or superpixels (RIPU by region)."""
     samples = context.candidates
-    return best(samples.column("impurity") * samples.column("entropy"), context.budget, samples)
+    return top_k(samples.column("impurity") * samples.column("entropy"), context.budget, samples)
 
 
-def ripu_points(context: Slate, *, radius: int = DEFAULT_RADIUS) -> Tensor:
+def ripu_points(context: QueryContext, *, radius: int = DEFAULT_RADIUS) -> Tensor:
     """Select pixels with the highest entropy times impurity of the window around them (RIPU by point).
 
     Args:
@@ -32,7 +32,9 @@ def ripu_points(context: Slate, *, radius: int = DEFAULT_RADIUS) -> Tensor:
         raise ValueError(f"query.params.radius must be at least 1, not {radius}; one pixel has no impurity")
     samples = context.candidates
     impurity, entropy = ripu_points_needs({"radius": radius})
-    return best(samples.column(impurity) * samples.column(entropy), context.budget, samples, apart=radius)
+    return top_k(
+        samples.column(impurity) * samples.column(entropy), context.budget, samples, min_distance=radius
+    )
 
 
 def ripu_points_needs(params: Mapping[str, Any]) -> tuple[str, str]:

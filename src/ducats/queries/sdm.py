@@ -11,10 +11,10 @@ from torch import Tensor
 from ducats.dirichlet import expected_probability
 from ducats.errors import UserError
 from ducats.queries.distances import chunk_slices, reorder, sort_by_location
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 
-def sdm(context: Slate, *, weight: float = 0.01) -> Tensor:
+def sdm(context: QueryContext, *, weight: float = 0.01) -> Tensor:
     """Select small margins, preferring those that a label would widen (SDM-AG).
 
     Args:
@@ -35,7 +35,7 @@ def sdm(context: Slate, *, weight: float = 0.01) -> Tensor:
         _score(z[chunk].double(), head, weight)
         for chunk in chunk_slices(len(z), sum(head.shape) + z.shape[1])
     ]
-    return order[best(-torch.cat(parts), context.budget, samples)]
+    return order[top_k(-torch.cat(parts), context.budget, samples)]
 
 
 def _score(z: Tensor, head: Tensor, weight: float) -> Tensor:

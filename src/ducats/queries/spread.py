@@ -15,7 +15,7 @@ from torch.nn import functional as F
 from ducats import dirichlet
 from ducats.errors import UserError
 from ducats.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
-from ducats.rows import Rows, Slate, best
+from ducats.samples import QueryContext, SampleTable, top_k
 
 CandidateCriterion = Literal["entropy", "u_dis", "u_data", "margin"]
 ClusterWeight = Literal["entropy", "u_dis", "u_data", "uniform"]
@@ -27,7 +27,7 @@ MAX_CLUSTERED_GIB = (
 
 
 def spread(
-    context: Slate,
+    context: QueryContext,
     *,
     kappa: float = 10.0,
     candidates_by: CandidateCriterion = "entropy",
@@ -72,7 +72,7 @@ def spread(
             )
     candidate_scores = context.candidates.column(candidates_by)
     # `best` also fixes the order, which makes the clustering independent of the order of the pool.
-    candidate_indices = best(
+    candidate_indices = top_k(
         -candidate_scores if candidates_by == "margin" else candidate_scores,
         math.ceil(kappa * context.budget),
         context.candidates,
@@ -116,7 +116,7 @@ def spread_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in names if name != "uniform"))
 
 
-def _cluster_weights(samples: Rows, name: ClusterWeight) -> Tensor:
+def _cluster_weights(samples: SampleTable, name: ClusterWeight) -> Tensor:
     if name == "uniform":
         return torch.ones(len(samples), device=samples.image.device)
     column = samples.column(name)
@@ -124,7 +124,7 @@ def _cluster_weights(samples: Rows, name: ClusterWeight) -> Tensor:
     return (column - column.max()).exp() if name == "u_dis" else column
 
 
-def _cluster_points(samples: Rows, space: ClusterSpace) -> Tensor:
+def _cluster_points(samples: SampleTable, space: ClusterSpace) -> Tensor:
     features = samples.features.flatten(1).double()
     if space == "normalised_features":
         return F.normalize(features)
@@ -146,7 +146,7 @@ def _check_gradients(n_samples: int, width: int) -> None:
         )
 
 
-def _deduplicate(samples: Rows, labelled: Rows, cosine: float, min_count: int) -> Tensor:
+def _deduplicate(samples: SampleTable, labelled: SampleTable, cosine: float, min_count: int) -> Tensor:
     """Indices without near-duplicates of earlier or labelled samples; refilled up to ``min_count`` if too few."""
     own = F.normalize(samples.features.flatten(1).double())
     open_ = torch.ones(len(samples), dtype=torch.bool, device=own.device)
@@ -166,7 +166,7 @@ def _deduplicate(samples: Rows, labelled: Rows, cosine: float, min_count: int) -
     return keep.nonzero().squeeze(1).to(own.device)
 
 
-def _distance_to_labelled(samples: Rows, labelled: Rows) -> Tensor:
+def _distance_to_labelled(samples: SampleTable, labelled: SampleTable) -> Tensor:
     """Distance of each sample to the nearest labelled one."""
     own, labelled_features = (table.features.flatten(1).double() for table in (samples, labelled))
     return torch.cdist(own, labelled_features).amin(1)

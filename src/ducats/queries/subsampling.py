@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ducats.queries.distances import sort_by_location
 from ducats.randomness import draw_per_address
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 SubsampleBy = Literal["entropy_weighted", "highest_entropy"]
 
@@ -27,7 +27,9 @@ class Subsample(NamedTuple):
     inclusion_probability: Tensor | None  # inclusion probability of each; None: not sampled at random
 
 
-def subsample_candidates(context: Slate, subsample: int | None, subsample_by: SubsampleBy) -> Subsample:
+def subsample_candidates(
+    context: QueryContext, subsample: int | None, subsample_by: SubsampleBy
+) -> Subsample:
     """Return all candidates, or a subsample of them that is at least as large as the budget.
 
     Dividing each sampled value by its inclusion probability gives an unbiased estimate of the sum over all
@@ -53,7 +55,7 @@ def subsample_candidates(context: Slate, subsample: int | None, subsample_by: Su
         return Subsample(sort_by_location(samples), None)
     entropy = samples.column("entropy").double()
     if subsample_by == "highest_entropy":
-        selected = best(entropy, count, samples)
+        selected = top_k(entropy, count, samples)
         return Subsample(sort_by_location(samples, selected), None)
     # Weighted sampling without replacement: keep the samples with the highest log(u) / w, u uniform. The
     # first key that is not kept is the threshold, from which the inclusion probability of each follows.
@@ -61,7 +63,7 @@ def subsample_candidates(context: Slate, subsample: int | None, subsample_by: Su
     sampling_keys = (
         draw_per_address(context.generator, samples.image, samples.position).log().to(weight.device) / weight
     )
-    selected = best(sampling_keys, count + 1, samples)
+    selected = top_k(sampling_keys, count + 1, samples)
     threshold, selected = sampling_keys[selected[-1]], selected[:-1]
     selected = sort_by_location(samples, selected)
     return Subsample(selected, -torch.expm1(threshold * weight[selected]))

@@ -9,13 +9,17 @@ from torch import Tensor
 from ducats.queries.distances import reorder, sort_by_location
 from ducats.queries.two_round import round_up_to_budget
 from ducats.randomness import draw_per_address
-from ducats.rows import Rows, Slate, best
+from ducats.samples import QueryContext, SampleTable, top_k
 
 _SAMPLES_PER_CHUNK = 2**14  # samples per pass
 
 
 def tqs(
-    context: Slate, *, domainness: float = 1.0, sigma: float = 0.25, candidate_factor: float | None = None
+    context: QueryContext,
+    *,
+    domainness: float = 1.0,
+    sigma: float = 0.25,
+    candidate_factor: float | None = None,
 ) -> Tensor:
     """Sample at random from the top by committee disagreement, margin and domainness (TQS).
 
@@ -50,9 +54,9 @@ def tqs(
         n_candidates = candidate_factor * context.budget
     else:
         n_candidates = len(samples) - round(float(samples.column("confidence").double().sum()))
-    top = best(score, round_up_to_budget(n_candidates, context), samples)
+    top = top_k(score, round_up_to_budget(n_candidates, context), samples)
     top_samples = samples[top]
-    picks = best(
+    picks = top_k(
         draw_per_address(context.generator, top_samples.image, top_samples.position),
         context.budget,
         top_samples,
@@ -66,7 +70,7 @@ def tqs_needs(params: Mapping[str, Any]) -> tuple[str, ...]:
     return (*always, "confidence") if params.get("reach") is None else always
 
 
-def committee_disagreement(samples: Rows) -> Tensor:
+def committee_disagreement(samples: SampleTable) -> Tensor:
     """Compute the standard deviation of class probabilities over members, mean over classes: ``(R,)``."""
     committee = samples.column("committee")
     correction = min(1, committee.shape[1] - 1)  # a single member has no deviation

@@ -6,11 +6,11 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 
 def two_round(
-    context: Slate,
+    context: QueryContext,
     *,
     kappa: float = 10.0,
     order: Literal["dis_data", "data_dis"] = "dis_data",
@@ -44,7 +44,7 @@ def two_round_needs(params: Mapping[str, Any]) -> tuple[str, str]:
     return "u_dis" if epsilon is None else f"published_u_dis@{float(epsilon)}", "u_data"
 
 
-def two_round_top_k(context: Slate, first: str, second: str, n_candidates: float) -> Tensor:
+def two_round_top_k(context: QueryContext, first: str, second: str, n_candidates: float) -> Tensor:
     """Keep the highest values of one column, then pick the highest of another.
 
     Args:
@@ -52,22 +52,22 @@ def two_round_top_k(context: Slate, first: str, second: str, n_candidates: float
         second: column of the second round, read only for candidates that passed the first.
         n_candidates: number of candidates that pass the first round, rounded up; at least the budget.
     """
-    passed = best(
+    passed = top_k(
         context.candidates.column(first), round_up_to_budget(n_candidates, context), context.candidates
     )
     samples = context.candidates[passed]
-    return passed[best(samples.column(second), context.budget, samples)]
+    return passed[top_k(samples.column(second), context.budget, samples)]
 
 
-def round_up_to_budget(n_candidates: float, context: Slate) -> int:
+def round_up_to_budget(n_candidates: float, context: QueryContext) -> int:
     """Round a number of candidates up, to at least the budget."""
     # 0.01 * 4365 * 10 is 436.49999999999994 in binary: ignore the last bits.
     return max(math.ceil(n_candidates - 1e-9), context.budget)
 
 
-def initial_pool_size(context: Slate) -> int:
+def initial_pool_size(context: QueryContext) -> int:
     """Return the number of samples in the pool before any was labelled."""
-    return len(context.candidates) + len(context.labelled) if context.pool is None else context.pool
+    return len(context.candidates) + len(context.labelled) if context.pool_size is None else context.pool_size
 
 
 def check_kappa(kappa: float) -> None:

@@ -6,13 +6,13 @@ import torch
 from torch import Tensor
 
 from ducats.queries.distances import reorder, sort_by_location
-from ducats.rows import Slate, best
+from ducats.samples import QueryContext, top_k
 
 MIN_LOG_PROBABILITY = math.log(1e-12)  # lower bound of a log-probability
 _SAMPLES_PER_CHUNK = 2**16  # samples per pass
 
 
-def waal(context: Slate, *, weight: float = 10.0) -> Tensor:
+def waal(context: QueryContext, *, weight: float = 10.0) -> Tensor:
     """Select uncertain predictions with a high score of the critic of labelled and unlabelled images (WAAL).
 
     Minimises ``(||log p||_2 + ||log p||_1) / 2 - weight * critic``. A confident prediction has classes of
@@ -25,7 +25,7 @@ def waal(context: Slate, *, weight: float = 10.0) -> Tensor:
     order = sort_by_location(context.candidates)
     samples = reorder(context.candidates, order)
     certainty = torch.cat([log_probability_norm(z) for z in samples.z.split(_SAMPLES_PER_CHUNK)])
-    return order[best(weight * samples.column("critic").double() - certainty, context.budget, samples)]
+    return order[top_k(weight * samples.column("critic").double() - certainty, context.budget, samples)]
 
 
 def log_probability_norm(z: Tensor) -> Tensor:

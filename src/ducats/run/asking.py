@@ -13,18 +13,18 @@ from ducats.answers.question import MOST
 from ducats.budget import dealt, split_pixels
 from ducats.domain import UNLABELLED, VOID
 from ducats.engine.beside import Company, view_of
-from ducats.engine.notes import image_notes, pixel_notes
-from ducats.engine.pick import Asked, image_table, pick, whole
 from ducats.engine.processes import on_chief
-from ducats.engine.score import choose, table
 from ducats.engine.task import bought_sizes
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.parts import Parts, Plan, pixels_of
 from ducats.queries import QuerySpec
 from ducats.randomness import fork, seed_of
-from ducats.rows import Rows
 from ducats.rundir import RunDir
-from ducats.units import Picked, Unit
+from ducats.samples import SampleTable
+from ducats.training.annotator_hints import image_hints, pixel_hints
+from ducats.training.image_selection import score_images, select
+from ducats.training.pixel_selection import KnownLabelsFn, all_open_pixels, score_whole_images, select_pixels
+from ducats.units import PixelSelection, Unit
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Asking:
         if self.parts.source.of_pixels:
             self._choose_pixels(number, count)
             return
-        rows = table(
+        rows = score_images(
             self.model,
             self.parts.pool,
             self.strategy.needs,
@@ -58,7 +58,7 @@ class Asking:
             batch_size=self.plan.scoring_batch,
             seed=seed_of(self.plan.seed, "scoring", number),
             fabric=self.fabric,
-            tell=self.beside.tell,
+            extra_columns=self.beside.tell,
         )
         more = self._more(number)
         generator = fork(self.plan.seed, "query", number)
@@ -69,7 +69,7 @@ class Asking:
             if not bool((targets == UNLABELLED).any()):  # the time budget exceeds the pool
                 self.home.keep_request(nothing(number))
                 return
-            self.home.keep_request(choose(self.strategy, rows, targets, budget, number, generator, **more))
+            self.home.keep_request(select(self.strategy, rows, targets, budget, number, generator, **more))
 
         on_chief(self.fabric, keep)
 
@@ -102,7 +102,7 @@ class Asking:
         }
         if parts.source.of_pixels:
             how |= {"task": parts.task, "sizes": bought_sizes(parts.pool, parts.task.resolution)}
-        notes = (pixel_notes if parts.source.of_pixels else image_notes)(
+        notes = (pixel_hints if parts.source.of_pixels else image_hints)(
             self.model, parts.pool, request, **how
         )
         on_chief(self.fabric, lambda: self.home.keep_notes(number, notes))
@@ -112,7 +112,7 @@ class Asking:
         strategy, parts, more = self.strategy, self.parts, dict[str, Any]()
         if strategy.source_needs:
             images = parts.source.images
-            more["source"] = table(
+            more["source"] = score_images(
                 self.model,
                 images,
                 strategy.source_needs,
@@ -120,7 +120,7 @@ class Asking:
                 batch_size=self.plan.scoring_batch,
                 seed=seed_of(self.plan.seed, "scoring source", number),
                 fabric=self.fabric,
-                tell=self.beside.tell,
+                extra_columns=self.beside.tell,
             )
         if strategy.needs_head:
             more["head"] = self.beside.head()
@@ -135,16 +135,16 @@ class Asking:
         how: dict[str, Any] = {
             "task": parts.task,
             "sizes": bought_sizes(parts.pool, parts.task.resolution),
-            "asked": asked,
+            "known_labels_of": asked,
             "view": parts.views.scoring,
             "batch_size": plan.scoring_batch,
             "seed": seed_of(plan.seed, "query", number),
             "fabric": self.fabric,
-            "tell": self.beside.tell,
+            "extra_columns": self.beside.tell,
         }
         head = self.beside.head() if self.strategy.needs_head else None
         if parts.task.whole_images:
-            rows = image_table(self.model, parts.pool, self.strategy, **how)
+            rows = score_whole_images(self.model, parts.pool, self.strategy, **how)
             more = {"source": self._source_maps(how), "head": head}
             on_chief(self.fabric, lambda: self._keep_whole(number, count, rows, asked, more))
             return
@@ -159,7 +159,7 @@ class Asking:
         else:
             assert plan.pixels is not None
             budget = [part[number - 1] for part in split_pixels(plan.pixels, areas, rounds, plan.rounding)]
-        picks = pick(self.model, parts.pool, self.strategy, budget=budget, head=head, **how)
+        picks = select_pixels(self.model, parts.pool, self.strategy, budget=budget, head=head, **how)
         if not self.fabric.is_global_zero:
             for _ in picks:  # takes part in the forward passes; rank 0 writes
                 pass
@@ -169,7 +169,7 @@ class Asking:
                 picked = picked if units is None else first_of(picked, units[image])
                 writer.add(image, picked.position, picked.unit)
 
-    def _source_maps(self, how: Mapping[str, Any]) -> Rows | None:
+    def _source_maps(self, how: Mapping[str, Any]) -> SampleTable | None:
         """Return the source images as a table, if the query reads them; for whole-image selection."""
         source, strategy = self.parts.source, self.strategy
         if not strategy.source_needs:
@@ -177,14 +177,14 @@ class Asking:
         how = {
             **how,
             "sizes": bought_sizes(source.images, "network"),
-            "asked": lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
+            "known_labels_of": lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
             "view": view_of(source.images, self.parts.views.scoring),
         }
         read = replace(strategy, needs=strategy.source_needs)
-        return image_table(self.model, source.images, read, labels=source.labels, **how)
+        return score_whole_images(self.model, source.images, read, labels=source.labels, **how)
 
     def _keep_whole(
-        self, number: int, count: int | None, rows: Rows, asked: Asked, more: Mapping[str, Any]
+        self, number: int, count: int | None, rows: SampleTable, asked: KnownLabelsFn, more: Mapping[str, Any]
     ) -> None:
         known = torch.full((len(rows),), UNLABELLED).index_fill_(
             0, self.ledger().counts(number - 1).nonzero().squeeze(1), 0
@@ -199,10 +199,10 @@ class Asking:
         if not bool((known == UNLABELLED).any()):  # the time budget exceeds the pool
             self.home.keep_request(nothing(number))
             return
-        request = choose(self.strategy, rows, known, budget, number, generator, **more)
+        request = select(self.strategy, rows, known, budget, number, generator, **more)
         with self.home.request_writer(number) as writer:
             for image in request.image.tolist():
-                picked = whole(asked, image)
+                picked = all_open_pixels(asked, image)
                 writer.add(image, picked.position, picked.unit)
 
 
@@ -223,11 +223,11 @@ def pixels_in(unit: Unit, area: int) -> int:
     return math.ceil(area / unit.superpixels) if unit.name == "superpixel" else 1
 
 
-def first_of(picked: Picked, units: int) -> Picked:
+def first_of(picked: PixelSelection, units: int) -> PixelSelection:
     """Keep at most ``units`` units.
 
     Units cut at the image's border are smaller, so a budget in pixels may select more units than allowed.
     """
     if picked.unit is None:
-        return Picked(picked.position[:units])
-    return Picked(picked.position[: int(picked.unit[:units].sum())], picked.unit[:units])
+        return PixelSelection(picked.position[:units])
+    return PixelSelection(picked.position[: int(picked.unit[:units].sum())], picked.unit[:units])

@@ -7,31 +7,31 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.domain import UNLABELLED, Images
 from ducats.engine.beside import view_of
 from ducats.engine.processes import on_chief
-from ducats.engine.snapshot import (
-    PICKED,
-    Sample,
-    Sight,
-    sample_images,
-    sample_pixels,
-    seen,
-    snapshot,
-    some,
-    spaced,
-)
 from ducats.engine.task import bought_sizes
-from ducats.engine.tempering import temperature
 from ducats.errors import UserError
 from ducats.files import write_atomically
 from ducats.ledger import Request
-from ducats.metrics import Tally, compute, reliability
+from ducats.metrics import Tally, compute_metrics, reliability_bins
 from ducats.oracles.picture import picture
 from ducats.randomness import global_seed, seed_of
 from ducats.run.asking import Asking
 from ducats.rundir import RunDir
+from ducats.training.model_snapshot import (
+    MAX_PICKS,
+    SampleOutputs,
+    SnapshotSample,
+    evenly_spaced,
+    make_snapshot,
+    predict_sample,
+    random_indices,
+    sample_images,
+    sample_pixels,
+)
+from ducats.training.temperature_scaling import optimal_temperature
 
 POOL_MAPS, SOURCE_MAPS = 100, 30  # images whose pixels are sampled
 PICTURES, MAP_PICTURES = 100, 6  # thumbnails per round: of selected images; of images in segmentation
@@ -49,7 +49,7 @@ def keep_snapshot(asking: Asking, number: int, epoch: int, rounds: int) -> None:
         rounds: number of rounds labelled before.
     """
     plan, home, fabric = asking.plan, asking.home, asking.fabric
-    path = snapshots.path_of(home.folder, number)
+    path = snapshot_files.snapshot_path(home.folder, number)
     if not plan.snapshot or on_chief(fabric, path.exists):
         return
     request = on_chief(fabric, lambda: home.request(number)) if number else None
@@ -63,19 +63,25 @@ def keep_snapshot(asking: Asking, number: int, epoch: int, rounds: int) -> None:
 
     def keep() -> None:
         keep_pictures(home, asking.parts.pool, pictured(asking, request, pool))
-        snapshots.write(home.folder, snapshot(number, epoch, (pool, sights[0]), (source, sights[1])))
+        snapshot_files.write_snapshot_file(
+            home.folder, make_snapshot(number, epoch, (pool, sights[0]), (source, sights[1]))
+        )
 
     on_chief(fabric, keep)
 
 
-def _images(asking: Asking, request: Request | None, rounds: int, most: int) -> tuple[Sample, Sample]:
+def _images(
+    asking: Asking, request: Request | None, rounds: int, most: int
+) -> tuple[SnapshotSample, SnapshotSample]:
     known = asking.ledger().targets(rounds)
     pool = sample_images("pool", known, most, None if request is None else request.image)
     labels = asking.parts.source.labels[:].cpu()
     return pool, sample_images("source", labels, of_source(most))
 
 
-def _maps(asking: Asking, request: Request | None, rounds: int, most: int) -> tuple[Sample, Sample]:
+def _maps(
+    asking: Asking, request: Request | None, rounds: int, most: int
+) -> tuple[SnapshotSample, SnapshotSample]:
     parts = asking.parts
     before, now, labels = asking.maps(0), asking.maps(rounds), parts.source.labels
     pool = sample_pixels(
@@ -107,7 +113,9 @@ def of_source(most: int) -> int:
     return -(-most // 3)
 
 
-def _look(asking: Asking, number: int, pool: Sample, source: Sample) -> tuple[Sight, Sight]:
+def _look(
+    asking: Asking, number: int, pool: SnapshotSample, source: SnapshotSample
+) -> tuple[SampleOutputs, SampleOutputs]:
     parts, training = asking.parts, asking.model.training
     use = "query" if parts.source.of_pixels else "scoring"
     # With the same seed, a random view augments the pool as it did when the request was selected.
@@ -115,22 +123,22 @@ def _look(asking: Asking, number: int, pool: Sample, source: Sample) -> tuple[Si
     how: dict[str, Any] = {
         "batch_size": asking.plan.scoring_batch,
         "classes": len(parts.source.classes),
-        "width": asking.beside.features,
+        "n_features": asking.beside.features,
         "fabric": asking.fabric,
     }
     images, view = parts.source.images, parts.views.scoring
     of_source = view_of(images, view)
     pool_sizes = source_sizes = None
     if parts.source.of_pixels:
-        how |= {"twice": parts.task.twice}
+        how |= {"two_step_upsampling": parts.task.twice}
         pool_sizes = bought_sizes(parts.pool, parts.task.resolution)
         source_sizes = bought_sizes(images, "network")
     elif images.pixels.shape[1:] != parts.pool.pixels.shape[1:]:
         of_source = parts.views.source  # the network is known to accept images of that size
     try:
         return (
-            seen(asking.model, parts.pool, pool, view=view, seed=seed, sizes=pool_sizes, **how),
-            seen(asking.model, images, source, view=of_source, sizes=source_sizes, **how),
+            predict_sample(asking.model, parts.pool, pool, view=view, seed=seed, sizes=pool_sizes, **how),
+            predict_sample(asking.model, images, source, view=of_source, sizes=source_sizes, **how),
         )
     finally:
         asking.model.train(training)
@@ -139,16 +147,18 @@ def _look(asking: Asking, number: int, pool: Sample, source: Sample) -> tuple[Si
 # ---- thumbnails
 
 
-def pictured(asking: Asking, request: Request | None, pool: Sample) -> list[int]:
+def pictured(asking: Asking, request: Request | None, pool: SnapshotSample) -> list[int]:
     """Return the pool images that get a thumbnail."""
     parts = asking.parts
     if parts.buys_pixels:
         looked: list[int] = pool.image.unique().tolist()
-        return [looked[place] for place in some(len(looked), MAP_PICTURES, "pictures")]
+        return [looked[place] for place in random_indices(len(looked), MAP_PICTURES, "pictures")]
     if request is None:
         return []
     most = MAP_PICTURES if parts.source.of_pixels else PICTURES
-    kept: list[int] = spaced(spaced(torch.from_numpy(request.addresses.image), PICKED), most).tolist()
+    kept: list[int] = evenly_spaced(
+        evenly_spaced(torch.from_numpy(request.addresses.image), MAX_PICKS), most
+    ).tolist()
     return kept
 
 
@@ -157,7 +167,7 @@ def keep_pictures(home: RunDir, pool: Images, images: list[int]) -> None:
     if pool.files is None and pool.pixels.shape[1] not in SHOWABLE:
         return
     for image in images:
-        if snapshots.picture(home.folder, image) is not None:
+        if snapshot_files.find_thumbnail(home.folder, image) is not None:
             continue
         try:
             shown = picture(pool, image)
@@ -165,7 +175,7 @@ def keep_pictures(home: RunDir, pool: Images, images: list[int]) -> None:
             continue
         shown.thumbnail((SIDE, SIDE))
         small = min(shown.size) < SMALL
-        path = snapshots.picture_path(home.folder, image, "png" if small else "jpg")
+        path = snapshot_files.thumbnail_path(home.folder, image, "png" if small else "jpg")
         options = {"format": "PNG"} if small else {"format": "JPEG", "quality": 85}
         write_atomically(path, partial(shown.save, **options))
 
@@ -175,8 +185,11 @@ def keep_pictures(home: RunDir, pool: Images, images: list[int]) -> None:
 
 def calibration(tally: Tally) -> dict[str, Any]:
     """Return the metrics that temperature scaling changes, for the record."""
-    numbers = compute(tally)
-    return {**{name: numbers[name] for name in ("ece", "nll", "brier")}, "reliability": reliability(tally)}
+    numbers = compute_metrics(tally)
+    return {
+        **{name: numbers[name] for name in ("ece", "nll", "brier")},
+        "reliability": reliability_bins(tally),
+    }
 
 
 class Fitted(NamedTuple):
@@ -194,11 +207,14 @@ def fitted(home: RunDir, rounds: int) -> Fitted | None:
     """
     z, labels = list[Tensor](), list[Tensor]()
     for number in range(1, rounds + 1):
-        path, bought = snapshots.path_of(home.folder, number), snapshots.picks(home.folder, number)
+        path, bought = (
+            snapshot_files.snapshot_path(home.folder, number),
+            snapshot_files.load_round_labels(home.folder, number),
+        )
         if bought is None or not len(bought.label) or not path.exists():
             continue
-        then = snapshots.load(path)
-        asked = then.image[then.z_of].astype(np.int64) << 32 | then.position[then.z_of]
+        then = snapshot_files.load_snapshot(path)
+        asked = then.image[then.z_rows].astype(np.int64) << 32 | then.position[then.z_rows]
         address = bought.image << 32 | bought.position
         order = np.argsort(address)
         place = order[np.searchsorted(address, asked, sorter=order).clip(max=len(order) - 1)]
@@ -208,5 +224,5 @@ def fitted(home: RunDir, rounds: int) -> Fitted | None:
     if not z:
         return None
     known = torch.cat(labels)
-    found = temperature(torch.cat(z), known)
+    found = optimal_temperature(torch.cat(z), known)
     return None if found is None else Fitted(found, int((known >= 0).sum()))

@@ -14,7 +14,6 @@ from ducats.dirichlet import compile_formulas
 from ducats.domain import UNLABELLED, Labels
 from ducats.engine import resident
 from ducats.engine.beside import Panorama, accompany
-from ducats.engine.evaluate import Tempered, at_resolution, evaluate, evaluate_maps, pixel_numbers
 from ducats.engine.fit import fit_epoch, make_optimiser
 from ducats.engine.processes import autocast_of, follow_the_first, most_memory, on_chief
 from ducats.engine.sharding import check_alone, whole
@@ -24,7 +23,7 @@ from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
 from ducats.engine.task import bought_sizes, headline
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import TargetMaps
-from ducats.metrics import Tally, class_accuracy, compute, reliability
+from ducats.metrics import Tally, class_accuracy, compute_metrics, reliability_bins
 from ducats.models import EvidentialModel
 from ducats.objectives import RefreshContext
 from ducats.parts import Parts, Plan, near_at_hand, settle
@@ -35,6 +34,13 @@ from ducats.run.buying import buy
 from ducats.run.keeping import Keeping
 from ducats.run.looking import calibration, fitted, keep_snapshot
 from ducats.rundir import RunDir
+from ducats.training.evaluation import (
+    TemperedEvaluation,
+    describe_resolution,
+    evaluate,
+    evaluate_segmentation,
+    segmentation_metrics,
+)
 
 # Called with the round and the exception that reports open questions or an invalid answer; returns when the
 # answers should be checked again.
@@ -243,7 +249,7 @@ class Story:
             record["people_seconds"] = round(people, 3)
         if self.parts.test is not None:
             known = on_chief(self.fabric, lambda: fitted(self.home, self.stage))
-            tempered = None if known is None else Tempered(known.temperature)
+            tempered = None if known is None else TemperedEvaluation(known.temperature)
             tally, counted = self._tally(tempered)
             record |= {"measured_on": self.parts.measured_on, **counted}
             if tally.total:  # nothing is left to evaluate once the whole target is labelled
@@ -260,7 +266,7 @@ class Story:
             names = dict.fromkeys((first, "accuracy", "ece", "nll", "aurc"))
             self._say("measure", values={name: record[name] for name in names})
 
-    def _tally(self, tempered: Tempered | None) -> tuple[Tally, dict[str, Any]]:
+    def _tally(self, tempered: TemperedEvaluation | None) -> tuple[Tally, dict[str, Any]]:
         """Evaluate the test set; return the tally and the record's counts."""
         parts, test = self.parts, self.parts.test
         assert test is not None
@@ -271,24 +277,24 @@ class Story:
             "tempered": tempered,
         }
         if not parts.source.of_pixels:
-            tally = evaluate(self.model, test, only=self._measured(), **how)
+            tally = evaluate(self.model, test, indices=self._measured(), **how)
             return tally, {"images": tally.total}
         task = parts.task
         bought = self._maps(self.stage).at if parts.measured_on == "unlabelled" else None
-        tally = evaluate_maps(
-            self.model, test, resolution=task.measured_at, flip=task.flip, bought=bought, **how
+        tally = evaluate_segmentation(
+            self.model, test, resolution=task.measured_at, flip=task.flip, known_labels_of=bought, **how
         )
-        at = at_resolution(test, task.measured_at)
+        at = describe_resolution(test, task.measured_at)
         return tally, {"images": len(test), "pixels": tally.total, "resolution": at}
 
     def _numbers(self, tally: Tally) -> dict[str, Any]:
         """Return all metrics for the record."""
-        numbers: dict[str, Any] = dict(compute(tally))
+        numbers: dict[str, Any] = dict(compute_metrics(tally))
         numbers["class_accuracy"] = class_accuracy(tally.confusion)
-        numbers["reliability"] = reliability(tally)
+        numbers["reliability"] = reliability_bins(tally)
         if self.parts.source.of_pixels:
             named = self.parts.source.classes, self.parts.task.star_without
-            numbers |= {"headline": "mean_iou", **pixel_numbers(tally.confusion, *named)}
+            numbers |= {"headline": "mean_iou", **segmentation_metrics(tally.confusion, *named)}
         return numbers
 
     def _keep_confusion(self, tally: Tally) -> None:

@@ -7,14 +7,14 @@ from typing import NamedTuple
 from ducats.errors import UserError
 from ducats.scoring.keeping import load_part
 from ducats.scoring.part import Result
-from ducats.selection import Scored, joined, merge
+from ducats.streaming_top_k import ScoredSamples, concat_samples, merge_top_k
 
 
 class Gathered(NamedTuple):
     """Top candidates of all chunks, and the counts of each chunk."""
 
-    kept: Scored  # best first
-    known: Scored  # samples labelled by the run; empty unless the query uses them
+    kept: ScoredSamples  # best first
+    known: ScoredSamples  # samples labelled by the run; empty unless the query uses them
     unreadable: list[tuple[str, str]]  # keys and reasons, sorted by key
     parts: list[Result]  # counts, times and memory only; their tables are empty
     told: int  # unreadable samples, summed over chunks; several may report the same truncated shard
@@ -41,9 +41,9 @@ def gather(files: Sequence[Path], keep: int) -> Gathered:
     Raises:
         UserError: A chunk cannot be read, or two chunks have scored the same sample.
     """
-    parts, known, unreadable, told = list[Result](), list[Scored](), dict[str, str](), 0
+    parts, known, unreadable, told = list[Result](), list[ScoredSamples](), dict[str, str](), 0
 
-    def tables() -> Iterator[Scored]:
+    def tables() -> Iterator[ScoredSamples]:
         nonlocal told
         for path in files:
             result = load_part(path)
@@ -52,8 +52,8 @@ def gather(files: Sequence[Path], keep: int) -> Gathered:
             known.append(result.known)
             unreadable.update(result.unreadable)
             told += len(result.unreadable)
-            parts.append(result._replace(kept=joined([]), known=joined([]), unreadable=[]))
+            parts.append(result._replace(kept=concat_samples([]), known=concat_samples([]), unreadable=[]))
             yield result.kept
 
-    kept = merge(tables(), "first", keep)
-    return Gathered(kept, joined(known), sorted(unreadable.items()), parts, told)
+    kept = merge_top_k(tables(), "first", keep)
+    return Gathered(kept, concat_samples(known), sorted(unreadable.items()), parts, told)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats import columns
+from ducats import npz_columns
 from ducats.errors import UserError
 from ducats.files import locked, write_text_atomically
 from ducats.rundir import differences
 from ducats.scoring.part import Result
-from ducats.selection import Scored
+from ducats.streaming_top_k import ScoredSamples
 
 Array = NDArray[Any]
 SETTINGS, PARTS = "settings.json", "parts"
@@ -76,15 +76,15 @@ def keep_part(path: Path, result: Result) -> None:
         keys = [key.encode("utf-8") for key in some.key]
         put[f"{name}.keys"] = np.frombuffer(b"".join(keys), np.uint8)
         put[f"{name}.lengths"] = np.array([len(key) for key in keys], np.int64)
-        put[f"{name}.number"] = some.number
+        put[f"{name}.number"] = some.pool_index
         put |= {f"{name}:{column}": values for column, values in some.columns.items()}
-    columns.write(path, {name: (values, values.dtype) for name, values in put.items()})
+    npz_columns.write_columns(path, {name: (values, values.dtype) for name, values in put.items()})
 
 
 def load_part(path: Path) -> Result | None:
     """Load the result of a chunk; None if its file is missing or corrupt."""
     try:
-        found = columns.read(path, ())
+        found = npz_columns.read_columns(path, ())
         about = json.loads(found["about"].tobytes())
         kept, known = _scored(found, "kept"), _scored(found, "known")
         return Result(
@@ -97,11 +97,11 @@ def load_part(path: Path) -> Result | None:
             about["cpu_seconds"],
             about["memory"],
         )
-    except columns.UNREADABLE:
+    except npz_columns.READ_ERRORS:
         return None
 
 
-def _scored(found: Mapping[str, Array], name: str) -> Scored:
+def _scored(found: Mapping[str, Array], name: str) -> ScoredSamples:
     whole, keys, start = found[f"{name}.keys"].tobytes(), [], 0
     for length in found[f"{name}.lengths"].tolist():
         keys.append(whole[start : start + length].decode("utf-8"))
@@ -113,7 +113,7 @@ def _scored(found: Mapping[str, Array], name: str) -> Scored:
         for column, array in found.items()
         if column.startswith(f"{name}:")
     }
-    return Scored(key, found[f"{name}.number"], values)
+    return ScoredSamples(key, found[f"{name}.number"], values)
 
 
 def _bytes(text: str) -> Array:

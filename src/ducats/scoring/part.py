@@ -12,10 +12,9 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats import room
-from ducats.criteria import given
+from ducats.criteria import require_features
 from ducats.data.views import apply_view, sample_view_params
 from ducats.engine import resident
-from ducats.engine.forward import HELD, check_finite
 from ducats.factory import make_views
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, said_of
@@ -23,7 +22,8 @@ from ducats.pool import Pool, Sample
 from ducats.randomness import fork
 from ducats.scoring.plan import Plan, scores
 from ducats.scoring.reading import decoded, picture_of
-from ducats.selection import Keeper, Scored, joined
+from ducats.streaming_top_k import ScoredSamples, StreamingTopK, concat_samples
+from ducats.training.forward import MAX_PENDING_BATCHES, check_finite
 
 Tell = Callable[[int], None]  # called with the number of samples so far
 
@@ -31,8 +31,8 @@ Tell = Callable[[int], None]  # called with the number of samples so far
 class Result(NamedTuple):
     """Candidates and counts of one chunk."""
 
-    kept: Scored  # candidates, best first: probability, entropy, u_data, u_dis, guess, first, ...
-    known: Scored  # samples labelled by the run; empty unless the query uses them
+    kept: ScoredSamples  # candidates, best first: probability, entropy, u_data, u_dis, guess, first, ...
+    known: ScoredSamples  # samples labelled by the run; empty unless the query uses them
     seen: int  # all samples: scored, excluded or unreadable
     excluded: int  # samples labelled by the run
     unreadable: list[tuple[str, str]]  # keys and reasons
@@ -68,7 +68,13 @@ def score_part(
         tell: called after each batch with the number of samples so far.
     """
     began, spent = time.perf_counter(), time.process_time()
-    keeper, known, unreadable, seen, excluded = Keeper("first", keep.keep), list[Scored](), [], 0, 0
+    keeper, known, unreadable, seen, excluded = (
+        StreamingTopK("first", keep.keep),
+        list[ScoredSamples](),
+        [],
+        0,
+        0,
+    )
     size = batch or trained.config.engine.scoring_batch_size
     stream = _said(trained, pool.blocks(rank, world, size), keep, fabric, threads)
     with closing(stream):
@@ -88,8 +94,8 @@ def score_part(
             if tell is not None:
                 tell(seen)
     return Result(
-        keeper.best(),
-        joined(known),
+        keeper.top_k(),
+        concat_samples(known),
         seen,
         excluded,
         unreadable,
@@ -111,7 +117,7 @@ class Answer(NamedTuple):
 
 def _said(
     trained: Trained, blocks: Iterator[list[Sample]], keep: Plan, fabric: Fabric, threads: int
-) -> Generator[tuple[Scored, list[tuple[str, str]]], None, None]:
+) -> Generator[tuple[ScoredSamples, list[tuple[str, str]]], None, None]:
     """Yield the scored samples of each block, and its unreadable samples."""
     model, view, seed = fabric.setup(trained.model), make_views(trained.config).test, trained.config.seed
     model.eval()
@@ -132,18 +138,18 @@ def _said(
                 pixels = block.pixels.pin_memory() if device.type == "cuda" else block.pixels
                 with torch.inference_mode():
                     output = model(apply_view(resident.send(pixels, device), view, luck.to(device)))
-                z, features = output.z, given(output.features) if keep.features else None
+                z, features = output.z, require_features(output.features) if keep.features else None
             waiting.append(Answer(block.key, block.number, block.unreadable, z, features))
-            if len(waiting) == (1 if device.type == "cpu" else HELD):
+            if len(waiting) == (1 if device.type == "cpu" else MAX_PENDING_BATCHES):
                 yield from (_scored(answer, keep, seed) for answer in waiting)
                 waiting = []
     yield from (_scored(answer, keep, seed) for answer in waiting)
 
 
 @torch.inference_mode()
-def _scored(answer: Answer, keep: Plan, seed: int) -> tuple[Scored, list[tuple[str, str]]]:
+def _scored(answer: Answer, keep: Plan, seed: int) -> tuple[ScoredSamples, list[tuple[str, str]]]:
     if answer.z is None:
-        return joined([]), answer.unreadable
+        return concat_samples([]), answer.unreadable
     z = answer.z.float().cpu()
     check_finite(z)
     key, number = np.array(answer.key, object), np.array(answer.number, np.int64)
@@ -152,4 +158,6 @@ def _scored(answer: Answer, keep: Plan, seed: int) -> tuple[Scored, list[tuple[s
     columns |= {"guess": said.label.to(torch.int16), **scores(keep, z, torch.from_numpy(number), seed)}
     if answer.features is not None:
         columns |= {"z": z, "features": answer.features.float().flatten(1).cpu()}
-    return Scored(key, number, {name: column.numpy() for name, column in columns.items()}), answer.unreadable
+    return ScoredSamples(
+        key, number, {name: column.numpy() for name, column in columns.items()}
+    ), answer.unreadable

@@ -11,12 +11,12 @@ from torch import Tensor
 
 from ducats import queries
 from ducats.config import Config
-from ducats.criteria import columns_of
+from ducats.criteria import compute_columns
 from ducats.errors import UserError
 from ducats.queries.two_round import two_round_needs
 from ducats.randomness import draw_per_address, fork
-from ducats.rows import Rows, Slate, ask
-from ducats.selection import Scored, merge, two_rounds
+from ducats.samples import QueryContext, SampleTable, run_query
+from ducats.streaming_top_k import ScoredSamples, merge_top_k, two_round_top_k
 
 KAPPA = 10.0  # default number of candidates, as a multiple of the budget
 LUCK = "luck"  # column of uniform random numbers
@@ -132,11 +132,11 @@ def _score(name: str, z: Tensor, number: Tensor, seed: int) -> Tensor:
     if name == LUCK:
         return draw_per_address(fork(seed, "score", "random"), number, torch.zeros_like(number))
     plain = name.removeprefix("-")
-    column = columns_of(z, None, (plain,))[plain]
+    column = compute_columns(z, None, (plain,))[plain]
     return column if plain == name else -column
 
 
-def choose(plan: Plan, kept: Scored, known: Scored, seed: int) -> Scored:
+def choose(plan: Plan, kept: ScoredSamples, known: ScoredSamples, seed: int) -> ScoredSamples:
     """Select the picks, in order, from the merged candidates.
 
     Args:
@@ -144,22 +144,22 @@ def choose(plan: Plan, kept: Scored, known: Scored, seed: int) -> Scored:
         known: labelled samples with their features; empty unless the query uses them.
     """
     if plan.second is not None:
-        return two_rounds(kept, "first", "second", plan.keep, min(plan.budget, plan.keep))
+        return two_round_top_k(kept, "first", "second", plan.keep, min(plan.budget, plan.keep))
     if not plan.features:
-        return merge([kept], "first", plan.budget)
+        return merge_top_k([kept], "first", plan.budget)
     kept, known = (some[np.argsort(some.key, kind="stable")] for some in (kept, known))
     strategy = queries.QUERIES[plan.query].bind(plan.params)
     # Samples are numbered in key order, so ties go to the lower key here, too.
     candidates, labelled = _rows(kept, strategy.needs, 0), _rows(known, strategy.needs, len(kept))
     generator = fork(seed, "score", plan.query)
-    slate = Slate(candidates, labelled, min(plan.budget, len(kept)), generator)
-    return kept[ask(strategy.fn, slate).numpy()]
+    slate = QueryContext(candidates, labelled, min(plan.budget, len(kept)), generator)
+    return kept[run_query(strategy.fn, slate).numpy()]
 
 
-def _rows(some: Scored, needs: tuple[str, ...], start: int) -> Rows:
+def _rows(some: ScoredSamples, needs: tuple[str, ...], start: int) -> SampleTable:
     image = torch.arange(start, start + len(some))
     columns = {}
     if len(some):
         z, features = (torch.from_numpy(some.columns[name]) for name in ("z", "features"))
-        columns = columns_of(z, features, needs)
-    return Rows(image, torch.zeros_like(image), columns)
+        columns = compute_columns(z, features, needs)
+    return SampleTable(image, torch.zeros_like(image), columns)

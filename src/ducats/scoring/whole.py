@@ -24,13 +24,13 @@ from ducats.scoring.keeping import PICKS, SUMMARY, UNREADABLE, hold
 from ducats.scoring.local import cores
 from ducats.scoring.part import Tell
 from ducats.scoring.plan import Plan, choose, make_plan, needs_the_pools_size, own_query
-from ducats.selection import Scored
+from ducats.streaming_top_k import ScoredSamples
 
 
 class Picks(NamedTuple):
     """Result of scoring a pool."""
 
-    picks: Scored  # in order
+    picks: ScoredSamples  # in order
     seen: int  # number of samples
     excluded: int
     unreadable: int
@@ -191,14 +191,14 @@ def _written(
     return Picks(picks, seen, found.excluded, len(unreadable), seconds, rate, out / PICKS, plan.query)
 
 
-def _check_keys(picks: Scored) -> None:
+def _check_keys(picks: ScoredSamples) -> None:
     keys = picks.key.tolist()
     if len(set(keys)) < len(keys):
         doubled = next(key for key in keys if keys.count(key) > 1)
         raise UserError(f"two samples of the pool have the key {doubled!r}; make the keys unique")
 
 
-def _lines(picks: Scored, classes: Sequence[str]) -> Iterable[list[str]]:
+def _lines(picks: ScoredSamples, classes: Sequence[str]) -> Iterable[list[str]]:
     numbers = zip(*(picks.columns[name].tolist() for name in COLUMNS), strict=True)
     guesses = picks.columns["guess"].tolist()
     for rank, (key, guess, values) in enumerate(zip(picks.key, guesses, numbers, strict=True), start=1):

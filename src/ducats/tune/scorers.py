@@ -15,7 +15,6 @@ from ducats.config import Config
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.domain import UNLABELLED, Domain, Images, Shift
 from ducats.engine.processes import make_fabric
-from ducats.engine.score import table
 from ducats.errors import UserError
 from ducats.factory import load_data, make_oracle, make_views, with_aspect_ratio
 from ducats.inference import Trained, load_trained, usable_precision
@@ -23,8 +22,9 @@ from ducats.ledger import Request
 from ducats.model_selection import WeightNormalisation, dev_risk
 from ducats.parts import digest
 from ducats.randomness import fork, seed_of
-from ducats.rows import Rows
 from ducats.rundir import RunDir
+from ducats.samples import SampleTable
+from ducats.training.image_selection import score_images
 from ducats.tune.trials import Trial
 
 TuningLoss = Literal["error", "nll"]
@@ -176,10 +176,10 @@ def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[Trained, Fabric]
     return trained, make_fabric(device, precision=usable_precision(trained, device))
 
 
-def _predict(trained: Trained, fabric: Fabric, images: Images, columns: tuple[str, ...]) -> Rows:
+def _predict(trained: Trained, fabric: Fabric, images: Images, columns: tuple[str, ...]) -> SampleTable:
     """Compute the model's outputs for images in the test view."""
     view = make_views(trained.config).test
-    return table(
+    return score_images(
         fabric.setup(trained.model),
         with_aspect_ratio(images, view),
         columns,

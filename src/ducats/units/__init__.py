@@ -8,14 +8,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ducats.criteria import WHOLE
+from ducats.criteria import IMAGE_COLUMNS
 from ducats.domain import UNLABELLED
+from ducats.neighbourhoods import window_max
 from ducats.queries import QuerySpec
-from ducats.rows import Deferred, Rows, Slate, ask
-from ducats.units.described import described
-from ducats.units.scene import Scene, neighbours
-from ducats.units.superpixels import superpixels as superpixels
-from ducats.windows import window_max
+from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query
+from ducats.units.image_descriptor import image_descriptor
+from ducats.units.pixel_columns import PixelColumns, window_positions
+from ducats.units.superpixels import compute_superpixels as compute_superpixels
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Unit:
 
 
 @dataclass(frozen=True)
-class Picked:
+class PixelSelection:
     """Pixels to label, in the order of selection, on the CPU."""
 
     position: Tensor  # (Q,) int64
@@ -41,20 +41,20 @@ class Picked:
 
 
 @torch.no_grad()
-def spend(
-    strategy: QuerySpec,
+def select_in_image(
+    query: QuerySpec,
     unit: Unit,
     *,
     z: Tensor | None,
     features: Tensor | None,
-    target: Tensor,
+    known_labels: Tensor,
     image: int,
     pixels: Tensor | None,
     budget: int,
     generator: torch.Generator,
-    told: Mapping[str, Tensor] | None = None,
+    extras: Mapping[str, Tensor] | None = None,
     head: Tensor | None = None,
-) -> Picked:
+) -> PixelSelection:
     """Select pixels of one image with a query, up to a budget.
 
     The budget is spent exactly if there are enough pixels: the last region or superpixel is truncated.
@@ -62,35 +62,37 @@ def spend(
     Args:
         z: log alpha, ``(C, H, W)``, on any device; None if the query needs no columns.
         features: ``(D, h, w)``, if the query needs them.
-        target: known labels, ``(H, W)``, on the same device as ``z``; ``UNLABELLED`` pixels can be selected.
+        known_labels: known labels, ``(H, W)``, on the same device as ``z``; ``UNLABELLED`` pixels can be selected.
         image: index in the pool.
         pixels: the image, uint8 ``(channels, h, w)``; needed for superpixels only.
         budget: maximum number of pixels.
         generator: the query's only source of randomness.
-        told: probe columns, ``(..., h, w)`` each.
+        extras: probe columns, ``(..., h, w)`` each.
         head: the last layer's weights, ``(C, D)``, if the query reads them.
     """
-    shape = (int(target.shape[0]), int(target.shape[1]))
-    counter = _Counter(strategy, Scene(z, features, shape, told), target.flatten(), image, generator, head)
+    shape = (int(known_labels.shape[0]), int(known_labels.shape[1]))
+    image_query = _ImageQuery(
+        query, PixelColumns(z, features, shape, extras), known_labels.flatten(), image, generator, head
+    )
     if unit.name == "pixel":
-        return _pixels(counter, budget)
+        return _select_pixels(image_query, budget)
     if unit.name == "region":
-        return _regions(counter, budget, unit.side // 2)
+        return _select_regions(image_query, budget, unit.side // 2)
     if unit.name == "superpixel":
         if pixels is None:
             raise ValueError("superpixels are computed from the image: pass pixels")
-        pieces = superpixels(pixels, shape, unit.superpixels, unit.compactness)
-        return _pieces(counter, budget, pieces.flatten().to(target.device))
+        superpixel_map = compute_superpixels(pixels, shape, unit.superpixels, unit.compactness)
+        return _select_superpixels(image_query, budget, superpixel_map.flatten().to(known_labels.device))
     raise ValueError("whole images are not selected within an image: use `image_columns`")
 
 
 @torch.no_grad()
-def summary(
+def image_columns(
     z: Tensor | None,
     features: Tensor | None,
-    target: Tensor,
+    known_labels: Tensor,
     needs: tuple[str, ...],
-    told: Mapping[str, Tensor] | None = None,
+    extras: Mapping[str, Tensor] | None = None,
     labels: Tensor | None = None,
 ) -> dict[str, Tensor]:
     """Compute the columns of a whole image over its ``UNLABELLED`` pixels: ``(1,)`` or ``(1, K)`` each.
@@ -100,132 +102,152 @@ def summary(
     Args:
         z: log alpha, ``(C, H, W)``.
         features: ``(D, h, w)``, if needed.
-        target: known labels, ``(H, W)``.
-        told: probe columns, ``(..., h, w)`` each.
+        known_labels: known labels, ``(H, W)``.
+        extras: probe columns, ``(..., h, w)`` each.
         labels: label map of a source image, ``(H, W)``; its descriptor covers correct predictions only.
     """
-    scene = Scene(z, features, (int(target.shape[0]), int(target.shape[1])), told)
-    open_ = (target.flatten() == UNLABELLED).nonzero().T
-    everything = torch.arange(target.numel(), device=target.device)[None]
-    members = open_ if open_.numel() else everything
-    columns = scene.sets([name for name in needs if name not in WHOLE], members)
+    pixel_columns = PixelColumns(
+        z, features, (int(known_labels.shape[0]), int(known_labels.shape[1])), extras
+    )
+    open_positions = (known_labels.flatten() == UNLABELLED).nonzero().T
+    all_positions = torch.arange(known_labels.numel(), device=known_labels.device)[None]
+    members = open_positions if open_positions.numel() else all_positions
+    columns = pixel_columns.for_pixel_sets([name for name in needs if name not in IMAGE_COLUMNS], members)
     if "descriptor" in needs:
-        columns["descriptor"] = described(scene.z, features, target, labels)
+        columns["descriptor"] = image_descriptor(pixel_columns.z, features, known_labels, labels)
     return columns
 
 
 @dataclass(frozen=True)
-class _Counter:
+class _ImageQuery:
     """The state of a query within one image."""
 
-    strategy: QuerySpec
-    scene: Scene
-    target: Tensor  # (H * W,)
+    query: QuerySpec
+    pixel_columns: PixelColumns
+    known_labels: Tensor  # (H * W,)
     image: int
     generator: torch.Generator
     head: Tensor | None = None
 
-    def ask(self, candidates: Rows, labelled: Rows, count: int) -> Tensor:
+    def select(self, candidates: SampleTable, labelled: SampleTable, count: int) -> Tensor:
         """Return the indices of the candidates that the query picks."""
         count = min(count, len(candidates))
-        return ask(self.strategy.fn, Slate(candidates, labelled, count, self.generator, None, self.head))
+        return run_query(
+            self.query.fn, QueryContext(candidates, labelled, count, self.generator, None, self.head)
+        )
 
-    def rows(
-        self, position: Tensor, columns: dict[str, Deferred] | dict[str, Tensor], apart: int = 0
-    ) -> Rows:
-        return Rows(torch.full_like(position, self.image), position, dict(columns), self.scene.shape, apart)
+    def sample_table(
+        self, position: Tensor, columns: dict[str, LazyColumn] | dict[str, Tensor], min_distance: int = 0
+    ) -> SampleTable:
+        return SampleTable(
+            torch.full_like(position, self.image),
+            position,
+            dict(columns),
+            self.pixel_columns.shape,
+            min_distance,
+        )
 
-    def open(self) -> Tensor:
+    def open_mask(self) -> Tensor:
         """Return the mask of unlabelled pixels, ``(H * W,)``."""
-        return self.target == UNLABELLED
+        return self.known_labels == UNLABELLED
 
-    def known(self) -> Tensor:
+    def labelled_positions(self) -> Tensor:
         """Return the positions that have a class label."""
-        return (self.target >= 0).nonzero().squeeze(1)
+        return (self.known_labels >= 0).nonzero().squeeze(1)
 
 
-def _pixels(counter: _Counter, budget: int) -> Picked:
-    needs, scene = counter.strategy.needs, counter.scene
+def _select_pixels(image_query: _ImageQuery, budget: int) -> PixelSelection:
+    needs, pixel_columns = image_query.query.needs, image_query.pixel_columns
     candidates, labelled = (
-        counter.rows(position, scene.pixels(needs, position))
-        for position in (counter.open().nonzero().squeeze(1), counter.known())
+        image_query.sample_table(position, pixel_columns.for_pixels(needs, position))
+        for position in (image_query.open_mask().nonzero().squeeze(1), image_query.labelled_positions())
     )
-    picks = counter.ask(candidates, labelled, budget)
-    return Picked(candidates.position[picks].cpu())
+    picks = image_query.select(candidates, labelled, budget)
+    return PixelSelection(candidates.position[picks].cpu())
 
 
-def _regions(counter: _Counter, budget: int, radius: int) -> Picked:
+def _select_regions(image_query: _ImageQuery, budget: int, radius: int) -> PixelSelection:
     """Select regions, best first, without overlap as long as possible; truncate the last one."""
-    needs, scene, apart = counter.strategy.needs, counter.scene, 2 * radius
+    needs, pixel_columns, min_distance = image_query.query.needs, image_query.pixel_columns, 2 * radius
 
-    def rows(position: Tensor) -> Rows:
-        return counter.rows(position, scene.regions(needs, radius, position), apart)
+    def make_samples(position: Tensor) -> SampleTable:
+        return image_query.sample_table(
+            position, pixel_columns.for_regions(needs, radius, position), min_distance
+        )
 
-    labelled, open_ = rows(counter.known()), counter.open()
-    clear = torch.ones_like(open_)  # centres whose region overlaps no region selected here
-    left = min(budget, int(open_.sum()))
+    labelled, open_mask = make_samples(image_query.labelled_positions()), image_query.open_mask()
+    free_centres = torch.ones_like(open_mask)  # centres whose region overlaps no region selected here
+    remaining = min(budget, int(open_mask.sum()))
     positions, sizes = [labelled.position[:0]], [labelled.position[:0]]
-    while left > 0:
-        if not bool((open_ & clear).any()):
-            clear = torch.ones_like(open_)
-        candidates = rows((open_ & clear).nonzero().squeeze(1))
+    while remaining > 0:
+        if not bool((open_mask & free_centres).any()):
+            free_centres = torch.ones_like(open_mask)
+        candidates = make_samples((open_mask & free_centres).nonzero().squeeze(1))
         # Regions at the border or with labelled pixels are smaller: query again until the budget is spent.
-        picks = counter.ask(candidates, labelled, math.ceil(left / (2 * radius + 1) ** 2))
-        middle = candidates.position[picks]
-        bought, owner = _expanded(middle, radius, scene.shape, open_)
-        bought, owner = bought[:left], owner[:left]
-        open_[bought] = False
-        seen = torch.zeros_like(open_, dtype=torch.uint8)
-        seen[middle] = 1
-        clear = clear & (window_max(seen.view(scene.shape), apart).flatten() == 0)
-        positions.append(bought)
-        sizes.append(owner.unique(return_counts=True)[1])
-        left -= len(bought)
-    return Picked(torch.cat(positions).cpu(), torch.cat(sizes).cpu())
+        picks = image_query.select(candidates, labelled, math.ceil(remaining / (2 * radius + 1) ** 2))
+        centres = candidates.position[picks]
+        new_pixels, region_index = _region_pixels(centres, radius, pixel_columns.shape, open_mask)
+        new_pixels, region_index = new_pixels[:remaining], region_index[:remaining]
+        open_mask[new_pixels] = False
+        selected = torch.zeros_like(open_mask, dtype=torch.uint8)
+        selected[centres] = 1
+        free_centres = free_centres & (
+            window_max(selected.view(pixel_columns.shape), min_distance).flatten() == 0
+        )
+        positions.append(new_pixels)
+        sizes.append(region_index.unique(return_counts=True)[1])
+        remaining -= len(new_pixels)
+    return PixelSelection(torch.cat(positions).cpu(), torch.cat(sizes).cpu())
 
 
-def _expanded(middle: Tensor, radius: int, shape: tuple[int, int], open_: Tensor) -> tuple[Tensor, Tensor]:
+def _region_pixels(
+    centres: Tensor, radius: int, shape: tuple[int, int], open_mask: Tensor
+) -> tuple[Tensor, Tensor]:
     """Return the pixels that regions add, in order and without duplicates, and the region index of each."""
-    near, inside = neighbours(middle, radius, shape)
-    bought = inside & open_[near.clamp(0, len(open_) - 1)]
-    position, owner = near[bought], bought.nonzero()[:, 0]
+    near, inside = window_positions(centres, radius, shape)
+    is_new = inside & open_mask[near.clamp(0, len(open_mask) - 1)]
+    position, region_index = near[is_new], is_new.nonzero()[:, 0]
     order = position.argsort(stable=True)
-    again = torch.zeros_like(bought[bought])
-    again[order[1:]] = position[order[1:]] == position[order[:-1]]
-    return position[~again], owner[~again]
+    is_duplicate = torch.zeros_like(is_new[is_new])
+    is_duplicate[order[1:]] = position[order[1:]] == position[order[:-1]]
+    return position[~is_duplicate], region_index[~is_duplicate]
 
 
-def _pieces(counter: _Counter, budget: int, number: Tensor) -> Picked:
+def _select_superpixels(image_query: _ImageQuery, budget: int, superpixel_map: Tensor) -> PixelSelection:
     """Select superpixels, best first; truncate the last one in raster order."""
-    needs, scene = counter.strategy.needs, counter.scene
+    needs, pixel_columns = image_query.query.needs, image_query.pixel_columns
     members, known = (
-        _members(number, position) for position in (counter.open().nonzero().squeeze(1), counter.known())
+        _superpixel_members(superpixel_map, position)
+        for position in (image_query.open_mask().nonzero().squeeze(1), image_query.labelled_positions())
     )
-    everything, labelled = (counter.rows(some[:, 0], scene.sets(needs, some)) for some in (members, known))
+    candidates, labelled = (
+        image_query.sample_table(some[:, 0], pixel_columns.for_pixel_sets(needs, some))
+        for some in (members, known)
+    )
     size = (members >= 0).sum(1)
-    waiting, left = torch.ones_like(size, dtype=torch.bool), min(budget, int(size.sum()))
+    waiting, remaining = torch.ones_like(size, dtype=torch.bool), min(budget, int(size.sum()))
     positions, sizes = [members.new_empty(0)], list[int]()
-    while left > 0:
-        open_ = waiting.nonzero().squeeze(1)
+    while remaining > 0:
+        open_index = waiting.nonzero().squeeze(1)
         # Ask for about as many as are needed: queries with several internal steps depend on the number.
-        count = math.ceil(left / float(size[open_].float().mean()))
-        for pick in open_[counter.ask(everything[open_], labelled, count)].tolist():
-            bought = members[pick, : min(int(size[pick]), left)]
-            if not len(bought):
+        count = math.ceil(remaining / float(size[open_index].float().mean()))
+        for pick in open_index[image_query.select(candidates[open_index], labelled, count)].tolist():
+            new_pixels = members[pick, : min(int(size[pick]), remaining)]
+            if not len(new_pixels):
                 break
             waiting[pick] = False
-            positions.append(bought)
-            sizes.append(len(bought))
-            left -= len(bought)
-    return Picked(torch.cat(positions).cpu(), torch.tensor(sizes, dtype=torch.long))
+            positions.append(new_pixels)
+            sizes.append(len(new_pixels))
+            remaining -= len(new_pixels)
+    return PixelSelection(torch.cat(positions).cpu(), torch.tensor(sizes, dtype=torch.long))
 
 
-def _members(number: Tensor, position: Tensor) -> Tensor:
+def _superpixel_members(superpixel_map: Tensor, position: Tensor) -> Tensor:
     """Group positions by superpixel: ``(_S, L)`` in raster order, padded with -1."""
-    piece, size = number[position].unique(return_inverse=True, return_counts=True)[1:]
+    piece, size = superpixel_map[position].unique(return_inverse=True, return_counts=True)[1:]
     order = piece.argsort(stable=True)
     start = size.cumsum(0) - size
-    place = torch.arange(len(position), device=position.device) - start.repeat_interleave(size)
+    slot = torch.arange(len(position), device=position.device) - start.repeat_interleave(size)
     members = position.new_full((len(size), int(size.max()) if len(size) else 1), -1)
-    members[piece[order], place] = position[order]
+    members[piece[order], slot] = position[order]
     return members

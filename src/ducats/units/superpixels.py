@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from ducats.errors import UserError
 
 
-def superpixels(pixels: Tensor, shape: tuple[int, int], count: int, compactness: float) -> Tensor:
+def compute_superpixels(pixels: Tensor, shape: tuple[int, int], count: int, compactness: float) -> Tensor:
     """Compute SLIC superpixels: a map of indices, int64 ``(height, width)``, on the CPU.
 
     Args:

@@ -18,7 +18,7 @@ from ducats.objectives.auxiliary import (
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, Losses, is_labelled
-from ducats.rows import Output
+from ducats.samples import Output
 
 if TYPE_CHECKING:
     from torchvision.transforms import v2

@@ -15,7 +15,7 @@ from ducats.objectives.auxiliary import (
 )
 from ducats.objectives.batch import Batch, LabelledImages, Losses, is_labelled
 from ducats.objectives.probes.discriminator import target_images
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class Critic(AuxiliaryModule):

@@ -14,7 +14,7 @@ from ducats.objectives.auxiliary import (
     require_feature_width,
 )
 from ducats.objectives.batch import Batch, Losses
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class Discriminator(AuxiliaryModule):

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from ducats.errors import UserError
 from ducats.objectives.auxiliary import AuxiliaryContext, reverse_gradient
 from ducats.objectives.self_training.pseudo_label_ops import coarse_log_alpha
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class OutputDiscriminator(nn.Module):

@@ -5,7 +5,7 @@ import math
 import torch
 from torch import Tensor
 
-from ducats.anchors import class_sums
+from ducats.class_descriptors import class_feature_sums
 from ducats.objectives.auxiliary import (
     AuxiliaryContext,
     AuxiliaryModule,
@@ -31,7 +31,7 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 from ducats.objectives.self_training.round_schedule import nearest_epoch
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import is_unlabelled
-from ducats.rows import Output
+from ducats.samples import Output
 
 UNSEEN_CLASS_DISTANCE = 1e4  # distance of a class that was never predicted
 NEG_LOG_ZERO = -math.log(1e-4)  # value of -log 0 in the reverse cross-entropy
@@ -91,7 +91,7 @@ class PrototypeTeacher(AuxiliaryModule):
         total, size = torch.zeros_like(self.prototypes), torch.zeros_like(self.has_prototype)
         for _, output in full_pass.pool():
             assert output.features is not None
-            batch_sums = class_sums(output.z, output.features)
+            batch_sums = class_feature_sums(output.z, output.features)
             total, size = total + batch_sums[0].sum(0), size + batch_sums[1].sum(0)
         self.prototypes.copy_(total / size.clamp(min=1)[:, None])
         self.has_prototype.copy_(size > 0)
@@ -111,7 +111,7 @@ class PrototypeTeacher(AuxiliaryModule):
     def update_prototypes(self, output: Output, ema_rate: float) -> None:
         """Move each prototype towards the mean of its class in the batch, if the class is present."""
         assert output.features is not None
-        total, size = class_sums(output.z, output.features)
+        total, size = class_feature_sums(output.z, output.features)
         total, size = total.sum(0), size.sum(0)[:, None]
         step = torch.where(size > 0, ema_rate * (total / size.clamp(min=1) - self.prototypes), 0.0)
         self.prototypes.add_(step)

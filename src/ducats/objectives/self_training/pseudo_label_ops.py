@@ -6,11 +6,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from ducats import grid
+from ducats import upsampling
 from ducats.domain import UNLABELLED
 from ducats.objectives.batch import Batch, LabelledImages
 from ducats.objectives.reduction import Formula, masked_means
-from ducats.rows import Output
+from ducats.samples import Output
 
 MIN_KEPT_FRACTION = 1e-12  # avoids division by zero if no position is kept
 
@@ -42,7 +42,7 @@ def _apply_evidence_to_first(evidence: Callable[[Tensor], Tensor], channels: int
 
 def _resize_to(grid_size: torch.Size, x: Tensor) -> Tensor:
     """Interpolate a map to a given coarse grid."""
-    return x if x.shape[2:] == grid_size else grid.interpolate(x, (grid_size[0], grid_size[1]))
+    return x if x.shape[2:] == grid_size else upsampling.interpolate(x, (grid_size[0], grid_size[1]))
 
 
 def means_over_kept(

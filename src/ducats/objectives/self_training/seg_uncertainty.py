@@ -27,7 +27,7 @@ from ducats.objectives.self_training.pseudo_label_ops import (
 from ducats.objectives.self_training.round_schedule import check_round_schedule, starting_round
 from ducats.objectives.softmax import softmax
 from ducats.objectives.unlabelled import is_unlabelled
-from ducats.rows import Output
+from ducats.samples import Output
 
 
 class TwoHeads(AuxiliaryModule):

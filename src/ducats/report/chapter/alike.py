@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from ducats.columns import Array
-from ducats.snapshots import Picks, Snapshot
+from ducats.npz_columns import AnyArray
+from ducats.snapshot_files import RoundLabels, Snapshot
 
 ALIKE = 0.95  # minimum cosine similarity of the features of near-duplicates
 NEAR = 3  # maximum distance in pixels of neighbouring pixels
@@ -43,24 +43,24 @@ def repeats(snapshot: Snapshot) -> Repeats | None:
     Returns:
         None if fewer than two selected samples have features.
     """
-    picked = np.flatnonzero(snapshot.picked[snapshot.features_of])
+    picked = np.flatnonzero(snapshot.picked[snapshot.feature_rows])
     if len(picked) < 2:
         return None
-    rows = snapshot.features_of[picked]
+    rows = snapshot.feature_rows[picked]
     cosines = _cosines(snapshot.features[picked])
     first, second = np.nonzero(np.triu(cosines >= ALIKE, 1))
     order = np.argsort(-cosines[first, second], kind="stable")
     pairs = tuple(
         Pair(int(rows[first[k]]), int(rows[second[k]]), float(cosines[first[k], second[k]])) for k in order
     )
-    open_ = snapshot.target & snapshot.sampled & ~snapshot.known
-    among = _cosines(snapshot.features[np.flatnonzero(open_[snapshot.features_of])])
+    open_ = snapshot.is_target & snapshot.sampled & ~snapshot.is_labelled
+    among = _cosines(snapshot.features[np.flatnonzero(open_[snapshot.feature_rows])])
     many = len(among) * (len(among) - 1) / 2
     share = np.triu(among >= ALIKE, 1).sum() / many if many else 0.0
     return Repeats(pairs, len(picked), float(share) * len(picked) * (len(picked) - 1) / 2)
 
 
-def _cosines(features: Array) -> Array:
+def _cosines(features: AnyArray) -> AnyArray:
     wide = features.astype(np.float64)
     length = np.linalg.norm(wide, axis=1, keepdims=True)
     # A zero vector has no direction: its similarity to every sample is 0.
@@ -68,7 +68,7 @@ def _cosines(features: Array) -> Array:
     return np.asarray(unit @ unit.T)
 
 
-def neighbours(picks: Picks, sizes: Array) -> float:
+def neighbours(picks: RoundLabels, sizes: AnyArray) -> float:
     """Return the share of labelled pixels close to another one of the round, from up to ``IMAGES`` images."""
     from scipy.spatial import cKDTree
 

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 
-from ducats import snapshots
+from ducats import snapshot_files
 from ducats.errors import UserError
 from ducats.report.chapter.alike import Repeats, kept, neighbours, repeats
 from ducats.report.kinds import IMAGES
 from ducats.report.read import Run
-from ducats.snapshots import Picks, Snapshot
+from ducats.snapshot_files import RoundLabels, Snapshot
 
 VOID = -2  # label of samples to which no class applies
 PAIRS = 6  # near-duplicate pairs shown per round
@@ -85,17 +85,17 @@ def why(run: Run) -> Why:
     missing: list[str] = []
     names: list[str] = []
     try:
-        names = snapshots.keys(run.folder)
+        names = snapshot_files.pool_keys(run.folder)
     except UserError as error:
         missing.append(_plain(error, run))
-    found, damaged = snapshots.read_sound(run.folder)
+    found, damaged = snapshot_files.load_readable_snapshots(run.folder)
     missing += [_plain(sentence, run) for sentence in damaged]
     rounds = []
     for snapshot in found:
         if not snapshot.round:
             continue
         try:
-            bought = snapshots.picks(run.folder, snapshot.round)
+            bought = snapshot_files.load_round_labels(run.folder, snapshot.round)
         except UserError as error:
             bought = None
             missing.append(_plain(error, run))
@@ -121,7 +121,7 @@ def _none(run: Run) -> str:
     )
 
 
-def _round(run: Run, snapshot: Snapshot, bought: Picks | None, names: Sequence[str]) -> Round:
+def _round(run: Run, snapshot: Snapshot, bought: RoundLabels | None, names: Sequence[str]) -> Round:
     labels: dict[tuple[int, int], int] = {}
     if bought is not None:
         places = zip(bought.image.tolist(), bought.position.tolist(), strict=True)
@@ -151,10 +151,10 @@ def _round(run: Run, snapshot: Snapshot, bought: Picks | None, names: Sequence[s
 
 
 def _pick(run: Run, snapshot: Snapshot, row: int, label: int | None, names: Sequence[str]) -> Pick:
-    image, guess = int(snapshot.image[row]), int(snapshot.guess[row])
+    image, guess = int(snapshot.image[row]), int(snapshot.predicted[row])
     return Pick(
         key=names[image] if image < len(names) else f"image {image}",
-        picture=snapshots.picture(run.folder, image),
+        picture=snapshot_files.find_thumbnail(run.folder, image),
         guess=_class(run, guess),
         probability=float(snapshot.probability[row]),
         label="" if label is None else "no class applies" if label == VOID else _class(run, label),
@@ -168,13 +168,13 @@ def _class(run: Run, number: int) -> str:
     return run.classes[number] if 0 <= number < len(run.classes) else f"class {number}"
 
 
-def _near(run: Run, bought: Picks) -> float | None:
+def _near(run: Run, bought: RoundLabels) -> float | None:
     task = run.config.get("task")
     unit = task.get("unit") if isinstance(task, Mapping) else None
     if unit not in (None, "pixel") or not len(bought.image):
         return None  # the pixels of a region or an image are adjacent by definition
     try:
-        sizes = snapshots.sizes(run.folder)
+        sizes = snapshot_files.pool_grid_sizes(run.folder)
     except UserError:
         return None  # reading the keys has already reported the corrupt file
     return None if sizes is None else neighbours(bought, sizes)

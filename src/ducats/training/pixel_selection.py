@@ -1,0 +1,190 @@
+"""Scoring and selection of pixels, batch by batch: only a few maps are in memory at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ducats.data.views import View
+from ducats.domain import UNLABELLED, Images, Labels
+from ducats.engine.processes import gather, share_of, together
+from ducats.engine.task import Task
+from ducats.queries import QuerySpec
+from ducats.randomness import fork
+from ducats.samples import Output, SampleTable
+from ducats.training.forward import ExtraColumnsFn, check_finite, forward_batches, sample_aug_params
+from ducats.units import PixelSelection, image_columns, select_in_image
+from ducats.upsampling import upsample
+
+KnownLabelsFn = Callable[[int], Tensor]  # known labels of an image in the labelling grid: int8 (H, W)
+
+
+@torch.inference_mode()
+def select_pixels(
+    model: nn.Module,
+    pool: Images,
+    query: QuerySpec,
+    *,
+    task: Task,
+    sizes: Tensor,
+    known_labels_of: KnownLabelsFn,
+    budget: Sequence[int],
+    view: View,
+    batch_size: int,
+    seed: int,
+    fabric: Fabric,
+    extra_columns: ExtraColumnsFn | None = None,
+    head: Tensor | None = None,
+) -> Iterator[tuple[int, PixelSelection]]:
+    """Yield the pixels to label in each image, in image order; every process gets all of them.
+
+    Pixels compete within their image. If the query needs no columns, there is no forward pass. Batches
+    without any budget are skipped.
+
+    Args:
+        task: defines the unit that is labelled and the labelling grid.
+        sizes: ``(N, 2)``, height and width of the labelling grid.
+        known_labels_of: known labels of an image in that grid.
+        budget: pixels to label in each image.
+        seed: of this round; each image has its own generator.
+        extra_columns: computes the probes' columns; None if no probe is needed.
+        head: the last layer's weights, if the query reads them.
+    """
+    batches = torch.arange(len(pool)).split(batch_size)
+    # A budget in annotation time may cover only a few images; the others need no forward pass.
+    batches = tuple(batch for batch in batches if any(budget[image] for image in batch.tolist()))
+
+    def select_in_batch(index: Tensor, output: Output | None) -> list[tuple[int, PixelSelection]]:
+        selections = []
+        if output is not None:
+            check_finite(output.z)
+        for i, image in enumerate(index.tolist()):
+            z, features, extras = None, None, None
+            if not budget[image]:
+                selections.append((image, PixelSelection(torch.zeros(0, dtype=torch.long))))
+                continue
+            if output is not None:
+                z, features, extras = _pixel_outputs(output, i, sizes[image], query, task)
+            selection = select_in_image(
+                query,
+                task.unit,
+                z=z,
+                features=features,
+                extras=extras,
+                head=head,
+                known_labels=known_labels_of(image).to(fabric.device),
+                image=image,
+                pixels=pool.pixels[image] if task.unit.name == "superpixel" else None,
+                budget=budget[image],
+                generator=fork(seed, "image", image),
+            )
+            selections.append((image, selection))
+        return selections
+
+    own_batches = share_of(batches, fabric)
+    if query.needs:
+        aug_params = sample_aug_params(pool, view, fork(seed, "scoring"))
+        kwargs: dict[str, Any] = {
+            "view": view,
+            "aug_params": aug_params,
+            "fabric": fabric,
+            "extra_columns": extra_columns,
+        }
+        results = (select_in_batch(*one) for one in forward_batches(model, pool, own_batches, **kwargs))
+    else:
+        results = (select_in_batch(index, None) for index in own_batches)
+    for _ in range(-(-len(batches) // fabric.world_size)):
+        selections = together(fabric, lambda: next(results, []))
+        yield from selections if fabric.world_size == 1 else _gather_selections(selections, fabric)
+
+
+@torch.inference_mode()
+def score_whole_images(
+    model: nn.Module,
+    pool: Images,
+    query: QuerySpec,
+    *,
+    task: Task,
+    sizes: Tensor,
+    known_labels_of: KnownLabelsFn,
+    view: View,
+    batch_size: int,
+    seed: int,
+    fabric: Fabric,
+    extra_columns: ExtraColumnsFn | None = None,
+    labels: Labels | None = None,
+) -> SampleTable:
+    """Return one row per image with its pixels' values aggregated, for images that are labelled whole.
+
+    Arguments are those of ``select_pixels``. ``labels`` are the label maps of the source images: their
+    descriptors cover correctly predicted pixels only.
+    """
+    all_images = torch.arange(len(pool))
+    samples = SampleTable(all_images, torch.zeros_like(all_images), {})
+    if not query.needs:
+        return samples
+    aug_params = sample_aug_params(pool, view, fork(seed, "scoring"))
+    indices: list[Tensor] = []
+    collected: dict[str, list[Tensor]] = {name: [] for name in query.needs}
+    own_batches = share_of(all_images.split(batch_size), fabric)
+    # A process without a batch still scores one image to learn the shape of a row, then discards it.
+    batches = own_batches or (all_images[:1],)
+
+    def score_batches() -> None:
+        for index, output in forward_batches(
+            model, pool, batches, view=view, aug_params=aug_params, fabric=fabric, extra_columns=extra_columns
+        ):
+            indices.append(index)
+            check_finite(output.z)
+            for i, image in enumerate(index.tolist()):
+                z, features, extras = _pixel_outputs(output, i, sizes[image], query, task)
+                target = known_labels_of(image).to(fabric.device)
+                source_labels = None if labels is None else labels[image].to(fabric.device)
+                for name, column in image_columns(
+                    z, features, target, query.needs, extras, source_labels
+                ).items():
+                    collected[name].append(column.cpu())
+
+    together(fabric, score_batches)
+    own_rows = slice(None) if own_batches else slice(0)
+    order = gather(torch.cat(indices)[own_rows], fabric).argsort()
+    columns = {name: gather(torch.cat(parts)[own_rows], fabric)[order] for name, parts in collected.items()}
+    return SampleTable(samples.image, samples.position, columns)
+
+
+def all_open_pixels(known_labels_of: KnownLabelsFn, image: int) -> PixelSelection:
+    """Select all unlabelled pixels of an image as one unit."""
+    position = (known_labels_of(image).flatten() == UNLABELLED).nonzero().squeeze(1)
+    return PixelSelection(position, torch.tensor([len(position)]))
+
+
+def _pixel_outputs(
+    output: Output, i: int, size: Tensor, query: QuerySpec, task: Task
+) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
+    """Return one image's log alpha ``(C, H, W)``, its features if needed, and its probe columns."""
+    height, width = (int(side) for side in size)
+    z = upsample(output._replace(z=output.z[i : i + 1]), (height, width), two_step_upsampling=task.twice)
+    extras = {name: column[i] for name, column in (output.extras or {}).items()}
+    if not {"features", "descriptor"} & set(query.needs) or output.features is None:
+        return z[0], None, extras
+    return z[0], output.features[i], extras
+
+
+def _gather_selections(
+    selections: Sequence[tuple[int, PixelSelection]], fabric: Fabric
+) -> Iterator[tuple[int, PixelSelection]]:
+    """Gather the selections of all processes, in image order."""
+    empty = torch.zeros(0, dtype=torch.long)
+    unit_sizes = [p.unit if p.unit is not None else torch.ones_like(p.position) for _, p in selections]
+    counts = torch.tensor(
+        [[image, len(p.position), len(unit)] for (image, p), unit in zip(selections, unit_sizes, strict=True)]
+    )
+    counts = gather(counts.reshape(-1, 3).long(), fabric)
+    positions = gather(torch.cat([empty, *(p.position for _, p in selections)]), fabric)
+    units = gather(torch.cat([empty, *unit_sizes]), fabric)
+    starts = torch.cat([torch.zeros(1, 3, dtype=torch.long), counts.cumsum(0)])
+    for number in range(len(counts)):
+        (_, position, unit), (_, last, last_unit) = starts[number].tolist(), starts[number + 1].tolist()
+        yield int(counts[number, 0]), PixelSelection(positions[position:last], units[unit:last_unit])
