@@ -23,12 +23,12 @@ from scipy import ndimage
 
 from ducats import config as configs
 from ducats.domain import Shift
-from ducats.engine.processes import make_fabric
 from ducats.factory import build_run, load_data, make_performance_options, with_resolved_precision
 from ducats.ledger import Ledger
 from ducats.picks import picks_figure
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 
 # Tuned on the synthetic streets for few, hard pixels: lower weights for labelled pixels, U_dis and the KL.
 LIGHT = ("objective.params.target=0.2", "objective.params.beta=0.1", "objective.params.kl=0.3")

@@ -86,10 +86,10 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
     import torch
 
     from ducats import config
-    from ducats.engine.processes import make_fabric
     from ducats.factory import build_run, make_performance_options, with_resolved_precision
     from ducats.run import run
     from ducats.rundir import RunDir
+    from ducats.training.distributed import make_fabric
 
     torch.set_num_threads(1)
     pair, method, budget, seed = cell

@@ -148,7 +148,7 @@ def kill(folder: Path, launcher: str, victim: int, moment: str, number: int, luc
     """Start or resume a run and kill one of its processes.
 
     The run queries labels after every second epoch and is killed once in every two epochs; ``number`` counts
-    the earlier kills. ``victim`` is a rank, ``moment`` one of `MOMENTS`; ``luck`` varies the exact time.
+    the earlier kills. ``victim`` is a rank, ``moment`` one of `KILL_TIMES`; ``luck`` varies the exact time.
     """
     run = begin(folder, launcher)
     wait = partial(await_it, run=run, folder=folder)

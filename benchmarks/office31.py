@@ -22,11 +22,11 @@ import torch
 
 from ducats.config import Config
 from ducats.domain import Shift
-from ducats.engine.processes import make_fabric
 from ducats.factory import build_run, load_data, make_performance_options
 from ducats.run import run
 from ducats.rundir import RunDir
 from ducats.sweep import Cell, Wanted, cells_of, read_sweep
+from ducats.training.distributed import make_fabric
 
 # Sweep, task, seeds.
 TABLES = (

@@ -23,12 +23,12 @@ from unittest import mock
 import numpy as np
 import torch
 
-from ducats.engine.processes import make_fabric
 from ducats.inference import load_trained, usable_precision
 from ducats.pool import Sample, open_pool
 from ducats.scoring import part, score_part
 from ducats.scoring.plan import make_plan
 from ducats.scoring.reading import Block, picture_of
+from ducats.training.distributed import make_fabric
 from scoring import draw, make_run
 
 SIZE = (256, 256)

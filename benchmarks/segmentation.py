@@ -21,21 +21,21 @@ from torch import Tensor
 
 from ducats.dirichlet import can_compile, compile_formulas
 from ducats.domain import UNLABELLED, Domain, Images
-from ducats.engine.fit import Optimisation, fit_epoch, make_optimiser
-from ducats.engine.processes import make_fabric
-from ducats.engine.resident import settle, settle_maps
-from ducats.engine.schedules import constant
-from ducats.engine.speed import Speed
-from ducats.engine.step import Step
-from ducats.engine.streams import Streams, Views
-from ducats.engine.task import Task
 from ducats.ledger import Ledger, TargetMaps
 from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
 from ducats.oracles import Truth
 from ducats.queries import QUERIES
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
+from ducats.training.fit import Optimisation, fit_epoch, make_optimiser
+from ducats.training.performance import PerformanceOptions
 from ducats.training.pixel_selection import select_pixels
+from ducats.training.placement import place_images, place_label_maps
+from ducats.training.schedules import constant
+from ducats.training.step import Step
+from ducats.training.streams import Streams, StreamViews
+from ducats.training.task import TaskOptions
 from ducats.units import Unit
 
 Size = tuple[int, int]
@@ -76,19 +76,19 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
     """Measure time and peak memory of a training step."""
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
-    wanted = Speed(graphs=graphs and cuda, compiled=fuse and can_compile(fabric.device))
-    speed = wanted.settle(fabric, pixels=True)
+    wanted = PerformanceOptions(cuda_graphs=graphs and cuda, compile=fuse and can_compile(fabric.device))
+    speed = wanted.resolve(fabric, per_pixel=True)
     if cuda:
         torch.cuda.empty_cache()
         torch.cuda.reset_peak_memory_stats()
     count = 8
-    source_images, pool = settle(
+    source_images, pool = place_images(
         [images("source", count, options.source), images("pool", count, options.target)], fabric.device
     )
     labels = maps(count, options.source, options.classes)
     source = Domain(
         source_images,
-        settle_maps(labels, fabric.device),
+        place_label_maps(labels, fabric.device),
         tuple(f"class {n}" for n in range(options.classes)),
     )
     targets = maps(count, options.target, options.classes)
@@ -97,13 +97,15 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
     model = make_model(options)
     if speed.channels_last:
         model.to(memory_format=torch.channels_last)
-    optimiser = make_optimiser(model.network, Optimisation(lr=1e-5, nesterov=False), fused=bool(speed.fused))
+    optimiser = make_optimiser(
+        model.network, Optimisation(lr=1e-5, nesterov=False), fused=bool(speed.fused_optimiser)
+    )
     ready, stepper = fabric.setup(model, optimiser)
-    step = Step(ready, stepper, duc, fabric, graphs=bool(speed.graphs))
-    near = settle_maps(targets, fabric.device)
+    step = Step(ready, stepper, duc, fabric, graphs=bool(speed.cuda_graphs))
+    near = place_label_maps(targets, fabric.device)
 
     def epoch(number: int, steps: int) -> dict[str, float]:
-        streams = Streams(source, pool, Views(), options.batch, steps, 0)
+        streams = Streams(source, pool, StreamViews(), options.batch, steps, 0)
         return fit_epoch(
             step,
             streams.epoch(number, near, fabric),
@@ -114,12 +116,12 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
         )
 
     first = time.perf_counter()
-    with compile_formulas(bool(speed.compiled)):
+    with compile_formulas(bool(speed.compile)):
         epoch(0, options.warm_up)
     if cuda:
         torch.cuda.synchronize()
     started = time.perf_counter()
-    with compile_formulas(bool(speed.compiled)):
+    with compile_formulas(bool(speed.compile)):
         losses = epoch(1, options.steps)
     if cuda:
         torch.cuda.synchronize()
@@ -128,8 +130,8 @@ def time_steps(options: argparse.Namespace, precision: str, graphs: bool, fuse: 
     return {
         "what": "step",
         "precision": precision,
-        "graphs": bool(speed.graphs),
-        "compiled": bool(speed.compiled),
+        "graphs": bool(speed.cuda_graphs),
+        "compiled": bool(speed.compile),
         "warm_up_s": round(started - first, 1),
         "ms": round(1000 * took, 2),
         "allocated_gb": None if peak is None else round(peak, 2),
@@ -142,7 +144,7 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
     """Measure images per second of a selection round: forward, score, select, label, append to the ledger."""
     fabric = make_fabric(options.device, precision=precision)
     cuda = fabric.device.type == "cuda"
-    (pool,) = settle([images("pool", options.pool, options.target, options.original)], fabric.device)
+    (pool,) = place_images([images("pool", options.pool, options.target, options.original)], fabric.device)
     model = make_model(options)
     if cuda:
         model.to(memory_format=torch.channels_last)
@@ -150,7 +152,7 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
     ready.eval()
     truth = maps(options.pool, options.original, options.classes)
     area = options.original[0] * options.original[1]
-    task = Task(Unit("pixel"), resolution="original")
+    task = TaskOptions(Unit("pixel"), resolution="original")
     with tempfile.TemporaryDirectory() as folder:
         home = RunDir(Path(folder))
         ledger: Ledger = home.ledger(pool.keys, pool.sizes, "original")
@@ -171,7 +173,7 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
                     sizes=pool.sizes if pool.sizes is not None else torch.zeros(0, 2),
                     known_labels_of=asked,
                     budget=[area // 100] * options.pool,
-                    view=Views().scoring,
+                    view=StreamViews().scoring,
                     batch_size=options.scoring_batch,
                     seed=number,
                     fabric=fabric,

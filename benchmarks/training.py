@@ -29,19 +29,19 @@ from torch import Tensor
 from ducats.data.folders import folders
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Shift
-from ducats.engine import resident
-from ducats.engine.fit import Optimisation, make_optimiser
-from ducats.engine.processes import make_fabric
-from ducats.engine.speed import Speed
-from ducats.engine.step import Step
-from ducats.engine.streams import Streams, Views
 from ducats.models import EvidentialModel, timm_classifier
 from ducats.objectives import Batch, LabelledImages, duc
+from ducats.training import placement
+from ducats.training.distributed import make_fabric
+from ducats.training.fit import Optimisation, make_optimiser
 from ducats.training.image_selection import score_images
+from ducats.training.performance import PerformanceOptions
+from ducats.training.step import Step
+from ducats.training.streams import Streams, StreamViews
 
 SIZE = 224
 JITTERED = View(crop="resized", size=SIZE, flip=0.5, jitter=(0.4, 0.4, 0.4, 0.1))
-VIEWS = Views(
+VIEWS = StreamViews(
     source=JITTERED,
     labelled=JITTERED,
     unlabelled=View(crop="random", size=SIZE),
@@ -93,7 +93,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     shift = folders(source=options.source, target=options.target, ground_truth=True)
     decoded = time.perf_counter() - start
     start = time.perf_counter()
-    sent = resident.settle([shift.source.images, shift.pool], device)
+    sent = placement.place_images([shift.source.images, shift.pool], device)
     wait(device)
     uploaded = time.perf_counter() - start
     del sent
@@ -117,16 +117,19 @@ def rows(options: argparse.Namespace, shift: Shift) -> Iterator[tuple[str, dict[
     """Yield name and figures of each variant."""
     yield "plain loop", plain(options, shift, kept=False)
     yield "plain loop, workers kept", plain(options, shift, kept=True)
-    yield "floor: ready tensors", floor(options, shift, Speed())
-    yield "ours", ours(options, shift, Speed())
+    yield "floor: ready tensors", floor(options, shift, PerformanceOptions())
+    yield "ours", ours(options, shift, PerformanceOptions())
     if options.device == "cpu" or not torch.cuda.is_available():
         return
-    yield "ours, images on the host", ours(options, shift, Speed(images_on="host"))
-    yield "ours, no graphs", ours(options, shift, Speed(graphs=False))
-    yield "ours, no fused update", ours(options, shift, Speed(graphs=False, fused=False))
-    yield "ours, not channels-last", ours(options, shift, Speed(channels_last=False))
-    yield "ours, float32", ours(options, shift, Speed(), "32-true")
-    yield "floor, float32", floor(options, shift, Speed(), "32-true")
+    yield "ours, images on the host", ours(options, shift, PerformanceOptions(image_placement="host"))
+    yield "ours, no graphs", ours(options, shift, PerformanceOptions(cuda_graphs=False))
+    yield (
+        "ours, no fused update",
+        ours(options, shift, PerformanceOptions(cuda_graphs=False, fused_optimiser=False)),
+    )
+    yield "ours, not channels-last", ours(options, shift, PerformanceOptions(channels_last=False))
+    yield "ours, float32", ours(options, shift, PerformanceOptions(), "32-true")
+    yield "floor, float32", floor(options, shift, PerformanceOptions(), "32-true")
 
 
 def make_model(options: argparse.Namespace, shift: Shift) -> EvidentialModel:
@@ -180,13 +183,15 @@ def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str,
 
 
 def ours(
-    options: argparse.Namespace, shift: Shift, speed: Speed, precision: str = "auto"
+    options: argparse.Namespace, shift: Shift, speed: PerformanceOptions, precision: str = "auto"
 ) -> dict[str, float]:
     """Measure the streams and the step of ducats, as used by a run."""
     fabric = make_fabric(options.device, precision=precision)
     fresh(fabric.device)
     step, model = make_step(options, shift, speed, fabric)
-    source, pool = resident.settle([shift.source.images, shift.pool], fabric.device, speed.images_on)
+    source, pool = placement.place_images(
+        [shift.source.images, shift.pool], fabric.device, speed.image_placement
+    )
     domain = replace(shift.source, images=source)
     targets = bought(options, shift)
     streams = Streams(domain, pool, VIEWS, options.batch, options.steps, seed=0)
@@ -196,7 +201,7 @@ def ours(
         for batch in streams.epoch(number, targets, fabric):
             step(batch, 1.0)
 
-    warm = replace(streams, steps=5)
+    warm = replace(streams, steps_per_epoch=5)
     for batch in warm.epoch(1000, targets, fabric):
         step(batch, 1.0)
     took = seconds(fabric.device, lambda: epoch(0))
@@ -218,7 +223,7 @@ def ours(
 
 
 def floor(
-    options: argparse.Namespace, shift: Shift, speed: Speed, precision: str = "auto"
+    options: argparse.Namespace, shift: Shift, speed: PerformanceOptions, precision: str = "auto"
 ) -> dict[str, float]:
     """Measure the same step and forward pass on tensors that are already on the device."""
     fabric = make_fabric(options.device, precision=precision)
@@ -251,16 +256,16 @@ def floor(
 
 
 def make_step(
-    options: argparse.Namespace, shift: Shift, speed: Speed, fabric: Fabric
+    options: argparse.Namespace, shift: Shift, speed: PerformanceOptions, fabric: Fabric
 ) -> tuple[Step, torch.nn.Module]:
     """Set up model and step as in a run."""
-    settled = speed.settle(fabric)
+    settled = speed.resolve(fabric)
     bare = make_model(options, shift)
     if settled.channels_last:
         bare.to(memory_format=torch.channels_last)
-    optimiser = make_optimiser(bare.network, Optimisation(), fused=bool(settled.fused))
+    optimiser = make_optimiser(bare.network, Optimisation(), fused=bool(settled.fused_optimiser))
     model, stepper = fabric.setup(bare, optimiser)
-    return Step(model, stepper, duc, fabric, graphs=bool(settled.graphs)), model
+    return Step(model, stepper, duc, fabric, graphs=bool(settled.cuda_graphs)), model
 
 
 def ready(count: int, classes: int, device: torch.device) -> Batch:

@@ -8,10 +8,10 @@ import torch
 
 from ducats import config
 from ducats.domain import Shift
-from ducats.engine.processes import make_fabric
 from ducats.factory import build_run
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 
 # With few cores, the threads of several test processes compete: one thread each is several times faster.
 torch.set_num_threads(1)

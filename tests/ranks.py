@@ -16,14 +16,14 @@ import torch
 
 from ducats import records
 from ducats.cli import main
-from ducats.engine.step import Step
 from ducats.rundir import RunDir
+from ducats.training.step import Step
 
-MOST = 180  # seconds after which a hanging process is killed
+HANG_SECONDS = 180  # seconds after which a hanging process is killed
 Environment = Callable[[int, int, int], Mapping[str, str]]  # (rank, world size, port) -> variables
 
-Before = Callable[[int], object]  # called first in each process, with its rank
-GONE = "ducats: process {} of this run is gone"
+Setup = Callable[[int], object]  # called first in each process, with its rank
+PEER_GONE_MESSAGE = "ducats: process {} of this run is gone"
 
 
 def by_hand(rank: int, world: int, port: int) -> dict[str, str]:
@@ -68,11 +68,11 @@ def slurm(rank: int, world: int, port: int) -> dict[str, str]:
 
 
 @dataclass
-class Ranks:
+class RankResults:
     """Exit codes and output of the processes."""
 
     codes: list[int] = field(default_factory=list)  # exit codes, or minus the signal that ended one
-    said: list[str] = field(default_factory=list)  # stdout and stderr of each
+    outputs: list[str] = field(default_factory=list)  # stdout and stderr of each
 
 
 def free_port() -> int:
@@ -83,24 +83,24 @@ def free_port() -> int:
 
 
 def in_ranks(
-    act: Callable[[int], object], where: Path, world: int = 2, environment: Environment = by_hand
-) -> Ranks:
-    """Call ``act`` in each process and wait for all.
+    fn: Callable[[int], object], folder: Path, world: int = 2, environment: Environment = by_hand
+) -> RankResults:
+    """Call ``fn`` in each process and wait for all.
 
     Args:
-        act: called with the rank; returns the exit code, None for 0.
-        where: folder for the output.
+        fn: called with the rank; returns the exit code, None for 0.
+        folder: folder for the output.
     """
-    where.mkdir(parents=True, exist_ok=True)
-    port, children, logs = free_port(), [], [where / f"{rank}.txt" for rank in range(world)]
+    folder.mkdir(parents=True, exist_ok=True)
+    port, children, logs = free_port(), [], [folder / f"{rank}.txt" for rank in range(world)]
     sys.stdout.flush()
     sys.stderr.flush()
     for rank in range(world):
         child = os.fork()
         if child == 0:
-            _be(rank, act, environment(rank, world, port), logs[rank])
+            _run_rank(rank, fn, environment(rank, world, port), logs[rank])
         children.append(child)
-    ranks = Ranks()
+    ranks = RankResults()
     try:
         for child in children:
             _, status = os.waitpid(child, 0)
@@ -110,11 +110,11 @@ def in_ranks(
             with suppress(ProcessLookupError):
                 os.kill(child, signal.SIGKILL)
             os.waitpid(child, 0)
-    ranks.said = [log.read_text() for log in logs]
+    ranks.outputs = [log.read_text() for log in logs]
     return ranks
 
 
-def _be(rank: int, act: Callable[[int], object], environment: Mapping[str, str], log: Path) -> None:
+def _run_rank(rank: int, fn: Callable[[int], object], environment: Mapping[str, str], log: Path) -> None:
     code: object = 1
     try:
         out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
@@ -124,13 +124,13 @@ def _be(rank: int, act: Callable[[int], object], environment: Mapping[str, str],
         os.dup2(out, 2)
         sys.stdout, sys.stderr = open(1, "w", closefd=False), open(2, "w", closefd=False)  # noqa: SIM115
         os.environ.update(environment)
-        signal.alarm(MOST)
+        signal.alarm(HANG_SECONDS)
         warnings.simplefilter(
             "default"
         )  # the filters of a test do not apply to the libraries of a whole command
         # A fork loses torch's thread pool, and two threads that recreate it at once fail.
         torch.set_num_threads(1)
-        code = act(rank) or 0
+        code = fn(rank) or 0
     except SystemExit as end:
         code = end.code or 0
     except BaseException:
@@ -149,24 +149,24 @@ def command(settings: Sequence[str], out: Path, *more: str) -> list[str]:
 
 def run_in_ranks(
     arguments: Sequence[str],
-    where: Path,
+    folder: Path,
     world: int = 2,
     environment: Environment = by_hand,
-    before: Before = lambda _: None,
-) -> Ranks:
+    setup: Setup = lambda _: None,
+) -> RankResults:
     """Run ``ducats`` in each process.
 
     Args:
         arguments: of ``ducats``.
-        where: folder for the output.
-        before: called first in each process, with its rank.
+        folder: folder for the output.
+        setup: called first in each process, with its rank.
     """
 
     def act(rank: int) -> None:
-        before(rank)
+        setup(rank)
         main(arguments)
 
-    return in_ranks(act, where, world, environment)
+    return in_ranks(act, folder, world, environment)
 
 
 def outcome(folder: Path) -> dict[str, Any]:
@@ -186,7 +186,7 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def in_an_epoch(victim: int) -> Before:
+def kill_in_epoch(victim: int) -> Setup:
     """Die in the eighth step, in the middle of the second epoch."""
 
     def before(rank: int) -> None:

@@ -6,12 +6,12 @@ import numpy as np
 
 from conftest import quick
 from drawn_pools import picture, tar, write
-from ducats.engine.processes import make_fabric
 from ducats.factory import build_run
 from ducats.inference import Trained, load_trained
 from ducats.run import run
 from ducats.rundir import RunDir
 from ducats.streaming_top_k import ScoredSamples
+from ducats.training.distributed import make_fabric
 
 SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
 

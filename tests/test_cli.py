@@ -644,7 +644,7 @@ def test_other_ranks_wait_until_their_launcher_has_exited(monkeypatch: pytest.Mo
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.delenv("RANK", raising=False)
     parents, naps = [7, 7, 7, 1], list[float]()
-    monkeypatch.setattr("ducats.engine.hosts.parent", lambda: 7)
+    monkeypatch.setattr("ducats.training.launch_environment.parent_pid", lambda: 7)
     monkeypatch.setattr("os.getppid", lambda: parents.pop(0))
     monkeypatch.setattr("time.sleep", naps.append)
     shutdown.wait_for_launcher_exit()
@@ -654,7 +654,7 @@ def test_other_ranks_wait_until_their_launcher_has_exited(monkeypatch: pytest.Mo
 def test_waiting_for_the_launcher_times_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "3")
     now = [0.0]
-    monkeypatch.setattr("ducats.engine.hosts.parent", lambda: 7)
+    monkeypatch.setattr("ducats.training.launch_environment.parent_pid", lambda: 7)
     monkeypatch.setattr("os.getppid", lambda: 7)
     monkeypatch.setattr("time.monotonic", lambda: now[0])
     monkeypatch.setattr("time.sleep", lambda seconds: now.__setitem__(0, now[0] + seconds))

@@ -289,10 +289,18 @@ def test_task_settings_reach_the_task() -> None:
     task = make_task(load_config(["segmentation"], settings))
     unit = task.unit
     assert (unit.name, unit.side, unit.superpixels, unit.compactness) == ("region", 5, 40, 2.5)
-    assert (task.resolution, task.twice, task.fill) == ("original", True, "nearest")
-    assert (task.measured_at, task.flip, task.star_without) == ("network", False, ("wall", "pole"))
-    assert not task.whole_images
-    assert make_task(load_config(["segmentation"], ["task.unit=image"])).whole_images
+    assert (task.resolution, task.two_step_upsampling, task.label_downsampling) == (
+        "original",
+        True,
+        "nearest",
+    )
+    assert (task.evaluated_at, task.average_flipped, task.miou_star_exclude) == (
+        "network",
+        False,
+        ("wall", "pole"),
+    )
+    assert not task.labels_whole_images
+    assert make_task(load_config(["segmentation"], ["task.unit=image"])).labels_whole_images
 
 
 def test_segmentation_config_matches_the_paper() -> None:

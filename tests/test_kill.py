@@ -18,12 +18,12 @@ import torch
 
 from conftest import quick, quick_pixels
 from ducats import files, oracles, records, rundir
-from ducats.engine.processes import make_fabric
 from ducats.factory import build_run
 from ducats.ledger import Request, RequestWriter
 from ducats.progress import Event
 from ducats.run import looking, run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 from forks import in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

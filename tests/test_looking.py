@@ -19,7 +19,6 @@ from ducats import records, snapshot_files
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.domain import UNLABELLED, VOID, Images
-from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
 from ducats.factory import build_run
 from ducats.ledger import Request
@@ -27,6 +26,7 @@ from ducats.parts import describe
 from ducats.run import looking, run
 from ducats.run.looking import fitted, keep_pictures
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 
 
 def same_bits(one: RunDir, two: RunDir) -> None:

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 import ducats
 from ducats.data import toy
-from ducats.engine.schedules import inverse_decay
 from ducats.errors import UserError
 from ducats.ledger import Request
 from ducats.objectives import duc, softmax
 from ducats.queries import QUERIES
+from ducats.training.schedules import inverse_decay
 
 
 def net(classes: int = 4) -> nn.Module:
@@ -53,7 +53,7 @@ def test_the_callers_network_is_not_changed(tmp_path: Path) -> None:
         {"query": QUERIES["random"]},
         {"objective": softmax},
         {"objective": partial(duc, beta=0.5)},
-        {"views": ducats.Views(source=ducats.View(flip=0.5))},
+        {"views": ducats.StreamViews(source=ducats.View(flip=0.5))},
         {"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))},
         {"query": lambda slate: torch.arange(slate.budget) + 1},
         {"query": lambda slate: torch.arange(0, slate.budget)},
@@ -136,11 +136,11 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
         ({"model": nn.Linear(5, 4)}, r"fails on images of \(3, 8, 8\)"),
         ({"oracle": ducats.Truth(torch.zeros(79, dtype=torch.long))}, "79 labels for a pool of 80"),
         (
-            {"views": ducats.Views(scoring=ducats.View(crop="center", size=9))},
+            {"views": ducats.StreamViews(scoring=ducats.View(crop="center", size=9))},
             "views.scoring crops 9 pixels from images of 8",
         ),
         (
-            {"views": ducats.Views(source=ducats.View(crop="random", size=13, pad=2))},
+            {"views": ducats.StreamViews(source=ducats.View(crop="random", size=13, pad=2))},
             "views.source crops 13 pixels from images of 12",
         ),
     ],
@@ -243,7 +243,11 @@ def test_views_that_would_misalign_label_maps_are_refused(tmp_path: Path) -> Non
 
 
 def test_default_strong_view() -> None:
-    views = ducats.Views(unlabelled=ducats.View(flip=0.5))
-    assert (views.stronger.flip, views.stronger.randaugment, views.stronger.cutout) == (0.5, (2, 10), 0.5)
+    views = ducats.StreamViews(unlabelled=ducats.View(flip=0.5))
+    assert (
+        views.strong_or_default.flip,
+        views.strong_or_default.randaugment,
+        views.strong_or_default.cutout,
+    ) == (0.5, (2, 10), 0.5)
     own = ducats.View(cutout=0.1)
-    assert ducats.Views(strong=own).stronger is own
+    assert ducats.StreamViews(strong=own).strong_or_default is own

@@ -15,7 +15,6 @@ from ducats.cli import main
 from ducats.data import toy
 from ducats.doctor import diagnose
 from ducats.domain import UNLABELLED
-from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run
 from ducats.ledger import Request
@@ -23,6 +22,7 @@ from ducats.oracles import Oracle, Truth
 from ducats.parts import check, describe
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 
 # ---- arithmetic
 

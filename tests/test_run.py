@@ -15,8 +15,6 @@ from conftest import Runner, quick
 from ducats import records
 from ducats.data import toy
 from ducats.domain import UNLABELLED, VOID
-from ducats.engine.processes import make_fabric
-from ducats.engine.speed import Speed
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run
 from ducats.ledger import Request
@@ -24,6 +22,8 @@ from ducats.progress import Event
 from ducats.queries import QUERIES
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
+from ducats.training.performance import PerformanceOptions
 
 UNTIMED = {"seconds", "memory"}
 
@@ -174,9 +174,9 @@ def test_a_run_resumes_with_other_speed_settings(tmp_path: Path) -> None:
     settled = quick("train.lr=0.005")  # a high rate would amplify rounding differences
     ends = []
     for name, first, then in (
-        ("plain", Speed(), Speed()),
-        ("mixed", Speed(fused=True, channels_last=True), Speed()),
-        ("other", Speed(), Speed(fused=True, channels_last=True)),
+        ("plain", PerformanceOptions(), PerformanceOptions()),
+        ("mixed", PerformanceOptions(fused_optimiser=True, channels_last=True), PerformanceOptions()),
+        ("other", PerformanceOptions(), PerformanceOptions(fused_optimiser=True, channels_last=True)),
     ):
         parts, plan = build_run(settled, RunDir(tmp_path / name))
         fabric = make_fabric("cpu")

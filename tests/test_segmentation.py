@@ -19,8 +19,6 @@ from ducats import records
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.domain import UNLABELLED, VOID, Shift, original_map
-from ducats.engine.processes import make_fabric
-from ducats.engine.task import Task
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run, check_components
 from ducats.ledger import Request, TargetMaps
@@ -31,6 +29,8 @@ from ducats.queries import QUERIES
 from ducats.randomness import global_seed
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
+from ducats.training.task import TaskOptions
 from ducats.units import Unit
 
 HEIGHT, WIDTH, POOL = 16, 32, 5
@@ -646,7 +646,7 @@ def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
         seen.append((batch.labelled is not None, whole, rest))
         return dict(duc(model, batch))
 
-    task, plan = Task(unit=Unit("image")), replace(PLAN, pixels=None, budget=(2,))
+    task, plan = TaskOptions(unit=Unit("image")), replace(PLAN, pixels=None, budget=(2,))
     home = ducats.adapt(parts(objective=spy, task=task), plan, tmp_path / "r")
     assert (home.bought().counts() > 0).sum() == 2
     # Before the round no label is known; after it, all labels of an image or none.
@@ -681,7 +681,7 @@ def test_a_round_with_nothing_left_to_select(tmp_path: Path, unit: Any) -> None:
     mostly[:, 4:8, 4:8] = 0
     few = replace(shift.pool, void=mostly)
     plan = replace(PLAN, epochs=3, ask_after=(1, 2), pixels="10%")
-    home = ducats.adapt(parts(pool=few, task=Task(unit=Unit(unit))), plan, tmp_path / "r")
+    home = ducats.adapt(parts(pool=few, task=TaskOptions(unit=Unit(unit))), plan, tmp_path / "r")
     assert home.finished
     assert home.bought().rounds == 2
     assert home.bought().counts(1).tolist() == home.bought().counts(2).tolist() == [16] * POOL
@@ -704,12 +704,12 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
         ({}, {"budget": (3,)}, r"but budget is \[3\]"),
         ({}, {"pixels": 1, "ask_after": (0, 1)}, "at least one of 2 rounds without pixels"),
         ({"query": QUERIES["ripu"]}, {}, "units of several pixels"),
-        ({"task": Task(unit=Unit("image"))}, {"pixels": None}, "1 rounds but 0 budgets"),
+        ({"task": TaskOptions(unit=Unit("image"))}, {"pixels": None}, "1 rounds but 0 budgets"),
         ({"test": toy().test}, {}, "same classes"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 512, 10))}, {}, "per-image logits"),
         ({"model": small_fcn(classes=9, channels=3, width=8)}, {}, "outputs 9 classes"),
         ({"oracle": ducats.Truth(torch.zeros(4, 16, 32, dtype=torch.int8))}, {}, "4 labels for a pool of 5"),
-        ({"task": Task(star_without=("moon",))}, {}, "star_without names 'moon'"),
+        ({"task": TaskOptions(miou_star_exclude=("moon",))}, {}, "star_without names 'moon'"),
     ],
 )
 def test_inconsistent_components_are_refused_before_training(
@@ -731,7 +731,9 @@ def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
     assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
 
-@pytest.mark.parametrize("change", [{"task": Task(unit=Unit("region"))}, {"task": Task(flip=True)}])
+@pytest.mark.parametrize(
+    "change", [{"task": TaskOptions(unit=Unit("region"))}, {"task": TaskOptions(average_flipped=True)}]
+)
 def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     ducats.adapt(parts(), PLAN, tmp_path / "r")
     with pytest.raises(UserError, match=r"created with another config \(task\."):
@@ -741,9 +743,9 @@ def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict
 @pytest.mark.parametrize(
     ("make", "word"),
     [
-        (lambda: Task(fill="cells"), "cell or nearest"),  # type: ignore[arg-type]
-        (lambda: Task(resolution="full"), "network or original"),  # type: ignore[arg-type]
-        (lambda: Task(unit=Unit("regions")), "pixel, region, superpixel, image"),  # type: ignore[arg-type]
+        (lambda: TaskOptions(label_downsampling="cells"), "cell or nearest"),  # type: ignore[arg-type]
+        (lambda: TaskOptions(resolution="full"), "network or original"),  # type: ignore[arg-type]
+        (lambda: TaskOptions(unit=Unit("regions")), "pixel, region, superpixel, image"),  # type: ignore[arg-type]
     ],
 )
 def test_invalid_tasks_are_refused_at_construction(make: Any, word: str) -> None:

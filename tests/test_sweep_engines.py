@@ -21,9 +21,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-import slurm_on_paper
+import fake_slurm
 from drawn_pools import write as put
-from ducats.cluster import Ended, Lost, slurm
+from ducats.cluster import TaskLost, TaskResult, slurm
 from ducats.errors import UserError
 from ducats.sweep import Wanted, Where, cells_of, on_ray, on_slurm, opened, read_sweep, run_all
 from ducats.sweep.engines import End, Running, lay_out
@@ -198,10 +198,10 @@ def test_ray_runs_end_with_the_command_and_survive_a_lost_node(
 
 def test_reasons_of_lost_ray_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ends: list[Any] = [
-        Ended("a", None, Lost("its worker was killed, 3 times in a row")),
-        Ended("b", None, UserError("the node x has torch 1.0")),
-        Ended("c", None, OSError("no disk\nat all")),
-        Ended("d", 1, None),
+        TaskResult("a", None, TaskLost("its worker was killed, 3 times in a row")),
+        TaskResult("b", None, UserError("the node x has torch 1.0")),
+        TaskResult("c", None, OSError("no disk\nat all")),
+        TaskResult("d", 1, None),
     ]
     monkeypatch.setattr(on_ray, "Crew", lambda *_, **__: SimpleNamespace(wait=lambda _: ends))
     engine = on_ray.OnRay(cpus=1, gpus=False, most=None)
@@ -255,7 +255,7 @@ def test_jobs_continue_without_the_command_and_are_requeued_after_a_signal(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     pytest.importorskip("submitit", reason="needs ducats[slurm]")
-    book = slurm_on_paper.install(home / "slurm")
+    book = fake_slurm.install_commands(home / "slurm")
     file, out = sweep_file(tmp_path / "s.yaml", BROKEN, "random"), tmp_path / "out"
     settings = ("time=0:10:00", "partition=toy", "reservation=ours")
     cells = cells_of(read_sweep(file), Wanted(), "cpu")
@@ -373,14 +373,14 @@ def test_invalid_slurm_settings(
     pytest.importorskip("submitit", reason="needs ducats[slurm]")
     monkeypatch.setattr(shutil, "which", lambda program: program)
     with pytest.raises(UserError, match=sentence):
-        slurm.make_executor(tmp_path, settings, name="s", most=None)
+        slurm.make_executor(tmp_path, settings, name="s", max_jobs=None)
 
 
 def test_slurm_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     if importlib.util.find_spec("submitit") is not None:
         with pytest.raises(UserError, match="needs sbatch and srun on PATH"):
-            slurm.make_executor(tmp_path, ["time=5"], name="s", most=None)
+            slurm.make_executor(tmp_path, ["time=5"], name="s", max_jobs=None)
     monkeypatch.setitem(sys.modules, "submitit", None)
     with pytest.raises(UserError, match=r"pip install 'ducats\[slurm\]'"):
-        slurm.make_executor(tmp_path, ["time=5"], name="s", most=None)
+        slurm.make_executor(tmp_path, ["time=5"], name="s", max_jobs=None)

@@ -18,12 +18,12 @@ from ducats.config import Config
 from ducats.data import toy
 from ducats.data.evaluation_split import hold_out_source
 from ducats.domain import UNLABELLED, Images
-from ducats.engine.processes import make_fabric
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run
 from ducats.inference import load_trained
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 from ducats.tune import TrialResult, TuningResult, tune
 from ducats.tune.scorers import load_tuning_data, per_image_losses
 from ducats.tune.search import ranking_warnings

@@ -179,10 +179,10 @@ def test_two_processes_wait_together(tmp_path: Path) -> None:
             people = SimpleNamespace(sleep=lambda _: answer_all(tmp_path / "run", 6.0))
             run.time = people  # type: ignore[assignment,attr-defined]  # in a process of its own
 
-    both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "said", before=before)
-    assert both.codes == [0, 0], both.said
-    assert [said.count(AWAITED) for said in both.said] == [2, 0]
-    assert "20 labels acquired, 2.0 minutes of annotation" in both.said[0]
+    both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "said", setup=before)
+    assert both.codes == [0, 0], both.outputs
+    assert [said.count(AWAITED) for said in both.outputs] == [2, 0]
+    assert "20 labels acquired, 2.0 minutes of annotation" in both.outputs[0]
 
 
 def test_ctrl_c_ends_the_wait_and_the_same_command_resumes(

@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from ducats.domain import Domain as Domain
     from ducats.domain import Images as Images
     from ducats.domain import Shift as Shift
-    from ducats.engine.fit import Optimisation as Optimisation
-    from ducats.engine.streams import Views as Views
-    from ducats.engine.task import Task as Task
     from ducats.errors import AwaitingLabels as AwaitingLabels
     from ducats.errors import UserError as UserError
     from ducats.ledger import Ledger as Ledger
@@ -44,6 +41,9 @@ if TYPE_CHECKING:
     from ducats.samples import QueryContext as QueryContext
     from ducats.samples import SampleTable as SampleTable
     from ducats.samples import top_k as top_k
+    from ducats.training.fit import Optimisation as Optimisation
+    from ducats.training.streams import StreamViews as StreamViews
+    from ducats.training.task import TaskOptions as TaskOptions
     from ducats.units import Unit as Unit
 
     adapt = _run.run
@@ -64,9 +64,9 @@ _HOME = {
     "Domain": "domain",
     "Images": "domain",
     "Shift": "domain",
-    "Optimisation": "engine.fit",
-    "Views": "engine.streams",
-    "Task": "engine.task",
+    "Optimisation": "training.fit",
+    "StreamViews": "training.streams",
+    "TaskOptions": "training.task",
     "AwaitingLabels": "errors",
     "UserError": "errors",
     "Ledger": "ledger",

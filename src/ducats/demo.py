@@ -16,7 +16,6 @@ from rich.table import Table
 
 from ducats import config as configs
 from ducats.domain import Shift
-from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
 from ducats.factory import build_run, load_data, with_resolved_precision
 from ducats.progress import Event
@@ -24,6 +23,7 @@ from ducats.progress_display import REFRESH_SECONDS, ProgressDisplay
 from ducats.report import MethodRow, Report, Spread, by_method, report
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 
 
 @dataclass(frozen=True)

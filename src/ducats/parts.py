@@ -14,12 +14,6 @@ from ducats.budget import PeopleTime, Rounding, split_pixels
 from ducats.data.evaluation_split import EvaluatedOn
 from ducats.data.views import View, apply_view, sample_view_params
 from ducats.domain import Domain, Images, Labels
-from ducats.engine import resident
-from ducats.engine.fit import Optimisation
-from ducats.engine.schedules import Schedule, inverse_decay
-from ducats.engine.step import TOGETHER
-from ducats.engine.streams import CUTS, Views
-from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
 from ducats.models import EvidentialModel, find_head_weights
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
@@ -27,6 +21,12 @@ from ducats.oracles import Oracle, Truth
 from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import fork
 from ducats.samples import Output
+from ducats.training import placement
+from ducats.training.fit import Optimisation
+from ducats.training.schedules import LRSchedule, inverse_decay
+from ducats.training.step import TARGET_BATCHING
+from ducats.training.streams import BATCHING, StreamViews
+from ducats.training.task import TaskOptions, label_grid_sizes
 
 
 @dataclass(frozen=True)
@@ -41,8 +41,8 @@ class Parts:
     objective: ObjectiveFn | ObjectiveSpec = duc
     test: Domain | None = None  # used for evaluation only
     measured_on: EvaluatedOn = "held_out"  # unless "held_out", test.images must be the pool
-    views: Views = field(default_factory=Views)
-    task: Task = field(default_factory=Task)  # segmentation settings
+    views: StreamViews = field(default_factory=StreamViews)
+    task: TaskOptions = field(default_factory=TaskOptions)  # segmentation settings
 
     @property
     def training(self) -> ObjectiveSpec:
@@ -52,7 +52,7 @@ class Parts:
     @property
     def buys_pixels(self) -> bool:
         """Whether pixels are selected within each image, rather than images from the pool."""
-        return self.source.of_pixels and not self.task.whole_images
+        return self.source.of_pixels and not self.task.labels_whole_images
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class Plan:
     together: str = "separate"  # or "joint", "joint_if_few": labelled and unlabelled images in one batch
     source_sampling: str = "shuffled"  # or "rare_classes"
     optimisation: Optimisation = field(default_factory=Optimisation)
-    schedule: Schedule = inverse_decay
+    schedule: LRSchedule = inverse_decay
     source_weight: Mapping[int, float] = field(default_factory=lambda: {0: 1.0})  # by first epoch
     measure_every: int | None = None  # epochs between extra evaluations
     scoring_batch: int = 256
@@ -90,10 +90,12 @@ def check(parts: Parts, plan: Plan) -> None:
         raise UserError(
             f"ask_after must be at least 0 and less than epochs={plan.epochs}, not {list(plan.ask_after)}"
         )
-    if plan.labelled_batches not in CUTS:
-        raise UserError(f"labelled_batches must be one of {', '.join(CUTS)}, not {plan.labelled_batches!r}")
-    if plan.together not in TOGETHER:
-        raise UserError(f"together must be one of {', '.join(TOGETHER)}, not {plan.together!r}")
+    if plan.labelled_batches not in BATCHING:
+        raise UserError(
+            f"labelled_batches must be one of {', '.join(BATCHING)}, not {plan.labelled_batches!r}"
+        )
+    if plan.together not in TARGET_BATCHING:
+        raise UserError(f"together must be one of {', '.join(TARGET_BATCHING)}, not {plan.together!r}")
     if plan.source_sampling not in SAMPLINGS:
         raise UserError(f"source_sampling must be {' or '.join(SAMPLINGS)}, not {plan.source_sampling!r}")
     if parts.test is not None and tuple(parts.test.classes) != tuple(parts.source.classes):
@@ -140,7 +142,7 @@ def check_budget(parts: Parts, plan: Plan) -> None:
 
 def pixels_of(parts: Parts) -> Tensor:
     """Return the number of pixels per image at the resolution that is labelled: int64 ``(N,)``."""
-    return bought_sizes(parts.pool, parts.task.resolution).prod(1)
+    return label_grid_sizes(parts.pool, parts.task.resolution).prod(1)
 
 
 def check_maps(parts: Parts) -> None:
@@ -148,11 +150,11 @@ def check_maps(parts: Parts) -> None:
     if not parts.source.of_pixels:
         return
     classes = parts.source.classes
-    unknown = [name for name in parts.task.star_without if name not in classes]
+    unknown = [name for name in parts.task.miou_star_exclude if name not in classes]
     if unknown:
         known = ", ".join(classes)
         raise UserError(f"evaluation.miou_star_exclude names {unknown[0]!r}, but the classes are {known}")
-    if set(parts.task.star_without) >= set(classes):
+    if set(parts.task.miou_star_exclude) >= set(classes):
         raise UserError("evaluation.miou_star_exclude names every class: leave at least one for the mean")
     if parts.test is not None and not parts.test.of_pixels:
         raise UserError("the source has label maps, but the test has per-image labels: give maps for both")
@@ -178,14 +180,14 @@ def check_maps(parts: Parts) -> None:
 
 def check_views(parts: Parts) -> None:
     """Raise UserError for a view that does not fit the stored images."""
-    strong = ["stronger"] if parts.training.needs_strong_view() else []
+    strong = ["strong_or_default"] if parts.training.needs_strong_view() else []
     for name, images in (
         ("source", parts.source.images),
         *((use, parts.pool) for use in ("labelled", "unlabelled", "scoring", *strong)),
         *([("test", parts.test.images)] if parts.test is not None else []),
     ):
         view: View = getattr(parts.views, name)
-        name = "strong" if name == "stronger" else name
+        name = "strong" if name == "strong_or_default" else name
         channels = images.pixels.shape[1]
         if view.randaugment is not None and channels not in (1, 3):
             raise UserError(
@@ -263,12 +265,12 @@ def settle(parts: Parts, model: EvidentialModel) -> tuple[QuerySpec, int]:
 SEEN = 64  # most label maps in a digest; hashing all maps of a large set would take minutes
 
 
-def near_at_hand(parts: Parts, device: torch.device, where: resident.Where) -> Parts:
+def near_at_hand(parts: Parts, device: torch.device, where: placement.Placement) -> Parts:
     """Return the components with images and label maps placed on the fastest storage that fits them."""
     test = parts.test
     sets = [parts.source.images, parts.pool, *([] if test is None else [test.images])]
-    source, pool, *rest = resident.settle(sets, device, where)
-    labels = resident.settle_maps(parts.source.labels, device, where)
+    source, pool, *rest = placement.place_images(sets, device, where)
+    labels = placement.place_label_maps(parts.source.labels, device, where)
     return replace(
         parts,
         source=replace(parts.source, images=source, labels=labels),

@@ -24,7 +24,6 @@ from torch.nn import functional as F
 from conftest import Runner, quick
 from ducats import records
 from ducats.domain import UNLABELLED
-from ducats.engine.processes import make_fabric
 from ducats.factory import build_run
 from ducats.objectives import softmax
 from ducats.objectives.self_training import Teacher, mrkld
@@ -33,6 +32,7 @@ from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
 from ducats.objectives.self_training.teacher import certainty_histogram, log_thresholds
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 
 
 @pytest.mark.parametrize("portion", [0.05, 0.2, 0.5, 1.0])

@@ -9,11 +9,11 @@ import pytest
 from conftest import quick, quick_pixels
 from ducats import records
 from ducats.config import Config
-from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
 from ducats.factory import build_run
 from ducats.run import run
 from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
 
 IMAGE_LOSSES = {
     "duc": {"source/nll", "unlabelled/u_dis", "labelled/kl"},

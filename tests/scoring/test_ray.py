@@ -19,8 +19,8 @@ import pytest
 
 from drawn_pools import write
 from ducats.cli import main
-from ducats.cluster import Crew, Ended, Lost, connected, joining, same
-from ducats.cluster import crew as crews
+from ducats.cluster import TaskLost, TaskPool, TaskResult, ray_connection, ray_session, versions
+from ducats.cluster import ray_pool as crews
 from ducats.errors import UserError
 from ducats.inference import Trained, load_trained
 from ducats.scoring import Unfinished, on_ray, score
@@ -109,9 +109,9 @@ def until(true: Callable[[], object], seconds: float = 240.0) -> None:
         time.sleep(0.02)
 
 
-def endings(crew: Crew, count: int) -> list[Ended]:
+def endings(crew: TaskPool, count: int) -> list[TaskResult]:
     """Wait for this many tasks and return their results."""
-    ended = list[Ended]()
+    ended = list[TaskResult]()
 
     def so_many() -> bool:
         ended.extend(crew.wait(1.0))
@@ -168,13 +168,13 @@ def test_both_nodes_are_used_and_keep_half_of_their_cpus(home: Path, cluster: An
         assert workers.keys() == {node["NodeID"] for node in ray.nodes()}
         assert ray.cluster_resources()["CPU"] == 4
         until(lambda: ray.available_resources()["CPU"] == 2)  # free resources are updated with a delay
-        others = Crew(platform.node)  # another pool: it finds free slots
-        assert others.room() == 2
-        addresses = [others.begin(number) for number in range(2)]
-        assert others.room() == 0
+        others = TaskPool(platform.node)  # another pool: it finds free slots
+        assert others.free_slots() == 2
+        addresses = [others.submit(number) for number in range(2)]
+        assert others.free_slots() == 0
         assert sorted(endings(others, 2)) == [(0, platform.node(), None), (1, platform.node(), None)]
         assert addresses == [node["NodeManagerAddress"] for node in ray.nodes()]
-    assert Crew(platform.node, most=1).room() == 1
+    assert TaskPool(platform.node, max_tasks=1).free_slots() == 1
 
 
 def test_killed_worker_is_replaced(home: Path, cluster: Any) -> None:
@@ -184,24 +184,24 @@ def test_killed_worker_is_replaced(home: Path, cluster: Any) -> None:
 
 def test_task_that_kills_every_worker_is_given_up(home: Path, cluster: Any, tmp_path: Path) -> None:
     deadly = importlib.import_module("deadly")
-    crew = Crew(deadly.count)
+    crew = TaskPool(deadly.count)
     for name in ("deadly", "harmless"):
-        crew.begin(name, str(tmp_path), name)
+        crew.submit(name, str(tmp_path), name)
     ended = {one.name: one for one in endings(crew, 2)}
     assert ended["harmless"] == ("harmless", "harmless", None)
     error = ended["deadly"].error
-    assert isinstance(error, Lost)
+    assert isinstance(error, TaskLost)
     assert (tmp_path / "deadly").read_text() == "xxx"
-    assert crew.room() == 2
+    assert crew.free_slots() == 2
     told = on_ray._told(3, SimpleNamespace(parts=4), error)  # type: ignore[arg-type]
     assert isinstance(told, Unfinished)
     assert str(told).startswith("chunk 3 of 4 was lost: its worker was killed, 3 times in a row (")
     assert str(told).endswith("run the same command again to resume")
 
 
-def failure_of(crew: Crew) -> str:
+def failure_of(crew: TaskPool) -> str:
     """Run a task without arguments and return the message of its UserError."""
-    crew.begin("it")
+    crew.submit("it")
     (ended,) = endings(crew, 1)
     assert isinstance(ended.error, UserError)
     return str(ended.error)
@@ -212,10 +212,10 @@ def test_node_must_have_the_same_packages(
 ) -> None:
     write(tmp_path / "only_here.py", b"def work():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    said = failure_of(Crew(importlib.import_module("only_here").work))
+    said = failure_of(TaskPool(importlib.import_module("only_here").work))
     assert said.startswith("a node lacks a required package (No module named 'only_here')")
-    monkeypatch.setattr(crews, "versions", lambda: {**same.versions(), "torch": "0.4"})
-    message = failure_of(Crew(platform.node))
+    monkeypatch.setattr(crews, "versions", lambda: {**versions.installed_versions(), "torch": "0.4"})
+    message = failure_of(TaskPool(platform.node))
     assert f"torch is {metadata.version('torch')} on node" in message
     assert "0.4 on the submitting machine" in message
 
@@ -265,7 +265,7 @@ def test_lost_node_is_replaced(home: Path, cluster: Any) -> None:
     with held(home, "node") as workers:
         assert node.node_id in workers
         cluster.remove_node(node, allow_graceful=False)
-        until(lambda: Crew(platform.node).room() == 1)
+        until(lambda: TaskPool(platform.node).free_slots() == 1)
 
 
 # ---- without a cluster
@@ -284,17 +284,17 @@ def test_only_needed_files_are_packed(home: Path) -> None:
 def test_missing_ray_is_a_user_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(UserError, match=r"pip install 'ducats\[ray\]'"):
-        joining.import_ray()
+        ray_connection.import_ray()
 
 
 @pytest.mark.parametrize("time", ["", "soon", "0h", "-1h", "3 weeks"])
 def test_invalid_duration(time: str) -> None:
     with pytest.raises(UserError, match="is not a duration"):
-        joining.seconds_of(time)
+        ray_connection.parse_duration(time)
 
 
 def refusal(address: str) -> str:
-    with pytest.raises(UserError) as refused, connected(address):
+    with pytest.raises(UserError) as refused, ray_session(address):
         raise AssertionError
     return str(refused.value)
 

@@ -11,7 +11,6 @@ import torch
 
 from drawn_pools import picture, write
 from ducats.data.folders import read_image_folder as read_folder
-from ducats.engine.processes import make_fabric
 from ducats.factory import make_views, with_aspect_ratio
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, say
@@ -21,6 +20,7 @@ from ducats.randomness import fork
 from ducats.scoring import QUERIES, Plan, Result, choose, make_plan, score_part
 from ducats.scoring import plan as planning
 from ducats.streaming_top_k import merge_top_k
+from ducats.training.distributed import make_fabric
 from ducats.training.image_selection import score_images
 from ducats.training.image_selection import select as choose_of_table
 from scored_runs import assert_same, finished, image_folder, shard_folder

@@ -11,11 +11,11 @@ import pytest
 from conftest import Runner
 from drawn_pools import picture, write
 from ducats.cli import main
-from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
 from ducats.inference import Trained, load_trained, predict
 from ducats.scoring import ENGINES, Picks, Unfinished, score, score_part
 from ducats.scoring.keeping import load_part, part_file
+from ducats.training.distributed import make_fabric
 from scored_runs import finished, image_folder, shard_folder
 
 

@@ -62,9 +62,9 @@ def triage(
         acquired_labels: Use the labels acquired by the run, with the predictions made before training on them.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.engine.processes import make_fabric
     from ducats.inference import load_trained, usable_precision
     from ducats.inference import triage as find_rule
+    from ducats.training.distributed import make_fabric
 
     trained = load_trained(run)
     fabric = make_fabric(device, precision=usable_precision(trained, device))

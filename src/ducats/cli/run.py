@@ -52,15 +52,15 @@ def run(
 
     from ducats.doctor.benchmark_counts import completeness_warnings
     from ducats.doctor.task import task_mismatches
-    from ducats.engine import hosts
-    from ducats.engine.processes import make_fabric
-    from ducats.engine.processes import together as all_together
-    from ducats.engine.streams import steps_in_epoch
     from ducats.factory import build_run, check_components, make_performance_options, with_resolved_precision
     from ducats.loggers import Logs, find
     from ducats.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_parts
     from ducats.rundir import RunDir
+    from ducats.training import launch_environment
+    from ducats.training.distributed import all_ranks_or_raise as all_together
+    from ducats.training.distributed import make_fabric
+    from ducats.training.streams import steps_in_epoch
 
     for message in task_mismatches(config):
         raise UserError(message)
@@ -70,10 +70,10 @@ def run(
     check_components(config, is_resumable=run_folder.begun)
     engine = config.engine
     loggers = find(engine.loggers)
-    world = hosts.settle(engine.processes, engine.nodes)
+    world = launch_environment.resolve_world(engine.processes, engine.nodes)
     fabric = make_fabric(
         engine.device,
-        world.processes,
+        world.processes_per_node,
         engine.precision,
         nodes=world.nodes,
         strategy=engine.strategy,

@@ -23,8 +23,8 @@ def evaluate(run: Path, *, data: Path | None = None, device: str = "auto") -> in
             the run's class list. Default: the evaluation images of the run.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.engine.processes import make_fabric
     from ducats.inference import load_trained, measure, usable_precision
+    from ducats.training.distributed import make_fabric
 
     trained = load_trained(run)
     result = measure(trained, make_fabric(device, precision=usable_precision(trained, device)), data)
@@ -58,9 +58,9 @@ def predict(
             and u_dis of each pixel.
         device: auto, cpu, cuda or mps.
     """
-    from ducats.engine.processes import make_fabric
     from ducats.inference import load_trained, predict_maps, usable_precision
     from ducats.inference import predict as predict_folder
+    from ducats.training.distributed import make_fabric
 
     trained = load_trained(run)
     if class_probabilities and trained.of_pixels:

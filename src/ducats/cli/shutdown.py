@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console
 
-from ducats.engine import hosts
-from ducats.engine.lifeline import LOST, Ended, Lifeline
+from ducats.training import launch_environment
+from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE, PeerExit, PeerMonitor
 
 if TYPE_CHECKING:
     from lightning_fabric import Fabric
@@ -20,26 +20,26 @@ PEER_EXIT_GRACE_SECONDS = (
 
 
 class _ProcessState:
-    monitor: Lifeline | None = None  # of a run with several processes, once they are connected
+    monitor: PeerMonitor | None = None  # of a run with several processes, once they are connected
     exit_lock = threading.Lock()  # taken by the first thread that reports a lost process; never released
 
 
 def launch_monitored(fabric: "Fabric") -> None:
     """Start the processes of a run and monitor them: if one dies, all exit with a message."""
-    from ducats.engine.launching import launch as start
+    from ducats.training.launch import launch_processes as start
 
     _ProcessState.monitor = start(fabric, exit_on_peer_exit, lambda sentence: _print(sentence, "yellow"))
 
 
-def exit_on_peer_exit(peer_exit: Ended) -> None:
+def exit_on_peer_exit(peer_exit: PeerExit) -> None:
     """Exit this process immediately because another one is gone."""
     exit_immediately(report_peer_exit(peer_exit))
 
 
-def report_peer_exit(peer_exit: Ended) -> int:
+def report_peer_exit(peer_exit: PeerExit) -> int:
     """Report that another process is gone, notify the remaining ones, and return the exit code."""
     _ProcessState.exit_lock.acquire()
-    code, message = LOST, peer_exit.said
+    code, message = PEER_LOST_EXIT_CODE, peer_exit.message
     if peer_exit.code is not None:
         code = peer_exit.code
         message = message or f"process {peer_exit.rank + 1} ended with exit code {code}; see its message"
@@ -57,14 +57,14 @@ def report_peer_exit(peer_exit: Ended) -> int:
     ):
         _print(f"ducats: {message}", "red")
     if monitor is not None:
-        monitor.leave(code, message)
+        monitor.announce_exit(code, message)
     return code
 
 
 def peer_exit_code() -> int | None:
     """Report a lost process and return the exit code if it caused this failure; otherwise return None."""
     peer_exit = (
-        None if _ProcessState.monitor is None else _ProcessState.monitor.missing(PEER_EXIT_GRACE_SECONDS)
+        None if _ProcessState.monitor is None else _ProcessState.monitor.peer_exit(PEER_EXIT_GRACE_SECONDS)
     )
     return None if peer_exit is None else report_peer_exit(peer_exit)
 
@@ -86,7 +86,7 @@ def report_exit(message: str, style: str, code: int) -> int:
 def notify_exit(code: int, message: str = "") -> None:
     """Notify the other processes that this one exits on its own."""
     if _ProcessState.monitor is not None:
-        _ProcessState.monitor.leave(code, message.removeprefix("ducats: "))
+        _ProcessState.monitor.announce_exit(code, message.removeprefix("ducats: "))
 
 
 def _print(message: str, style: str) -> None:
@@ -100,7 +100,7 @@ def is_reporter() -> bool:
     """
     if _ProcessState.monitor is not None:
         return _ProcessState.monitor.rank == 0
-    return hosts.launcher() == "own" or hosts.place()[1] == 0
+    return launch_environment.detect_launcher() == "own" or launch_environment.node_and_local_rank()[1] == 0
 
 
 def leave_process_group() -> bool:
@@ -110,7 +110,7 @@ def leave_process_group() -> bool:
 
         if distributed.is_available() and distributed.is_initialized():
             if (
-                _ProcessState.monitor is None or _ProcessState.monitor.missing() is None
+                _ProcessState.monitor is None or _ProcessState.monitor.peer_exit() is None
             ):  # otherwise the group is broken
                 distributed.destroy_process_group()
             return True
@@ -130,5 +130,5 @@ def wait_for_launcher_exit(seconds: float = 20.0) -> None:
     All processes learn of a failure and exit in the same way, but Fabric's observer would kill the first one.
     """
     deadline = time.monotonic() + seconds
-    while os.getppid() == hosts.parent() and time.monotonic() < deadline:
+    while os.getppid() == launch_environment.parent_pid() and time.monotonic() < deadline:
         time.sleep(0.05)

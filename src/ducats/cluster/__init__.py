@@ -3,8 +3,8 @@
 Ray is an optional dependency, imported on use. Needs no torch.
 """
 
-from ducats.cluster.crew import Crew, Ended, Lost
-from ducats.cluster.errand import run_errand
-from ducats.cluster.joining import connected, seconds_of
+from ducats.cluster.ray_connection import parse_duration, ray_session
+from ducats.cluster.ray_pool import TaskLost, TaskPool, TaskResult
+from ducats.cluster.subcommand import run_subcommand
 
-__all__ = ["Crew", "Ended", "Lost", "connected", "run_errand", "seconds_of"]
+__all__ = ["TaskPool", "TaskResult", "TaskLost", "ray_session", "run_subcommand", "parse_duration"]

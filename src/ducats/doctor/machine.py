@@ -42,8 +42,8 @@ def check_machine(config: Config) -> Iterator[Finding]:
     import torch
     import torchvision
 
-    from ducats.engine.processes import make_fabric
     from ducats.factory import make_performance_options
+    from ducats.training.distributed import make_fabric
 
     engine = config.engine
     device = "none"
@@ -62,7 +62,7 @@ def check_machine(config: Config) -> Iterator[Finding]:
             yield Finding("error", f"{error}; set engine.device to auto, cpu, cuda or mps, or fix its driver")
         else:
             try:
-                make_performance_options(config).settle(fabric)
+                make_performance_options(config).resolve(fabric)
             except UserError as error:
                 yield Finding("error", str(error))
     threads = engine.threads or torch.get_num_threads()

@@ -54,8 +54,8 @@ def _check_component(config: Config) -> Iterator[Finding]:
 
 
 def _check_schedule(schedule: ComponentConfig) -> Iterator[Finding]:
-    from ducats.engine.schedules import SCHEDULES
     from ducats.registry import bind_params, resolve
+    from ducats.training.schedules import SCHEDULES
 
     bind_params("schedule", schedule.name, resolve("schedule", SCHEDULES, schedule.name), 1, schedule.params)
     yield from ()

@@ -13,12 +13,6 @@ from ducats.data import DATASETS, require_params
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.views import View
 from ducats.domain import Images, Shift
-from ducats.engine.fit import Optimisation
-from ducats.engine.processes import settle_precision
-from ducats.engine.schedules import SCHEDULES, Schedule, poly
-from ducats.engine.speed import Speed
-from ducats.engine.streams import Views, steps_in_epoch
-from ducats.engine.task import Task, bought_sizes
 from ducats.errors import UserError
 from ducats.models import MODELS, MODELS_WITHOUT_WEIGHTS, EvidentialModel
 from ducats.objectives import (
@@ -33,6 +27,12 @@ from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import global_seed
 from ducats.registry import bind_params, build_component, check_params, resolve
 from ducats.rundir import RunDir
+from ducats.training.distributed import resolve_precision
+from ducats.training.fit import Optimisation
+from ducats.training.performance import PerformanceOptions
+from ducats.training.schedules import SCHEDULES, LRSchedule, poly
+from ducats.training.streams import StreamViews, steps_in_epoch
+from ducats.training.task import TaskOptions, label_grid_sizes
 from ducats.units import Unit
 
 
@@ -51,17 +51,17 @@ def load_data(config: settings.Config) -> Shift:
 PATH_PARAMS = ("source", "target", "test", "path", "cache", "root")  # parameters of data sets that are paths
 
 
-def make_task(config: settings.Config) -> Task:
+def make_task(config: settings.Config) -> TaskOptions:
     """Return the labelling unit and the evaluation settings of segmentation."""
     task, evaluation = config.task, config.evaluation
-    return Task(
+    return TaskOptions(
         unit=Unit(task.resolved_unit, task.region_side, task.n_superpixels, task.compactness),
         resolution=task.resolution,
-        fill=task.label_downsampling,
-        twice=task.two_step_upsampling,
-        measured_at=evaluation.resolution,
-        flip=evaluation.average_flipped,
-        star_without=evaluation.miou_star_exclude,
+        label_downsampling=task.label_downsampling,
+        two_step_upsampling=task.two_step_upsampling,
+        evaluated_at=evaluation.resolution,
+        average_flipped=evaluation.average_flipped,
+        miou_star_exclude=evaluation.miou_star_exclude,
     )
 
 
@@ -115,7 +115,7 @@ def make_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> Ora
 
 
 def _make_human_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> People:
-    sizes = bought_sizes(data.pool, config.task.resolution) if data.source.of_pixels else None
+    sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.of_pixels else None
     spec: QuerySpec | QueryFn = resolve("query", QUERIES, config.query.name)
     query_summary = spec.summary if isinstance(spec, QuerySpec) else QuerySpec(spec).summary
     time_budget = time_of(
@@ -166,7 +166,7 @@ def check_oracle(oracle: settings.ComponentConfig) -> None:
         )
 
 
-def make_views(config: settings.Config) -> Views:
+def make_views(config: settings.Config) -> StreamViews:
     """Build the views; ``labelled`` defaults to ``source``."""
     views = config.views
     built = {
@@ -175,7 +175,7 @@ def make_views(config: settings.Config) -> Views:
     }
     labelled = built["source"] if views.labelled is None else View(**views.labelled.model_dump())
     strong = None if views.strong is None else View(**views.strong.model_dump())
-    return Views(labelled=labelled, strong=strong, **built)
+    return StreamViews(labelled=labelled, strong=strong, **built)
 
 
 def make_run_plan(config: settings.Config, data: Shift) -> Plan:
@@ -188,7 +188,7 @@ def make_run_plan(config: settings.Config, data: Shift) -> Plan:
     if time_budget is not None:
         selects_pixels = False
     elif selects_pixels:
-        areas = bought_sizes(pool, config.task.resolution).prod(1).tolist()
+        areas = label_grid_sizes(pool, config.task.resolution).prod(1).tolist()
         pixels_per_image = split_pixels(
             acquisition.budget, areas, len(epochs_of_rounds), acquisition.rounding
         )
@@ -215,8 +215,8 @@ def make_run_plan(config: settings.Config, data: Shift) -> Plan:
             momentum=train.momentum,
             nesterov=train.nesterov,
             weight_decay=train.weight_decay,
-            clip=train.clip_grad_norm,
-            multipliers=train.lr_multipliers,
+            clip_grad_norm=train.clip_grad_norm,
+            lr_multipliers=train.lr_multipliers,
         ),
         schedule=make_schedule(config, steps * train.epochs),
         source_weight=train.source_weight,
@@ -237,7 +237,7 @@ def make_query(config: settings.Config) -> QueryFn | QuerySpec:
     return spec.bind(config.query.params)
 
 
-def make_schedule(config: settings.Config, steps: int) -> Schedule:
+def make_schedule(config: settings.Config, steps: int) -> LRSchedule:
     """Build the learning-rate schedule for a training of ``steps`` steps.
 
     The default horizon of ``poly`` is 1.25 times the training, as published.
@@ -264,14 +264,14 @@ def make_objective(config: settings.Config) -> ObjectiveSpec:
 
 def with_resolved_precision(config: settings.Config) -> settings.Config:
     """Return the config with its precision, part of the run's identity, resolved for this machine."""
-    precision = settle_precision(config.engine.precision, config.engine.device)
+    precision = resolve_precision(config.engine.precision, config.engine.device)
     return config.model_copy(update={"engine": config.engine.model_copy(update={"precision": precision})})
 
 
-def make_performance_options(config: settings.Config) -> Speed:
+def make_performance_options(config: settings.Config) -> PerformanceOptions:
     """Build the performance options."""
     engine = config.engine
-    return Speed(
+    return PerformanceOptions(
         engine.image_placement,
         engine.channels_last,
         engine.fused_optimiser,
@@ -280,14 +280,14 @@ def make_performance_options(config: settings.Config) -> Speed:
     )
 
 
-def with_aspect_ratios(data: Shift, views: Views) -> Shift:
+def with_aspect_ratios(data: Shift, views: StreamViews) -> Shift:
     """Return the data with original aspect ratios where a view needs them."""
     source, test = data.source, data.test
     tests_on_pool = test is not None and test.images is data.pool
     pool_views = (
         views.labelled,
         views.unlabelled,
-        views.stronger,
+        views.strong_or_default,
         views.scoring,
         *([views.test] if tests_on_pool else []),
     )

@@ -12,7 +12,6 @@ from ducats.answers.rules import ruling
 from ducats.criteria import compute_columns
 from ducats.data import DATASETS
 from ducats.domain import UNLABELLED, VOID
-from ducats.engine.schedules import SCHEDULES
 from ducats.factory.builders import check_oracle, make_objective, make_query, make_schedule, make_task
 from ducats.models import MODEL_CHECKS, MODELS
 from ducats.objectives import (
@@ -27,6 +26,7 @@ from ducats.queries import QUERIES, QuerySpec
 from ducats.randomness import global_seed
 from ducats.registry import bind_params, build_component, resolve
 from ducats.samples import Output, QueryContext, SampleTable, function_name
+from ducats.training.schedules import SCHEDULES
 from ducats.units import image_columns, select_in_image
 
 

@@ -52,7 +52,7 @@ def export(
     if onnx:
         require_onnx()
         images, where = _images(trained)
-        flip = trained.of_pixels and make_task(trained.config).flip
+        flip = trained.of_pixels and make_task(trained.config).average_flipped
         graph = Graph(trained.model.cpu(), preprocess.size, trained.channels, flip=flip)
         draft = out / ".model.onnx.draft"
         try:

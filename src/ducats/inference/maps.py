@@ -55,7 +55,7 @@ def predict_maps(
     own, view, flip = (
         read_image_sizes(images.files),
         make_views(trained.config).test,
-        make_task(trained.config).flip,
+        make_task(trained.config).average_flipped,
     )
     luck = sample_aug_params(images, view, fork(0, "test"))
     batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)

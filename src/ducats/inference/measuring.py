@@ -92,11 +92,11 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
         view=make_views(trained.config).test,
         batch_size=trained.config.engine.scoring_batch_size,
         fabric=fabric,
-        resolution=task.measured_at,
-        flip=task.flip,
+        resolution=task.evaluated_at,
+        flip=task.average_flipped,
         known_labels_of=bought,
     )
-    return Measured(tally, on, len(test), describe_resolution(test, task.measured_at))
+    return Measured(tally, on, len(test), describe_resolution(test, task.evaluated_at))
 
 
 def _labelled_maps(trained: Trained, folder: Path) -> Domain:

@@ -6,18 +6,18 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
-from ducats.engine.beside import recordable
-from ducats.engine.processes import make_fabric, on_chief, precision_of
-from ducats.engine.speed import Speed
-from ducats.engine.step import familiar
 from ducats.errors import UserError
 from ducats.parts import Parts, Plan, check, describe, describe_data
 from ducats.progress import Listener, silence
 from ducats.run.keeping import check_shared
 from ducats.run.story import Story, Wait
 from ducats.rundir import RunDir
+from ducats.training.auxiliary import cuda_graph_safe
+from ducats.training.distributed import make_fabric, on_rank_zero, precision_name
+from ducats.training.performance import PerformanceOptions
+from ducats.training.step import is_trusted_code
 
-AS_FAST_AS_IT_GOES = Speed()
+AS_FAST_AS_IT_GOES = PerformanceOptions()
 
 
 def run(
@@ -27,7 +27,7 @@ def run(
     *,
     fabric: Fabric | None = None,
     identity: Mapping[str, Any] | None = None,
-    speed: Speed = AS_FAST_AS_IT_GOES,
+    speed: PerformanceOptions = AS_FAST_AS_IT_GOES,
     listen: Listener = silence,
     wait: Wait | None = None,
 ) -> RunDir:
@@ -52,17 +52,17 @@ def run(
     """
     check(parts, plan)
     fabric = fabric or _launched()
-    still = recordable(parts.training, parts.query)
-    known = familiar(parts.training.fn, parts.model) and still
-    if speed.graphs and not still:
+    still = cuda_graph_safe(parts.training, parts.query)
+    known = is_trusted_code(parts.training.fn, parts.model) and still
+    if speed.cuda_graphs and not still:
         raise UserError(
             "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers in "
             "each step: remove the setting"
         )
-    settled = speed.settle(fabric, familiar=known, pixels=parts.source.of_pixels)
+    settled = speed.resolve(fabric, trusted_code=known, per_pixel=parts.source.of_pixels)
     home = RunDir(Path(folder))
-    identity = identity or {**describe(parts, plan), "precision": precision_of(fabric)}
-    on_chief(fabric, lambda: home.claim(identity, describe_data(parts)))
+    identity = identity or {**describe(parts, plan), "precision": precision_name(fabric)}
+    on_rank_zero(fabric, lambda: home.claim(identity, describe_data(parts)))
     check_shared(home, fabric)
     if home.finished:
         home.release()

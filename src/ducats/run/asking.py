@@ -12,9 +12,6 @@ from torch import nn
 from ducats.answers.question import MOST
 from ducats.budget import dealt, split_pixels
 from ducats.domain import UNLABELLED, VOID
-from ducats.engine.beside import Company, view_of
-from ducats.engine.processes import on_chief
-from ducats.engine.task import bought_sizes
 from ducats.ledger import Ledger, Request, TargetMaps
 from ducats.parts import Parts, Plan, pixels_of
 from ducats.queries import QuerySpec
@@ -22,8 +19,11 @@ from ducats.randomness import fork, seed_of
 from ducats.rundir import RunDir
 from ducats.samples import SampleTable
 from ducats.training.annotator_hints import image_hints, pixel_hints
+from ducats.training.auxiliary import AuxiliaryModules, compatible_view
+from ducats.training.distributed import on_rank_zero
 from ducats.training.image_selection import score_images, select
 from ducats.training.pixel_selection import KnownLabelsFn, all_open_pixels, score_whole_images, select_pixels
+from ducats.training.task import label_grid_sizes
 from ducats.units import PixelSelection, Unit
 
 
@@ -37,15 +37,15 @@ class Asking:
     fabric: Fabric
     model: nn.Module  # wrapped by Fabric
     strategy: QuerySpec
-    beside: Company
+    beside: AuxiliaryModules
     maps: Callable[[int], TargetMaps]  # the pool's known label maps after a number of rounds
     ledger: Callable[[], Ledger]  # on rank 0 only
 
     def choose(self, number: int) -> None:
         """Select the samples of a round and save them as a request; rank 0 writes."""
-        count = on_chief(self.fabric, lambda: self._count(number))
+        count = on_rank_zero(self.fabric, lambda: self._count(number))
         if count == 0:
-            on_chief(self.fabric, lambda: self.home.keep_request(nothing(number)))
+            on_rank_zero(self.fabric, lambda: self.home.keep_request(nothing(number)))
             return
         if self.parts.source.of_pixels:
             self._choose_pixels(number, count)
@@ -58,20 +58,20 @@ class Asking:
             batch_size=self.plan.scoring_batch,
             seed=seed_of(self.plan.seed, "scoring", number),
             fabric=self.fabric,
-            extra_columns=self.beside.tell,
+            extra_columns=self.beside.extra_columns,
         )
         more = self._more(number)
         generator = fork(self.plan.seed, "query", number)
         budget = self.plan.budget[number - 1] if count is None else count
 
         def keep() -> None:
-            targets = self.beside.askable(self.ledger().targets(number - 1), budget)
+            targets = self.beside.mask_pseudo_labelled(self.ledger().targets(number - 1), budget)
             if not bool((targets == UNLABELLED).any()):  # the time budget exceeds the pool
                 self.home.keep_request(nothing(number))
                 return
             self.home.keep_request(select(self.strategy, rows, targets, budget, number, generator, **more))
 
-        on_chief(self.fabric, keep)
+        on_rank_zero(self.fabric, keep)
 
     def _count(self, number: int) -> int | None:
         """Return how many units the time budget allows in a round; None without a time budget."""
@@ -88,7 +88,7 @@ class Asking:
         """
         if not getattr(self.parts.oracle, "wants_notes", False):
             return
-        request, done = on_chief(
+        request, done = on_rank_zero(
             self.fabric, lambda: (self.home.request(number), self.home.notes(number) is not None)
         )
         if done or request is None or not 0 < request.units <= MOST:
@@ -101,11 +101,11 @@ class Asking:
             "fabric": self.fabric,
         }
         if parts.source.of_pixels:
-            how |= {"task": parts.task, "sizes": bought_sizes(parts.pool, parts.task.resolution)}
+            how |= {"task": parts.task, "sizes": label_grid_sizes(parts.pool, parts.task.resolution)}
         notes = (pixel_hints if parts.source.of_pixels else image_hints)(
             self.model, parts.pool, request, **how
         )
-        on_chief(self.fabric, lambda: self.home.keep_notes(number, notes))
+        on_rank_zero(self.fabric, lambda: self.home.keep_notes(number, notes))
 
     def _more(self, number: int) -> dict[str, Any]:
         """Return the query's other inputs: source images, weights of the last layer."""
@@ -116,14 +116,14 @@ class Asking:
                 self.model,
                 images,
                 strategy.source_needs,
-                view=view_of(images, parts.views.scoring),
+                view=compatible_view(images, parts.views.scoring),
                 batch_size=self.plan.scoring_batch,
                 seed=seed_of(self.plan.seed, "scoring source", number),
                 fabric=self.fabric,
-                extra_columns=self.beside.tell,
+                extra_columns=self.beside.extra_columns,
             )
         if strategy.needs_head:
-            more["head"] = self.beside.head()
+            more["head"] = self.beside.head_weights()
         return more
 
     def _choose_pixels(self, number: int, count: int | None) -> None:
@@ -134,24 +134,24 @@ class Asking:
         parts, plan, asked = self.parts, self.plan, self.maps(number - 1).at
         how: dict[str, Any] = {
             "task": parts.task,
-            "sizes": bought_sizes(parts.pool, parts.task.resolution),
+            "sizes": label_grid_sizes(parts.pool, parts.task.resolution),
             "known_labels_of": asked,
             "view": parts.views.scoring,
             "batch_size": plan.scoring_batch,
             "seed": seed_of(plan.seed, "query", number),
             "fabric": self.fabric,
-            "extra_columns": self.beside.tell,
+            "extra_columns": self.beside.extra_columns,
         }
-        head = self.beside.head() if self.strategy.needs_head else None
-        if parts.task.whole_images:
+        head = self.beside.head_weights() if self.strategy.needs_head else None
+        if parts.task.labels_whole_images:
             rows = score_whole_images(self.model, parts.pool, self.strategy, **how)
             more = {"source": self._source_maps(how), "head": head}
-            on_chief(self.fabric, lambda: self._keep_whole(number, count, rows, asked, more))
+            on_rank_zero(self.fabric, lambda: self._keep_whole(number, count, rows, asked, more))
             return
         areas, rounds = pixels_of(parts).tolist(), len(plan.ask_after)
         units: list[int] | None = None
         if count is not None:
-            before = on_chief(self.fabric, lambda: self.ledger().units(number - 1))
+            before = on_rank_zero(self.fabric, lambda: self.ledger().units(number - 1))
             units = dealt(before, before + count, len(areas))
             budget = [
                 many * pixels_in(parts.task.unit, area) for many, area in zip(units, areas, strict=True)
@@ -176,9 +176,9 @@ class Asking:
             return None
         how = {
             **how,
-            "sizes": bought_sizes(source.images, "network"),
+            "sizes": label_grid_sizes(source.images, "network"),
             "known_labels_of": lambda image: torch.where(source.labels[image] < 0, VOID, UNLABELLED),
-            "view": view_of(source.images, self.parts.views.scoring),
+            "view": compatible_view(source.images, self.parts.views.scoring),
         }
         read = replace(strategy, needs=strategy.source_needs)
         return score_whole_images(self.model, source.images, read, labels=source.labels, **how)

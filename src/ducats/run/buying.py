@@ -13,7 +13,7 @@ def buy(oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, partl
     """Query the oracle and append its labels to the ledger, after checking all of them.
 
     Args:
-        oracle: if it has a method ``seconds_of``, that returns the annotation seconds of each unit, or None.
+        oracle: if it has a method ``parse_duration``, that returns the annotation seconds of each unit, or None.
         request: an empty one is recorded without calling the oracle.
         ledger: opened for the whole pool.
         classes: the number of classes.

@@ -7,12 +7,12 @@ from pathlib import Path
 from lightning_fabric import Fabric
 from torch.optim import SGD
 
-from ducats.engine.fit import settle_state
-from ducats.engine.processes import on_chief, together
-from ducats.engine.sharding import gathered, spread, spread_optimiser
 from ducats.errors import UserError
 from ducats.models import EvidentialModel
 from ducats.rundir import RunDir
+from ducats.training.distributed import all_ranks_or_raise, on_rank_zero
+from ducats.training.fit import adapt_optimiser_state
+from ducats.training.sharding import gather_state, shard_optimiser_state, shard_state
 
 PATIENCE = 30.0  # seconds for a shared file system to show all hosts the files that rank 0 wrote
 
@@ -37,32 +37,32 @@ class Keeping:
         state = {
             "epoch": epoch,
             "seconds": seconds,
-            "network": gathered(self.model.network.state_dict(), self.fabric),
+            "network": gather_state(self.model.network.state_dict(), self.fabric),
             "companions": self.model.auxiliaries.state_dict(),
-            "optimiser": gathered(self.optimiser.state_dict(), self.fabric),
+            "optimiser": gather_state(self.optimiser.state_dict(), self.fabric),
             "precision": self.fabric.strategy.precision.state_dict(),  # the loss scale of float16
         }
-        on_chief(self.fabric, lambda: self.home.save_checkpoint(state))
+        on_rank_zero(self.fabric, lambda: self.home.save_checkpoint(state))
 
     def restore(self) -> tuple[int, float]:
         """Load the latest checkpoint, if there is one; return its epoch and seconds."""
         state = self.home.checkpoint()
         # Records of later epochs belong to training that was lost; it is repeated and writes them again.
-        on_chief(self.fabric, lambda: self.home.forget_after(state["epoch"] if state else -1))
+        on_rank_zero(self.fabric, lambda: self.home.forget_after(state["epoch"] if state else -1))
         if state is None:
             return 0, 0.0
         network = self.model.network
-        network.load_state_dict(spread(state["network"], network.state_dict(), self.fabric))
+        network.load_state_dict(shard_state(state["network"], network.state_dict(), self.fabric))
         self.model.auxiliaries.load_state_dict(state.get("companions", {}))
-        self.optimiser.load_state_dict(spread_optimiser(state["optimiser"], self.optimiser, self.fabric))
-        settle_state(self.optimiser, fused=self.fused)
+        self.optimiser.load_state_dict(shard_optimiser_state(state["optimiser"], self.optimiser, self.fabric))
+        adapt_optimiser_state(self.optimiser, fused=self.fused)
         self.fabric.strategy.precision.load_state_dict(state["precision"])
         return state["epoch"], state["seconds"]
 
     def save_model(self) -> None:
         """Write the final weights, which marks the run as finished."""
-        weights = gathered(self.model.network.state_dict(), self.fabric)
-        on_chief(self.fabric, lambda: self.home.save_model(weights))
+        weights = gather_state(self.model.network.state_dict(), self.fabric)
+        on_rank_zero(self.fabric, lambda: self.home.save_model(weights))
 
 
 def check_shared(home: RunDir, fabric: Fabric, patience: float = PATIENCE) -> None:
@@ -72,7 +72,7 @@ def check_shared(home: RunDir, fabric: Fabric, patience: float = PATIENCE) -> No
     """
     if fabric.world_size == 1:
         return
-    wanted = on_chief(fabric, lambda: _looks(home.folder))
+    wanted = on_rank_zero(fabric, lambda: _looks(home.folder))
 
     def look() -> None:
         until = time.monotonic() + patience
@@ -84,7 +84,7 @@ def check_shared(home: RunDir, fabric: Fabric, patience: float = PATIENCE) -> No
                 )
             time.sleep(0.1)
 
-    together(fabric, look)
+    all_ranks_or_raise(fabric, look)
 
 
 def _looks(folder: Path) -> list[tuple[int, int] | None]:

@@ -9,9 +9,6 @@ from torch import Tensor
 
 from ducats import snapshot_files
 from ducats.domain import UNLABELLED, Images
-from ducats.engine.beside import view_of
-from ducats.engine.processes import on_chief
-from ducats.engine.task import bought_sizes
 from ducats.errors import UserError
 from ducats.files import write_atomically
 from ducats.ledger import Request
@@ -20,6 +17,8 @@ from ducats.oracles.picture import picture
 from ducats.randomness import global_seed, seed_of
 from ducats.run.asking import Asking
 from ducats.rundir import RunDir
+from ducats.training.auxiliary import compatible_view
+from ducats.training.distributed import on_rank_zero
 from ducats.training.model_snapshot import (
     MAX_PICKS,
     SampleOutputs,
@@ -31,6 +30,7 @@ from ducats.training.model_snapshot import (
     sample_images,
     sample_pixels,
 )
+from ducats.training.task import label_grid_sizes
 from ducats.training.temperature_scaling import optimal_temperature
 
 POOL_MAPS, SOURCE_MAPS = 100, 30  # images whose pixels are sampled
@@ -50,11 +50,11 @@ def keep_snapshot(asking: Asking, number: int, epoch: int, rounds: int) -> None:
     """
     plan, home, fabric = asking.plan, asking.home, asking.fabric
     path = snapshot_files.snapshot_path(home.folder, number)
-    if not plan.snapshot or on_chief(fabric, path.exists):
+    if not plan.snapshot or on_rank_zero(fabric, path.exists):
         return
-    request = on_chief(fabric, lambda: home.request(number)) if number else None
+    request = on_rank_zero(fabric, lambda: home.request(number)) if number else None
     of_pixels = asking.parts.source.of_pixels
-    pool, source = on_chief(
+    pool, source = on_rank_zero(
         fabric, lambda: (_maps if of_pixels else _images)(asking, request, rounds, plan.snapshot)
     )
     # A custom network may use random numbers even in evaluation mode.
@@ -67,7 +67,7 @@ def keep_snapshot(asking: Asking, number: int, epoch: int, rounds: int) -> None:
             home.folder, make_snapshot(number, epoch, (pool, sights[0]), (source, sights[1]))
         )
 
-    on_chief(fabric, keep)
+    on_rank_zero(fabric, keep)
 
 
 def _images(
@@ -86,7 +86,7 @@ def _maps(
     before, now, labels = asking.maps(0), asking.maps(rounds), parts.source.labels
     pool = sample_pixels(
         "pool",
-        bought_sizes(parts.pool, parts.task.resolution),
+        label_grid_sizes(parts.pool, parts.task.resolution),
         lambda image: before.at(image) == UNLABELLED,
         now.at,
         most,
@@ -95,7 +95,7 @@ def _maps(
     )
     source = sample_pixels(
         "source",
-        bought_sizes(parts.source.images, "network"),
+        label_grid_sizes(parts.source.images, "network"),
         lambda image: labels[image] >= 0,
         lambda image: labels[image],
         of_source(most),
@@ -107,7 +107,7 @@ def _maps(
 def of_source(most: int) -> int:
     """Return the number of source samples: a third of the pool's.
 
-    >>> of_source(3000), of_source(1)
+    >>> reads_source_and_head(3000), reads_source_and_head(1)
     (1000, 1)
     """
     return -(-most // 3)
@@ -123,16 +123,16 @@ def _look(
     how: dict[str, Any] = {
         "batch_size": asking.plan.scoring_batch,
         "classes": len(parts.source.classes),
-        "n_features": asking.beside.features,
+        "n_features": asking.beside.n_features,
         "fabric": asking.fabric,
     }
     images, view = parts.source.images, parts.views.scoring
-    of_source = view_of(images, view)
+    of_source = compatible_view(images, view)
     pool_sizes = source_sizes = None
     if parts.source.of_pixels:
-        how |= {"two_step_upsampling": parts.task.twice}
-        pool_sizes = bought_sizes(parts.pool, parts.task.resolution)
-        source_sizes = bought_sizes(images, "network")
+        how |= {"two_step_upsampling": parts.task.two_step_upsampling}
+        pool_sizes = label_grid_sizes(parts.pool, parts.task.resolution)
+        source_sizes = label_grid_sizes(images, "network")
     elif images.pixels.shape[1:] != parts.pool.pixels.shape[1:]:
         of_source = parts.views.source  # the network is known to accept images of that size
     try:

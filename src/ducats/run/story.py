@@ -12,15 +12,6 @@ from torch.optim import SGD
 
 from ducats.dirichlet import compile_formulas
 from ducats.domain import UNLABELLED, Labels
-from ducats.engine import resident
-from ducats.engine.beside import Panorama, accompany
-from ducats.engine.fit import fit_epoch, make_optimiser
-from ducats.engine.processes import autocast_of, follow_the_first, most_memory, on_chief
-from ducats.engine.sharding import check_alone, whole
-from ducats.engine.speed import Speed
-from ducats.engine.step import Step
-from ducats.engine.streams import Streams, classes_shown, steps_in_epoch
-from ducats.engine.task import bought_sizes, headline
 from ducats.errors import AwaitingLabels, UserError
 from ducats.ledger import TargetMaps
 from ducats.metrics import Tally, class_accuracy, compute_metrics, reliability_bins
@@ -34,6 +25,14 @@ from ducats.run.buying import buy
 from ducats.run.keeping import Keeping
 from ducats.run.looking import calibration, fitted, keep_snapshot
 from ducats.rundir import RunDir
+from ducats.training import placement
+from ducats.training.auxiliary import DatasetPasses, build_auxiliaries
+from ducats.training.distributed import (
+    autocast_dtype,
+    broadcast_buffers,
+    on_rank_zero,
+    peak_memory_over_ranks,
+)
 from ducats.training.evaluation import (
     TemperedEvaluation,
     describe_resolution,
@@ -41,6 +40,12 @@ from ducats.training.evaluation import (
     evaluate_segmentation,
     segmentation_metrics,
 )
+from ducats.training.fit import fit_epoch, make_optimiser
+from ducats.training.performance import PerformanceOptions
+from ducats.training.sharding import check_shardable, unsharded
+from ducats.training.step import Step
+from ducats.training.streams import Streams, class_presence, steps_in_epoch
+from ducats.training.task import headline_metric, label_grid_sizes
 
 # Called with the round and the exception that reports open questions or an invalid answer; returns when the
 # answers should be checked again.
@@ -56,12 +61,12 @@ class Story:
         plan: Plan,
         home: RunDir,
         fabric: Fabric,
-        speed: Speed,
+        speed: PerformanceOptions,
         listen: Listener,
         wait: Wait | None = None,
     ) -> None:
-        given, parts = parts, near_at_hand(parts, fabric.device, speed.images_on)
-        self.where = speed.images_on
+        given, parts = parts, near_at_hand(parts, fabric.device, speed.image_placement)
+        self.where = speed.image_placement
         self.parts, self.plan, self.home, self.fabric, self.listen = parts, plan, home, fabric, listen
         self.wait = wait
         self.steps = plan.steps_per_epoch or steps_in_epoch(
@@ -75,34 +80,34 @@ class Story:
             self.steps,
             plan.seed,
             plan.labelled_batches,
-            classes_shown(parts.source) if plan.source_sampling == "rare_classes" else None,
+            class_presence(parts.source) if plan.source_sampling == "rare_classes" else None,
             parts.training.needs_strong_view(),
         )
         own = copy.deepcopy(parts.model)
         self.bare = own if isinstance(own, EvidentialModel) else EvidentialModel(own)
         self.strategy, width = settle(given, self.bare)  # original data: the model is not on the device yet
-        self.beside = accompany(
+        self.beside = build_auxiliaries(
             self.bare,
             parts.training,
             self.strategy,
             classes=len(parts.source.classes),
-            features=width,
-            pool=len(parts.pool),
-            pixels=parts.source.of_pixels,
+            n_features=width,
+            pool_size=len(parts.pool),
+            per_pixel=parts.source.of_pixels,
             seed=plan.seed,
-            autocast=autocast_of(fabric),
+            autocast=autocast_dtype(fabric),
         )
         if speed.channels_last:
             self.bare.to(memory_format=torch.channels_last)
-        check_alone(self.bare, fabric)
-        fused = bool(speed.fused)
+        check_shardable(self.bare, fabric)
+        fused = bool(speed.fused_optimiser)
         self.model = fabric.setup_module(self.bare)
         self.optimiser: SGD = make_optimiser(  # after the set-up, which may have sharded the weights
-            self.bare.network, plan.optimisation, fused=fused, beside=self.bare.auxiliaries
+            self.bare.network, plan.optimisation, fused=fused, auxiliaries=self.bare.auxiliaries
         )
         stepper: Any = fabric.setup_optimizers(self.optimiser)
-        graphs, clip = bool(speed.graphs), plan.optimisation.clip
-        objective, witnesses = parts.training.bind_auxiliary(self.beside.own), self.beside.witnesses
+        graphs, clip = bool(speed.cuda_graphs), plan.optimisation.clip_grad_norm
+        objective, witnesses = parts.training.bind_auxiliary(self.beside.objective_module), self.beside.probes
         self.step = Step(
             self.model,
             stepper,
@@ -110,16 +115,16 @@ class Story:
             fabric,
             graphs=graphs,
             clip=clip,
-            beside=witnesses,
-            loose=self.bare.auxiliaries.parameters(),
-            together=plan.together,
+            probes=witnesses,
+            auxiliary_parameters=self.bare.auxiliaries.parameters(),
+            target_batching=plan.together,
         )
-        self.compiled = bool(speed.compiled)
+        self.compiled = bool(speed.compile)
         self.epoch, self.seconds = 0, 0.0
         self.keeping = Keeping(home, fabric, self.bare, self.optimiser, fused)
         if not home.finished:  # after the set-up: the state is loaded onto the device of the weights
             self.epoch, self.seconds = self.keeping.restore()
-        on_chief(fabric, self._open_ledger)
+        on_rank_zero(fabric, self._open_ledger)
         self.asking = Asking(
             parts,
             plan,
@@ -145,7 +150,7 @@ class Story:
             self.keeping.save(0, 0.0)
         while True:
             started = time.monotonic()
-            with whole(self.bare):
+            with unsharded(self.bare):
                 started += self._look(started)
             if self.epoch == self.plan.epochs:
                 break
@@ -181,7 +186,7 @@ class Story:
 
     def _open_ledger(self) -> None:
         pool, resolution = self.parts.pool, self.parts.task.resolution
-        sizes = bought_sizes(pool, resolution) if self.parts.source.of_pixels else None
+        sizes = label_grid_sizes(pool, resolution) if self.parts.source.of_pixels else None
         self.ledger = self.home.ledger(pool.keys, sizes, resolution)
 
     def _maps(self, rounds: int) -> TargetMaps:
@@ -189,7 +194,9 @@ class Story:
         ledger = self.ledger if self.fabric.is_global_zero else self.home.bought()
         pool, task = self.parts.pool, self.parts.task
         shape = (int(pool.pixels.shape[-2]), int(pool.pixels.shape[-1]))
-        return TargetMaps(ledger, shape, rounds, void=pool.void, resolution=task.resolution, fill=task.fill)
+        return TargetMaps(
+            ledger, shape, rounds, void=pool.void, resolution=task.resolution, fill=task.label_downsampling
+        )
 
     def _bought(self, rounds: int) -> Tensor:
         """Return the images with at least one label."""
@@ -198,18 +205,18 @@ class Story:
     def _known(self) -> tuple[Labels, Tensor | None]:
         """Return the pool's known labels, and the labelled images where whole label maps are acquired."""
         if not self.parts.source.of_pixels:
-            return on_chief(self.fabric, lambda: self.ledger.targets(self.answered)), None
+            return on_rank_zero(self.fabric, lambda: self.ledger.targets(self.answered)), None
         if self._targets is None or self._targets[0] != self.answered:
             self._targets = None  # frees device memory for the new maps
             maps = self._maps(self.answered)
-            self._targets = (self.answered, resident.settle_maps(maps, self.fabric.device, self.where))
-        bought = on_chief(self.fabric, lambda: self._bought(self.answered))
-        return self._targets[1], bought if self.parts.task.whole_images else None
+            self._targets = (self.answered, placement.place_label_maps(maps, self.fabric.device, self.where))
+        bought = on_rank_zero(self.fabric, lambda: self._bought(self.answered))
+        return self._targets[1], bought if self.parts.task.labels_whole_images else None
 
     def _fit(self) -> None:
         began = time.monotonic()
         targets, bought = self._known()
-        anything = on_chief(self.fabric, lambda: self.ledger.spent(self.answered) > 0)
+        anything = on_rank_zero(self.fabric, lambda: self.ledger.spent(self.answered) > 0)
         with (
             global_seed(self.plan.seed, "network", self.epoch, self.fabric.global_rank),
             compile_formulas(self.compiled),
@@ -220,9 +227,9 @@ class Story:
                     self.epoch,
                     targets,
                     self.fabric,
-                    whole=bought,
-                    bought=anything,
-                    own=self.beside.own_labels(),
+                    whole_images=bought,
+                    has_labels=anything,
+                    pseudo_labels=self.beside.pseudo_labels(),
                 ),
                 self.plan.schedule,
                 first_step=self.epoch * self.steps,
@@ -233,36 +240,36 @@ class Story:
         self.epoch += 1
         seconds = round(time.monotonic() - began, 3)
         record = {"kind": "epoch", "epoch": self.epoch, "losses": losses, "seconds": seconds}
-        on_chief(self.fabric, lambda: self.home.record(record))
+        on_rank_zero(self.fabric, lambda: self.home.record(record))
 
     def _measure(self, started: float, kind: str) -> None:
-        done = {r["epoch"] for r in on_chief(self.fabric, lambda: self.home.lines(kind))}
+        done = {r["epoch"] for r in on_rank_zero(self.fabric, lambda: self.home.lines(kind))}
         if self.epoch in done:
             return
         self._say("measure")
         record: dict[str, Any] = {"kind": kind, "stage": self.stage, "epoch": self.epoch}
-        record["labels"] = on_chief(self.fabric, lambda: self.ledger.spent(self.stage))
+        record["labels"] = on_rank_zero(self.fabric, lambda: self.ledger.spent(self.stage))
         if self.parts.source.of_pixels:
-            record["clicks"] = on_chief(self.fabric, lambda: self.ledger.clicks(self.stage))
-        people = on_chief(self.fabric, lambda: self.ledger.seconds(self.stage))
+            record["clicks"] = on_rank_zero(self.fabric, lambda: self.ledger.clicks(self.stage))
+        people = on_rank_zero(self.fabric, lambda: self.ledger.seconds(self.stage))
         if people is not None:
             record["people_seconds"] = round(people, 3)
         if self.parts.test is not None:
-            known = on_chief(self.fabric, lambda: fitted(self.home, self.stage))
+            known = on_rank_zero(self.fabric, lambda: fitted(self.home, self.stage))
             tempered = None if known is None else TemperedEvaluation(known.temperature)
             tally, counted = self._tally(tempered)
             record |= {"measured_on": self.parts.measured_on, **counted}
             if tally.total:  # nothing is left to evaluate once the whole target is labelled
                 record |= self._numbers(tally)
-                on_chief(self.fabric, lambda: self._keep_confusion(tally))
+                on_rank_zero(self.fabric, lambda: self._keep_confusion(tally))
                 if known is not None and tempered is not None and tempered.tally is not None:
                     record["tempered"] = {**known._asdict(), **calibration(tempered.tally)}
-        memory = most_memory(self.fabric)
+        memory = peak_memory_over_ranks(self.fabric)
         record |= {} if memory is None else {"memory": memory}
         record["seconds"] = round(self.seconds + time.monotonic() - started, 3)
-        on_chief(self.fabric, lambda: self.home.record(record))
+        on_rank_zero(self.fabric, lambda: self.home.record(record))
         if "accuracy" in record:
-            first = headline(self.parts.source)
+            first = headline_metric(self.parts.source)
             names = dict.fromkeys((first, "accuracy", "ece", "nll", "aurc"))
             self._say("measure", values={name: record[name] for name in names})
 
@@ -282,9 +289,14 @@ class Story:
         task = parts.task
         bought = self._maps(self.stage).at if parts.measured_on == "unlabelled" else None
         tally = evaluate_segmentation(
-            self.model, test, resolution=task.measured_at, flip=task.flip, known_labels_of=bought, **how
+            self.model,
+            test,
+            resolution=task.evaluated_at,
+            flip=task.average_flipped,
+            known_labels_of=bought,
+            **how,
         )
-        at = describe_resolution(test, task.measured_at)
+        at = describe_resolution(test, task.evaluated_at)
         return tally, {"images": len(test), "pixels": tally.total, "resolution": at}
 
     def _numbers(self, tally: Tally) -> dict[str, Any]:
@@ -293,7 +305,7 @@ class Story:
         numbers["class_accuracy"] = class_accuracy(tally.confusion)
         numbers["reliability"] = reliability_bins(tally)
         if self.parts.source.of_pixels:
-            named = self.parts.source.classes, self.parts.task.star_without
+            named = self.parts.source.classes, self.parts.task.miou_star_exclude
             numbers |= {"headline": "mean_iou", **segmentation_metrics(tally.confusion, *named)}
         return numbers
 
@@ -304,23 +316,23 @@ class Story:
         """Return the indices of the test images to evaluate; None for all."""
         if self.parts.measured_on != "unlabelled":
             return None
-        targets = on_chief(self.fabric, lambda: self.ledger.targets(self.stage))
+        targets = on_rank_zero(self.fabric, lambda: self.ledger.targets(self.stage))
         return (targets == UNLABELLED).nonzero().squeeze(1)
 
     def _ask(self) -> float:
         """Label the next round, unless it is done; return the seconds spent waiting for annotators."""
         number, waited = self.stage + 1, 0.0
-        if on_chief(self.fabric, lambda: self.ledger.rounds) >= number:
+        if on_rank_zero(self.fabric, lambda: self.ledger.rounds) >= number:
             return waited
         self._say("ask")
-        if on_chief(self.fabric, lambda: self.home.request(number)) is None:
+        if on_rank_zero(self.fabric, lambda: self.home.request(number)) is None:
             self.asking.choose(number)
         self.asking.note(number)
         keep_snapshot(self.asking, number, self.epoch, number - 1)
         awaited = False
         while True:
             try:
-                on_chief(self.fabric, lambda: self._buy(number))
+                on_rank_zero(self.fabric, lambda: self._buy(number))
             except (AwaitingLabels, UserError) as pause:
                 # An invalid answer must not end a run that has waited for days: the annotator can correct it.
                 awaited |= isinstance(pause, AwaitingLabels)
@@ -337,11 +349,11 @@ class Story:
         asks = self.plan.ask_after
         question = asks.index(self.epoch) + 1 if self.epoch in asks else 0
         moment = RefreshContext(self.epoch, self.plan.epochs, question, len(asks))
-        if self.epoch == self.plan.epochs or not self.beside.due(moment):
+        if self.epoch == self.plan.epochs or not self.beside.is_due(moment):
             return
         maps = self.parts.source.of_pixels
-        targets = None if maps else on_chief(self.fabric, lambda: self.ledger.targets(self.stage))
-        look = Panorama(
+        targets = None if maps else on_rank_zero(self.fabric, lambda: self.ledger.targets(self.stage))
+        look = DatasetPasses(
             self.model,
             self.parts.source,
             self.parts.pool,
@@ -353,7 +365,7 @@ class Story:
         )
         with global_seed(self.plan.seed, "refresh", self.epoch):
             self.beside.refresh(moment, look)
-        follow_the_first(self.bare.auxiliaries, self.fabric)
+        broadcast_buffers(self.bare.auxiliaries, self.fabric)
 
     def _buy(self, number: int) -> None:
         request = self.home.request(number)

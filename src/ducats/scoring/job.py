@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Protocol
 
 from ducats.domain import UNLABELLED
-from ducats.engine.processes import make_fabric
 from ducats.inference import Trained, load_trained, usable_precision
 from ducats.pool import Kind, open_pool
 from ducats.rundir import RunDir
 from ducats.scoring.keeping import keep_part, part_file
 from ducats.scoring.part import Result, Tell, score_part
 from ducats.scoring.plan import Plan
+from ducats.training.distributed import make_fabric
 
 
 class Unfinished(Exception):  # noqa: N818 - not an error: finished chunks are saved, and the command can resume

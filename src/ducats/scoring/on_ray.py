@@ -11,8 +11,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from ducats.cluster import Crew, Lost, connected, seconds_of
-from ducats.cluster.joining import import_ray
+from ducats.cluster import TaskLost, TaskPool, parse_duration, ray_session
+from ducats.cluster.ray_connection import import_ray
 from ducats.errors import UserError
 from ducats.inference import Trained
 from ducats.scoring.job import Job, Unfinished, Worker
@@ -48,12 +48,12 @@ def on_ray(
         Unfinished: The time limit is reached, or a chunk was lost repeatedly.
         UserError: There is no cluster, or a chunk cannot be scored.
     """
-    until = time.monotonic() + seconds_of(timeout)
-    with connected(address):
+    until = time.monotonic() + parse_duration(timeout)
+    with ray_session(address):
         ray = import_ray()
         gpus = _has_gpus(ray.nodes(), job.device)
-        crew = Crew(score_one, cpus=None if gpus else 1, gpus=gpus, most=processes)
-        if not crew.room():
+        crew = TaskPool(score_one, cpus_per_task=None if gpus else 1, use_gpu=gpus, max_tasks=processes)
+        if not crew.free_slots():
             raise UserError(f"no node of the Ray cluster at --ray-address {address} has CPUs; start one")
         said = replace(job, device="cuda" if gpus else "cpu").to_json()
         files = [ray.put(packed(trained.home.folder, job.exclude_bought))]
@@ -66,9 +66,9 @@ def on_ray(
                         f"--timeout {timeout} reached with {len(ranks) - done} of {job.parts} chunks left; "
                         "finished chunks are saved: run the same command again to resume"
                     )
-                while todo and crew.room():
+                while todo and crew.free_slots():
                     rank = todo.pop(0)
-                    crew.begin(rank, said, files, rank)
+                    crew.submit(rank, said, files, rank)
                 for rank, result, error in crew.wait(min(BETWEEN, left)):
                     if error is not None:
                         raise _told(rank, job, error)
@@ -91,7 +91,7 @@ def _has_gpus(nodes: Sequence[Mapping[str, Any]], device: str) -> bool:
 def _told(rank: int, job: Job, error: Exception) -> Exception:
     if isinstance(error, UserError):
         return UserError(f"on a node of the cluster: {error}")
-    if not isinstance(error, Lost):
+    if not isinstance(error, TaskLost):
         return error
     return Unfinished(
         f"chunk {rank} of {job.parts} was lost: {error} (out of memory, or an image that crashes the "

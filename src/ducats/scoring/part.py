@@ -14,7 +14,6 @@ from torch import Tensor
 from ducats import room
 from ducats.criteria import require_features
 from ducats.data.views import apply_view, sample_view_params
-from ducats.engine import resident
 from ducats.factory import make_views
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, said_of
@@ -23,6 +22,7 @@ from ducats.randomness import fork
 from ducats.scoring.plan import Plan, scores
 from ducats.scoring.reading import decoded, picture_of
 from ducats.streaming_top_k import ScoredSamples, StreamingTopK, concat_samples
+from ducats.training import placement
 from ducats.training.forward import MAX_PENDING_BATCHES, check_finite
 
 Tell = Callable[[int], None]  # called with the number of samples so far
@@ -137,7 +137,7 @@ def _said(
                 )
                 pixels = block.pixels.pin_memory() if device.type == "cuda" else block.pixels
                 with torch.inference_mode():
-                    output = model(apply_view(resident.send(pixels, device), view, luck.to(device)))
+                    output = model(apply_view(placement.to_device(pixels, device), view, luck.to(device)))
                 z, features = output.z, require_features(output.features) if keep.features else None
             waiting.append(Answer(block.key, block.number, block.unreadable, z, features))
             if len(waiting) == (1 if device.type == "cpu" else MAX_PENDING_BATCHES):

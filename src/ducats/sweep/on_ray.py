@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from ducats.cluster import Crew, Lost, run_errand
+from ducats.cluster import TaskLost, TaskPool, run_subcommand
 from ducats.errors import UserError
 from ducats.sweep.engines import End, Running
 
@@ -22,17 +22,17 @@ class OnRay:
     pace = 0.5
 
     def __init__(self, *, cpus: float | None, gpus: bool, most: int | None) -> None:
-        self._crew = Crew(run_errand, cpus=cpus, gpus=gpus, most=most)
+        self._crew = TaskPool(run_subcommand, cpus_per_task=cpus, use_gpu=gpus, max_tasks=most)
         self._running: dict[str, Running] = {}
 
     def room(self) -> int:
         """Return the number of free slots of the cluster."""
-        return self._crew.room()
+        return self._crew.free_slots()
 
     def begin(self, runs: Sequence[Running]) -> list[str]:
         """Submit runs to the cluster."""
         self._running |= {run.name: run for run in runs}
-        return [self._crew.begin(run.name, run.command, run.log, run.lock) for run in runs]
+        return [self._crew.submit(run.name, run.command, run.log, run.lock) for run in runs]
 
     def ended(self) -> list[End]:
         """Return the runs that ended, or were lost too often."""
@@ -40,7 +40,7 @@ class OnRay:
         for name, code, error in self._crew.wait(0):
             run, why = self._running.pop(name), ""
             if error is not None:
-                plain = isinstance(error, UserError | Lost)
+                plain = isinstance(error, UserError | TaskLost)
                 why = (str(error) if plain else f"{type(error).__name__}: {error}").partition("\n")[0]
                 code = 1
             elif code > 0 and not run.last_line():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ducats.cluster.slurm import SlurmErrand
+from ducats.cluster.slurm import SlurmSubcommand
 from ducats.errors import UserError
 from ducats.files import write_text_atomically
 from ducats.sweep.engines import End, Running
@@ -56,7 +56,7 @@ class OnSlurm:
         if fresh:
             columns = zip(*((run.command, run.log, run.lock) for run in fresh), strict=True)
             try:
-                jobs = self._executor.map_array(SlurmErrand(), *columns)
+                jobs = self._executor.map_array(SlurmSubcommand(), *columns)
             except Exception as error:  # any failure of sbatch
                 why = (str(error).strip().splitlines() or [type(error).__name__])[-1]
                 raise UserError(f"SLURM rejected the jobs ({why}); check --slurm") from error

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from ducats.cluster import connected, seconds_of
-from ducats.cluster.joining import import_ray
-from ducats.cluster.slurm import make_executor, parsed
+from ducats.cluster import parse_duration, ray_session
+from ducats.cluster.ray_connection import import_ray
+from ducats.cluster.slurm import make_executor, parse_settings
 from ducats.errors import UserError
 from ducats.sweep.engines import Engine
 from ducats.sweep.on_ray import OnRay
@@ -69,14 +69,14 @@ def opened(where: Where, out: Path, name: str) -> Iterator[Opened]:
         slots = make_slots(where.devices, where.workers, usable_cores(), os.environ)
         yield Opened(Processes(slots), slots[0].kind)
     elif where.engine == "ray":
-        seconds = None if where.timeout is None else seconds_of(where.timeout)
-        with connected(where.address or "auto"):
+        seconds = None if where.timeout is None else parse_duration(where.timeout)
+        with ray_session(where.address or "auto"):
             kind = _kind_on_ray(where.devices)
             cpus = where.cpus or (None if kind == "cuda" else 1)
             yield Opened(OnRay(cpus=cpus, gpus=kind == "cuda", most=where.workers), kind, seconds)
     else:
         folder = (out / "slurm").absolute()
-        executor = make_executor(folder, where.slurm, name=f"ducats-{name}", most=where.workers)
+        executor = make_executor(folder, where.slurm, name=f"ducats-{name}", max_jobs=where.workers)
         kind = where.devices if where.devices != "auto" else _kind_on_slurm(where.slurm)
         yield Opened(OnSlurm(executor, folder), kind)
 
@@ -117,7 +117,7 @@ def _kind_on_slurm(settings: Sequence[str]) -> str:
     >>> _kind_on_slurm(["--gpus-per-node=1"]), _kind_on_slurm(["gpus=0"])
     ('cuda', 'cpu')
     """
-    for key, value in parsed(settings).items():
+    for key, value in parse_settings(settings).items():
         if key in GPUS or (key in RESOURCES and "gpu" in str(value)):
             return "cpu" if value == 0 else "cuda"
     return "cpu"

@@ -11,14 +11,14 @@ from torch import Tensor, nn
 from ducats.data.views import View
 from ducats.dirichlet import expected_probability, uncertainties
 from ducats.domain import Images
-from ducats.engine.processes import gather, share_of, together
-from ducats.engine.task import Task
 from ducats.ledger import Notes, Request, middles
 from ducats.ledger.notes import TYPES
 from ducats.npz_columns import AnyArray
 from ducats.randomness import fork
+from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.image_selection import score_images
+from ducats.training.task import TaskOptions
 from ducats.upsampling import upsample
 
 HINT_FIELDS = tuple(column.name for column in fields(Notes))  # column order of the rows below
@@ -63,7 +63,7 @@ def pixel_hints(
     pool: Images,
     request: Request,
     *,
-    task: Task,
+    task: TaskOptions,
     sizes: Tensor,
     view: View,
     batch_size: int,
@@ -82,7 +82,10 @@ def pixel_hints(
     batches = [
         b for b in torch.arange(len(pool)).split(batch_size) if not blocks.keys().isdisjoint(b.tolist())
     ]
-    own_batches, aug_params = share_of(batches, fabric), sample_aug_params(pool, view, fork(seed, "scoring"))
+    own_batches, aug_params = (
+        rank_share(batches, fabric),
+        sample_aug_params(pool, view, fork(seed, "scoring")),
+    )
 
     def compute_rows() -> Tensor:
         rows = [torch.zeros(0, 1 + len(HINT_FIELDS), dtype=torch.float64)]
@@ -95,11 +98,12 @@ def pixel_hints(
                     height, width = (int(side) for side in sizes[image])
                     one = output._replace(z=output.z[i : i + 1])
                     rows += _hint_rows(
-                        upsample(one, (height, width), two_step_upsampling=task.twice), blocks[image]
+                        upsample(one, (height, width), two_step_upsampling=task.two_step_upsampling),
+                        blocks[image],
                     )
         return torch.cat(rows)
 
-    rows = gather(together(fabric, compute_rows), fabric)
+    rows = all_gather_rows(all_ranks_or_raise(fabric, compute_rows), fabric)
     return _make_hints(rows[rows[:, 0].argsort(), 1:])
 
 

@@ -10,13 +10,13 @@ from torch import Tensor, nn
 
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Domain, original_map
-from ducats.engine.processes import add_up, share_of, together
-from ducats.engine.task import Resolution
 from ducats.ledger.maps import resized
 from ducats.metrics import Tally, class_iou, mean_iou_excluding
 from ducats.randomness import fork
 from ducats.samples import Output
+from ducats.training.distributed import all_ranks_or_raise, all_reduce_sum, rank_share
 from ducats.training.forward import check_finite, forward_batches, predict_columns, sample_aug_params
+from ducats.training.task import GridResolution
 from ducats.upsampling import upsample
 
 MAX_GROUP_PROBABILITIES = (
@@ -56,7 +56,7 @@ def evaluate(
     tally, tempered_tally = (Tally.empty(len(test.classes)) for _ in range(2))
     selected = torch.arange(len(test)) if indices is None else indices
     aug_params = sample_aug_params(test.images, view, fork(0, "test"))
-    batches = share_of(selected.split(batch_size), fabric)
+    batches = rank_share(selected.split(batch_size), fabric)
 
     def update_tallies() -> None:
         for index, columns in predict_columns(
@@ -67,7 +67,7 @@ def evaluate(
             if tempered is not None:
                 tempered_tally.update((z / tempered.temperature).log_softmax(1), test.labels[index])
 
-    together(fabric, update_tallies)
+    all_ranks_or_raise(fabric, update_tallies)
     if tempered is not None:
         tempered.tally = _reduce_tally(tempered_tally, fabric)
     return _reduce_tally(tally, fabric)
@@ -81,7 +81,7 @@ def evaluate_segmentation(
     view: View,
     batch_size: int,
     fabric: Fabric,
-    resolution: Resolution = "original",
+    resolution: GridResolution = "original",
     flip: bool = False,
     known_labels_of: Callable[[int], Tensor] | None = None,
     tempered: TemperedEvaluation | None = None,
@@ -96,7 +96,7 @@ def evaluate_segmentation(
     """
     tally, tempered_tally = (Tally.empty(len(test.classes), _tally_device(fabric.device)) for _ in range(2))
     aug_params = sample_aug_params(test.images, view, fork(0, "test"))
-    batches = share_of(torch.arange(len(test)).split(batch_size), fabric)
+    batches = rank_share(torch.arange(len(test)).split(batch_size), fabric)
 
     def update_tallies() -> None:
         for index, output in forward_batches(
@@ -117,13 +117,13 @@ def evaluate_segmentation(
                         log_probabilities(output, batch_indices, size, mirror, tempered.temperature), labels
                     )
 
-    together(fabric, update_tallies)
+    all_ranks_or_raise(fabric, update_tallies)
     if tempered is not None:
         tempered.tally = _reduce_tally(tempered_tally, fabric)
     return _reduce_tally(tally, fabric)
 
 
-def describe_resolution(test: Domain, resolution: Resolution) -> str:
+def describe_resolution(test: Domain, resolution: GridResolution) -> str:
     """Describe the resolution at which maps are compared, for records and reports."""
     height, width = test.images.pixels.shape[-2:]
     return f"{height}x{width} (network)" if resolution == "network" else "original"
@@ -148,7 +148,7 @@ def segmentation_metrics(
 
 
 def _counted_labels(
-    test: Domain, image: int, resolution: Resolution, known_labels_of: Callable[[int], Tensor] | None
+    test: Domain, image: int, resolution: GridResolution, known_labels_of: Callable[[int], Tensor] | None
 ) -> Tensor:
     """Return one image's labels ``(H, W)``, with pixels that do not count set to ``UNLABELLED``."""
     labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
@@ -201,4 +201,4 @@ def _tally_device(device: torch.device) -> torch.device:
 
 
 def _reduce_tally(tally: Tally, fabric: Fabric) -> Tally:
-    return Tally(**{name: add_up(tensor.cpu(), fabric) for name, tensor in tally.tensors().items()})
+    return Tally(**{name: all_reduce_sum(tensor.cpu(), fabric) for name, tensor in tally.tensors().items()})

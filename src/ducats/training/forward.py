@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from ducats.criteria import PROBE_COLUMNS, require_probe
 from ducats.data.views import View, apply_view, sample_view_params
 from ducats.domain import Images
-from ducats.engine import resident
 from ducats.errors import UserError
 from ducats.samples import Output
+from ducats.training import placement
 
 OutputColumns = dict[str, Tensor]
 ExtraColumnsFn = Callable[[Output], Mapping[str, Tensor]]  # columns that probes add to the model's output
@@ -76,16 +76,16 @@ def forward_batches(
     """
     model.eval()
     device, pixels = fabric.device, images.pixels
-    is_resident = resident.on_device(pixels, device)
-    load_batch = resident.take if is_resident else resident.gather
+    is_resident = placement.is_on_device(pixels, device)
+    load_batch = placement.index_to_device if is_resident else placement.index_to_host
     with closing(
-        resident.in_order(
-            lambda n: load_batch(pixels, batches[n], device), len(batches), ahead=not is_resident
+        placement.produce(
+            lambda n: load_batch(pixels, batches[n], device), len(batches), prefetched=not is_resident
         )
     ) as raw_batches:
         for index, raw in zip(batches, raw_batches, strict=True):
             augmented = apply_view(
-                resident.send(raw, device), view, aug_params[index].to(device, non_blocking=True)
+                placement.to_device(raw, device), view, aug_params[index].to(device, non_blocking=True)
             )
             output = model(torch.cat([augmented, augmented.flip(-1)]) if append_flipped else augmented)
             yield index, output if extra_columns is None else output._replace(extras=extra_columns(output))

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from ducats.criteria import PROBE_COLUMNS, compute_columns
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
-from ducats.engine.processes import gather, share_of
 from ducats.ledger import Request
 from ducats.queries import QuerySpec
 from ducats.randomness import fork
 from ducats.samples import QueryContext, SampleTable, run_query
+from ducats.training.distributed import all_gather_rows, rank_share
 from ducats.training.forward import ExtraColumnsFn, predict_columns, sample_aug_params
 
 
@@ -43,7 +43,7 @@ def score_images(
     position = torch.zeros_like(all_images)
     if not needs:
         return SampleTable(all_images, position, {})
-    batches = share_of(all_images.split(batch_size), fabric)
+    batches = rank_share(all_images.split(batch_size), fabric)
     aug_params = sample_aug_params(images, view, fork(seed, "scoring"))
     model_columns = ("z", *(name for name in needs if name == "features" or name in PROBE_COLUMNS))
     indices, collected = [], {name: [] for name in model_columns}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
@@ -59,11 +59,11 @@ def score_images(
     else:
         row_shapes = {name: _row_shape(model, images, name, **kwargs) for name in model_columns}
         own_indices = torch.cat(indices) if indices else all_images[:0]
-        order = gather(own_indices, fabric).argsort()
+        order = all_gather_rows(own_indices, fabric).argsort()
         all_columns = {}
         for name, parts in collected.items():
             own_values = torch.cat(parts) if parts else torch.zeros(0, *row_shapes[name])
-            all_columns[name] = gather(own_values, fabric)[order]
+            all_columns[name] = all_gather_rows(own_values, fabric)[order]
     columns = compute_columns(all_columns["z"], all_columns.get("features"), needs, all_columns)
     return SampleTable(all_images, position, columns)
 

@@ -15,12 +15,12 @@ from torch import Tensor, nn
 from ducats import dirichlet
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
-from ducats.engine.processes import gather, share_of, together
 from ducats.ledger import Request
 from ducats.npz_columns import AnyArray
 from ducats.randomness import fork, seed_of
 from ducats.samples import Output
 from ducats.snapshot_files import Snapshot
+from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.pca import pca
 from ducats.units.pixel_columns import PixelColumns
@@ -191,7 +191,7 @@ def predict_sample(
         sizes: ``(N, 2)``, height and width of the grid that positions refer to; None if samples are images.
         two_step_upsampling: see ``upsampling.upsample``.
     """
-    batches = share_of(sample.image.unique().split(batch_size), fabric)
+    batches = rank_share(sample.image.unique().split(batch_size), fabric)
     aug_params = sample_aug_params(images, view, fork(seed, "scoring"))
     rows = [torch.zeros(0, dtype=torch.long)]
     z, features = [torch.zeros(0, classes)], [torch.zeros(0, n_features)]
@@ -230,14 +230,14 @@ def predict_sample(
                     column = pixel_columns.for_pixels(("features",), feature_position)["features"]
                     features.append(column.compute(column.position).float().cpu())
 
-    together(fabric, run_batches)
+    all_ranks_or_raise(fabric, run_batches)
     row = torch.cat(rows)
-    order = gather(row, fabric).argsort()
-    all_z = gather(torch.cat(z), fabric)[order]
+    order = all_gather_rows(row, fabric).argsort()
+    all_z = all_gather_rows(torch.cat(z), fabric)[order]
     if not n_features:
         return SampleOutputs(all_z, torch.zeros(int(sample.with_features.sum()), 0))
-    feature_order = gather(row[sample.with_features[row]], fabric).argsort()
-    return SampleOutputs(all_z, gather(torch.cat(features), fabric)[feature_order])
+    feature_order = all_gather_rows(row[sample.with_features[row]], fabric).argsort()
+    return SampleOutputs(all_z, all_gather_rows(torch.cat(features), fabric)[feature_order])
 
 
 def _image_features(output: Output) -> Tensor:

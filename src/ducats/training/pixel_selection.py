@@ -9,12 +9,12 @@ from torch import Tensor, nn
 
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images, Labels
-from ducats.engine.processes import gather, share_of, together
-from ducats.engine.task import Task
 from ducats.queries import QuerySpec
 from ducats.randomness import fork
 from ducats.samples import Output, SampleTable
+from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import ExtraColumnsFn, check_finite, forward_batches, sample_aug_params
+from ducats.training.task import TaskOptions
 from ducats.units import PixelSelection, image_columns, select_in_image
 from ducats.upsampling import upsample
 
@@ -27,7 +27,7 @@ def select_pixels(
     pool: Images,
     query: QuerySpec,
     *,
-    task: Task,
+    task: TaskOptions,
     sizes: Tensor,
     known_labels_of: KnownLabelsFn,
     budget: Sequence[int],
@@ -83,7 +83,7 @@ def select_pixels(
             selections.append((image, selection))
         return selections
 
-    own_batches = share_of(batches, fabric)
+    own_batches = rank_share(batches, fabric)
     if query.needs:
         aug_params = sample_aug_params(pool, view, fork(seed, "scoring"))
         kwargs: dict[str, Any] = {
@@ -96,7 +96,7 @@ def select_pixels(
     else:
         results = (select_in_batch(index, None) for index in own_batches)
     for _ in range(-(-len(batches) // fabric.world_size)):
-        selections = together(fabric, lambda: next(results, []))
+        selections = all_ranks_or_raise(fabric, lambda: next(results, []))
         yield from selections if fabric.world_size == 1 else _gather_selections(selections, fabric)
 
 
@@ -106,7 +106,7 @@ def score_whole_images(
     pool: Images,
     query: QuerySpec,
     *,
-    task: Task,
+    task: TaskOptions,
     sizes: Tensor,
     known_labels_of: KnownLabelsFn,
     view: View,
@@ -128,7 +128,7 @@ def score_whole_images(
     aug_params = sample_aug_params(pool, view, fork(seed, "scoring"))
     indices: list[Tensor] = []
     collected: dict[str, list[Tensor]] = {name: [] for name in query.needs}
-    own_batches = share_of(all_images.split(batch_size), fabric)
+    own_batches = rank_share(all_images.split(batch_size), fabric)
     # A process without a batch still scores one image to learn the shape of a row, then discards it.
     batches = own_batches or (all_images[:1],)
 
@@ -147,10 +147,12 @@ def score_whole_images(
                 ).items():
                     collected[name].append(column.cpu())
 
-    together(fabric, score_batches)
+    all_ranks_or_raise(fabric, score_batches)
     own_rows = slice(None) if own_batches else slice(0)
-    order = gather(torch.cat(indices)[own_rows], fabric).argsort()
-    columns = {name: gather(torch.cat(parts)[own_rows], fabric)[order] for name, parts in collected.items()}
+    order = all_gather_rows(torch.cat(indices)[own_rows], fabric).argsort()
+    columns = {
+        name: all_gather_rows(torch.cat(parts)[own_rows], fabric)[order] for name, parts in collected.items()
+    }
     return SampleTable(samples.image, samples.position, columns)
 
 
@@ -161,11 +163,13 @@ def all_open_pixels(known_labels_of: KnownLabelsFn, image: int) -> PixelSelectio
 
 
 def _pixel_outputs(
-    output: Output, i: int, size: Tensor, query: QuerySpec, task: Task
+    output: Output, i: int, size: Tensor, query: QuerySpec, task: TaskOptions
 ) -> tuple[Tensor, Tensor | None, dict[str, Tensor]]:
     """Return one image's log alpha ``(C, H, W)``, its features if needed, and its probe columns."""
     height, width = (int(side) for side in size)
-    z = upsample(output._replace(z=output.z[i : i + 1]), (height, width), two_step_upsampling=task.twice)
+    z = upsample(
+        output._replace(z=output.z[i : i + 1]), (height, width), two_step_upsampling=task.two_step_upsampling
+    )
     extras = {name: column[i] for name, column in (output.extras or {}).items()}
     if not {"features", "descriptor"} & set(query.needs) or output.features is None:
         return z[0], None, extras
@@ -181,9 +185,9 @@ def _gather_selections(
     counts = torch.tensor(
         [[image, len(p.position), len(unit)] for (image, p), unit in zip(selections, unit_sizes, strict=True)]
     )
-    counts = gather(counts.reshape(-1, 3).long(), fabric)
-    positions = gather(torch.cat([empty, *(p.position for _, p in selections)]), fabric)
-    units = gather(torch.cat([empty, *unit_sizes]), fabric)
+    counts = all_gather_rows(counts.reshape(-1, 3).long(), fabric)
+    positions = all_gather_rows(torch.cat([empty, *(p.position for _, p in selections)]), fabric)
+    units = all_gather_rows(torch.cat([empty, *unit_sizes]), fabric)
     starts = torch.cat([torch.zeros(1, 3, dtype=torch.long), counts.cumsum(0)])
     for number in range(len(counts)):
         (_, position, unit), (_, last, last_unit) = starts[number].tolist(), starts[number + 1].tolist()

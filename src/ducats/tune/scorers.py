@@ -14,7 +14,6 @@ from ducats import dirichlet
 from ducats.config import Config
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
 from ducats.domain import UNLABELLED, Domain, Images, Shift
-from ducats.engine.processes import make_fabric
 from ducats.errors import UserError
 from ducats.factory import load_data, make_oracle, make_views, with_aspect_ratio
 from ducats.inference import Trained, load_trained, usable_precision
@@ -24,6 +23,7 @@ from ducats.parts import digest
 from ducats.randomness import fork, seed_of
 from ducats.rundir import RunDir
 from ducats.samples import SampleTable
+from ducats.training.distributed import make_fabric
 from ducats.training.image_selection import score_images
 from ducats.tune.trials import Trial
 

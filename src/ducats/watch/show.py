@@ -42,7 +42,7 @@ def line(state: State) -> str:
     """Return the status of a run in one line.
 
     >>> from pathlib import Path
-    >>> line(StateDict(Path("/runs/a"), phase="training", epoch=3, epochs=20, left=90.0))
+    >>> line(State(Path("/runs/a"), phase="training", epoch=3, epochs=20, left=90.0))
     'a: training, 3 of 20 epochs, about 1.5 min left'
     """
     parts = [f"{state.name}: {state.words()}"]

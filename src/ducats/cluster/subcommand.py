@@ -1,0 +1,62 @@
+"""`ducats` commands as subprocesses on a cluster node."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+try:
+    import fcntl
+except ImportError:  # not available on Windows, where locks are not awaited
+    fcntl = None  # type: ignore[assignment]
+
+LOCK_TIMEOUT_SECONDS = 60.0  # seconds to wait for a lost process that still holds the lock
+
+
+def run_subcommand(
+    command: Sequence[str], log: Path, lock: Path, environment: Mapping[str, str] | None = None
+) -> int:
+    """Run ``ducats`` in a subprocess; return its exit code, or minus the signal that ended it.
+
+    The subprocess ends with this process, even if this one is killed.
+
+    Args:
+        command: arguments of ``ducats``.
+        log: its output is appended to this file.
+        lock: file that a process with the same work holds locked; waited for, up to ``LOCK_TIMEOUT_SECONDS`` seconds.
+        environment: added to the environment of this process.
+    """
+    _wait_for_lock(lock)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "ducats.cli.child", str(os.getpid()), *command],
+            stdin=subprocess.DEVNULL,
+            stdout=file,
+            stderr=subprocess.STDOUT,
+            env={**os.environ, **(environment or {})},
+            start_new_session=True,
+        )
+    try:
+        return process.wait()
+    finally:
+        if process.poll() is None:  # interrupted
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+
+def _wait_for_lock(lock: Path) -> None:
+    """Wait until a file is unlocked; a lost process may take a moment to notice and to end."""
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    while fcntl is not None and lock.exists() and time.monotonic() < deadline:
+        with lock.open("a+") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                return
+            except OSError:
+                time.sleep(0.2)

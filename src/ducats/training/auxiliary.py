@@ -1,0 +1,186 @@
+"""Auxiliary modules of a run: built for its model, saved with it, read by its query."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from lightning_fabric import Fabric
+from torch import Tensor, nn
+
+from ducats.criteria import PROBE_COLUMNS
+from ducats.data.views import View
+from ducats.domain import UNLABELLED, VOID, Domain, Images
+from ducats.models import EvidentialModel, find_head_weights
+from ducats.objectives import (
+    PROBES,
+    AuxiliaryContext,
+    AuxiliaryModule,
+    FullPass,
+    ObjectiveSpec,
+    RefreshContext,
+)
+from ducats.queries import QuerySpec
+from ducats.randomness import fork, global_seed
+from ducats.samples import Output
+from ducats.training.forward import forward_batches, sample_aug_params
+
+OBJECTIVE_MODULE_KEY = (
+    "objective"  # key of the objective's auxiliary module; probes are keyed by the column they provide
+)
+
+
+@dataclass(frozen=True)
+class AuxiliaryModules:
+    """Auxiliary modules trained with the model."""
+
+    model: EvidentialModel
+    classes: int
+    n_features: int
+
+    @property
+    def objective_module(self) -> AuxiliaryModule | None:
+        """The objective's auxiliary module."""
+        found = dict(self.model.auxiliaries.items()).get(OBJECTIVE_MODULE_KEY)
+        assert found is None or isinstance(found, AuxiliaryModule)
+        return found
+
+    @property
+    def all_modules(self) -> Sequence[AuxiliaryModule]:
+        """The objective's auxiliary module and the query's probes."""
+        return [c for c in self.model.auxiliaries.values() if isinstance(c, AuxiliaryModule)]
+
+    @property
+    def probes(self) -> Sequence[AuxiliaryModule]:
+        """The probes, which have losses of their own."""
+        return [c for c in self.all_modules if c is not self.objective_module]
+
+    def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
+        """Compute the extra columns of a batch."""
+        return {name: column for c in self.all_modules for name, column in c.extra_columns(output).items()}
+
+    def head_weights(self) -> Tensor | None:
+        """Return the weights of the model's last layer."""
+        return find_head_weights(self.model.network, self.classes, self.n_features)
+
+    def is_due(self, context: RefreshContext) -> bool:
+        """Return whether any auxiliary module needs a refresh."""
+        return any(c.is_due(context) for c in self.all_modules)
+
+    @torch.no_grad()
+    def refresh(self, context: RefreshContext, full_pass: FullPass) -> None:
+        """Refresh the auxiliary modules that are due."""
+        for module in self.all_modules:
+            if module.is_due(context):
+                module.refresh(context, full_pass)
+
+    def pseudo_labels(self) -> Tensor | None:
+        """Return the objective's pseudo-labels of the pool images, on the CPU."""
+        labels = None if self.objective_module is None else self.objective_module.pseudo_labels()
+        return None if labels is None else labels.cpu()
+
+    def mask_pseudo_labelled(self, targets: Tensor, budget: int) -> Tensor:
+        """Set the targets of pseudo-labelled images to VOID, which excludes them from the query.
+
+        If this leaves fewer than ``budget`` images, return ``targets`` unchanged.
+        """
+        pseudo_labels = self.pseudo_labels()
+        if pseudo_labels is None:
+            return targets
+        masked = torch.where((targets == UNLABELLED) & (pseudo_labels >= 0), VOID, targets)
+        return masked if int((masked == UNLABELLED).sum()) >= budget else targets
+
+
+def build_auxiliaries(
+    model: EvidentialModel,
+    objective: ObjectiveSpec,
+    query: QuerySpec,
+    *,
+    classes: int,
+    n_features: int,
+    pool_size: int,
+    per_pixel: bool,
+    seed: int,
+    autocast: torch.dtype | None = None,
+) -> AuxiliaryModules:
+    """Build the objective's auxiliary module, and a probe for each column the query needs beyond those.
+
+    Args:
+        model: the modules are registered in it, but not in its network.
+        classes: number of classes.
+        n_features: width of the last layer's input; 0 if the model returns no features.
+        pool_size: number of images in the pool.
+        per_pixel: whether the model outputs per-pixel logits.
+        seed: of the run; fixes the initial weights of the modules.
+        autocast: dtype of the forward pass; None: that of the weights.
+    """
+    context, modules = (
+        AuxiliaryContext(model, classes, n_features, pool_size, per_pixel, autocast),
+        dict[str, nn.Module](),
+    )
+    provided: tuple[str, ...] = ()
+    if objective.auxiliary is not None:
+        with global_seed(seed, "companion", OBJECTIVE_MODULE_KEY):
+            objective_module = objective.auxiliary(context)
+        modules[OBJECTIVE_MODULE_KEY], provided = objective_module, objective_module.provides
+    for name in query.needs:
+        if name in PROBE_COLUMNS and name not in provided:
+            with global_seed(seed, "companion", name):
+                modules[name] = PROBES[name](context)
+    model.auxiliaries.update(modules)
+    return AuxiliaryModules(model, classes, n_features)
+
+
+def cuda_graph_safe(objective: ObjectiveSpec, query: object) -> bool:
+    """Return whether neither the objective nor a probe draws random numbers in Python during a step."""
+    needs = query.needs if isinstance(query, QuerySpec) else ()
+    return objective.cuda_graph_safe and "committee" not in needs
+
+
+class DatasetPasses:
+    """Passes over pool and source for auxiliary modules; implements `objectives.Look`.
+
+    Args:
+        model: as set up by Fabric.
+        seed: of the run; used if the view has random augmentation.
+        pool_labels: labels of the pool images; None in segmentation.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        source: Domain,
+        pool: Images,
+        *,
+        view: View,
+        batch_size: int,
+        seed: int,
+        fabric: Fabric,
+        pool_labels: Tensor | None,
+    ) -> None:
+        self.source_labels, self.pool_labels = source.labels, pool_labels
+        self._model, self._source, self._pool = model, source.images, pool
+        self._view, self._batch_size, self._seed, self._fabric = view, batch_size, seed, fabric
+
+    def pool(self) -> Iterator[tuple[Tensor, Output]]:
+        """Yield indices and outputs of the pool images."""
+        return self._pass(self._pool, "pool")
+
+    def source(self) -> Iterator[tuple[Tensor, Output]]:
+        """Yield indices and outputs of the source images."""
+        return self._pass(self._source, "source")
+
+    def _pass(self, images: Images, name: str) -> Iterator[tuple[Tensor, Output]]:
+        view = compatible_view(images, self._view)
+        aug_params = sample_aug_params(images, view, fork(self._seed, "panorama", name))
+        batches = torch.arange(len(images)).split(self._batch_size)
+        with torch.no_grad():
+            yield from forward_batches(
+                self._model, images, batches, view=view, aug_params=aug_params, fabric=self._fabric
+            )
+
+
+def compatible_view(images: Images, view: View) -> View:
+    """Return the view, with `short_side` replaced by `squash` if the original shapes are unknown."""
+    if images.aspect is None and view.resize == "short_side":
+        return replace(view, resize="squash")
+    return view

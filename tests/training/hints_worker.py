@@ -1,0 +1,85 @@
+"""Compute annotator hints on several processes. Run by test_notes.py."""
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats.data import toy
+from ducats.data.streets import streets
+from ducats.data.views import View
+from ducats.ledger import Notes, Request
+from ducats.models import EvidentialModel, small_cnn, small_fcn
+from ducats.randomness import global_seed
+from ducats.training.annotator_hints import image_hints, pixel_hints
+from ducats.training.distributed import make_fabric
+from ducats.training.task import TaskOptions, label_grid_sizes
+
+TALL, WIDE = 16, 32
+RANDOM_VIEW = View(crop="random", pad=1)  # random augmentation, the harder case
+
+
+def image_model() -> EvidentialModel:
+    """Untrained model with four classes."""
+    with global_seed(0, "model"):
+        return EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
+
+
+def map_model(classes: int) -> EvidentialModel:
+    """Untrained segmentation model."""
+    with global_seed(0, "model"):
+        return EvidentialModel(small_fcn(classes=classes, channels=3, width=8))
+
+
+def request_images(count: int) -> Request:
+    """Request some images, not in order."""
+    image = torch.arange(count).flip(0)[::3]
+    return Request(1, image, torch.zeros_like(image))
+
+
+def request_pixels(count: int) -> Request:
+    """Request a region and single pixels of all images but the second, then one more unit of the first."""
+    region = (torch.arange(3)[:, None] * WIDE + torch.arange(3)).flatten() + 2 * WIDE + 4
+    images = [i for i in range(count) if i != 1]
+    position = torch.cat([torch.cat([region + i, torch.tensor([0, 500 - i])]) for i in images])
+    image = torch.tensor(images).repeat_interleave(11)
+    unit = torch.tensor([9, 1, 1] * len(images) + [2])
+    more = torch.tensor([40, 41])
+    return Request(1, torch.cat([image, torch.tensor([0, 0])]), torch.cat([position, more]), unit)
+
+
+def main(processes: int, count: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    fabric = make_fabric("cpu", processes)
+    fabric.launch()
+    found: dict[str, Any] = {}
+    how: dict[str, Any] = {"batch_size": 2, "seed": 5, "fabric": fabric}
+    found["images"] = as_lists(
+        image_hints(
+            fabric.setup(image_model()),
+            toy(n_pool=count).pool,
+            request_images(count),
+            view=RANDOM_VIEW,
+            **how,
+        )
+    )
+    shift = streets(n_source=1, n_pool=count, n_test=1, height=TALL, width=WIDE)
+    found["pixels"] = as_lists(
+        pixel_hints(
+            fabric.setup(map_model(len(shift.classes))),
+            shift.pool,
+            request_pixels(count),
+            task=TaskOptions(),
+            sizes=label_grid_sizes(shift.pool, "network"),
+            view=View(),
+            **how,
+        )
+    )
+    if fabric.is_global_zero:
+        out.write_text(json.dumps(found))
+
+
+def as_lists(notes: Notes) -> dict[str, list[float]]:
+    return {name: column.tolist() for name, column in asdict(notes).items()}

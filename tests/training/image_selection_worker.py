@@ -1,0 +1,70 @@
+"""Score a pool on several processes and save the picks. Run by test_processes.py."""
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats.data import toy
+from ducats.data.views import View
+from ducats.domain import UNLABELLED
+from ducats.metrics import compute_metrics
+from ducats.models import EvidentialModel, small_cnn
+from ducats.objectives import ObjectiveSpec, softmax
+from ducats.queries import QUERIES
+from ducats.randomness import fork, global_seed
+from ducats.training.auxiliary import build_auxiliaries
+from ducats.training.distributed import make_fabric
+from ducats.training.evaluation import evaluate
+from ducats.training.image_selection import score_images, select
+
+
+def main(processes: int, count: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    fabric = make_fabric("cpu", processes)
+    fabric.launch()
+    shift = toy(n_pool=count, n_test=37)
+    with global_seed(0, "model"):
+        bare = EvidentialModel(small_cnn(classes=4, channels=3, width=4, features=8))
+    model = fabric.setup(bare)
+    targets = torch.full((count,), UNLABELLED)
+    targets[::10] = 0
+    found: dict[str, object] = {}
+    for name, strategy in QUERIES.items():
+        if strategy.per_pixel:
+            continue
+        beside = build_auxiliaries(
+            bare,
+            ObjectiveSpec(softmax),
+            strategy,
+            classes=4,
+            n_features=8,
+            pool_size=count,
+            per_pixel=False,
+            seed=0,
+        )
+        how: dict[str, Any] = {"batch_size": 8, "seed": 5, "fabric": fabric, "tell": beside.extra_columns}
+        how["view"] = View(crop="random", pad=1)  # random augmentation, the harder case
+        rows = score_images(model, shift.pool, strategy.needs, **how)
+        assert len(rows) == count
+        more: dict[str, Any] = {
+            "source": score_images(model, shift.source.images, strategy.source_needs, **how)
+            if strategy.source_needs
+            else None,
+            "head": beside.head_weights() if strategy.needs_head else None,
+        }
+        budget = min(9, count - len(targets[::10]))
+        picked = select(strategy, rows, targets, budget, 1, fork(0, "query"), **more)
+        found[name] = picked.image.tolist()
+    assert shift.test is not None
+    tally = evaluate(model, shift.test, view=View(), batch_size=8, fabric=fabric)
+    found["confusion"] = tally.confusion.tolist()
+    found["metrics"] = {k: round(v, 12) for k, v in compute_metrics(tally).items()}
+    if fabric.is_global_zero:
+        out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

@@ -1,0 +1,130 @@
+"""Select pixels and whole images on several processes and save the picks. Run by test_processes.py."""
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ducats.criteria import IMAGE_COLUMNS
+from ducats.data.streets import streets
+from ducats.data.views import View
+from ducats.domain import UNLABELLED
+from ducats.errors import UserError
+from ducats.metrics import compute_metrics
+from ducats.models import EvidentialModel, small_fcn
+from ducats.objectives import ObjectiveSpec, softmax
+from ducats.queries import QUERIES, QuerySpec
+from ducats.randomness import fork, global_seed
+from ducats.samples import QueryContext
+from ducats.training.auxiliary import build_auxiliaries
+from ducats.training.distributed import make_fabric
+from ducats.training.evaluation import evaluate_segmentation
+from ducats.training.image_selection import select
+from ducats.training.pixel_selection import score_whole_images, select_pixels
+from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.units import Unit
+
+# Queries that select pixels within an image; those that need the source, descriptors or a committee select
+# images.
+PIXEL_QUERIES = [
+    name
+    for name, strategy in QUERIES.items()
+    if not strategy.source_needs and not any(need in (*IMAGE_COLUMNS, "committee") for need in strategy.needs)
+]
+REGION_QUERIES = ("ripu", "margin", "least_confident", "las")  # run with regions; the others with pixels
+IMAGE_QUERIES = ("random", "duc", "spread", "ripu")
+
+
+def broken(slate: QueryContext) -> torch.Tensor:
+    """Return invalid picks for images that the second of two processes scores."""
+    return torch.arange(slate.budget) * int(slate.candidates.image[0] < 2)
+
+
+def refused(act: Callable[[], object]) -> str:
+    """Return the error message; every process must raise, or the others would wait forever."""
+    try:
+        act()
+    except UserError as error:
+        return str(error)
+    return "nothing"
+
+
+def main(processes: int, count: int, out: Path) -> None:
+    torch.set_num_threads(1)
+    fabric = make_fabric("cpu", processes)
+    fabric.launch()
+    shift = streets(n_source=1, n_pool=count, n_test=count, height=16, width=32)
+    with global_seed(0, "model"):
+        bare = EvidentialModel(small_fcn(classes=len(shift.classes), channels=3, width=8))
+    model = fabric.setup(bare)
+    features = bare(torch.zeros(1, 3, 16, 32)).features
+    assert features is not None
+    maps = torch.full((count, 16, 32), UNLABELLED, dtype=torch.int8)
+    maps[:, 3:5] = 1
+    how: dict[str, Any] = {
+        "sizes": label_grid_sizes(shift.pool, "network"),
+        "asked": lambda image: maps[image],
+        "view": View(),
+        "batch_size": 2,
+        "seed": 5,
+        "fabric": fabric,
+    }
+    found: dict[str, object] = {}
+    for name in PIXEL_QUERIES:
+        strategy, unit = QUERIES[name], "region" if name in REGION_QUERIES else "pixel"
+        task = TaskOptions(unit=Unit(unit))  # type: ignore[arg-type]
+        beside = build_auxiliaries(
+            bare,
+            ObjectiveSpec(softmax),
+            strategy,
+            classes=len(shift.classes),
+            n_features=features.shape[1],
+            pool_size=count,
+            per_pixel=True,
+            seed=0,
+        )
+        picks = select_pixels(
+            model,
+            shift.pool,
+            strategy,
+            task=task,
+            budget=[20 + i for i in range(count)],
+            extra_columns=beside.extra_columns,
+            head=beside.head_weights() if strategy.needs_head else None,
+            **how,
+        )
+        # Units of one pixel each are equivalent to no units.
+        found[name] = [
+            [
+                image,
+                one.position.tolist(),
+                one.unit.tolist() if unit == "region" and one.unit is not None else 0,
+            ]
+            for image, one in picks
+        ]
+    for name in IMAGE_QUERIES:
+        rows = score_whole_images(
+            model, shift.pool, QUERIES[name], task=TaskOptions(unit=Unit("image")), **how
+        )
+        request = select(QUERIES[name], rows, torch.full((count,), UNLABELLED), 2, 1, fork(0, "query"))
+        found[f"{name} of images"] = request.image.tolist()
+    found["broken"] = refused(
+        lambda: list(
+            select_pixels(
+                model, shift.pool, QuerySpec(broken, needs=()), task=TaskOptions(), budget=[2] * count, **how
+            )
+        )
+    )
+    assert shift.test is not None
+    tally = evaluate_segmentation(model, shift.test, view=View(), batch_size=2, fabric=fabric, flip=True)
+    found["confusion"] = tally.confusion.tolist()
+    found["metrics"] = {k: round(v, 12) for k, v in compute_metrics(tally).items()}
+    if fabric.is_global_zero:
+        out.write_text(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

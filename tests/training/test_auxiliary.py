@@ -1,0 +1,280 @@
+"""Auxiliary modules: training, extra columns, refreshes, pseudo-labels, checkpoints."""
+
+import copy
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conftest import quick, quick_pixels
+from ducats import records
+from ducats.domain import UNLABELLED
+from ducats.factory import build_run
+from ducats.objectives import (
+    AuxiliaryContext,
+    AuxiliaryModule,
+    Batch,
+    CachedForward,
+    FullPass,
+    LabelledImages,
+    Losses,
+    ObjectiveSpec,
+    RefreshContext,
+)
+from ducats.objectives.auxiliary import FrozenCopy, reverse_gradient
+from ducats.objectives.probes import Discriminator
+from ducats.objectives.softmax import softmax
+from ducats.queries import QuerySpec
+from ducats.run import run
+from ducats.rundir import RunDir
+from ducats.samples import Output, QueryContext, top_k
+from ducats.training.distributed import make_fabric
+
+
+class Tiny(nn.Module):
+    """Maps images of one pixel to two logits and three features, with batch statistics."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm, self.seen, self.head = nn.BatchNorm1d(1), nn.Linear(1, 3), nn.Linear(3, 2)
+        self.calls = 0
+
+    def forward(self, images: Tensor) -> Output:
+        self.calls += 1
+        features = self.seen(self.norm(images.flatten(1)))
+        return Output(self.head(features), features)
+
+
+def images(seed: int, count: int = 6) -> Tensor:
+    return torch.randn(count, 1, 1, 1, generator=torch.Generator().manual_seed(seed))
+
+
+def test_outputs_are_cached_within_a_step() -> None:
+    model, some = Tiny(), images(0)
+    remembered = CachedForward(model)
+    assert remembered(some) is remembered(some)
+    assert model.calls == 1
+    assert remembered.eval_forward(some) is remembered.eval_forward(some)
+    assert model.calls == 2
+
+
+def test_aside_changes_nothing() -> None:
+    model = Tiny().train()
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    some = images(1)
+    remembered = CachedForward(model)
+    output = remembered.eval_forward(some)
+    assert not output.z.requires_grad
+    torch.testing.assert_close(output.z, copy.deepcopy(model).eval()(some).z.detach())
+    assert model.training
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_gradient_reversal() -> None:
+    x = torch.ones(3, requires_grad=True)
+    (reverse_gradient(x, 0.5) * torch.tensor([1.0, 2.0, 3.0])).sum().backward()
+    assert x.grad is not None
+    assert x.grad.tolist() == [-0.5, -1.0, -1.5]
+
+
+def test_a_frozen_copy_changes_only_by_updates() -> None:
+    model = Tiny()
+    still = FrozenCopy(model)
+    copied = still.model
+    assert isinstance(copied, Tiny)
+    nn.ModuleList([still]).train()  # even if the parent is set to training mode
+    assert not still.model.training
+    with torch.no_grad():
+        first = model.head.weight.clone()
+        model.head.weight.add_(1.0)
+    assert torch.equal(copied.head.weight, first)
+    still.ema_update(0.25)
+    torch.testing.assert_close(copied.head.weight, first + 0.25)
+    still.ema_update()
+    torch.testing.assert_close(copied.head.weight, first + 1.0)
+    assert not any(p.requires_grad for p in still.parameters())
+    assert len(list(still.parameters())) == len(list(model.parameters()))
+
+
+def test_a_discriminator_learns_to_separate_the_domains() -> None:
+    torch.manual_seed(0)
+    model = Tiny()
+    witness = Discriminator(AuxiliaryContext(model, 2, 3, 6, per_pixel=False), hidden=16)
+    optimiser = torch.optim.SGD(witness.parameters(), lr=0.1)
+    source, target = images(0) + 3, images(1) - 3
+    batch = Batch(LabelledImages(source, torch.zeros(6, dtype=torch.long)), None, target)
+    for _ in range(60):
+        optimiser.zero_grad()
+        witness.losses(CachedForward(model), batch)["probe/domain"].backward()
+        optimiser.step()
+    assert all(p.grad is None for p in model.parameters())
+    model.eval()
+    assert witness.extra_columns(model(source))["domain"].min() > 0.8
+    assert witness.extra_columns(model(target))["domain"].max() < 0.2
+
+
+# ---- in a run
+
+
+class ToyAuxiliary(AuxiliaryModule):
+    """Trains a number and pseudo-labels the first image of the pool."""
+
+    seen: Tensor
+    own: Tensor
+
+    def __init__(self, beside: AuxiliaryContext, *, start: float = 0.0) -> None:
+        super().__init__()
+        self.number = nn.Parameter(torch.tensor(start))
+        self.register_buffer("seen", torch.zeros(0, 2))
+        self.register_buffer("own", torch.full((beside.pool_size,), UNLABELLED))
+
+    def is_due(self, moment: RefreshContext) -> bool:
+        return moment.next_round == 1
+
+    def refresh(self, moment: RefreshContext, look: FullPass) -> None:
+        found = torch.cat([index for index, _ in look.pool()])
+        assert found.tolist() == list(range(len(self.own)))
+        assert sum(len(index) for index, _ in look.source()) == len(look.source_labels)
+        assert look.pool_labels is not None
+        self.own[0] = 1
+
+    def pseudo_labels(self) -> Tensor | None:
+        return self.own
+
+    def extra_columns(self, output: Output) -> Mapping[str, Tensor]:
+        return {}
+
+
+PSEUDO_LABELLED_SIZES: list[int] = []
+
+
+def toy_loss(model: Any, batch: Batch, auxiliary: ToyAuxiliary, *, pull: float = 1.0) -> Losses:
+    losses = softmax(model, batch)
+    if batch.pseudo_labelled is not None:
+        PSEUDO_LABELLED_SIZES.append(len(batch.pseudo_labelled.labels))
+        assert set(batch.pseudo_labelled.labels.tolist()) == {1}
+    if batch.strong is not None:
+        assert batch.unlabelled is not None
+        assert batch.strong.shape == batch.unlabelled.shape
+        assert not torch.equal(batch.strong, batch.unlabelled)
+    losses["diary"] = pull * (auxiliary.number - 2.0) ** 2
+    return losses
+
+
+TOY_OBJECTIVE = ObjectiveSpec(toy_loss, ToyAuxiliary, strong_view_if=lambda params: True)
+
+
+def run_toy(
+    folder: Path,
+    objective: ObjectiveSpec,
+    query: QuerySpec | None = None,
+    stop: int | None = None,
+    settings: tuple[str, ...] = (),
+) -> RunDir:
+    config = quick("query.name=random", *settings, method="random")
+    parts, plan = build_run(config, RunDir(folder))
+    parts = replace(parts, objective=objective, query=query or parts.query)
+    fabric = make_fabric("cpu")
+    fabric.launch()
+
+    def listen(event: Any) -> None:
+        if stop is not None and event.phase == "train" and event.step == stop:
+            raise KeyboardInterrupt
+
+    return run(parts, plan, folder, fabric=fabric, listen=listen)
+
+
+def test_params_reach_the_loss_and_the_auxiliary_module() -> None:
+    assert list(TOY_OBJECTIVE.signature.parameters) == ["model", "batch", "pull", "start"]
+    bound = TOY_OBJECTIVE.bind({"pull": 3.0, "start": 1.5})
+    assert bound.auxiliary is not None
+    assert bound.auxiliary(AuxiliaryContext(Tiny(), 2, 3, 4, per_pixel=False)).number == 1.5
+    assert list(bound.signature.parameters) == ["model", "batch", "pull", "start"]
+
+
+def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> None:
+    PSEUDO_LABELLED_SIZES.clear()
+    whole = run_toy(tmp_path / "whole", TOY_OBJECTIVE)
+    assert PSEUDO_LABELLED_SIZES
+    assert set(PSEUDO_LABELLED_SIZES) == {2}  # one image, repeated for the batch statistics
+    first = whole.bought().keys[0]
+    assert first not in [entry.key for entry in whole.bought().entries()]
+    assert records_of(whole)[-1]["losses"]["diary"] < records_of(whole)[0]["losses"]["diary"]
+    with pytest.raises(KeyboardInterrupt):
+        run_toy(tmp_path / "cut", TOY_OBJECTIVE, stop=20)
+    cut = run_toy(tmp_path / "cut", TOY_OBJECTIVE)
+    assert records_of(whole) == records_of(cut)
+    assert (whole.folder / "model.safetensors").read_bytes() == (
+        cut.folder / "model.safetensors"
+    ).read_bytes()
+
+
+def records_of(home: RunDir) -> list[dict[str, Any]]:
+    lines = [line for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    return [json.loads(json.dumps({k: v for k, v in line.items() if k != "seconds"})) for line in lines]
+
+
+def least_source_like(slate: QueryContext) -> Tensor:
+    """Select the samples least similar to the source."""
+    return top_k(-slate.candidates.column("domain"), slate.budget, slate.candidates)
+
+
+def reads_source_and_head(slate: QueryContext) -> Tensor:
+    """Read source features and head weights."""
+    assert slate.source is not None
+    assert slate.head is not None
+    assert slate.source.features.shape[1] == slate.head.shape[1]
+    return top_k(slate.candidates.column("entropy"), slate.budget, slate.candidates)
+
+
+def test_a_query_gets_the_probe_it_needs(tmp_path: Path) -> None:
+    plain, asked = ObjectiveSpec(softmax), QuerySpec(least_source_like, needs=("domain",))
+    home = run_toy(tmp_path / "witness", plain, asked)
+    losses = records_of(home)
+    assert losses[-1]["losses"]["probe/domain"] < losses[0]["losses"]["probe/domain"]
+    # A probe does not affect the model: until the first query, it equals the model of a run without one.
+    without = run_toy(tmp_path / "without", plain)
+    assert losses[0]["losses"]["source/nll"] == records_of(without)[0]["losses"]["source/nll"]
+
+
+def test_a_probe_does_not_affect_the_model_with_gradient_clipping(tmp_path: Path) -> None:
+    asked = QuerySpec(least_source_like, needs=("domain",))
+    with_one, without = (
+        run_toy(tmp_path / name, ObjectiveSpec(softmax), query, settings=("train.clip_grad_norm=0.01",))
+        for name, query in (("with", asked), ("without", None))
+    )
+    first, other = (records_of(home)[0]["losses"]["source/nll"] for home in (with_one, without))
+    assert first == other
+
+
+def test_params_accumulate() -> None:
+    twice = TOY_OBJECTIVE.bind({"pull": 3.0}).bind({"start": 1.5})
+    assert twice.params == {"pull": 3.0, "start": 1.5}
+    assert twice.needs_strong_view()
+
+
+def test_a_query_reads_source_and_head(tmp_path: Path) -> None:
+    run_toy(
+        tmp_path / "run",
+        ObjectiveSpec(softmax),
+        QuerySpec(reads_source_and_head, ("entropy",), source_needs=("features",), needs_head=True),
+    )
+
+
+def test_adversarial_training_in_classification_and_segmentation(tmp_path: Path) -> None:
+    for number, config in enumerate(
+        [
+            quick("objective={name: adversarial, params: {hidden: 8}}", method="entropy"),
+            quick_pixels("objective={name: adversarial, params: {hidden: 8}}", method="entropy"),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        parts, plan = build_run(config, RunDir(folder))
+        home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
+        names = records_of(home)[-1]["losses"]
+        assert {"source/nll", "labelled/nll", "domain/nll", "unlabelled/entropy"} <= names.keys()

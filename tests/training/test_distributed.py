@@ -1,0 +1,141 @@
+"""Runs on several processes give the results of one process."""
+
+import json
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import image_selection_worker
+import pixel_selection_worker
+import pytest
+
+from conftest import QUICK, QUICK_PIXELS, Runner
+from ducats import progress_display, records
+from ducats.rundir import RunDir
+from ranks import command, in_ranks, run_in_ranks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+
+def both(script: Any, count: int, folder: Path) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the results of a script on one process and on two."""
+    outs = folder / "1.json", folder / "2.json"
+    for processes, out in enumerate(outs, start=1):
+        done = in_ranks(
+            lambda _, n=processes, to=out: script.main(n, count, to),  # type: ignore[misc]
+            folder / "said",
+            processes,
+        )
+        assert done.codes == [0] * processes, done.outputs
+    return json.loads(outs[0].read_text()), json.loads(outs[1].read_text())
+
+
+@pytest.mark.parametrize("count", [83, 5])  # uneven shares; fewer batches than processes
+def test_two_processes_select_the_images_that_one_selects(tmp_path: Path, count: int) -> None:
+    one, two = both(image_selection_worker, count, tmp_path)
+    assert one == two
+
+
+@pytest.mark.parametrize("count", [5, 2])  # an odd number of batches; fewer batches than processes
+def test_two_processes_select_the_pixels_that_one_selects(tmp_path: Path, count: int) -> None:
+    one, two = both(pixel_selection_worker, count, tmp_path)
+    assert one == two
+    assert ("index more than once" in two["broken"]) == (count > 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rounds"),
+    [
+        # Gradient sums round differently on two processes, so compare a query before training.
+        (("acquisition={budget: 5%, after_epochs: [0]}", "train.batch_size=4"), 1),
+        # A query without a model selects the same in all rounds.
+        (("query={name: random}", "task.unit=region", "train.batch_size=4"), 2),
+    ],
+)
+def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
+    run_pixels: Runner, tmp_path: Path, settings: tuple[str, ...], rounds: int
+) -> None:
+    two = tmp_path / "two"
+    more = ("-c", "data/streets", "--devices", "2")
+    done = run_in_ranks(command((*QUICK_PIXELS, *settings), two, *more), tmp_path / "said")
+    assert done.codes == [0, 0], done.outputs
+    homes = [run_pixels(*settings), RunDir(two)]
+    ledgers = [list(home.bought().entries()) for home in homes]
+    assert ledgers[0] == ledgers[1]
+    assert homes[0].bought().rounds == rounds
+    assert len(ledgers[0]) == 5 * 26
+    for number in range(1, rounds + 1):
+        files = [(home.folder / "labels" / f"round-{number:02d}.npz").read_bytes() for home in homes]
+        assert files[0] == files[1]
+    first = [home.stages()[0] for home in homes]
+    assert all(one[name] == other[name] for one, other in [first] for name in ("labels", "clicks", "pixels"))
+    losses = [[r["losses"] for r in records.read(h.metrics) if r["kind"] == "epoch"] for h in homes]
+    assert losses[0][-1].keys() == losses[1][-1].keys()
+    if rounds == 1:
+        assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same untrained model
+
+
+def test_invalid_settings_raise_before_other_processes_start(tmp_path: Path) -> None:
+    bad = command((*QUICK, "query.params.kapa=3"), tmp_path / "run", "--processes", "2")
+    done = run_in_ranks(bad, tmp_path / "said", 1, lambda *_: {})
+    assert done.codes == [2]
+    assert done.outputs[0].count("has no parameter 'kapa'") == 1
+
+
+def test_system_errors_on_rank_0_are_reported_as_with_one_process(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    run = command(QUICK, tmp_path / "file" / "run")
+    alone = run_in_ranks(run, tmp_path / "said", 1, lambda *_: {})
+    both = run_in_ranks([*run, "--devices", "2"], tmp_path / "said")
+    assert (alone.codes, both.codes) == ([2], [2, 2])
+    assert f"ducats: system error {tmp_path / 'file'}" in alone.outputs[0]
+    assert both.outputs == [alone.outputs[0], ""]
+
+
+def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
+    """Once the whole pool is labelled, a discriminator has no unlabelled target images."""
+    out = tmp_path / "run"
+    settings = ("query={name: aada}", "objective={name: adversarial, params: {hidden: 8}}")
+    bought = ("train.epochs=2", "acquisition={after_epochs: [1], budget: 80}")
+    done = run_in_ranks(command((*QUICK, *settings, *bought), out, "--devices", "2"), tmp_path / "said")
+    assert done.codes == [0, 0], done.outputs
+    assert len(RunDir(out).bought()) == 80
+
+
+@pytest.mark.parametrize(
+    ("setting", "code", "words"),
+    [
+        ("oracle.name=human", 3, "round 1 waits for 10 labels"),
+        ("train.lr=1e30", 2, "became nan"),
+        ("train.batch_size=3", 2, "must be a multiple of 2 processes"),
+    ],
+)
+def test_an_error_ends_all_processes_with_one_message(
+    tmp_path: Path, setting: str, code: int, words: str
+) -> None:
+    settings = (*QUICK, setting, "train.schedule.name=constant")
+    done = run_in_ranks(command(settings, tmp_path / "run", "--devices", "2"), tmp_path / "said")
+    assert done.codes == [code, code], done.outputs
+    assert "".join(done.outputs).count(words) == 1
+
+
+def test_a_process_may_finish_before_the_others(tmp_path: Path) -> None:
+    def linger(rank: int) -> None:
+        genuine = progress_display.stage_table
+
+        def table(*arguments: Any) -> Any:
+            time.sleep(1.0)
+            return genuine(*arguments)
+
+        setattr(progress_display, "stage_table", table)  # noqa: B010 - as monkeypatch would set it
+
+    run = command(
+        (*QUICK, "train.epochs=1", "acquisition.rounds=0", "acquisition.after_epochs=null"),
+        tmp_path / "run",
+        "--devices",
+        "2",
+    )
+    done = run_in_ranks(run, tmp_path / "said", setup=linger)
+    assert done.codes == [0, 0], done.outputs
+    assert "0 labels acquired" in done.outputs[0]

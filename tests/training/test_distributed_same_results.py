@@ -1,0 +1,182 @@
+"""Results do not depend on the number of processes, for networks without batch statistics."""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from conftest import QUICK
+from ducats import records
+from ducats.errors import UserError
+from ducats.models import EvidentialModel
+from ducats.rundir import RunDir
+from ducats.training.distributed import make_fabric
+from ducats.training.performance import PerformanceOptions
+from ducats.training.sharding import gather_state, is_sharded, unsharded
+from plain_networks import plain
+from ranks import RankResults, Setup, command, in_ranks, kill_in_epoch, run_in_ranks
+
+pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+
+# 80 images in batches of 32 are three batches, shared unevenly by two processes. 12 labels are shared evenly.
+SETTINGS = (
+    *QUICK,
+    "model={name: 'plain_networks:plain', params: {}}",
+    "train.epochs=3",
+    "acquisition={after_epochs: [1, 2], budget: 24}",
+    "views.source={crop: random, pad: 1, flip: 0.5}",
+)
+FSDP = "engine.strategy=fsdp"
+
+
+def run_ranks(folder: Path, processes: int, *settings: str, before: Setup = lambda _: None) -> RankResults:
+    run = command((*SETTINGS, *settings), folder, "--devices", str(processes))
+    return run_in_ranks(run, folder.parent / "said", processes, setup=before)
+
+
+def finished_run(folder: Path, processes: int, *settings: str) -> RunDir:
+    ranks = run_ranks(folder, processes, *settings)
+    assert ranks.codes == [0] * processes, ranks.outputs
+    return RunDir(folder)
+
+
+def assert_same_run(one: RunDir, other: RunDir, precise: float) -> None:
+    """Assert the same labels in the same order, and the same weights and losses up to rounding."""
+    assert list(one.bought().entries()) == list(other.bought().entries())
+    assert len(one.bought()) == 24
+    for number in (1, 2):
+        files = [(home.folder / "requests" / f"round-{number:02d}.npz").read_bytes() for home in (one, other)]
+        assert files[0] == files[1]
+    theirs = other.model()
+    for name, weight in one.model().items():
+        torch.testing.assert_close(weight, theirs[name], rtol=precise, atol=precise)
+    losses = [[r["losses"] for r in records.read(h.metrics) if r["kind"] == "epoch"] for h in (one, other)]
+    for mine, others in zip(*losses, strict=True):
+        assert mine == pytest.approx(others, rel=max(precise, 1e-6))
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+    """A run on two processes with DDP."""
+    return finished_run(tmp_path_factory.mktemp("ddp") / "run", 2)
+
+
+def test_one_and_two_processes_select_the_same_samples(tmp_path: Path, undisturbed: RunDir) -> None:
+    assert_same_run(finished_run(tmp_path / "one", 1), undisturbed, 1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "precise"),
+    [
+        (("query={name: badge}",), 1e-5),  # with random numbers and features
+        (("query={name: spread}", "engine.precision=64-true"), 1e-12),
+    ],
+)
+def test_other_queries_select_the_same_samples_on_one_and_two_processes(
+    tmp_path: Path, settings: tuple[str, ...], precise: float
+) -> None:
+    one, two = (finished_run(tmp_path / str(count), count, *settings) for count in (1, 2))
+    assert_same_run(one, two, precise)
+
+
+# ---- sharded weights
+
+
+def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path: Path) -> None:
+    images = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+
+    def network() -> EvidentialModel:
+        torch.manual_seed(0)
+        return EvidentialModel(plain(classes=4, channels=3))
+
+    count = sum(parameter.numel() for parameter in network().parameters())
+    expected = network()(images)
+
+    def look(rank: int) -> None:
+        fabric = make_fabric("cpu", 2, strategy="fsdp")
+        fabric.launch()
+        bare = network()
+        if rank == 1:
+            torch.nn.init.zeros_(bare.network.head.weight)  # type: ignore[union-attr,arg-type]
+        model = fabric.setup_module(bare)
+        assert all(isinstance(parameter, DTensor) for parameter in bare.parameters())
+        mine = sum(parameter.to_local().numel() for parameter in bare.parameters())  # type: ignore[attr-defined]
+        assert count / 3 < mine < 2 * count / 3
+        parts = [name for name, module in bare.network.named_modules() if isinstance(module, FSDPModule)]
+        assert parts == ["", "layers.0", "layers.0.0", "layers.1", "layers.1.0", "layers.3"]
+        with unsharded(bare):
+            assert not any(isinstance(parameter, DTensor) for parameter in bare.parameters())
+            for _ in range(2 - rank):  # without communication
+                alone = model(images)
+        torch.testing.assert_close(alone.z, expected.z)  # weights of rank 0
+        torch.testing.assert_close(alone.features, expected.features)
+        state = gather_state(bare.network.state_dict(), fabric)
+        for name, weight in network().network.state_dict().items():
+            assert torch.equal(state[name], weight)
+        assert all(isinstance(parameter, DTensor) for parameter in bare.parameters())
+
+    looked = in_ranks(look, tmp_path / "said")
+    assert looked.codes == [0, 0], looked.outputs
+
+
+def test_fsdp_trains_like_ddp(tmp_path: Path, undisturbed: RunDir) -> None:
+    home = finished_run(tmp_path / "fsdp", 2, FSDP)
+    assert_same_run(home, undisturbed, 1e-5)
+    kept, other = (one.checkpoint() for one in (home, undisturbed))
+    assert kept is not None
+    assert other is not None
+    assert type(kept["network"]) is type(other["network"])
+    for mine, theirs in zip(
+        kept["optimiser"]["state"].values(), other["optimiser"]["state"].values(), strict=True
+    ):
+        torch.testing.assert_close(mine["momentum_buffer"], theirs["momentum_buffer"], rtol=1e-4, atol=1e-5)
+
+
+def test_fsdp_with_batch_statistics(tmp_path: Path) -> None:
+    settings = ("model={name: small_cnn, params: {width: 4, features: 16}}",)
+    one, two = (
+        finished_run(tmp_path / "ddp", 2, *settings),
+        finished_run(tmp_path / "fsdp", 2, FSDP, *settings),
+    )
+    assert_same_run(one, two, 1e-4)
+
+
+@pytest.mark.parametrize("strategies", [("fsdp", "ddp"), ("ddp", "fsdp")])
+def test_a_run_resumes_with_another_strategy(
+    tmp_path: Path, undisturbed: RunDir, strategies: tuple[str, str]
+) -> None:
+    began, then = (f"engine.strategy={name}" for name in strategies)
+    assert run_ranks(tmp_path / "run", 2, began, before=kill_in_epoch(0)).codes[0] < 0
+    assert_same_run(finished_run(tmp_path / "run", 2, then), undisturbed, 1e-5)
+
+
+def test_fsdp_with_gradient_clipping_and_a_query_that_reads_the_last_layer(
+    tmp_path: Path,
+) -> None:
+    settings = ("query={name: sdm}", "train.clip_grad_norm=0.5")
+    one, two = finished_run(tmp_path / "1", 1, *settings), finished_run(tmp_path / "2", 2, FSDP, *settings)
+    assert_same_run(one, two, 1e-5)
+
+
+def test_fsdp_rejects_auxiliary_modules_with_weights(tmp_path: Path) -> None:
+    ended = run_ranks(tmp_path / "run", 2, FSDP, "query={name: aada}", "objective={name: adversarial}")
+    assert ended.codes == [2, 2]
+    assert "".join(ended.outputs).count("engine.strategy=fsdp does not support auxiliary modules") == 1
+
+
+def test_unsupported_fsdp_settings_raise() -> None:
+    with pytest.raises(UserError, match=r"cannot be combined with engine\.precision=64-true"):
+        make_fabric("cpu", 2, "64-true", strategy="fsdp")
+    with pytest.raises(UserError, match="unknown strategy 'zero'"):
+        make_fabric("cpu", 2, strategy="zero")
+    fabric = make_fabric("cpu", strategy="fsdp")
+    assert is_sharded(fabric)
+    assert not is_sharded(make_fabric("cpu"))
+    for name in ("fused", "channels_last"):
+        with pytest.raises(
+            UserError, match=f"engine.{name}=true cannot be combined with engine.strategy=fsdp"
+        ):
+            PerformanceOptions(**{name: True}).resolve(fabric)  # type: ignore[arg-type]

@@ -1,0 +1,226 @@
+"""Snapshots against an independent computation."""
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import snapshot_worker as there
+import torch
+from numpy.typing import NDArray
+from scipy.special import digamma
+from torch import Tensor
+from torch.nn import functional as F
+
+from ducats import snapshot_files
+from ducats.data import toy
+from ducats.data.views import apply_view
+from ducats.domain import UNLABELLED, VOID, Images
+from ducats.models import EvidentialModel
+from ducats.randomness import fork
+from ducats.snapshot_files import Snapshot
+from ducats.training import model_snapshot as module
+from ducats.training.forward import sample_aug_params
+from ducats.training.model_snapshot import SampleOutputs, make_snapshot, sample_images, sample_pixels
+from ducats.training.pca import pca
+from ranks import in_ranks
+
+Array = NDArray[np.float64]
+
+
+def reference_uncertainties(z: Array) -> tuple[Array, Array, Array]:
+    """Return probabilities (N, C), U_dis and U_data of log alpha (N, C), by the paper's formulas."""
+    alpha = np.exp(z)
+    total = alpha.sum(1, keepdims=True)
+    p = alpha / total
+    u_data = (p * (digamma(total + 1) - digamma(alpha + 1))).sum(1)
+    return p, -(p * np.log(p)).sum(1) - u_data, u_data
+
+
+def check_columns(found: Snapshot, z: Array) -> None:
+    """Assert that a snapshot's columns follow from log alpha."""
+    p, u_dis, u_data = reference_uncertainties(z)
+    rows, order = np.arange(len(z)), np.argsort(-z, 1)
+    np.testing.assert_array_equal(found.predicted, order[:, 0])
+    np.testing.assert_array_equal(found.top_classes, order[:, :3])
+    np.testing.assert_allclose(found.log_alpha, z[rows[:, None], order[:, :3]], rtol=1e-4, atol=1e-5)
+    for name, wanted in (
+        ("probability", p.max(1)),
+        ("u_dis", u_dis),
+        ("u_data", u_data),
+        ("entropy", u_dis + u_data),
+        ("log_u_dis", np.log(u_dis)),
+        ("log_alpha0", np.log(np.exp(z).sum(1))),
+    ):
+        np.testing.assert_allclose(getattr(found, name), wanted, rtol=2e-4, atol=1e-5, err_msg=name)
+    np.testing.assert_array_equal(found.z_rows, np.flatnonzero(found.picked))
+    np.testing.assert_allclose(found.z, z[found.picked], rtol=1e-4, atol=1e-5)
+
+
+def check_distances(found: Snapshot, features: Tensor) -> None:
+    """Assert that the components preserve the distances between features."""
+    away = torch.cdist(features.double(), features.double())
+    kept = torch.from_numpy(found.features.astype(np.float64))
+    assert len(kept) == len(features)
+    torch.testing.assert_close(torch.cdist(kept, kept), away, rtol=5e-3, atol=5e-3 * float(away.max()))
+    assert found.explained_variance_ratio.sum() == pytest.approx(1)  # all components are kept
+
+
+def outputs(model: EvidentialModel, images: Images) -> tuple[Tensor, Tensor]:
+    """Return the model's outputs, image by image, with the augmentation parameters of snapshots."""
+    view = there.RANDOM_VIEW
+    luck = sample_aug_params(images, view, fork(0, "scoring"))
+    model.eval()
+    with torch.no_grad():
+        said = [
+            model(apply_view(images.pixels[i : i + 1], view, luck[i : i + 1])) for i in range(len(images))
+        ]
+    return torch.cat([one.z for one in said]), torch.cat([one.features for one in said])
+
+
+def test_snapshot_of_images(tmp_path: Path) -> None:
+    there.main(1, 11, tmp_path)
+    found, shift = snapshot_files.load_snapshots(tmp_path)[0], toy(n_pool=11)
+    assert (found.round, found.epoch, found.pool, found.source) == (1, 3, 11, len(shift.source))
+    target = found.is_target
+    assert np.flatnonzero(target).tolist() == list(range(target.sum()))
+    assert (found.sampled[target].sum(), found.sampled[~target].sum()) == (4, 5)
+    assert found.image[found.picked].tolist() == [0, 10]  # in pool order
+    assert found.sampled[target].sum() + (found.picked & ~found.sampled).sum() == target.sum()
+    assert not found.position.any()
+    known = {1: 3, 2: VOID}
+    assert found.label[target].tolist() == [known.get(i, UNLABELLED) for i in found.image[target].tolist()]
+    assert found.is_labelled[target].tolist() == [i in known for i in found.image[target].tolist()]
+    assert found.label[~target].tolist() == shift.source.labels[found.image[~target].tolist()].tolist()
+    assert not (found.is_labelled | found.picked)[~target].any()
+    pairs = [outputs(there.image_model(), images) for images in (shift.pool, shift.source.images)]
+    z = torch.cat([z[found.image[which]] for (z, _), which in zip(pairs, (target, ~target), strict=True)])
+    features = torch.cat(
+        [f[found.image[which]] for (_, f), which in zip(pairs, (target, ~target), strict=True)]
+    )
+    check_columns(found, z.double().numpy())
+    assert found.feature_rows.tolist() == list(range(len(found)))  # few enough that all have features
+    check_distances(found, features)
+
+
+def test_snapshot_of_pixels(tmp_path: Path) -> None:
+    there.main(1, 4, tmp_path)
+    found, shift = snapshot_files.load_snapshots(tmp_path)[1], there.make_streets(4)
+    tall, wide, target = there.TALL, there.WIDE, found.is_target
+    assert found.pool == 4 * (tall - 1) * wide  # the first row is void
+    assert found.sampled.sum() == 9 + 6
+    assert found.position[target & found.sampled].min() >= wide
+    counts = np.bincount(found.image[target & found.sampled])
+    assert sorted(counts.tolist()) == [2, 2, 2, 3]
+    picks = [(i, at) for i in range(4) for at in (40, 300)]
+    rows = zip(found.image[found.picked].tolist(), found.position[found.picked].tolist(), strict=True)
+    assert list(rows) == picks
+    answers = {5 * wide + 7: 0, 5 * wide + 8: 2, 5 * wide + 9: VOID}
+    labels = [answers.get(at, UNLABELLED) for at in found.position[target].tolist()]
+    assert found.label[target].tolist() == labels
+    truth = torch.as_tensor(shift.source.labels[:]).flatten(1)
+    of_source = truth[found.image[~target].tolist(), found.position[~target].tolist()]
+    assert found.label[~target].tolist() == of_source.tolist()
+    assert len(set(found.image[~target].tolist())) == 2
+    model = there.map_model(len(shift.classes)).eval()
+    z, features = [], []
+    for images, which in ((shift.pool, target), (shift.source.images, ~target)):
+        with torch.no_grad():
+            said = model(images.pixels[:].float() / 255)
+        dense = F.interpolate(said.z, (tall, wide), mode="bilinear", align_corners=True).flatten(2)
+        lie = F.interpolate(said.features, (tall, wide), mode="bilinear", align_corners=True).flatten(2)
+        at = found.image[which].tolist(), found.position[which].tolist()
+        z.append(dense.movedim(1, 2)[at])
+        features.append(lie.movedim(1, 2)[at])
+    check_columns(found, torch.cat(z).double().numpy())
+    check_distances(found, torch.cat(features))
+
+
+def test_sample_depends_on_the_data_only() -> None:
+    """Known labels, picks and requested counts do not change the random sample."""
+    none = torch.full((500,), UNLABELLED)
+    plain = sample_images("pool", none, 60)
+    other = sample_images("pool", torch.zeros(500, dtype=torch.long), 60, torch.arange(100, 140))
+    assert plain.image.tolist() == other.image[other.sampled].tolist()
+    assert other.picked.sum() == 40
+    assert len(other) == 60 + 40 - int((other.sampled & other.picked).sum())
+    assert sample_images("source", none, 60).image.tolist() != plain.image.tolist()
+    assert sample_images("pool", none, 600).image.tolist() == list(range(500))
+    shift = there.make_streets(5)
+    (few, _), (again, _) = there.pixel_samples(shift, 40, 3), there.pixel_samples(shift, 40, 3)
+    assert len(few.image.unique()) == 3
+    assert torch.equal(few.position, again.position)
+    assert few.total == 5 * (there.TALL - 1) * there.WIDE  # extrapolated from these images
+    (all_of_it, _) = there.pixel_samples(shift, 10**6)
+    assert int(all_of_it.sampled.sum()) == all_of_it.total
+
+
+def test_snapshot_size_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, most in (("PICKED", 7), ("FEATURES", 5), ("PICKED_FEATURES", 3)):
+        monkeypatch.setattr(module, name, most)
+    picked = torch.arange(200).flip(0)
+    found = sample_images("pool", torch.full((400,), UNLABELLED), 20, picked)
+    added = found.image[~found.sampled].tolist()
+    assert len(added) <= 7
+    assert 0 in {*added, *found.image[found.sampled].tolist()}  # the last pick; the first is checked below
+    assert 199 in {*added, *found.image[found.sampled].tolist()}
+    # Sampled rows that were picked are marked as picked, also beyond the seven.
+    assert found.picked.tolist() == [image < 200 for image in found.image.tolist()]
+    assert 5 <= int(found.with_features.sum()) <= 8
+
+
+def test_empty_sample_and_no_features() -> None:
+    empty = sample_pixels(
+        "pool",
+        torch.tensor([[2, 2]]),
+        lambda _: torch.zeros(2, 2, dtype=torch.bool),
+        lambda _: torch.full((2, 2), VOID),
+        5,
+        3,
+    )
+    assert len(empty) == empty.total == 0
+    full = sample_images("source", torch.tensor([1, 0]), 3)
+    nothing = SampleOutputs(torch.zeros(0, 2), torch.zeros(0, 0))
+    found = make_snapshot(0, 9, (empty, nothing), (full, SampleOutputs(torch.eye(2), torch.zeros(2, 0))))
+    assert (len(found), found.round, found.features.shape, found.z.shape) == (2, 0, (0, 0), (0, 2))
+    assert found.top_classes.tolist() == [[0, 1], [1, 0]]  # only two classes
+
+
+def test_log_u_dis_of_large_evidence_is_finite() -> None:
+    full = sample_images("source", torch.tensor([1, 0]), 3)
+    z = torch.tensor([[120.0, 120.0], [0.0, 0.0]])
+    nothing = sample_images("pool", torch.zeros(0, dtype=torch.long), 3)
+    found = make_snapshot(
+        1, 1, (nothing, SampleOutputs(z[:0], torch.zeros(0, 1))), (full, SampleOutputs(z, torch.ones(2, 1)))
+    )
+    assert found.u_dis[0] == 0
+    assert found.log_u_dis[0] == pytest.approx(-120 + np.log(0.25), rel=1e-5)  # (C - 1) / 2 alpha_0, C = 2
+    assert found.features.shape == (0, 0)  # two equal rows have no components
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(40, 6), (6, 40), (90, 70)])
+def test_pca_matches_svd(rows: int, columns: int) -> None:
+    generator = torch.Generator().manual_seed(rows)
+    x = torch.randn(rows, columns, generator=generator) * torch.logspace(0, -2, columns) + 3
+    found = pca(x, max_components=5)
+    assert found.scores.shape == (rows, 5)
+    u, s, _ = np.linalg.svd(x.double().numpy() - x.double().numpy().mean(0), full_matrices=False)
+    np.testing.assert_allclose(found.explained_variance_ratio, (s**2 / (s**2).sum())[:5], rtol=1e-9)
+    np.testing.assert_allclose(found.scores.abs(), np.abs(u * s)[:, :5], rtol=1e-6, atol=1e-9)
+    farthest = found.scores.abs().argmax(0)
+    assert bool((found.scores[farthest, torch.arange(5)] > 0).all())
+    assert torch.equal(pca(x, max_components=5).scores, found.scores)
+    # Fewer dimensions than components: components of rounding error are dropped.
+    flat = torch.randn(rows, 2, generator=generator) @ torch.randn(2, columns, generator=generator)
+    assert len(pca(flat.double()).explained_variance_ratio) == 2
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_two_processes_give_the_snapshot_of_one(tmp_path: Path) -> None:
+    """With an odd number of batches, and with fewer source batches than processes."""
+    there.main(1, 5, tmp_path / "1")
+    done = in_ranks(lambda _: there.main(2, 5, tmp_path / "2"), tmp_path / "said")
+    assert done.codes == [0, 0], done.outputs
+    for number in (1, 2):
+        one, two = (snapshot_files.snapshot_path(tmp_path / n, number).read_bytes() for n in ("1", "2"))
+        assert one == two

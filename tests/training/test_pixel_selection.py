@@ -1,0 +1,282 @@
+"""Pixel selection against a plain loop: interpolate, score, sort."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ducats.data.streets import streets
+from ducats.data.views import View
+from ducats.domain import UNLABELLED, VOID, Images
+from ducats.errors import UserError
+from ducats.models import EvidentialModel, small_fcn
+from ducats.queries import QUERIES, QuerySpec
+from ducats.randomness import global_seed
+from ducats.samples import QueryContext
+from ducats.training.distributed import make_fabric
+from ducats.training.pixel_selection import all_open_pixels, score_whole_images, select_pixels
+from ducats.training.task import TaskOptions, label_grid_sizes
+from ducats.units import Unit
+
+POOL = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool
+SIZES = torch.tensor([[16, 32], [21, 30], [40, 33], [16, 32], [9, 50]])
+
+
+def model(evidence: str = "exp_at_most_10") -> EvidentialModel:
+    with global_seed(0, "model"):
+        made = EvidentialModel(small_fcn(classes=4, channels=3, width=8), evidence)
+    for parameter in made.network.head.parameters():  # type: ignore[union-attr]
+        parameter.data *= 20  # such that the clamp has an effect
+    return made.eval()
+
+
+def known(sizes: Tensor) -> list[Tensor]:
+    """Return label maps with void, labelled and unlabelled pixels."""
+    luck = torch.Generator().manual_seed(0)
+    return [torch.randint(VOID, 1, tuple(size), generator=luck).to(torch.int8) for size in sizes.tolist()]
+
+
+def picked(
+    strategy: QuerySpec, budget: list[int], task: TaskOptions, sizes: Tensor, **more: Any
+) -> list[list[int]]:
+    maps = known(sizes)
+    how: dict[str, Any] = {
+        "model": make_fabric("cpu").setup(model()),
+        "pool": POOL,
+        "strategy": strategy,
+        "task": task,
+        "sizes": sizes,
+        "asked": lambda image: maps[image],
+        "budget": budget,
+        "view": View(),
+        "batch_size": 2,
+        "seed": 3,
+        "fabric": make_fabric("cpu"),
+        **more,
+    }
+    found = list(select_pixels(**how))
+    assert [image for image, _ in found] == list(range(len(POOL)))
+    return [one.position.tolist() for _, one in found]
+
+
+def plain_z(image: int, size: tuple[int, int], twice: bool = False) -> Tensor:
+    """Compute log alpha of each pixel in float64, the direct way."""
+    with torch.inference_mode():
+        logits = model().network(POOL.pixels[image][None].float() / 255)[0].double()
+        if twice:
+            logits = F.interpolate(logits, (16, 32), mode="bilinear", align_corners=True).clamp(max=10)
+        logits = F.interpolate(logits, size, mode="bilinear", align_corners=True)
+    return logits[0] if twice else logits[0].clamp(max=10)
+
+
+def in_order(score: Tensor, target: Tensor, count: int) -> list[int]:
+    """Return the best unlabelled pixels, best first; ties go to the lower position."""
+    values, open_ = score.flatten().numpy(), (target.flatten() == UNLABELLED).nonzero().squeeze(1).numpy()
+    ranked: list[int] = open_[np.argsort(-values[open_], kind="stable")][:count].tolist()
+    return ranked
+
+
+def entropy(z: Tensor) -> Tensor:
+    found: Tensor = torch.distributions.Categorical(logits=z.movedim(0, -1)).entropy()
+    return found
+
+
+def margin(z: Tensor) -> Tensor:
+    top = z.softmax(0).topk(2, 0).values
+    return top[1] - top[0]
+
+
+@pytest.mark.parametrize(("name", "score"), [("entropy", entropy), ("margin", margin)])
+@pytest.mark.parametrize("original", [False, True])
+@pytest.mark.parametrize("twice", [False, True])
+def test_best_unlabelled_pixels_of_each_image(name: str, score: Any, original: bool, twice: bool) -> None:
+    sizes = SIZES if original else label_grid_sizes(POOL, "network")
+    budget, maps = [7, 0, 30, 1, 2000], known(sizes)
+    task = TaskOptions(resolution="original" if original else "network", two_step_upsampling=twice)
+    found = picked(QUERIES[name], budget, task, sizes)
+    for image, positions in enumerate(found):
+        z = plain_z(image, (int(sizes[image, 0]), int(sizes[image, 1])), twice and original)
+        open_ = int((maps[image] == UNLABELLED).sum())
+        assert len(positions) == min(budget[image], open_)
+        wanted = in_order(score(z), maps[image], len(positions))
+        # Scores agree to seven digits only: compare as sets, then the order up to that precision.
+        values = score(z).flatten()
+        assert set(positions) == set(wanted)
+        assert torch.allclose(values[positions], values[wanted], atol=1e-5)
+
+
+def test_duc_ranks_by_u_data_within_the_highest_u_dis() -> None:
+    sizes = label_grid_sizes(POOL, "network")
+    maps, count = known(sizes), 6
+    found = picked(QUERIES["duc"].bind({"kappa": 3}), [count] * 5, TaskOptions(), sizes)
+    for image, positions in enumerate(found):
+        alpha = plain_z(image, (16, 32)).exp()
+        whole_, mean = alpha.sum(0), alpha / alpha.sum(0)
+        data = (mean * (torch.digamma(whole_ + 1) - torch.digamma(alpha + 1))).sum(0)
+        foreign = in_order(entropy(alpha.log()) - data, maps[image], 3 * count)
+        wanted = sorted(foreign, key=lambda place: (-float(data.flatten()[place]), place))[:count]
+        assert positions == wanted
+
+
+def test_grid_size_follows_the_resolution() -> None:
+    sized = replace(POOL, sizes=SIZES)
+    assert label_grid_sizes(sized, "network").tolist() == [[16, 32]] * 5
+    assert label_grid_sizes(sized, "original").tolist() == SIZES.tolist()
+    assert label_grid_sizes(replace(POOL, sizes=None), "original").tolist() == [[16, 32]] * 5
+
+
+class MustNotRun(nn.Module):
+    """A model that must not be called."""
+
+    def forward(self, images: Tensor) -> Tensor:
+        raise AssertionError("nothing was needed")
+
+
+def test_random_pixels_need_no_forward_pass_and_depend_only_on_seed_and_image() -> None:
+    sizes = label_grid_sizes(POOL, "network")
+    how = {"model": MustNotRun()}
+    found = picked(QUERIES["random"], [9] * 5, TaskOptions(), sizes, **how)
+    assert found == picked(QUERIES["random"], [9] * 5, TaskOptions(), sizes, batch_size=3, **how)
+    assert found != picked(QUERIES["random"], [9] * 5, TaskOptions(), sizes, seed=4, **how)
+    assert len({tuple(positions) for positions in found}) == 5
+    maps = known(sizes)
+    for image, positions in enumerate(found):
+        assert (maps[image].flatten()[positions] == UNLABELLED).all()
+
+
+def test_each_image_has_its_own_generator() -> None:
+    def by_luck(slate: QueryContext) -> Tensor:
+        return torch.randperm(len(slate.candidates), generator=slate.generator)[: slate.budget]
+
+    sizes = label_grid_sizes(POOL, "network")
+    open_ = torch.full((16, 32), UNLABELLED, dtype=torch.int8)
+    how: dict[str, Any] = {"model": MustNotRun(), "asked": lambda _: open_}
+    found = [
+        picked(QuerySpec(by_luck, ()), [9] * 5, TaskOptions(), sizes, batch_size=b, **how) for b in (2, 5)
+    ]
+    assert found[0] == found[1]
+    assert len({tuple(positions) for positions in found[0]}) == 5
+
+
+def test_units_contain_unlabelled_pixels_only() -> None:
+    for unit in (Unit("region"), Unit("region", side=5)):
+        found = picked(
+            QUERIES["entropy"], [20] * 5, TaskOptions(unit=unit), label_grid_sizes(POOL, "network")
+        )
+        maps = known(label_grid_sizes(POOL, "network"))
+        for image, positions in enumerate(found):
+            assert len(set(positions)) == len(positions) == 20
+            assert (maps[image].flatten()[positions] == UNLABELLED).all()
+
+
+def test_nan_logits_raise() -> None:
+    broken = model()
+    broken.network.head.weight.data.fill_(torch.nan)  # type: ignore[union-attr, operator]
+    with pytest.raises(UserError, match="no longer finite"):
+        picked(QUERIES["entropy"], [1] * 5, TaskOptions(), label_grid_sizes(POOL, "network"), model=broken)
+
+
+# ---- whole images
+
+
+def rows(strategy: QuerySpec, sizes: Tensor, maps: list[Tensor], batch_size: int = 2) -> Any:
+    fabric = make_fabric("cpu")
+    return score_whole_images(
+        fabric.setup(model()),
+        POOL,
+        strategy,
+        task=TaskOptions(unit=Unit("image"), resolution="original"),
+        sizes=sizes,
+        known_labels_of=lambda image: maps[image],
+        view=View(),
+        batch_size=batch_size,
+        seed=0,
+        fabric=fabric,
+    )
+
+
+def test_whole_image_columns_average_unlabelled_pixels() -> None:
+    maps = known(SIZES)
+    maps[3][:] = 0  # fully labelled: still a row, over all its pixels
+    found = rows(
+        QuerySpec(QUERIES["spread"].fn, ("entropy", "u_dis", "u_data", "z", "features")), SIZES, maps
+    )
+    assert found.image.tolist() == [0, 1, 2, 3, 4]
+    for image in range(5):
+        z = plain_z(image, (int(SIZES[image, 0]), int(SIZES[image, 1])))
+        open_ = maps[image] == UNLABELLED if image != 3 else maps[image] == 0
+        alpha = z.exp()
+        whole_ = alpha.sum(0)
+        data = (alpha / whole_ * (torch.digamma(whole_ + 1) - torch.digamma(alpha + 1))).sum(0)
+        expected = {
+            "entropy": entropy(z)[open_].mean(),
+            "u_data": data[open_].mean(),
+            "u_dis": (entropy(z) - data)[open_].mean().log(),
+            "z": z[:, open_].mean(1),
+        }
+        for name, value in expected.items():
+            assert torch.allclose(found.column(name)[image].double(), value, rtol=1e-4, atol=1e-4), name
+    assert found.features.shape == (5, 16)
+
+
+def test_random_images_need_no_forward_pass() -> None:
+    found = rows(QUERIES["random"], SIZES, known(SIZES))
+    assert (found.image.tolist(), dict(found.columns)) == ([0, 1, 2, 3, 4], {})
+
+
+def test_all_open_pixels_form_one_unit() -> None:
+    maps = known(SIZES)
+    found = all_open_pixels(lambda image: maps[image], 2)
+    assert found.position.tolist() == [p for p, v in enumerate(maps[2].flatten().tolist()) if v == UNLABELLED]
+    assert found.unit is not None
+    assert found.unit.tolist() == [len(found.position)]
+
+
+def test_indirect_pixels_give_the_same_picks() -> None:
+    from ducats.data.evaluation_split import Subset
+
+    sizes = label_grid_sizes(POOL, "network")
+    elsewhere = Images(POOL.keys, Subset(POOL.pixels, torch.arange(5)))
+    one, two = (
+        picked(QUERIES["duc"], [5] * 5, TaskOptions(), sizes, pool=pool) for pool in (POOL, elsewhere)
+    )
+    assert one == two
+
+
+def test_images_without_budget_need_no_forward_pass() -> None:
+    """Images without a budget are skipped, and the batches of the others do not change."""
+    seen: list[int] = []
+
+    class Counting(nn.Module):
+        """A model that counts its input images."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = model()
+
+        def forward(self, images: Tensor) -> Any:
+            seen.append(len(images))
+            return self.inner(images)
+
+    sizes = label_grid_sizes(POOL, "network")
+    maps = known(sizes)
+    how: dict[str, Any] = {
+        "pool": POOL,
+        "strategy": QUERIES["duc"],
+        "task": TaskOptions(),
+        "sizes": sizes,
+        "asked": lambda image: maps[image],
+        "view": View(),
+        "batch_size": 2,
+        "seed": 3,
+        "fabric": make_fabric("cpu"),
+    }
+    few = dict(select_pixels(make_fabric("cpu").setup(Counting()), budget=[0, 0, 0, 4, 0], **how))
+    assert seen == [2]
+    assert {image: len(one.position) for image, one in few.items()} == {2: 0, 3: 4}
+    everyone = dict(select_pixels(make_fabric("cpu").setup(model()), budget=[4] * 5, **how))
+    assert few[3].position.tolist() == everyone[3].position.tolist()

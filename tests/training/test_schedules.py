@@ -1,0 +1,57 @@
+"""Learning-rate schedules."""
+
+import math
+
+import pytest
+
+from conftest import quick, quick_pixels
+from ducats.data import toy
+from ducats.data.streets import streets
+from ducats.factory import make_run_plan, make_schedule
+from ducats.training.schedules import SCHEDULES, poly
+
+
+@pytest.mark.parametrize("power", [0.9, 1.0, 2.0])
+@pytest.mark.parametrize("horizon", [1, 7, 62_500])
+def test_poly_reaches_zero_at_its_horizon(power: float, horizon: int) -> None:
+    for step in {0, 1, horizon // 2, horizon - 1}:
+        assert poly(step, horizon=horizon, power=power) == pytest.approx((1 - step / horizon) ** power)
+    assert poly(0, horizon=horizon, power=power) == 1.0
+    for beyond in (horizon, horizon + 1, 10 * horizon):
+        assert poly(beyond, horizon=horizon, power=power) == 0.0
+    rates = [
+        poly(step, horizon=horizon, power=power) for step in range(0, horizon + 1, max(1, horizon // 50))
+    ]
+    assert rates == sorted(rates, reverse=True)
+
+
+def test_the_published_schedule() -> None:
+    """lr (1 - it / 62500)^0.9, stopped at 50000, where it is 23.5 % of the initial value."""
+    assert poly(50_000, horizon=62_500) == pytest.approx(math.exp(0.9 * math.log(0.2)))
+    assert poly(50_000, horizon=62_500) == pytest.approx(0.235, abs=5e-4)
+
+
+@pytest.mark.parametrize(("steps", "horizon"), [(50_000, 62_500), (8, 10), (10, 13), (1, 2)])
+def test_the_default_horizon_is_1_25_times_the_steps(steps: int, horizon: int) -> None:
+    schedule = make_schedule(quick_pixels(), steps)
+    for step in (0, steps // 2, steps - 1, steps):
+        assert schedule(step) == poly(step, horizon=horizon)
+    assert schedule(steps) > 0  # the rate is positive at the last step
+
+
+def test_an_explicit_horizon_is_used() -> None:
+    schedule = make_schedule(quick_pixels("train.schedule.params={horizon: 100, power: 1.0}"), 8)
+    assert schedule(25) == pytest.approx(0.75)
+
+
+def test_the_plan_computes_the_steps() -> None:
+    shift = streets(n_source=6, n_pool=5, n_test=0, height=16, width=32)
+    assert make_run_plan(quick_pixels(), shift).schedule(4) == poly(4, horizon=10)  # 4 epochs of 2
+    # By default, an epoch is full batches of the larger of source and pool.
+    plan = make_run_plan(quick_pixels("train.steps_per_epoch=null"), shift)
+    assert plan.schedule(4) == poly(4, horizon=15)  # 4 epochs of 3
+    # Other schedules have no horizon.
+    rates = [
+        make_run_plan(quick(f"train.schedule.name={n}"), toy()).schedule(3) for n in SCHEDULES if n != "poly"
+    ]
+    assert rates == [pytest.approx(1.003**-0.75), 1.0]
