@@ -22,12 +22,12 @@ import torch
 from scipy import ndimage
 
 from ducats import config as configs
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.factory import build_run, load_data, make_performance_options, with_resolved_precision
 from ducats.ledger import Ledger
 from ducats.picks import picks_figure
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 # Tuned on the synthetic streets for few, hard pixels: lower weights for labelled pixels, U_dis and the KL.
@@ -76,7 +76,7 @@ def table() -> list[Row]:
     return rows
 
 
-_data: dict[str, Shift] = {}
+_data: dict[str, AdaptationData] = {}
 
 
 def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
@@ -89,22 +89,22 @@ def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
         configs.load_config(["data/streets-carla-camvid", f"methods/{row.method}"], named)
     )
     shift = _data.setdefault("all", _data.get("all") or load_data(config))
-    home = RunDir(Path(folder) / row.name)
+    home = RunFolder(Path(folder) / row.name)
     parts, plan = build_run(config, home, shift)
     engine = config.engine
     fabric = make_fabric(engine.device, precision=engine.precision)
     run(
         parts,
         plan,
-        home.folder,
+        home.path,
         fabric=fabric,
         identity=config.identity(),
-        speed=make_performance_options(config),
+        performance=make_performance_options(config),
     )
     if row in (Row("duc"), Row("duc", light=True)):
-        classes = home.data["classes"]
-        picks_figure(home.bought(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes)
-    stages, ledger = home.stages(), home.bought()
+        classes = home.data_summary["classes"]
+        picks_figure(home.load_ledger(), shift.pool, Path(folder) / f"picks-{row.name}.png", classes=classes)
+    stages, ledger = home.stages(), home.load_ledger()
     torch.cuda.empty_cache()
     return {
         **asdict(row),
@@ -120,10 +120,10 @@ def one(row: Row, settings: tuple[str, ...], folder: str) -> dict[str, Any]:
     }
 
 
-def what_was_bought(ledger: Ledger, shift: Shift, near: int = 3) -> dict[str, Any]:
+def what_was_bought(ledger: Ledger, shift: AdaptationData, near: int = 3) -> dict[str, Any]:
     """Return class fractions, connected components per image, and the fraction near a class border."""
     assert ledger.sizes is not None
-    assert shift.truth is not None
+    assert shift.ground_truth is not None
     share = torch.zeros(len(shift.classes))
     pieces, border, total = 0, 0, 0
     for image, (height, width) in enumerate(ledger.sizes.tolist()):
@@ -131,7 +131,7 @@ def what_was_bought(ledger: Ledger, shift: Shift, near: int = 3) -> dict[str, An
         asked = np.zeros(height * width, bool)
         asked[position.numpy()] = True
         pieces += int(ndimage.label(asked.reshape(height, width), np.ones((3, 3)))[1])
-        truth = np.asarray(shift.truth[image])
+        truth = np.asarray(shift.ground_truth[image])
         lowest, highest = (f(truth, 2 * near + 1) for f in (ndimage.minimum_filter, ndimage.maximum_filter))
         border += int((lowest != highest).reshape(-1)[position.numpy()].sum())
         share += torch.bincount(label[label >= 0], minlength=len(share))

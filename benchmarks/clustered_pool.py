@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from ducats.criteria import compute_columns
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.samples import SampleTable
 
 FEATURES, CLASSES, MODES, KNOWN = 256, 65, 8, 5  # modes per class, and how many of them the source has
@@ -41,7 +41,7 @@ class Pool:
 
 def drawn_pool(count: int, seed: int) -> Pool:
     """Generate a pool of ``count`` samples and its source."""
-    generator = fork(seed, "pool")
+    generator = make_generator(seed, "pool")
 
     def normal(*shape: int) -> Tensor:
         return torch.randn(*shape, generator=generator)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:  # workers set their threads before importing torch
     from lightning_fabric import Fabric
     from torch import Tensor
 
-    from ducats.parts import Parts
-    from ducats.rundir import RunDir
+    from ducats.components import Components
+    from ducats.run_folder import RunFolder
 
 CHOICE = 200  # held-out images for selecting settings
 
@@ -88,7 +88,7 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
     from ducats import config
     from ducats.factory import build_run, make_performance_options, with_resolved_precision
     from ducats.run import run
-    from ducats.rundir import RunDir
+    from ducats.run_folder import RunFolder
     from ducats.training.distributed import make_fabric
 
     torch.set_num_threads(1)
@@ -103,12 +103,12 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
     settings = with_resolved_precision(config.load_config(["data/digits", f"methods/{name}"], sets))
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        home = RunDir(Path(folder) / "run")
+        home = RunFolder(Path(folder) / "run")
         parts, plan = build_run(settings, home, pairs.pair(pair, digits, emoji))
         fabric = make_fabric(device, precision=settings.engine.precision)
-        run(parts, plan, home.folder, fabric=fabric, speed=make_performance_options(settings))
+        run(parts, plan, home.path, fabric=fabric, performance=make_performance_options(settings))
         stages = home.stages()
-        spent = len(home.bought())
+        spent = len(home.load_ledger())
         right = answered_rightly(parts, home, fabric)
     return cell, {
         "accuracy": round(100 * right[CHOICE:].float().mean().item(), 2),
@@ -119,14 +119,14 @@ def measure(cell: Cell, digits: Path | None, emoji: Path | None, device: str) ->
     }
 
 
-def answered_rightly(parts: "Parts", home: "RunDir", fabric: "Fabric") -> "Tensor":
+def answered_rightly(parts: "Components", home: "RunFolder", fabric: "Fabric") -> "Tensor":
     """Return, for each test image, whether the final model classifies it correctly."""
     from ducats.models import EvidentialModel
     from ducats.training.image_selection import score_images as score
 
     assert parts.test is not None
     model = parts.model if isinstance(parts.model, EvidentialModel) else EvidentialModel(parts.model)
-    model.network.load_state_dict(home.model())
+    model.network.load_state_dict(home.load_model())
     ready = fabric.setup_module(model.eval())
     images, view = parts.test.images, parts.views.test
     rows = score(ready, images, ("z",), view=view, batch_size=500, seed=0, fabric=fabric)

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ducats import room
+from ducats import resources
 from ducats.scoring.gathering import gather
 from ducats.scoring.keeping import keep_part, part_file
 from ducats.scoring.part import Result
@@ -61,11 +61,11 @@ def write(folder: Path, parts: int, rows: int) -> list[Path]:
 
 def measured(files: list[Path], rows: int) -> dict[str, Any]:
     """Merge the chunks in this process; return time and memory."""
-    before = room.most_memory() or 0
+    before = resources.peak_memory_bytes() or 0
     began = time.process_time()
     found = gather(files, rows)
     seconds = time.process_time() - began
-    after = room.most_memory() or 0
+    after = resources.peak_memory_bytes() or 0
     said = {"parts": len(files), "rows": len(found.kept), "mb_of_a_part": files[0].stat().st_size / 2**20}
     return {**said, "cpu_seconds": seconds, "peak_mb": after / 2**20, "before_mb": before / 2**20}
 

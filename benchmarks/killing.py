@@ -28,7 +28,7 @@ from typing import Any
 
 import torch
 
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 SETTINGS = (
     "data={name: toy, params: {n_pool: 6000}}",  # large enough that scoring takes a while
@@ -113,7 +113,7 @@ def await_it(happened: Callable[[], bool], run: "subprocess.Popen[str]", folder:
 
 def has(folder: Path, kind: str, count: int) -> bool:
     """Return whether a run has at least ``count`` records of a kind."""
-    return RunDir(folder).metrics.exists() and len(RunDir(folder).lines(kind)) >= count
+    return RunFolder(folder).metrics_path.exists() and len(RunFolder(folder).read_records(kind)) >= count
 
 
 def writes(folder: Path) -> bool:
@@ -126,7 +126,7 @@ def found(folder: Path) -> str:
     asked, answered = (len(list((folder / name).glob("round-*.npz"))) for name in ("requests", "labels"))
     if writes(folder):
         return "half a file"
-    if folder.exists() and asked < len(RunDir(folder).lines("stage")):
+    if folder.exists() and asked < len(RunFolder(folder).read_records("stage")):
         return "measured, not asked"
     return "asked, not answered" if asked > answered else "in an epoch"
 
@@ -141,7 +141,7 @@ def finish(folder: Path, launcher: str) -> None:
 
 def left(folder: Path) -> tuple[object, bytes]:
     """Return the labels and weights of a run."""
-    return list(RunDir(folder).bought().entries()), (folder / "model.safetensors").read_bytes()
+    return list(RunFolder(folder).load_ledger().entries()), (folder / "model.safetensors").read_bytes()
 
 
 def kill(folder: Path, launcher: str, victim: int, moment: str, number: int, luck: random.Random) -> Kill:

@@ -21,10 +21,10 @@ from typing import Any
 import torch
 
 from ducats.config import Config
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.factory import build_run, load_data, make_performance_options
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.sweep import Cell, Wanted, cells_of, read_sweep
 from ducats.training.distributed import make_fabric
 
@@ -37,7 +37,7 @@ TABLES = (
     ("office31-fixmatch", "W-A", (0, 1, 2)),
 )
 
-_data: dict[str, Shift] = {}
+_data: dict[str, AdaptationData] = {}
 
 
 def wanted(options: argparse.Namespace) -> list[tuple[str, Cell]]:
@@ -66,21 +66,21 @@ def one(name: str, config: Config, device: str, folder: Path, keep: bool) -> dic
     task = name.split()[0]
     if task not in _data:
         _data[task] = load_data(config)
-    home = RunDir(folder / name.replace(" ", "-"))
+    home = RunFolder(folder / name.replace(" ", "-"))
     parts, plan = build_run(config, home, _data[task])
     fabric = make_fabric(device, precision=config.engine.precision)
     identity, speed = config.identity(), make_performance_options(config)
-    run(parts, plan, home.folder, fabric=fabric, identity=identity, speed=speed)
+    run(parts, plan, home.path, fabric=fabric, identity=identity, performance=speed)
     stages = home.stages()
     result = {
         "run": name,
-        "labels": len(home.bought()),
+        "labels": len(home.load_ledger()),
         "accuracy": [round(100 * stage["accuracy"], 2) for stage in stages],
         "ece": [round(100 * stage["ece"], 2) for stage in stages],
         "seconds": round(time.perf_counter() - started, 1),
     }
     if not keep:
-        shutil.rmtree(home.folder)
+        shutil.rmtree(home.path)
     torch.cuda.empty_cache()
     return result
 

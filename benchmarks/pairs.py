@@ -15,14 +15,14 @@ import torch.nn.functional as F
 from PIL import Image
 from torch import Tensor
 
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 
 SIZE = {"digits": 16, "emoji": 32}
 DIGITS = ("fonts-optdigits", "fonts-usps", "fonts-mnist", "mnist-usps", "usps-mnist")
 EMOJI = ("noto-twemoji", "noto-fluent3d", "twemoji-openmoji", "noto-openmoji_line")
 
 
-def pair(name: str, digits: Path | None, emoji: Path | None) -> Shift:
+def pair(name: str, digits: Path | None, emoji: Path | None) -> AdaptationData:
     """Load a pair by its name, ``SOURCE-TARGET``."""
     if name in DIGITS:
         assert digits is not None, "--digits FILE is missing"
@@ -32,17 +32,19 @@ def pair(name: str, digits: Path | None, emoji: Path | None) -> Shift:
     return _shift(name, sets, 500, classes)
 
 
-def _shift(name: str, sets: dict[str, tuple[Tensor, Tensor]], pool: int, classes: tuple[str, ...]) -> Shift:
+def _shift(
+    name: str, sets: dict[str, tuple[Tensor, Tensor]], pool: int, classes: tuple[str, ...]
+) -> AdaptationData:
     """Use the whole source; split the target into pool and test set."""
     source, target = name.split("-")
     images, labels = sets[target]
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(0))
     taken = min(pool, int(0.72 * len(labels)))
     some, rest = order[:taken], order[taken:][:2000]
-    return Shift(
+    return AdaptationData(
         source=_domain(source, *sets[source], classes),
         pool=_domain("pool", images[some], labels[some], classes).images,
-        truth=labels[some],
+        ground_truth=labels[some],
         test=_domain("test", images[rest], labels[rest], classes),
     )
 

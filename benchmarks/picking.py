@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from ducats.domain import UNLABELLED
 from ducats.queries import QUERIES
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.units import Unit, select_in_image
 
 # RIPU selects regions; all others are measured on pixels.
@@ -86,7 +86,7 @@ def measure(name: str, unit: str, options: argparse.Namespace, device: torch.dev
             image=image,
             pixels=pixels,
             budget=budget,
-            generator=fork(0, "query", image),
+            generator=make_generator(0, "query", image),
         )
         wait(device)
         if image > 0:  # the first is the warm-up
@@ -105,7 +105,7 @@ def measure(name: str, unit: str, options: argparse.Namespace, device: torch.dev
 
 def scene(options: argparse.Namespace, image: int, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Return log alpha as from a network of stride 8, a target map with some known labels, and an image."""
-    generator, size = fork(0, "scene", image), (options.height, options.width)
+    generator, size = make_generator(0, "scene", image), (options.height, options.width)
     # Large shapes plus fine grain: most neighbours agree, but not all.
     shapes, grain = (
         torch.randn(1, options.classes, *(max(2, s // cell) for s in size), generator=generator)

@@ -36,7 +36,7 @@ from torch import Tensor
 from ducats.criteria import compute_columns
 from ducats.errors import UserError
 from ducats.queries import QUERIES, QuerySpec
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query
 
 IMAGES = [name for name, strategy in QUERIES.items() if not strategy.per_pixel]
@@ -180,12 +180,12 @@ def drawn(name: str, rows: int, budget: int, options: argparse.Namespace) -> Que
             ((rows, strategy.needs), (budget, strategy.needs), (SOURCE, strategy.source_needs))
         )
     )
-    head = torch.randn(options.classes, options.features, generator=fork(0, "head"))
+    head = torch.randn(options.classes, options.features, generator=make_generator(0, "head"))
     return QueryContext(
         candidates,
         labelled,
         budget,
-        fork(0, "query"),
+        make_generator(0, "query"),
         source if strategy.source_needs else None,
         head if strategy.needs_head else None,
     )
@@ -217,9 +217,9 @@ def drawn_columns(
     needs: Sequence[str], count: int, part: int, options: argparse.Namespace
 ) -> Iterator[dict[str, Tensor]]:
     """Yield columns in blocks: one centre per class, with noise as large as the distances between centres."""
-    centres = torch.randn(options.classes, options.features, generator=fork(0, "centres"))
+    centres = torch.randn(options.classes, options.features, generator=make_generator(0, "centres"))
     for start in range(0, count, AT_ONCE):
-        generator, some = fork(0, "rows", part, start), min(AT_ONCE, count - start)
+        generator, some = make_generator(0, "rows", part, start), min(AT_ONCE, count - start)
         kind = torch.randint(0, options.classes, (some,), generator=generator)
         features = torch.randn(some, options.features, generator=generator).add_(centres[kind]).relu_()
         z = torch.randn(some, options.classes, generator=generator)

@@ -30,7 +30,7 @@ from ducats.criteria import probability_margin
 from ducats.queries import QUERIES, badge, las
 from ducats.queries.distances import squared_distance_to_nearest
 from ducats.queries.las import propagated_scores
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.samples import QueryContext, SampleTable
 
 # Parameters of each setting, the exact query first. "times": subsample size in multiples of the budget;
@@ -159,7 +159,7 @@ def measured(name: str, pool: Pool, budget: int, seed: int) -> list[dict[str, An
         if strategy.source_needs:
             where = torch.arange(SOURCE)
             source = SampleTable(where, torch.zeros_like(where), {"features": pool.source})
-        luck = fork(seed, "choice", "again" if setting == "again" else "")
+        luck = make_generator(seed, "choice", "again" if setting == "again" else "")
         start = time.process_time()
         with torch.no_grad(), mock.patch.object(las, "propagated_scores", all_pairs):
             picks = strategy.fn(QueryContext(rows, rows[torch.arange(0)], budget, luck, source))

@@ -28,7 +28,7 @@ from PIL import Image
 
 from ducats import config
 from ducats.factory import make_model
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 CLASSES = 65
 SHAPE = (500, 375)
@@ -121,7 +121,7 @@ def make_run(folder: Path, network: str, batch: int, precision: str = "32-true")
         settings += ["model.name=timm", f"model.params.backbone={network}", "model.params.pretrained=false"]
         settings += ["views.test={crop: center, size: 224}"]
     settled = config.load_config(["methods/duc"], settings)
-    home = RunDir(folder)
+    home = RunFolder(folder)
     size = 32 if network == "small" else 256
     home.claim(
         settled.identity(), {"classes": [f"c{n}" for n in range(CLASSES)], "size": size, "channels": 3}

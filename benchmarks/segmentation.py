@@ -26,7 +26,7 @@ from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
 from ducats.oracles import Truth
 from ducats.queries import QUERIES
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.fit import Optimisation, fit_epoch, make_optimiser
 from ducats.training.performance import PerformanceOptions
@@ -53,7 +53,7 @@ def images(name: str, count: int, shape: Size, original: Size | None = None) -> 
     coarse = torch.rand(count, 3, shape[0] // 16, shape[1] // 16, generator=generator)
     pixels = torch.nn.functional.interpolate(coarse, shape, mode="bilinear").mul_(255).to(torch.uint8)
     sizes = torch.tensor([list(original or shape)]).repeat(count, 1)
-    return Images(tuple(f"{name}/{n}" for n in range(count)), pixels, sizes=sizes)
+    return Images(tuple(f"{name}/{n}" for n in range(count)), pixels, original_sizes=sizes)
 
 
 def maps(count: int, shape: Size, classes: int) -> Tensor:
@@ -154,8 +154,8 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
     area = options.original[0] * options.original[1]
     task = TaskOptions(Unit("pixel"), resolution="original")
     with tempfile.TemporaryDirectory() as folder:
-        home = RunDir(Path(folder))
-        ledger: Ledger = home.ledger(pool.keys, pool.sizes, "original")
+        home = RunFolder(Path(folder))
+        ledger: Ledger = home.open_ledger(pool.keys, pool.original_sizes, "original")
         oracle = Truth(truth, "original")
         rates = []
         for number in (1, 2, 3):
@@ -170,7 +170,7 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
                     pool,
                     QUERIES[query].bind({}),
                     task=task,
-                    sizes=pool.sizes if pool.sizes is not None else torch.zeros(0, 2),
+                    sizes=pool.original_sizes if pool.original_sizes is not None else torch.zeros(0, 2),
                     known_labels_of=asked,
                     budget=[area // 100] * options.pool,
                     view=StreamViews().scoring,
@@ -179,7 +179,7 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
                     fabric=fabric,
                 ):
                     writer.add(image, picked.position, picked.unit)
-            request = home.request(number)
+            request = home.load_request(number)
             assert request is not None
             ledger.append(request, oracle(request))
             rates.append(options.pool / (time.perf_counter() - started))

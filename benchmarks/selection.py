@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from ducats import npz_columns, room
+from ducats import npz_columns, resources
 from ducats.streaming_top_k import ScoredSamples, StreamingTopK, merge_top_k, two_round_top_k
 
 CHUNK = 2**17  # scores generated at a time
@@ -109,7 +109,7 @@ def measure(scores: int, processes: int, budget: int, kappa: int) -> tuple[dict[
 
 def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Path) -> None:
     """Select from the chunks of this process, write the result, and print time and memory."""
-    start, drawing, selecting, seen = room.most_memory(), 0.0, 0.0, 0
+    start, drawing, selecting, seen = resources.peak_memory_bytes(), 0.0, 0.0, 0
     keeper = StreamingTopK("u_dis", kappa * budget)
     for number in range(rank, -(-scores // CHUNK), world):
         began = time.perf_counter()
@@ -128,7 +128,7 @@ def child(scores: int, budget: int, kappa: int, rank: int, world: int, file: Pat
             {
                 "scores": seen,
                 "start": start,
-                "peak": room.most_memory(),
+                "peak": resources.peak_memory_bytes(),
                 "drawing": drawing,
                 "selecting": selecting,
             }

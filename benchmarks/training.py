@@ -28,7 +28,7 @@ from torch import Tensor
 
 from ducats.data.folders import folders
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, Shift
+from ducats.domain import UNLABELLED, AdaptationData
 from ducats.models import EvidentialModel, timm_classifier
 from ducats.objectives import Batch, LabelledImages, duc
 from ducats.training import placement
@@ -113,7 +113,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     return results
 
 
-def rows(options: argparse.Namespace, shift: Shift) -> Iterator[tuple[str, dict[str, float]]]:
+def rows(options: argparse.Namespace, shift: AdaptationData) -> Iterator[tuple[str, dict[str, float]]]:
     """Yield name and figures of each variant."""
     yield "plain loop", plain(options, shift, kept=False)
     yield "plain loop, workers kept", plain(options, shift, kept=True)
@@ -132,7 +132,7 @@ def rows(options: argparse.Namespace, shift: Shift) -> Iterator[tuple[str, dict[
     yield "floor, float32", floor(options, shift, PerformanceOptions(), "32-true")
 
 
-def make_model(options: argparse.Namespace, shift: Shift) -> EvidentialModel:
+def make_model(options: argparse.Namespace, shift: AdaptationData) -> EvidentialModel:
     """Build the published network."""
     torch.manual_seed(0)
     return EvidentialModel(
@@ -147,16 +147,16 @@ def make_model(options: argparse.Namespace, shift: Shift) -> EvidentialModel:
     )
 
 
-def bought(options: argparse.Namespace, shift: Shift) -> Tensor:
+def bought(options: argparse.Namespace, shift: AdaptationData) -> Tensor:
     """Return targets with some batches of labels; two batches are about 5 % of the Webcam images."""
-    assert shift.truth is not None
+    assert shift.ground_truth is not None
     targets = torch.full((len(shift.pool),), UNLABELLED)
     count = min(options.bought * options.batch, len(targets) // 2)
-    targets[:count] = shift.truth[:count]
+    targets[:count] = shift.ground_truth[:count]
     return targets
 
 
-def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str, float]:
+def plain(options: argparse.Namespace, shift: AdaptationData, *, kept: bool) -> dict[str, float]:
     """Measure the plain loop: float32, Pillow, DataLoader workers."""
     device = make_fabric(options.device, precision="32-true").device
     torch.backends.cudnn.benchmark = False  # the default of PyTorch
@@ -165,8 +165,8 @@ def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str,
     source, files = shift.source.images.files, shift.pool.files
     assert source is not None
     assert files is not None
-    assert shift.truth is not None
-    truth = shift.truth[:].tolist()
+    assert shift.ground_truth is not None
+    truth = shift.ground_truth[:].tolist()
     known = (bought(options, shift) >= 0).tolist()
     labelled, unlabelled = ([n for n, k in enumerate(known) if k == wanted] for wanted in (True, False))
     sets = [Files(source, shift.source.labels[:].tolist(), TRAIN)]
@@ -183,7 +183,7 @@ def plain(options: argparse.Namespace, shift: Shift, *, kept: bool) -> dict[str,
 
 
 def ours(
-    options: argparse.Namespace, shift: Shift, speed: PerformanceOptions, precision: str = "auto"
+    options: argparse.Namespace, shift: AdaptationData, speed: PerformanceOptions, precision: str = "auto"
 ) -> dict[str, float]:
     """Measure the streams and the step of ducats, as used by a run."""
     fabric = make_fabric(options.device, precision=precision)
@@ -223,7 +223,7 @@ def ours(
 
 
 def floor(
-    options: argparse.Namespace, shift: Shift, speed: PerformanceOptions, precision: str = "auto"
+    options: argparse.Namespace, shift: AdaptationData, speed: PerformanceOptions, precision: str = "auto"
 ) -> dict[str, float]:
     """Measure the same step and forward pass on tensors that are already on the device."""
     fabric = make_fabric(options.device, precision=precision)
@@ -256,7 +256,7 @@ def floor(
 
 
 def make_step(
-    options: argparse.Namespace, shift: Shift, speed: PerformanceOptions, fabric: Fabric
+    options: argparse.Namespace, shift: AdaptationData, speed: PerformanceOptions, fabric: Fabric
 ) -> tuple[Step, torch.nn.Module]:
     """Set up model and step as in a run."""
     settled = speed.resolve(fabric)

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from ducats import config
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.factory import build_run
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 # With few cores, the threads of several test processes compete: one thread each is several times faster.
@@ -56,7 +56,7 @@ QUICK_PIXELS = (
     "engine.scoring_batch_size=2",
 )
 
-Runner = Callable[..., RunDir]
+Runner = Callable[..., RunFolder]
 
 
 def quick(*settings: str, method: str = "duc") -> config.Config:
@@ -71,14 +71,18 @@ def quick_pixels(*settings: str, method: str = "duc") -> config.Config:
 
 def _runner(tmp_path: Path, make: Callable[..., config.Config]) -> Runner:
     def go(
-        *settings: str, method: str = "duc", folder: str = "run", shift: Shift | None = None, **more: Any
-    ) -> RunDir:
+        *settings: str,
+        method: str = "duc",
+        folder: str = "run",
+        data: AdaptationData | None = None,
+        **more: Any,
+    ) -> RunFolder:
         settled = make(*settings, method=method)
-        home = RunDir(tmp_path / folder)
-        parts, plan = build_run(settled, home, shift)
+        run_folder = RunFolder(tmp_path / folder)
+        components, plan = build_run(settled, run_folder, data)
         fabric = make_fabric("cpu")
         fabric.launch()
-        return run(parts, plan, home.folder, fabric=fabric, identity=settled.identity(), **more)
+        return run(components, plan, run_folder.path, fabric=fabric, identity=settled.identity(), **more)
 
     return go
 

@@ -16,7 +16,7 @@ import torch
 
 from ducats import records
 from ducats.cli import main
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.step import Step
 
 HANG_SECONDS = 180  # seconds after which a hanging process is killed
@@ -172,10 +172,12 @@ def run_in_ranks(
 def outcome(folder: Path) -> dict[str, Any]:
     """Return the results of a run, without time and memory."""
     spent = ("seconds", "memory")
-    home = RunDir(folder)
+    home = RunFolder(folder)
     return {
-        "labels": list(home.bought().entries()),
-        "lines": [{k: v for k, v in r.items() if k not in spent} for r in records.read(home.metrics)],
+        "labels": list(home.load_ledger().entries()),
+        "lines": [
+            {k: v for k, v in r.items() if k not in spent} for r in records.read_records(home.metrics_path)
+        ],
         "model": (folder / "model.safetensors").read_bytes(),
         "requests": [p.read_bytes() for p in sorted((folder / "requests").glob("*"))],
         "drafts": [p.name for p in folder.rglob("*.part")],

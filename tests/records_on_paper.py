@@ -31,7 +31,7 @@ def stage_record(stage: int, epoch: int, labels: int, accuracy: float, classes: 
         "stage": stage,
         "epoch": epoch,
         "labels": labels,
-        "measured_on": "held_out",
+        "evaluated_on": "held_out",
         "images": 1000,
         "accuracy": accuracy,
         "mean_class_accuracy": float(np.mean(per_class)),
@@ -89,7 +89,7 @@ def write_records(
         if not before:
             stage["memory"] = 300_000_000 + 1_000_000 * stage["stage"]
             if stage["stage"]:
-                stage["tempered"] = _tempered(stage)
+                stage["temperature_scaled"] = _tempered(stage)
     for epoch in range(settled.train.epochs + 1 if finished else stages[-1]["epoch"] + 1):
         if epoch:
             losses = {"source/nll": 2.0 / (epoch + 1), "source/kl": 0.3 / epoch}

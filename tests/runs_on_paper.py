@@ -110,7 +110,7 @@ def write_run(
         stage_record(
             stage, [*after, settled.train.epochs][stage], per_round * stage, reached[stage], len(classes)
         )
-        | ({} if people is None or not stage else {"people_seconds": people * per_round * stage})
+        | ({} if people is None or not stage else {"annotation_seconds": people * per_round * stage})
         | {"seconds": round(2.0 * (stage + 1) + 0.1 * seed, 3)}
         for stage in range(stages)
     ]

@@ -9,7 +9,7 @@ from drawn_pools import picture, tar, write
 from ducats.factory import build_run
 from ducats.inference import Trained, load_trained
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.streaming_top_k import ScoredSamples
 from ducats.training.distributed import make_fabric
 
@@ -19,7 +19,7 @@ SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
 def finished(folder: Path, *settings: str, method: str = "duc") -> Trained:
     """Train for about a second and return the model; its scoring batch size is 8."""
     config = quick("engine.scoring_batch_size=8", *settings, method=method)
-    home = RunDir(folder)
+    home = RunFolder(folder)
     parts, plan = build_run(config, home)
     fabric = make_fabric("cpu")
     fabric.launch()

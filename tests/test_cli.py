@@ -20,7 +20,7 @@ from ducats.cli import main, shutdown
 from ducats.cli.base import console
 from ducats.config import configs_folder
 from ducats.data import toy
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 QUICK_OPTIONS = tuple(part for setting in QUICK for part in ("--set", setting))
 COMMANDS = (
@@ -50,7 +50,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source, target and held-out image folders, plus the target sorted by class."""
     root = tmp_path_factory.mktemp("own")
     data = toy(n_source_per_class=6, n_pool=20, n_test=12)
-    assert data.truth is not None
+    assert data.ground_truth is not None
     assert data.test is not None
 
     def save(part: str, keys: list[str], pixels: object, names: list[str]) -> None:
@@ -63,7 +63,7 @@ def folders(tmp_path_factory: pytest.TempPathFactory) -> Path:
     save("source", [], data.source.images.pixels, [classes[i] for i in data.source.labels[:].tolist()])
     save("test", [], data.test.images.pixels, [classes[i] for i in data.test.labels[:].tolist()])
     save("target", [], data.pool.pixels, ["camera 1" if i % 2 else "." for i in range(20)])
-    save("known", [], data.pool.pixels, [classes[i] for i in data.truth[:].tolist()])
+    save("known", [], data.pool.pixels, [classes[i] for i in data.ground_truth[:].tolist()])
     return root
 
 
@@ -99,7 +99,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
         *SMALL_RUN_OPTIONS,
     )
     shift = toy(n_source_per_class=6, n_pool=20, n_test=12)
-    assert shift.truth is not None
+    assert shift.ground_truth is not None
     for number in (1, 2):
         assert ducats(*command, "--out", out) == 3
         assert f"round {number} waits for 3 labels" in capsys.readouterr().err
@@ -108,7 +108,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
             rows = list(csv.DictReader(file))
         for row in rows:
             assert Path(row["file"]).is_file()
-            row["label"] = shift.classes[int(shift.truth[int(Path(row["key"]).stem)])]
+            row["label"] = shift.classes[int(shift.ground_truth[int(Path(row["key"]).stem)])]
         with (folder / "answers.csv").open("w", newline="") as file:
             writer = csv.DictWriter(file, rows[0])
             writer.writeheader()
@@ -123,7 +123,7 @@ def test_own_folders_with_human_annotators_from_first_round_to_predictions(
 
     assert ducats("evaluate", out, "--device", "cpu") == 0
     own = json.loads(capsys.readouterr().out)
-    assert (own["images"], own["measured_on"]) == (12, "held_out")
+    assert (own["images"], own["evaluated_on"]) == (12, "held_out")
     last = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
     assert own["accuracy"] == last["accuracy"]
     assert ducats("evaluate", out, "--data", folders / "known", "--device", "cpu") == 0
@@ -364,7 +364,7 @@ def test_picks_reads_only_the_images_it_shows(tmp_path: Path, capsys: pytest.Cap
         *held_out,
     )
     assert ducats(*command, "--out", run) == 0
-    keys = RunDir(run).bought().keys
+    keys = RunFolder(run).load_ledger().keys
     assert len(keys) == 3  # of four: one was held out
     for path in [*root.glob("*/*/*.png")]:
         if path != root / "target" / "images" / keys[1]:
@@ -628,9 +628,9 @@ def test_ctrl_c_and_resume(
     output = capsys.readouterr().err
     assert "run the same command again to resume" in output
     assert "Traceback" not in output
-    assert not RunDir(tmp_path / "run").finished
+    assert not RunFolder(tmp_path / "run").finished
     assert ducats(*command) == 0
-    assert RunDir(tmp_path / "run").finished
+    assert RunFolder(tmp_path / "run").finished
 
 
 def test_rank_zero_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:

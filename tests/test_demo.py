@@ -12,7 +12,7 @@ from rich.console import Console
 from conftest import QUICK_PIXELS
 from ducats.demo import demo
 from ducats.errors import UserError
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 TINY_SETTINGS = (
     "train.epochs=6",
@@ -93,7 +93,7 @@ def test_segmentation_demo(tmp_path: Path) -> None:
     rows = json.loads((tmp_path / "demo" / "summary.json").read_text())
     assert [(row["method"], row["labels"]) for row in rows] == [("source-only", 0), ("duc", 5 * 26)]
     for row in rows:
-        stage = RunDir(tmp_path / "demo" / f"{row['method']}-seed0").stages()[-1]
+        stage = RunFolder(tmp_path / "demo" / f"{row['method']}-seed0").stages()[-1]
         assert row["mean_iou"] == pytest.approx(stage["mean_iou"], abs=1e-6)
     assert "mIoU %" in output.getvalue()
     assert "Rendered to camera streets" in output.getvalue()

@@ -16,7 +16,7 @@ from ducats.config import Config, load_config
 from ducats.doctor import Finding, diagnose, verdict
 from ducats.doctor import machine as machine_module
 from ducats.doctor import plan as plan_module
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 
 SMALL_RUN: dict[str, Any] = {
     "model": {"name": "small_cnn"},
@@ -299,14 +299,16 @@ def test_a_missing_manifest(tmp_path: Path) -> None:
 # -- data sets that are built ------------------------------------------------------------------------
 
 
-def leaky() -> Shift:
+def leaky() -> AdaptationData:
     pixels = torch.arange(12, dtype=torch.uint8).view(6, 1, 1, 2).repeat(1, 1, 8, 4)
     source = Domain(Images(("a", "b", "c", "d"), pixels[:4]), torch.tensor([0, 0, 1, 1]), ("x", "y"))
     test = Domain(Images(("t",), pixels[2:3]), torch.tensor([7]), ("x", "y"))
-    return Shift(source, Images(("p", "q"), pixels[4:]), truth=torch.tensor([0, -2]), test=test)
+    return AdaptationData(
+        source, Images(("p", "q"), pixels[4:]), ground_truth=torch.tensor([0, -2]), test=test
+    )
 
 
-def failing() -> Shift:
+def failing() -> AdaptationData:
     raise KeyError("column")
 
 

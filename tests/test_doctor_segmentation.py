@@ -20,7 +20,7 @@ from ducats.doctor import diagnose, verdict
 from ducats.doctor import label_maps as maps_module
 from ducats.doctor import plan as plan_module
 from ducats.doctor.task import SEGMENTATION_DATASETS, SEGMENTATION_MODELS
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 from ducats.models import MODELS
 from ducats.samples import Output
 
@@ -294,7 +294,7 @@ def test_label_files_are_read_one_by_one(root: Path, monkeypatch: pytest.MonkeyP
     assert all(isinstance(one, ReadFailure | tuple) or np.size(one) <= 4 for one in kept)
 
 
-def build_data(invalid_index: int = 0) -> Shift:
+def build_data(invalid_index: int = 0) -> AdaptationData:
     pixels = torch.arange(5 * 3 * 16 * 16).remainder(251).to(torch.uint8).view(5, 3, 16, 16)
     labels = torch.arange(16 * 16).remainder(2).to(torch.int8).view(1, 16, 16).repeat(3, 1, 1)
     labels[0, 0, 0] = invalid_index
@@ -302,7 +302,7 @@ def build_data(invalid_index: int = 0) -> Shift:
         Images(tuple(f"{role}{i}" for i in range(n)), pixels[:n] + k)
         for k, (role, n) in enumerate((("s", 3), ("t", 2)))
     ]
-    return Shift(Domain(images[0], labels, ("a", "b")), images[1], truth=labels[:2])
+    return AdaptationData(Domain(images[0], labels, ("a", "b")), images[1], ground_truth=labels[:2])
 
 
 def test_built_label_maps_are_checked(monkeypatch: pytest.MonkeyPatch) -> None:

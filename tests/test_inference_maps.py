@@ -22,7 +22,7 @@ from ducats.inference import Measured, load_trained, maps
 from ducats.ledger import Request
 from ducats.metrics import Tally
 from ducats.palette import class_colours
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 Array = NDArray[Any]
 NAMES = ("road", "car", "sky")
@@ -153,10 +153,10 @@ def test_labels_match_the_label_files(root: Path, run: Path, capsys: pytest.Capt
 
 
 def test_labels_into_a_closed_pipe(tmp_path: Path) -> None:
-    home = RunDir(tmp_path)
+    home = RunFolder(tmp_path)
     (tmp_path / "data.yaml").write_text(yaml.safe_dump({"classes": ["a", "b"]}))
     count = 100_000  # far more than a pipe holds
-    ledger = home.ledger(["x.png"], torch.tensor([[1000, 1000]]))
+    ledger = home.open_ledger(["x.png"], torch.tensor([[1000, 1000]]))
     request = Request(1, torch.zeros(count, dtype=torch.long), torch.arange(count))
     ledger.append(request, torch.where(torch.arange(count) % 3 == 0, VOID, 1))
     command = [sys.executable, "-m", "ducats", "labels", str(tmp_path)]
@@ -269,7 +269,7 @@ def test_evaluate_matches_the_predicted_maps(
 ) -> None:
     assert ducats("evaluate", run, "--device", "cpu") == 0
     own = json.loads(capsys.readouterr().out)
-    assert (own["measured_on"], own["images"], own["resolution"]) == ("held_out", 4, "original")
+    assert (own["evaluated_on"], own["images"], own["resolution"]) == ("held_out", 4, "original")
     assert own["pixels"] == 4 * 18 * 30  # two rows of twenty are void
     assert ducats("predict", run, root / "test/images", "--out", tmp_path / "p", "--device", "cpu") == 0
     by_hand = iou_by_hand(root, tmp_path / "p", root / "test")
@@ -284,8 +284,8 @@ def test_evaluate_matches_the_predicted_maps(
     capsys.readouterr()
     assert ducats("evaluate", run, "--data", root / "test", "--device", "cpu") == 0
     named = json.loads(capsys.readouterr().out)
-    assert named.pop("measured_on") == f"the folder {root / 'test'}"
-    assert named == {name: value for name, value in own.items() if name != "measured_on"}
+    assert named.pop("evaluated_on") == f"the folder {root / 'test'}"
+    assert named == {name: value for name, value in own.items() if name != "evaluated_on"}
 
 
 def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
@@ -305,7 +305,7 @@ def test_labelled_pixels_are_excluded_from_the_evaluation_on_the_target(
     capsys.readouterr()
     assert ducats("evaluate", out, "--device", "cpu") == 0
     own = json.loads(capsys.readouterr().out)
-    assert (own["measured_on"], own["resolution"]) == ("unlabelled", "12x16 (network)")
+    assert (own["evaluated_on"], own["resolution"]) == ("unlabelled", "12x16 (network)")
     void = sum(
         int((np.asarray(Image.open(path).resize((16, 12), Image.Resampling.NEAREST)) == 255).sum())
         for path in (root / "target/labels").iterdir()
@@ -408,4 +408,4 @@ def test_run_on_synthetic_streets_has_no_class_list_for_folders(
 
 def test_evaluation_without_pixels_has_no_metrics() -> None:
     empty = Measured(Tally.empty(3), "unlabelled", 4, "original").numbers(NAMES)
-    assert empty == {"measured_on": "unlabelled", "images": 4, "pixels": 0, "resolution": "original"}
+    assert empty == {"evaluated_on": "unlabelled", "images": 4, "pixels": 0, "resolution": "original"}

@@ -16,21 +16,21 @@ from typing import IO, Any
 import pytest
 import torch
 
+from child_process import run_in_child
 from conftest import quick, quick_pixels
-from ducats import files, oracles, records, rundir
+from ducats import files, oracles, records, run_folder
 from ducats.factory import build_run
 from ducats.ledger import Request, RequestWriter
 from ducats.progress import Event
-from ducats.run import looking, run
-from ducats.rundir import RunDir
+from ducats.run import run, snapshot
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
-from forks import in_child
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 
 MOMENTS = ("before", "inside", "after")
 WRITES = 31
-SHOWN = 2  # thumbnails per round, one write each
+THUMBNAILS = 2  # thumbnails per round, one write each
 SETTINGS = (
     "query={name: spread}",
     "views.scoring={crop: random, pad: 1}",
@@ -45,13 +45,13 @@ def die() -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def go(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels: bool = False) -> None:
-    looking.PICTURES = looking.MAP_PICTURES = SHOWN
+def run_once(folder: Path, listen: Callable[[Event], None] = lambda _: None, *, pixels: bool = False) -> None:
+    snapshot.MAX_THUMBNAILS = snapshot.MAX_SEGMENTATION_THUMBNAILS = THUMBNAILS
     config = quick_pixels(*PIXELS) if pixels else quick(*SETTINGS)
-    parts, plan = build_run(config, RunDir(folder))
+    parts, plan = build_run(config, RunFolder(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
-    run(parts, plan, folder, fabric=fabric, identity=config.identity(), listen=listen)
+    run(parts, plan, folder, fabric=fabric, identity=config.identity(), on_event=listen)
 
 
 def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
@@ -80,19 +80,21 @@ def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[by
 
 
 def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
-    for module in (files, rundir, oracles.people, looking):
+    for module in (files, run_folder, oracles.people, snapshot):
         module.write_atomically = write  # type: ignore[attr-defined]
-    go(folder, pixels=pixels)
+    run_once(folder, pixels=pixels)
 
 
 def outcome(folder: Path) -> dict[str, Any]:
     """Return the contents of a run folder without timings."""
-    home = RunDir(folder)
+    run_folder = RunFolder(folder)
     patterns = ("round-*.npz", "end.npz", "epoch-*.csv", "snapshots/pictures/*")
     names = [p for pattern in patterns for p in folder.rglob(pattern)]
     kept = {p.relative_to(folder).as_posix(): p.read_bytes() for p in names}
     spent = ("seconds", "memory")
-    lines = [{k: v for k, v in r.items() if k not in spent} for r in records.read(home.metrics)]
+    lines = [
+        {k: v for k, v in r.items() if k not in spent} for r in records.read_records(run_folder.metrics_path)
+    ]
     checkpoint = torch.load(folder / "checkpoint.pt", weights_only=True)
     momentum = [s["momentum_buffer"].tolist() for s in checkpoint["optimiser"]["state"].values()]
     return {
@@ -100,7 +102,7 @@ def outcome(folder: Path) -> dict[str, Any]:
         "metrics": json.dumps(lines),
         "model": (folder / "model.safetensors").read_bytes(),
         "momentum": momentum,
-        "ledger": list(home.bought().entries()),
+        "ledger": list(run_folder.load_ledger().entries()),
         "drafts": [p.name for p in folder.rglob("*.part")],
     }
 
@@ -108,14 +110,14 @@ def outcome(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("whole") / "run"
-    assert in_child(lambda: go(folder)) == 0
+    assert run_in_child(lambda: run_once(folder)) == 0
     return outcome(folder)
 
 
 @pytest.fixture(scope="module")
 def undisturbed_pixels(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("whole") / "pixels"
-    assert in_child(lambda: go(folder, pixels=True)) == 0
+    assert run_in_child(lambda: run_once(folder, pixels=True)) == 0
     return outcome(folder)
 
 
@@ -132,7 +134,7 @@ def writes(tmp_path_factory: pytest.TempPathFactory) -> int:
             file.write(f"{path.name}\n")
         genuine(path, put)
 
-    assert in_child(lambda: with_writer(count, folder / "run")) == 0
+    assert run_in_child(lambda: with_writer(count, folder / "run")) == 0
     return len(tally.read_text().splitlines())
 
 
@@ -140,7 +142,7 @@ def test_every_write_is_a_kill_point(writes: int) -> None:
     # Config, data, environment, pool, initial weights; per epoch a record and a checkpoint; per stage a
     # confusion matrix and a record; per round a request, thumbnails, a snapshot and labels; the final
     # snapshot and the model.
-    assert writes == WRITES == 5 + 4 * 2 + 3 * 2 + 2 * (3 + SHOWN) + 2
+    assert writes == WRITES == 5 + 4 * 2 + 3 * 2 + 2 * (3 + THUMBNAILS) + 2
 
 
 # The state before a write equals the state after the previous one; a kill inside adds a draft.
@@ -151,16 +153,16 @@ KILLS += [(1, "before"), *((number, "after") for number in range(1, WRITES + 1, 
 @pytest.mark.parametrize(("number", "moment"), KILLS)
 def test_killed_at_a_write(tmp_path: Path, undisturbed: dict[str, Any], number: int, moment: str) -> None:
     folder = tmp_path / "run"
-    assert in_child(lambda: with_writer(killed_at_write(number, moment), folder)) == -signal.SIGKILL
-    assert in_child(lambda: go(folder)) == 0
+    assert run_in_child(lambda: with_writer(killed_at_write(number, moment), folder)) == -signal.SIGKILL
+    assert run_in_child(lambda: run_once(folder)) == 0
     assert outcome(folder) == undisturbed
 
 
 @pytest.mark.parametrize(
     ("phase", "count"),
     [("train", 1), ("train", 5), ("train", 9), ("train", 17), ("train", 24)]
-    + [(phase, count) for phase in ("measure", "acquisition") for count in (1, 2)]
-    + [("measure", 5), ("done", 1)],
+    + [(phase, count) for phase in ("evaluate", "acquisition") for count in (1, 2)]
+    + [("evaluate", 5), ("done", 1)],
 )
 def test_killed_in_a_phase(tmp_path: Path, undisturbed: dict[str, Any], phase: str, count: int) -> None:
     folder = tmp_path / "run"
@@ -172,18 +174,18 @@ def test_killed_in_a_phase(tmp_path: Path, undisturbed: dict[str, Any], phase: s
         if seen == count:
             die()
 
-    assert in_child(lambda: go(folder, listen)) == -signal.SIGKILL
-    assert in_child(lambda: go(folder)) == 0
+    assert run_in_child(lambda: run_once(folder, listen)) == -signal.SIGKILL
+    assert run_in_child(lambda: run_once(folder)) == 0
     assert outcome(folder) == undisturbed
 
 
 def test_a_lost_checkpoint_only_costs_time(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     """Repeated epochs must not use labels acquired after them."""
     folder = tmp_path / "run"
-    assert in_child(lambda: with_writer(killed_at_write(WRITES, "before"), folder)) == -signal.SIGKILL
-    assert RunDir(folder).bought().rounds == 2
+    assert run_in_child(lambda: with_writer(killed_at_write(WRITES, "before"), folder)) == -signal.SIGKILL
+    assert RunFolder(folder).load_ledger().rounds == 2
     (folder / "checkpoint.pt").unlink()
-    assert in_child(lambda: go(folder)) == 0
+    assert run_in_child(lambda: run_once(folder)) == 0
     assert outcome(folder) == undisturbed
 
 
@@ -191,7 +193,7 @@ def test_killed_repeatedly(tmp_path: Path, undisturbed: dict[str, Any]) -> None:
     """A run killed at every third write still finishes."""
     folder = tmp_path / "run"
     kills = 0
-    while (code := in_child(partial(with_writer, killed_at_write(3, MOMENTS[kills % 3]), folder))) != 0:
+    while (code := run_in_child(partial(with_writer, killed_at_write(3, MOMENTS[kills % 3]), folder))) != 0:
         assert code == -signal.SIGKILL
         kills += 1
         assert kills < 60, "no progress between kills"
@@ -217,11 +219,11 @@ def test_segmentation_killed_at_a_write(
 ) -> None:
     folder = tmp_path / "run"
     write = killed_at_write(number, moment)
-    assert in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
+    assert run_in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
     found = sorted(p.name for p in (folder / "labels").glob("*")) if (folder / "labels").exists() else []
     wanted = 0 if number < 14 or (number, moment) == (14, "inside") else 1 if number < 22 else 2
     assert [name for name in found if name.startswith("round")] == ["round-01.npz", "round-02.npz"][:wanted]
-    assert in_child(lambda: go(folder, pixels=True)) == 0
+    assert run_in_child(lambda: run_once(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
 
 
@@ -240,12 +242,12 @@ def test_killed_while_writing_a_request(
 
     def act() -> None:
         RequestWriter.add = add  # type: ignore[method-assign, assignment] # only in the child
-        go(folder, pixels=True)
+        run_once(folder, pixels=True)
 
-    assert in_child(act) == -signal.SIGKILL
+    assert run_in_child(act) == -signal.SIGKILL
     # The partial selection leaves neither a request nor a draft.
     assert [p.name for p in (folder / "requests").glob("*")] == (["round-01.npz"] if image > 5 else [])
-    assert in_child(lambda: go(folder, pixels=True)) == 0
+    assert run_in_child(lambda: run_once(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
 
 
@@ -253,18 +255,18 @@ def test_repeated_epochs_do_not_use_pixels_labelled_after_them(
     tmp_path: Path, undisturbed_pixels: dict[str, Any]
 ) -> None:
     folder = tmp_path / "run"
-    write = killed_at_write(WRITES - SHOWN, "before")  # both rounds share the thumbnails
-    assert in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
-    assert RunDir(folder).bought().rounds == 2
+    write = killed_at_write(WRITES - THUMBNAILS, "before")  # both rounds share the thumbnails
+    assert run_in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
+    assert RunFolder(folder).load_ledger().rounds == 2
     (folder / "checkpoint.pt").unlink()
-    assert in_child(lambda: go(folder, pixels=True)) == 0
+    assert run_in_child(lambda: run_once(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels
 
 
 # ---- hints for annotators
 
 
-class Noting:
+class OracleWithHints:
     """Ground-truth oracle that requests hints."""
 
     wants_notes = True
@@ -276,22 +278,22 @@ class Noting:
         return self.oracle(request)
 
 
-def go_noting(folder: Path, write: Any = None) -> None:
-    looking.PICTURES = looking.MAP_PICTURES = SHOWN
+def run_with_hints(folder: Path, write: Any = None) -> None:
+    snapshot.MAX_THUMBNAILS = snapshot.MAX_SEGMENTATION_THUMBNAILS = THUMBNAILS
     if write is not None:
-        for module in (files, rundir, looking):
+        for module in (files, run_folder, snapshot):
             module.write_atomically = write  # type: ignore[attr-defined]
     config = quick_pixels(*PIXELS)
-    parts, plan = build_run(config, RunDir(folder))
+    parts, plan = build_run(config, RunFolder(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
-    run(replace(parts, oracle=Noting(parts.oracle)), plan, folder, fabric=fabric)
+    run(replace(parts, oracle=OracleWithHints(parts.oracle)), plan, folder, fabric=fabric)
 
 
 @pytest.fixture(scope="module")
-def undisturbed_notes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+def undisturbed_hints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("whole") / "notes"
-    assert in_child(lambda: go_noting(folder)) == 0
+    assert run_in_child(lambda: run_with_hints(folder)) == 0
     return outcome(folder)
 
 
@@ -303,11 +305,11 @@ def test_killed_between_a_request_and_its_hints(
     tmp_path: Path, undisturbed_notes: dict[str, Any], number: int, moment: str
 ) -> None:
     folder = tmp_path / "run"
-    assert in_child(lambda: go_noting(folder, killed_at_write(number, moment))) == -signal.SIGKILL
+    assert run_in_child(lambda: run_with_hints(folder, killed_at_write(number, moment))) == -signal.SIGKILL
     noted = [n for n in (1, 2) if (folder / "requests" / f"round-{n:02d}-notes.npz").exists()]
-    assert RunDir(folder).request(1) is not None
+    assert RunFolder(folder).load_request(1) is not None
     assert noted == {(10, "after"): [], (11, "inside"): []}.get((number, moment), [1])
-    assert in_child(lambda: go_noting(folder)) == 0
+    assert run_in_child(lambda: run_with_hints(folder)) == 0
     assert outcome(folder) == undisturbed_notes
     kept = undisturbed_notes["labels, requests, snapshots and confusion"]
     assert {"requests/round-01-notes.npz", "requests/round-02-notes.npz"} <= kept.keys()

@@ -7,7 +7,7 @@ import torch
 from ducats.domain import UNLABELLED, VOID
 from ducats.errors import UserError
 from ducats.ledger import Ledger, Request
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 KEYS = [f"img/{i}.png" for i in range(10)]
 
@@ -113,14 +113,14 @@ def test_files_of_earlier_versions_are_read(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("sizes", [[[4, 6], [4, 6]], [[4, 6], [3, 5]]])
 def test_a_run_folder_stores_sizes(tmp_path: Path, sizes: list[list[int]]) -> None:
-    home = RunDir(tmp_path)
-    ledger = home.ledger(["ä", "b"], torch.tensor(sizes), "original")
+    home = RunFolder(tmp_path)
+    ledger = home.open_ledger(["ä", "b"], torch.tensor(sizes), "original")
     with home.request_writer(1) as writer:
         writer.add(1, torch.tensor([14]))
-    asked = home.request(1)
+    asked = home.load_request(1)
     assert asked is not None
     ledger.append(asked, torch.tensor([3]))
-    again = RunDir(tmp_path).bought()
+    again = RunFolder(tmp_path).load_ledger()
     assert again.resolution == "original"
     assert again.sizes is not None
     assert torch.equal(again.sizes, torch.tensor(sizes))

@@ -12,7 +12,7 @@ from PIL import Image
 import ranks
 from conftest import QUICK
 from ducats.cli import main, shutdown
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training import launch
 from ducats.training.peer_monitor import PEER_LOST_EXIT_CODE
 from ranks import PEER_GONE_MESSAGE, kill_in_epoch, outcome
@@ -63,7 +63,7 @@ def test_a_run_resumes_after_a_host_died(tmp_path: Path, undisturbed: dict[str, 
 
 
 def test_hosts_without_a_shared_folder_raise(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ducats.run.keeping.check_shared.__defaults__", (0.2,))
+    monkeypatch.setattr("ducats.run.checkpoint.check_shared_folder.__defaults__", (0.2,))
 
     def act(rank: int) -> None:
         main(ranks.command(SETTINGS, tmp_path / f"host {rank}", "--nodes", "2"))
@@ -72,7 +72,7 @@ def test_hosts_without_a_shared_folder_raise(tmp_path: Path, monkeypatch: pytest
     assert done.codes == [2, 2]
     assert done.outputs[0].count("process 2 of 2 does not see the files that rank 0 wrote to") == 1
     assert "give an --out that all hosts share" in done.outputs[0]
-    assert not RunDir(tmp_path / "host 0").finished
+    assert not RunFolder(tmp_path / "host 0").finished
 
 
 def test_missing_data_on_one_host_is_reported_by_rank_0(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ def printed(*stages: dict[str, Any]) -> str:
 
 def images(labels: int, **more: Any) -> dict[str, Any]:
     record = {"stage": 0, "epoch": 2, "labels": labels, "seconds": 1.25, "accuracy": 0.5, "ece": 0.1}
-    return record | {"nll": 0.25, "measured_on": "held_out", "images": 40} | more
+    return record | {"nll": 0.25, "evaluated_on": "held_out", "images": 40} | more
 
 
 def pixels(labels: int, **more: Any) -> dict[str, Any]:

@@ -21,20 +21,20 @@ from ducats.ledger import Request
 from ducats.progress import Event
 from ducats.queries import QUERIES
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.performance import PerformanceOptions
 
-UNTIMED = {"seconds", "memory"}
+TIMING_KEYS = {"seconds", "memory"}
 
 
-def outcome(home: RunDir) -> dict[str, Any]:
+def outcome(run_folder: RunFolder) -> dict[str, Any]:
     """Return everything that must be equal in equal runs."""
-    lines = records.read(home.metrics)
+    lines = records.read_records(run_folder.metrics_path)
     return {
-        "records": [{k: v for k, v in r.items() if k not in UNTIMED} for r in lines],
-        "ledger": list(home.bought().entries()),
-        "model": {name: tensor.tolist() for name, tensor in home.model().items()},
+        "records": [{k: v for k, v in r.items() if k not in TIMING_KEYS} for r in lines],
+        "ledger": list(run_folder.load_ledger().entries()),
+        "model": {name: tensor.tolist() for name, tensor in run_folder.load_model().items()},
     }
 
 
@@ -44,12 +44,12 @@ def test_every_query_and_objective_spends_exactly_its_budget(
     run_quickly: Runner, query: str, objective: str
 ) -> None:
     params = "{}"
-    home = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, params: {params}}}")
-    ledger = home.bought()
+    run_folder = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, params: {params}}}")
+    ledger = run_folder.load_ledger()
     assert (ledger.rounds, len(ledger)) == (2, 20)
-    assert [r["labels"] for r in home.stages()] == [0, 10, 20]
-    assert [r["epoch"] for r in home.stages()] == [1, 2, 4]
-    truth = toy().truth
+    assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
+    assert [r["epoch"] for r in run_folder.stages()] == [1, 2, 4]
+    truth = toy().ground_truth
     assert truth is not None
     keys = list(toy().pool.keys)
     assert all(entry.label == int(truth[keys.index(entry.key)]) for entry in ledger.entries())
@@ -87,8 +87,8 @@ def test_global_random_state_does_not_affect_the_run(run_quickly: Runner) -> Non
 
 def test_poisoned_ground_truth_changes_nothing_before_the_first_label(run_quickly: Runner) -> None:
     clean = toy()
-    assert clean.truth is not None
-    poisoned = replace(clean, truth=(clean.truth[:] + 1) % 4)
+    assert clean.ground_truth is not None
+    poisoned = replace(clean, ground_truth=(clean.ground_truth[:] + 1) % 4)
     one, two = (run_quickly(folder=f, shift=s) for f, s in (("a", clean), ("b", poisoned)))
     first, second = outcome(one), outcome(two)
     # Everything is equal up to the first selection ...
@@ -110,9 +110,9 @@ def test_test_labels_do_not_affect_training_or_selection(run_quickly: Runner) ->
 
 
 def test_without_a_test_set_unlabelled_images_are_evaluated(run_quickly: Runner) -> None:
-    home = run_quickly(shift=replace(toy(), test=None))
-    assert [r["labels"] for r in home.stages()] == [0, 10, 20]
-    assert [(r["measured_on"], r["images"]) for r in home.stages()] == [
+    run_folder = run_quickly(shift=replace(toy(), test=None))
+    assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
+    assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [
         ("unlabelled", 80),
         ("unlabelled", 70),
         ("unlabelled", 60),
@@ -121,31 +121,31 @@ def test_without_a_test_set_unlabelled_images_are_evaluated(run_quickly: Runner)
 
 def test_no_accuracy_without_a_test_set(tmp_path: Path) -> None:
     settled = quick()
-    parts, plan = build_run(settled, RunDir(tmp_path))
-    home = run(replace(parts, test=None), plan, tmp_path, fabric=make_fabric("cpu"))
-    assert [r["labels"] for r in home.stages()] == [0, 10, 20]
-    assert "accuracy" not in home.stages()[-1]
-    assert "measured_on" not in home.stages()[-1]
+    components, plan = build_run(settled, RunFolder(tmp_path))
+    run_folder = run(replace(components, test=None), plan, tmp_path, fabric=make_fabric("cpu"))
+    assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
+    assert "accuracy" not in run_folder.stages()[-1]
+    assert "evaluated_on" not in run_folder.stages()[-1]
 
 
 def test_all_target_images_can_be_evaluated(run_quickly: Runner) -> None:
-    home = run_quickly("evaluation.split=target")
-    assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("target", 80)] * 3
+    run_folder = run_quickly("evaluation.split=target")
+    assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("target", 80)] * 3
 
 
 def test_held_out_images_are_never_selected(run_quickly: Runner) -> None:
-    home = run_quickly(
+    run_folder = run_quickly(
         "evaluation.split=held_out", "evaluation.test_fraction=0.25", shift=replace(toy(), test=None)
     )
-    assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("held_out", 20)] * 3
-    asked = {entry.key for entry in home.bought().entries()}
+    assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("held_out", 20)] * 3
+    asked = {entry.key for entry in run_folder.load_ledger().entries()}
     assert len(asked) == 20
-    assert home.data["pool"]["images"] == 60
+    assert run_folder.data_summary["pool"]["images"] == 60
 
 
 def test_extra_evaluations_change_nothing(run_quickly: Runner) -> None:
     often, seldom = run_quickly("evaluation.every_epochs=1", folder="a"), run_quickly(folder="b")
-    checks = [r["epoch"] for r in records.read(often.metrics) if r["kind"] == "check"]
+    checks = [r["epoch"] for r in records.read_records(often.metrics_path) if r["kind"] == "interim"]
     stages = [r["epoch"] for r in often.stages()]
     assert sorted([*checks, *stages]) == [*range(min(1, *stages), 5)]
     assert set(checks).isdisjoint(stages)
@@ -155,12 +155,12 @@ def test_extra_evaluations_change_nothing(run_quickly: Runner) -> None:
 
 
 def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_quickly: Runner) -> None:
-    home = run_quickly("acquisition.budget=100%", shift=replace(toy(), test=None))
-    assert home.finished
-    last = home.stages()[-1]
+    run_folder = run_quickly("acquisition.budget=100%", shift=replace(toy(), test=None))
+    assert run_folder.finished
+    last = run_folder.stages()[-1]
     assert (last["labels"], last["images"]) == (80, 0)
     assert "accuracy" not in last
-    assert home.stages()[0]["images"] == 80
+    assert run_folder.stages()[0]["images"] == 80
 
 
 def test_a_run_resumes_with_other_speed_settings(tmp_path: Path) -> None:
@@ -178,12 +178,12 @@ def test_a_run_resumes_with_other_speed_settings(tmp_path: Path) -> None:
         ("mixed", PerformanceOptions(fused_optimiser=True, channels_last=True), PerformanceOptions()),
         ("other", PerformanceOptions(), PerformanceOptions(fused_optimiser=True, channels_last=True)),
     ):
-        parts, plan = build_run(settled, RunDir(tmp_path / name))
+        components, plan = build_run(settled, RunFolder(tmp_path / name))
         fabric = make_fabric("cpu")
         with pytest.raises(Stop):
-            run(parts, plan, tmp_path / name, fabric=fabric, speed=first, listen=stop)
-        home = run(parts, plan, tmp_path / name, fabric=fabric, speed=then)
-        ends.append((home.model(), [e.key for e in home.bought().entries()]))
+            run(components, plan, tmp_path / name, fabric=fabric, performance=first, on_event=stop)
+        run_folder = run(components, plan, tmp_path / name, fabric=fabric, performance=then)
+        ends.append((run_folder.load_model(), [e.key for e in run_folder.load_ledger().entries()]))
     for model, keys in ends[1:]:
         assert keys == ends[0][1]
         for weight, tensor in model.items():
@@ -194,40 +194,44 @@ def test_source_weight_by_epoch(run_quickly: Runner) -> None:
     whole = run_quickly(folder="a")
     halved = run_quickly("train.source_weight={0: 1.0, 1: 0.5}", folder="b")
     losses = [
-        [r["losses"]["source/nll"] for r in records.read(home.metrics) if r["kind"] == "epoch"]
-        for home in (whole, halved)
+        [
+            r["losses"]["source/nll"]
+            for r in records.read_records(run_folder.metrics_path)
+            if r["kind"] == "epoch"
+        ]
+        for run_folder in (whole, halved)
     ]
     assert losses[0][0] == losses[1][0]
     assert losses[1][1] < 0.75 * losses[0][1]
 
 
 def test_a_finished_run_is_not_repeated(run_quickly: Runner) -> None:
-    home = run_quickly()
-    before = {p: p.stat().st_mtime_ns for p in home.folder.rglob("*.*") if p.name != ".lock"}
+    run_folder = run_quickly()
+    before = {p: p.stat().st_mtime_ns for p in run_folder.path.rglob("*.*") if p.name != ".lock"}
     run_quickly()
-    assert {p: p.stat().st_mtime_ns for p in home.folder.rglob("*.*") if p.name != ".lock"} == before
+    assert {p: p.stat().st_mtime_ns for p in run_folder.path.rglob("*.*") if p.name != ".lock"} == before
 
 
 def test_another_config_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
-    home = run_quickly()
-    labels = home.bought().entries()
+    run_folder = run_quickly()
+    labels = run_folder.load_ledger().entries()
     with pytest.raises(UserError, match=r"created with another config \(train.lr: 0.05 -> 0.01\).*--out"):
         run_quickly("train.lr=0.01")
-    assert list(home.bought().entries()) == list(labels)
+    assert list(run_folder.load_ledger().entries()) == list(labels)
 
 
 def test_other_data_in_the_same_folder_is_refused(run_quickly: Runner) -> None:
     run_quickly()
-    shift = toy()
-    assert shift.truth is not None
-    fewer = ducats.Images(shift.pool.keys[:-1], shift.pool.pixels[:-1])
-    other = replace(shift, pool=fewer, truth=shift.truth[:-1])
+    data = toy()
+    assert data.ground_truth is not None
+    fewer = ducats.Images(data.pool.keys[:-1], data.pool.pixels[:-1])
+    other = replace(data, pool=fewer, ground_truth=data.ground_truth[:-1])
     with pytest.raises(UserError, match=r"created with other data \(pool.images: 80 -> 79"):
         run_quickly(shift=other)
 
 
 def test_two_processes_cannot_use_one_folder(run_quickly: Runner, tmp_path: Path) -> None:
-    holder = RunDir(tmp_path / "run")
+    holder = RunFolder(tmp_path / "run")
     holder.claim({}, {})
     with pytest.raises(UserError, match="another process is working on"):
         run_quickly()
@@ -240,12 +244,12 @@ def test_a_non_finite_loss_stops_with_advice(run_quickly: Runner) -> None:
 
 
 def test_annotators_answer_between_two_calls(run_quickly: Runner, tmp_path: Path) -> None:
-    shift = toy()
-    assert shift.truth is not None
+    data = toy()
+    assert data.ground_truth is not None
     truth = {
-        key: shift.classes[int(label)] for key, label in zip(shift.pool.keys, shift.truth[:], strict=True)
+        key: data.classes[int(label)] for key, label in zip(data.pool.keys, data.ground_truth[:], strict=True)
     }
-    blind = replace(shift, truth=None)
+    blind = replace(data, ground_truth=None)
     for number in (1, 2):
         with pytest.raises(AwaitingLabels, match=f"round {number} waits"):
             run_quickly(shift=blind)
@@ -259,7 +263,7 @@ def test_annotators_answer_between_two_calls(run_quickly: Runner, tmp_path: Path
 
 
 def test_void_counts_as_spent_and_is_never_selected_or_trained_on(tmp_path: Path) -> None:
-    shift = toy()
+    data = toy()
     asked: list[Request] = []
 
     def unhelpful(request: Request) -> Tensor:
@@ -271,17 +275,17 @@ def test_void_counts_as_spent_and_is_never_selected_or_trained_on(tmp_path: Path
         return torch.arange(slate.budget)
 
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
-    parts = ducats.Parts(net, shift.source, shift.pool, unhelpful, query=unlabelled_only)
-    plan = ducats.Plan(epochs=3, ask_after=(1, 2), budget=(5, 5), steps_per_epoch=2)
-    home = ducats.adapt(parts, plan, tmp_path / "run")
-    assert len(home.bought()) == 10
+    components = ducats.Components(net, data.source, data.pool, unhelpful, query=unlabelled_only)
+    plan = ducats.RunPlan(epochs=3, query_epochs=(1, 2), budget=(5, 5), steps_per_epoch=2)
+    run_folder = ducats.adapt(components, plan, tmp_path / "run")
+    assert len(run_folder.load_ledger()) == 10
     assert [r.image.tolist() for r in asked] == [[0, 1, 2, 3, 4], [5, 6, 7, 8, 9]]
-    targets = home.bought().targets()
+    targets = run_folder.load_ledger().targets()
     assert int((targets == VOID).sum()) == 10
     assert int((targets == UNLABELLED).sum()) == 70
     assert not any(
         "labelled/" in name
-        for r in records.read(home.metrics)
+        for r in records.read_records(run_folder.metrics_path)
         if r["kind"] == "epoch"
         for name in r["losses"]
         if not name.startswith("un")
@@ -297,37 +301,39 @@ def test_void_counts_as_spent_and_is_never_selected_or_trained_on(tmp_path: Path
     ],
 )
 def test_invalid_query_results_are_refused(tmp_path: Path, picks: Any, words: str) -> None:
-    shift = toy()
-    assert shift.truth is not None
+    data = toy()
+    assert data.ground_truth is not None
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
-    parts = ducats.Parts(net, shift.source, shift.pool, ducats.Truth(shift.truth), query=picks)
+    components = ducats.Components(net, data.source, data.pool, ducats.Truth(data.ground_truth), query=picks)
     with pytest.raises(UserError, match=words):
         ducats.adapt(
-            parts, ducats.Plan(epochs=2, ask_after=(1,), budget=(5,), steps_per_epoch=1), tmp_path / "r"
+            components,
+            ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,), steps_per_epoch=1),
+            tmp_path / "r",
         )
 
 
 @pytest.mark.parametrize(
     ("plan", "words"),
     [
-        (ducats.Plan(epochs=3, ask_after=(1,), budget=(81,)), "exceeds the pool of 80"),
-        (ducats.Plan(epochs=3, ask_after=(1, 2), budget=(1,)), "2 rounds but 1 budgets"),
-        (ducats.Plan(epochs=3, ask_after=(3,), budget=(1,)), "less than epochs=3"),
-        (ducats.Plan(epochs=3, ask_after=(2, 1), budget=(1, 1)), "strictly increasing"),
+        (ducats.RunPlan(epochs=3, query_epochs=(1,), budget=(81,)), "exceeds the pool of 80"),
+        (ducats.RunPlan(epochs=3, query_epochs=(1, 2), budget=(1,)), "2 rounds but 1 budgets"),
+        (ducats.RunPlan(epochs=3, query_epochs=(3,), budget=(1,)), "less than epochs=3"),
+        (ducats.RunPlan(epochs=3, query_epochs=(2, 1), budget=(1, 1)), "strictly increasing"),
     ],
 )
-def test_invalid_plans_fail_before_training(tmp_path: Path, plan: ducats.Plan, words: str) -> None:
-    shift = toy()
-    assert shift.truth is not None
-    parts = ducats.Parts(nn.Flatten(), shift.source, shift.pool, ducats.Truth(shift.truth))
+def test_invalid_plans_fail_before_training(tmp_path: Path, plan: ducats.RunPlan, words: str) -> None:
+    data = toy()
+    assert data.ground_truth is not None
+    components = ducats.Components(nn.Flatten(), data.source, data.pool, ducats.Truth(data.ground_truth))
     with pytest.raises(UserError, match=words):
-        ducats.adapt(parts, plan, tmp_path / "r")
+        ducats.adapt(components, plan, tmp_path / "r")
     assert not (tmp_path / "r").exists()
 
 
 def test_events_have_stage_step_and_losses(run_quickly: Runner) -> None:
     events: list[Event] = []
-    run_quickly(listen=events.append)
+    run_quickly(on_event=events.append)
     train = [e for e in events if e.phase == "train"]
     assert [e.step for e in train] == list(range(1, 25))
     assert {e.steps for e in events} == {24}
@@ -338,14 +344,14 @@ def test_events_have_stage_step_and_losses(run_quickly: Runner) -> None:
 
 
 def test_files_of_the_run_folder(run_quickly: Runner) -> None:
-    home = run_quickly()
-    names = {p.name for p in home.folder.iterdir()}
+    run_folder = run_quickly()
+    names = {p.name for p in run_folder.path.iterdir()}
     assert {
         *("config.yaml", "data.yaml", "environment.json", "pool.json", "metrics.jsonl"),
         *("labels", "requests", "confusion", "checkpoint.pt", "model.safetensors"),
     } <= names
-    assert {p.name for p in (home.folder / "confusion").iterdir()} == {
-        f"epoch-{r['epoch']:03d}.csv" for r in home.stages()
+    assert {p.name for p in (run_folder.path / "confusion").iterdir()} == {
+        f"epoch-{r['epoch']:03d}.csv" for r in run_folder.stages()
     }
-    assert not list(home.folder.rglob("*.part"))
-    assert yaml.safe_load((home.folder / "config.yaml").read_text())["acquisition"]["budget"] == 20
+    assert not list(run_folder.path.rglob("*.part"))
+    assert yaml.safe_load((run_folder.path / "config.yaml").read_text())["acquisition"]["budget"] == 20

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ducats.errors import UserError
-from ducats.randomness import draw_per_address, fork
+from ducats.randomness import make_generator, uniform_per_location
 from ducats.samples import LazyColumn, QueryContext, SampleTable, run_query, top_k
 
 
@@ -39,19 +39,21 @@ def test_a_nan_score_is_refused() -> None:
 def test_draws_depend_on_the_location_only() -> None:
     image = torch.arange(2000)
     position = image % 7
-    draws = draw_per_address(fork(0, "x"), image, position)
+    draws = uniform_per_location(make_generator(0, "x"), image, position)
     mixed = torch.randperm(2000, generator=torch.Generator().manual_seed(1))
-    assert torch.equal(draw_per_address(fork(0, "x"), image[mixed], position[mixed]), draws[mixed])
-    assert torch.equal(draw_per_address(fork(0, "x"), image[:10], position[:10]), draws[:10])
-    assert not torch.equal(draw_per_address(fork(1, "x"), image, position), draws)
+    assert torch.equal(
+        uniform_per_location(make_generator(0, "x"), image[mixed], position[mixed]), draws[mixed]
+    )
+    assert torch.equal(uniform_per_location(make_generator(0, "x"), image[:10], position[:10]), draws[:10])
+    assert not torch.equal(uniform_per_location(make_generator(1, "x"), image, position), draws)
 
 
 def test_draws_are_uniform_and_uncorrelated() -> None:
     image = torch.arange(20000)
-    draws = draw_per_address(fork(0, "x"), image, torch.zeros_like(image))
+    draws = uniform_per_location(make_generator(0, "x"), image, torch.zeros_like(image))
     counts = torch.histc(draws.float(), 20, 0, 1)
     assert float(((counts - 1000) ** 2 / 1000).sum()) < 45  # chi-square, 19 degrees: p = 0.001 at 43.8
-    other = draw_per_address(fork(0, "x"), image, torch.ones_like(image))
+    other = uniform_per_location(make_generator(0, "x"), image, torch.ones_like(image))
     assert abs(float(torch.corrcoef(torch.stack([draws, other]))[0, 1])) < 0.03
     assert abs(float(torch.corrcoef(torch.stack([draws[1:], draws[:-1]]))[0, 1])) < 0.03
 
@@ -73,8 +75,8 @@ def old_draw(generator: torch.Generator, image: Tensor, position: Tensor) -> Ten
 
 def test_draws_match_unsigned_integer_arithmetic() -> None:
     image, position = torch.arange(3000) // 7, torch.arange(3000) * 1_000_003
-    draws = draw_per_address(fork(5, "x"), image, position)
-    assert torch.equal(draws, old_draw(fork(5, "x"), image, position))
+    draws = uniform_per_location(make_generator(5, "x"), image, position)
+    assert torch.equal(draws, old_draw(make_generator(5, "x"), image, position))
     assert 0 <= float(draws.min()) < float(draws.max()) < 1
 
 
@@ -196,5 +198,5 @@ def test_gpu_gives_the_same_picks() -> None:
         found = top_k(score.cuda(), 700, there, apart)
         assert found.is_cuda
         assert torch.equal(found.cpu(), top_k(score, 700, rows, apart))
-    here = draw_per_address(fork(0, "x"), rows.image, rows.position)
-    assert torch.equal(draw_per_address(fork(0, "x"), there.image, there.position).cpu(), here)
+    here = uniform_per_location(make_generator(0, "x"), rows.image, rows.position)
+    assert torch.equal(uniform_per_location(make_generator(0, "x"), there.image, there.position).cpu(), here)

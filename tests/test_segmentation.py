@@ -18,7 +18,7 @@ from conftest import Runner, quick_pixels
 from ducats import records
 from ducats.data import toy
 from ducats.data.streets import streets
-from ducats.domain import UNLABELLED, VOID, Shift, original_map
+from ducats.domain import UNLABELLED, VOID, AdaptationData, original_map
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run, check_components
 from ducats.ledger import Request, TargetMaps
@@ -28,32 +28,32 @@ from ducats.progress import Event
 from ducats.queries import QUERIES
 from ducats.randomness import global_seed
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.task import TaskOptions
 from ducats.units import Unit
 
 HEIGHT, WIDTH, POOL = 16, 32, 5
-EACH = 13  # 5 % of 512 pixels are 25.6: 26 in two rounds
+PIXELS_PER_IMAGE_AND_ROUND = 13  # 5 % of 512 pixels are 25.6: 26 in two rounds
 
 
-def tiny_streets() -> Shift:
+def tiny_streets() -> AdaptationData:
     """Return the data that ``run_pixels`` uses."""
     return streets(n_source=6, n_pool=POOL, n_test=3, height=HEIGHT, width=WIDTH)
 
 
-def outcome(home: RunDir) -> dict[str, Any]:
+def outcome(run_folder: RunFolder) -> dict[str, Any]:
     """Return everything that must be equal in equal runs."""
-    lines = records.read(home.metrics)
+    lines = records.read_records(run_folder.metrics_path)
     return {
         "records": [{k: v for k, v in r.items() if k not in ("seconds", "memory")} for r in lines],
-        "ledger": list(home.bought().entries()),
-        "model": {name: tensor.tolist() for name, tensor in home.model().items()},
+        "ledger": list(run_folder.load_ledger().entries()),
+        "model": {name: tensor.tolist() for name, tensor in run_folder.load_model().items()},
     }
 
 
-def asked_in(home: RunDir, number: int) -> Request:
-    request = home.request(number)
+def load_request(run_folder: RunFolder, number: int) -> Request:
+    request = run_folder.load_request(number)
     assert request is not None
     return request
 
@@ -71,14 +71,14 @@ def clicks_of(position: Tensor, label: Tensor, unit: Tensor, width: int) -> int:
     return int(found)
 
 
-def check_ledger(home: RunDir, truth: Any, void: Any, *, original: bool = False) -> None:
+def check_ledger(run_folder: RunFolder, truth: Any, void: Any, *, original: bool = False) -> None:
     """Check the ledger: no duplicates, no known void, true labels, counts and clicks as recorded."""
-    ledger = home.bought()
+    ledger = run_folder.load_ledger()
     assert ledger.sizes is not None
     total = clicks = 0
     seen: set[tuple[int, int]] = set()
     for number in range(1, ledger.rounds + 1):
-        request = asked_in(home, number)
+        request = load_request(run_folder, number)
         assert request.round == number
         for image, position, unit in request.blocks():
             height, width = ledger.sizes[image].tolist()
@@ -94,7 +94,7 @@ def check_ledger(home: RunDir, truth: Any, void: Any, *, original: bool = False)
             labels = true.flatten()[position]
             clicks += clicks_of(position, labels, unit, width)
         total += len(request)
-        stage = next(r for r in home.stages() if r["stage"] == number)
+        stage = next(r for r in run_folder.stages() if r["stage"] == number)
         assert (stage["labels"], stage["clicks"]) == (total, clicks)
         assert (ledger.spent(number), ledger.clicks(number)) == (total, clicks)
     for entry in ledger.entries():
@@ -106,20 +106,20 @@ def check_ledger(home: RunDir, truth: Any, void: Any, *, original: bool = False)
 
 
 FIELDS = {
-    *("kind", "stage", "epoch", "labels", "clicks", "measured_on", "images", "pixels", "resolution"),
+    *("kind", "stage", "epoch", "labels", "clicks", "evaluated_on", "images", "pixels", "resolution"),
     *("headline", "mean_iou", "class_iou", "accuracy", "class_accuracy", "mean_class_accuracy"),
     *("ece", "ece_10", "classwise_ece", "nll", "brier", "aurc", "reliability", "memory", "seconds"),
 }
 
 
-def check_stages(home: RunDir, pixels: int, images: int = 3) -> None:
+def check_stages(run_folder: RunFolder, pixels: int, images: int = 3) -> None:
     """Check every field, and its agreement with the confusion matrix."""
-    assert [(r["stage"], r["epoch"]) for r in home.stages()] == [(0, 1), (1, 2), (2, 4)]
-    assert (home.stages()[0]["labels"], home.stages()[0]["clicks"]) == (0, 0)
-    for record in home.stages():
-        assert record.keys() == FIELDS | ({"tempered"} if record["stage"] else set())
+    assert [(r["stage"], r["epoch"]) for r in run_folder.stages()] == [(0, 1), (1, 2), (2, 4)]
+    assert (run_folder.stages()[0]["labels"], run_folder.stages()[0]["clicks"]) == (0, 0)
+    for record in run_folder.stages():
+        assert record.keys() == FIELDS | ({"temperature_scaled"} if record["stage"] else set())
         assert (record["images"], record["pixels"], record["headline"]) == (images, pixels, "mean_iou")
-        counts, classes = confusion(home, record["epoch"])
+        counts, classes = confusion(run_folder, record["epoch"])
         assert counts.sum() == pixels
         assert len(classes) == len(record["class_iou"]) == len(counts)
         shared = np.diag(counts)
@@ -130,8 +130,8 @@ def check_stages(home: RunDir, pixels: int, images: int = 3) -> None:
         assert record["accuracy"] == pytest.approx(shared.sum() / pixels)
 
 
-def confusion(home: RunDir, epoch: int) -> tuple[Any, list[str]]:
-    with (home.folder / "confusion" / f"epoch-{epoch:03d}.csv").open(newline="") as file:
+def confusion(run_folder: RunFolder, epoch: int) -> tuple[Any, list[str]]:
+    with (run_folder.path / "confusion" / f"epoch-{epoch:03d}.csv").open(newline="") as file:
         head, *rows = csv.reader(file)
     assert [row[0] for row in rows] == head[1:]
     return np.array([row[1:] for row in rows], np.int64), head[1:]
@@ -149,12 +149,12 @@ def confusion(home: RunDir, epoch: int) -> tuple[Any, list[str]]:
     ],
 )
 def test_pixels_and_regions_spend_the_budget_exactly(run_pixels: Runner, unit: str, query: str) -> None:
-    home, shift = run_pixels(f"task.unit={unit}", f"query={{name: {query}}}"), tiny_streets()
-    check_ledger(home, shift.truth, shift.pool.void)
-    ledger = home.bought()
+    run_folder, data = run_pixels(f"task.unit={unit}", f"query={{name: {query}}}"), tiny_streets()
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
+    ledger = run_folder.load_ledger()
     for number in (1, 2):
-        assert ledger.counts(number).tolist() == [EACH * number] * POOL
-        request = asked_in(home, number)
+        assert ledger.counts(number).tolist() == [PIXELS_PER_IMAGE_AND_ROUND * number] * POOL
+        request = load_request(run_folder, number)
         if unit == "pixel":
             assert request.unit is None
         else:
@@ -165,71 +165,73 @@ def test_pixels_and_regions_spend_the_budget_exactly(run_pixels: Runner, unit: s
         assert ledger.clicks() == len(ledger)
     else:
         assert POOL * 2 < ledger.clicks() < len(ledger)
-    assert shift.test is not None
-    check_stages(home, int((shift.test.labels[:] >= 0).sum()))
+    assert data.test is not None
+    check_stages(run_folder, int((data.test.labels[:] >= 0).sum()))
 
 
 @pytest.mark.parametrize("query", ["random", "entropy", "duc", "ripu"])
 def test_superpixels_spend_the_budget_exactly(run_pixels: Runner, query: str) -> None:
     pytest.importorskip("skimage")
-    home = run_pixels("task={unit: superpixel, n_superpixels: 60}", f"query={{name: {query}}}")
-    shift = tiny_streets()
-    check_ledger(home, shift.truth, shift.pool.void)
+    run_folder = run_pixels("task={unit: superpixel, n_superpixels: 60}", f"query={{name: {query}}}")
+    data = tiny_streets()
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
     for number in (1, 2):
-        spent = home.bought().counts(number) - home.bought().counts(number - 1)
-        assert spent.unique().tolist() == [EACH]
-        request = asked_in(home, number)
+        spent = run_folder.load_ledger().counts(number) - run_folder.load_ledger().counts(number - 1)
+        assert spent.unique().tolist() == [PIXELS_PER_IMAGE_AND_ROUND]
+        request = load_request(run_folder, number)
         assert request.unit is not None
-    assert shift.test is not None
-    check_stages(home, int((shift.test.labels[:] >= 0).sum()))
+    assert data.test is not None
+    check_stages(run_folder, int((data.test.labels[:] >= 0).sum()))
 
 
 @pytest.mark.parametrize("query", ["random", "entropy", "margin", "duc", "spread", "ripu"])
 def test_whole_images(run_pixels: Runner, query: str) -> None:
-    home = run_pixels("task.unit=image", "acquisition.budget=60%", f"query={{name: {query}}}")
-    shift = tiny_streets()
-    check_ledger(home, shift.truth, shift.pool.void)
-    assert shift.pool.void is not None
-    everything = int((shift.pool.void[0] == 0).sum())
-    assert sorted(home.bought().counts(1).tolist()) == [0] * 4 + [everything]
-    assert sorted(home.bought().counts(2).tolist()) == [0] * 2 + [everything] * 3
-    unit = asked_in(home, 2).unit
+    run_folder = run_pixels("task.unit=image", "acquisition.budget=60%", f"query={{name: {query}}}")
+    data = tiny_streets()
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
+    assert data.pool.void_masks is not None
+    everything = int((data.pool.void_masks[0] == 0).sum())
+    assert sorted(run_folder.load_ledger().counts(1).tolist()) == [0] * 4 + [everything]
+    assert sorted(run_folder.load_ledger().counts(2).tolist()) == [0] * 2 + [everything] * 3
+    unit = load_request(run_folder, 2).unit
     assert unit is not None
     assert len(unit) == 2  # one unit each
 
 
 def test_the_whole_target_can_be_labelled_at_once(run_pixels: Runner) -> None:
-    home = run_pixels("acquisition={budget: 100%, rounds: 1, after_epochs: [0]}", method="fully-supervised")
-    shift = tiny_streets()
-    assert shift.truth is not None
-    assert shift.pool.void is not None
-    assert [r["labels"] for r in home.stages()] == [0, int((shift.pool.void[:] == 0).sum())]
-    maps = TargetMaps(home.bought(), (HEIGHT, WIDTH), void=shift.pool.void)
-    assert torch.equal(maps[:], shift.truth[:])
+    run_folder = run_pixels(
+        "acquisition={budget: 100%, rounds: 1, after_epochs: [0]}", method="fully-supervised"
+    )
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    assert data.pool.void_masks is not None
+    assert [r["labels"] for r in run_folder.stages()] == [0, int((data.pool.void_masks[:] == 0).sum())]
+    maps = TargetMaps(run_folder.load_ledger(), (HEIGHT, WIDTH), void=data.pool.void_masks)
+    assert torch.equal(maps[:], data.ground_truth[:])
 
 
 def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
-    each = run_pixels("acquisition.budget=7/image", folder="each").bought()
+    each = run_pixels("acquisition.budget=7/image", folder="each").load_ledger()
     assert each.counts(1).tolist() == [3, 4, 3, 4, 3]
     assert each.counts(2).tolist() == [7] * POOL
-    every = run_pixels("acquisition.budget=23", folder="all").bought()
+    every = run_pixels("acquisition.budget=23", folder="all").load_ledger()
     assert int(every.counts().sum()) == 23
     assert sorted(every.counts().tolist()) == [4, 4, 5, 5, 5]
 
 
 def test_void_costs_budget_only_if_unknown(run_pixels: Runner) -> None:
-    shift = tiny_streets()
-    blind = replace(shift, pool=replace(shift.pool, void=None))
-    home = run_pixels("acquisition.budget=90%", "query={name: random}", shift=blind)
-    check_ledger(home, shift.truth, None)
-    labels = [entry.label for entry in home.bought().entries()]
+    data = tiny_streets()
+    blind = replace(data, pool=replace(data.pool, void_masks=None))
+    run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", shift=blind)
+    check_ledger(run_folder, data.ground_truth, None)
+    labels = [entry.label for entry in run_folder.load_ledger().entries()]
     assert len(labels) == round(0.9 * HEIGHT * WIDTH) * POOL
     assert VOID in labels
     # Known void: fewer pixels can be selected than the budget allows, and all of them are labelled.
-    home = run_pixels("acquisition.budget=90%", "query={name: random}", folder="known")
-    assert shift.pool.void is not None
-    assert len(home.bought()) == int((shift.pool.void[:] == 0).sum()) < len(labels)
-    assert VOID not in [entry.label for entry in home.bought().entries()]
+    run_folder = run_pixels("acquisition.budget=90%", "query={name: random}", folder="known")
+    assert data.pool.void_masks is not None
+    assert len(run_folder.load_ledger()) == int((data.pool.void_masks[:] == 0).sum()) < len(labels)
+    assert VOID not in [entry.label for entry in run_folder.load_ledger().entries()]
 
 
 # ---- reproducibility
@@ -243,17 +245,20 @@ def test_same_seed_same_run(run_pixels: Runner) -> None:
 
 def test_unlabelled_ground_truth_changes_nothing(run_pixels: Runner) -> None:
     clean = tiny_streets()
-    assert clean.truth is not None
+    assert clean.ground_truth is not None
     first = run_pixels(folder="clean")
-    maps = TargetMaps(first.bought(), (HEIGHT, WIDTH))[:]
-    wrong = ((clean.truth[:] + 3) % 10).to(torch.int8)  # also where the label is void
-    elsewhere = torch.where(maps == UNLABELLED, wrong, clean.truth[:])
-    assert outcome(run_pixels(folder="b", shift=replace(clean, truth=elsewhere))) == outcome(first)
+    maps = TargetMaps(first.load_ledger(), (HEIGHT, WIDTH))[:]
+    wrong = ((clean.ground_truth[:] + 3) % 10).to(torch.int8)  # also where the label is void
+    elsewhere = torch.where(maps == UNLABELLED, wrong, clean.ground_truth[:])
+    assert outcome(run_pixels(folder="b", shift=replace(clean, ground_truth=elsewhere))) == outcome(first)
     # Poisoned labels of selected pixels: everything is equal until they are acquired, and differs afterwards.
-    bought = torch.where(maps == UNLABELLED, clean.truth[:], wrong)
-    other, was = outcome(run_pixels(folder="c", shift=replace(clean, truth=bought))), outcome(first)
+    bought = torch.where(maps == UNLABELLED, clean.ground_truth[:], wrong)
+    other, was = outcome(run_pixels(folder="c", shift=replace(clean, ground_truth=bought))), outcome(first)
     assert other["records"][:2] == was["records"][:2]
-    picks = [[(e.key, e.position) for e in some["ledger"][: EACH * POOL]] for some in (was, other)]
+    picks = [
+        [(e.key, e.position) for e in some["ledger"][: PIXELS_PER_IMAGE_AND_ROUND * POOL]]
+        for some in (was, other)
+    ]
     assert picks[0] == picks[1]
     assert other["model"] != was["model"]
 
@@ -279,9 +284,9 @@ def test_another_unit_in_the_same_folder_is_refused(run_pixels: Runner) -> None:
 
 
 def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
-    home = run_pixels("evaluation.miou_star_exclude=[road, sky]")
-    for record in home.stages():
-        names = confusion(home, record["epoch"])[1]
+    run_folder = run_pixels("evaluation.miou_star_exclude=[road, sky]")
+    for record in run_folder.stages():
+        names = confusion(run_folder, record["epoch"])[1]
         rest = [
             v
             for n, v in zip(names, record["class_iou"], strict=True)
@@ -293,45 +298,48 @@ def test_mean_iou_star_leaves_out_classes(run_pixels: Runner) -> None:
 
 
 def test_labelled_pixels_are_not_evaluated(run_pixels: Runner) -> None:
-    shift = tiny_streets()
-    assert shift.truth is not None
-    home = run_pixels("evaluation.resolution=network", shift=replace(shift, test=None))
-    all_of_it = int((shift.truth[:] >= 0).sum())
-    assert [(r["measured_on"], r["images"], r["pixels"]) for r in home.stages()] == [
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    run_folder = run_pixels("evaluation.resolution=network", shift=replace(data, test=None))
+    all_of_it = int((data.ground_truth[:] >= 0).sum())
+    assert [(r["evaluated_on"], r["images"], r["pixels"]) for r in run_folder.stages()] == [
         ("unlabelled", POOL, all_of_it),
-        ("unlabelled", POOL, all_of_it - EACH * POOL),
-        ("unlabelled", POOL, all_of_it - 2 * EACH * POOL),
+        ("unlabelled", POOL, all_of_it - PIXELS_PER_IMAGE_AND_ROUND * POOL),
+        ("unlabelled", POOL, all_of_it - 2 * PIXELS_PER_IMAGE_AND_ROUND * POOL),
     ]
-    assert {r["resolution"] for r in home.stages()} == {"16x32 (network)"}
+    assert {r["resolution"] for r in run_folder.stages()} == {"16x32 (network)"}
 
 
 def test_all_target_pixels_can_be_evaluated(run_pixels: Runner) -> None:
-    shift = tiny_streets()
-    assert shift.truth is not None
-    home = run_pixels("evaluation.split=target")
-    counted = int((shift.truth[:] >= 0).sum())
-    assert [(r["measured_on"], r["pixels"]) for r in home.stages()] == [("target", counted)] * 3
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    run_folder = run_pixels("evaluation.split=target")
+    counted = int((data.ground_truth[:] >= 0).sum())
+    assert [(r["evaluated_on"], r["pixels"]) for r in run_folder.stages()] == [("target", counted)] * 3
 
 
 def test_held_out_images_are_never_selected(run_pixels: Runner) -> None:
-    shift = tiny_streets()
+    data = tiny_streets()
     settings = ("evaluation.split=held_out", "evaluation.test_fraction=0.4")
-    home = run_pixels(*settings, shift=replace(shift, test=None))
-    assert [(r["measured_on"], r["images"]) for r in home.stages()] == [("held_out", 2)] * 3
-    assert (home.data["pool"]["images"], len(home.bought())) == (3, 2 * EACH * 3)
-    assert shift.truth is not None
-    place = {key: number for number, key in enumerate(shift.pool.keys)}
-    for entry in home.bought().entries():
-        assert entry.label == int(shift.truth[place[entry.key]].flatten()[entry.position])
+    run_folder = run_pixels(*settings, shift=replace(data, test=None))
+    assert [(r["evaluated_on"], r["images"]) for r in run_folder.stages()] == [("held_out", 2)] * 3
+    assert (run_folder.data_summary["pool"]["images"], len(run_folder.load_ledger())) == (
+        3,
+        2 * PIXELS_PER_IMAGE_AND_ROUND * 3,
+    )
+    assert data.ground_truth is not None
+    place = {key: number for number, key in enumerate(data.pool.keys)}
+    for entry in run_folder.load_ledger().entries():
+        assert entry.label == int(data.ground_truth[place[entry.key]].flatten()[entry.position])
 
 
 def test_fully_labelled_pool_leaves_nothing_to_evaluate(run_pixels: Runner) -> None:
-    home = run_pixels(
+    run_folder = run_pixels(
         "acquisition.budget=100%", "query={name: random}", shift=replace(tiny_streets(), test=None)
     )
-    assert home.finished
-    assert home.stages()[-1]["pixels"] == 0
-    assert "mean_iou" not in home.stages()[-1]
+    assert run_folder.finished
+    assert run_folder.stages()[-1]["pixels"] == 0
+    assert "mean_iou" not in run_folder.stages()[-1]
 
 
 def test_extra_evaluations_change_nothing(run_pixels: Runner) -> None:
@@ -340,7 +348,7 @@ def test_extra_evaluations_change_nothing(run_pixels: Runner) -> None:
         outcome(run_pixels(folder="b")),
     )
     assert (often["model"], often["ledger"]) == (seldom["model"], seldom["ledger"])
-    assert [r["epoch"] for r in often["records"] if r["kind"] == "check"] == [3]
+    assert [r["epoch"] for r in often["records"] if r["kind"] == "interim"] == [3]
 
 
 # ---- annotators
@@ -348,20 +356,21 @@ def test_extra_evaluations_change_nothing(run_pixels: Runner) -> None:
 
 @pytest.mark.parametrize("unit", ["pixel", "region"])
 def test_annotators_answer_between_two_calls(run_pixels: Runner, tmp_path: Path, unit: str) -> None:
-    shift = tiny_streets()
-    assert shift.truth is not None
-    blind, place = replace(shift, truth=None), {key: n for n, key in enumerate(shift.pool.keys)}
+    data = tiny_streets()
+    assert data.ground_truth is not None
+    blind, place = replace(data, ground_truth=None), {key: n for n, key in enumerate(data.pool.keys)}
     for number in (1, 2):
         with pytest.raises(
-            AwaitingLabels, match=f"round {number} waits for {EACH * POOL} of {EACH * POOL} pix"
+            AwaitingLabels,
+            match=f"round {number} waits for {PIXELS_PER_IMAGE_AND_ROUND * POOL} of {PIXELS_PER_IMAGE_AND_ROUND * POOL} pix",
         ):
             run_pixels(f"task.unit={unit}", shift=blind)
         folder = tmp_path / "run" / "questions" / f"round-0{number}"
         with (folder / "questions.csv").open(newline="") as file:
             rows = list(csv.DictReader(file))
-        assert sum(int(row["pixels"]) for row in rows) == EACH * POOL
+        assert sum(int(row["pixels"]) for row in rows) == PIXELS_PER_IMAGE_AND_ROUND * POOL
         for row in rows:
-            true = shift.truth[place[row["key"]]].numpy()
+            true = data.ground_truth[place[row["key"]]].numpy()
             mask = np.array(Image.open(folder / row["mask"]))
             assert (mask > 0).sum() == int(row["pixels"])
             # 254 is "not yet": only selected pixels need an answer.
@@ -380,16 +389,16 @@ CLASSES = "0 road\n1 kerb\n2 sky\n255 void\n"
 
 def write_tree(root: Path) -> None:
     """Write source, target and test folders with images of two sizes: bands of classes and a void corner."""
-    luck = np.random.default_rng(0)
+    generator = np.random.default_rng(0)
     for name, count in (("source", 4), ("target", 3), ("test", 3)):
         for number in range(count):
             height, width = SIZES[number % len(SIZES)]
-            edge = np.sort(luck.integers(2, height - 2, (2, width)), 0)
+            edge = np.sort(generator.integers(2, height - 2, (2, width)), 0)
             row = np.arange(height)[:, None]
             ids = np.where(row < edge[0], 2, np.where(row < edge[1], 1, 0)).astype(np.uint8)
             ids[: 3 + number, :5] = 255
             colours = (
-                ids[..., None] * np.array([60, 90, 20]) + luck.integers(0, 60, (height, width, 3))
+                ids[..., None] * np.array([60, 90, 20]) + generator.integers(0, 60, (height, width, 3))
             ) % 256
             for kind, picture in (("images", colours.astype(np.uint8)), ("labels", ids)):
                 path = root / name / kind / f"{number}.png"
@@ -398,7 +407,7 @@ def write_tree(root: Path) -> None:
     (root / "classes.txt").write_text(CLASSES)
 
 
-def tree(root: Path, **params: Any) -> Shift:
+def load_tree(root: Path, **params: Any) -> AdaptationData:
     given = {
         "source": "source",
         "target": "target",
@@ -426,37 +435,45 @@ ORIGINAL = ("task.resolution=original", "train.lr=0.05")
 def test_pixels_are_labelled_and_counted_at_original_resolution(
     run_pixels: Runner, files: Path, fill: str, unit: str, measured: str
 ) -> None:
-    shift = tree(files)
-    home = run_pixels(
+    data = load_tree(files)
+    run_folder = run_pixels(
         *ORIGINAL,
         f"task.label_downsampling={fill}",
         f"task.unit={unit}",
         f"evaluation.resolution={measured}",
         "evaluation.average_flipped=true",
-        shift=shift,
+        shift=data,
         method="ripu" if unit == "region" else "duc",
     )
     areas = [height * width for height, width in SIZES]
-    assert home.bought().counts().tolist() == [math.floor(0.05 * area + 0.5) for area in areas]
-    check_ledger(home, shift.truth, shift.pool.void, original=True)
-    assert shift.test is not None
+    assert run_folder.load_ledger().counts().tolist() == [math.floor(0.05 * area + 0.5) for area in areas]
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
+    assert data.test is not None
     if measured == "original":
-        counted = sum(int((original_map(shift.test.labels, n) >= 0).sum()) for n in range(3))
+        counted = sum(int((original_map(data.test.labels, n) >= 0).sum()) for n in range(3))
         assert counted == sum(areas) - 5 * (3 + 4 + 5)
     else:
-        counted = int((shift.test.labels[:] >= 0).sum())
-    check_stages(home, counted)
+        counted = int((data.test.labels[:] >= 0).sum())
+    check_stages(run_folder, counted)
     at = {"network": "12x20 (network)", "original": "original"}
-    assert {r["resolution"] for r in home.stages()} == {at[measured]}
+    assert {r["resolution"] for r in run_folder.stages()} == {at[measured]}
 
 
 def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
     ends = []
     for fill in ("cell", "nearest"):
-        home = run_pixels(*ORIGINAL, f"task.label_downsampling={fill}", shift=tree(files), folder=fill)
+        run_folder = run_pixels(
+            *ORIGINAL, f"task.label_downsampling={fill}", shift=load_tree(files), folder=fill
+        )
         # With `cell`, all labels are trained on, except those that share a cell.
-        maps = TargetMaps(home.bought(), (12, 20), fill=fill)[:]
-        ends.append((home.model(), int((maps >= 0).sum()), [e[:3] for e in home.bought().entries()]))
+        maps = TargetMaps(run_folder.load_ledger(), (12, 20), fill=fill)[:]
+        ends.append(
+            (
+                run_folder.load_model(),
+                int((maps >= 0).sum()),
+                [e[:3] for e in run_folder.load_ledger().entries()],
+            )
+        )
     (cell, some, picks), (nearest, fewer, others) = ends
     assert some > fewer > 0
     first = [e for e in picks if e[0] == 1]
@@ -467,35 +484,39 @@ def test_fill_mode_affects_training(run_pixels: Runner, files: Path) -> None:
 def test_two_step_upsampling_affects_selection(run_pixels: Runner, files: Path) -> None:
     found = []
     for twice in ("true", "false"):
-        home = run_pixels(*ORIGINAL, f"task.two_step_upsampling={twice}", shift=tree(files), folder=twice)
-        check_ledger(home, tree(files).truth, tree(files).pool.void, original=True)
-        found.append([(e.key, e.position) for e in home.bought().entries() if e.round == 1])
+        run_folder = run_pixels(
+            *ORIGINAL, f"task.two_step_upsampling={twice}", shift=load_tree(files), folder=twice
+        )
+        check_ledger(
+            run_folder, load_tree(files).ground_truth, load_tree(files).pool.void_masks, original=True
+        )
+        found.append([(e.key, e.position) for e in run_folder.load_ledger().entries() if e.round == 1])
     assert len(found[0]) == len(found[1])
     assert set(found[0]) != set(found[1])
 
 
 def test_void_pixels_can_be_selected_if_configured(run_pixels: Runner, files: Path) -> None:
-    shift = tree(files, void="asked")
+    data = load_tree(files, void="asked")
     settings = (*ORIGINAL, "acquisition.budget=80%", "query={name: random}")
-    home = run_pixels(*settings, shift=shift)
-    check_ledger(home, shift.truth, None, original=True)
-    assert VOID in {entry.label for entry in home.bought().entries()}
+    run_folder = run_pixels(*settings, shift=data)
+    check_ledger(run_folder, data.ground_truth, None, original=True)
+    assert VOID in {entry.label for entry in run_folder.load_ledger().entries()}
 
 
 @pytest.mark.parametrize("measured", ["network", "original"])
 def test_labelled_original_pixels_are_not_evaluated(run_pixels: Runner, files: Path, measured: str) -> None:
-    shift = replace(tree(files), test=None)
-    assert shift.truth is not None
-    home = run_pixels(*ORIGINAL, f"evaluation.resolution={measured}", shift=shift)
-    pixels = [r["pixels"] for r in home.stages()]
+    data = replace(load_tree(files), test=None)
+    assert data.ground_truth is not None
+    run_folder = run_pixels(*ORIGINAL, f"evaluation.resolution={measured}", shift=data)
+    pixels = [r["pixels"] for r in run_folder.stages()]
     if measured == "original":
-        every = sum(int((original_map(shift.truth, n) >= 0).sum()) for n in range(3))
-        assert pixels == [every - home.bought().spent(number) for number in range(3)]
+        every = sum(int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3))
+        assert pixels == [every - run_folder.load_ledger().spent(number) for number in range(3)]
     else:
         # A cell holds the pixel of a nearest-neighbour resize, and counts until that pixel is labelled.
-        every = int((shift.truth[:] >= 0).sum())
+        every = int((data.ground_truth[:] >= 0).sum())
         lost = [
-            int((TargetMaps(home.bought(), (12, 20), number, fill="nearest")[:] >= 0).sum())
+            int((TargetMaps(run_folder.load_ledger(), (12, 20), number, fill="nearest")[:] >= 0).sum())
             for number in range(3)
         ]
         assert pixels == [every - some for some in lost]
@@ -504,33 +525,33 @@ def test_labelled_original_pixels_are_not_evaluated(run_pixels: Runner, files: P
 
 @pytest.mark.parametrize("unit", ["region", "image"])
 def test_held_out_files(run_pixels: Runner, files: Path, unit: str) -> None:
-    shift = replace(tree(files), test=None)
-    home = run_pixels(
+    data = replace(load_tree(files), test=None)
+    run_folder = run_pixels(
         *ORIGINAL,
         f"task.unit={unit}",
         "evaluation={split: held_out, test_fraction: 0.34}",
         "acquisition={budget: 100%, after_epochs: [1, 2]}" if unit == "image" else "acquisition.budget=5%",
-        shift=shift,
+        shift=data,
     )
-    assert [r["images"] for r in home.stages()] == [1] * 3
-    ledger = home.bought()
+    assert [r["images"] for r in run_folder.stages()] == [1] * 3
+    ledger = run_folder.load_ledger()
     assert len(ledger.keys) == 2
-    assert shift.truth is not None
-    place = {key: number for number, key in enumerate(shift.pool.keys)}
+    assert data.ground_truth is not None
+    place = {key: number for number, key in enumerate(data.pool.keys)}
     for entry in ledger.entries():
-        assert entry.label == int(original_map(shift.truth, place[entry.key]).flatten()[entry.position])
+        assert entry.label == int(original_map(data.ground_truth, place[entry.key]).flatten()[entry.position])
     (held,) = set(range(3)) - {place[key] for key in ledger.keys}
-    assert home.stages()[0]["pixels"] == int((original_map(shift.truth, held) >= 0).sum())
+    assert run_folder.stages()[0]["pixels"] == int((original_map(data.ground_truth, held) >= 0).sum())
 
 
 def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
-    shift = tree(files)
+    data = load_tree(files)
     settings = (*ORIGINAL, "task.unit=image", "acquisition.budget=2")
-    home = run_pixels(*settings, shift=shift)
-    check_ledger(home, shift.truth, shift.pool.void, original=True)
-    assert shift.truth is not None
-    each = [int((original_map(shift.truth, n) >= 0).sum()) for n in range(3)]
-    counts = home.bought().counts().tolist()
+    run_folder = run_pixels(*settings, shift=data)
+    check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
+    assert data.ground_truth is not None
+    each = [int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3)]
+    counts = run_folder.load_ledger().counts().tolist()
     assert sum(count > 0 for count in counts) == 2
     assert all(count in (0, whole) for count, whole in zip(counts, each, strict=True))
 
@@ -565,7 +586,7 @@ def test_classification_data_with_segmentation_settings_is_refused(run_quickly: 
 
 def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
     settled = quick_pixels()
-    parts, plan = build_run(settled, RunDir(tmp_path / "r"))
+    parts, plan = build_run(settled, RunFolder(tmp_path / "r"))
 
     def wrong(request: Request) -> Tensor:
         return torch.full((len(request),), 10, dtype=torch.int8)
@@ -578,34 +599,38 @@ def test_invalid_labels_are_not_recorded(tmp_path: Path) -> None:
 # ---- the Python API
 
 
-def parts(**changes: Any) -> ducats.Parts:
-    shift = tiny_streets()
+def make_components(**changes: Any) -> ducats.Components:
+    data = tiny_streets()
     with global_seed(0, "model"):
         net = small_fcn(classes=10, channels=3, width=8)
-    made = ducats.Parts(net, shift.source, shift.pool, ducats.Truth(shift.truth), test=shift.test)
+    made = ducats.Components(net, data.source, data.pool, ducats.Truth(data.ground_truth), test=data.test)
     return replace(made, **changes)
 
 
-PLAN = ducats.Plan(epochs=2, ask_after=(1,), pixels="2%", batch_size=2, steps_per_epoch=2, scoring_batch=4)
+PLAN = ducats.RunPlan(
+    epochs=2, query_epochs=(1,), pixel_budget="2%", batch_size=2, steps_per_epoch=2, scoring_batch_size=4
+)
 
 
 def test_api_with_a_network_and_a_percentage(tmp_path: Path) -> None:
-    home = ducats.adapt(parts(), PLAN, tmp_path / "r")
-    shift = tiny_streets()
-    assert [r["labels"] for r in home.stages()] == [0, 10 * POOL]
-    ledger = home.bought()
+    run_folder = ducats.adapt(make_components(), PLAN, tmp_path / "r")
+    data = tiny_streets()
+    assert [r["labels"] for r in run_folder.stages()] == [0, 10 * POOL]
+    ledger = run_folder.load_ledger()
     assert ledger.counts().tolist() == [10] * POOL
-    assert shift.truth is not None
+    assert data.ground_truth is not None
     for entry in ledger.entries():
-        true = shift.truth[shift.pool.keys.index(entry.key)]
+        true = data.ground_truth[data.pool.keys.index(entry.key)]
         assert entry.label == int(true.flatten()[entry.position])
-    (epoch, *_) = [r for r in records.read(home.metrics) if r["kind"] == "epoch" and r["epoch"] == 2]
+    (epoch, *_) = [
+        r for r in records.read_records(run_folder.metrics_path) if r["kind"] == "epoch" and r["epoch"] == 2
+    ]
     assert {"source/nll", "labelled/nll", "unlabelled/u_dis", "unlabelled/u_data"} <= epoch["losses"].keys()
 
 
 def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
-    shift = tiny_streets()
-    place = {image.numpy().tobytes(): n for n, image in enumerate(shift.pool.pixels[:])}
+    data = tiny_streets()
+    place = {image.numpy().tobytes(): n for n, image in enumerate(data.pool.pixels[:])}
     seen: list[dict[int, Tensor]] = [{}]
 
     def spy(model: Any, batch: Batch) -> dict[str, Tensor]:
@@ -618,20 +643,22 @@ def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
         return dict(duc(model, batch))
 
     def listen(event: Event) -> None:
-        if event.phase == "acquisition":
+        if event.phase == "query":
             seen.append({})
 
-    plan = replace(PLAN, epochs=3, ask_after=(1, 2), pixels="5%", steps_per_epoch=3)
-    home = ducats.adapt(parts(objective=spy), plan, tmp_path / "r", listen=listen)
-    assert shift.pool.void is not None
+    plan = replace(PLAN, epochs=3, query_epochs=(1, 2), pixel_budget="5%", steps_per_epoch=3)
+    run_folder = ducats.adapt(make_components(objective=spy), plan, tmp_path / "r", on_event=listen)
+    assert data.pool.void_masks is not None
     for rounds, maps in enumerate(seen):
         assert len(maps) >= 3
         for image, labels in maps.items():
-            bought = home.bought().of(image, rounds)
-            expected = torch.where(shift.pool.void[image] != 0, VOID, UNLABELLED).to(torch.int8).flatten()
+            bought = run_folder.load_ledger().of(image, rounds)
+            expected = (
+                torch.where(data.pool.void_masks[image] != 0, VOID, UNLABELLED).to(torch.int8).flatten()
+            )
             expected[bought.position] = bought.label.to(torch.int8)
             assert torch.equal(labels.flatten(), expected)
-            assert int((labels >= 0).sum()) == EACH * rounds
+            assert int((labels >= 0).sum()) == PIXELS_PER_IMAGE_AND_ROUND * rounds
 
 
 def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
@@ -646,9 +673,9 @@ def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
         seen.append((batch.labelled is not None, whole, rest))
         return dict(duc(model, batch))
 
-    task, plan = TaskOptions(unit=Unit("image")), replace(PLAN, pixels=None, budget=(2,))
-    home = ducats.adapt(parts(objective=spy, task=task), plan, tmp_path / "r")
-    assert (home.bought().counts() > 0).sum() == 2
+    task, plan = TaskOptions(unit=Unit("image")), replace(PLAN, pixel_budget=None, budget=(2,))
+    run_folder = ducats.adapt(make_components(objective=spy, task=task), plan, tmp_path / "r")
+    assert (run_folder.load_ledger().counts() > 0).sum() == 2
     # Before the round no label is known; after it, all labels of an image or none.
     assert seen == [(False, set(), {False})] * 2 + [(True, {True}, {False})] * 2
 
@@ -661,14 +688,14 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
         seen.append((set(rows.columns), rows.z.shape, rows.features.shape))
         return torch.arange(slate.budget)
 
-    home = ducats.adapt(parts(query=note), PLAN, tmp_path / "r")
-    void = tiny_streets().pool.void
+    run_folder = ducats.adapt(make_components(query=note), PLAN, tmp_path / "r")
+    void = tiny_streets().pool.void_masks
     assert void is not None
     for image, (columns, z, features) in enumerate(seen):
         open_ = (void[image].flatten() == 0).nonzero().squeeze(1)
         assert columns == {"z", "features"}
         assert (z, features) == ((len(open_), 10), (len(open_), 16))
-        assert home.bought().of(image).position.tolist() == open_[:10].tolist()
+        assert run_folder.load_ledger().of(image).position.tolist() == open_[:10].tolist()
     assert len(seen) == POOL
 
 
@@ -676,24 +703,30 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
 def test_a_round_with_nothing_left_to_select(tmp_path: Path, unit: Any) -> None:
     if unit == "superpixel":
         pytest.importorskip("skimage")
-    shift = tiny_streets()
+    data = tiny_streets()
     mostly = torch.ones(POOL, HEIGHT, WIDTH, dtype=torch.uint8)
     mostly[:, 4:8, 4:8] = 0
-    few = replace(shift.pool, void=mostly)
-    plan = replace(PLAN, epochs=3, ask_after=(1, 2), pixels="10%")
-    home = ducats.adapt(parts(pool=few, task=TaskOptions(unit=Unit(unit))), plan, tmp_path / "r")
-    assert home.finished
-    assert home.bought().rounds == 2
-    assert home.bought().counts(1).tolist() == home.bought().counts(2).tolist() == [16] * POOL
+    few = replace(data.pool, void_masks=mostly)
+    plan = replace(PLAN, epochs=3, query_epochs=(1, 2), pixel_budget="10%")
+    run_folder = ducats.adapt(
+        make_components(pool=few, task=TaskOptions(unit=Unit(unit))), plan, tmp_path / "r"
+    )
+    assert run_folder.finished
+    assert run_folder.load_ledger().rounds == 2
+    assert (
+        run_folder.load_ledger().counts(1).tolist()
+        == run_folder.load_ledger().counts(2).tolist()
+        == [16] * POOL
+    )
 
 
 def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
-    shift = tiny_streets()
+    data = tiny_streets()
     void = torch.zeros(POOL, HEIGHT, WIDTH, dtype=torch.uint8)
     void[2] = 1
-    plan = replace(PLAN, pixels="5%")
-    home = ducats.adapt(parts(pool=replace(shift.pool, void=void)), plan, tmp_path / "r")
-    assert home.bought().counts().tolist() == [26, 26, 0, 26, 26]
+    plan = replace(PLAN, pixel_budget="5%")
+    run_folder = ducats.adapt(make_components(pool=replace(data.pool, void_masks=void)), plan, tmp_path / "r")
+    assert run_folder.load_ledger().counts().tolist() == [26, 26, 0, 26, 26]
 
 
 @pytest.mark.parametrize(
@@ -716,18 +749,18 @@ def test_inconsistent_components_are_refused_before_training(
     tmp_path: Path, changes: dict[str, Any], plan: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        ducats.adapt(parts(**changes), replace(PLAN, **plan), tmp_path / "r")
+        ducats.adapt(make_components(**changes), replace(PLAN, **plan), tmp_path / "r")
     assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
 
 def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
-    shift = toy()
+    data = toy()
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
-    mine = ducats.Parts(
-        net, shift.source, shift.pool, ducats.Truth(shift.truth), query=QUERIES["ripu_points"]
+    mine = ducats.Components(
+        net, data.source, data.pool, ducats.Truth(data.ground_truth), query=QUERIES["ripu_points"]
     )
     with pytest.raises(UserError, match="needs per-pixel outputs"):
-        ducats.adapt(mine, ducats.Plan(epochs=2, ask_after=(1,), budget=(5,)), tmp_path / "r")
+        ducats.adapt(mine, ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,)), tmp_path / "r")
     assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
 
@@ -735,9 +768,9 @@ def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
     "change", [{"task": TaskOptions(unit=Unit("region"))}, {"task": TaskOptions(average_flipped=True)}]
 )
 def test_another_task_in_the_same_folder_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    ducats.adapt(parts(), PLAN, tmp_path / "r")
+    ducats.adapt(make_components(), PLAN, tmp_path / "r")
     with pytest.raises(UserError, match=r"created with another config \(task\."):
-        ducats.adapt(parts(**change), PLAN, tmp_path / "r")
+        ducats.adapt(make_components(**change), PLAN, tmp_path / "r")
 
 
 @pytest.mark.parametrize(
@@ -754,10 +787,10 @@ def test_invalid_tasks_are_refused_at_construction(make: Any, word: str) -> None
 
 
 def test_ground_truth_at_another_resolution_is_refused(tmp_path: Path) -> None:
-    shift = tiny_streets()
-    wrong = parts(oracle=ducats.Truth(shift.truth, "original"))
+    data = tiny_streets()
+    wrong = make_components(oracle=ducats.Truth(data.ground_truth, "original"))
     with pytest.raises(UserError, match="network"):
-        ducats.adapt(wrong, ducats.Plan(epochs=2, ask_after=(1,), pixels="5%"), tmp_path / "run")
+        ducats.adapt(wrong, ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%"), tmp_path / "run")
 
 
 def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
@@ -767,24 +800,24 @@ def test_mean_iou_star_needs_at_least_one_class(run_pixels: Runner) -> None:
 
 
 def test_unknown_source_sampling_is_refused(tmp_path: Path) -> None:
-    plan = ducats.Plan(epochs=2, ask_after=(1,), pixels="5%", source_sampling="rare-classes")
+    plan = ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", source_sampling="rare-classes")
     with pytest.raises(UserError, match="shuffled or rare_classes"):
-        ducats.adapt(parts(), plan, tmp_path / "run")
+        ducats.adapt(make_components(), plan, tmp_path / "run")
 
 
 def test_int8_labels_with_many_classes(tmp_path: Path) -> None:
     """int8 >= 200 is true for every value in torch, so labels are compared in a wider type."""
-    shift = tiny_streets()
+    data = tiny_streets()
     many = tuple(f"class {n}" for n in range(200))
-    given = parts(
+    given = make_components(
         model=small_fcn(classes=200, channels=3, width=8),
-        source=replace(shift.source, classes=many),
+        source=replace(data.source, classes=many),
         test=None,
     )
-    home = ducats.adapt(
-        given, ducats.Plan(epochs=2, ask_after=(1,), pixels="5%", batch_size=2), tmp_path / "run"
+    run_folder = ducats.adapt(
+        given, ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%", batch_size=2), tmp_path / "run"
     )
-    assert len(home.bought()) == POOL * 26
+    assert len(run_folder.load_ledger()) == POOL * 26
 
 
 def test_invalid_query_parameters_are_refused_before_reading_images() -> None:

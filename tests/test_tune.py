@@ -22,7 +22,7 @@ from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run
 from ducats.inference import load_trained
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.tune import TrialResult, TuningResult, tune
 from ducats.tune.scorers import load_tuning_data, per_image_losses
@@ -51,7 +51,7 @@ class InProcessLauncher:
         parts, plan = build_run(trial.config, trial.run_folder)
         fabric = make_fabric("cpu")
         fabric.launch()
-        run(parts, plan, trial.run_folder.folder, fabric=fabric, identity=trial.config.identity())
+        run(parts, plan, trial.run_folder.path, fabric=fabric, identity=trial.config.identity())
 
 
 def search(out: Path, *settings: str, launch: Any = None, choices: Any = SMALL, **more: Any) -> TuningResult:
@@ -81,11 +81,11 @@ def test_grid_is_ranked_saved_and_not_repeated(tmp_path: Path) -> None:
     assert len(said) == 4
     # Each trial is a run of the base config with its own two settings and held-out source images.
     for one in found.results:
-        made = Config.model_validate(RunDir(tmp_path / one.name).identity)
+        made = Config.model_validate(RunFolder(tmp_path / one.name).identity)
         assert made.objective.params["beta"] == one.settings["objective.params.beta"]
         assert made.query.params["kappa"] == one.settings["query.params.kappa"]
         assert made.evaluation.source_holdout_fraction == 0.2
-        assert RunDir(tmp_path / one.name).data["source"]["images"] == 96 - 4 * 5
+        assert RunFolder(tmp_path / one.name).data_summary["source"]["images"] == 96 - 4 * 5
     best = configs.load_config([found.best_config])
     assert best.objective.params["beta"] == found.results[0].settings["objective.params.beta"]
     assert best.query.params["kappa"] == found.results[0].settings["query.params.kappa"]
@@ -153,15 +153,15 @@ def test_validation_labels_are_random_counted_and_acquired_once(tmp_path: Path) 
     found = search(tmp_path, by="target_labels", validation=30)
     assert read_tune_json(tmp_path)["criterion"] == {"by": "target_labels", "loss": "error", "validation": 30}
     assert "on 30 random target images" in found.risk_description
-    ledger = RunDir(tmp_path / "validation-30").bought()
+    ledger = RunFolder(tmp_path / "validation-30").load_ledger()
     assert len(ledger) == 30
-    truth, known = toy().truth, ledger.targets()
+    truth, known = toy().ground_truth, ledger.targets()
     assert truth is not None
     assert torch.equal(known[known >= 0], truth[:][known >= 0])
     asked = torch.zeros(80, dtype=torch.bool)
     for one in found.results:
         trained = load_trained(tmp_path / one.name)
-        bought = trained.home.bought().targets() != UNLABELLED
+        bought = trained.home.load_ledger().targets() != UNLABELLED
         assert (one.n_labels, int(bought.sum())) == (20, 20)
         asked |= bought
         left = (known >= 0) & ~bought
@@ -240,7 +240,9 @@ def test_labels_of_failed_trials_are_counted(tmp_path: Path) -> None:
             raise UserError("out of memory")
 
     found = search(tmp_path, launch=fragile, choices=grid)
-    bought = {entry.key for name in launch.names for entry in RunDir(tmp_path / name).bought().entries()}
+    bought = {
+        entry.key for name in launch.names for entry in RunFolder(tmp_path / name).load_ledger().entries()
+    }
     assert len(launch.names) == 2
     assert len(bought) > 20  # more than those of the trial that did not fail
     assert found.label_counts == {"trials": len(bought), "validation": 0}
@@ -317,7 +319,7 @@ def test_command_rejects_invalid_options(
 
 
 def test_failing_process_reports_its_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trial = Trial({}, quick(), RunDir(tmp_path / "run"))
+    trial = Trial({}, quick(), RunFolder(tmp_path / "run"))
 
     def ends_with(code: int, said: str) -> None:
         done = subprocess.CompletedProcess([], code, "a table\n", said)
@@ -400,7 +402,7 @@ def test_held_out_source_is_stratified_and_independent_of_the_seed() -> None:
         at = torch.tensor([place[key] for key in part.images.keys])
         assert torch.equal(part.labels[:], shift.source.labels[at])
         assert torch.equal(part.images.pixels[:], shift.source.images.pixels[at])
-    assert (small.pool, small.truth, small.test) == (shift.pool, shift.truth, shift.test)
+    assert (small.pool, small.ground_truth, small.test) == (shift.pool, shift.ground_truth, shift.test)
     assert hold_out_source(shift, 0.0) == (shift, None)
     one, other = (
         load_tuning_data(quick("evaluation.source_holdout_fraction=0.3", f"seed={seed}")).held_out_source

@@ -15,8 +15,8 @@ from conftest import QUICK, Runner
 from ducats.answers import Desk
 from ducats.cli import main, run
 from ducats.errors import AwaitingLabels, UserError
-from ducats.run import story
-from ducats.rundir import RunDir
+from ducats.run import loop
+from ducats.run_folder import RunFolder
 from ranks import run_in_ranks
 
 SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
@@ -41,9 +41,9 @@ def answer_all(folder: Path, seconds: float | None = None) -> int:
 def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
-    home = RunDir(tmp_path / "run")
-    notes, path = home.notes(1), tmp_path / "run" / "requests" / "round-01-notes.npz"
-    request = home.request(1)
+    home = RunFolder(tmp_path / "run")
+    notes, path = home.load_hints(1), tmp_path / "run" / "requests" / "round-01-notes.npz"
+    request = home.load_request(1)
     assert notes is not None
     assert request is not None
     assert len(notes) == len(request) == 10
@@ -55,28 +55,28 @@ def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, 
         run_quickly("oracle.name=human")
     assert path.read_bytes() == first
     path.unlink()
-    answer_all(home.folder)  # the questions can still be answered
+    answer_all(home.path)  # the questions can still be answered
     with pytest.raises(AwaitingLabels, match="round 2 waits for 10"):
         run_quickly("oracle.name=human")
-    assert (home.bought().rounds, home.notes(2) is not None) == (1, True)
+    assert (home.load_ledger().rounds, home.load_hints(2) is not None) == (1, True)
 
 
 def test_the_ground_truth_oracle_needs_no_hints(run_quickly: Runner) -> None:
     home = run_quickly()
-    assert home.notes(1) is None
-    assert sorted(p.name for p in (home.folder / "requests").glob("*")) == ["round-01.npz", "round-02.npz"]
+    assert home.load_hints(1) is None
+    assert sorted(p.name for p in (home.path / "requests").glob("*")) == ["round-01.npz", "round-02.npz"]
 
 
 def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_pixels("oracle.name=human", "task.unit=region")
-    home = RunDir(tmp_path / "run")
-    notes, request = home.notes(1), home.request(1)
+    home = RunFolder(tmp_path / "run")
+    notes, request = home.load_hints(1), home.load_request(1)
     assert notes is not None
     assert request is not None
     assert len(notes) == request.units < len(request)
     assert int(notes.segment.min()) >= 1
-    sheet = Desk(home.questions).current()
+    sheet = Desk(home.questions_path).current()
     assert sheet is not None
     assert [q.segment for q in sheet.questions] == notes.segment.tolist()
 
@@ -94,7 +94,7 @@ def test_a_run_waits_until_the_questions_are_answered(
             answer_all(tmp_path / "run")
 
     clock = SimpleNamespace(monotonic=lambda: genuine() + 86400 * len(seen))
-    monkeypatch.setattr(story, "time", clock)
+    monkeypatch.setattr(loop, "time", clock)
     home = run_quickly("oracle.name=human", wait=wait)
     assert seen == [1, 1, 1, 2]
     assert [r["labels"] for r in home.stages()] == [0, 10, 20]
@@ -168,7 +168,7 @@ def test_the_command_waits_while_annotators_answer(
     assert len(looks) == 6
     # 12 labels at 6 s take 72 s; the remaining 48 s allow 8 more.
     assert "20 labels acquired, 2.0 minutes of annotation" in out
-    assert [r["labels"] for r in RunDir(tmp_path / "run").stages()] == [0, 12, 20]
+    assert [r["labels"] for r in RunFolder(tmp_path / "run").stages()] == [0, 12, 20]
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

@@ -12,8 +12,8 @@ from conftest import Runner
 from ducats.answers import Desk
 from ducats.cli import main
 from ducats.errors import AwaitingLabels, UserError
-from ducats.progress import Event, Listener
-from ducats.rundir import RunDir
+from ducats.progress import Event, EventListener
+from ducats.run_folder import RunFolder
 from ducats.watch import Picture, State, Watcher, line, run_folders
 from ducats.watch.draw import plot, spark
 from ducats.watch.pace import Pace
@@ -25,7 +25,7 @@ class Stop(Exception):  # noqa: N818 - not an error
     """Stands in for a kill."""
 
 
-def stop_after(epoch: int) -> Listener:
+def stop_after(epoch: int) -> EventListener:
     def listen(event: Event) -> None:
         if event.phase == "train" and event.epoch == epoch:
             raise Stop
@@ -47,25 +47,25 @@ def watch(*arguments: object) -> int:
 
 def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str]) -> None:
     home = run_quickly()
-    state = Watcher().look(home.folder)
+    state = Watcher().look(home.path)
     stages = home.stages()
     assert (state.phase, state.epoch, state.epochs, state.rounds, state.left) == ("finished", 4, 4, 2, None)
     assert (state.method, state.labels, state.wrong) == ("duc", 20, ())
     assert state.curve() == [(one["labels"], one["accuracy"]) for one in stages]
     assert state.curve("ece") == [(one["labels"], one["ece"]) for one in stages]
     assert state.seconds == stages[-1]["seconds"]
-    assert list(state.losses) == [one["losses"] for one in home.lines("epoch")]
+    assert list(state.losses) == [one["losses"] for one in home.read_records("epoch")]
 
     text = drawn([state])
     assert "finished, 4 epochs" in text
     assert "2 of 2 rounds labelled" in text
     assert f"{100 * stages[-1]['accuracy']:.1f}" in text
     assert "accuracy % over labels" in text
-    assert f"source/nll         {home.lines('epoch')[-1]['losses']['source/nll']:.4f}" in text
+    assert f"source/nll         {home.read_records('epoch')[-1]['losses']['source/nll']:.4f}" in text
 
-    assert watch(home.folder, "--once") == 0
+    assert watch(home.path, "--once") == 0
     assert "finished, 4 epochs" in capsys.readouterr().out
-    assert watch(home.folder) == 0  # not a terminal, and the run is finished
+    assert watch(home.path) == 0  # not a terminal, and the run is finished
     said = capsys.readouterr().out.splitlines()
     accuracy, ece = (100 * stages[-1][name] for name in ("accuracy", "ece"))
     assert said == [f"run: finished, 4 epochs, accuracy {accuracy:.1f} %, ECE {ece:.1f} % with 20 labels"]
@@ -100,7 +100,7 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
 
 def test_segmentation_runs_show_miou(run_pixels: Runner, tmp_path: Path) -> None:
     home = run_pixels()
-    state = Watcher().look(home.folder)
+    state = Watcher().look(home.path)
     assert state.headline == "mean_iou"
     assert state.curve() == [(one["labels"], one["mean_iou"]) for one in home.stages()]
     assert f"mIoU {100 * home.stages()[-1]['mean_iou']:.1f} %" in line(state)
@@ -117,11 +117,11 @@ def test_a_running_and_a_killed_run(run_quickly: Runner, tmp_path: Path) -> None
             raise Stop
 
     with pytest.raises(Stop):
-        run_quickly(listen=listen)
+        run_quickly(on_event=listen)
     assert all(state.at_work for _, _, state in seen)
     assert all(state.epoch == epoch for _, epoch, state in seen)
     assert [state.phase for phase, _, state in seen if phase == "train"] == ["training"] * 4
-    assert {state.phase for phase, _, state in seen if phase == "ask"} == {"asking"}
+    assert {state.phase for phase, _, state in seen if phase == "query"} == {"asking"}
     assert all(state.left is not None for _, epoch, state in seen if epoch)
 
     state = watcher.look(tmp_path / "run")
@@ -142,16 +142,16 @@ def test_an_empty_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None:
     home = run_quickly()
     stages = len(home.stages())
-    lines = home.metrics.read_text().splitlines()
+    lines = home.metrics_path.read_text().splitlines()
     spoilt = [*lines, '{"kind": "stage", "epoch": 4}', "[1]", '{"kind": "st']
-    home.metrics.write_text("\n".join(spoilt))
-    (home.folder / "config.yaml").write_text("a: [")
-    (home.folder / "questions" / "round-01").mkdir(parents=True)
-    (home.folder / "questions" / "round-01" / "terms.json").write_text("{")
-    (home.folder / "model.safetensors").unlink()
-    (home.folder / "labels" / "round-01.npz").unlink()
-    (home.folder / "labels" / "round-02.npz").unlink()
-    state = Watcher().look(home.folder)
+    home.metrics_path.write_text("\n".join(spoilt))
+    (home.path / "config.yaml").write_text("a: [")
+    (home.path / "questions" / "round-01").mkdir(parents=True)
+    (home.path / "questions" / "round-01" / "terms.json").write_text("{")
+    (home.path / "model.safetensors").unlink()
+    (home.path / "labels" / "round-01.npz").unlink()
+    (home.path / "labels" / "round-02.npz").unlink()
+    state = Watcher().look(home.path)
     text = " ".join(drawn([state]).split())
     assert len(state.stages) == stages
     first = len(lines) + 1
@@ -163,8 +163,8 @@ def test_corrupt_files_are_reported(run_quickly: Runner, tmp_path: Path) -> None
     assert line(state).startswith("run: ")
 
     strange = {"kind": "stage", "stage": 0, "epoch": 1, "labels": 0, "seconds": 1.0, "accuracy": "good"}
-    home.metrics.write_text(json.dumps(strange | {"ece": None, "headline": "charm"}) + "\n")
-    assert "epoch" in drawn([Watcher().look(home.folder)])
+    home.metrics_path.write_text(json.dumps(strange | {"ece": None, "headline": "charm"}) + "\n")
+    assert "epoch" in drawn([Watcher().look(home.path)])
 
 
 def test_several_runs_in_a_table(run_quickly: Runner, tmp_path: Path) -> None:
@@ -196,8 +196,8 @@ def test_bad_options_are_rejected(tmp_path: Path, capsys: pytest.CaptureFixture[
 def test_a_run_of_the_python_api(run_quickly: Runner, tmp_path: Path) -> None:
     home = run_quickly()
     plan = {"plan": {"epochs": 9, "ask_after": [1, 2, 3], "seed": 0}}
-    (home.folder / "config.yaml").write_text(json.dumps(plan))
-    state = Watcher().look(home.folder)
+    (home.path / "config.yaml").write_text(json.dumps(plan))
+    state = Watcher().look(home.path)
     assert (state.method, state.epochs, state.rounds) == ("run", 9, 3)
 
 
@@ -223,13 +223,13 @@ def test_seconds_per_epoch_are_recorded_or_observed() -> None:
 
 def test_time_left(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(Stop):
-        run_quickly(listen=stop_after(3))
+        run_quickly(on_event=stop_after(3))
     folder = tmp_path / "run"
-    each = [line["seconds"] for line in RunDir(folder).lines("epoch")]
+    each = [line["seconds"] for line in RunFolder(folder).read_records("epoch")]
     state = Watcher().look(folder)
     assert len(each) == 3
     assert state.left == pytest.approx(sorted(each)[1])  # one epoch, the median of the first three
-    assert state.seconds == RunDir(folder).stages()[-1]["seconds"]  # of the whole run, not of an epoch
+    assert state.seconds == RunFolder(folder).stages()[-1]["seconds"]  # of the whole run, not of an epoch
     newest = max((folder / name).stat().st_mtime for name in ("metrics.jsonl", "checkpoint.pt"))
     assert Watcher().look(folder, now=newest + 90).silent == pytest.approx(90)
 

@@ -10,6 +10,8 @@ if TYPE_CHECKING:
     from ducats import config as _config
     from ducats import run as _run
     from ducats.budget import split_budget as split_budget
+    from ducats.components import Components as Components
+    from ducats.components import RunPlan as RunPlan
     from ducats.config import Config as Config
     from ducats.data import digits as digits
     from ducats.data import folders as folders
@@ -20,9 +22,9 @@ if TYPE_CHECKING:
     from ducats.data.views import View as View
     from ducats.domain import UNLABELLED as UNLABELLED
     from ducats.domain import VOID as VOID
+    from ducats.domain import AdaptationData as AdaptationData
     from ducats.domain import Domain as Domain
     from ducats.domain import Images as Images
-    from ducats.domain import Shift as Shift
     from ducats.errors import AwaitingLabels as AwaitingLabels
     from ducats.errors import UserError as UserError
     from ducats.ledger import Ledger as Ledger
@@ -32,11 +34,9 @@ if TYPE_CHECKING:
     from ducats.objectives import OBJECTIVES as OBJECTIVES
     from ducats.oracles import People as People
     from ducats.oracles import Truth as Truth
-    from ducats.parts import Parts as Parts
-    from ducats.parts import Plan as Plan
     from ducats.queries import QUERIES as QUERIES
     from ducats.queries import QuerySpec as QuerySpec
-    from ducats.rundir import RunDir as RunDir
+    from ducats.run_folder import RunFolder as RunFolder
     from ducats.samples import Output as Output
     from ducats.samples import QueryContext as QueryContext
     from ducats.samples import SampleTable as SampleTable
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     adapt = _run.run
     load_config = _config.load_config
 
-_HOME = {
+_LAZY_IMPORTS = {
     "split_budget": "budget",
     "Config": "config",
     "digits": "data",
@@ -63,7 +63,7 @@ _HOME = {
     "VOID": "domain",
     "Domain": "domain",
     "Images": "domain",
-    "Shift": "domain",
+    "AdaptationData": "domain",
     "Optimisation": "training.fit",
     "StreamViews": "training.streams",
     "TaskOptions": "training.task",
@@ -76,29 +76,29 @@ _HOME = {
     "OBJECTIVES": "objectives",
     "People": "oracles",
     "Truth": "oracles",
-    "Parts": "parts",
-    "Plan": "parts",
+    "Components": "components",
+    "RunPlan": "components",
     "QUERIES": "queries",
     "QuerySpec": "queries",
     "Output": "samples",
     "SampleTable": "samples",
     "QueryContext": "samples",
     "top_k": "samples",
-    "RunDir": "rundir",
+    "RunFolder": "run_folder",
     "Unit": "units",
     "adapt": "run:run",
     "load_config": "config:load_config",
 }
 
-__all__ = list(_HOME)  # pyright: ignore[reportUnsupportedDunderAll]
+__all__ = list(_LAZY_IMPORTS)  # pyright: ignore[reportUnsupportedDunderAll]
 
 
 def __getattr__(name: str) -> Any:
-    if name not in _HOME:
+    if name not in _LAZY_IMPORTS:
         raise AttributeError(f"module 'ducats' has no attribute {name!r}")
-    module, _, attribute = _HOME[name].partition(":")
+    module, _, attribute = _LAZY_IMPORTS[name].partition(":")
     return getattr(import_module(f"ducats.{module}"), attribute or name)
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_HOME])
+    return sorted([*globals(), *_LAZY_IMPORTS])

@@ -10,64 +10,78 @@ from typing import Literal
 from ducats.errors import UserError
 
 Rounding = Literal["nearest_total", "ceil_per_round"]
-SPARE = 1e-9  # rounding tolerance: 0.1 * 3 is slightly more than 0.3 in binary
+_ROUNDING_TOLERANCE = 1e-9  # rounding tolerance: 0.1 * 3 is slightly more than 0.3 in binary
 
 
 @dataclass(frozen=True)
-class PeopleTime:
+class TimeBudget:
     """A budget of annotation time. The number of questions depends on how fast they are answered."""
 
     seconds: float  # in total
-    answer: float = 5.0  # assumed seconds per answer where none were measured
+    seconds_per_label: float = 5.0  # assumed seconds per answer where none were measured
 
-    def left(self, known: float | None, answers: int, timed: int) -> float:
+    def remaining_seconds(
+        self, measured_seconds: float | None, answered_units: int, timed_units: int
+    ) -> float:
         """Return the remaining seconds.
 
         Args:
-            known: measured seconds of all timed answers; None if nothing was measured.
-            answers: number of answered units.
-            timed: number of these with measured seconds; each of the others counts as ``answer`` seconds.
+            measured_seconds: measured seconds of all timed answers; None if nothing was measured.
+            answered_units: number of answered units.
+            timed_units: number of these with measured seconds; each of the others counts as ``answer`` seconds.
         """
-        return self.seconds - (known or 0.0) - (answers - timed) * self.answer
+        return (
+            self.seconds - (measured_seconds or 0.0) - (answered_units - timed_units) * self.seconds_per_label
+        )
 
-    def questions(self, known: float | None, answers: int, timed: int, rounds: int) -> int:
+    def questions_in_round(
+        self, measured_seconds: float | None, answered_units: int, timed_units: int, remaining_rounds: int
+    ) -> int:
         """Return the questions for a round: an even share of the remaining time at the mean pace so far.
 
         At least one, but zero once the remaining time is shorter than one answer.
 
         Args:
-            known: as in ``left``.
-            answers: as in ``left``.
-            timed: as in ``left``.
-            rounds: remaining rounds, including this one.
+            measured_seconds: as in ``left``.
+            answered_units: as in ``left``.
+            timed_units: as in ``left``.
+            remaining_rounds: remaining rounds, including this one.
 
-        >>> PeopleTime(1800).rounds(None, 0, 0, rounds=5)
+        >>> TimeBudget(1800).questions(None, 0, 0, remaining_rounds=5)
         72
-        >>> PeopleTime(1800).rounds(720.0, 72, 72, rounds=4)
+        >>> TimeBudget(1800).questions(720.0, 72, 72, remaining_rounds=4)
         27
         """
-        left = self.left(known, answers, timed)
-        pace = known / timed if known and timed else self.answer
-        return max(1, math.floor(left / rounds / pace + SPARE)) if left / pace >= 1 - SPARE else 0
+        remaining = self.remaining_seconds(measured_seconds, answered_units, timed_units)
+        seconds_per_unit = (
+            measured_seconds / timed_units if measured_seconds and timed_units else self.seconds_per_label
+        )
+        return (
+            max(1, math.floor(remaining / remaining_rounds / seconds_per_unit + _ROUNDING_TOLERANCE))
+            if remaining / seconds_per_unit >= 1 - _ROUNDING_TOLERANCE
+            else 0
+        )
 
     def __str__(self) -> str:
         """Return the budget in minutes.
 
-        >>> str(PeopleTime(1800)), str(PeopleTime(90))
+        >>> str(TimeBudget(1800)), str(TimeBudget(90))
         ('30 min of annotation', '1.5 min of annotation')
         """
         return f"{self.seconds / 60:.4g} min of annotation"
 
 
-def time_of(budget: int | str, answer: float = 5.0, growth: float = 1.0) -> PeopleTime | None:
+def parse_time_budget(
+    budget: int | str, seconds_per_label: float = 5.0, growth: float = 1.0
+) -> TimeBudget | None:
     """Parse a time budget such as ``"30min"`` or ``"1.5h"``; return None for any other budget.
 
     Args:
         budget: the setting ``acquisition.budget``.
-        answer: assumed seconds per answer.
+        seconds_per_label: assumed seconds per answer.
         growth: must be 1 with a time budget.
 
-    >>> time_of("30min"), time_of("1.5 h", answer=2.0), time_of("5%")
+    >>> parse_time_budget("30min"), parse_time_budget("1.5 h", seconds_per_label=2.0), parse_time_budget("5%")
     (PeopleTime(seconds=1800.0, answer=5.0), PeopleTime(seconds=5400.0, answer=2.0), None)
     """
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(min|h)\s*", str(budget))
@@ -78,10 +92,10 @@ def time_of(budget: int | str, answer: float = 5.0, growth: float = 1.0) -> Peop
             f"acquisition.growth={growth:g} does not work with the time budget acquisition.budget={budget}, which is split "
             "evenly over the rounds: remove acquisition.growth, or give the budget as a number of labels"
         )
-    time = PeopleTime(float(match[1]) * {"min": 60.0, "h": 3600.0}[match[2]], answer)
-    if time.questions(None, 0, 0, 1) < 1:
+    time = TimeBudget(float(match[1]) * {"min": 60.0, "h": 3600.0}[match[2]], seconds_per_label)
+    if time.questions_in_round(None, 0, 0, 1) < 1:
         raise UserError(
-            f"acquisition.budget={budget} is shorter than one answer (acquisition.seconds_per_label={answer:g}): raise acquisition.budget "
+            f"acquisition.budget={budget} is shorter than one answer (acquisition.seconds_per_label={seconds_per_label:g}): raise acquisition.budget "
             "or lower acquisition.seconds_per_label"
         )
     return time
@@ -113,20 +127,22 @@ def split_budget(
     """
     if rounds == 0:
         return ()
-    amount, shared = parse_budget(budget)
-    total = amount * pool / 100 if shared else amount
-    parts = _in_rounds(total, rounds, rounding) if growth == 1 else _growing(total, rounds, growth)
-    if sum(parts) > pool:
+    amount, is_percentage = parse_budget(budget)
+    total = amount * pool / 100 if is_percentage else amount
+    per_round = (
+        _split_evenly(total, rounds, rounding) if growth == 1 else _split_geometrically(total, rounds, growth)
+    )
+    if sum(per_round) > pool:
         raise UserError(
-            f"the budget {budget!r} is {sum(parts)} labels in {rounds} rounds, but the pool has "
+            f"the budget {budget!r} is {sum(per_round)} labels in {rounds} rounds, but the pool has "
             f"{pool} images: lower acquisition.budget"
         )
-    if min(parts) == 0:
+    if min(per_round) == 0:
         raise UserError(
-            f"the budget {budget!r} is {sum(parts)} labels of a pool of {pool}, too few for {rounds} rounds: "
+            f"the budget {budget!r} is {sum(per_round)} labels of a pool of {pool}, too few for {rounds} rounds: "
             "raise acquisition.budget or lower acquisition.rounds"
         )
-    return parts
+    return per_round
 
 
 def split_pixels(
@@ -150,60 +166,65 @@ def split_pixels(
     """
     if rounds == 0:
         return [()] * len(areas)
-    each = re.fullmatch(r"\s*(\d+)\s*/\s*image\s*", str(budget))
-    amount, shared = (float(each[1]), False) if each else parse_budget(budget)
-    if shared or each:
-        totals = [amount * area / 100 if shared else amount for area in areas]
+    count_per_image = re.fullmatch(r"\s*(\d+)\s*/\s*image\s*", str(budget))
+    amount, is_percentage = (float(count_per_image[1]), False) if count_per_image else parse_budget(budget)
+    if is_percentage or count_per_image:
+        totals = [amount * area / 100 if is_percentage else amount for area in areas]
         # The remainder goes to different rounds from image to image, which keeps the rounds even.
-        parts = [_turned(_in_rounds(total, rounds, rounding), place) for place, total in enumerate(totals)]
+        per_image = [
+            _rotate(_split_evenly(total, rounds, rounding), image) for image, total in enumerate(totals)
+        ]
     else:
-        ends = [0, *itertools.accumulate(_in_rounds(amount, rounds, rounding))]
-        parts = list(
-            zip(*(dealt(start, end, len(areas)) for start, end in itertools.pairwise(ends)), strict=True)
+        ends = [0, *itertools.accumulate(_split_evenly(amount, rounds, rounding))]
+        per_image = list(
+            zip(
+                *(round_robin_counts(start, end, len(areas)) for start, end in itertools.pairwise(ends)),
+                strict=True,
+            )
         )
-    for place, (part, area) in enumerate(zip(parts, areas, strict=True)):
-        if sum(part) > area:
+    for place, (image_budget, area) in enumerate(zip(per_image, areas, strict=True)):
+        if sum(image_budget) > area:
             raise UserError(
-                f"the budget {budget!r} is {sum(part)} pixels of image {place}, which has {area}: "
+                f"the budget {budget!r} is {sum(image_budget)} pixels of image {place}, which has {area}: "
                 "lower acquisition.budget"
             )
-    if not all(map(sum, zip(*parts, strict=True))):
+    if not all(map(sum, zip(*per_image, strict=True))):
         raise UserError(
             f"the budget {budget!r} leaves at least one of {rounds} rounds without pixels: raise acquisition.budget "
             "or lower acquisition.rounds"
         )
-    return parts
+    return per_image
 
 
-def dealt(start: int, end: int, images: int) -> list[int]:
+def round_robin_counts(start: int, end: int, images: int) -> list[int]:
     """Return how many of the units ``start`` to ``end`` each image gets, distributed round-robin.
 
-    >>> dealt(0, 5, 3), dealt(5, 10, 3)
+    >>> round_robin_counts(0, 5, 3), round_robin_counts(5, 10, 3)
     ([2, 2, 1], [2, 1, 2])
     """
-    return [(end - place - 1) // images - (start - place - 1) // images for place in range(images)]
+    return [(end - image - 1) // images - (start - image - 1) // images for image in range(images)]
 
 
-def _turned(parts: tuple[int, ...], by: int) -> tuple[int, ...]:
+def _rotate(per_round: tuple[int, ...], by: int) -> tuple[int, ...]:
     """Rotate the parts to other rounds.
 
-    >>> _flip_selected((1, 1, 2), 1)
+    >>> _rotate((1, 1, 2), 1)
     (1, 2, 1)
     """
-    by %= len(parts)
-    return parts[by:] + parts[:by]
+    by %= len(per_round)
+    return per_round[by:] + per_round[:by]
 
 
-def _in_rounds(total: float, rounds: int, rounding: Rounding) -> tuple[int, ...]:
+def _split_evenly(total: float, rounds: int, rounding: Rounding) -> tuple[int, ...]:
     """Split a total into equal whole parts."""
     if rounding == "ceil_per_round":
         # 5 % of 200 is 10.000000000000002 in binary.
-        return (math.ceil(total / rounds - SPARE),) * rounds
+        return (math.ceil(total / rounds - _ROUNDING_TOLERANCE),) * rounds
     whole, rest = divmod(math.floor(total + 0.5), rounds)
     return tuple(whole + (r >= rounds - rest) for r in range(rounds))
 
 
-def _growing(total: float, rounds: int, growth: float) -> tuple[int, ...]:
+def _split_geometrically(total: float, rounds: int, growth: float) -> tuple[int, ...]:
     """Split a total into whole parts, each about ``growth`` times the one before."""
     shares = list(itertools.accumulate(growth**r for r in range(rounds)))
     whole = math.floor(total + 0.5)
@@ -222,7 +243,7 @@ def parse_budget(budget: int | str) -> tuple[float, bool]:
         raise UserError(
             f"the budget {budget!r} must be a count (65), a percentage (5%) or a time (30min, 1.5h)"
         )
-    amount, shared = float(match[1]), bool(match[2])
-    if not shared and amount != int(amount):
+    amount, is_percentage = float(match[1]), bool(match[2])
+    if not is_percentage and amount != int(amount):
         raise UserError(f"the budget {budget!r} must be a whole number; write a percentage with a % sign")
-    return amount, shared
+    return amount, is_percentage

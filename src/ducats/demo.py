@@ -15,14 +15,14 @@ from rich.console import Console
 from rich.table import Table
 
 from ducats import config as configs
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.errors import UserError
 from ducats.factory import build_run, load_data, with_resolved_precision
 from ducats.progress import Event
 from ducats.progress_display import REFRESH_SECONDS, ProgressDisplay
 from ducats.report import MethodRow, Report, Spread, by_method, report
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 
@@ -134,7 +134,7 @@ def run_job(out: Path, data: str, method: str, seed: int, settings: tuple[str, .
     fabric = make_fabric("cpu", precision=config.engine.precision)
     fabric.launch()
     components, plan = build_run(
-        config, RunDir(folder), _load_data_once(config.data.model_dump_json(), config)
+        config, RunFolder(folder), _load_data_once(config.data.model_dump_json(), config)
     )
     last_sent = 0.0
 
@@ -146,13 +146,13 @@ def run_job(out: Path, data: str, method: str, seed: int, settings: tuple[str, .
             values: Mapping[str, float] = dict(event.values())
             _to_parent.put((f"{method} #{seed}", replace(event, values=partial(dict, values))))
 
-    run(components, plan, folder, fabric=fabric, identity=config.identity(), listen=send_event)
+    run(components, plan, folder, fabric=fabric, identity=config.identity(), on_event=send_event)
 
 
-_data_cache: dict[str, Shift] = {}
+_data_cache: dict[str, AdaptationData] = {}
 
 
-def _load_data_once(key: str, config: configs.Config) -> Shift:
+def _load_data_once(key: str, config: configs.Config) -> AdaptationData:
     """Load the data of a config once per process."""
     if key not in _data_cache:
         _data_cache[key] = load_data(config)

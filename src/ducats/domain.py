@@ -17,7 +17,7 @@ UNLABELLED = -1  # not labelled yet
 VOID = -2  # labelled as "no class applies": never selected again, never trained on
 
 
-class Held(Protocol):
+class Indexable(Protocol):
     """A tensor, or an object that returns tensors when it is indexed."""
 
     @property
@@ -37,15 +37,15 @@ class Held(Protocol):
     def __getitem__(self, index: Any, /) -> Tensor: ...  # int, slice or index tensor
 
 
-class Pixels(Held, Protocol):
+class Pixels(Indexable, Protocol):
     """Decoded images: uint8 ``(N, channels, height, width)``."""
 
 
-class Maps(Held, Protocol):
+class LabelMaps(Indexable, Protocol):
     """Label maps ``(N, height, width)`` at the stored size: int8, or int16 for more than 127 classes."""
 
 
-Labels = Tensor | Maps  # per image, int64 (N,), or per pixel; negative: no label
+Labels = Tensor | LabelMaps  # per image, int64 (N,), or per pixel; negative: no label
 
 
 def original_map(labels: Labels, index: int) -> Tensor:
@@ -63,8 +63,10 @@ class Images:
     pixels: Pixels  # uint8 (N, channels, height, width); a tensor if memory allows
     files: tuple[Path, ...] | None = None  # the file of each image, if there is one
     aspect: Tensor | None = None  # float32 (N,), original width / height, if known
-    sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
-    void: Maps | None = None  # non-zero where a pixel is known to have no class, such as the car bonnet
+    original_sizes: Tensor | None = None  # int64 (N, 2), original height and width, if known
+    void_masks: LabelMaps | None = (
+        None  # non-zero where a pixel is known to have no class, such as the car bonnet
+    )
 
     def __post_init__(self) -> None:
         if self.pixels.dtype != torch.uint8 or self.pixels.ndim != 4:
@@ -74,11 +76,13 @@ class Images:
             raise ValueError(f"{len(self.keys)} keys for {len(self.pixels)} images")
         if self.aspect is not None and self.aspect.shape != (len(self.pixels),):
             raise ValueError(f"aspects of shape {tuple(self.aspect.shape)} for {len(self.pixels)} images")
-        if self.sizes is not None and self.sizes.shape != (len(self.pixels), 2):
-            raise ValueError(f"sizes of shape {tuple(self.sizes.shape)} for {len(self.pixels)} images")
+        if self.original_sizes is not None and self.original_sizes.shape != (len(self.pixels), 2):
+            raise ValueError(
+                f"sizes of shape {tuple(self.original_sizes.shape)} for {len(self.pixels)} images"
+            )
         if len(set(self.keys)) != len(self.keys):
-            doubled = next(k for k in self.keys if self.keys.count(k) > 1)
-            raise UserError(f"two images have the key {doubled!r}; keys must be unique")
+            duplicate = next(k for k in self.keys if self.keys.count(k) > 1)
+            raise UserError(f"two images have the key {duplicate!r}; keys must be unique")
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -98,12 +102,12 @@ class Domain:
     def __post_init__(self) -> None:
         if len(self.labels) != len(self.images):
             raise ValueError(f"{len(self.labels)} labels for {len(self.images)} images")
-        if self.of_pixels and self.labels.shape[1:] != self.images.pixels.shape[2:]:
+        if self.per_pixel and self.labels.shape[1:] != self.images.pixels.shape[2:]:
             maps, images = tuple(self.labels.shape[1:]), tuple(self.images.pixels.shape[2:])
             raise ValueError(f"label maps of {maps} for images of {images}")
 
     @property
-    def of_pixels(self) -> bool:
+    def per_pixel(self) -> bool:
         """Whether labels are per pixel rather than per image."""
         return self.labels.ndim == 3
 
@@ -115,16 +119,16 @@ class Domain:
 
 
 @dataclass(frozen=True)
-class Shift:
+class AdaptationData:
     """Data of an adaptation problem: labelled source, unlabelled pool, ground truth and test set."""
 
     source: Domain
     pool: Images
-    truth: Labels | None = None  # the pool's labels, only for a simulated oracle
+    ground_truth: Labels | None = None  # the pool's labels, only for a simulated oracle
     test: Domain | None = None  # held out, for evaluation only
 
     def __repr__(self) -> str:
-        truth = "unknown" if self.truth is None else "known to an oracle"
+        truth = "unknown" if self.ground_truth is None else "known to an oracle"
         return f"Shift(source={self.source!r}, pool={self.pool!r}, truth {truth}, test={self.test!r})"
 
     @property

@@ -38,13 +38,13 @@ def write_text_atomically(path: Path, text: str) -> None:
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[bool]:
+def folder_lock(folder: Path) -> Iterator[bool]:
     """Lock a folder; yield False if another process holds the lock. A kill releases it."""
     with (folder / ".lock").open("a+") as file:
-        alone = True
+        acquired = True
         if fcntl is not None:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                alone = False
-        yield alone
+                acquired = False
+        yield acquired

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 class Event:
     """Progress of a run at one moment."""
 
-    phase: str  # "train", "measure", "ask" or "done"
+    phase: str  # "train", "evaluate", "query" or "done"
     stage: int  # rounds labelled so far
     stages: int  # rounds in total
     epoch: int  # completed epochs
@@ -21,24 +21,24 @@ class Event:
     ]  # mean losses during training, metrics after evaluation; synchronises with the device
 
 
-Listener = Callable[[Event], None]
+EventListener = Callable[[Event], None]
 
 
-def silence(_event: Event) -> None:
+def no_op(_event: Event) -> None:
     """Ignore the event."""
 
 
-def together(*listeners: Listener) -> Listener:
+def combine_listeners(*listeners: EventListener) -> EventListener:
     """Combine listeners into one that calls each in turn.
 
     >>> heard = []
-    >>> together(heard.append, heard.append)(Event("done", 0, 0, 1, 1, 6, 6, 0, dict))
+    >>> combine_listeners(heard.append, heard.append)(Event("done", 0, 0, 1, 1, 6, 6, 0, dict))
     >>> [event.phase for event in heard]
     ['done', 'done']
     """
 
-    def tell(event: Event) -> None:
+    def notify(event: Event) -> None:
         for listen in listeners:
             listen(event)
 
-    return tell
+    return notify

@@ -9,10 +9,10 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextC
 from rich.table import Column, Table
 
 from ducats.progress import Event
-from ducats.records import MEASURED_ON, headline_of, pixels_in_words
+from ducats.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels, headline_metric
 
 REFRESH_SECONDS = 0.2  # seconds between updates; reading the losses synchronises with the device
-PHASE_LABELS = {"train": "training", "measure": "evaluating", "ask": "querying", "done": "done"}
+PHASE_LABELS = {"train": "training", "evaluate": "evaluating", "query": "querying", "done": "done"}
 
 
 class ProgressDisplay:
@@ -116,7 +116,7 @@ SEGMENTATION_METRIC_TITLES = {
 
 def stage_table(stages: Sequence[Mapping[str, Any]]) -> Table:
     """Return the stages of one run as a table, captioned with the evaluation images."""
-    per_pixel = headline_of(stages[-1]) == "mean_iou"
+    per_pixel = headline_metric(stages[-1]) == "mean_iou"
     titles = SEGMENTATION_METRIC_TITLES if per_pixel else METRIC_TITLES
     table = Table(title=None, caption=_evaluation_caption(stages), header_style="bold")
     metrics = [name for name in titles if any(name in record for record in stages)]
@@ -140,10 +140,12 @@ def _cell(value: float | None, title: str) -> str:
 
 
 def _evaluation_caption(stages: Sequence[Mapping[str, Any]]) -> str | None:
-    evaluated_on = stages[-1].get("measured_on")
+    evaluated_on = stages[-1].get("evaluated_on")
     if not evaluated_on:
         return None
     counts = {record["images"] for record in stages if "images" in record}
     last = f"{stages[-1].get('images')}{'' if len(counts) == 1 else ' (at the end)'}"
-    pixels = pixels_in_words(stages[-1:])
-    return f"evaluated on {last} {MEASURED_ON[evaluated_on]}" + (f"; {pixels}" if pixels else "")
+    pixels = describe_pixels(stages[-1:])
+    return f"evaluated on {last} {EVALUATED_ON_DESCRIPTIONS[evaluated_on]}" + (
+        f"; {pixels}" if pixels else ""
+    )

@@ -10,31 +10,33 @@ from ducats.files import write_text_atomically
 
 Record = dict[str, Any]
 
-MEASURED_ON = {  # descriptions of the values of `measured_on` in stage records
+EVALUATED_ON_DESCRIPTIONS = {  # descriptions of the values of `measured_on` in stage records
     "held_out": "held-out target images, never selected for labelling",
     "unlabelled": "target images without the labelled ones",
     "target": "target images, including the labelled ones",
 }
 
-HEADLINES = ("accuracy", "mean_iou")  # runs are ranked by these: classification, segmentation
+HEADLINE_METRICS = ("accuracy", "mean_iou")  # runs are ranked by these: classification, segmentation
 
 
-def headline_of(record: Mapping[str, Any]) -> str:
+def headline_metric(record: Mapping[str, Any]) -> str:
     """Return the metric that runs are ranked by; the default is accuracy.
 
-    >>> headline_of({"accuracy": 0.9}), headline_of({"accuracy": 0.9, "headline": "mean_iou"})
+    >>> headline_metric({"accuracy": 0.9}), headline_metric({"accuracy": 0.9, "headline": "mean_iou"})
     ('accuracy', 'mean_iou')
     """
     return str(record.get("headline", "accuracy"))
 
 
-AT = {"original": "their own size"}  # descriptions of resolutions that are not shown verbatim
+_RESOLUTION_DESCRIPTIONS = {
+    "original": "their own size"
+}  # descriptions of resolutions that are not shown verbatim
 
 
-def pixels_in_words(records: Sequence[Mapping[str, Any]]) -> str:
+def describe_pixels(records: Sequence[Mapping[str, Any]]) -> str:
     """Describe how many pixels were evaluated and at which resolution; empty for classification.
 
-    >>> pixels_in_words([{"pixels": 131072, "resolution": "256x512 (network)"}])
+    >>> describe_pixels([{"pixels": 131072, "resolution": "256x512 (network)"}])
     '131,072 pixels at 256x512 (network)'
     """
     counts = sorted({int(record["pixels"]) for record in records if "pixels" in record})
@@ -43,17 +45,17 @@ def pixels_in_words(records: Sequence[Mapping[str, Any]]) -> str:
     at = " or ".join(
         sorted(
             {
-                AT.get(record["resolution"], str(record["resolution"]))
+                _RESOLUTION_DESCRIPTIONS.get(record["resolution"], str(record["resolution"]))
                 for record in records
                 if "resolution" in record
             }
         )
     )
-    many = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
-    return f"{many} pixels" + (f" at {at}" if at else "")
+    count_text = f"{counts[0]:,}" if len(counts) == 1 else f"{counts[0]:,} to {counts[-1]:,}"
+    return f"{count_text} pixels" + (f" at {at}" if at else "")
 
 
-def read(path: Path) -> list[Record]:
+def read_records(path: Path) -> list[Record]:
     """Return all records, oldest first; an empty list if the file does not exist."""
     if not path.exists():
         return []
@@ -68,21 +70,23 @@ def read(path: Path) -> list[Record]:
     return records
 
 
-def put(path: Path, record: Mapping[str, Any], *, same: tuple[str, ...]) -> None:
-    """Add a record, replacing one with equal values in the fields ``same``; repeated steps leave one line.
+def upsert_record(path: Path, record: Mapping[str, Any], *, key_fields: tuple[str, ...]) -> None:
+    """Add a record, replacing one with equal values in the fields ``key_fields``; repeated steps leave one line.
 
     The file is small (a line per epoch), so it is rewritten as a whole: a kill never leaves a partial line.
     """
-    kept = [old for old in read(path) if any(old.get(field) != record[field] for field in same)]
-    _write(path, [*kept, dict(record)])
+    others = [
+        old for old in read_records(path) if any(old.get(field) != record[field] for field in key_fields)
+    ]
+    _write(path, [*others, dict(record)])
 
 
-def keep(path: Path, wanted: Callable[[Record], bool]) -> None:
-    """Keep only the records for which ``wanted`` is true; rewrite the file only if that removes any."""
-    records = read(path)
-    kept = [record for record in records if wanted(record)]
-    if len(kept) < len(records):
-        _write(path, kept)
+def filter_records(path: Path, predicate: Callable[[Record], bool]) -> None:
+    """Keep only the records for which ``predicate`` is true; rewrite the file only if that removes any."""
+    records = read_records(path)
+    remaining = [record for record in records if predicate(record)]
+    if len(remaining) < len(records):
+        _write(path, remaining)
 
 
 def _write(path: Path, records: list[Record]) -> None:

@@ -12,18 +12,19 @@ from ducats.domain import UNLABELLED, VOID
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import check_components, make_oracle
 from ducats.queries import QUERIES
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 AGREE = "oracle={name: human, params: {rule: agree}}"
 
 
 def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tmp_path: Path) -> None:
     shift = toy()
-    assert shift.truth is not None
+    assert shift.ground_truth is not None
     truth = {
-        key: shift.classes[int(label)] for key, label in zip(shift.pool.keys, shift.truth[:], strict=True)
+        key: shift.classes[int(label)]
+        for key, label in zip(shift.pool.keys, shift.ground_truth[:], strict=True)
     }
-    blind = replace(shift, truth=None)
+    blind = replace(shift, ground_truth=None)
     voids: list[str] = []
     for number in (1, 2):
         with pytest.raises(AwaitingLabels, match=f"round {number} waits for 10 labels[.] To answer"):
@@ -45,7 +46,7 @@ def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tm
             run_quickly(AGREE, shift=blind)
         desk.receive([{"question": first, "word": "void", "who": "bob"}], via="test")
     home = run_quickly(AGREE, shift=blind)
-    ledger = home.bought()
+    ledger = home.load_ledger()
     assert (home.finished, len(ledger), ledger.seconds()) == (True, 20, 18 * 2 * 2.0)
     entries = {entry.key: entry.label for entry in ledger.entries()}
     assert len(entries) == 20  # nothing was asked twice, void included
@@ -84,4 +85,4 @@ def test_invalid_parameters_are_refused_before_images_are_read(oracle: str, word
 def test_parameters_are_refused_by_the_ground_truth_oracle(tmp_path: Path) -> None:
     config = quick("oracle={name: auto, params: {rule: agree}}")
     with pytest.raises(UserError, match="'truth' has no parameters"):
-        make_oracle(config, toy(), RunDir(tmp_path))
+        make_oracle(config, toy(), RunFolder(tmp_path))

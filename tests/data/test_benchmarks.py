@@ -11,7 +11,7 @@ from PIL import Image
 from ducats.data import BENCHMARKS, DATASETS, canonical_task, require_params
 from ducats.data.benchmarks import domainnet, mini_domainnet, office31, office_home, pacs, visda2017
 from ducats.data.benchmarks.benchmark import normalise_name
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.errors import UserError
 
 
@@ -34,10 +34,10 @@ def write_list(path: Path, lines: Iterable[str]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def ground_truth_of(data: Shift) -> list[int]:
-    assert data.truth is not None
-    assert data.truth.dtype == torch.int64
-    return data.truth[:].tolist()
+def ground_truth_of(data: AdaptationData) -> list[int]:
+    assert data.ground_truth is not None
+    assert data.ground_truth.dtype == torch.int64
+    return data.ground_truth[:].tolist()
 
 
 # -- class folders -----------------------------------------------------------------------------------
@@ -206,7 +206,7 @@ def test_class_that_is_only_in_a_test_list(mini_root: Path) -> None:
     for task in ("clp-skt", "skt-clp"):
         data = mini_domainnet(root=mini_root, task=task, size=4)
         assert data.classes == ("zebra", "ant", "t-shirt")
-        assert 2 in (data.truth if task == "clp-skt" else data.source.labels).tolist()  # type: ignore[union-attr]
+        assert 2 in (data.ground_truth if task == "clp-skt" else data.source.labels).tolist()  # type: ignore[union-attr]
 
 
 BAD_LINES = [

@@ -54,8 +54,8 @@ def test_mnist_to_usps(tmp_path: Path) -> None:
     assert data.source.images.pixels.shape == (3, 3, 12, 12)
     assert data.source.images.pixels[:, :, 6, 6].tolist() == [[50] * 3, [0] * 3, [30] * 3]
     assert data.pool.keys == ("USPS/train/00000", "USPS/train/00001")
-    assert data.truth is not None
-    assert data.truth[:].tolist() == [9, 2]
+    assert data.ground_truth is not None
+    assert data.ground_truth[:].tolist() == [9, 2]
     assert data.test is not None
     assert data.test.images.keys == ("USPS/test/00000",)
     assert data.test.labels[:].tolist() == [4]

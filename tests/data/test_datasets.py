@@ -6,13 +6,13 @@ from typing import get_type_hints
 import pytest
 
 from ducats.data import DATASETS
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 
 
 @pytest.mark.parametrize("name", DATASETS)
 def test_every_dataset_takes_keyword_arguments_and_returns_adaptation_data(name: str) -> None:
     function = DATASETS[name]
-    assert get_type_hints(function)["return"] is Shift
+    assert get_type_hints(function)["return"] is AdaptationData
     kinds = {parameter.kind for parameter in inspect.signature(function).parameters.values()}
     assert kinds == {inspect.Parameter.KEYWORD_ONLY}
 

@@ -4,50 +4,52 @@ import pytest
 import torch
 
 from ducats.data.digits import DIGIT_CLASSES, FONTS, digits
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def shift() -> Shift:
+def shift() -> AdaptationData:
     return digits(n_source=400)
 
 
-def test_shapes(data: Shift) -> None:
+def test_shapes(data: AdaptationData) -> None:
     assert data.test is not None
-    assert data.truth is not None
+    assert data.ground_truth is not None
     assert data.source.images.pixels.shape == (400, 1, 16, 16)
     assert data.pool.pixels.shape == (1297, 1, 16, 16)
     assert data.test.images.pixels.shape == (500, 1, 16, 16)
     assert {p.dtype for p in (data.source.images.pixels, data.pool.pixels)} == {torch.uint8}
-    assert data.truth.shape == (1297,)
-    assert {t.dtype for t in (data.source.labels, data.truth, data.test.labels)} == {torch.int64}
+    assert data.ground_truth.shape == (1297,)
+    assert {t.dtype for t in (data.source.labels, data.ground_truth, data.test.labels)} == {torch.int64}
     assert data.classes == DIGIT_CLASSES
 
 
-def test_classes_are_balanced_and_shuffled(data: Shift) -> None:
-    assert data.truth is not None
+def test_classes_are_balanced_and_shuffled(data: AdaptationData) -> None:
+    assert data.ground_truth is not None
     assert data.source.labels[:].bincount().tolist() == [40] * 10
-    assert data.truth[:].bincount().min() > 110
-    for labels in (data.source.labels, data.truth):
+    assert data.ground_truth[:].bincount().min() > 110
+    for labels in (data.source.labels, data.ground_truth):
         assert not torch.equal(labels[:10], torch.arange(10))
 
 
-def test_pool_and_test_split_scikit_learns_digits(data: Shift) -> None:
+def test_pool_and_test_split_scikit_learns_digits(data: AdaptationData) -> None:
     assert data.test is not None
-    assert data.truth is not None
+    assert data.ground_truth is not None
     assert set(data.pool.keys) | set(data.test.images.keys) == {f"handwritten/{i:04d}" for i in range(1797)}
     from sklearn.datasets import load_digits
 
     whole = load_digits()
-    for key, pixels, label in zip(data.pool.keys[:50], data.pool.pixels[:], data.truth[:], strict=False):
+    for key, pixels, label in zip(
+        data.pool.keys[:50], data.pool.pixels[:], data.ground_truth[:], strict=False
+    ):
         row = int(key.split("/")[1])
         assert whole.target[row] == label
         small = torch.nn.functional.avg_pool2d(pixels.float(), 2)[0] / 255 * 16
         assert (small - torch.from_numpy(whole.images[row])).abs().mean() < 1
 
 
-def test_ink_is_white_on_black_in_both_domains(data: Shift) -> None:
+def test_ink_is_white_on_black_in_both_domains(data: AdaptationData) -> None:
     for pixels in (data.source.images.pixels[:], data.pool.pixels[:]):
         border = torch.cat([pixels[..., 0].flatten(), pixels[..., -1].flatten()]).float().mean()
         assert border < 25
@@ -70,7 +72,7 @@ def test_every_font_has_ten_different_digits() -> None:
                 assert right < 64 > bottom
 
 
-def test_seed_determines_the_source_only(data: Shift) -> None:
+def test_seed_determines_the_source_only(data: AdaptationData) -> None:
     again, other = digits(n_source=400), digits(n_source=400, seed=1)
     assert torch.equal(again.source.images.pixels[:], data.source.images.pixels[:])
     assert torch.equal(again.source.labels[:], data.source.labels[:])
@@ -82,7 +84,7 @@ def test_seed_determines_the_source_only(data: Shift) -> None:
     assert torch.equal(other.pool.pixels[:], data.pool.pixels[:])
 
 
-def test_held_out_images_are_always_the_same(data: Shift) -> None:
+def test_held_out_images_are_always_the_same(data: AdaptationData) -> None:
     assert data.test is not None
     assert data.test.images.keys[:3] == ("handwritten/1584", "handwritten/0198", "handwritten/0304")
 

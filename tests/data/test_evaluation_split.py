@@ -14,20 +14,20 @@ from ducats.data import toy
 from ducats.data.evaluation_split import Subset, attach_test_set
 from ducats.data.segmentation import segmentation_folders
 from ducats.data.streets import streets
-from ducats.domain import VOID, Domain, Images, Shift, original_map
+from ducats.domain import VOID, AdaptationData, Domain, Images, original_map
 from ducats.errors import UserError
 
 WITH_TEST = toy(n_pool=40, n_test=20)
 WITH_GROUND_TRUTH = replace(WITH_TEST, test=None)
-WITHOUT_LABELS = replace(WITH_TEST, test=None, truth=None)
+WITHOUT_LABELS = replace(WITH_TEST, test=None, ground_truth=None)
 
 
-def with_target_as_test(data: Shift, folder: Path) -> Shift:
+def with_target_as_test(data: AdaptationData, folder: Path) -> AdaptationData:
     """Return the same data with files, and with the target as test set."""
-    assert data.truth is not None
+    assert data.ground_truth is not None
     files = tuple(folder / key for key in data.pool.keys)
     pool = replace(data.pool, files=files)
-    test = Domain(Images(pool.keys, pool.pixels, files), data.truth, tuple(data.classes))
+    test = Domain(Images(pool.keys, pool.pixels, files), data.ground_truth, tuple(data.classes))
     return replace(data, pool=pool, test=test)
 
 
@@ -47,17 +47,17 @@ def test_target_is_the_test_set_if_there_is_none(images: str, on: str) -> None:
     data, evaluated_on = attach_test_set(WITH_GROUND_TRUTH, images, 0.2)  # type: ignore[arg-type]
     assert data.test is not None
     assert data.test.images is data.pool is WITH_GROUND_TRUTH.pool
-    assert WITH_GROUND_TRUTH.truth is not None
-    assert torch.equal(data.test.labels[:], WITH_GROUND_TRUTH.truth[:])
+    assert WITH_GROUND_TRUTH.ground_truth is not None
+    assert torch.equal(data.test.labels[:], WITH_GROUND_TRUTH.ground_truth[:])
     assert evaluated_on == on
 
 
 def test_held_out_images_leave_the_pool() -> None:
     data, on = attach_test_set(WITH_GROUND_TRUTH, "held_out", 0.25)
-    whole, truth = WITH_GROUND_TRUTH.pool, WITH_GROUND_TRUTH.truth
+    whole, truth = WITH_GROUND_TRUTH.pool, WITH_GROUND_TRUTH.ground_truth
     assert on == "held_out"
     assert data.test is not None
-    assert data.truth is not None
+    assert data.ground_truth is not None
     assert truth is not None
     held, left = data.test.images.keys, data.pool.keys
     assert not set(held) & set(left)
@@ -65,7 +65,7 @@ def test_held_out_images_leave_the_pool() -> None:
     wanted = [round(0.25 * int((truth[:] == c).sum())) for c in range(4)]
     assert data.test.labels[:].bincount(minlength=4).tolist() == wanted
     place = {key: number for number, key in enumerate(whole.keys)}
-    for images, labels in ((data.test.images, data.test.labels), (data.pool, data.truth)):
+    for images, labels in ((data.test.images, data.test.labels), (data.pool, data.ground_truth)):
         at = torch.tensor([place[key] for key in images.keys])
         assert torch.equal(images.pixels[:], whole.pixels[at])  # images keep their key and label
         assert torch.equal(labels[:], truth[at])
@@ -101,8 +101,8 @@ def test_target_given_as_test_set(tmp_path: Path) -> None:
     made, on = attach_test_set(data, "held_out", 0.5)
     assert (on, len(made.pool)) == ("held_out", 20)
     # Also without ground truth: the labels of the test set are used.
-    made, on = attach_test_set(replace(data, truth=None), "held_out", 0.5)
-    assert (on, len(made.pool), made.truth) == ("held_out", 20, None)
+    made, on = attach_test_set(replace(data, ground_truth=None), "held_out", 0.5)
+    assert (on, len(made.pool), made.ground_truth) == ("held_out", 20, None)
 
 
 def test_without_labels_there_is_no_test_set() -> None:
@@ -155,39 +155,45 @@ def test_target_label_maps_are_the_test_set_if_there_is_none(images: str, on: st
     assert evaluated_on == on
     assert data.test is not None
     assert data.test.images is data.pool is LABEL_MAPS_WITHOUT_TEST.pool
-    assert data.test.labels is LABEL_MAPS_WITHOUT_TEST.truth
-    assert data.test.of_pixels
+    assert data.test.labels is LABEL_MAPS_WITHOUT_TEST.ground_truth
+    assert data.test.per_pixel
 
 
 @pytest.mark.parametrize("share", [0.1, 0.3, 0.5])
 def test_images_with_label_maps_are_held_out(share: float) -> None:
-    assert WITH_LABEL_MAPS.truth is not None
-    assert WITH_LABEL_MAPS.pool.void is not None
-    sized = ResizableLabelMaps(WITH_LABEL_MAPS.truth[:])
-    whole = replace(LABEL_MAPS_WITHOUT_TEST.pool, sizes=torch.arange(20).view(10, 2))
-    data, on = attach_test_set(replace(LABEL_MAPS_WITHOUT_TEST, truth=sized, pool=whole), "held_out", share)
+    assert WITH_LABEL_MAPS.ground_truth is not None
+    assert WITH_LABEL_MAPS.pool.void_masks is not None
+    sized = ResizableLabelMaps(WITH_LABEL_MAPS.ground_truth[:])
+    whole = replace(LABEL_MAPS_WITHOUT_TEST.pool, original_sizes=torch.arange(20).view(10, 2))
+    data, on = attach_test_set(
+        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=sized, pool=whole), "held_out", share
+    )
     assert on == "held_out"
     assert data.test is not None
-    assert data.truth is not None
+    assert data.ground_truth is not None
     assert (len(data.test), len(data.pool)) == (round(10 * share), 10 - round(10 * share))
     assert not set(data.test.images.keys) & set(data.pool.keys)
     assert {*data.test.images.keys, *data.pool.keys} == set(whole.keys)
     place = {key: number for number, key in enumerate(whole.keys)}
-    for images, labels in ((data.test.images, data.test.labels), (data.pool, data.truth)):
+    for images, labels in ((data.test.images, data.test.labels), (data.pool, data.ground_truth)):
         at = torch.tensor([place[key] for key in images.keys])
         assert torch.equal(images.pixels[:], whole.pixels[at])
         assert torch.equal(labels[:], sized[at])
-        assert images.sizes is not None
-        assert images.void is not None
-        assert whole.sizes is not None
-        assert torch.equal(images.sizes, whole.sizes[at])
-        assert torch.equal(images.void[:], WITH_LABEL_MAPS.pool.void[at])
+        assert images.original_sizes is not None
+        assert images.void_masks is not None
+        assert whole.original_sizes is not None
+        assert torch.equal(images.original_sizes, whole.original_sizes[at])
+        assert torch.equal(images.void_masks[:], WITH_LABEL_MAPS.pool.void_masks[at])
         assert (labels.ndim, labels.dtype, tuple(labels.shape)) == (3, torch.int8, (len(at), 16, 32))
         for number in range(len(at)):  # one by one, also at original size
             assert torch.equal(labels[number], sized[int(at[number])])
             assert torch.equal(original_map(labels, number), sized.original(int(at[number])))
-            assert torch.equal(original_map(images.void, number), WITH_LABEL_MAPS.pool.void[int(at[number])])
-    again, _ = attach_test_set(replace(LABEL_MAPS_WITHOUT_TEST, truth=sized, pool=whole), "held_out", share)
+            assert torch.equal(
+                original_map(images.void_masks, number), WITH_LABEL_MAPS.pool.void_masks[int(at[number])]
+            )
+    again, _ = attach_test_set(
+        replace(LABEL_MAPS_WITHOUT_TEST, ground_truth=sized, pool=whole), "held_out", share
+    )
     assert again.pool.keys == data.pool.keys
 
 
@@ -214,15 +220,15 @@ def test_label_map_files_are_split(tmp_path: Path) -> None:
     )
     made, _ = attach_test_set(data, "held_out", 0.5)
     assert made.test is not None
-    assert data.truth is not None
-    assert made.pool.void is not None
+    assert data.ground_truth is not None
+    assert made.pool.void_masks is not None
     for key, number in [(key, number) for number, key in enumerate(made.test.images.keys)]:
         before = data.pool.keys.index(key)
-        assert torch.equal(made.test.labels[number], data.truth[before])
-        assert torch.equal(original_map(made.test.labels, number), original_map(data.truth, before))
+        assert torch.equal(made.test.labels[number], data.ground_truth[before])
+        assert torch.equal(original_map(made.test.labels, number), original_map(data.ground_truth, before))
     for number, key in enumerate(made.pool.keys):
         before = data.pool.keys.index(key)
         assert torch.equal(
-            original_map(made.pool.void, number) != 0, original_map(data.truth, before) == VOID
+            original_map(made.pool.void_masks, number) != 0, original_map(data.ground_truth, before) == VOID
         )
-        assert torch.equal(made.pool.void[number] != 0, data.truth[before] == VOID)
+        assert torch.equal(made.pool.void_masks[number] != 0, data.ground_truth[before] == VOID)

@@ -35,7 +35,7 @@ def test_source_has_labels_and_target_has_none(root: Path) -> None:
     assert data.pool.pixels[:, 0, 0, 0].tolist() == [40, 50, 60]
     assert data.pool.files is not None
     assert data.pool.files[0] == root / "target/TV/1.png"
-    assert data.truth is None
+    assert data.ground_truth is None
     assert data.test is None
 
 
@@ -43,9 +43,9 @@ def test_ground_truth_and_test_set(root: Path) -> None:
     data = folders(
         source=root / "source", target=root / "target", test=root / "test", size=4, ground_truth=True
     )
-    assert data.truth is not None
-    assert data.truth[:].tolist() == [0, 1, 1]
-    assert data.truth.dtype == torch.int64
+    assert data.ground_truth is not None
+    assert data.ground_truth[:].tolist() == [0, 1, 1]
+    assert data.ground_truth.dtype == torch.int64
     assert data.test is not None  # a missing class is allowed
     assert data.test.labels[:].tolist() == [1]
     assert data.test.classes == ("TV", "Table")
@@ -62,7 +62,7 @@ def test_target_folder_names_are_ignored_without_ground_truth(root: Path) -> Non
     (root / "target/Table").rename(root / "target/TV")
     (root / "target/not").rename(root / "target/Table")
     poisoned = folders(source=root / "source", target=root / "target", size=4)
-    assert poisoned.truth is None
+    assert poisoned.ground_truth is None
     assert poisoned.classes == honest.classes
     assert set(poisoned.pool.keys) == {"Table/1.png", "TV/2.png", "TV/sub/3.png"}
 

@@ -7,7 +7,7 @@ import torch
 from PIL import Image
 
 from ducats.data.manifest import manifest
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.errors import UserError
 
 HEADER = "key,path,domain,label,split"
@@ -34,20 +34,20 @@ def write(root: Path, rows: Sequence[str] = ROWS, header: str = HEADER) -> Path:
     return path
 
 
-def read(root: Path, rows: Sequence[str] = ROWS, header: str = HEADER) -> Shift:
+def read(root: Path, rows: Sequence[str] = ROWS, header: str = HEADER) -> AdaptationData:
     return manifest(path=write(root, rows, header), size=4)
 
 
-def assert_equal(one: Shift, two: Shift) -> None:
+def assert_equal(one: AdaptationData, two: AdaptationData) -> None:
     assert one.classes == two.classes
     assert one.source.images.keys == two.source.images.keys
     assert one.pool.keys == two.pool.keys
     assert one.pool.files == two.pool.files
     assert torch.equal(one.pool.pixels[:], two.pool.pixels[:])
     assert torch.equal(one.source.labels[:], two.source.labels[:])
-    assert one.truth is not None
-    assert two.truth is not None
-    assert torch.equal(one.truth[:], two.truth[:])
+    assert one.ground_truth is not None
+    assert two.ground_truth is not None
+    assert torch.equal(one.ground_truth[:], two.ground_truth[:])
     assert one.test is not None
     assert two.test is not None
     assert torch.equal(one.test.labels[:], two.test.labels[:])
@@ -60,8 +60,8 @@ def test_rows_are_split_into_source_pool_and_test(root: Path) -> None:
     assert data.source.labels[:].tolist() == [1, 0]
     assert data.pool.keys == ("p1", "p2")
     assert data.pool.pixels[:, 0, 0, 0].tolist() == [80, 120]
-    assert data.truth is not None
-    assert data.truth[:].tolist() == [1, 0]
+    assert data.ground_truth is not None
+    assert data.ground_truth[:].tolist() == [1, 0]
     assert data.test is not None
     assert data.test.images.keys == ("t1",)
     assert data.test.labels[:].tolist() == [0]
@@ -85,12 +85,12 @@ def test_key_and_split_are_optional_and_paths_may_be_absolute(root: Path) -> Non
     data = read(root, rows, "path,domain,label,remark")
     assert data.source.images.keys == ("img/1.png", f"{root}/img/2.png")
     assert data.pool.keys == ("img/3.png",)
-    assert data.truth is None
+    assert data.ground_truth is None
     assert data.test is None
 
 
 def test_pool_without_labels_has_no_ground_truth(root: Path) -> None:
-    assert read(root, [*ROWS[:2], "p1,img/3.png,target,,", "p2,img/5.png,target,,"]).truth is None
+    assert read(root, [*ROWS[:2], "p1,img/3.png,target,,", "p2,img/5.png,target,,"]).ground_truth is None
 
 
 def parquet(root: Path, columns: Mapping[str, Sequence[object]]) -> Path:
@@ -115,7 +115,7 @@ def test_parquet_labels_may_be_numbers(root: Path) -> None:
     path = parquet(root, columns() | {"label": [2, 1, None, None, 1]})
     data = manifest(path=path, size=4)
     assert data.classes == ("1", "2")
-    assert data.truth is None
+    assert data.ground_truth is None
 
 
 def test_parquet_errors_name_the_row(root: Path) -> None:

@@ -37,7 +37,7 @@ from ducats.data.segmentation.class_tables import (
     CLASSES_19,
 )
 from ducats.data.segmentation.reader import VoidPixels
-from ducats.domain import VOID, Shift
+from ducats.domain import VOID, AdaptationData
 from ducats.errors import UserError
 from ducats.factory import load_data
 
@@ -78,7 +78,7 @@ def cityscapes(tmp_path: Path) -> Path:
     return root
 
 
-def classes_by_id(data: Shift, maps: object, ids: Any) -> dict[int, str]:
+def classes_by_id(data: AdaptationData, maps: object, ids: Any) -> dict[int, str]:
     """Return class names, or void, by raw id, of the first map at its original size."""
     assert isinstance(maps, FileLabelMaps)
     found: dict[int, str] = {}
@@ -100,12 +100,12 @@ def test_gtav_to_cityscapes(gtav: Path, cityscapes: Path) -> None:
     assert data.test is not None
     assert data.test.images.keys[0].startswith("lindau/")
     for images in (data.source.images, data.pool, data.test.images):
-        assert images.sizes is not None
-        assert images.sizes.tolist() == [[8, 16]] * len(images)
+        assert images.original_sizes is not None
+        assert images.original_sizes.tolist() == [[8, 16]] * len(images)
     named = {code: CLASSES_19[TRAIN_IDS.index(code)] if code in TRAIN_IDS else "void" for code in range(35)}
     assert classes_by_id(data, data.source.labels, repeat_values(np.arange(35))) == named
     del named[34]
-    for maps in (data.truth, data.test.labels):
+    for maps in (data.ground_truth, data.test.labels):
         assert classes_by_id(data, maps, repeat_values(np.arange(34))) == named
 
 
@@ -131,7 +131,7 @@ def test_sixteen_bit_synthia_to_cityscapes(synthia: Path, cityscapes: Path) -> N
     }
     found = classes_by_id(data, data.source.labels, repeat_values(np.arange(23)))
     assert found == {code: published.get(code, "void") for code in range(23)}
-    target = classes_by_id(data, data.truth, repeat_values(np.arange(34)))
+    target = classes_by_id(data, data.ground_truth, repeat_values(np.arange(34)))
     assert {target[code] for code in (22, 27, 31)} == {"void"}  # terrain, truck, train
     assert sum(name != "void" for name in target.values()) == 16
 
@@ -148,14 +148,16 @@ def test_thirteen_classes(synthia: Path, cityscapes: Path) -> None:
 @pytest.mark.parametrize("void", ["known", "asked"])
 def test_void_is_known_or_asked(gtav: Path, cityscapes: Path, void: VoidPixels) -> None:
     data = gtav_cityscapes(source=gtav, target=cityscapes, void=void, **SMALL_SIZES)
-    assert isinstance(data.truth, FileLabelMaps)
+    assert isinstance(data.ground_truth, FileLabelMaps)
     if void == "asked":
-        assert data.pool.void is None
+        assert data.pool.void_masks is None
         return
-    assert isinstance(data.pool.void, VoidMasks)
-    assert torch.equal(data.pool.void[:], (data.truth[:] == VOID).to(torch.uint8))
-    assert torch.equal(data.pool.void.original(1), (data.truth.original(1) == VOID).to(torch.uint8))
-    assert data.source.images.void is None
+    assert isinstance(data.pool.void_masks, VoidMasks)
+    assert torch.equal(data.pool.void_masks[:], (data.ground_truth[:] == VOID).to(torch.uint8))
+    assert torch.equal(
+        data.pool.void_masks.original(1), (data.ground_truth.original(1) == VOID).to(torch.uint8)
+    )
+    assert data.source.images.void_masks is None
 
 
 def test_an_invalid_void_setting(gtav: Path, cityscapes: Path) -> None:
@@ -171,8 +173,8 @@ def test_ids_missing_from_the_published_list(gtav: Path, cityscapes: Path) -> No
     with pytest.raises(UserError, match=rf"{name} \(.*id 255 in 5 pixels\); .* data\.params\.ids"):
         gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
     data = gtav_cityscapes(source=gtav, target=cityscapes, ids={255: "void"}, **SMALL_SIZES)
-    assert isinstance(data.truth, FileLabelMaps)
-    assert (data.truth.original(2)[0, :5] == VOID).all()
+    assert isinstance(data.ground_truth, FileLabelMaps)
+    assert (data.ground_truth.original(2)[0, :5] == VOID).all()
 
 
 def test_missing_files_name_the_download_page(gtav: Path, cityscapes: Path, tmp_path: Path) -> None:
@@ -193,13 +195,13 @@ def test_cityscapes_without_labels_has_no_ground_truth(gtav: Path, cityscapes: P
     shutil.rmtree(cityscapes / "gtFine/train")
     data = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
     assert len(data.pool) == 3
-    assert (data.truth, data.pool.void) == (None, None)
-    assert data.pool.sizes is not None
+    assert (data.ground_truth, data.pool.void_masks) == (None, None)
+    assert data.pool.original_sizes is not None
     assert data.test is not None
     assert len(data.test) == 2
     shutil.rmtree(cityscapes / "gtFine")
     data = gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES)
-    assert (len(data.pool), data.truth, data.test) == (3, None, None)
+    assert (len(data.pool), data.ground_truth, data.test) == (3, None, None)
     shutil.rmtree(cityscapes / "leftImg8bit/val")
     assert gtav_cityscapes(source=gtav, target=cityscapes, **SMALL_SIZES).test is None
     shutil.rmtree(cityscapes / "leftImg8bit/train")
@@ -231,9 +233,9 @@ def test_files_and_memory_give_the_same_data(gtav: Path, cityscapes: Path, tmp_p
         assert two is not None
         assert torch.equal(one.images.pixels[:], two.images.pixels[:])
         assert torch.equal(one.labels[:], two.labels[:])
-    assert held.pool.void is not None
-    assert filed.pool.void is not None
-    assert torch.equal(held.pool.void[:], filed.pool.void[:])
+    assert held.pool.void_masks is not None
+    assert filed.pool.void_masks is not None
+    assert torch.equal(held.pool.void_masks[:], filed.pool.void_masks[:])
 
 
 # -- CARLA and CamVid --------------------------------------------------------------------------------
@@ -309,7 +311,7 @@ def test_carla_to_segnets_camvid(tmp_path: Path, version: str, tags: int, folder
         assert [found[i] for i in (7, 8, 1, 2, 5, 12, 9, 13, 4, 10) if i < tags] == expected
         assert found[6] == "road"
         assert found[3] == "void"
-    target = classes_by_id(data, data.truth, repeat_values(np.arange(12)))
+    target = classes_by_id(data, data.ground_truth, repeat_values(np.arange(12)))
     assert target[4] == "sidewalk"
     assert target[10] == "person"
     assert target[11] == "void"
@@ -322,9 +324,9 @@ def test_carla_to_coloured_camvid(tmp_path: Path) -> None:
         test="val",
         size=(4, 8),
     )
-    assert isinstance(data.truth, FileLabelMaps)
+    assert isinstance(data.ground_truth, FileLabelMaps)
     names = repeat_values(list(CAMVID_COLOURS.values())).ravel()
-    found = dict(zip(names, data.truth.original(0).flatten().tolist(), strict=True))
+    found = dict(zip(names, data.ground_truth.original(0).flatten().tolist(), strict=True))
     assert found["Void"] == VOID
     assert {name for name, index in found.items() if index == VOID} == {"Void"}
     assert data.classes[found["Sidewalk"]] == "sidewalk"
@@ -344,7 +346,7 @@ def test_camvid_without_labels_has_no_ground_truth(
         label_of(root, frame).unlink()
     data = carla_camvid(source=source, target=root, size=(4, 8))
     assert data.pool.keys == tuple(f"{frame}.png" for frame in FRAMES["train"])
-    assert (data.truth, data.pool.void) == (None, None)
+    assert (data.ground_truth, data.pool.void_masks) == (None, None)
     assert data.test is not None
     assert data.test.images.keys == tuple(f"{frame}.png" for frame in FRAMES["test"])
     assert isinstance(data.test.labels, FileLabelMaps)
@@ -355,7 +357,7 @@ def test_camvid_without_labels_has_no_ground_truth(
         if emptied:
             folder.mkdir()
     data = carla_camvid(source=source, target=root, size=(4, 8))
-    assert (len(data.pool), data.truth, data.test) == (3, None, None)
+    assert (len(data.pool), data.ground_truth, data.test) == (3, None, None)
     if make is not original_tree:
         shutil.rmtree(root / "test")
         assert carla_camvid(source=source, target=root, size=(4, 8)).test is None
@@ -432,7 +434,7 @@ def test_required_options() -> None:
     ):
         require_params("segmentation_folders", DATASETS["segmentation_folders"], {})
 
-    def mine(*, table: str) -> Shift:
+    def mine(*, table: str) -> AdaptationData:
         raise NotImplementedError(table)
 
     with pytest.raises(UserError, match=r"needs --set data\.params\.table=\.\.\. \(or"):

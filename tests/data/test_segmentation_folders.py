@@ -13,7 +13,7 @@ from ducats.config import load_config
 from ducats.data import DATASETS
 from ducats.data.segmentation import FileLabelMaps, VoidMasks, segmentation_folders
 from ducats.data.segmentation.class_list import encoding_from_class_list
-from ducats.domain import VOID, Shift
+from ducats.domain import VOID, AdaptationData
 from ducats.errors import UserError
 
 CLASS_LIST = (
@@ -40,7 +40,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def load_folders(root: Path, **params: Any) -> Shift:
+def load_folders(root: Path, **params: Any) -> AdaptationData:
     given = {"source": "carla_a", "target": "camvid_train", "classes": "classes.txt", "size": SIZE, **params}
     return segmentation_folders(root=root, **given)
 
@@ -53,11 +53,11 @@ def test_the_config_of_carla_to_camvid_folders(root: Path) -> None:
     ]
     assert loaded.source.images.pixels.shape == (4, 3, 256, 512)
     assert loaded.source.images.keys == ("carla_a/a.jpg", "carla_a/b.jpg", "carla_b/a.jpg", "carla_b/b.jpg")
-    assert isinstance(loaded.truth, FileLabelMaps)
+    assert isinstance(loaded.ground_truth, FileLabelMaps)
     meant = [0, 1, 2, 2, 3, 4, 5, 5, 6, 6, 7, 8, 8, 9] + [VOID] * 6
-    assert loaded.truth.original(0).flatten()[:20].tolist() == meant
+    assert loaded.ground_truth.original(0).flatten()[:20].tolist() == meant
     assert loaded.test is not None
-    assert loaded.pool.void is not None
+    assert loaded.pool.void_masks is not None
 
 
 def test_the_configs_of_the_benchmarks() -> None:
@@ -72,11 +72,11 @@ def test_target_labels_are_read_only_with_truth(root: Path) -> None:
     for path in (root / "camvid_train/labels").iterdir():
         path.unlink()
     data = load_folders(root)
-    assert data.truth is None
-    assert data.pool.void is None
+    assert data.ground_truth is None
+    assert data.pool.void_masks is None
     assert data.test is None
     assert data.pool.keys == ("a.jpg", "b.jpg")
-    assert data.pool.sizes is not None
+    assert data.pool.original_sizes is not None
     with pytest.raises(UserError, match=r"2 of 2 images in .*camvid_train/images have no label file"):
         load_folders(root, truth=True)
 
@@ -90,15 +90,15 @@ def test_masks_of_the_target(root: Path, truth: bool, void: str) -> None:
         write_ids(root / f"camvid_train/masks/{name}.png", painted)
     data = load_folders(root, truth=truth, void=void)
     if void == "asked":
-        assert data.pool.void is None
+        assert data.pool.void_masks is None
         return
-    assert isinstance(data.pool.void, VoidMasks)
+    assert isinstance(data.pool.void_masks, VoidMasks)
     expected = torch.tensor(painted != 0)
     if truth:
-        assert data.truth is not None
+        assert data.ground_truth is not None
         expected = expected | torch.tensor(repeat_values(IDS) == 255)
-    assert torch.equal(data.pool.void.original(0), expected.to(torch.uint8))
-    assert (data.pool.void[:][:, 2:] == 1).all()
+    assert torch.equal(data.pool.void_masks.original(0), expected.to(torch.uint8))
+    assert (data.pool.void_masks[:][:, 2:] == 1).all()
 
 
 def test_masks_must_be_complete_and_of_the_images_size(root: Path) -> None:

@@ -7,46 +7,46 @@ from torch import Tensor
 
 from ducats.data.street_renderer import STREET_CLASSES, interpolate_styles, render_street
 from ducats.data.streets import SOURCE_STYLE, TARGET_STYLE, streets
-from ducats.domain import VOID, Shift
+from ducats.domain import VOID, AdaptationData
 from ducats.errors import UserError
 
 
 @pytest.fixture(scope="module")
-def problem() -> Shift:
+def problem() -> AdaptationData:
     return streets(n_source=24, n_pool=24, n_test=5)
 
 
-def test_shapes_and_names(problem: Shift) -> None:
+def test_shapes_and_names(problem: AdaptationData) -> None:
     assert problem.source.images.pixels.shape == (24, 3, 64, 128)
     assert problem.source.labels.shape == (24, 64, 128)
-    assert problem.source.of_pixels
-    assert problem.truth is not None
-    assert problem.truth.dtype == torch.int8
+    assert problem.source.per_pixel
+    assert problem.ground_truth is not None
+    assert problem.ground_truth.dtype == torch.int8
     assert problem.test is not None
     assert problem.test.labels.shape == (5, 64, 128)
     assert problem.pool.keys[17] == "pool/017"
-    assert problem.pool.sizes is not None
-    assert problem.pool.sizes.unique(dim=0).tolist() == [[64, 128]]
+    assert problem.pool.original_sizes is not None
+    assert problem.pool.original_sizes.unique(dim=0).tolist() == [[64, 128]]
     assert tuple(problem.classes) == STREET_CLASSES == problem.test.classes
     assert streets(n_source=1, n_pool=1, n_test=0).test is None
 
 
-def test_void_masks_mark_all_void_pixels(problem: Shift) -> None:
-    assert problem.truth is not None
-    assert problem.pool.void is not None
+def test_void_masks_mark_all_void_pixels(problem: AdaptationData) -> None:
+    assert problem.ground_truth is not None
+    assert problem.pool.void_masks is not None
     assert problem.test is not None
-    void = problem.pool.void[:].bool()
-    assert torch.equal(void, problem.truth[:] == VOID)
+    void = problem.pool.void_masks[:].bool()
+    assert torch.equal(void, problem.ground_truth[:] == VOID)
     assert torch.equal(void[:5], problem.test.labels[:] == VOID)
     assert bool(void[:, 0].all() and void[:, :, -1].all() and void[:, -4, 64].all())
     assert 0.05 < float(void.float().mean()) < 0.2
-    assert problem.source.images.void is None
+    assert problem.source.images.void_masks is None
     assert int(problem.source.labels[:].min()) == 0
 
 
-def test_both_domains_have_every_class_and_small_objects_are_rare(problem: Shift) -> None:
-    assert problem.truth is not None
-    for maps in (problem.source.labels[:], problem.truth[:]):
+def test_both_domains_have_every_class_and_small_objects_are_rare(problem: AdaptationData) -> None:
+    assert problem.ground_truth is not None
+    for maps in (problem.source.labels[:], problem.ground_truth[:]):
         share = torch.bincount(maps[maps >= 0].long(), minlength=len(STREET_CLASSES)) / (maps >= 0).sum()
         assert len(share) == len(STREET_CLASSES)
         assert float(share.min()) > 0.001
@@ -63,9 +63,9 @@ def test_seed_determines_images_and_counts_are_independent() -> None:
     )
     assert torch.equal(one.source.images.pixels[:], more.source.images.pixels[:2])
     assert torch.equal(one.pool.pixels[:], more.pool.pixels[:2])
-    assert one.truth is not None
-    assert more.truth is not None
-    assert torch.equal(one.truth[:], more.truth[:2])
+    assert one.ground_truth is not None
+    assert more.ground_truth is not None
+    assert torch.equal(one.ground_truth[:], more.ground_truth[:2])
     assert not torch.equal(one.pool.pixels[:], other.pool.pixels[:])
     assert not torch.equal(more.pool.pixels[0], more.pool.pixels[1])
 
@@ -80,9 +80,11 @@ def test_look_scales_the_domain_shift() -> None:
     gaps = []
     for look in (0.0, 0.5, 1.0):
         data = streets(n_source=30, n_pool=30, n_test=0, domain_shift=look)
-        assert data.truth is not None
+        assert data.ground_truth is not None
         here = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
-        gaps.append(float((here - class_mean_colours(data.pool.pixels[:], data.truth[:])).abs().mean()))
+        gaps.append(
+            float((here - class_mean_colours(data.pool.pixels[:], data.ground_truth[:])).abs().mean())
+        )
     assert gaps[0] < 8 < 2 * gaps[0] < gaps[1] < gaps[2]
 
 
@@ -106,11 +108,11 @@ def test_source_colours_mislead_on_the_target() -> None:
     found = {}
     for look in (0.0, 1.0):
         data = streets(n_source=20, n_pool=20, n_test=12, domain_shift=look)
-        assert data.truth is not None
+        assert data.ground_truth is not None
         assert data.test is not None
         pixels, maps = data.test.images.pixels[:], data.test.labels[:]
         of_source = class_mean_colours(data.source.images.pixels[:], data.source.labels[:])
-        of_target = class_mean_colours(data.pool.pixels[:], data.truth[:])
+        of_target = class_mean_colours(data.pool.pixels[:], data.ground_truth[:])
         found[look] = (
             mean_iou(classify_by_colour(of_source, pixels), maps),
             mean_iou(classify_by_colour(of_target, pixels), maps),
@@ -130,8 +132,8 @@ def test_interpolation_ends_at_both_looks() -> None:
 def test_any_size_and_look(size: tuple[int, int], look: float) -> None:
     data = streets(n_source=1, n_pool=2, n_test=1, height=size[0], width=size[1], domain_shift=look)
     assert data.pool.pixels.shape == (2, 3, *size)
-    assert data.truth is not None
-    assert int(data.truth[:].max()) < len(STREET_CLASSES)
+    assert data.ground_truth is not None
+    assert int(data.ground_truth[:].max()) < len(STREET_CLASSES)
 
 
 def test_road_is_below_the_sky() -> None:

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats.data.toy import toy
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.errors import UserError
 
 
@@ -14,9 +14,9 @@ def test_shapes_and_balance() -> None:
     assert data.source.images.pixels.shape == (15, 3, 10, 10)
     assert data.source.images.pixels.dtype == torch.uint8
     assert data.source.labels[:].bincount().tolist() == [5, 5, 5]
-    assert data.truth is not None
-    assert data.truth[:].bincount().tolist() == [4, 4, 4]
-    assert data.truth.dtype == torch.int64
+    assert data.ground_truth is not None
+    assert data.ground_truth[:].bincount().tolist() == [4, 4, 4]
+    assert data.ground_truth.dtype == torch.int64
     assert data.test is not None
     assert data.test.labels[:].bincount().tolist() == [2, 2, 2]
     assert len(data.classes) == 3
@@ -50,7 +50,7 @@ def as_input(pixels: Tensor) -> Tensor:
     return pixels.float() / 127.5 - 1
 
 
-def accuracy_after(data: Shift, pixels: Tensor, labels: Tensor) -> float:
+def accuracy_after(data: AdaptationData, pixels: Tensor, labels: Tensor) -> float:
     """Return the test accuracy of a tiny CNN after 60 steps on these images."""
     assert data.test is not None
     torch.manual_seed(0)
@@ -75,8 +75,8 @@ def accuracy_after(data: Shift, pixels: Tensor, labels: Tensor) -> float:
 
 def test_target_labels_help_only_with_a_domain_shift() -> None:
     data, same = toy(), toy(domain_shift=0.0)
-    assert data.truth is not None
+    assert data.ground_truth is not None
     source_only = accuracy_after(data, data.source.images.pixels[:], data.source.labels[:])
     assert 0.3 < source_only < 0.93
-    assert accuracy_after(data, data.pool.pixels[:], data.truth[:]) > 0.95
+    assert accuracy_after(data, data.pool.pixels[:], data.ground_truth[:]) > 0.95
     assert accuracy_after(same, same.source.images.pixels[:], same.source.labels[:]) > 0.97

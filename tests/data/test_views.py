@@ -35,7 +35,7 @@ from ducats.data.views import (
     sample_crop_boxes,
     sample_view_params,
 )
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 
 HEIGHT, WIDTH = 20, 26
 STRONG_JITTER = (0.8, 0.8, 0.8, 0.5)
@@ -51,7 +51,7 @@ def noise(count: int = 12, channels: int = 3, height: int = HEIGHT, width: int =
 
 def sample_params_for(view: View, images: Tensor, *use: str | int) -> Tensor:
     count, _, height, width = images.shape
-    return sample_view_params(view, count, height, width, fork(0, *use))
+    return sample_view_params(view, count, height, width, make_generator(0, *use))
 
 
 def torchvision_reference(image: Tensor, view: View, aug_params: Tensor) -> Tensor:
@@ -206,7 +206,7 @@ def test_the_whole_chain(crop: Any, channels: int) -> None:
 
 def test_autocast_does_not_change_views() -> None:
     images, view = noise(), View(crop="random", size=16, resize="short_side", jitter=USUAL_JITTER)
-    aug_params = sample_view_params(view, 12, HEIGHT, WIDTH, fork(0), torch.full((12,), 1.3))
+    aug_params = sample_view_params(view, 12, HEIGHT, WIDTH, make_generator(0), torch.full((12,), 1.3))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         shown = apply_view(images, view, aug_params)
     assert torch.equal(shown, apply_view(images, view, aug_params))
@@ -221,7 +221,7 @@ def test_empty_batch(crop: Any) -> None:
 def test_rejects_a_crop_that_does_not_fit() -> None:
     for view in (View(crop="center", size=21), View(crop="random", size=24, pad=1)):
         with pytest.raises(ValueError, match="does not fit"):
-            sample_view_params(view, 1, HEIGHT, WIDTH, fork(0))
+            sample_view_params(view, 1, HEIGHT, WIDTH, make_generator(0))
     with pytest.raises(ValueError, match="does not fit"):
         apply_view(noise(), View(crop="center", size=21), torch.zeros(12, N_AUG_PARAMS))
     with pytest.raises(ValueError, match="1 or 3 channels, not 2"):
@@ -245,7 +245,9 @@ VIEWS = [
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_generator_determines_the_parameters(view: View) -> None:
     aspect = torch.linspace(0.4, 2.5, 30)
-    one, two, other = (sample_view_params(view, 30, HEIGHT, WIDTH, fork(seed), aspect) for seed in (1, 1, 2))
+    one, two, other = (
+        sample_view_params(view, 30, HEIGHT, WIDTH, make_generator(seed), aspect) for seed in (1, 1, 2)
+    )
     assert one.shape == (30, N_AUG_PARAMS)
     assert one.dtype == torch.float32
     assert torch.equal(one, two)
@@ -256,7 +258,7 @@ def test_generator_determines_the_parameters(view: View) -> None:
 
 @pytest.mark.parametrize("view", [View(size=9), View(crop="center", size=12, resize="short_side")], ids=str)
 def test_deterministic_view_does_not_advance_the_generator(view: View) -> None:
-    generator = fork(0)
+    generator = make_generator(0)
     before = generator.get_state()
     sample_view_params(view, 10, HEIGHT, WIDTH, generator, torch.full((10,), 1.5))
     assert torch.equal(generator.get_state(), before)
@@ -264,7 +266,8 @@ def test_deterministic_view_does_not_advance_the_generator(view: View) -> None:
 
 def test_boxes_of_deterministic_views() -> None:
     none, center = (
-        sample_view_params(view, 2, 20, 27, fork(0))[:, :4] for view in (View(), View(crop="center", size=12))
+        sample_view_params(view, 2, 20, 27, make_generator(0))[:, :4]
+        for view in (View(), View(crop="center", size=12))
     )
     assert none.tolist() == [[0, 0, 20, 27]] * 2
     assert center.tolist() == [[4, 8, 12, 12]] * 2  # 7.5 is rounded to even, as in Python
@@ -281,7 +284,7 @@ SHAPES: list[Any] = [
 @pytest.mark.parametrize(("scale", "ratio", "sides"), SHAPES, ids=str)
 def test_boxes_are_distributed_as_in_torchvision(scale: Any, ratio: Any, sides: tuple[int, int]) -> None:
     count = 4000
-    ours = sample_crop_boxes(count, *sides, scale, ratio, fork(0)).numpy()
+    ours = sample_crop_boxes(count, *sides, scale, ratio, make_generator(0)).numpy()
     transform, image = T.RandomResizedCrop(8, scale=scale, ratio=ratio), torch.empty(1, *sides)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -307,13 +310,13 @@ def test_fallback_box_equals_torchvisions() -> None:
         for ratio in ((3.0, 4.0), (0.2, 0.3)):
             scale = (1.0, 1.0)
             found = T.RandomResizedCrop(8, scale=scale, ratio=ratio).make_params([torch.empty(1, *sides)])
-            ours = sample_crop_boxes(3, *sides, scale, ratio, fork(0))
+            ours = sample_crop_boxes(3, *sides, scale, ratio, make_generator(0))
             assert ours.tolist() == [[found[n] for n in ("top", "left", "height", "width")]] * 3
 
 
 def test_factors_and_orders_are_distributed_as_in_torchvision() -> None:
     count, jitter = 4000, (0.4, 1.5, 0.2, 0.1)
-    aug_params = sample_view_params(View(jitter=jitter), count, 8, 8, fork(0)).numpy()
+    aug_params = sample_view_params(View(jitter=jitter), count, 8, 8, make_generator(0)).numpy()
     transform = T.ColorJitter(*jitter)
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -329,7 +332,7 @@ def test_factors_and_orders_are_distributed_as_in_torchvision() -> None:
 
 
 def test_positions_of_random_crops_are_uniform() -> None:
-    aug_params = sample_view_params(View(crop="random", size=16, pad=2), 6000, 20, 24, fork(0))
+    aug_params = sample_view_params(View(crop="random", size=16, pad=2), 6000, 20, 24, make_generator(0))
     for column, starts in ((0, range(-2, 7)), (1, range(-2, 11))):
         places = aug_params[:, column].int().tolist()
         counts = [places.count(start) for start in starts]
@@ -338,13 +341,13 @@ def test_positions_of_random_crops_are_uniform() -> None:
 
 
 def test_flip_probability() -> None:
-    rate = float(sample_view_params(View(flip=0.3), 10_000, 8, 8, fork(0))[:, FLIP_COLUMN].mean())
+    rate = float(sample_view_params(View(flip=0.3), 10_000, 8, 8, make_generator(0))[:, FLIP_COLUMN].mean())
     assert abs(rate - 0.3) < 4 * (0.3 * 0.7 / 10_000) ** 0.5
 
 
 def test_parameters_are_uncorrelated() -> None:
     aug_params = sample_view_params(
-        View(crop="random", size=16, flip=0.5, jitter=USUAL_JITTER), 10_000, 20, 20, fork(0)
+        View(crop="random", size=16, flip=0.5, jitter=USUAL_JITTER), 10_000, 20, 20, make_generator(0)
     )
     varied = aug_params[:, [0, 1, FLIP_COLUMN, *range(5, 10)]]
     correlation = torch.corrcoef(varied.T) - torch.eye(8)
@@ -414,7 +417,7 @@ def test_short_side_equals_torchvision(sides: tuple[int, int], crop: Any) -> Non
     image = smooth_image(*sides)
     view = View(crop=crop, size=size, resize="short_side")
     aug_params = sample_view_params(
-        view, 5, side, side, fork(1), torch.tensor([sides[0] / sides[1]]).expand(5)
+        view, 5, side, side, make_generator(1), torch.tensor([sides[0] / sides[1]]).expand(5)
     )
     shown = apply_view(store_image(image, side).expand(5, -1, -1, -1), view, aug_params)
     resized = TF.pil_to_tensor(TF.resize(image, [side])).float() / 255  # the published pipeline, with Pillow
@@ -434,7 +437,7 @@ def test_short_side_field_of_view() -> None:
     image = np.zeros((300, 400, 3), np.uint8)
     image[:, 100:] = 255
     view = View(crop="center", size=224, resize="short_side")
-    aug_params = sample_view_params(view, 1, 256, 256, fork(0), torch.tensor([4 / 3]))
+    aug_params = sample_view_params(view, 1, 256, 256, make_generator(0), torch.tensor([4 / 3]))
     shown = apply_view(store_image(Image.fromarray(image), 256), view, aug_params)[0, 0]
     edge = 224 - float(shown.sum(1).mean())  # black pixels per row
     assert abs(edge - (100 / 400 * 341 - 58)) < 0.2  # 341 pixels wide, with the first 58 cut off
@@ -443,7 +446,7 @@ def test_short_side_field_of_view() -> None:
 def test_positions_along_the_long_side_are_uniform() -> None:
     view = View(crop="random", size=224, resize="short_side")
     aug_params = sample_view_params(
-        view, 8000, 256, 256, fork(0), torch.full((8000,), 1.1)
+        view, 8000, 256, 256, make_generator(0), torch.full((8000,), 1.1)
     ).double()  # 281 wide
     assert torch.allclose(aug_params[:, 2:4], torch.tensor([224.0, 224 * 256 / 281]).double())
     for column, longest in ((0, 256), (1, 281)):
@@ -458,7 +461,7 @@ def test_long_sides_equal_those_of_resize() -> None:
     sides = torch.tensor([[w, h] for w in range(40, 400, 7) for h in range(40, 400, 9)])
     view, side = View(crop="center", size=200, resize="short_side"), 200
     aspect = (sides[:, 0] / sides[:, 1]).float()
-    boxes = sample_view_params(view, len(sides), side, side, fork(0), aspect)[:, :4].double()
+    boxes = sample_view_params(view, len(sides), side, side, make_generator(0), aspect)[:, :4].double()
     found = (side * 200 / boxes[:, 2:]).round().int().tolist()
     expected = [
         [int(side * max(h, w) / w) if h > w else side, int(side * max(h, w) / h) if w > h else side]
@@ -469,7 +472,7 @@ def test_long_sides_equal_those_of_resize() -> None:
 
 def test_short_side_needs_the_aspect_ratio() -> None:
     with pytest.raises(ValueError, match="aspect"):
-        sample_view_params(View(crop="center", size=8, resize="short_side"), 2, 16, 16, fork(0))
+        sample_view_params(View(crop="center", size=8, resize="short_side"), 2, 16, 16, make_generator(0))
     refused: list[dict[str, Any]] = [{}, {"crop": "resized"}, {"crop": "random", "pad": 1}]
     for view in refused:
         with pytest.raises(ValueError, match="short_side"):
@@ -518,7 +521,9 @@ def test_synchronisation_would_be_detected() -> None:
 @pytest.mark.parametrize("view", VIEWS, ids=str)
 def test_cuda_graph_equals_cpu(view: View) -> None:
     images, aspect = noise(height=WIDTH), torch.linspace(0.4, 2.5, 12)
-    first, second = (sample_view_params(view, 12, WIDTH, WIDTH, fork(seed), aspect) for seed in (1, 2))
+    first, second = (
+        sample_view_params(view, 12, WIDTH, WIDTH, make_generator(seed), aspect) for seed in (1, 2)
+    )
     there, aug_params = images.cuda(), first.cuda()
     stream = torch.cuda.Stream()
     with torch.cuda.stream(stream):

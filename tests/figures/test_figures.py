@@ -15,7 +15,7 @@ from ducats import figures
 from ducats.errors import UserError
 from ducats.figures.table import FIGURES
 from ducats.report import Run, find_runs, read_run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from runs_on_paper import write_pixel_run, write_run
 
 HEAVIEST = 300_000  # bytes
@@ -258,13 +258,13 @@ def put_down(name: str, run: Run) -> None:
     assert figure.axes
 
 
-def test_figures_of_a_real_classification_run(run_quickly: Callable[..., RunDir]) -> None:
-    run = read_run(run_quickly().folder)
+def test_figures_of_a_real_classification_run(run_quickly: Callable[..., RunFolder]) -> None:
+    run = read_run(run_quickly().path)
     for name in OF_IMAGES:
         put_down(name, run)
 
 
-def test_figures_of_a_real_segmentation_run(run_pixels: Callable[..., RunDir]) -> None:
-    run = read_run(run_pixels().folder)
+def test_figures_of_a_real_segmentation_run(run_pixels: Callable[..., RunFolder]) -> None:
+    run = read_run(run_pixels().path)
     for name in OF_PIXELS:
         put_down(name, run)

@@ -117,7 +117,9 @@ def test_calibration_pools_seeds_and_shows_temperature_scaling(tmp_path: Path) -
     assert last.ece.deviation == pytest.approx(np.std(errors, ddof=1))
     assert first.count == 2000
     assert tempered.ece is not None
-    assert tempered.ece.mean == pytest.approx(np.mean([run.stages[-1]["tempered"]["ece"] for run in runs]))
+    assert tempered.ece.mean == pytest.approx(
+        np.mean([run.stages[-1]["temperature_scaled"]["ece"] for run in runs])
+    )
     assert f"ECE {100 * np.mean(errors):.1f} ± {100 * np.std(errors, ddof=1):.1f}%" in figures.draw(
         "calibration", runs
     )

@@ -25,8 +25,8 @@ from ducats.inference.preprocess import preprocess_of
 from ducats.inference.rule import load_rule
 from ducats.inference.trained import Trained
 from ducats.models import EvidentialModel
-from ducats.randomness import fork
-from ducats.rundir import RunDir
+from ducats.randomness import make_generator
+from ducats.run_folder import RunFolder
 from ducats.training.forward import sample_aug_params
 
 SMALL = (
@@ -51,11 +51,11 @@ def ducats(*arguments: str | Path) -> int:
 def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Source, target and test folders with class subfolders."""
     root, shift = tmp_path_factory.mktemp("own"), toy(n_source_per_class=6, n_pool=60, n_test=60)
-    assert shift.truth is not None
+    assert shift.ground_truth is not None
     assert shift.test is not None
     parts = {
         "source": (shift.source.images.pixels, shift.source.labels),
-        "target": (shift.pool.pixels, shift.truth),
+        "target": (shift.pool.pixels, shift.ground_truth),
         "test": (shift.test.images.pixels, shift.test.labels),
     }
     for name, (pixels, labels) in parts.items():
@@ -109,7 +109,7 @@ def test_export_and_run_the_code_of_the_card(
     assert {path.name for path in out.iterdir()} == names
     assert (out / "model.safetensors").read_bytes() == (run / "model.safetensors").read_bytes()
     card = (out / "MODEL_CARD.md").read_text()
-    stage = RunDir(run).stages()[-1]
+    stage = RunFolder(run).stages()[-1]
     for words in (
         "- source (source): 24 labelled images",
         "- target (target): 60 images",
@@ -285,7 +285,9 @@ def test_segmentation_runs_are_exported_but_not_triaged(
 
 def shown_by(setting: str, channels: int = 3) -> Trained:
     model = EvidentialModel(torch.nn.Flatten())
-    return Trained(model, quick(f"views.test={setting}"), ("a", "b"), (10, 12), channels, RunDir(Path("run")))
+    return Trained(
+        model, quick(f"views.test={setting}"), ("a", "b"), (10, 12), channels, RunFolder(Path("run"))
+    )
 
 
 @pytest.mark.parametrize("channels", [1, 3])
@@ -300,7 +302,7 @@ def test_generated_code_preprocesses_like_predict(
     trained = shown_by(view, channels)
     images = decode_images([("a", tmp_path / "image.png")], trained.size, channels=channels)
     test = make_views(trained.config).test
-    expected = apply_view(images.pixels[:], test, sample_aug_params(images, test, fork(0, "test")))
+    expected = apply_view(images.pixels[:], test, sample_aug_params(images, test, make_generator(0, "test")))
     monkeypatch.chdir(tmp_path)
     code = ["import numpy as np", "from PIL import Image, ImageOps", *preprocess_of(trained).as_code()]
     found = ran("\n".join(code))

@@ -22,7 +22,7 @@ from ducats.inference.rule import (
     upper_bound,
 )
 from ducats.ledger import Notes, Request
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 
 @pytest.mark.parametrize(("count", "errors"), [(45, 0), (44, 0), (105, 2), (300, 9), (7, 7)])
@@ -156,18 +156,18 @@ def test_corrupt_rule_or_rule_for_other_weights(folder: Path) -> None:
 
 
 def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> None:
-    home = RunDir(folder)
-    ledger = home.ledger([f"{number}.png" for number in range(6)])
+    home = RunFolder(folder)
+    ledger = home.open_ledger([f"{number}.png" for number in range(6)])
     for number, (image, label, guess) in enumerate(
         [([4, 1], [0, VOID], [0, 1]), ([2, 0], [1, 1], [0, 1])], 1
     ):
         request = Request(number, torch.tensor(image), torch.zeros(2, dtype=torch.long))
-        home.keep_request(request)
+        home.save_request(request)
         u_dis = np.array([0.1, 0.2], np.float32) + number
         same = dict.fromkeys(("probability", "u_dis_above", "u_data_above"), np.full(2, 0.5, np.float32))
         guessed = np.array(guess, np.int16)
         segment = np.full(2, -1, np.int32)
-        home.keep_notes(number, Notes(guess=guessed, u_dis=u_dis, u_data=u_dis + 1, segment=segment, **same))
+        home.save_hints(number, Notes(guess=guessed, u_dis=u_dis, u_data=u_dis + 1, segment=segment, **same))
         ledger.append(request, torch.tensor(label))
     seen = calibrating._bought(home, "u_dis")
     np.testing.assert_allclose(seen.value, [1.1, 1.2, 2.1, 2.2], rtol=1e-6)
@@ -182,8 +182,8 @@ def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> N
 
 
 def test_acquired_labels_without_saved_predictions(folder: Path) -> None:
-    home = RunDir(folder)
+    home = RunFolder(folder)
     request = Request(1, torch.tensor([0]), torch.zeros(1, dtype=torch.long))
-    home.ledger(["0.png"]).append(request, torch.tensor([0]))
+    home.open_ledger(["0.png"]).append(request, torch.tensor([0]))
     with pytest.raises(UserError, match=r"no saved predictions.*--data"):
         calibrating._bought(home, "u_dis")

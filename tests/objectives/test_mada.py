@@ -142,6 +142,6 @@ def test_invalid_params_raise() -> None:
 )
 def test_a_run_on_streets(run_pixels: Runner, settings: list[str]) -> None:
     home = run_pixels(*settings, "objective={name: mada}", method="mada")
-    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
     assert ("labelled/nll" in losses[-1]) == ("rounds: 0" not in settings[0])

@@ -31,7 +31,7 @@ from ducats.objectives.self_training.round_schedule import starting_round
 from ducats.objectives.self_training.teacher import CERTAINTY_BIN_WIDTH as BIN
 from ducats.objectives.self_training.teacher import certainty_histogram, log_thresholds
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 
@@ -155,7 +155,7 @@ def test_invalid_parameters_raise(params: dict[str, float]) -> None:
 def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
     never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
     home = run_pixels("objective.params={warmup: 0.5, rounds: 2}", *never, method="mrkld")
-    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, False, True, True]
     assert ("labelled/nll" in losses[-1]) == asks
 
@@ -163,7 +163,7 @@ def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
 def test_classification_run(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     config = quick("objective={name: mrkld, params: {warmup: 0.5}}", method="entropy")
-    parts, plan = build_run(config, RunDir(folder))
+    parts, plan = build_run(config, RunFolder(folder))
     home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
-    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
     assert losses[1]["pseudo/nll"] == 0 < losses[2]["pseudo/nll"]

@@ -12,7 +12,7 @@ from ducats.config import Config
 from ducats.errors import UserError
 from ducats.factory import build_run
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 IMAGE_LOSSES = {
@@ -30,8 +30,8 @@ PIXEL_OBJECTIVES = {"duc", "softmax", "adversarial", "waal", "mme", "eada", "sdm
 SHORT = ("train.epochs=3", "train.steps_per_epoch=2", "acquisition={after_epochs: [1], rounds: null}")
 
 
-def run_config(config: Config, folder: Path, stop: int | None = None) -> RunDir:
-    components, plan = build_run(config, RunDir(folder))
+def run_config(config: Config, folder: Path, stop: int | None = None) -> RunFolder:
+    components, plan = build_run(config, RunFolder(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
 
@@ -39,11 +39,11 @@ def run_config(config: Config, folder: Path, stop: int | None = None) -> RunDir:
         if stop is not None and event.phase == "train" and event.step == stop:
             raise KeyboardInterrupt
 
-    return run(components, plan, folder, fabric=fabric, identity=config.identity(), listen=on_event)
+    return run(components, plan, folder, fabric=fabric, identity=config.identity(), on_event=on_event)
 
 
-def losses_of(home: RunDir) -> list[dict[str, float]]:
-    lines = [line for line in records.read(home.metrics) if line["kind"] == "epoch"]
+def losses_of(home: RunFolder) -> list[dict[str, float]]:
+    lines = [line for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
     return [json.loads(json.dumps(line["losses"])) for line in lines]
 
 
@@ -55,7 +55,7 @@ def test_images(objective: str, query: str, tmp_path: Path) -> None:
     )
     home = run_config(config, tmp_path / "run")
     assert IMAGE_LOSSES[objective] <= losses_of(home)[-1].keys()
-    assert len(home.bought()) == 20
+    assert len(home.load_ledger()) == 20
 
 
 @pytest.mark.parametrize("objective", sorted(PIXEL_OBJECTIVES))
@@ -96,5 +96,5 @@ def test_a_resumed_run_equals_an_uninterrupted_one(objective: str, tmp_path: Pat
         run_config(config, tmp_path / "cut", stop=8)
     cut = run_config(config, tmp_path / "cut")
     assert losses_of(whole) == losses_of(cut)
-    weights = [(home.folder / "model.safetensors").read_bytes() for home in (whole, cut)]
+    weights = [(home.path / "model.safetensors").read_bytes() for home in (whole, cut)]
     assert weights[0] == weights[1]

@@ -28,7 +28,7 @@ from ducats.errors import UserError
 from ducats.objectives import AuxiliaryContext
 from ducats.objectives.self_training import PrototypeTeacher, proda
 from ducats.objectives.self_training.colour_jitter import jitter_colours
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 NO_UPDATES: dict[str, Any] = {"jitter": 0.0, "pace": 0.0, "prototype_pace": 0.0, "domain": 0.0}
 
@@ -177,8 +177,8 @@ def test_invalid_parameters_raise() -> None:
         PrototypeTeacher(AuxiliaryContext(model, CLASSES, WIDTH, 3, per_pixel=False))
 
 
-def losses_of(home: RunDir) -> list[dict[str, float]]:
-    return [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+def losses_of(home: RunFolder) -> list[dict[str, float]]:
+    return [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
 
 
 @pytest.mark.parametrize("asks", [False, True])
@@ -196,7 +196,7 @@ def test_an_interrupted_run_resumes_to_the_same_result(
 
     through = run_pixels(*settings, method="proda", folder="through")
     with pytest.raises(KeyboardInterrupt):
-        run_pixels(*settings, method="proda", folder="cut", listen=stop)
+        run_pixels(*settings, method="proda", folder="cut", on_event=stop)
     cut = run_pixels(*settings, method="proda", folder="cut")
     losses = losses_of(through)
     assert losses == losses_of(cut)

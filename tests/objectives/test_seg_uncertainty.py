@@ -130,7 +130,7 @@ def test_classification_raises() -> None:
 def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
     never = () if asks else ("acquisition={rounds: 0, after_epochs: null}",)
     home = run_pixels("objective.params={hidden: 4}", *never, method="seg-uncertainty")
-    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
     assert [loss["target/memory"] > 0 for loss in losses] == [True, True, False, False]
     assert [loss["pseudo/rectified"] > 0 for loss in losses] == [False, False, True, True]
     assert ("labelled/aux" in losses[-1]) == asks

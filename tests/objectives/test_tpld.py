@@ -171,7 +171,7 @@ def test_segmentation_run(run_pixels: Runner, asks: bool) -> None:
     home = run_pixels(
         "objective.params={hidden: 4, warmup: 0.25, rounds: 3, easy_fraction: 0.8}", *never, method="tpld"
     )
-    losses = [line["losses"] for line in records.read(home.metrics) if line["kind"] == "epoch"]
+    losses = [line["losses"] for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
     assert [loss["pseudo/nll"] > 0 for loss in losses] == [False, True, True, True]
     assert [loss["domain/nll"] > 0 for loss in losses] == [False, False, False, True]
     assert ("labelled/nll" in losses[-1]) == asks

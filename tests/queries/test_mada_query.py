@@ -14,7 +14,7 @@ from ducats.errors import UserError
 from ducats.factory import build_run
 from ducats.queries import QUERIES
 from ducats.queries.mada import mada
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.samples import QueryContext, SampleTable
 from ducats.units.image_descriptor import image_descriptor
 
@@ -75,9 +75,9 @@ def test_requires_whole_images(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"task\.unit=image"):
         mada(make_context(torch.ones(4, 2), None, 2))
     with pytest.raises(UserError, match=r"task\.unit=image"):
-        build_run(quick_pixels("query={name: mada}", method="entropy"), RunDir(tmp_path))
+        build_run(quick_pixels("query={name: mada}", method="entropy"), RunFolder(tmp_path))
     with pytest.raises(UserError, match=r"task\.unit=image"):
-        build_run(quick("query={name: mada}", method="entropy"), RunDir(tmp_path))
+        build_run(quick("query={name: mada}", method="entropy"), RunFolder(tmp_path))
     with pytest.raises(ValueError, match="anchors"):
         mada(make_context(torch.ones(4, 2), torch.ones(4, 2), 2), n_anchors=0)
 
@@ -101,7 +101,7 @@ def test_run_labels_whole_images_and_passes_the_source(
     wide = source.column("descriptor")
     assert wide.shape[1] == candidates.column("descriptor").shape[1] == 10 * 16  # classes, features
     assert (wide != 0).any()
-    counts = home.bought().counts(1)
+    counts = home.load_ledger().counts(1)
     picks = mada(replace(seen[-1], generator=torch.Generator().manual_seed(1)))  # six images: all are anchors
     assert (counts > 0).nonzero().flatten().tolist() == sorted(candidates.image[picks].tolist())
     assert counts.max() > 300  # of 512 pixels, minus void ones
@@ -111,15 +111,15 @@ def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner) -> Non
     settings = ["task.unit=image", "acquisition.budget=2"]
     settings += ["query={name: coreset, params: {centres: source_and_labelled}}"]
     home = run_pixels(*settings, method="entropy")
-    assert (home.bought().counts(2) > 0).sum() == 2
+    assert (home.load_ledger().counts(2) > 0).sum() == 2
     home = run_pixels(
         "task.unit=image", "acquisition.budget=2", "query={name: sdm}", method="entropy", folder="sdm"
     )
-    assert (home.bought().counts(2) > 0).sum() == 2
+    assert (home.load_ledger().counts(2) > 0).sum() == 2
 
 
 @pytest.mark.parametrize("method", ["aada-seg", "eada-seg"])
 def test_image_methods_on_streets(run_pixels: Runner, method: str) -> None:
     budget = ["acquisition.budget=2"] if method == "aada-seg" else []
     home = run_pixels(*budget, method=method)
-    assert (home.bought().counts(2) > 0).sum() == (2 if method == "aada-seg" else 5)
+    assert (home.load_ledger().counts(2) > 0).sum() == (2 if method == "aada-seg" else 5)

@@ -55,7 +55,7 @@ def write_run(
             "labels": 100 * stage,
             "seconds": 30.0 * stage,
         }
-        line |= {key: score, "headline": key, "measured_on": "target", "images": 10}
+        line |= {key: score, "headline": key, "evaluated_on": "target", "images": 10}
         lines.append(line | ({"mean_iou_star": star} if star is not None else {}))
     (folder / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     if finished:

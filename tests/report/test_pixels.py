@@ -26,7 +26,7 @@ def stage(
 ) -> dict[str, Any]:
     known = [iou for iou in ious if iou is not None]
     record: dict[str, Any] = {"kind": "stage", "stage": number, "epoch": 2 * number + 2}
-    record |= {"labels": labels, "clicks": clicks, "measured_on": "held_out", "images": 7, "pixels": 917504}
+    record |= {"labels": labels, "clicks": clicks, "evaluated_on": "held_out", "images": 7, "pixels": 917504}
     record |= {"headline": "mean_iou", "mean_iou": sum(known) / len(known), "class_iou": list(ious)}
     record |= {"resolution": "256x512 (network)", "accuracy": accuracy, "mean_class_accuracy": 0.7}
     record |= {"ece": 0.08, "nll": 0.4, "brier": 0.2, "aurc": 0.03}

@@ -108,7 +108,7 @@ def measured(folder: Path, kind: str, images: int, **more: Any) -> Path:
     write_run(folder, **more)
     path = folder / "metrics.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
-    said = {"measured_on": kind, "images": images}
+    said = {"evaluated_on": kind, "images": images}
     path.write_text("".join(json.dumps(r | (said if r["kind"] == "stage" else {})) + "\n" for r in lines))
     return folder
 

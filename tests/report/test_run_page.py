@@ -74,7 +74,7 @@ def test_calibration_and_temperature_scaling_equal_the_records(run: Path, page: 
     rows = page.table("run-1-calibration")
     assert rows[0]["Temperature"] == rows[0]["Tempered: NLL"] == "–"
     for row, record in zip(rows[1:], stages_of(run)[1:], strict=True):
-        tempered = record["tempered"]
+        tempered = record["temperature_scaled"]
         assert row["Calibration error %"] == f"{100 * record['ece']:.2f}"
         assert row["Temperature"] == f"{tempered['temperature']:.3f}"
         assert row["Fitted on labels"] == str(tempered["labels"])
@@ -91,7 +91,7 @@ def test_costs_equal_the_records(run: Path, page: Page) -> None:
         assert row["Seconds in this stage"] == f"{record['seconds'] - spent:.1f}"
         assert row["Peak memory MB"] == f"{record['memory'] / MEGABYTE:,.0f}"
         assert row["Annotation minutes so far"] == (
-            f"{record['people_seconds'] / 60:.1f}" if "people_seconds" in record else "–"
+            f"{record['annotation_seconds'] / 60:.1f}" if "annotation_seconds" in record else "–"
         )
         spent = record["seconds"]
 

@@ -36,7 +36,7 @@ def run(
     stages = []
     for place, score in enumerate(scores):
         stage = {"kind": "stage", "stage": place, "epoch": (epochs or range(1, 99))[place]}
-        stage |= {"labels": per_round * place, "images": images, "measured_on": "held_out", "seconds": 1.0}
+        stage |= {"labels": per_round * place, "images": images, "evaluated_on": "held_out", "seconds": 1.0}
         stage |= {"headline": "mean_iou", "mean_iou": score} if pixels else {"accuracy": score}
         stages.append(stage | more)
     config = {"method": method, "seed": seed, "query": {"name": query or method}, "objective": objective}

@@ -14,13 +14,13 @@ from typing import IO
 
 import pytest
 
+from child_process import run_in_child
 from drawn_pools import write
 from ducats import files
 from ducats.cli import main
 from ducats.errors import UserError
 from ducats.inference import Trained, load_trained
 from ducats.scoring import Job, Unfinished, local, make_plan, score, worker
-from forks import in_child
 from scored_runs import finished, image_folder, shard_folder
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork")
@@ -218,7 +218,7 @@ def test_resume_after_kill_at_any_write(home: Path) -> None:
                 files.write_atomically = write  # type: ignore[assignment]
                 picks(trained, home, out, parts=3)
 
-            assert in_child(act) == -signal.SIGKILL
+            assert run_in_child(act) == -signal.SIGKILL
             found = home / out / "picks.csv"
             assert found.exists() == ((number, moment) == (7, "after"))
             assert picks(trained, home, out, parts=3) == undisturbed

@@ -16,7 +16,7 @@ from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, say
 from ducats.pool import Pool, Sample, open_pool
 from ducats.queries import QUERIES as OF_TABLES
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.scoring import QUERIES, Plan, Result, choose, make_plan, score_part
 from ducats.scoring import plan as planning
 from ducats.streaming_top_k import merge_top_k
@@ -110,7 +110,7 @@ def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Pat
         seed=0,
         fabric=make_fabric("cpu"),
     )
-    generator = fork(trained.config.seed, "score", query)
+    generator = make_generator(trained.config.seed, "score", query)
     request = choose_of_table(strategy, rows, torch.full((37,), -1), 4, 1, generator)
     assert picks.pool_index.tolist() == request.image.tolist()
 

@@ -115,7 +115,7 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
 
     trained = finished(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
     pool = toy(n_source_per_class=8, n_pool=30).pool
-    bought = {entry.key for entry in trained.home.bought().entries()}
+    bought = {entry.key for entry in trained.home.load_ledger().entries()}
     assert len(bought) == 20
     for key, pixels in zip(pool.keys, pool.pixels, strict=True):  # type: ignore[call-overload]
         path = tmp_path / "pool" / f"{key}.png"
@@ -249,8 +249,8 @@ def test_pool_without_readable_images(trained: Trained, tmp_path: Path) -> None:
 
 def test_run_folder_is_refused_as_output_folder(trained: Trained, folder: Path) -> None:
     with pytest.raises(UserError, match="is the run folder; choose another"):
-        picked(trained, folder, trained.home.folder)
-    assert not (trained.home.folder / "settings.json").exists()
+        picked(trained, folder, trained.home.path)
+    assert not (trained.home.path / "settings.json").exists()
 
 
 def test_command_prints_summary(
@@ -263,7 +263,7 @@ def test_command_prints_summary(
     where = tmp_path / "pool"
     shutil.copytree(folder, where)
     write(where / "bad.png", b"")
-    command = ["score", str(trained.home.folder), str(where), "--budget", "3", "--device", "cpu"]
+    command = ["score", str(trained.home.path), str(where), "--budget", "3", "--device", "cpu"]
     command += ["--exclude-labelled", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as left:
         main(command)
@@ -287,4 +287,4 @@ def test_command_prints_summary(
 def test_segmentation_is_refused(run_pixels: Runner, tmp_path: Path) -> None:
     home = run_pixels()
     with pytest.raises(UserError, match="does not support segmentation"):
-        picked(load_trained(home.folder), tmp_path, tmp_path / "out")
+        picked(load_trained(home.path), tmp_path, tmp_path / "out")

@@ -14,7 +14,7 @@ from ducats.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import ObjectiveSpec, softmax
 from ducats.queries import QUERIES
-from ducats.randomness import fork, global_seed
+from ducats.randomness import global_seed, make_generator
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
 from ducats.training.evaluation import evaluate
@@ -56,7 +56,7 @@ def main(processes: int, count: int, out: Path) -> None:
             "head": beside.head_weights() if strategy.needs_head else None,
         }
         budget = min(9, count - len(targets[::10]))
-        picked = select(strategy, rows, targets, budget, 1, fork(0, "query"), **more)
+        picked = select(strategy, rows, targets, budget, 1, make_generator(0, "query"), **more)
         found[name] = picked.image.tolist()
     assert shift.test is not None
     tally = evaluate(model, shift.test, view=View(), batch_size=8, fabric=fabric)

@@ -17,7 +17,7 @@ from ducats.metrics import compute_metrics
 from ducats.models import EvidentialModel, small_fcn
 from ducats.objectives import ObjectiveSpec, softmax
 from ducats.queries import QUERIES, QuerySpec
-from ducats.randomness import fork, global_seed
+from ducats.randomness import global_seed, make_generator
 from ducats.samples import QueryContext
 from ducats.training.auxiliary import build_auxiliaries
 from ducats.training.distributed import make_fabric
@@ -109,7 +109,9 @@ def main(processes: int, count: int, out: Path) -> None:
         rows = score_whole_images(
             model, shift.pool, QUERIES[name], task=TaskOptions(unit=Unit("image")), **how
         )
-        request = select(QUERIES[name], rows, torch.full((count,), UNLABELLED), 2, 1, fork(0, "query"))
+        request = select(
+            QUERIES[name], rows, torch.full((count,), UNLABELLED), 2, 1, make_generator(0, "query")
+        )
         found[f"{name} of images"] = request.image.tolist()
     found["broken"] = refused(
         lambda: list(

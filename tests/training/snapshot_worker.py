@@ -9,7 +9,7 @@ from ducats import snapshot_files
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.data.views import View
-from ducats.domain import UNLABELLED, VOID, Shift
+from ducats.domain import UNLABELLED, VOID, AdaptationData
 from ducats.ledger import Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.randomness import global_seed
@@ -39,12 +39,12 @@ def map_model(classes: int) -> EvidentialModel:
         return EvidentialModel(small_fcn(classes=classes, channels=3, width=8))
 
 
-def make_streets(count: int) -> Shift:
+def make_streets(count: int) -> AdaptationData:
     """Make synthetic streets: ``count`` pool images and three source images."""
     return streets(n_source=3, n_pool=count, n_test=1, height=TALL, width=WIDE)
 
 
-def image_samples(shift: Shift, most: int) -> tuple[SnapshotSample, SnapshotSample]:
+def image_samples(shift: AdaptationData, most: int) -> tuple[SnapshotSample, SnapshotSample]:
     """Return samples of the pool, with two picks and two known labels, and of the source."""
     known = torch.full((len(shift.pool),), UNLABELLED)
     known[[1, 2]] = torch.tensor([3, VOID])
@@ -54,7 +54,9 @@ def image_samples(shift: Shift, most: int) -> tuple[SnapshotSample, SnapshotSamp
     )
 
 
-def pixel_samples(shift: Shift, most: int, images: int = 100) -> tuple[SnapshotSample, SnapshotSample]:
+def pixel_samples(
+    shift: AdaptationData, most: int, images: int = 100
+) -> tuple[SnapshotSample, SnapshotSample]:
     """Likewise for pixels: two picks and three known labels in each image; the first row is void."""
     pool = len(shift.pool)
     asked = torch.arange(pool).repeat_interleave(2), torch.tensor([40, 300]).repeat(pool)
@@ -112,7 +114,7 @@ def main(processes: int, count: int, out: Path) -> None:
             snapshot_files.write_snapshot_file(out, one)
 
 
-def width_of(shift: Shift) -> int:
+def width_of(shift: AdaptationData) -> int:
     """Return the number of features of the segmentation model."""
     with torch.no_grad():
         features = map_model(len(shift.classes))(torch.zeros(1, 3, TALL, WIDE)).features

@@ -19,7 +19,7 @@ from ducats.data.streets import streets
 from ducats.data.views import View, apply_view
 from ducats.domain import Images
 from ducats.models import EvidentialModel
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.training.annotator_hints import image_hints, pixel_hints
 from ducats.training.distributed import make_fabric
 from ducats.training.forward import sample_aug_params
@@ -40,7 +40,7 @@ def reference_uncertainties(z: Tensor) -> tuple[Array, Array, Array]:
 
 def logits(model: EvidentialModel, images: Images, view: View) -> Tensor:
     """Return the model's logits, image by image."""
-    luck = sample_aug_params(images, view, fork(5, "scoring"))
+    luck = sample_aug_params(images, view, make_generator(5, "scoring"))
     model.eval()
     with torch.no_grad():
         said = [

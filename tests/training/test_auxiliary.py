@@ -31,7 +31,7 @@ from ducats.objectives.probes import Discriminator
 from ducats.objectives.softmax import softmax
 from ducats.queries import QuerySpec
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.samples import Output, QueryContext, top_k
 from ducats.training.distributed import make_fabric
 
@@ -175,9 +175,9 @@ def run_toy(
     query: QuerySpec | None = None,
     stop: int | None = None,
     settings: tuple[str, ...] = (),
-) -> RunDir:
+) -> RunFolder:
     config = quick("query.name=random", *settings, method="random")
-    parts, plan = build_run(config, RunDir(folder))
+    parts, plan = build_run(config, RunFolder(folder))
     parts = replace(parts, objective=objective, query=query or parts.query)
     fabric = make_fabric("cpu")
     fabric.launch()
@@ -186,7 +186,7 @@ def run_toy(
         if stop is not None and event.phase == "train" and event.step == stop:
             raise KeyboardInterrupt
 
-    return run(parts, plan, folder, fabric=fabric, listen=listen)
+    return run(parts, plan, folder, fabric=fabric, on_event=listen)
 
 
 def test_params_reach_the_loss_and_the_auxiliary_module() -> None:
@@ -202,20 +202,18 @@ def test_auxiliary_module_and_pseudo_labels_in_a_resumed_run(tmp_path: Path) -> 
     whole = run_toy(tmp_path / "whole", TOY_OBJECTIVE)
     assert PSEUDO_LABELLED_SIZES
     assert set(PSEUDO_LABELLED_SIZES) == {2}  # one image, repeated for the batch statistics
-    first = whole.bought().keys[0]
-    assert first not in [entry.key for entry in whole.bought().entries()]
+    first = whole.load_ledger().keys[0]
+    assert first not in [entry.key for entry in whole.load_ledger().entries()]
     assert records_of(whole)[-1]["losses"]["diary"] < records_of(whole)[0]["losses"]["diary"]
     with pytest.raises(KeyboardInterrupt):
         run_toy(tmp_path / "cut", TOY_OBJECTIVE, stop=20)
     cut = run_toy(tmp_path / "cut", TOY_OBJECTIVE)
     assert records_of(whole) == records_of(cut)
-    assert (whole.folder / "model.safetensors").read_bytes() == (
-        cut.folder / "model.safetensors"
-    ).read_bytes()
+    assert (whole.path / "model.safetensors").read_bytes() == (cut.path / "model.safetensors").read_bytes()
 
 
-def records_of(home: RunDir) -> list[dict[str, Any]]:
-    lines = [line for line in records.read(home.metrics) if line["kind"] == "epoch"]
+def records_of(home: RunFolder) -> list[dict[str, Any]]:
+    lines = [line for line in records.read_records(home.metrics_path) if line["kind"] == "epoch"]
     return [json.loads(json.dumps({k: v for k, v in line.items() if k != "seconds"})) for line in lines]
 
 
@@ -274,7 +272,7 @@ def test_adversarial_training_in_classification_and_segmentation(tmp_path: Path)
         ]
     ):
         folder = tmp_path / str(number)
-        parts, plan = build_run(config, RunDir(folder))
+        parts, plan = build_run(config, RunFolder(folder))
         home = run(parts, plan, folder, fabric=make_fabric("cpu"), identity=config.identity())
         names = records_of(home)[-1]["losses"]
         assert {"source/nll", "labelled/nll", "domain/nll", "unlabelled/entropy"} <= names.keys()

@@ -12,7 +12,7 @@ import pytest
 
 from conftest import QUICK, QUICK_PIXELS, Runner
 from ducats import progress_display, records
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ranks import command, in_ranks, run_in_ranks
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
@@ -60,17 +60,19 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
     more = ("-c", "data/streets", "--devices", "2")
     done = run_in_ranks(command((*QUICK_PIXELS, *settings), two, *more), tmp_path / "said")
     assert done.codes == [0, 0], done.outputs
-    homes = [run_pixels(*settings), RunDir(two)]
-    ledgers = [list(home.bought().entries()) for home in homes]
+    homes = [run_pixels(*settings), RunFolder(two)]
+    ledgers = [list(home.load_ledger().entries()) for home in homes]
     assert ledgers[0] == ledgers[1]
-    assert homes[0].bought().rounds == rounds
+    assert homes[0].load_ledger().rounds == rounds
     assert len(ledgers[0]) == 5 * 26
     for number in range(1, rounds + 1):
-        files = [(home.folder / "labels" / f"round-{number:02d}.npz").read_bytes() for home in homes]
+        files = [(home.path / "labels" / f"round-{number:02d}.npz").read_bytes() for home in homes]
         assert files[0] == files[1]
     first = [home.stages()[0] for home in homes]
     assert all(one[name] == other[name] for one, other in [first] for name in ("labels", "clicks", "pixels"))
-    losses = [[r["losses"] for r in records.read(h.metrics) if r["kind"] == "epoch"] for h in homes]
+    losses = [
+        [r["losses"] for r in records.read_records(h.metrics_path) if r["kind"] == "epoch"] for h in homes
+    ]
     assert losses[0][-1].keys() == losses[1][-1].keys()
     if rounds == 1:
         assert first[0]["mean_iou"] == first[1]["mean_iou"]  # of the same untrained model
@@ -100,7 +102,7 @@ def test_auxiliary_modules_may_be_unused_in_a_step(tmp_path: Path) -> None:
     bought = ("train.epochs=2", "acquisition={after_epochs: [1], budget: 80}")
     done = run_in_ranks(command((*QUICK, *settings, *bought), out, "--devices", "2"), tmp_path / "said")
     assert done.codes == [0, 0], done.outputs
-    assert len(RunDir(out).bought()) == 80
+    assert len(RunFolder(out).load_ledger()) == 80
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from conftest import QUICK
 from ducats import records
 from ducats.errors import UserError
 from ducats.models import EvidentialModel
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 from ducats.training.performance import PerformanceOptions
 from ducats.training.sharding import gather_state, is_sharded, unsharded
@@ -37,34 +37,37 @@ def run_ranks(folder: Path, processes: int, *settings: str, before: Setup = lamb
     return run_in_ranks(run, folder.parent / "said", processes, setup=before)
 
 
-def finished_run(folder: Path, processes: int, *settings: str) -> RunDir:
+def finished_run(folder: Path, processes: int, *settings: str) -> RunFolder:
     ranks = run_ranks(folder, processes, *settings)
     assert ranks.codes == [0] * processes, ranks.outputs
-    return RunDir(folder)
+    return RunFolder(folder)
 
 
-def assert_same_run(one: RunDir, other: RunDir, precise: float) -> None:
+def assert_same_run(one: RunFolder, other: RunFolder, precise: float) -> None:
     """Assert the same labels in the same order, and the same weights and losses up to rounding."""
-    assert list(one.bought().entries()) == list(other.bought().entries())
-    assert len(one.bought()) == 24
+    assert list(one.load_ledger().entries()) == list(other.load_ledger().entries())
+    assert len(one.load_ledger()) == 24
     for number in (1, 2):
-        files = [(home.folder / "requests" / f"round-{number:02d}.npz").read_bytes() for home in (one, other)]
+        files = [(home.path / "requests" / f"round-{number:02d}.npz").read_bytes() for home in (one, other)]
         assert files[0] == files[1]
-    theirs = other.model()
-    for name, weight in one.model().items():
+    theirs = other.load_model()
+    for name, weight in one.load_model().items():
         torch.testing.assert_close(weight, theirs[name], rtol=precise, atol=precise)
-    losses = [[r["losses"] for r in records.read(h.metrics) if r["kind"] == "epoch"] for h in (one, other)]
+    losses = [
+        [r["losses"] for r in records.read_records(h.metrics_path) if r["kind"] == "epoch"]
+        for h in (one, other)
+    ]
     for mine, others in zip(*losses, strict=True):
         assert mine == pytest.approx(others, rel=max(precise, 1e-6))
 
 
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunDir:
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """A run on two processes with DDP."""
     return finished_run(tmp_path_factory.mktemp("ddp") / "run", 2)
 
 
-def test_one_and_two_processes_select_the_same_samples(tmp_path: Path, undisturbed: RunDir) -> None:
+def test_one_and_two_processes_select_the_same_samples(tmp_path: Path, undisturbed: RunFolder) -> None:
     assert_same_run(finished_run(tmp_path / "one", 1), undisturbed, 1e-5)
 
 
@@ -122,10 +125,10 @@ def test_each_rank_holds_its_shards_and_all_weights_within_the_context(tmp_path:
     assert looked.codes == [0, 0], looked.outputs
 
 
-def test_fsdp_trains_like_ddp(tmp_path: Path, undisturbed: RunDir) -> None:
+def test_fsdp_trains_like_ddp(tmp_path: Path, undisturbed: RunFolder) -> None:
     home = finished_run(tmp_path / "fsdp", 2, FSDP)
     assert_same_run(home, undisturbed, 1e-5)
-    kept, other = (one.checkpoint() for one in (home, undisturbed))
+    kept, other = (one.load_checkpoint() for one in (home, undisturbed))
     assert kept is not None
     assert other is not None
     assert type(kept["network"]) is type(other["network"])
@@ -146,7 +149,7 @@ def test_fsdp_with_batch_statistics(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("strategies", [("fsdp", "ddp"), ("ddp", "fsdp")])
 def test_a_run_resumes_with_another_strategy(
-    tmp_path: Path, undisturbed: RunDir, strategies: tuple[str, str]
+    tmp_path: Path, undisturbed: RunFolder, strategies: tuple[str, str]
 ) -> None:
     began, then = (f"engine.strategy={name}" for name in strategies)
     assert run_ranks(tmp_path / "run", 2, began, before=kill_in_epoch(0)).codes[0] < 0

@@ -52,7 +52,7 @@ def make_test_set() -> Domain:
     pixels = streets(n_source=1, n_pool=5, n_test=0, height=16, width=32).pool.pixels
     luck = torch.Generator().manual_seed(1)
     originals = [torch.randint(VOID, 3, size, generator=luck).to(torch.int8) for size in SIZES]
-    images = Images(tuple("abcde"), pixels, sizes=torch.tensor(SIZES))
+    images = Images(tuple("abcde"), pixels, original_sizes=torch.tensor(SIZES))
     return Domain(images, SizedMaps(originals, (16, 32)), CLASSES)
 
 

@@ -17,7 +17,7 @@ from ducats.data import toy
 from ducats.data.views import apply_view
 from ducats.domain import UNLABELLED, VOID, Images
 from ducats.models import EvidentialModel
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.snapshot_files import Snapshot
 from ducats.training import model_snapshot as module
 from ducats.training.forward import sample_aug_params
@@ -69,7 +69,7 @@ def check_distances(found: Snapshot, features: Tensor) -> None:
 def outputs(model: EvidentialModel, images: Images) -> tuple[Tensor, Tensor]:
     """Return the model's outputs, image by image, with the augmentation parameters of snapshots."""
     view = there.RANDOM_VIEW
-    luck = sample_aug_params(images, view, fork(0, "scoring"))
+    luck = sample_aug_params(images, view, make_generator(0, "scoring"))
     model.eval()
     with torch.no_grad():
         said = [

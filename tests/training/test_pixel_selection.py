@@ -123,10 +123,10 @@ def test_duc_ranks_by_u_data_within_the_highest_u_dis() -> None:
 
 
 def test_grid_size_follows_the_resolution() -> None:
-    sized = replace(POOL, sizes=SIZES)
+    sized = replace(POOL, original_sizes=SIZES)
     assert label_grid_sizes(sized, "network").tolist() == [[16, 32]] * 5
     assert label_grid_sizes(sized, "original").tolist() == SIZES.tolist()
-    assert label_grid_sizes(replace(POOL, sizes=None), "original").tolist() == [[16, 32]] * 5
+    assert label_grid_sizes(replace(POOL, original_sizes=None), "original").tolist() == [[16, 32]] * 5
 
 
 class MustNotRun(nn.Module):

@@ -18,7 +18,7 @@ from ducats.domain import UNLABELLED, Images
 from ducats.errors import UserError
 from ducats.models import EvidentialModel, small_cnn
 from ducats.objectives import Batch, LabelledImages, duc
-from ducats.randomness import fork, global_seed
+from ducats.randomness import global_seed, make_generator
 from ducats.training import placement
 from ducats.training import step as steps
 from ducats.training.distributed import make_fabric
@@ -67,10 +67,10 @@ def augment_one(image: Tensor, view: View, aug_params: Tensor) -> Tensor:
 def plain_stream(name: str, images: Images, items: Tensor, cut: Any) -> list[tuple[Tensor, Tensor]]:
     """Return the batches of a stream, augmented image by image."""
     view: View = getattr(VIEWS, name)
-    batches = list(shuffled_batches(items, BATCH, STEPS, fork(0, name, "order", 0), cut))
+    batches = list(shuffled_batches(items, BATCH, STEPS, make_generator(0, name, "order", 0), cut))
     index = torch.cat(batches)
     height, width = images.pixels.shape[-2:]
-    aug_params = sample_view_params(view, len(index), height, width, fork(0, name, "view", 0))
+    aug_params = sample_view_params(view, len(index), height, width, make_generator(0, name, "view", 0))
     shown = [augment_one(images.pixels[int(i)], view, row) for i, row in zip(index, aug_params, strict=True)]
     return [
         (torch.stack(some), batch)

@@ -11,7 +11,7 @@ from ducats.data.views import View
 from ducats.domain import UNLABELLED, VOID, Domain, Images
 from ducats.errors import UserError
 from ducats.objectives import Batch
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.training.distributed import make_fabric
 from ducats.training.streams import (
     Streams,
@@ -39,7 +39,7 @@ def batches(epoch: int = 0, seed: int = 0, steps: int = 5, **more: object) -> li
 
 
 def test_each_pass_covers_all_items_and_is_reshuffled() -> None:
-    seen = list(shuffled_batches(torch.arange(96), 32, 6, fork(0, "x"), full_batches))
+    seen = list(shuffled_batches(torch.arange(96), 32, 6, make_generator(0, "x"), full_batches))
     first, second = torch.cat(seen[:3]), torch.cat(seen[3:])
     assert sorted(first.tolist()) == sorted(second.tolist()) == list(range(96))
     assert not torch.equal(first, second)
@@ -123,7 +123,7 @@ def test_rare_classes_are_oversampled() -> None:
     presence[:, 0] = True
     presence[:20, 1] = True
     presence[7, 2] = True
-    order = rare_class_order(presence, 3000, fork(0, "order"))
+    order = rare_class_order(presence, 3000, make_generator(0, "order"))
     shares = presence[order].double().mean(0)
     # Classes are drawn with probability proportional to 1 / ln(1.01 + f), f being their share of all classes
     # seen. In the long run the shares reach a fixed point, which is computed here by iteration.
@@ -140,9 +140,9 @@ def test_rare_classes_are_oversampled() -> None:
 
 def test_rare_class_sampling_is_deterministic_and_even_within_a_class() -> None:
     presence = torch.eye(4, dtype=torch.bool).repeat(5, 1)
-    order = rare_class_order(presence, 400, fork(1, "order"))
-    assert torch.equal(order, rare_class_order(presence, 400, fork(1, "order")))
-    assert not torch.equal(order, rare_class_order(presence, 400, fork(2, "order")))
+    order = rare_class_order(presence, 400, make_generator(1, "order"))
+    assert torch.equal(order, rare_class_order(presence, 400, make_generator(1, "order")))
+    assert not torch.equal(order, rare_class_order(presence, 400, make_generator(2, "order")))
     counts = torch.bincount(order, minlength=20)
     # The five images of a class are taken in turn.
     assert all(int(counts[c::4].max() - counts[c::4].min()) <= 1 for c in range(4))
@@ -150,9 +150,9 @@ def test_rare_class_sampling_is_deterministic_and_even_within_a_class() -> None:
 
 def test_a_class_without_images_is_never_drawn() -> None:
     presence = torch.tensor([[True, False], [True, False]])
-    assert set(rare_class_order(presence, 10, fork(0)).tolist()) == {0, 1}
+    assert set(rare_class_order(presence, 10, make_generator(0)).tolist()) == {0, 1}
     with pytest.raises(UserError, match="label maps"):
-        rare_class_order(torch.zeros(3, 2, dtype=torch.bool), 4, fork(0))
+        rare_class_order(torch.zeros(3, 2, dtype=torch.bool), 4, make_generator(0))
 
 
 def pixel_shift() -> tuple[Domain, Images]:
@@ -205,7 +205,7 @@ def test_images_labelled_as_a_whole_are_a_separate_stream() -> None:
 
 def test_void_and_unlabelled_reach_the_objective_unchanged() -> None:
     source, pool = pixel_shift()
-    targets = torch.randint(VOID, 3, (5, 4, 6), generator=fork(0, "targets")).to(torch.int8)
+    targets = torch.randint(VOID, 3, (5, 4, 6), generator=make_generator(0, "targets")).to(torch.int8)
     streams = Streams(source, pool, StreamViews(), batch_size=2, steps_per_epoch=9, seed=0)
     maps = {image.numpy().tobytes(): n for n, image in enumerate(pool.pixels[:])}
     sources = {image.numpy().tobytes(): n for n, image in enumerate(source.images.pixels[:])}
@@ -224,7 +224,7 @@ def test_void_and_unlabelled_reach_the_objective_unchanged() -> None:
 @pytest.mark.parametrize("kind", ["held", "made"])
 def test_lazily_computed_maps_are_the_same(kind: str) -> None:
     source, pool = pixel_shift()
-    targets = torch.randint(VOID, 3, (5, 4, 6), generator=fork(0, "targets")).to(torch.int8)
+    targets = torch.randint(VOID, 3, (5, 4, 6), generator=make_generator(0, "targets")).to(torch.int8)
     views = StreamViews(source=View(flip=0.5), unlabelled=View(crop="random", size=(3, 4), flip=0.5))
 
     def epoch(labels: Any) -> list[Batch]:

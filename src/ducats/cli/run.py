@@ -14,11 +14,11 @@ from rich.console import Console
 from ducats.cli.base import app, console
 from ducats.cli.shutdown import is_reporter, launch_monitored
 from ducats.errors import AwaitingLabels, UserError
-from ducats.progress import together
+from ducats.progress import combine_listeners
 from ducats.run_options import RunOptions, benchmark_task, default_run_folder
 
 if TYPE_CHECKING:
-    from ducats.parts import Parts, Plan
+    from ducats.components import Components, RunPlan
 
 
 @app.command
@@ -53,10 +53,10 @@ def run(
     from ducats.doctor.benchmark_counts import completeness_warnings
     from ducats.doctor.task import task_mismatches
     from ducats.factory import build_run, check_components, make_performance_options, with_resolved_precision
-    from ducats.loggers import Logs, find
+    from ducats.loggers import LoggerDispatcher, find_loggers
     from ducats.progress_display import ProgressDisplay, stage_table
     from ducats.run import run as run_parts
-    from ducats.rundir import RunDir
+    from ducats.run_folder import RunFolder
     from ducats.training import launch_environment
     from ducats.training.distributed import all_ranks_or_raise as all_together
     from ducats.training.distributed import make_fabric
@@ -66,10 +66,10 @@ def run(
         raise UserError(message)
     config = with_resolved_precision(config)
     folder = out or default_run_folder(config)
-    run_folder = RunDir(folder)
-    check_components(config, is_resumable=run_folder.begun)
+    run_folder = RunFolder(folder)
+    check_components(config, is_resumable=run_folder.is_resumable)
     engine = config.engine
-    loggers = find(engine.loggers)
+    loggers = find_loggers(engine.loggers)
     world = launch_environment.resolve_world(engine.processes, engine.nodes)
     fabric = make_fabric(
         engine.device,
@@ -102,11 +102,11 @@ def run(
     )
     with (
         ProgressDisplay() as display,
-        Logs(
+        LoggerDispatcher(
             loggers if fabric.is_global_zero else {},
             folder,
             settings=config.identity(),
-            steps=steps,
+            steps_per_epoch=steps,
             warn=partial(print_warning, display.console),
         ) as logs,
     ):
@@ -116,8 +116,8 @@ def run(
             folder,
             fabric=fabric,
             identity=config.identity(),
-            speed=make_performance_options(config),
-            listen=together(display, logs),
+            performance=make_performance_options(config),
+            on_event=combine_listeners(display, logs),
             wait=make_wait_callback(display.console, poll) if wait else None,
         )
     if fabric.is_global_zero:
@@ -128,9 +128,9 @@ def run(
         if stages := run_folder.stages():
             console.print(stage_table(stages))
         remark = "" if components.test is not None else " (not evaluated: no labelled target images)"
-        ledger = run_folder.bought()
+        ledger = run_folder.load_ledger()
         spent = f"{len(ledger)} labels acquired"
-        if components.source.of_pixels:
+        if components.source.per_pixel:
             spent = f"{len(ledger)} pixels labelled with {ledger.clicks()} clicks"
         if (seconds := ledger.seconds()) is not None:
             spent += f", {seconds / 60:.1f} minutes of annotation"
@@ -143,20 +143,18 @@ def print_warning(output: Console, message: str) -> None:
     output.print(f"warning: {message}", style="yellow", highlight=False, markup=False, soft_wrap=True)
 
 
-def describe_budget(components: "Parts", plan: "Plan") -> str:
+def describe_budget(components: "Components", plan: "RunPlan") -> str:
     """Describe the budget and the rounds of a plan."""
-    count = len(plan.ask_after)
+    count = len(plan.query_epochs)
     if not count:
         return "no labels"
     rounds = "1 round" if count == 1 else f"{count} rounds"
-    if plan.time is not None:
-        unit_name = f"{components.task.unit.name}s" if components.source.of_pixels else "labels"
-        per_round = (
-            f"about {plan.time.questions(None, 0, 0, count)} {unit_name} each at {plan.time.answer:g} s"
-        )
-        return f"{plan.time} in {rounds}, {per_round}"
+    if plan.time_budget is not None:
+        unit_name = f"{components.task.unit.name}s" if components.source.per_pixel else "labels"
+        per_round = f"about {plan.time_budget.questions_in_round(None, 0, 0, count)} {unit_name} each at {plan.time_budget.seconds_per_label:g} s"
+        return f"{plan.time_budget} in {rounds}, {per_round}"
     unit_name = (
-        "pixels" if components.buys_pixels else "whole images" if components.source.of_pixels else "labels"
+        "pixels" if components.selects_pixels else "whole images" if components.source.per_pixel else "labels"
     )
     return f"{sum(plan.budget):,} {unit_name} in {rounds}".replace(",", " ")
 

@@ -117,10 +117,10 @@ def labels(run: Path) -> int:
     import csv
 
     from ducats.domain import VOID
-    from ducats.rundir import RunDir
+    from ducats.run_folder import RunFolder
 
-    run_folder = RunDir(run)
-    classes, ledger = run_folder.data["classes"], run_folder.bought()
+    run_folder = RunFolder(run)
+    classes, ledger = run_folder.data_summary["classes"], run_folder.load_ledger()
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = {VOID: "void", **dict(enumerate(classes))}
     # Streamed: there may be a hundred million pixels.
@@ -154,10 +154,14 @@ def picks(
     """
     from ducats.inference import config_of
     from ducats.picks import choose, images_of, picks_figure
-    from ducats.rundir import RunDir
+    from ducats.run_folder import RunFolder
 
-    run_folder = RunDir(run)
-    config, classes, ledger = config_of(run_folder), run_folder.data["classes"], run_folder.bought()
+    run_folder = RunFolder(run)
+    config, classes, ledger = (
+        config_of(run_folder),
+        run_folder.data_summary["classes"],
+        run_folder.load_ledger(),
+    )
     chosen = choose(ledger, images, count)  # first: reading the images may take long
     images_shown = images_of(config, chosen)
     path = picks_figure(ledger, images_shown, out or run / "picks.png", classes=classes, chosen=chosen)

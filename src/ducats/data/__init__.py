@@ -1,4 +1,4 @@
-"""Data sets by name. Each function returns a ``Shift``: a labelled source and an unlabelled pool."""
+"""Data sets by name. Each function returns a ``AdaptationData``: a labelled source and an unlabelled pool."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -20,10 +20,10 @@ from ducats.data.manifest import manifest
 from ducats.data.segmentation import carla_camvid, gtav_cityscapes, segmentation_folders, synthia_cityscapes
 from ducats.data.streets import streets
 from ducats.data.toy import toy
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.errors import UserError
 
-DATASETS: Mapping[str, Callable[..., Shift]] = {
+DATASETS: Mapping[str, Callable[..., AdaptationData]] = {
     "carla_camvid": carla_camvid,
     "digit_sets": digit_sets,
     "digits": digits,
@@ -52,7 +52,7 @@ _PARAMS_WITH_OPTIONS = (
 )  # parameters with a command-line option of their own
 
 
-def require_params(name: str, function: Callable[..., Shift], params: Mapping[str, Any]) -> None:
+def require_params(name: str, function: Callable[..., AdaptationData], params: Mapping[str, Any]) -> None:
     """Raise if a required parameter of a data set is missing."""
     signature_params = inspect.signature(function).parameters.values()
     required = [p.name for p in signature_params if p.default is p.empty and p.kind is not p.VAR_KEYWORD]

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from PIL import Image, ImageDraw, ImageFilter, ImageFont
 from torch import Tensor
 
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 from ducats.errors import UserError
 
 DIGIT_CLASSES = tuple("0123456789")
@@ -35,7 +35,7 @@ _STROKE_WIDTHS = (0, 1, 2)  # thickening in master pixels
 _OVERSAMPLING = 3  # warp at this multiple of the size, then shrink: avoids aliasing
 
 
-def digits(*, n_source: int = 4000, n_test: int = 500, size: int = 16, seed: int = 0) -> Shift:
+def digits(*, n_source: int = 4000, n_test: int = 500, size: int = 16, seed: int = 0) -> AdaptationData:
     """Make a task from printed digits (source) to 1797 handwritten digits (pool and test set).
 
     Images have one channel, with white ink on black. The split of the handwritten digits depends only on
@@ -60,10 +60,10 @@ def digits(*, n_source: int = 4000, n_test: int = 500, size: int = 16, seed: int
     pixels, labels = _load_handwritten(size)
     order = np.random.default_rng(SPLIT_SEED).permutation(N_HANDWRITTEN)
     test, pool = _select_images(pixels, order[:n_test]), _select_images(pixels, order[n_test:])
-    return Shift(
+    return AdaptationData(
         source=source,
         pool=pool,
-        truth=labels[order[n_test:]],
+        ground_truth=labels[order[n_test:]],
         test=Domain(test, labels[order[:n_test]], DIGIT_CLASSES),
     )
 

@@ -10,9 +10,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ducats.domain import Domain, Held, Images, Labels, Shift, original_map
+from ducats.domain import AdaptationData, Domain, Images, Indexable, Labels, original_map
 from ducats.errors import UserError
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 
 EvaluatedOn = Literal["held_out", "unlabelled", "target"]
 SplitSetting = Literal["auto", "held_out", "unlabelled", "target", "published"]
@@ -22,7 +22,7 @@ TestSetOrigin = Literal["own", "split", "target"]  # the data's test set; part o
 class Subset:
     """Subset of pixels or label maps by index, without copying."""
 
-    def __init__(self, parent: Held, index: Tensor) -> None:
+    def __init__(self, parent: Indexable, index: Tensor) -> None:
         self._parent, self._index = parent, index
         self.shape = torch.Size((len(index), *parent.shape[1:]))
         self.dtype, self.ndim = parent.dtype, parent.ndim
@@ -69,7 +69,9 @@ def resolve_split(
     return ("target" if split in ("target", "published") else "unlabelled"), "target"
 
 
-def attach_test_set(data: Shift, split: SplitSetting, test_fraction: float) -> tuple[Shift, EvaluatedOn]:
+def attach_test_set(
+    data: AdaptationData, split: SplitSetting, test_fraction: float
+) -> tuple[AdaptationData, EvaluatedOn]:
     """Attach the test set that the setting asks for; return the data and the kind of test set.
 
     Args:
@@ -77,7 +79,7 @@ def attach_test_set(data: Shift, split: SplitSetting, test_fraction: float) -> t
         split: See ``config.Evaluation``.
         test_fraction: Fraction of each class to hold out if the test set is split from the target.
     """
-    test, ground_truth = data.test, data.truth
+    test, ground_truth = data.test, data.ground_truth
     target_is_test = test is not None and same_images(test.images, data.pool)
     evaluated_on, origin = resolve_split(
         split,
@@ -115,7 +117,7 @@ def n_held_out(class_size: int, fraction: float) -> int:
     return round(fraction * class_size)
 
 
-def hold_out_source(data: Shift, fraction: float) -> tuple[Shift, Domain | None]:
+def hold_out_source(data: AdaptationData, fraction: float) -> tuple[AdaptationData, Domain | None]:
     """Split a validation set off the source; return the data and that set (None for a share of 0).
 
     The split does not depend on the run's seed, which keeps results comparable.
@@ -140,7 +142,7 @@ def hold_out_source(data: Shift, fraction: float) -> tuple[Shift, Domain | None]
     return replace(data, source=remaining), held_out
 
 
-def _split_target(data: Shift, labels: Labels, test_fraction: float) -> Shift:
+def _split_target(data: AdaptationData, labels: Labels, test_fraction: float) -> AdaptationData:
     """Hold out a fraction of each target class, independently of the run's seed."""
     held_out_index, kept_index = _stratified_split(labels, test_fraction, "held out")
     if not len(held_out_index) or not len(kept_index):
@@ -148,10 +150,10 @@ def _split_target(data: Shift, labels: Labels, test_fraction: float) -> Shift:
             f"evaluation.test_fraction={test_fraction} of {len(labels)} target images leaves nothing to label or to evaluate "
             "on; use evaluation.split=unlabelled"
         )
-    return Shift(
+    return AdaptationData(
         source=data.source,
         pool=_subset_images(data.pool, kept_index),
-        truth=None if data.truth is None else _subset_labels(data.truth, kept_index),
+        ground_truth=None if data.ground_truth is None else _subset_labels(data.ground_truth, kept_index),
         test=Domain(
             _subset_images(data.pool, held_out_index),
             _subset_labels(labels, held_out_index),
@@ -165,7 +167,7 @@ def _stratified_split(labels: Labels, fraction: float, stream: str) -> tuple[Ten
 
     With label maps, an image has many classes; a fraction of all images is taken instead.
     """
-    uniforms = torch.rand(len(labels), generator=fork(0, stream))
+    uniforms = torch.rand(len(labels), generator=make_generator(0, stream))
     is_held_out = torch.zeros(len(labels), dtype=torch.bool)
     classes = torch.zeros(len(labels)) if labels.ndim == 3 else labels[:]
     for label in classes[classes >= 0].unique().tolist():
@@ -185,6 +187,6 @@ def _subset_images(images: Images, index: Tensor) -> Images:
         Subset(images.pixels, index),
         None if images.files is None else tuple(images.files[place] for place in indices),
         None if images.aspect is None else images.aspect[index],
-        None if images.sizes is None else images.sizes[index],
-        None if images.void is None else Subset(images.void, index),
+        None if images.original_sizes is None else images.original_sizes[index],
+        None if images.void_masks is None else Subset(images.void_masks, index),
     )

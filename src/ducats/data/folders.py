@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ducats.data.decoding import ImageSize, decode_image_sets, decode_images
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 from ducats.errors import UserError
 from ducats.image_files import IMAGE_FILE_SUFFIXES, is_image_name
 
@@ -22,7 +22,7 @@ def folders(
     ground_truth: bool = False,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Shift:
+) -> AdaptationData:
     """Read a labelled source and an unlabelled target from folders.
 
     The source's sub-folders are the classes; the target's sub-folders are ignored, unless ``ground_truth`` is set.
@@ -60,10 +60,10 @@ def folders(
     images = decode_image_sets(
         [source_files, target_files, test_files], size, cache=cache, memory_gb=memory_gb
     )
-    return Shift(
+    return AdaptationData(
         source=Domain(images[0], _labels("source", source, source_files, classes), classes),
         pool=images[1],
-        truth=target_labels,
+        ground_truth=target_labels,
         test=Domain(images[2], test_labels, classes) if test_labels is not None else None,
     )
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ducats.data.decoding import decode_image_sets
-from ducats.domain import Domain, Shift
+from ducats.domain import AdaptationData, Domain
 from ducats.errors import UserError
 
 MANIFEST_COLUMNS = ("key", "path", "domain", "label", "split")
@@ -33,7 +33,7 @@ class ManifestRow:
 
 def manifest(
     *, path: str | Path, size: int = 256, cache: str | Path | None = None, memory_gb: float | None = None
-) -> Shift:
+) -> AdaptationData:
     """Read source, pool and test set from a table with one row per image.
 
     The columns are:
@@ -71,10 +71,10 @@ def manifest(
     test_labels = _labels(table, test, classes)
     file_sets = [[(row.key, row.path) for row in rows_of_set] for rows_of_set in (source, pool, test)]
     images = decode_image_sets(file_sets, size, cache=cache, memory_gb=memory_gb)
-    return Shift(
+    return AdaptationData(
         source=Domain(images[0], _labels(table, source, classes), classes),
         pool=images[1],
-        truth=ground_truth,
+        ground_truth=ground_truth,
         test=Domain(images[2], test_labels, classes) if test else None,
     )
 

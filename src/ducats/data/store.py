@@ -26,7 +26,7 @@ from torch import Tensor
 
 from ducats.errors import UserError
 from ducats.files import write_atomically
-from ducats.room import free_disk_gb, free_memory_gb
+from ducats.resources import free_disk_gb, free_memory_gb
 
 KeyedPaths = Sequence[tuple[str, Path]]  # keys and paths
 _Array = NDArray[Any]
@@ -93,7 +93,7 @@ class ArrayStore:
 class LazyFileArrays:
     """Arrays that are decoded on each access, used if neither memory nor disk has room for them.
 
-    Implements ``domain.Pixels`` and ``domain.Maps``, as a tensor does.
+    Implements ``domain.Pixels`` and ``domain.LabelMaps``, as a tensor does.
     """
 
     def __init__(self, files: KeyedPaths, decoder: Decoder) -> None:

@@ -7,7 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from ducats.data.street_renderer import STREET_CLASSES, StreetStyle, interpolate_styles, render_street
-from ducats.domain import VOID, Domain, Images, Shift
+from ducats.domain import VOID, AdaptationData, Domain, Images
 from ducats.errors import UserError
 
 
@@ -111,17 +111,17 @@ def streets(
     width: int = 128,
     domain_shift: float = 1.0,
     seed: int = 0,
-) -> Shift:
+) -> AdaptationData:
     """Make street scenes with per-pixel labels of ten classes.
 
     The source looks rendered. The target looks like a dim, blurred, noisy dashboard camera: large things
     (road, sky, houses) differ a little from the source, small and rare ones (fences, poles, signs, people) a
     lot; there are more parked cars, and streets bend. In the target, the car's own bonnet and a frame of one
-    pixel are void; ``Images.void`` marks them.
+    pixel are void; ``Images.void_masks`` marks them.
 
     Args:
         n_source: Number of source images, labelled in every pixel.
-        n_pool: Number of unlabelled target images (ground truth in ``Shift.truth``).
+        n_pool: Number of unlabelled target images (ground truth in ``AdaptationData.ground_truth``).
         n_test: Number of held-out target images; 0 for none.
         height: At least 16 pixels.
         width: At least 16 pixels.
@@ -139,7 +139,9 @@ def streets(
     source_domain = _make_domain("source", n_source, SOURCE_STYLE, np.zeros(shape, np.bool_), source_rng)
     pool_domain = _make_domain("pool", n_pool, target_style, void, pool_rng)
     test_domain = _make_domain("test", n_test, target_style, void, test_rng) if n_test else None
-    return Shift(source=source_domain, pool=pool_domain.images, truth=pool_domain.labels, test=test_domain)
+    return AdaptationData(
+        source=source_domain, pool=pool_domain.images, ground_truth=pool_domain.labels, test=test_domain
+    )
 
 
 def _check(*, domain_shift: float, **given: int) -> None:
@@ -164,7 +166,9 @@ def _make_domain(
     label_maps = torch.from_numpy(np.stack([labels for _, labels in rendered]))
     void_masks = torch.from_numpy(void).expand(count, *void.shape) if void.any() else None
     sizes = torch.tensor(void.shape).expand(count, 2)
-    return Domain(Images(keys, pixels, sizes=sizes, void=void_masks), label_maps, STREET_CLASSES)
+    return Domain(
+        Images(keys, pixels, original_sizes=sizes, void_masks=void_masks), label_maps, STREET_CLASSES
+    )
 
 
 def _render_with_bonnet(

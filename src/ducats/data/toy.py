@@ -5,7 +5,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 from ducats.errors import UserError
 
 
@@ -18,7 +18,7 @@ def toy(
     size: int = 8,
     domain_shift: float = 1.0,
     seed: int = 0,
-) -> Shift:
+) -> AdaptationData:
     """Make blobs on a ring: a class is a position and a hue.
 
     The target has shifted hues, dimmer images and more noise. Position transfers from source to target but
@@ -27,7 +27,7 @@ def toy(
     Args:
         n_classes: Number of classes, at least 2.
         n_source_per_class: Number of source images per class.
-        n_pool: Number of unlabelled target images (ground truth in ``Shift.truth``).
+        n_pool: Number of unlabelled target images (ground truth in ``AdaptationData.ground_truth``).
         n_test: Number of held-out target images; 0 for none.
         size: Height and width in pixels, at least 4.
         domain_shift: Strength of the domain shift. 0: none; 1: a source model is often wrong; more: worse.
@@ -44,7 +44,9 @@ def toy(
     source = _make_domain("source", n_classes, n_classes * n_source_per_class, size, 0.0, source_rng)
     pool_domain = _make_domain("pool", n_classes, n_pool, size, domain_shift, pool_rng)
     test_domain = _make_domain("test", n_classes, n_test, size, domain_shift, test_rng) if n_test else None
-    return Shift(source=source, pool=pool_domain.images, truth=pool_domain.labels, test=test_domain)
+    return AdaptationData(
+        source=source, pool=pool_domain.images, ground_truth=pool_domain.labels, test=test_domain
+    )
 
 
 def _check(*, n_classes: int, n_source_per_class: int, n_pool: int, n_test: int, size: int) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from ducats.config import Config
 from ducats.doctor.finding import Finding
 from ducats.errors import UserError
-from ducats.room import free_disk_gb
+from ducats.resources import free_disk_gb
 
 MIN_FREE_DISK_GB = 1.0
 

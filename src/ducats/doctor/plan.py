@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
-from ducats.budget import PeopleTime, split_budget, time_of
+from ducats.budget import TimeBudget, parse_time_budget, split_budget
 from ducats.config import Config, ViewConfig, query_epochs
 from ducats.data.decoding import RESERVED_DISK_GB
 from ducats.data.evaluation_split import n_held_out, resolve_split
@@ -13,8 +13,8 @@ from ducats.doctor.finding import Finding, collect_findings, count_images
 from ducats.doctor.segmentation_plan import check_segmentation_settings, describe_pixel_budget
 from ducats.doctor.survey_result import DataSurvey, SplitRole
 from ducats.errors import UserError
-from ducats.records import MEASURED_ON
-from ducats.room import free_disk_gb, free_memory_gb
+from ducats.records import EVALUATED_ON_DESCRIPTIONS
+from ducats.resources import free_disk_gb, free_memory_gb
 
 VIEW_ROLES: dict[str, SplitRole] = {  # the images that each view is applied to
     "source": "source",
@@ -89,7 +89,8 @@ def _check_evaluation(config: Config, survey: DataSurvey) -> Iterator[Finding]:
     )
     if evaluated_on != "held_out" or "test" in survey.splits or survey.has_ground_truth:
         yield Finding(
-            "note", f"the model is evaluated on {MEASURED_ON[evaluated_on]} (evaluation.split={split})"
+            "note",
+            f"the model is evaluated on {EVALUATED_ON_DESCRIPTIONS[evaluated_on]} (evaluation.split={split})",
         )
 
 
@@ -129,7 +130,7 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
         yield Finding("note", "no labels are queried (acquisition.rounds is 0)")
     if not round_epochs or not n_images:
         return
-    time_budget = time_of(
+    time_budget = parse_time_budget(
         config.acquisition.budget, config.acquisition.seconds_per_label, config.acquisition.growth
     )
     if time_budget is not None:
@@ -163,7 +164,7 @@ def _check_budget(config: Config, survey: DataSurvey) -> Iterator[Finding]:
 
 
 def _describe_time_budget(
-    config: Config, survey: DataSurvey, n_images: int, time_budget: PeopleTime
+    config: Config, survey: DataSurvey, n_images: int, time_budget: TimeBudget
 ) -> Iterator[Finding]:
     """Describe a time budget, with an estimate of the first round."""
     round_epochs = query_epochs(config)
@@ -172,11 +173,11 @@ def _describe_time_budget(
         "1 round" if len(round_epochs) == 1 else f"{len(round_epochs)} rounds",
     )
     unit_name = f"{config.task.resolved_unit}s" if survey.per_pixel else "labels"
-    first_round = time_budget.questions(None, 0, 0, len(round_epochs))
+    first_round = time_budget.questions_in_round(None, 0, 0, len(round_epochs))
     yield Finding(
         "note",
         f"the budget is {time_budget} for {unit_name} of {count_images(n_images)} of the target, in {rounds} after epoch {epochs} "
-        f"of {config.train.epochs}: about {first_round} in the first, at {time_budget.answer:g} s each (acquisition.seconds_per_label); "
+        f"of {config.train.epochs}: about {first_round} in the first, at {time_budget.seconds_per_label:g} s each (acquisition.seconds_per_label); "
         "later rounds depend on the measured time per answer",
     )
     if config.task.resolved_unit == "image" and first_round * len(round_epochs) > n_images:

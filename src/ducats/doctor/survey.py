@@ -23,7 +23,7 @@ from ducats.doctor.survey_result import (
     SurveyResult,
     get_data_param,
 )
-from ducats.domain import Images, Labels, Shift
+from ducats.domain import AdaptationData, Images, Labels
 from ducats.errors import UserError
 
 MAX_ROWS_NAMED = 20  # maximum number of manifest rows that are reported one by one
@@ -182,7 +182,7 @@ def _survey_built(config: Config) -> SurveyResult:
         from ducats.factory import load_data
 
         data = load_data(config)
-        if not isinstance(data, Shift):
+        if not isinstance(data, AdaptationData):
             raise TypeError(f"it returned {type(data).__name__}, not a Shift")
     except UserError as error:
         return DataSurvey(), [Finding("error", str(error))]
@@ -190,12 +190,12 @@ def _survey_built(config: Config) -> SurveyResult:
         reason = f"{type(error).__name__}: {' '.join(str(error).split())}"
         problem = f"the data set {config.data.name!r} cannot be built ({reason})"
         return DataSurvey(), [Finding("error", f"{problem}; check data.params: {config.data.params}")]
-    survey = DataSurvey(has_ground_truth=data.truth is not None, per_pixel=data.source.of_pixels)
+    survey = DataSurvey(has_ground_truth=data.ground_truth is not None, per_pixel=data.source.per_pixel)
     classes = data.classes
     if survey.per_pixel:
         survey.classes = classes
     _add_split(survey, "source", data.source.images, data.source.labels, classes)
-    _add_split(survey, "target", data.pool, data.truth, classes)
+    _add_split(survey, "target", data.pool, data.ground_truth, classes)
     if data.test is not None:
         _add_split(survey, "test", data.test.images, data.test.labels, data.test.classes)
         survey.target_is_test = same_images(data.test.images, data.pool)
@@ -212,7 +212,9 @@ def _add_split(
         class_names = no_labels if labels is None else _class_names(labels[:], classes)
         survey.splits[role] = SplitSurvey(role, description, images.keys, class_names, pixels=images.pixels)
         return
-    original_sizes = [(height, width)] * len(images) if images.sizes is None else images.sizes.tolist()
+    original_sizes = (
+        [(height, width)] * len(images) if images.original_sizes is None else images.original_sizes.tolist()
+    )
     sizes = [(int(image_height), int(image_width)) for image_height, image_width in original_sizes]
     survey.splits[role] = SplitSurvey(
         role,

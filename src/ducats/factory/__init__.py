@@ -1,8 +1,9 @@
 """Build the components of a run from its config. Names are resolved only here."""
 
 from ducats import config as settings
+from ducats.components import Components, RunPlan
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 from ducats.errors import UserError
 from ducats.factory.builders import (
     check_oracle,
@@ -21,8 +22,7 @@ from ducats.factory.builders import (
     with_resolved_precision,
 )
 from ducats.factory.validation import check_components, describe_params
-from ducats.parts import Parts, Plan
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 __all__ = [
     "build_run",
@@ -45,17 +45,22 @@ __all__ = [
 ]
 
 
-def build_run(config: settings.Config, run_folder: RunDir, data: Shift | None = None) -> tuple[Parts, Plan]:
+def build_run(
+    config: settings.Config, run_folder: RunFolder, data: AdaptationData | None = None
+) -> tuple[Components, RunPlan]:
     """Build the components and the plan of a run; load the data unless ``data`` is given."""
-    check_components(config, is_resumable=run_folder.begun)
+    check_components(config, is_resumable=run_folder.is_resumable)
     data, _ = hold_out_source(data or load_data(config), config.evaluation.source_holdout_fraction)
     data, evaluated_on = attach_test_set(data, config.evaluation.split, config.evaluation.test_fraction)
     _check_task_matches_data(config, data)
     plan, views = make_run_plan(config, data), make_views(config)
     data = with_aspect_ratios(data, views)
-    components = Parts(
+    components = Components(
         model=make_model(
-            config, len(data.classes), int(data.source.images.pixels.shape[1]), is_resumable=run_folder.begun
+            config,
+            len(data.classes),
+            int(data.source.images.pixels.shape[1]),
+            is_resumable=run_folder.is_resumable,
         ),
         source=data.source,
         pool=data.pool,
@@ -63,18 +68,18 @@ def build_run(config: settings.Config, run_folder: RunDir, data: Shift | None = 
         query=make_query(config),
         objective=make_objective(config),
         test=data.test,
-        measured_on=evaluated_on,
+        evaluated_on=evaluated_on,
         views=views,
         task=make_task(config),
     )
     return components, plan
 
 
-def _check_task_matches_data(config: settings.Config, data: Shift) -> None:
+def _check_task_matches_data(config: settings.Config, data: AdaptationData) -> None:
     """Raise if the task of the config does not match the labels of the data."""
-    if data.source.of_pixels != (config.task.name == "segmentation"):
+    if data.source.per_pixel != (config.task.name == "segmentation"):
         label_kind, suggestion = (
-            ("per-pixel", "-c segmentation") if data.source.of_pixels else ("per-image", "-c data/NAME")
+            ("per-pixel", "-c segmentation") if data.source.per_pixel else ("per-image", "-c data/NAME")
         )
         raise UserError(
             f"the data {config.data.name!r} has {label_kind} labels, but task.name is {config.task.name}; add "

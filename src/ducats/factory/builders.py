@@ -8,11 +8,12 @@ from pathlib import Path
 
 from ducats import config as settings
 from ducats.answers.rules import ruling
-from ducats.budget import split_budget, split_pixels, time_of
+from ducats.budget import parse_time_budget, split_budget, split_pixels
+from ducats.components import RunPlan
 from ducats.data import DATASETS, require_params
 from ducats.data.decoding import read_aspect_ratios
 from ducats.data.views import View
-from ducats.domain import Images, Shift
+from ducats.domain import AdaptationData, Images
 from ducats.errors import UserError
 from ducats.models import MODELS, MODELS_WITHOUT_WEIGHTS, EvidentialModel
 from ducats.objectives import (
@@ -22,11 +23,10 @@ from ducats.objectives import (
     as_objective_spec,
 )
 from ducats.oracles import Oracle, People, Truth
-from ducats.parts import Plan
 from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import global_seed
 from ducats.registry import bind_params, build_component, check_params, resolve
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import resolve_precision
 from ducats.training.fit import Optimisation
 from ducats.training.performance import PerformanceOptions
@@ -36,7 +36,7 @@ from ducats.training.task import TaskOptions, label_grid_sizes
 from ducats.units import Unit
 
 
-def load_data(config: settings.Config) -> Shift:
+def load_data(config: settings.Config) -> AdaptationData:
     """Load the data set of a config."""
     function = resolve("data set", DATASETS, config.data.name)
     params = {
@@ -90,14 +90,14 @@ def make_model(
         return EvidentialModel(build_component("model", config.model, build_fn), config.model.evidence)
 
 
-def make_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> Oracle:
+def make_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFolder) -> Oracle:
     """Build the oracle; ``auto`` is the ground truth if the data has it, else human annotators."""
     check_oracle(config.oracle)
     name = config.oracle.name
     if name == "auto":
-        name = "human" if data.truth is None else "ground_truth"
+        name = "human" if data.ground_truth is None else "ground_truth"
     if name == "ground_truth":
-        if data.truth is None:
+        if data.ground_truth is None:
             raise UserError(
                 "the oracle 'truth' needs the target's labels, but this data has none; use --oracle "
                 "people, or --ground-truth if the target's subfolders are classes"
@@ -107,18 +107,18 @@ def make_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> Ora
                 f"the oracle 'truth' has no parameters, but oracle.params is {config.oracle.params}; remove "
                 "it, or use --oracle human"
             )
-        return Truth(data.truth, config.task.resolution)
+        return Truth(data.ground_truth, config.task.resolution)
     if name == "human":
         return _make_human_oracle(config, data, run_folder)
     user_oracle: Callable[..., Oracle] = resolve("oracle", {}, name)
     return bind_params("oracle", name, user_oracle, 1, config.oracle.params)(data)
 
 
-def _make_human_oracle(config: settings.Config, data: Shift, run_folder: RunDir) -> People:
-    sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.of_pixels else None
+def _make_human_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFolder) -> People:
+    sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.per_pixel else None
     spec: QuerySpec | QueryFn = resolve("query", QUERIES, config.query.name)
     query_summary = spec.summary if isinstance(spec, QuerySpec) else QuerySpec(spec).summary
-    time_budget = time_of(
+    time_budget = parse_time_budget(
         config.acquisition.budget, config.acquisition.seconds_per_label, config.acquisition.growth
     )
 
@@ -126,18 +126,18 @@ def _make_human_oracle(config: settings.Config, data: Shift, run_folder: RunDir)
         """Return the annotation time in seconds that is left before a round."""
         if time_budget is None:
             return None
-        ledger, earlier_rounds = run_folder.bought(), round_number - 1
-        return time_budget.left(
+        ledger, earlier_rounds = run_folder.load_ledger(), round_number - 1
+        return time_budget.remaining_seconds(
             ledger.seconds(earlier_rounds), ledger.units(earlier_rounds), ledger.timed(earlier_rounds)
         )
 
     return People(
-        run_folder.questions,
+        run_folder.questions_path,
         data.pool,
         data.classes,
         sizes,
         unit=config.task.resolved_unit if sizes is not None else "image",
-        notes=run_folder.notes,
+        notes=run_folder.load_hints,
         query=config.query.name,
         why=query_summary,
         seconds=remaining_seconds,
@@ -178,12 +178,12 @@ def make_views(config: settings.Config) -> StreamViews:
     return StreamViews(labelled=labelled, strong=strong, **built)
 
 
-def make_run_plan(config: settings.Config, data: Shift) -> Plan:
+def make_run_plan(config: settings.Config, data: AdaptationData) -> RunPlan:
     """Build the run plan: training length, rounds and number of labels per round."""
     epochs_of_rounds = settings.query_epochs(config)
     train, acquisition, pool = config.train, config.acquisition, data.pool
-    selects_pixels = data.source.of_pixels and config.task.resolved_unit != "image"
-    time_budget = time_of(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
+    selects_pixels = data.source.per_pixel and config.task.resolved_unit != "image"
+    time_budget = parse_time_budget(acquisition.budget, acquisition.seconds_per_label, acquisition.growth)
     budget: tuple[int, ...] = ()
     if time_budget is not None:
         selects_pixels = False
@@ -198,17 +198,17 @@ def make_run_plan(config: settings.Config, data: Shift) -> Plan:
             acquisition.budget, len(pool), len(epochs_of_rounds), acquisition.rounding, acquisition.growth
         )
     steps = train.steps_per_epoch or steps_in_epoch(len(data.source), len(pool), train.batch_size)
-    return Plan(
+    return RunPlan(
         epochs=train.epochs,
-        ask_after=epochs_of_rounds,
+        query_epochs=epochs_of_rounds,
         budget=budget,
-        pixels=acquisition.budget if selects_pixels else None,
+        pixel_budget=acquisition.budget if selects_pixels else None,
         rounding=acquisition.rounding,
-        time=time_budget,
+        time_budget=time_budget,
         batch_size=train.batch_size,
         steps_per_epoch=train.steps_per_epoch,
         labelled_batches=train.labelled_batches,
-        together=train.target_batching,
+        target_batching=train.target_batching,
         source_sampling=train.source_sampling,
         optimisation=Optimisation(
             lr=train.lr,
@@ -220,9 +220,9 @@ def make_run_plan(config: settings.Config, data: Shift) -> Plan:
         ),
         schedule=make_schedule(config, steps * train.epochs),
         source_weight=train.source_weight,
-        measure_every=config.evaluation.every_epochs,
-        scoring_batch=config.engine.scoring_batch_size,
-        snapshot=config.engine.snapshot_samples,
+        evaluate_every=config.evaluation.every_epochs,
+        scoring_batch_size=config.engine.scoring_batch_size,
+        snapshot_samples=config.engine.snapshot_samples,
         seed=config.seed,
     )
 
@@ -280,7 +280,7 @@ def make_performance_options(config: settings.Config) -> PerformanceOptions:
     )
 
 
-def with_aspect_ratios(data: Shift, views: StreamViews) -> Shift:
+def with_aspect_ratios(data: AdaptationData, views: StreamViews) -> AdaptationData:
     """Return the data with original aspect ratios where a view needs them."""
     source, test = data.source, data.test
     tests_on_pool = test is not None and test.images is data.pool

@@ -52,7 +52,11 @@ def moments(runs: Runs) -> list[Panel]:
     if any(len(run) > 1 for run in stages):
         last = [run[-1] for run in stages]
         found.append(Panel(_spent(last), tuple(last)))
-        tempered = [stage["tempered"] for stage in last if "reliability" in (stage.get("tempered") or {})]
+        tempered = [
+            stage["temperature_scaled"]
+            for stage in last
+            if "reliability" in (stage.get("temperature_scaled") or {})
+        ]
         if tempered:
             found.append(Panel("temperature-scaled softmax", tuple(tempered)))
     return found

@@ -16,7 +16,7 @@ from ducats.inference.images import say
 from ducats.inference.measuring import own_test
 from ducats.inference.rule import By, Rule, fewest, find, fingerprint, lowest_risk, upper_bound
 from ducats.inference.trained import Trained
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 FEWER = (
     "the images that the run selected for labelling are excluded, and the remaining ones are often easier; "
@@ -71,7 +71,7 @@ def triage(
     if bought and folder is not None:
         raise UserError("--data and --acquired-labels exclude each other; give one of them")
     seen = _bought(trained.home, by) if bought else _predicted(trained, fabric, by, folder)
-    return _rule(seen, trained.home.folder, by, risk, confidence)
+    return _rule(seen, trained.home.path, by, risk, confidence)
 
 
 def _predicted(trained: Trained, fabric: Fabric, by: By, folder: Path | None) -> Seen:
@@ -81,7 +81,7 @@ def _predicted(trained: Trained, fabric: Fabric, by: By, folder: Path | None) ->
         test, on = own_test(trained)
         where = "the run's held-out images"
         if on != "held_out":
-            kept = (trained.home.bought().targets() == UNLABELLED).numpy()
+            kept = (trained.home.load_ledger().targets() == UNLABELLED).numpy()
             where, cautions = "the run's target images that it did not label", (FEWER,)
     else:
         test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
@@ -96,12 +96,12 @@ def _predicted(trained: Trained, fabric: Fabric, by: By, folder: Path | None) ->
     )
 
 
-def _bought(home: RunDir, by: By) -> Seen:
+def _bought(home: RunFolder, by: By) -> Seen:
     """Load the predictions saved before labelling; void is not a class, so it counts as wrong."""
-    ledger = home.bought()
+    ledger = home.load_ledger()
     label, values, wrong = ledger.targets().numpy(), [], []
     for number in range(1, ledger.rounds + 1):
-        request, notes = home.request(number), home.notes(number)
+        request, notes = home.load_request(number), home.load_hints(number)
         if request is None or notes is None:
             continue
         known = label[request.image.numpy()]
@@ -111,7 +111,7 @@ def _bought(home: RunDir, by: By) -> Seen:
         wrong.append((notes.guess != known)[answered])
     if not values:
         raise UserError(
-            f"{home.folder} has no saved predictions from before its labels were acquired, and the model was "
+            f"{home.path} has no saved predictions from before its labels were acquired, and the model was "
             "then trained on these labels; give labelled images with --data"
         )
     return Seen(

@@ -10,7 +10,7 @@ from ducats.inference.preprocess import Preprocess
 from ducats.inference.rule import Rule
 from ducats.inference.trained import Trained
 from ducats.models import MODELS_WITHOUT_WEIGHTS
-from ducats.records import MEASURED_ON
+from ducats.records import EVALUATED_ON_DESCRIPTIONS
 
 METRICS = {
     "accuracy": "accuracy (fraction of correct labels)",
@@ -36,7 +36,7 @@ def card(
     """
     return "\n".join(
         [
-            f"# {trained.home.folder.resolve().name}",
+            f"# {trained.home.path.resolve().name}",
             "",
             *_what(trained),
             "",
@@ -73,7 +73,7 @@ def _what(trained: Trained) -> Iterator[str]:
 
 
 def _trained_on(trained: Trained) -> Iterator[str]:
-    config, data, ledger = trained.config, trained.home.data, trained.home.bought()
+    config, data, ledger = trained.config, trained.home.data_summary, trained.home.load_ledger()
     params = config.data.params
     names = {
         role: f" ({Path(str(params[role])).name})" if params.get(role) else ""
@@ -88,10 +88,10 @@ def _trained_on(trained: Trained) -> Iterator[str]:
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     part = config.model
     yield f"- model: `{part.name}` {json.dumps(dict(part.params))}, evidence `{part.evidence}`"
-    weights = trained.home.folder / "model.safetensors"
+    weights = trained.home.path / "model.safetensors"
     made = datetime.fromtimestamp(weights.stat().st_mtime, UTC)
     yield f"- date: {made:%Y-%m-%d}, {config.train.epochs} epochs in `{config.engine.precision}`"
-    versions = _environment(trained.home.folder).get("versions", {})
+    versions = _environment(trained.home.path).get("versions", {})
     if versions:
         yield f"- versions: {', '.join(f'{name} {version}' for name, version in versions.items())}"
 
@@ -110,7 +110,7 @@ def _measured(trained: Trained) -> Iterator[str]:
         yield "Not evaluated: the run had no labelled images outside its training set."
         return
     pixels = f", {last['pixels']} pixels" if "pixels" in last else ""
-    yield f"On {MEASURED_ON[last['measured_on']]}: {last['images']} images{pixels}."
+    yield f"On {EVALUATED_ON_DESCRIPTIONS[last['evaluated_on']]}: {last['images']} images{pixels}."
     yield ""
     yield "| metric | value |"
     yield "|---|---|"

@@ -19,7 +19,7 @@ from ducats.inference.preprocess import preprocess_of
 from ducats.inference.rule import load_rule
 from ducats.inference.trained import Trained
 from ducats.picks import images_of
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.training.forward import sample_aug_params
 
 COMPARED = 8  # images that the graph is checked on
@@ -47,7 +47,7 @@ def export(
         raise UserError(f"{out} is a file, not a folder; give another --out")
     if batch is not None and batch < 1:
         raise UserError(f"--batch-size must be at least 1, not {batch}")
-    preprocess, rule = preprocess_of(trained), load_rule(trained.home.folder)
+    preprocess, rule = preprocess_of(trained), load_rule(trained.home.path)
     difference, checked, where = None, None, ""
     if onnx:
         require_onnx()
@@ -62,7 +62,7 @@ def export(
         finally:
             draft.unlink(missing_ok=True)
         checked = f"{difference.in_words()}, on {where}"
-    weights = trained.home.folder / "model.safetensors"
+    weights = trained.home.path / "model.safetensors"
     with weights.open("rb") as source:
         write_atomically(out / weights.name, lambda file: shutil.copyfileobj(source, file))
     write_text_atomically(out / "preprocess.json", json.dumps(preprocess.as_json(), indent=1) + "\n")
@@ -74,7 +74,7 @@ def export(
 
 def _images(trained: Trained) -> tuple[Tensor, str]:
     """Return some preprocessed pool images, or noise if the pool cannot be read."""
-    view, keys = make_views(trained.config).test, list(trained.home.bought().keys[:COMPARED])
+    view, keys = make_views(trained.config).test, list(trained.home.load_ledger().keys[:COMPARED])
     try:
         found = images_of(trained.config, keys)
         places = [place for place, key in enumerate(found.keys) if key in set(keys)]
@@ -82,9 +82,11 @@ def _images(trained: Trained) -> tuple[Tensor, str]:
         places = []
     if not places:
         size = view.output_size(*trained.size)
-        generator = fork(0, "export")
+        generator = make_generator(0, "export")
         noise = torch.rand(COMPARED, trained.channels, *size, generator=generator)
         return noise, f"{COMPARED} images of noise (the images of the run cannot be read)"
     index = torch.tensor(places)
-    shown = apply_view(found.pixels[index], view, sample_aug_params(found, view, fork(0, "test"))[index])
+    shown = apply_view(
+        found.pixels[index], view, sample_aug_params(found, view, make_generator(0, "test"))[index]
+    )
     return shown, f"{len(places)} target images of the run"

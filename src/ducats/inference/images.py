@@ -39,7 +39,7 @@ def predict(trained: Trained, fabric: Fabric, folder: Path, out: Path, *, every_
             (accept or review) if the run has a triage rule.
         every_class: add a column with the probability of each class.
     """
-    rule = load_rule(trained.home.folder)
+    rule = load_rule(trained.home.path)
     images = read_image_folder(folder, size=trained.size, channels=trained.channels)
     images = with_aspect_ratio(images, make_views(trained.config).test)
     said = say(trained, fabric, images)

@@ -22,7 +22,7 @@ from ducats.files import write_atomically, write_text_atomically
 from ducats.inference.trained import Trained
 from ducats.oracles.masks import file_names
 from ducats.palette import class_colours
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.samples import Output
 from ducats.training.evaluation import log_probabilities
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
@@ -57,7 +57,7 @@ def predict_maps(
         make_views(trained.config).test,
         make_task(trained.config).average_flipped,
     )
-    luck = sample_aug_params(images, view, fork(0, "test"))
+    luck = sample_aug_params(images, view, make_generator(0, "test"))
     batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)
     model, names = fabric.setup(trained.model), file_names(images.keys)
     text = io.StringIO()

@@ -6,6 +6,7 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
+from ducats.components import data_digest
 from ducats.data.evaluation_split import EvaluatedOn, attach_test_set
 from ducats.data.folders import read_labelled_folder
 from ducats.data.segmentation import load_segmentation_folder
@@ -15,7 +16,6 @@ from ducats.factory import load_data, make_task, make_views, with_aspect_ratio, 
 from ducats.inference.trained import Trained
 from ducats.ledger import TargetMaps
 from ducats.metrics import Tally, compute_metrics
-from ducats.parts import digest
 from ducats.training.evaluation import (
     describe_resolution,
     evaluate,
@@ -41,7 +41,7 @@ class Measured:
         Args:
             star_without: classes excluded from ``mean_iou_star``; if empty, this metric is omitted.
         """
-        said: dict[str, Any] = {"measured_on": self.on, "images": self.images}
+        said: dict[str, Any] = {"evaluated_on": self.on, "images": self.images}
         if self.resolution is not None:
             said |= {"pixels": self.tally.total, "resolution": self.resolution}
         if not self.tally.total:
@@ -67,7 +67,7 @@ def measure(trained: Trained, fabric: Fabric, folder: Path | None = None) -> Mea
     if folder is None:
         test, on = own_test(trained)
         if on == "unlabelled":
-            only = (trained.home.bought().targets() == UNLABELLED).nonzero().squeeze(1)
+            only = (trained.home.load_ledger().targets() == UNLABELLED).nonzero().squeeze(1)
     else:
         test = read_labelled_folder(folder, trained.classes, size=trained.size, channels=trained.channels)
         test = replace(test, images=with_aspect_ratio(test.images, view))
@@ -83,7 +83,7 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
     if folder is None:
         test, on = own_test(trained)
         if on == "unlabelled":
-            bought = TargetMaps(trained.home.bought(), None, void=test.images.void).at
+            bought = TargetMaps(trained.home.load_ledger(), None, void=test.images.void_masks).at
     else:
         test = _labelled_maps(trained, folder)
     tally = evaluate_segmentation(
@@ -111,7 +111,7 @@ def _labelled_maps(trained: Trained, folder: Path) -> Domain:
     test = load_segmentation_folder(folder, size=trained.size, **known)
     if test.classes != trained.classes:
         raise UserError(
-            f"the class list of {trained.home.folder} has changed since training (now "
+            f"the class list of {trained.home.path} has changed since training (now "
             f"{', '.join(test.classes)}; then {', '.join(trained.classes)}); restore it"
         )
     return test
@@ -129,11 +129,14 @@ def own_test(trained: Trained) -> tuple[Domain, EvaluatedOn]:
     test = with_aspect_ratios(shift, make_views(config)).test
     if test is None:
         raise UserError("this run has no test set; give a folder of labelled images with --data")
-    known = trained.home.data
-    for name, now in (("pool", digest(shift.pool.keys)), ("test", digest(test.images.keys, test.labels))):
+    known = trained.home.data_summary
+    for name, now in (
+        ("pool", data_digest(shift.pool.keys)),
+        ("test", data_digest(test.images.keys, test.labels)),
+    ):
         if known[name]["keys"] != now:
             raise UserError(
-                f"the images or labels of the {name} have changed since the run {trained.home.folder}; "
+                f"the images or labels of the {name} have changed since the run {trained.home.path}; "
                 "restore them, or give a folder of labelled images with --data"
             )
     return test, measured_on

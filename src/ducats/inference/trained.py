@@ -10,7 +10,7 @@ from ducats.config import Config
 from ducats.errors import UserError
 from ducats.factory import make_model
 from ducats.models import EvidentialModel
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 
 
 @dataclass(frozen=True)
@@ -22,7 +22,7 @@ class Trained:
     classes: tuple[str, ...]
     size: tuple[int, int]  # height and width of the stored images
     channels: int
-    home: RunDir
+    home: RunFolder
 
     @property
     def of_pixels(self) -> bool:
@@ -32,21 +32,21 @@ class Trained:
 
 def load_trained(folder: Path) -> Trained:
     """Load the model of a finished run; the weight file cannot execute code."""
-    home = RunDir(folder)
-    config, data = config_of(home), home.data
+    home = RunFolder(folder)
+    config, data = config_of(home), home.data_summary
     model = make_model(config, len(data["classes"]), data["channels"], is_resumable=True)
-    model.network.load_state_dict(home.model())
+    model.network.load_state_dict(home.load_model())
     height, width = data["size"] if isinstance(data["size"], list) else (data["size"], data["size"])
     return Trained(model, config, tuple(data["classes"]), (height, width), data["channels"], home)
 
 
-def config_of(home: RunDir) -> Config:
+def config_of(home: RunFolder) -> Config:
     """Return the config of a run, finished or not."""
     try:
         return Config.model_validate(home.identity)
     except ValidationError:
         raise UserError(
-            f"{home.folder} was not made by `ducats run` of this version, so its model cannot be built from "
+            f"{home.path} was not made by `ducats run` of this version, so its model cannot be built from "
             "config.yaml; build it in Python and load the state dict RunDir(folder).model() into it"
         ) from None
 

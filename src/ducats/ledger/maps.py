@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from ducats.domain import UNLABELLED, VOID, Maps, original_map
+from ducats.domain import UNLABELLED, VOID, LabelMaps, original_map
 from ducats.ledger.book import Ledger, Resolution
 from ducats.npz_columns import AnyArray
 
@@ -16,7 +16,7 @@ Fill = Literal["cell", "nearest"]
 
 
 class TargetMaps:
-    """Label maps ``(N, height, width)`` of the acquired labels, built on access. Implements ``domain.Maps``.
+    """Label maps ``(N, height, width)`` of the acquired labels, built on access. Implements ``domain.LabelMaps``.
 
     A pixel is UNLABELLED if it has no label. It is VOID if it was labelled VOID, or if it has no label and
     ``void`` marks it.
@@ -39,7 +39,7 @@ class TargetMaps:
         ledger: Ledger,
         shape: tuple[int, int] | None,
         rounds: int | None = None,
-        void: Maps | None = None,
+        void: LabelMaps | None = None,
         resolution: Resolution | None = None,
         fill: Fill = "cell",
     ) -> None:

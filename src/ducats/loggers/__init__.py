@@ -7,44 +7,44 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 
 from ducats.errors import UserError
-from ducats.loggers.protocol import Logger, Maker
-from ducats.loggers.telling import KEPT, Logs, values_of
+from ducats.loggers.dispatcher import STATE_FILE, LoggerDispatcher, extract_scalars
+from ducats.loggers.protocol import Logger, LoggerFactory
 from ducats.loggers.tensorboard import TensorBoard
 from ducats.loggers.tracker import trackio, wandb
 from ducats.registry import resolve
 
-LOGGERS: Mapping[str, Maker] = {"tensorboard": TensorBoard, "trackio": trackio, "wandb": wandb}
-INSTALLED_BY = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trackio]'", "wandb": "wandb"}
+LOGGERS: Mapping[str, LoggerFactory] = {"tensorboard": TensorBoard, "trackio": trackio, "wandb": wandb}
+PIP_PACKAGES = {"tensorboard": "'ducats[tensorboard]'", "trackio": "'ducats[trackio]'", "wandb": "wandb"}
 
 __all__ = [
-    "KEPT",
+    "STATE_FILE",
     "LOGGERS",
     "Logger",
-    "Logs",
-    "Maker",
+    "LoggerDispatcher",
+    "LoggerFactory",
     "TensorBoard",
-    "find",
+    "find_loggers",
     "trackio",
-    "values_of",
+    "extract_scalars",
     "wandb",
 ]
 
 
-def find(names: Sequence[str]) -> dict[str, Maker]:
+def find_loggers(names: Sequence[str]) -> dict[str, LoggerFactory]:
     """Look up the loggers of ``engine.loggers``; raise UserError if one is unknown or not installed.
 
     Args:
         names: built-in names, or ``package.module:function``; the function takes the run folder.
     """
-    makers: dict[str, Maker] = {}
+    factories: dict[str, LoggerFactory] = {}
     for name in names:
-        makers[name] = resolve("logger", LOGGERS, name)
-        if name in INSTALLED_BY:
+        factories[name] = resolve("logger", LOGGERS, name)
+        if name in PIP_PACKAGES:
             try:
                 import_module(name)
             except ImportError as error:
                 raise UserError(
                     f"engine.loggers names {name!r}, which cannot be imported ({error}): "
-                    f"pip install {INSTALLED_BY[name]}, or remove it"
+                    f"pip install {PIP_PACKAGES[name]}, or remove it"
                 ) from None
-    return makers
+    return factories

@@ -28,4 +28,4 @@ class Logger(Protocol):
         """Called when the run ends or pauses."""
 
 
-Maker = Callable[[Path], Logger]  # takes the run folder
+LoggerFactory = Callable[[Path], Logger]  # takes the run folder

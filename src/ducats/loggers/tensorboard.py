@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-STAGE = "stage/"
-PLACES = ("stage", "epoch", "labels")  # not plotted over labels
+_STAGE_PREFIX = "stage/"
+_NOT_OVER_LABELS = ("stage", "epoch", "labels")  # not plotted over labels
 
 
 class TensorBoard:
@@ -36,11 +36,11 @@ class TensorBoard:
         """Write scalars; they are on disk when this returns."""
         for name, value in values.items():
             self._writer.add_scalar(name, value, step)
-        labels = values.get(f"{STAGE}labels")
+        labels = values.get(f"{_STAGE_PREFIX}labels")
         for name, value in values.items():
-            measure = name.removeprefix(STAGE)
-            if labels is not None and measure != name and measure not in PLACES:
-                self._writer.add_scalar(f"over_labels/{measure}", value, int(labels))
+            metric = name.removeprefix(_STAGE_PREFIX)
+            if labels is not None and metric != name and metric not in _NOT_OVER_LABELS:
+                self._writer.add_scalar(f"over_labels/{metric}", value, int(labels))
         self._writer.flush()
 
     def finish(self) -> None:

@@ -7,7 +7,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-PROJECT = "ducats"  # default of the environment variables
+DEFAULT_PROJECT = "ducats"  # default of the environment variables
 
 
 class Tracker:
@@ -25,9 +25,9 @@ class Tracker:
     def start(self, name: str, settings: Mapping[str, Any]) -> None:
         """Start or resume a run."""
         self._tracker: Any = import_module(self._module)
-        project = os.environ.get(f"{self._module.upper()}_PROJECT", PROJECT)
-        more = {"id": re.sub(r"[^\w.-]+", "-", name)} if self._by_id else {}
-        self._tracker.init(project=project, name=name, config=dict(settings), resume="allow", **more)
+        project = os.environ.get(f"{self._module.upper()}_PROJECT", DEFAULT_PROJECT)
+        extras = {"id": re.sub(r"[^\w.-]+", "-", name)} if self._by_id else {}
+        self._tracker.init(project=project, name=name, config=dict(settings), resume="allow", **extras)
 
     def log(self, values: Mapping[str, float], step: int) -> None:
         """Log values; the tracker decides when to send them."""

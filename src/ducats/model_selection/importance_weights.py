@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 
 WEIGHT_DECAYS = tuple(
     10 ** (-exponent / 2) for exponent in range(2, 11)
@@ -49,7 +49,7 @@ def domain_weights(
         seed: seed of the initial weights, the split and the batches.
         max_samples: maximum number of training samples per domain.
     """
-    generator = fork(seed, "dev")
+    generator = make_generator(seed, "dev")
     source_samples, target_samples = (
         _random_subset(features, max_samples, generator) for features in (source_train, target)
     )

@@ -3,7 +3,7 @@
 from torch import Tensor
 
 from ducats.queries.two_round import check_pool_fraction, initial_pool_size, round_up_to_budget
-from ducats.randomness import draw_per_address
+from ducats.randomness import uniform_per_location
 from ducats.samples import QueryContext, top_k
 
 MIN_SOURCE_PROBABILITY = 1e-6  # lower bound of D, which divides the score
@@ -26,7 +26,7 @@ def aada(context: QueryContext, *, pool_fraction: float = 0.02) -> Tensor:
     top_samples = samples[top]
     return top[
         top_k(
-            draw_per_address(context.generator, top_samples.image, top_samples.position),
+            uniform_per_location(context.generator, top_samples.image, top_samples.position),
             context.budget,
             top_samples,
         )

@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from ducats.randomness import draw_per_address
+from ducats.randomness import uniform_per_location
 from ducats.samples import QueryContext, top_k
 
 
@@ -10,7 +10,7 @@ def uniform(context: QueryContext) -> Tensor:
     """Select candidates uniformly at random."""
     samples = context.candidates
     return top_k(
-        draw_per_address(context.generator, samples.image, samples.position), context.budget, samples
+        uniform_per_location(context.generator, samples.image, samples.position), context.budget, samples
     )
 
 

@@ -16,7 +16,7 @@ from ducats.queries.distances import (
     squared_distance_to_nearest,
 )
 from ducats.queries.subsampling import SubsampleBy, subsample_candidates
-from ducats.randomness import draw_per_address
+from ducats.randomness import uniform_per_location
 from ducats.samples import QueryContext, SampleTable
 
 REFRESH_GROUP_SIZE = 256  # samples of similar staleness updated together
@@ -129,7 +129,7 @@ def _shard_representatives(
     as greedy picks guarantee, and are dropped. The rest become representatives, or ``count`` greedy picks of
     them if they are more. Every sample is then within twice the optimal radius of a representative.
     """
-    random_keys = draw_per_address(generator, samples.image, samples.position)
+    random_keys = uniform_per_location(generator, samples.image, samples.position)
     parts = [part for part in _split((random_keys * shards).long(), shards) if len(part)]
     first_shard_picks = parts[0][
         _greedy_k_centre(samples[parts[0]], labelled_features, min(count + 1, len(parts[0])))

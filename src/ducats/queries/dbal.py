@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from ducats.queries.distances import chunk_slices, lazy_greedy, load_features, reorder, sort_by_location
-from ducats.randomness import draw_per_address
+from ducats.randomness import uniform_per_location
 from ducats.samples import QueryContext
 
 MAX_CACHED_DISTANCE_BYTES = 2**29  # maximum bytes of cached pairwise distances; above it they are recomputed
@@ -47,7 +47,7 @@ def _random_subset(context: QueryContext, order: Tensor, size: int) -> Tensor:
     if len(order) <= size:
         return order
     samples = context.candidates
-    random_keys = draw_per_address(context.generator, samples.image[order], samples.position[order])
+    random_keys = uniform_per_location(context.generator, samples.image[order], samples.position[order])
     return order[random_keys.argsort(stable=True)[:size].sort().values]
 
 

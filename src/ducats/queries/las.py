@@ -15,7 +15,7 @@ from ducats import dirichlet
 from ducats.queries.distances import load_features, reorder, sort_by_location
 from ducats.queries.kmeans import FULL_KMEANS_LIMIT, check_kmeans_feasible, one_per_cluster
 from ducats.queries.subsampling import SubsampleBy, subsample_candidates
-from ducats.randomness import draw_per_address
+from ducats.randomness import uniform_per_location
 from ducats.samples import QueryContext, SampleTable, top_k
 
 _MAX_FEATURE_GIB = 4.0  # maximum size of the features, in units of 2**30 bytes
@@ -105,7 +105,7 @@ def _sample_neighbour_pool(
     if n_considered < len(samples):
         allowed = (math.sqrt(n_considered**2 + 4 * max_pairs) - n_considered) / 2
     count = min(len(samples), max(K + 1, int(min(allowed, len(samples)))))
-    random_keys = draw_per_address(generator, samples.image, samples.position)
+    random_keys = uniform_per_location(generator, samples.image, samples.position)
     return top_k(random_keys, count, samples)
 
 

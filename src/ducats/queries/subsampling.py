@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ducats.queries.distances import sort_by_location
-from ducats.randomness import draw_per_address
+from ducats.randomness import uniform_per_location
 from ducats.samples import QueryContext, top_k
 
 SubsampleBy = Literal["entropy_weighted", "highest_entropy"]
@@ -61,7 +61,8 @@ def subsample_candidates(
     # first key that is not kept is the threshold, from which the inclusion probability of each follows.
     weight = entropy.clamp(min=0) + MIN_ENTROPY_WEIGHT
     sampling_keys = (
-        draw_per_address(context.generator, samples.image, samples.position).log().to(weight.device) / weight
+        uniform_per_location(context.generator, samples.image, samples.position).log().to(weight.device)
+        / weight
     )
     selected = top_k(sampling_keys, count + 1, samples)
     threshold, selected = sampling_keys[selected[-1]], selected[:-1]

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ducats.queries.distances import reorder, sort_by_location
 from ducats.queries.two_round import round_up_to_budget
-from ducats.randomness import draw_per_address
+from ducats.randomness import uniform_per_location
 from ducats.samples import QueryContext, SampleTable, top_k
 
 _SAMPLES_PER_CHUNK = 2**14  # samples per pass
@@ -57,7 +57,7 @@ def tqs(
     top = top_k(score, round_up_to_budget(n_candidates, context), samples)
     top_samples = samples[top]
     picks = top_k(
-        draw_per_address(context.generator, top_samples.image, top_samples.position),
+        uniform_per_location(context.generator, top_samples.image, top_samples.position),
         context.budget,
         top_samples,
     )

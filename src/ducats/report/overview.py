@@ -67,7 +67,7 @@ def _tables(runs: Sequence[Run], rows: Sequence[MethodRow]) -> dict[str, Any]:
     measures, kind = shown(rows), runs[0].kind
     return {
         "score": kind.measure(kind.headline),
-        "measured_on": provenance.measured_on(runs),
+        "evaluated_on": provenance.measured_on(runs),
         "measures": measures,
         "table": [(row, _cells(row, rows, measures)) for row in rows],
         "measured": [row.method for row in rows],

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ducats.figures.settings import without_folders
-from ducats.records import MEASURED_ON, pixels_in_words
+from ducats.records import EVALUATED_ON_DESCRIPTIONS, describe_pixels
 from ducats.report.read import Run
 from ducats.report.tables import by_kind, counted, methods
 from ducats.report.tasks import Column, column_of, columns_of
@@ -68,13 +68,13 @@ def measured_on(runs: Sequence[Run]) -> str:
     """Describe the images the runs were evaluated on; empty if no run recorded it."""
     kinds: dict[str, set[int]] = {}
     for run in runs:
-        if run.result is not None and run.result.get("measured_on") in MEASURED_ON:
-            kinds.setdefault(run.result["measured_on"], set()).add(int(run.result["images"]))
+        if run.result is not None and run.result.get("evaluated_on") in EVALUATED_ON_DESCRIPTIONS:
+            kinds.setdefault(run.result["evaluated_on"], set()).add(int(run.result["images"]))
     said = []
-    pixels = pixels_in_words([run.result for run in runs if run.result is not None])
+    pixels = describe_pixels([run.result for run in runs if run.result is not None])
     for kind, counts in kinds.items():
         count = f"{min(counts):,}" if len(counts) == 1 else f"{min(counts):,} to {max(counts):,}"
-        said.append(f"{count} {MEASURED_ON[kind]}")
+        said.append(f"{count} {EVALUATED_ON_DESCRIPTIONS[kind]}")
     return f"Evaluated on {'; or on '.join(said)}{f': {pixels}' if pixels else ''}." if said else ""
 
 
@@ -106,7 +106,7 @@ def _other_data(runs: Sequence[Run]) -> str:
 
 
 def _other_exams(runs: Sequence[Run]) -> str:
-    kinds = {run.result.get("measured_on") for run in runs if run.result is not None}
+    kinds = {run.result.get("evaluated_on") for run in runs if run.result is not None}
     if len(kinds) > 1:
         return "These runs were evaluated on different kinds of images, so their results cannot be compared."
     sizes = {run.result.get("resolution") for run in runs if run.result is not None}

@@ -12,7 +12,7 @@ import yaml
 from ducats import records
 from ducats.errors import UserError
 from ducats.figures.numbers import number as number
-from ducats.records import HEADLINES, Record, headline_of
+from ducats.records import HEADLINE_METRICS, Record, headline_metric
 from ducats.report.kinds import KINDS, PIXELS, Kind
 
 MEASURED = ("accuracy", "mean_class_accuracy", "mean_iou", "mean_iou_star", "ece", "nll", "brier", "aurc")
@@ -54,7 +54,7 @@ class Run:
         task = self.config.get("task")
         if isinstance(task, Mapping) and task.get("name") == "segmentation":
             return PIXELS
-        return KINDS[headline_of(self.stages[-1] if self.stages else {})]
+        return KINDS[headline_metric(self.stages[-1] if self.stages else {})]
 
     @property
     def classes(self) -> tuple[str, ...]:
@@ -182,7 +182,7 @@ def _mapping(path: Path) -> dict[str, Any]:
 
 def _records(path: Path) -> list[Record]:
     try:
-        lines = records.read(path)
+        lines = records.read_records(path)
     except UnicodeDecodeError as error:
         raise UserError(f"{path} is not UTF-8 text ({error.reason}); restore it from a backup") from error
     for place, line in enumerate(lines, start=1):
@@ -199,20 +199,20 @@ def _what_is_wrong(line: Any) -> str:
     for key in needed:
         if number(line, key) is None:
             return f"has no number for {key!r}"
-    for key in (*MEASURED, "clicks", "images", "pixels", "memory", "people_seconds"):
+    for key in (*MEASURED, "clicks", "images", "pixels", "memory", "annotation_seconds"):
         if line.get(key) is not None and not _is_number(line[key]):
             return f"has a value for {key!r} that is not a number"
     if not isinstance(line.get("losses", {}), dict):
         return "has a value for 'losses' that is not a mapping"
-    if headline_of(line) not in HEADLINES:
-        return f"has the unknown headline {line['headline']!r} (known: {', '.join(HEADLINES)})"
+    if headline_metric(line) not in HEADLINE_METRICS:
+        return f"has the unknown headline {line['headline']!r} (known: {', '.join(HEADLINE_METRICS)})"
     for key in ("class_iou", "class_accuracy"):
         if key in line and not _is_per_class(line[key]):
             return f"has a value for {key!r} that is not a list of numbers"
     if "reliability" in line and not _is_reliability(line["reliability"]):
         return "has a value for 'reliability' that is not lists of equal length"
-    if "tempered" in line and not _is_tempered(line["tempered"]):
-        return "has a value for 'tempered' without temperature, labels or reliability"
+    if "temperature_scaled" in line and not _is_tempered(line["temperature_scaled"]):
+        return "has a value for 'temperature_scaled' without temperature, labels or reliability"
     return ""
 
 

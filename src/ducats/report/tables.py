@@ -129,7 +129,7 @@ def _row(runs: Sequence[Run], method: str) -> list[MethodRow]:
     values = {m.key: _spread([number(run.stages[-1], m.key) for run in group]) for m in kind.measures}
     total = sum(1 for run in runs if run.method == method and run.result)
     seeds = tuple(run.seed for run in group)
-    on = " or ".join(sorted({str(run.stages[-1].get("measured_on", "")) for run in group}))
+    on = " or ".join(sorted({str(run.stages[-1].get("evaluated_on", "")) for run in group}))
     return [MethodRow(method, seeds, values, group[0].finished, total - len(group), on, kind)]
 
 
@@ -203,7 +203,7 @@ def csv(rows: Sequence[MethodRow]) -> str:
     # The headline column is needed only if there are segmentation runs.
     ranked = any(row.kind != IMAGES for row in rows)
     writer.writerow(
-        ["method", *(["headline"] if ranked else []), "seeds", "finished", "measured_on", *columns]
+        ["method", *(["headline"] if ranked else []), "seeds", "finished", "evaluated_on", *columns]
     )
     for row in rows:
         cells: list[float | None] = []

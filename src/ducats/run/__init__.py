@@ -6,42 +6,42 @@ from typing import Any
 
 from lightning_fabric import Fabric
 
+from ducats.components import Components, RunPlan, check_run, run_identity, summarise_data
 from ducats.errors import UserError
-from ducats.parts import Parts, Plan, check, describe, describe_data
-from ducats.progress import Listener, silence
-from ducats.run.keeping import check_shared
-from ducats.run.story import Story, Wait
-from ducats.rundir import RunDir
+from ducats.progress import EventListener, no_op
+from ducats.run.checkpoint import check_shared_folder
+from ducats.run.loop import ActiveLearningLoop, WaitCallback
+from ducats.run_folder import RunFolder
 from ducats.training.auxiliary import cuda_graph_safe
 from ducats.training.distributed import make_fabric, on_rank_zero, precision_name
 from ducats.training.performance import PerformanceOptions
 from ducats.training.step import is_trusted_code
 
-AS_FAST_AS_IT_GOES = PerformanceOptions()
+_DEFAULT_PERFORMANCE = PerformanceOptions()
 
 
 def run(
-    parts: Parts,
-    plan: Plan,
+    components: Components,
+    plan: RunPlan,
     folder: str | Path,
     *,
     fabric: Fabric | None = None,
     identity: Mapping[str, Any] | None = None,
-    speed: PerformanceOptions = AS_FAST_AS_IT_GOES,
-    listen: Listener = silence,
-    wait: Wait | None = None,
-) -> RunDir:
+    performance: PerformanceOptions = _DEFAULT_PERFORMANCE,
+    on_event: EventListener = no_op,
+    wait: WaitCallback | None = None,
+) -> RunFolder:
     """Run the plan in a run folder, or resume it; return the run folder.
 
     Args:
-        parts: the components. The model is copied, so the caller's model keeps its weights.
+        components: the components. The model is copied, so the caller's model keeps its weights.
         plan: epochs, rounds, budget and training settings.
         folder: one folder per run. Make the same call with the same folder to resume after a kill or a pause.
         fabric: device, precision and processes; by default one process on the best device.
         identity: compared with the identity stored in the folder on resume; by default derived from
             components and plan.
-        speed: data placement and execution options; by default chosen for the device.
-        listen: called on every event.
+        performance: data placement and execution options; by default chosen for the device.
+        on_event: called on every event.
         wait: called by each process while annotators still have to answer, with the round and the exception
             that reports the open questions or an invalid answer. The answers are checked again when it
             returns. Without it the run stops there.
@@ -50,31 +50,33 @@ def run(
         UserError: invalid input.
         AwaitingLabels: annotators have to answer and ``wait`` is None; call again when they have.
     """
-    check(parts, plan)
-    fabric = fabric or _launched()
-    still = cuda_graph_safe(parts.training, parts.query)
-    known = is_trusted_code(parts.training.fn, parts.model) and still
-    if speed.cuda_graphs and not still:
+    check_run(components, plan)
+    fabric = fabric or _launch_default_fabric()
+    graph_safe = cuda_graph_safe(components.objective_spec, components.query)
+    is_trusted = is_trusted_code(components.objective_spec.fn, components.model) and graph_safe
+    if performance.cuda_graphs and not graph_safe:
         raise UserError(
             "engine.cuda_graphs=true does not work with this objective or query, which uses random numbers in "
             "each step: remove the setting"
         )
-    settled = speed.resolve(fabric, trusted_code=known, per_pixel=parts.source.of_pixels)
-    home = RunDir(Path(folder))
-    identity = identity or {**describe(parts, plan), "precision": precision_name(fabric)}
-    on_rank_zero(fabric, lambda: home.claim(identity, describe_data(parts)))
-    check_shared(home, fabric)
-    if home.finished:
-        home.release()
-        return home
+    resolved_performance = performance.resolve(
+        fabric, trusted_code=is_trusted, per_pixel=components.source.per_pixel
+    )
+    run_folder = RunFolder(Path(folder))
+    identity = identity or {**run_identity(components, plan), "precision": precision_name(fabric)}
+    on_rank_zero(fabric, lambda: run_folder.claim(identity, summarise_data(components)))
+    check_shared_folder(run_folder, fabric)
+    if run_folder.finished:
+        run_folder.release()
+        return run_folder
     try:
-        Story(parts, plan, home, fabric, settled, listen, wait).tell()
+        ActiveLearningLoop(components, plan, run_folder, fabric, resolved_performance, on_event, wait).run()
     finally:
-        home.release()
-    return home
+        run_folder.release()
+    return run_folder
 
 
-def _launched() -> Fabric:
+def _launch_default_fabric() -> Fabric:
     fabric = make_fabric()
     fabric.launch()
     return fabric

@@ -9,7 +9,7 @@ from typing import Protocol
 from ducats.domain import UNLABELLED
 from ducats.inference import Trained, load_trained, usable_precision
 from ducats.pool import Kind, open_pool
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.scoring.keeping import keep_part, part_file
 from ducats.scoring.part import Result, Tell, score_part
 from ducats.scoring.plan import Plan
@@ -92,9 +92,9 @@ def _beyond(before: int, tell: Tell) -> Tell:
     return lambda seen: tell(before + seen)
 
 
-def bought_keys(home: RunDir) -> frozenset[str]:
+def bought_keys(home: RunFolder) -> frozenset[str]:
     """Return the keys of all samples that the run has queried, including those answered with void."""
-    ledger = home.bought()
+    ledger = home.load_ledger()
     asked = (ledger.targets() != UNLABELLED).tolist()
     return frozenset(key for key, was in zip(ledger.keys, asked, strict=True) if was)
 

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 
 from ducats import npz_columns
 from ducats.errors import UserError
-from ducats.files import locked, write_text_atomically
-from ducats.rundir import differences
+from ducats.files import folder_lock, write_text_atomically
+from ducats.run_folder import settings_differences
 from ducats.scoring.part import Result
 from ducats.streaming_top_k import ScoredSamples
 
@@ -36,13 +36,13 @@ def hold(out: Path, settings: Mapping[str, Any]) -> Iterator[None]:
     if out.exists() and not out.is_dir():
         raise UserError(f"{out} is a file; choose a folder with --out")
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out) as alone:
+    with folder_lock(out) as alone:
         if not alone:
             raise UserError(f"another process is scoring into {out}; wait for it or stop it")
         for draft in (*out.glob(".*.part"), *(out / PARTS).glob(".*.part")):  # left by a killed process
             draft.unlink(missing_ok=True)
         path, now = out / SETTINGS, json.loads(json.dumps(settings))
-        changed = differences(_settings(path) if path.exists() else now, now)
+        changed = settings_differences(_settings(path) if path.exists() else now, now)
         if changed and any((out / PARTS).glob("*")):
             raise UserError(
                 f"{out} was made with other settings ({'; '.join(changed[:4])}); choose another folder with "

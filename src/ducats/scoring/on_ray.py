@@ -56,7 +56,7 @@ def on_ray(
         if not crew.free_slots():
             raise UserError(f"no node of the Ray cluster at --ray-address {address} has CPUs; start one")
         said = replace(job, device="cuda" if gpus else "cpu").to_json()
-        files = [ray.put(packed(trained.home.folder, job.exclude_bought))]
+        files = [ray.put(packed(trained.home.path, job.exclude_bought))]
         todo, done, seen = list(ranks), 0, 0
         try:
             while done < len(ranks):

@@ -11,14 +11,14 @@ import torch
 from lightning_fabric import Fabric
 from torch import Tensor
 
-from ducats import room
+from ducats import resources
 from ducats.criteria import require_features
 from ducats.data.views import apply_view, sample_view_params
 from ducats.factory import make_views
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, said_of
 from ducats.pool import Pool, Sample
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.scoring.plan import Plan, scores
 from ducats.scoring.reading import decoded, picture_of
 from ducats.streaming_top_k import ScoredSamples, StreamingTopK, concat_samples
@@ -101,7 +101,7 @@ def score_part(
         unreadable,
         time.perf_counter() - began,
         time.process_time() - spent,
-        room.most_memory(),
+        resources.peak_memory_bytes(),
     )
 
 
@@ -132,7 +132,7 @@ def _said(
                     view,
                     len(block.key),
                     *trained.size,
-                    fork(seed, "scoring", block.number[0]),
+                    make_generator(seed, "scoring", block.number[0]),
                     block.aspect,
                 )
                 pixels = block.pixels.pin_memory() if device.type == "cuda" else block.pixels

@@ -14,7 +14,7 @@ from ducats.config import Config
 from ducats.criteria import compute_columns
 from ducats.errors import UserError
 from ducats.queries.two_round import two_round_needs
-from ducats.randomness import draw_per_address, fork
+from ducats.randomness import make_generator, uniform_per_location
 from ducats.samples import QueryContext, SampleTable, run_query
 from ducats.streaming_top_k import ScoredSamples, merge_top_k, two_round_top_k
 
@@ -130,7 +130,7 @@ def scores(plan: Plan, z: Tensor, number: Tensor, seed: int) -> dict[str, Tensor
 
 def _score(name: str, z: Tensor, number: Tensor, seed: int) -> Tensor:
     if name == LUCK:
-        return draw_per_address(fork(seed, "score", "random"), number, torch.zeros_like(number))
+        return uniform_per_location(make_generator(seed, "score", "random"), number, torch.zeros_like(number))
     plain = name.removeprefix("-")
     column = compute_columns(z, None, (plain,))[plain]
     return column if plain == name else -column
@@ -151,7 +151,7 @@ def choose(plan: Plan, kept: ScoredSamples, known: ScoredSamples, seed: int) -> 
     strategy = queries.QUERIES[plan.query].bind(plan.params)
     # Samples are numbered in key order, so ties go to the lower key here, too.
     candidates, labelled = _rows(kept, strategy.needs, 0), _rows(known, strategy.needs, len(kept))
-    generator = fork(seed, "score", plan.query)
+    generator = make_generator(seed, "score", plan.query)
     slate = QueryContext(candidates, labelled, min(plan.budget, len(kept)), generator)
     return kept[run_query(strategy.fn, slate).numpy()]
 

@@ -93,7 +93,7 @@ def score(
         if value is not None and value < 1:
             raise UserError(f"--{name} must be at least 1, not {value}")
     work: Engine = bind_params("engine", engine, resolve("engine", ENGINES, engine), 2, params or {})
-    if out.absolute() == trained.home.folder.absolute():
+    if out.absolute() == trained.home.path.absolute():
         raise UserError(f"--out {out} is the run folder; choose another folder")
     if exclude_bought:
         bought_keys(trained.home)  # raise now if there is no ledger
@@ -103,7 +103,7 @@ def score(
     query = own_query(trained.config) if query is None else query
     plan = _plan(trained, pool, budget, query, kappa)
     settings = {
-        "model": fingerprint(trained.home.folder),
+        "model": fingerprint(trained.home.path),
         "pool": where,
         "kind": kind,
         "samples": pool.count,
@@ -117,7 +117,7 @@ def score(
         "batch": batch,
     }
     threads = max(1, cores() // (processes or 1))
-    folder = str(trained.home.folder.absolute())
+    folder = str(trained.home.path.absolute())
     job = Job(folder, where, kind, plan, parts, batch, exclude_bought, device, threads, str(out.absolute()))
     with hold(out, settings):
         began, files = time.perf_counter(), [job.file(rank) for rank in range(parts)]

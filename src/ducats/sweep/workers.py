@@ -14,7 +14,7 @@ from pathlib import Path
 from rich.console import Console
 
 from ducats.errors import UserError
-from ducats.files import locked
+from ducats.files import folder_lock
 from ducats.sweep.cells import Cell
 from ducats.sweep.engines import End, Engine, Running, arguments, lay_out
 from ducats.sweep.show import Board, say
@@ -168,7 +168,7 @@ def _enter(outcome: Outcome, run: Running, end: End) -> str:
 def _hold(out: Path) -> Iterator[None]:
     """Lock the folder against other sweeps."""
     out.mkdir(parents=True, exist_ok=True)
-    with locked(out) as alone:
+    with folder_lock(out) as alone:
         if not alone:
             raise UserError(f"another sweep is running in {out}; wait for it, stop it, or give another --out")
         yield

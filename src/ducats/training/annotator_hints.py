@@ -14,7 +14,7 @@ from ducats.domain import Images
 from ducats.ledger import Notes, Request, middles
 from ducats.ledger.notes import TYPES
 from ducats.npz_columns import AnyArray
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import check_finite, forward_batches, sample_aug_params
 from ducats.training.image_selection import score_images
@@ -84,7 +84,7 @@ def pixel_hints(
     ]
     own_batches, aug_params = (
         rank_share(batches, fabric),
-        sample_aug_params(pool, view, fork(seed, "scoring")),
+        sample_aug_params(pool, view, make_generator(seed, "scoring")),
     )
 
     def compute_rows() -> Tensor:

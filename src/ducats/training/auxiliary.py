@@ -20,7 +20,7 @@ from ducats.objectives import (
     RefreshContext,
 )
 from ducats.queries import QuerySpec
-from ducats.randomness import fork, global_seed
+from ducats.randomness import global_seed, make_generator
 from ducats.samples import Output
 from ducats.training.forward import forward_batches, sample_aug_params
 
@@ -171,7 +171,7 @@ class DatasetPasses:
 
     def _pass(self, images: Images, name: str) -> Iterator[tuple[Tensor, Output]]:
         view = compatible_view(images, self._view)
-        aug_params = sample_aug_params(images, view, fork(self._seed, "panorama", name))
+        aug_params = sample_aug_params(images, view, make_generator(self._seed, "panorama", name))
         batches = torch.arange(len(images)).split(self._batch_size)
         with torch.no_grad():
             yield from forward_batches(

@@ -18,7 +18,7 @@ from lightning_fabric.strategies.strategy import Strategy
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
-from ducats import room
+from ducats import resources
 from ducats.errors import AwaitingLabels, UserError
 from ducats.training import launch_environment
 from ducats.training.sharding import make_fsdp_strategy
@@ -180,7 +180,7 @@ def average_buffers(model: nn.Module, fabric: Fabric) -> None:
 def peak_memory_over_ranks(fabric: Fabric) -> int | None:
     """Return the peak memory of any rank in bytes, on its GPU or else in RAM; None if unknown."""
     cuda = fabric.device.type == "cuda"
-    local = torch.cuda.max_memory_allocated(fabric.device) if cuda else room.most_memory()
+    local = torch.cuda.max_memory_allocated(fabric.device) if cuda else resources.peak_memory_bytes()
     return None if local is None else int(all_gather_rows(torch.tensor([local]), fabric).max())
 
 

@@ -12,7 +12,7 @@ from ducats.data.views import View
 from ducats.domain import UNLABELLED, Domain, original_map
 from ducats.ledger.maps import resized
 from ducats.metrics import Tally, class_iou, mean_iou_excluding
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.samples import Output
 from ducats.training.distributed import all_ranks_or_raise, all_reduce_sum, rank_share
 from ducats.training.forward import check_finite, forward_batches, predict_columns, sample_aug_params
@@ -55,7 +55,7 @@ def evaluate(
     """
     tally, tempered_tally = (Tally.empty(len(test.classes)) for _ in range(2))
     selected = torch.arange(len(test)) if indices is None else indices
-    aug_params = sample_aug_params(test.images, view, fork(0, "test"))
+    aug_params = sample_aug_params(test.images, view, make_generator(0, "test"))
     batches = rank_share(selected.split(batch_size), fabric)
 
     def update_tallies() -> None:
@@ -95,7 +95,7 @@ def evaluate_segmentation(
         tempered: receives the tally at its own temperature.
     """
     tally, tempered_tally = (Tally.empty(len(test.classes), _tally_device(fabric.device)) for _ in range(2))
-    aug_params = sample_aug_params(test.images, view, fork(0, "test"))
+    aug_params = sample_aug_params(test.images, view, make_generator(0, "test"))
     batches = rank_share(torch.arange(len(test)).split(batch_size), fabric)
 
     def update_tallies() -> None:

@@ -11,7 +11,7 @@ from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
 from ducats.ledger import Request
 from ducats.queries import QuerySpec
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.samples import QueryContext, SampleTable, run_query
 from ducats.training.distributed import all_gather_rows, rank_share
 from ducats.training.forward import ExtraColumnsFn, predict_columns, sample_aug_params
@@ -44,7 +44,7 @@ def score_images(
     if not needs:
         return SampleTable(all_images, position, {})
     batches = rank_share(all_images.split(batch_size), fabric)
-    aug_params = sample_aug_params(images, view, fork(seed, "scoring"))
+    aug_params = sample_aug_params(images, view, make_generator(seed, "scoring"))
     model_columns = ("z", *(name for name in needs if name == "features" or name in PROBE_COLUMNS))
     indices, collected = [], {name: [] for name in model_columns}  # type: tuple[list[Tensor], dict[str, list[Tensor]]]
     kwargs: dict[str, Any] = {"view": view, "fabric": fabric, "extra_columns": extra_columns}
@@ -111,7 +111,7 @@ def _row_shape(
     """Return the shape of one row of a column; a process without a batch needs it to join the gather."""
     first_index, aug_params = (
         torch.zeros(1, dtype=torch.long),
-        sample_aug_params(images, view, fork(0, "width")),
+        sample_aug_params(images, view, make_generator(0, "width")),
     )
     kwargs: dict[str, Any] = {"view": view, "fabric": fabric, "extra_columns": extra_columns}
     (_, columns), *_ = predict_columns(

@@ -17,7 +17,7 @@ from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images
 from ducats.ledger import Request
 from ducats.npz_columns import AnyArray
-from ducats.randomness import fork, seed_of
+from ducats.randomness import derive_seed, make_generator
 from ducats.samples import Output
 from ducats.snapshot_files import Snapshot
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
@@ -63,7 +63,7 @@ class SampleOutputs:
 
 def random_indices(count: int, max_count: int, *names: str | int) -> list[int]:
     """Draw at most ``max_count`` numbers below ``count``, sorted; the same names give the same numbers."""
-    return sorted(Random(seed_of(0, "snapshot", *names)).sample(range(count), min(count, max_count)))
+    return sorted(Random(derive_seed(0, "snapshot", *names)).sample(range(count), min(count, max_count)))
 
 
 def evenly_spaced(values: Tensor, max_count: int) -> Tensor:
@@ -192,7 +192,7 @@ def predict_sample(
         two_step_upsampling: see ``upsampling.upsample``.
     """
     batches = rank_share(sample.image.unique().split(batch_size), fabric)
-    aug_params = sample_aug_params(images, view, fork(seed, "scoring"))
+    aug_params = sample_aug_params(images, view, make_generator(seed, "scoring"))
     rows = [torch.zeros(0, dtype=torch.long)]
     z, features = [torch.zeros(0, classes)], [torch.zeros(0, n_features)]
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Images, Labels
 from ducats.queries import QuerySpec
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.samples import Output, SampleTable
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
 from ducats.training.forward import ExtraColumnsFn, check_finite, forward_batches, sample_aug_params
@@ -78,14 +78,14 @@ def select_pixels(
                 image=image,
                 pixels=pool.pixels[image] if task.unit.name == "superpixel" else None,
                 budget=budget[image],
-                generator=fork(seed, "image", image),
+                generator=make_generator(seed, "image", image),
             )
             selections.append((image, selection))
         return selections
 
     own_batches = rank_share(batches, fabric)
     if query.needs:
-        aug_params = sample_aug_params(pool, view, fork(seed, "scoring"))
+        aug_params = sample_aug_params(pool, view, make_generator(seed, "scoring"))
         kwargs: dict[str, Any] = {
             "view": view,
             "aug_params": aug_params,
@@ -125,7 +125,7 @@ def score_whole_images(
     samples = SampleTable(all_images, torch.zeros_like(all_images), {})
     if not query.needs:
         return samples
-    aug_params = sample_aug_params(pool, view, fork(seed, "scoring"))
+    aug_params = sample_aug_params(pool, view, make_generator(seed, "scoring"))
     indices: list[Tensor] = []
     collected: dict[str, list[Tensor]] = {name: [] for name in query.needs}
     own_batches = rank_share(all_images.split(batch_size), fabric)

@@ -13,7 +13,7 @@ from typing import Literal, TypeVar
 import torch
 from torch import Tensor
 
-from ducats.domain import Held, Images, Labels
+from ducats.domain import Images, Indexable, Labels
 from ducats.errors import UserError
 
 Placement = Literal["auto", "device", "host"]
@@ -93,12 +93,12 @@ def _copy_label_maps(labels: Labels, device: torch.device) -> Tensor:
     return maps
 
 
-def is_on_device(array: Held | None, device: torch.device) -> bool:
+def is_on_device(array: Indexable | None, device: torch.device) -> bool:
     """Return whether the data is a tensor on a device of this type."""
     return isinstance(array, Tensor) and array.device.type == device.type
 
 
-def index_batch(array: Held, index: Tensor, device_index: Tensor, device: torch.device) -> Tensor:
+def index_batch(array: Indexable, index: Tensor, device_index: Tensor, device: torch.device) -> Tensor:
     """Return a batch: on the device if the data is there, else in host memory, pinned for a GPU.
 
     Args:
@@ -110,14 +110,14 @@ def index_batch(array: Held, index: Tensor, device_index: Tensor, device: torch.
     return array[device_index] if is_on_device(array, device) else index_to_host(array, index, device)
 
 
-def index_to_device(array: Held, index: Tensor, device: torch.device) -> Tensor:
+def index_to_device(array: Indexable, index: Tensor, device: torch.device) -> Tensor:
     """Return a batch of pixels or label maps on the device."""
     if isinstance(array, Tensor) and array.device.type != "cpu":
         return array[index.to(array.device, non_blocking=True)]
     return to_device(index_to_host(array, index, device), device)
 
 
-def index_to_host(array: Held, index: Tensor, device: torch.device) -> Tensor:
+def index_to_host(array: Indexable, index: Tensor, device: torch.device) -> Tensor:
     """Return a batch of pixels or label maps in host memory, pinned for a GPU."""
     if device.type != "cuda":
         return array[index]

@@ -18,7 +18,7 @@ from ducats.data.views import View, apply_view, apply_view_to_labels, sample_vie
 from ducats.domain import UNLABELLED, VOID, Domain, Images, Labels
 from ducats.errors import UserError
 from ducats.objectives import Batch, LabelledImages
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 from ducats.training import placement
 
 DEFAULT_VIEW = View()
@@ -144,7 +144,7 @@ def rare_class_order(
 def class_presence(source: Domain) -> Tensor:
     """Return which image contains which class: bool ``(N, C)``."""
     count = len(source.classes)
-    if not source.of_pixels:
+    if not source.per_pixel:
         return torch.nn.functional.one_hot(torch.as_tensor(source.labels[:]).long(), count).bool()
     presence = []
     for image in range(len(source)):
@@ -338,7 +338,7 @@ class Streams:
             return None
         # The strong view shows the same images in the same order.
         order_name = "unlabelled" if name == "strong" else name
-        world_size, generator = fabric.world_size, fork(self.seed, order_name, "order", epoch)
+        world_size, generator = fabric.world_size, make_generator(self.seed, order_name, "order", epoch)
         view: View = getattr(self.views, STREAM_VIEWS.get(name, name))
         if name == "source" and self.class_presence is not None:
             sampled = rare_class_order(self.class_presence, self.steps_per_epoch * self.batch_size, generator)
@@ -350,7 +350,7 @@ class Streams:
         height, width = images.pixels.shape[-2:]
         aspect = None if images.aspect is None else images.aspect[index]
         aug_params = sample_view_params(
-            view, len(index), height, width, fork(self.seed, name, "view", epoch), aspect
+            view, len(index), height, width, make_generator(self.seed, name, "view", epoch), aspect
         )
         # Parameters belong to positions in the global batch: views are the same for any number of ranks.
         lengths = [len(batch) // world_size for batch in batches]

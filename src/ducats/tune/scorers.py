@@ -11,17 +11,17 @@ from lightning_fabric import Fabric
 from torch import Tensor
 
 from ducats import dirichlet
+from ducats.components import data_digest
 from ducats.config import Config
 from ducats.data.evaluation_split import attach_test_set, hold_out_source
-from ducats.domain import UNLABELLED, Domain, Images, Shift
+from ducats.domain import UNLABELLED, AdaptationData, Domain, Images
 from ducats.errors import UserError
 from ducats.factory import load_data, make_oracle, make_views, with_aspect_ratio
 from ducats.inference import Trained, load_trained, usable_precision
 from ducats.ledger import Request
 from ducats.model_selection import WeightNormalisation, dev_risk
-from ducats.parts import digest
-from ducats.randomness import fork, seed_of
-from ducats.rundir import RunDir
+from ducats.randomness import derive_seed, make_generator
+from ducats.run_folder import RunFolder
 from ducats.samples import SampleTable
 from ducats.training.distributed import make_fabric
 from ducats.training.image_selection import score_images
@@ -51,7 +51,7 @@ class TrialScorer(Protocol):
 class TuningData:
     """Data shared by all trials, split as in their runs."""
 
-    data: Shift
+    data: AdaptationData
     held_out_source: Domain | None  # source images that no run is trained on
 
 
@@ -90,7 +90,7 @@ class DevScorer:
             validation.features[labelled],
             target.features,
             per_image_losses(validation.z[labelled], held_out_source.labels[labelled], self.loss),
-            seed=seed_of(trained.config.seed, "dev"),
+            seed=derive_seed(trained.config.seed, "dev"),
             weight_normalisation=self.weight_normalisation,
             device=fabric.device,
         )
@@ -113,7 +113,7 @@ class TargetLabelScorer:
         images that the trial left unlabelled.
         """
         trained, fabric = _load_trial(trial, self.tuning_data)
-        is_unlabelled = trained.home.bought().targets() == UNLABELLED
+        is_unlabelled = trained.home.load_ledger().targets() == UNLABELLED
         labelled = ((self.labels >= 0) & is_unlabelled).nonzero().squeeze(1)
         if len(labelled) < 2:
             raise UserError(
@@ -146,16 +146,16 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
     Raises:
         AwaitingLabels: annotators have to answer first; call again afterwards.
     """
-    pool, run_folder = tuning_data.data.pool, RunDir(folder)
+    pool, run_folder = tuning_data.data.pool, RunFolder(folder)
     if not 2 <= count <= len(pool):
         raise UserError(f"--validation-labels must be between 2 and {len(pool)} (target images), not {count}")
-    ledger = run_folder.ledger(pool.keys)
+    ledger = run_folder.open_ledger(pool.keys)
     if not ledger.rounds:
-        request = run_folder.request(1)
+        request = run_folder.load_request(1)
         if request is None:
-            sampled = torch.randperm(len(pool), generator=fork(config.seed, "validation"))[:count]
+            sampled = torch.randperm(len(pool), generator=make_generator(config.seed, "validation"))[:count]
             request = Request(1, sampled, torch.zeros_like(sampled))
-            run_folder.keep_request(request)
+            run_folder.save_request(request)
         # The oracle may show the query and the budget to annotators, so both must be correct.
         query = config.query.model_copy(update={"name": "random", "params": {}})
         acquisition = config.acquisition.model_copy(update={"budget": count})
@@ -166,11 +166,14 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
 
 def _load_trial(trial: Trial, tuning_data: TuningData) -> tuple[Trained, Fabric]:
     """Load a trial's model; raise if the trial was run on other data."""
-    trained = load_trained(trial.run_folder.folder)
+    trained = load_trained(trial.run_folder.path)
     source, pool = tuning_data.data.source, tuning_data.data.pool
-    current_digests = {"source": digest(source.images.keys, source.labels), "pool": digest(pool.keys)}
+    current_digests = {
+        "source": data_digest(source.images.keys, source.labels),
+        "pool": data_digest(pool.keys),
+    }
     for name, current_digest in current_digests.items():
-        if trained.home.data[name]["keys"] != current_digest:
+        if trained.home.data_summary[name]["keys"] != current_digest:
             raise UserError(f"the {name} images have changed since this trial was run; use another --out")
     device = trial.config.engine.device
     return trained, make_fabric(device, precision=usable_precision(trained, device))

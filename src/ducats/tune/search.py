@@ -107,7 +107,7 @@ def tune(
         [f"evaluation.source_holdout_fraction={source_holdout}"],
     )
     for trial in planned_trials:
-        check_components(trial.config, is_resumable=trial.run_folder.begun)
+        check_components(trial.config, is_resumable=trial.run_folder.is_resumable)
     tuning_data = load_tuning_data(planned_trials[0].config)
     _check_no_human_oracle(config, tuning_data)
     criterion: dict[str, Any] = {"by": estimator, "loss": loss}
@@ -182,14 +182,14 @@ def _run_and_score(
         score.standard_error,
         score.details,
         score.is_degenerate,
-        len(trial.run_folder.bought()),
+        len(trial.run_folder.load_ledger()),
     )
 
 
 def _check_no_human_oracle(config: Config, tuning_data: TuningData) -> None:
     """Raise if the trials would query human annotators: each trial needs labels of its own."""
     is_human = config.oracle.name == "human" or (
-        config.oracle.name == "auto" and tuning_data.data.truth is None
+        config.oracle.name == "auto" and tuning_data.data.ground_truth is None
     )
     if is_human and query_epochs(config):
         raise UserError(
@@ -246,9 +246,9 @@ def ranking_warnings(results: Sequence[TrialResult], estimator: RiskEstimator) -
 def _count_distinct_labels(planned_trials: Sequence[Trial]) -> int:
     """Count the distinct labels acquired by all trials, including failed ones."""
     run_folders = [
-        trial.run_folder for trial in planned_trials if (trial.run_folder.folder / "pool.json").exists()
+        trial.run_folder for trial in planned_trials if (trial.run_folder.path / "pool.json").exists()
     ]
-    return len({entry.key for run_folder in run_folders for entry in run_folder.bought().entries()})
+    return len({entry.key for run_folder in run_folders for entry in run_folder.load_ledger().entries()})
 
 
 def _load_results(path: Path, criterion: Mapping[str, Any]) -> dict[str, TrialResult]:

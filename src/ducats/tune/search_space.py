@@ -10,7 +10,7 @@ import yaml
 
 from ducats.config import Config, query_epochs
 from ducats.errors import UserError
-from ducats.randomness import fork
+from ducats.randomness import make_generator
 
 SearchGrid = Mapping[str, Sequence[Any]]
 GridPoint = dict[str, Any]  # one value of each searched setting
@@ -89,7 +89,7 @@ def sample_grid_points(grid: SearchGrid, max_trials: int, seed: int) -> list[Gri
     if max_trials < 1:
         raise UserError(f"--trials must be at least 1, not {max_trials}")
     all_values = list(product(*grid.values()))
-    order = torch.randperm(len(all_values), generator=fork(seed, "tune"))[:max_trials].tolist()
+    order = torch.randperm(len(all_values), generator=make_generator(seed, "tune"))[:max_trials].tolist()
     return [dict(zip(grid, all_values[index], strict=True)) for index in order]
 
 

@@ -11,7 +11,7 @@ from ducats import config as configs
 from ducats.config import Config
 from ducats.errors import UserError
 from ducats.files import write_text_atomically
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.tune.search_space import GridPoint, to_settings
 
 
@@ -21,12 +21,12 @@ class Trial:
 
     point: GridPoint
     config: Config
-    run_folder: RunDir
+    run_folder: RunFolder
 
     @property
     def name(self) -> str:
         """Name of the run folder."""
-        return self.run_folder.folder.name
+        return self.run_folder.path.name
 
 
 TrialLauncher = Callable[[Trial], None]  # runs a trial to its end, or raises UserError
@@ -50,16 +50,16 @@ def make_trials(
             raise UserError(
                 f"{format_grid_point(point)} and {format_grid_point(trials[name].point)} are the same run; list each value only once"
             )
-        trials[name] = Trial(point, config, RunDir(out / name))
+        trials[name] = Trial(point, config, RunFolder(out / name))
     return list(trials.values())
 
 
 def run_in_subprocess(trial: Trial) -> None:
     """Run a trial with `ducats run` in a child process, which frees all memory even after a failure."""
-    file = trial.run_folder.folder.with_suffix(".yaml")
+    file = trial.run_folder.path.with_suffix(".yaml")
     write_text_atomically(file, configs.to_yaml(trial.config))
     child = [sys.executable, "-m", "ducats.cli.child", str(os.getpid())]  # ends when this process ends
-    command = [*child, "run", "-c", str(file), "--out", str(trial.run_folder.folder)]
+    command = [*child, "run", "-c", str(file), "--out", str(trial.run_folder.path)]
     completed = subprocess.run(command, capture_output=True, text=True, check=False)
     if completed.returncode == 130:
         raise KeyboardInterrupt

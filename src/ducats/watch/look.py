@@ -18,7 +18,7 @@ from ducats.watch.state import Phase, Round, State, numbers
 
 NEEDED = {
     "stage": ("stage", "epoch", "labels", "seconds"),
-    "check": ("epoch", "seconds"),
+    "interim": ("epoch", "seconds"),
     "epoch": ("epoch",),
 }
 BROKEN = (UserError, OSError, ValueError, TypeError, KeyError, AttributeError, yaml.YAMLError)
@@ -45,10 +45,10 @@ class Watcher:
         lines = _lines(folder / "metrics.jsonl", wrong)
         stages = tuple(line for line in lines if line["kind"] == "stage")
         epochs = [line for line in lines if line["kind"] == "epoch"]
-        measured = [line for line in lines if line["kind"] in ("stage", "check")]
+        measured = [line for line in lines if line["kind"] in ("stage", "interim")]
         epoch = max((int(line["epoch"]) for line in [*epochs, *stages]), default=0)
         phase = _phase(folder, epoch, plan, {int(one["epoch"]) for one in stages})
-        people, seconds = None, max((one.get("people_seconds", 0.0) for one in stages), default=0.0)
+        people, seconds = None, max((one.get("annotation_seconds", 0.0) for one in stages), default=0.0)
         try:
             if (folder / "questions").is_dir():
                 people, seconds = self._people(folder, phase == "waiting")

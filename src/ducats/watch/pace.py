@@ -47,7 +47,7 @@ class Pace:
             return median(each[-RECENT:])
         if self._seen:
             return median(self._seen)
-        measured = [line for line in lines if line["kind"] in ("stage", "check") and line["epoch"] > 0]
+        measured = [line for line in lines if line["kind"] in ("stage", "interim") and line["epoch"] > 0]
         if measured:
             return float(measured[-1]["seconds"]) / float(measured[-1]["epoch"])
         if begun is None or self._last is None or epoch == 0:

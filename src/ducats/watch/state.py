@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ducats.records import Record, headline_of
+from ducats.records import Record, headline_metric
 
 Phase = Literal["nothing", "training", "measuring", "asking", "waiting", "finished"]
 SHOWN = {"accuracy": "accuracy", "mean_iou": "mIoU"}
@@ -79,7 +79,7 @@ class State:
     @property
     def headline(self) -> str:
         """Main metric of the run."""
-        found = headline_of(self.stages[-1]) if self.stages else "accuracy"
+        found = headline_metric(self.stages[-1]) if self.stages else "accuracy"
         return found if found in SHOWN else "accuracy"
 
     @property
@@ -108,7 +108,7 @@ class State:
 
 def numbers(record: Mapping[str, Any]) -> Record:
     """Return a record without values that are not numbers (metrics undefined on a test set)."""
-    texts = ("kind", "headline", "measured_on", "resolution")
+    texts = ("kind", "headline", "evaluated_on", "resolution")
     return {
         name: value
         for name, value in record.items()

@@ -77,8 +77,8 @@ def test_an_image_run_end_to_end_with_a_server_outage(
     server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shift = toy(n_source_per_class=6, n_pool=20, n_test=12)
-    assert shift.truth is not None
-    names = [shift.classes[label] for label in shift.truth[:].tolist()]
+    assert shift.ground_truth is not None
+    names = [shift.classes[label] for label in shift.ground_truth[:].tolist()]
     for place, image in enumerate(shift.pool.pixels[:]):
         path = tmp_path / "target" / f"{place:03d}.png"
         path.parent.mkdir(exist_ok=True)

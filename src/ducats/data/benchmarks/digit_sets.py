@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount, Split
 from ducats.data.benchmarks.tasks import missing_images_error
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 from ducats.errors import UserError
 
 _CLASSES = tuple("0123456789")
@@ -43,7 +43,7 @@ train_32x32.mat, test_32x32.mat     (of SVHN, also in SVHN/)
 )
 
 
-def digit_sets(*, root: str | Path, task: str, size: int = 32) -> Shift:
+def digit_sets(*, root: str | Path, task: str, size: int = 32) -> AdaptationData:
     """Read a task of MNIST, USPS and SVHN.
 
     Source and pool are the train splits; the test set is the target's test split. Images are resized with
@@ -64,7 +64,7 @@ def digit_sets(*, root: str | Path, task: str, size: int = 32) -> Shift:
         for role, (domain, split) in DIGIT_SETS.role_splits(task).items()
     }
     source, pool, test = (_make_domain(*splits[role], size) for role in ("source", "target", "test"))
-    return Shift(source=source, pool=pool.images, truth=pool.labels, test=test)
+    return AdaptationData(source=source, pool=pool.images, ground_truth=pool.labels, test=test)
 
 
 def _load_split(

@@ -6,7 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_split_file
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 
 CLIPART, PAINTING = DomainInfo("clp", "clipart", ("c",)), DomainInfo("pnt", "painting", ("p",))
 REAL, SKETCH = DomainInfo("rel", "real", ("r",)), DomainInfo("skt", "sketch", ("s",))
@@ -50,7 +50,7 @@ def domainnet(
     size: int = 256,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Shift:
+) -> AdaptationData:
     """Read a task of DomainNet: 345 classes in six domains; every pair is a task.
 
     Source and pool are the train lists of their domains; the test set is the target's test list. Classes are

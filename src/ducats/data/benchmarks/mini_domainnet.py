@@ -7,7 +7,7 @@ from ducats.data.benchmarks.benchmark import Benchmark, ImageCount
 from ducats.data.benchmarks.domainnet import CLIPART, DOMAINNET_URL, PAINTING, REAL, SKETCH
 from ducats.data.benchmarks.reader import list_split_file
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 
 MINI_DOMAINNET = Benchmark(
     title="miniDomainNet",
@@ -41,7 +41,7 @@ def mini_domainnet(
     size: int = 256,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Shift:
+) -> AdaptationData:
     """Read a task of miniDomainNet: 126 classes of DomainNet in four domains; every pair is a task.
 
     Source and pool are the train lists of their domains; the test set is the target's test list (630 images).

@@ -6,7 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, count_from_table
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 
 _CLASS_COUNTS = {  # per class, in amazon, dslr and webcam
     "back_pack": (92, 12, 29),
@@ -71,7 +71,7 @@ def office31(
     size: int = 256,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Shift:
+) -> AdaptationData:
     """Read a task of Office-31: 4110 images of 31 classes in three domains; every pair is a task.
 
     Published results are evaluated on the target images, including the labelled ones, so there is no test

@@ -6,7 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 
 OFFICE_HOME = Benchmark(
     title="Office-Home",
@@ -41,7 +41,7 @@ def office_home(
     size: int = 256,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Shift:
+) -> AdaptationData:
     """Read a task of Office-Home: 15588 images of 65 classes in four domains; every pair is a task.
 
     The published lists use the same target images for training and testing, so there is no test set. Classes

@@ -6,7 +6,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, ImageCount
 from ducats.data.benchmarks.reader import list_class_folders
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 
 PACS_CLASSES = ("dog", "elephant", "giraffe", "guitar", "horse", "house", "person")
 
@@ -48,7 +48,7 @@ def pacs(
     size: int = 256,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Shift:
+) -> AdaptationData:
     """Read a task of PACS: 9991 images of 7 classes in four domains; every pair is a task.
 
     Its lists (such as ``photo_train_kfold.txt``, with classes counted from 1) are for generalisation to an

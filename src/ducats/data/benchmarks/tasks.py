@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Split, TaskRole
 from ducats.data.decoding import decode_image_sets
-from ducats.domain import Domain, Shift
+from ducats.domain import AdaptationData, Domain
 from ducats.errors import UserError
 
 _MAX_LISTED_NAMES = 8  # folder entries or classes listed in a message
@@ -131,7 +131,7 @@ def load_task(
     size: int,
     cache: str | Path | None,
     memory_gb: float | None,
-) -> Shift:
+) -> AdaptationData:
     """Load a task: labelled source, unlabelled target, and the target's labels as ground truth."""
     task_files = list_task(benchmark, root, task)
     classes = class_order(benchmark, task_files)
@@ -140,10 +140,10 @@ def load_task(
         [file_list.files for file_list in by_role.values()], size, cache=cache, memory_gb=memory_gb
     )
     images = dict(zip(by_role, decoded, strict=True))
-    return Shift(
+    return AdaptationData(
         source=Domain(images["source"], _labels(by_role["source"], classes), classes),
         pool=images["target"],
-        truth=_labels(by_role["target"], classes),
+        ground_truth=_labels(by_role["target"], classes),
         test=Domain(images["test"], _labels(by_role["test"], classes), classes)
         if "test" in by_role
         else None,

@@ -5,7 +5,7 @@ from pathlib import Path
 from ducats.data.benchmarks.benchmark import Benchmark, DomainInfo, FileList, Split, count_from_table
 from ducats.data.benchmarks.reader import find_domain_folder, list_class_folders, parse_list_file
 from ducats.data.benchmarks.tasks import load_task
-from ducats.domain import Shift
+from ducats.domain import AdaptationData
 
 _CLASS_COUNTS = {  # per class, in train and validation
     "aeroplane": (14309, 3646),
@@ -56,7 +56,7 @@ def visda2017(
     size: int = 256,
     cache: str | Path | None = None,
     memory_gb: float | None = None,
-) -> Shift:
+) -> AdaptationData:
     """Read VisDA-2017: 152397 renderings of 12 classes as source, 55388 photographs as target.
 
     The target is the ``validation`` folder, as in published results on active adaptation. These are evaluated

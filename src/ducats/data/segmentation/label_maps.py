@@ -24,7 +24,7 @@ _MASK_FILE_KIND, _MASK_ADVICE = "masks", "remove or replace them"
 
 
 class FileLabelMaps:
-    """Label maps of a set of images; implements ``domain.Maps``.
+    """Label maps of a set of images; implements ``domain.LabelMaps``.
 
     They are resized like their images, but to the nearest pixel, so classes are never mixed.
     """
@@ -82,7 +82,7 @@ def load_label_maps(
 
 
 class VoidMasks:
-    """Void masks, stored as one bit per pixel; implements ``domain.Maps``.
+    """Void masks, stored as one bit per pixel; implements ``domain.LabelMaps``.
 
     A pool may have void masks, but never the label maps they were made from.
     """

@@ -13,7 +13,7 @@ from ducats.data.segmentation.file_pairs import SplitFiles
 from ducats.data.segmentation.label_encoding import LabelEncoding
 from ducats.data.segmentation.label_maps import FileLabelMaps, load_label_maps, make_void_masks
 from ducats.data.store import ArrayStore
-from ducats.domain import Domain, Images, Shift
+from ducats.domain import AdaptationData, Domain, Images
 from ducats.errors import UserError
 
 _P = ParamSpec("_P")
@@ -51,14 +51,17 @@ class SegmentationReader(Generic[_P]):
     def __init__(self, list_files: Callable[_P, SegmentationListing]) -> None:
         self.list_files = list_files
         update_wrapper(self, list_files)
-        self.__annotations__ = {**list_files.__annotations__, "return": Shift}  # as for a data set function
+        self.__annotations__ = {
+            **list_files.__annotations__,
+            "return": AdaptationData,
+        }  # as for a data set function
 
-    def __call__(self, *args: _P.args, **params: _P.kwargs) -> Shift:
+    def __call__(self, *args: _P.args, **params: _P.kwargs) -> AdaptationData:
         """Read the data set."""
         return load_segmentation_data(self.list_files(*args, **params))
 
 
-def load_segmentation_data(listing: SegmentationListing) -> Shift:
+def load_segmentation_data(listing: SegmentationListing) -> AdaptationData:
     """Decode source, pool and test set; the pool's label maps, if listed, become the ``truth``.
 
     If ``void`` is ``known``, pixels that are void in the pool's label files or masks are marked in its
@@ -83,14 +86,16 @@ def load_segmentation_data(listing: SegmentationListing) -> Shift:
         ground_truth = load_label_maps(store, listing.pool_files.labels, target_encoding, size)
     if listing.void_pixels == "known":
         masks = make_void_masks(ground_truth, listing.pool_files.masks, size)
-        pool = Images(pool.keys, pool.pixels, pool.files, sizes=pool.sizes, void=masks)
+        pool = Images(
+            pool.keys, pool.pixels, pool.files, original_sizes=pool.original_sizes, void_masks=masks
+        )
     test = (
         load_labelled(store, listing.test_files, target_encoding, size, original_sizes[2])
         if listing.test_files is not None
         else None
     )
     store.warn_if_on_demand()
-    return Shift(source=source, pool=pool, truth=ground_truth, test=test)
+    return AdaptationData(source=source, pool=pool, ground_truth=ground_truth, test=test)
 
 
 def load_labelled(
@@ -118,4 +123,4 @@ def _load_images(
     store: ArrayStore, files: SplitFiles, size: ImageSize, original_sizes: Tensor | None
 ) -> Images:
     decoded = decode_into(store, files.images, size)
-    return Images(decoded.keys, decoded.pixels, decoded.files, sizes=original_sizes)
+    return Images(decoded.keys, decoded.pixels, decoded.files, original_sizes=original_sizes)

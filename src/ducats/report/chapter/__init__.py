@@ -180,7 +180,7 @@ def chapter(
         reliability=drawings.reliabilities(run.stages, run.kind, mine, key)
         if any("reliability" in stage for stage in run.stages)
         else "",
-        tempered=any("tempered" in stage for stage in run.stages),
+        tempered=any("temperature_scaled" in stage for stage in run.stages),
         why=picked,
         bought=stages.rounds(picked.rounds, run.kind),
         rounds=of_rounds(run, key),

@@ -75,7 +75,7 @@ def _panel(axes: Axes, stage: Mapping[str, Any], kind: Kind, look: Look) -> None
     shares = [b.count / total for b in bins]
     width = 70 / len(stage["reliability"]["upper"])
     axes.bar(x, [100 * share for share in shares], width=width, color=INK, alpha=0.13, linewidth=0)
-    tempered = reliability([stage["tempered"]]) if "tempered" in stage else []
+    tempered = reliability([stage["temperature_scaled"]]) if "temperature_scaled" in stage else []
     other = [[100 * getattr(b, part) for b in tempered] for part in ("confidence", "accuracy")]
     axes.plot(*other, "s", color=TEMPERED, markerfacecolor="none", markersize=4, alpha=0.9)
     axes.vlines(x, y, x, color=look.colour, alpha=0.6, linewidth=1.2)

@@ -40,7 +40,7 @@ def calibration(run: Run) -> Table:
     stages = [stage for stage in run.stages if number(stage, "ece") is not None]
     columns: list[Column] = [(labels.title, _as(labels))]
     columns += [(measure.title, _as(measure)) for measure in (CALIBRATION, NLL, BRIER, AURC)]
-    if any("tempered" in stage for stage in stages):
+    if any("temperature_scaled" in stage for stage in stages):
         columns += [
             ("Temperature", _tempered(lambda one: f"{one['temperature']:.3f}")),
             ("Fitted on labels", _tempered(lambda one: f"{one['labels']:,}")),
@@ -66,8 +66,8 @@ def costs(run: Run) -> Table:
     ]
     if any("memory" in stage for stage in run.stages):
         columns.append(("Peak memory MB", _as(Measure("memory", "", 0, 1 / MEGABYTE, 0, grouped=True))))
-    if any("people_seconds" in stage for stage in run.stages):
-        columns.append(("Annotation minutes so far", _as(Measure("people_seconds", "", 0, 1 / 60, 1))))
+    if any("annotation_seconds" in stage for stage in run.stages):
+        columns.append(("Annotation minutes so far", _as(Measure("annotation_seconds", "", 0, 1 / 60, 1))))
     return _table(run.stages, columns)
 
 
@@ -156,4 +156,4 @@ def _as(measure: Measure) -> Callable[[Record], str]:
 
 
 def _tempered(cell: Callable[[Record], str]) -> Callable[[Record], str]:
-    return lambda stage: cell(stage["tempered"]) if "tempered" in stage else ABSENT
+    return lambda stage: cell(stage["temperature_scaled"]) if "temperature_scaled" in stage else ABSENT

@@ -146,7 +146,7 @@ def _of_training(run: Run, others: Sequence[Run]) -> str:
 
 def _of_the_test(run: Run) -> list[str]:
     """Describe any overlap between evaluated and labelled images."""
-    on = run.result.get("measured_on") if run.result is not None else None
+    on = run.result.get("evaluated_on") if run.result is not None else None
     if on == "unlabelled":
         return [
             "Each stage was evaluated on the images not labelled yet, so the evaluated images differ between "
@@ -171,7 +171,7 @@ def _facts(run: Run, brought: Gain | None, beside: Sequence[Against], last: Reco
         found.append(Fact(kind.measure("labels").title, f"{labels:,.0f}"))
     if (clicks := number(stage, "clicks")) is not None and clicks != labels:
         found.append(Fact("Clicks", f"{clicks:,.0f}"))
-    if (seconds := number(stage, "people_seconds")) is not None:
+    if (seconds := number(stage, "annotation_seconds")) is not None:
         found.append(Fact("Annotation minutes", f"{seconds / 60:.1f}"))
     if brought is not None and brought.labels:
         found.append(_per_label("Gain", brought.points, brought.labels, brought.band, kind))

@@ -9,7 +9,9 @@ from ducats.ledger import Ledger, Request
 from ducats.oracles import Oracle
 
 
-def buy(oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, partly: bool) -> None:
+def acquire_labels(
+    oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, allow_partial: bool
+) -> None:
     """Query the oracle and append its labels to the ledger, after checking all of them.
 
     Args:
@@ -17,7 +19,7 @@ def buy(oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, partl
         request: an empty one is recorded without calling the oracle.
         ledger: opened for the whole pool.
         classes: the number of classes.
-        partly: whether units may stay UNLABELLED, as when the time budget is spent. They are not recorded,
+        allow_partial: whether units may stay UNLABELLED, as when the time budget is spent. They are not recorded,
             and may be selected again.
     """
     if not len(request):
@@ -27,27 +29,30 @@ def buy(oracle: Oracle, request: Request, ledger: Ledger, classes: int, *, partl
     labels = labels if ledger.sizes is not None else labels.long()
     # Wide enough for every class: torch would wrap a large class count to int8 in the comparison below.
     labels = labels.to(torch.int16) if labels.dtype.itemsize == 1 else labels
-    open_ = (labels == UNLABELLED) & partly
-    wrong = labels[(labels != VOID) & ~open_ & ((labels < 0) | (labels >= classes))]
-    if len(wrong):
+    is_open = (labels == UNLABELLED) & allow_partial
+    invalid = labels[(labels != VOID) & ~is_open & ((labels < 0) | (labels >= classes))]
+    if len(invalid):
         raise UserError(
-            f"the oracle returned {int(wrong[0])} in round {request.round}, but labels must be 0 to "
+            f"the oracle returned {int(invalid[0])} in round {request.round}, but labels must be 0 to "
             f"{classes - 1} or VOID ({VOID}); no label was recorded"
         )
-    told = getattr(oracle, "seconds_of", None)
-    seconds: Tensor | None = None if told is None else told(request)
-    if not bool(open_.any()):
+    seconds_of = getattr(oracle, "seconds_of", None)
+    seconds: Tensor | None = None if seconds_of is None else seconds_of(request)
+    if not bool(is_open.any()):
         ledger.append(request, labels, seconds)
         return
-    answered = request.only(~open_)
+    answered = request.only(~is_open)
     unanswered = 0.0
     if seconds is not None:
-        kept = per_unit(request, ~open_)
-        unanswered, seconds = float(seconds[~kept].double().nan_to_num(0.0).sum()), seconds[kept]
-    ledger.append(answered, labels[~open_], seconds, unanswered)
+        answered_units = first_per_unit(request, ~is_open)
+        unanswered, seconds = (
+            float(seconds[~answered_units].double().nan_to_num(0.0).sum()),
+            seconds[answered_units],
+        )
+    ledger.append(answered, labels[~is_open], seconds, unanswered)
 
 
-def per_unit(request: Request, values: Tensor) -> Tensor:
+def first_per_unit(request: Request, values: Tensor) -> Tensor:
     """Return the value at each unit's first location."""
     unit = request.unit
     return values if unit is None else values[unit.cumsum(0) - unit]

@@ -16,25 +16,28 @@ from torch import Tensor, nn
 import ducats
 from conftest import Runner, quick, quick_pixels
 from ducats import records, snapshot_files
+from ducats.components import run_identity
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.domain import UNLABELLED, VOID, Images
 from ducats.errors import UserError
 from ducats.factory import build_run
 from ducats.ledger import Request
-from ducats.parts import describe
-from ducats.run import looking, run
-from ducats.run.looking import fitted, keep_pictures
-from ducats.rundir import RunDir
+from ducats.run import run, snapshot
+from ducats.run.snapshot import fit_temperature, save_thumbnails
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 
-def same_bits(one: RunDir, two: RunDir) -> None:
+def same_bits(one: RunFolder, two: RunFolder) -> None:
     """Assert equal labels, weights and momentum."""
-    assert list(one.bought().entries()) == list(two.bought().entries())
+    assert list(one.load_ledger().entries()) == list(two.load_ledger().entries())
     for name in ("model.safetensors", "requests/round-01.npz", "requests/round-02.npz"):
-        assert (one.folder / name).read_bytes() == (two.folder / name).read_bytes()
-    kept = [torch.load(home.folder / "checkpoint.pt", weights_only=True)["optimiser"] for home in (one, two)]
+        assert (one.path / name).read_bytes() == (two.path / name).read_bytes()
+    kept = [
+        torch.load(run_folder.path / "checkpoint.pt", weights_only=True)["optimiser"]
+        for run_folder in (one, two)
+    ]
     states = [[s["momentum_buffer"] for s in state["state"].values()] for state in kept]
     assert all(torch.equal(a, b) for a, b in zip(*states, strict=True))
 
@@ -47,14 +50,14 @@ def test_snapshots_do_not_change_a_classification_run(run_quickly: Runner, metho
         for most in (0, 3000)
     )
     same_bits(without, with_)
-    assert not (without.folder / "snapshots").exists()
-    assert [one.round for one in snapshot_files.load_snapshots(with_.folder)] == [1, 2, 0]
+    assert not (without.path / "snapshots").exists()
+    assert [one.round for one in snapshot_files.load_snapshots(with_.path)] == [1, 2, 0]
 
 
 def test_a_snapshot_uses_the_crops_of_the_query(run_quickly: Runner) -> None:
     """DUC's two steps on the snapshot's columns give the selection, also with a random view."""
-    home = run_quickly("views.scoring={crop: random, pad: 3}", "query.params.kappa=2")
-    for found in snapshot_files.load_snapshots(home.folder)[:2]:
+    run_folder = run_quickly("views.scoring={crop: random, pad: 3}", "query.params.kappa=2")
+    for found in snapshot_files.load_snapshots(run_folder.path)[:2]:
         open_ = np.flatnonzero(found.is_target & ~found.is_labelled)
         passed = open_[np.argsort(-found.log_u_dis[open_], kind="stable")[:20]]
         best = passed[np.argsort(-found.u_data[passed], kind="stable")[:10]]
@@ -73,10 +76,10 @@ def test_snapshots_do_not_change_a_segmentation_run(run_pixels: Runner, settings
         for most in (0, 300)
     )
     same_bits(without, with_)
-    assert [one.round for one in snapshot_files.load_snapshots(with_.folder)] == [1, 2, 0]
+    assert [one.round for one in snapshot_files.load_snapshots(with_.path)] == [1, 2, 0]
 
 
-class Restless(nn.Module):
+class RandomNetwork(nn.Module):
     """Uses random numbers also in evaluation mode, and has batch statistics."""
 
     def __init__(self) -> None:
@@ -91,33 +94,38 @@ class Restless(nn.Module):
 
 
 def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
-    shift, homes, draws = toy(), list[RunDir](), list[float]()
-    truth = shift.truth
+    data, run_folders, draws = toy(), list[RunFolder](), list[float]()
+    truth = data.ground_truth
     assert truth is not None
     torch.manual_seed(3)
-    model = Restless()
+    model = RandomNetwork()
     for most in (0, 50):
         torch.manual_seed(5)
-        parts = ducats.Parts(
+        parts = ducats.Components(
             model,
-            shift.source,
-            shift.pool,
+            data.source,
+            data.pool,
             ducats.oracles.Truth(truth),
             query=ducats.queries.QUERIES["random"],
         )
-        plan = ducats.Plan(
-            epochs=2, ask_after=(0, 1), budget=(3, 3), batch_size=8, steps_per_epoch=2, snapshot=most
+        plan = ducats.RunPlan(
+            epochs=2,
+            query_epochs=(0, 1),
+            budget=(3, 3),
+            batch_size=8,
+            steps_per_epoch=2,
+            snapshot_samples=most,
         )
         fabric = make_fabric("cpu")
-        homes.append(run(parts, plan, tmp_path / str(most), fabric=fabric))
+        run_folders.append(run(parts, plan, tmp_path / str(most), fabric=fabric))
         draws.append(float(torch.rand(1)))
     assert draws[0] == draws[1]
-    same_bits(*homes)
-    assert len(snapshot_files.load_snapshots(homes[1].folder)) == 3
+    same_bits(*run_folders)
+    assert len(snapshot_files.load_snapshots(run_folders[1].path)) == 3
     # The number of snapshot samples is not part of the identity.
-    assert describe(parts, plan) == describe(parts, replace(plan, snapshot=0))
+    assert run_identity(parts, plan) == run_identity(parts, replace(plan, snapshot_samples=0))
     with pytest.raises(UserError, match="snapshot must be a number of samples"):
-        run(parts, replace(plan, snapshot=-1), tmp_path / "no")
+        run(parts, replace(plan, snapshot_samples=-1), tmp_path / "no")
 
 
 def test_snapshot_samples_are_not_part_of_the_identity() -> None:
@@ -126,12 +134,12 @@ def test_snapshot_samples_are_not_part_of_the_identity() -> None:
 
 
 def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
-    home = run_quickly("engine.snapshot_samples=60")
-    first, second, end = snapshot_files.load_snapshots(home.folder)
+    run_folder = run_quickly("engine.snapshot_samples=60")
+    first, second, end = snapshot_files.load_snapshots(run_folder.path)
     assert [(one.round, one.epoch) for one in (first, second, end)] == [(1, 1), (2, 2), (0, 4)]
-    ledger, shift = home.bought(), toy()
+    ledger, data = run_folder.load_ledger(), toy()
     for one, known in ((first, 0), (second, 1), (end, 2)):
-        assert (one.pool, one.source) == (len(shift.pool), len(shift.source))
+        assert (one.pool, one.source) == (len(data.pool), len(data.source))
         assert (one.sampled[one.is_target].sum(), one.sampled[~one.is_target].sum()) == (60, 20)
         targets = ledger.targets(known)
         np.testing.assert_array_equal(one.label[one.is_target], targets[one.image[one.is_target].tolist()])
@@ -140,28 +148,28 @@ def test_snapshots_of_a_classification_run(run_quickly: Runner) -> None:
             one.image[one.is_target & one.sampled], first.image[first.is_target & first.sampled]
         )
         np.testing.assert_array_equal(
-            one.label[~one.is_target], shift.source.labels[one.image[~one.is_target].tolist()]
+            one.label[~one.is_target], data.source.labels[one.image[~one.is_target].tolist()]
         )
     for one in (first, second):
-        picks = snapshot_files.load_round_labels(home.folder, one.round)
+        picks = snapshot_files.load_round_labels(run_folder.path, one.round)
         assert picks is not None
         assert sorted(one.image[one.picked].tolist()) == sorted(picks.image.tolist())
         assert one.z.shape == (10, 4)
     assert not end.picked.any()
-    kept = {i for i in range(len(shift.pool)) if snapshot_files.find_thumbnail(home.folder, i) is not None}
+    kept = {i for i in range(len(data.pool)) if snapshot_files.find_thumbnail(run_folder.path, i) is not None}
     assert kept == {*ledger.targets().ge(0).nonzero().flatten().tolist()}
-    assert snapshot_files.pool_keys(home.folder) == list(shift.pool.keys)
-    assert snapshot_files.pool_grid_sizes(home.folder) is None
+    assert snapshot_files.pool_keys(run_folder.path) == list(data.pool.keys)
+    assert snapshot_files.pool_grid_sizes(run_folder.path) is None
 
 
 def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
-    home = run_pixels("engine.snapshot_samples=200", "task.unit=region")
-    first, second, end = snapshot_files.load_snapshots(home.folder)
+    run_folder = run_pixels("engine.snapshot_samples=200", "task.unit=region")
+    first, second, end = snapshot_files.load_snapshots(run_folder.path)
     pool = streets(n_source=6, n_pool=5, n_test=3, height=16, width=32).pool
-    assert pool.void is not None
-    assert first.pool == int((pool.void[:] == 0).sum()) < 5 * 16 * 32
+    assert pool.void_masks is not None
+    assert first.pool == int((pool.void_masks[:] == 0).sum()) < 5 * 16 * 32
     assert sorted(set(first.image[first.is_target].tolist())) == [0, 1, 2, 3, 4]
-    maps = {number: home.bought() for number in (0, 1, 2)}
+    maps = {number: run_folder.load_ledger() for number in (0, 1, 2)}
     for one, rounds in ((first, 0), (second, 1), (end, 2)):
         assert one.sampled[one.is_target].sum() == 200
         for image in range(5):
@@ -172,27 +180,27 @@ def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
             assert one.label[rows].tolist() == wanted
     assert second.is_labelled.sum() > 0
     for one in (first, second):
-        picks = snapshot_files.load_round_labels(home.folder, one.round)
+        picks = snapshot_files.load_round_labels(run_folder.path, one.round)
         assert picks is not None
         asked = sorted(zip(picks.image.tolist(), picks.position.tolist(), strict=True))
         rows = zip(one.image[one.picked].tolist(), one.position[one.picked].tolist(), strict=True)
         assert sorted(rows) == asked  # few enough to include all
-    found = snapshot_files.pool_grid_sizes(home.folder)
+    found = snapshot_files.pool_grid_sizes(run_folder.path)
     assert found is not None
     assert found.tolist() == [[16, 32]] * 5
-    assert sum(snapshot_files.find_thumbnail(home.folder, image) is not None for image in range(5)) == 5
+    assert sum(snapshot_files.find_thumbnail(run_folder.path, image) is not None for image in range(5)) == 5
 
 
 def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(looking, "POOL_MAPS", 2)
-    monkeypatch.setattr(looking, "MAP_PICTURES", 1)
-    home = run_pixels("task.unit=image", "acquisition={budget: 4, rounds: null, after_epochs: [1, 2]}")
-    bought = [set(home.bought().counts(n).nonzero().flatten().tolist()) for n in (1, 2)]
-    kept = {image for image in range(5) if snapshot_files.find_thumbnail(home.folder, image) is not None}
+    monkeypatch.setattr(snapshot, "MAX_POOL_IMAGES", 2)
+    monkeypatch.setattr(snapshot, "MAX_SEGMENTATION_THUMBNAILS", 1)
+    run_folder = run_pixels("task.unit=image", "acquisition={budget: 4, rounds: null, after_epochs: [1, 2]}")
+    bought = [set(run_folder.load_ledger().counts(n).nonzero().flatten().tolist()) for n in (1, 2)]
+    kept = {image for image in range(5) if snapshot_files.find_thumbnail(run_folder.path, image) is not None}
     assert len(kept) == 2  # one per round
     assert len(kept & bought[0]) == 1
     assert kept <= bought[1]
-    for one in snapshot_files.load_snapshots(home.folder):
+    for one in snapshot_files.load_snapshots(run_folder.path):
         assert len(set(one.image[one.is_target].tolist())) <= 2
 
 
@@ -209,97 +217,97 @@ def reference(z: np.ndarray, labels: np.ndarray) -> float:
 def test_stages_record_temperature_scaled_metrics(
     run_quickly: Runner, run_pixels: Runner, pixels: bool
 ) -> None:
-    home = (run_pixels if pixels else run_quickly)(method="random")  # selects several classes per round
-    stages, shots = home.stages(), snapshot_files.load_snapshots(home.folder)
-    assert ["tempered" in stage for stage in stages] == [False, True, True]
-    truth = {(e.round, e.key, e.position): e.label for e in home.bought().entries()}
-    keys = snapshot_files.pool_keys(home.folder)
+    run_folder = (run_pixels if pixels else run_quickly)(method="random")  # selects several classes per round
+    stages, shots = run_folder.stages(), snapshot_files.load_snapshots(run_folder.path)
+    assert ["temperature_scaled" in stage for stage in stages] == [False, True, True]
+    truth = {(e.round, e.key, e.position): e.label for e in run_folder.load_ledger().entries()}
+    keys = snapshot_files.pool_keys(run_folder.path)
     z, labels = np.zeros((0, shots[0].z.shape[1])), list[int]()
     for shot, stage in zip(shots, stages[1:], strict=False):
         z = np.concatenate([z, shot.z.astype(np.float64)])
         rows = zip(shot.image[shot.z_rows].tolist(), shot.position[shot.z_rows].tolist(), strict=True)
         labels += [truth[shot.round, keys[image], position] for image, position in rows]
-        told = stage["tempered"]
-        assert told["labels"] == len(labels)
-        assert told["temperature"] == pytest.approx(reference(z, np.array(labels)), rel=1e-4)
-        assert sum(told["reliability"]["count"]) == sum(stage["reliability"]["count"])
-        assert told.keys() == {"temperature", "labels", "ece", "nll", "brier", "reliability"}
-        warmer, before = told["temperature"] > 1, np.nanmean(_confidence(stage))
-        assert (np.nanmean(_confidence(told)) < before) == warmer
+        scaled = stage["temperature_scaled"]
+        assert scaled["labels"] == len(labels)
+        assert scaled["temperature"] == pytest.approx(reference(z, np.array(labels)), rel=1e-4)
+        assert sum(scaled["reliability"]["count"]) == sum(stage["reliability"]["count"])
+        assert scaled.keys() == {"temperature", "labels", "ece", "nll", "brier", "reliability"}
+        warmer, before = scaled["temperature"] > 1, np.nanmean(_confidence(stage))
+        assert (np.nanmean(_confidence(scaled)) < before) == warmer
 
 
-def _confidence(told: dict[str, Any]) -> list[float]:
+def _confidence(scaled: dict[str, Any]) -> list[float]:
     """Return the confidence of each counted sample."""
-    bins = told["reliability"]
+    bins = scaled["reliability"]
     return [c for n, c in zip(bins["count"], bins["confidence"], strict=True) if n for _ in range(n)]
 
 
 def test_void_and_unanswered_samples_are_not_used_for_the_temperature(run_quickly: Runner) -> None:
-    home = run_quickly(method="random")
-    whole = fitted(home, 2)
+    run_folder = run_quickly(method="random")
+    whole = fit_temperature(run_folder, 2)
     assert whole is not None
     assert whole.labels == 20
-    assert fitted(home, 0) is None
-    path = home.folder / "labels" / "round-02.npz"
-    first = snapshot_files.load_round_labels(home.folder, 2)
+    assert fit_temperature(run_folder, 0) is None
+    path = run_folder.path / "labels" / "round-02.npz"
+    first = snapshot_files.load_round_labels(run_folder.path, 2)
     assert first is not None
     path.unlink()
-    one = fitted(home, 2)
+    one = fit_temperature(run_folder, 2)
     assert one is not None
     assert one.labels == 10
-    ledger = home.bought()
+    ledger = run_folder.load_ledger()
     fewer = torch.from_numpy(first.image[:4].copy()), torch.zeros(4, dtype=torch.long)
     ledger.append(Request(2, *fewer), torch.tensor([VOID, *first.label[1:4].tolist()]))
-    some = fitted(home, 2)
+    some = fit_temperature(run_folder, 2)
     assert some is not None
     assert some.labels == 13
-    snapshot_files.snapshot_path(home.folder, 1).unlink()
-    assert fitted(home, 2) is None  # three labels are too few
+    snapshot_files.snapshot_path(run_folder.path, 1).unlink()
+    assert fit_temperature(run_folder, 2) is None  # three labels are too few
 
 
 def test_records_have_seconds_and_memory(run_quickly: Runner) -> None:
-    home = run_quickly("engine.snapshot_samples=0")
-    lines = records.read(home.metrics)
+    run_folder = run_quickly("engine.snapshot_samples=0")
+    lines = records.read_records(run_folder.metrics_path)
     epochs = [line for line in lines if line["kind"] == "epoch"]
     assert [line["epoch"] for line in epochs] == [1, 2, 3, 4]
     assert all(line["seconds"] >= 0 for line in epochs)
-    assert sum(line["seconds"] for line in epochs) <= home.stages()[-1]["seconds"] + 0.01
-    assert all(stage["memory"] > 2**22 for stage in home.stages())
-    assert not any("tempered" in stage for stage in home.stages())  # needs snapshots
+    assert sum(line["seconds"] for line in epochs) <= run_folder.stages()[-1]["seconds"] + 0.01
+    assert all(stage["memory"] > 2**22 for stage in run_folder.stages())
+    assert not any("temperature_scaled" in stage for stage in run_folder.stages())  # needs snapshots
 
 
 def test_a_lost_snapshot_is_not_recreated_from_a_later_model(tmp_path: Path) -> None:
     """After a round is labelled, the model before it no longer exists."""
     config = quick()
-    parts, plan = build_run(config, RunDir(tmp_path / "run"))
+    parts, plan = build_run(config, RunFolder(tmp_path / "run"))
     fabric = make_fabric("cpu")
     stopped = replace(plan, epochs=plan.epochs)
-    home = run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
-    snapshot_files.snapshot_path(home.folder, 1).unlink()
-    (home.folder / "model.safetensors").unlink()
+    run_folder = run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
+    snapshot_files.snapshot_path(run_folder.path, 1).unlink()
+    (run_folder.path / "model.safetensors").unlink()
     run(parts, stopped, tmp_path / "run", fabric=fabric, identity=config.identity())
-    assert home.finished
-    assert [one.round for one in snapshot_files.load_snapshots(home.folder)] == [2, 0]
+    assert run_folder.finished
+    assert [one.round for one in snapshot_files.load_snapshots(run_folder.path)] == [2, 0]
 
 
 def test_thumbnails(tmp_path: Path) -> None:
-    home = RunDir(tmp_path)
+    run_folder = RunFolder(tmp_path)
     generator = torch.Generator().manual_seed(0)
 
     def drawn(channels: int, tall: int, wide: int) -> Images:
         pixels = torch.randint(256, (2, channels, tall, wide), generator=generator, dtype=torch.uint8)
         return Images(("a", "b"), pixels)
 
-    keep_pictures(home, drawn(1, 20, 30), [0])
+    save_thumbnails(run_folder, drawn(1, 20, 30), [0])
     path = snapshot_files.find_thumbnail(tmp_path, 0)
     assert path is not None
     assert path.suffix == ".png"
     with Image.open(path) as shown:
         assert shown.size == (30, 20)
     before = path.read_bytes()
-    keep_pictures(home, drawn(1, 20, 30), [0])
+    save_thumbnails(run_folder, drawn(1, 20, 30), [0])
     assert path.read_bytes() == before  # an existing one is not replaced
-    keep_pictures(home, drawn(3, 400, 200), [1])
+    save_thumbnails(run_folder, drawn(3, 400, 200), [1])
     path = snapshot_files.find_thumbnail(tmp_path, 1)
     assert path is not None
     assert path.suffix == ".jpg"
@@ -307,9 +315,9 @@ def test_thumbnails(tmp_path: Path) -> None:
         assert (shown.size, shown.format) == ((80, 160), "JPEG")
     assert path.stat().st_size < 20_000
     # Images that cannot be shown or are missing are skipped.
-    keep_pictures(RunDir(tmp_path / "other"), drawn(2, 20, 30), [0])
+    save_thumbnails(RunFolder(tmp_path / "other"), drawn(2, 20, 30), [0])
     gone = replace(drawn(3, 20, 30), files=(tmp_path / "gone.png",) * 2)
-    keep_pictures(RunDir(tmp_path / "other"), gone, [0])
+    save_thumbnails(RunFolder(tmp_path / "other"), gone, [0])
     assert snapshot_files.find_thumbnail(tmp_path / "other", 0) is None
 
 
@@ -318,9 +326,9 @@ def test_thumbnails(tmp_path: Path) -> None:
 @pytest.mark.filterwarnings("ignore:The .grad attribute")  # from torch.compile
 def test_snapshots_on_a_gpu(tmp_path: Path, make: Any) -> None:
     config = make("engine.device=cuda", "engine.precision=32-true")
-    parts, plan = build_run(config, RunDir(tmp_path / "run"))
+    parts, plan = build_run(config, RunFolder(tmp_path / "run"))
     fabric = make_fabric("cuda")
-    home = run(parts, plan, tmp_path / "run", fabric=fabric, identity=config.identity())
-    assert [one.round for one in snapshot_files.load_snapshots(home.folder)] == [1, 2, 0]
-    assert list((home.folder / "snapshots" / "pictures").iterdir())
-    assert all(stage["memory"] > 0 for stage in home.stages())
+    run_folder = run(parts, plan, tmp_path / "run", fabric=fabric, identity=config.identity())
+    assert [one.round for one in snapshot_files.load_snapshots(run_folder.path)] == [1, 2, 0]
+    assert list((run_folder.path / "snapshots" / "pictures").iterdir())
+    assert all(stage["memory"] > 0 for stage in run_folder.stages())

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import torch
 
 
-def in_child(act: Callable[[], object]) -> int:
+def run_in_child(act: Callable[[], object]) -> int:
     """Call ``act`` in a forked process; return its exit status, or minus the signal that ended it."""
     sys.stdout.flush()
     child = os.fork()

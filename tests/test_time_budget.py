@@ -10,8 +10,9 @@ from torch import Tensor
 
 from conftest import Runner, quick
 from ducats.answers import Desk
-from ducats.budget import PeopleTime, time_of
+from ducats.budget import TimeBudget, parse_time_budget
 from ducats.cli import main
+from ducats.components import check_run, run_identity
 from ducats.data import toy
 from ducats.doctor import diagnose
 from ducats.domain import UNLABELLED
@@ -19,9 +20,8 @@ from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run
 from ducats.ledger import Request
 from ducats.oracles import Oracle, Truth
-from ducats.parts import check, describe
 from ducats.run import run
-from ducats.rundir import RunDir
+from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
 
 # ---- arithmetic
@@ -31,12 +31,12 @@ from ducats.training.distributed import make_fabric
     ("budget", "seconds"), [("30min", 1800), ("1.5h", 5400), (" 2 min ", 120), ("0.5h", 1800)]
 )
 def test_time_budgets(budget: str, seconds: float) -> None:
-    assert time_of(budget) == PeopleTime(seconds, 5.0)
+    assert parse_time_budget(budget) == TimeBudget(seconds, 5.0)
 
 
 @pytest.mark.parametrize("budget", [65, "65", "5%", "40/image", "30", "30m", "min", "-3min", "30 s"])
 def test_other_budgets_are_not_times(budget: int | str) -> None:
-    assert time_of(budget) is None
+    assert parse_time_budget(budget) is None
 
 
 @pytest.mark.parametrize(
@@ -56,12 +56,12 @@ def test_other_budgets_are_not_times(budget: int | str) -> None:
 def test_questions_that_time_allows(
     known: float | None, answers: int, timed: int, rounds: int, questions: int
 ) -> None:
-    assert PeopleTime(300).questions(known, answers, timed, rounds) == questions
+    assert TimeBudget(300).questions_in_round(known, answers, timed, rounds) == questions
 
 
 def test_rounding_errors_do_not_cost_a_question() -> None:
-    assert PeopleTime(0.3, answer=0.1).questions(None, 0, 0, 1) == 3
-    assert PeopleTime(0.3, answer=0.1).questions(None, 2, 0, 1) == 1
+    assert TimeBudget(0.3, seconds_per_label=0.1).questions_in_round(None, 0, 0, 1) == 3
+    assert TimeBudget(0.3, seconds_per_label=0.1).questions_in_round(None, 2, 0, 1) == 1
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_rounding_errors_do_not_cost_a_question() -> None:
 )
 def test_invalid_time_budgets(tmp_path: Path, settings: Sequence[str], words: str) -> None:
     with pytest.raises(UserError, match=words):
-        build_run(quick(*settings), RunDir(tmp_path))
+        build_run(quick(*settings), RunFolder(tmp_path))
 
 
 def test_a_plan_has_only_one_budget(tmp_path: Path) -> None:
-    parts, plan = build_run(quick("acquisition.budget=1min"), RunDir(tmp_path))
-    assert plan.time == PeopleTime(60, 5.0)
+    parts, plan = build_run(quick("acquisition.budget=1min"), RunFolder(tmp_path))
+    assert plan.time_budget == TimeBudget(60, 5.0)
     with pytest.raises(UserError, match="drop one of them"):
-        check(parts, replace(plan, budget=(1, 1)))
+        check_run(parts, replace(plan, budget=(1, 1)))
 
 
 def test_default_seconds_are_not_part_of_the_identity() -> None:
@@ -95,10 +95,10 @@ def test_default_seconds_are_not_part_of_the_identity() -> None:
 
 
 def test_default_values_of_later_fields_are_not_part_of_the_identity(tmp_path: Path) -> None:
-    parts, plan = build_run(quick(), RunDir(tmp_path))
-    assert not {"time", "together"} & set(describe(parts, plan)["plan"])
-    timed = replace(plan, budget=(), time=PeopleTime(60.0), together="target")
-    told = describe(parts, timed)["plan"]
+    parts, plan = build_run(quick(), RunFolder(tmp_path))
+    assert not {"time", "together"} & set(run_identity(parts, plan)["plan"])
+    timed = replace(plan, budget=(), time_budget=TimeBudget(60.0), target_batching="target")
+    told = run_identity(parts, timed)["plan"]
     assert (told["time"], told["together"]) == ({"seconds": 60.0, "answer": 5.0}, "target")
 
 
@@ -122,100 +122,100 @@ def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) 
 # ---- runs with ground truth
 
 
-def answers_at(seconds: float, home: RunDir) -> list[float]:
+def seconds_per_round(seconds: float, run_folder: RunFolder) -> list[float]:
     """Return the total seconds of the answers of each round."""
-    ledger = home.bought()
+    ledger = run_folder.load_ledger()
     return [(ledger.units(n + 1) - ledger.units(n)) * seconds for n in range(ledger.rounds)]
 
 
 def test_a_simulation_does_not_exceed_the_time(run_quickly: Runner) -> None:
-    home = run_quickly(
+    run_folder = run_quickly(
         "acquisition.budget=1.1min"
     )  # 66 s: 6.6 answers of 5 s, then 7.2 in the remaining time
-    assert [r["labels"] for r in home.stages()] == [0, 6, 13]
-    assert sum(answers_at(5.0, home)) == 65
-    assert home.bought().seconds() is None
-    assert "people_seconds" not in home.stages()[-1]
+    assert [r["labels"] for r in run_folder.stages()] == [0, 6, 13]
+    assert sum(seconds_per_round(5.0, run_folder)) == 65
+    assert run_folder.load_ledger().seconds() is None
+    assert "annotation_seconds" not in run_folder.stages()[-1]
 
 
 def test_when_the_time_is_spent_the_run_continues_without_labels(
     run_quickly: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = run_quickly("acquisition={budget: 1.1min, seconds_per_label: 50, after_epochs: [1, 2, 3]}")
-    assert [r["labels"] for r in home.stages()] == [0, 1, 1, 1]
-    assert (home.bought().rounds, home.finished) == (3, True)
-    asked = [home.request(number) for number in (1, 2, 3)]
+    run_folder = run_quickly("acquisition={budget: 1.1min, seconds_per_label: 50, after_epochs: [1, 2, 3]}")
+    assert [r["labels"] for r in run_folder.stages()] == [0, 1, 1, 1]
+    assert (run_folder.load_ledger().rounds, run_folder.finished) == (3, True)
+    asked = [run_folder.load_request(number) for number in (1, 2, 3)]
     assert [len(request) for request in asked if request is not None] == [1, 0, 0]
     # All commands that read the ledger accept rounds without labels.
     out = ("--out", str(tmp_path / "report"))
     for command in (["labels", "run"], ["report", "run", *out], ["table", "run"]):
         with pytest.raises(SystemExit) as end:
-            main([part if part != "run" else str(home.folder) for part in command])
+            main([part if part != "run" else str(run_folder.path) for part in command])
         assert end.value.code == 0, capsys.readouterr().err
         capsys.readouterr()
 
 
 def test_time_for_more_labels_than_the_pool_has(run_quickly: Runner) -> None:
-    home = run_quickly("acquisition.budget=1h")
-    assert [r["labels"] for r in home.stages()] == [0, 80, 80]
-    assert home.finished
+    run_folder = run_quickly("acquisition.budget=1h")
+    assert [r["labels"] for r in run_folder.stages()] == [0, 80, 80]
+    assert run_folder.finished
 
 
 @pytest.mark.parametrize("query", ["duc", "random", "badge"])
 def test_an_empty_round_needs_no_query(run_quickly: Runner, query: str) -> None:
-    home = run_quickly(
+    run_folder = run_quickly(
         "acquisition={budget: 1min, seconds_per_label: 40, after_epochs: [1, 2]}", f"query={{name: {query}}}"
     )
-    assert [r["labels"] for r in home.stages()] == [0, 1, 1]
+    assert [r["labels"] for r in run_folder.stages()] == [0, 1, 1]
 
 
 # ---- pixels
 
 
 def test_units_are_distributed_over_the_images_round_robin(run_pixels: Runner) -> None:
-    home = run_pixels("acquisition={budget: 1min, after_epochs: [1, 2]}", "task.unit=region")
-    asked = [home.request(number) for number in (1, 2)]
+    run_folder = run_pixels("acquisition={budget: 1min, after_epochs: [1, 2]}", "task.unit=region")
+    asked = [run_folder.load_request(number) for number in (1, 2)]
     units = []
     for request in asked:
         assert request is not None
         units.append([sum(len(b.unit) for b in request.blocks() if b.image == i) for i in range(5)])
         assert all(1 <= size <= 9 for block in request.blocks() for size in block.unit.tolist())
     assert units == [[2, 1, 1, 1, 1], [1, 2, 1, 1, 1]]  # 12 answers of 5 s, round-robin
-    assert (home.bought().units(), answers_at(5.0, home)) == (12, [30.0, 30.0])
+    assert (run_folder.load_ledger().units(), seconds_per_round(5.0, run_folder)) == (12, [30.0, 30.0])
 
 
 def test_time_for_single_pixels(run_pixels: Runner) -> None:
-    home = run_pixels("acquisition={budget: 1min, seconds_per_label: 10, after_epochs: [1, 2]}")
-    assert [r["labels"] for r in home.stages()] == [0, 3, 6]
-    assert home.bought().counts().tolist() == [2, 1, 1, 1, 1]
+    run_folder = run_pixels("acquisition={budget: 1min, seconds_per_label: 10, after_epochs: [1, 2]}")
+    assert [r["labels"] for r in run_folder.stages()] == [0, 3, 6]
+    assert run_folder.load_ledger().counts().tolist() == [2, 1, 1, 1, 1]
 
 
 def test_time_for_whole_images(run_pixels: Runner) -> None:
-    home = run_pixels(
+    run_folder = run_pixels(
         "acquisition={budget: 1min, seconds_per_label: 20, after_epochs: [1, 2]}", "task.unit=image"
     )
-    assert [home.bought().units(n) for n in (1, 2)] == [1, 3]
-    assert int((home.bought().counts() > 0).sum()) == 3
+    assert [run_folder.load_ledger().units(n) for n in (1, 2)] == [1, 3]
+    assert int((run_folder.load_ledger().counts() > 0).sum()) == 3
 
 
 def test_pixels_when_the_time_is_spent(
     run_pixels: Runner, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    home = run_pixels("acquisition={budget: 1min, seconds_per_label: 40, after_epochs: [1, 2]}")
-    assert [r["labels"] for r in home.stages()] == [0, 1, 1]
+    run_folder = run_pixels("acquisition={budget: 1min, seconds_per_label: 40, after_epochs: [1, 2]}")
+    assert [r["labels"] for r in run_folder.stages()] == [0, 1, 1]
     with pytest.raises(SystemExit) as end:
-        main(["picks", str(home.folder), "--out", str(tmp_path / "picks.png")])
+        main(["picks", str(run_folder.path), "--out", str(tmp_path / "picks.png")])
     assert end.value.code == 0, capsys.readouterr().err
 
 
 # ---- measured seconds
 
 
-class Timed:
+class TimedOracle:
     """Oracle with true labels and measured seconds that stops after some answers."""
 
     def __init__(self, seconds: float, leaves_after: int | None = None) -> None:
-        self.truth, self.seconds, self.left = Truth(toy().truth), seconds, leaves_after
+        self.truth, self.seconds, self.left = Truth(toy().ground_truth), seconds, leaves_after
 
     def __call__(self, request: Request) -> Tensor:
         labels = self.truth(request)
@@ -231,37 +231,39 @@ class Timed:
         return taken
 
 
-def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunDir:
+def with_oracle(folder: Path, oracle: Oracle, *settings: str) -> RunFolder:
     config = quick(*settings)
-    parts, plan = build_run(config, RunDir(folder))
+    parts, plan = build_run(config, RunFolder(folder))
     fabric = make_fabric("cpu")
     fabric.launch()
     return run(replace(parts, oracle=oracle), plan, folder, fabric=fabric)
 
 
 def test_later_rounds_use_the_measured_pace(tmp_path: Path) -> None:
-    home = with_oracle(tmp_path / "run", Timed(4.0), "acquisition.budget=1min")
+    run_folder = with_oracle(tmp_path / "run", TimedOracle(4.0), "acquisition.budget=1min")
     # 6 at 5 s are planned and take 24 s; the remaining 36 s are 9 at 4 s.
-    assert [r["labels"] for r in home.stages()] == [0, 6, 15]
-    assert [r.get("people_seconds") for r in home.stages()] == [None, 24.0, 60.0]
-    assert home.bought().seconds() == 60.0
+    assert [r["labels"] for r in run_folder.stages()] == [0, 6, 15]
+    assert [r.get("annotation_seconds") for r in run_folder.stages()] == [None, 24.0, 60.0]
+    assert run_folder.load_ledger().seconds() == 60.0
 
 
 def test_unanswered_questions_are_not_recorded(tmp_path: Path) -> None:
-    home = with_oracle(tmp_path / "run", Timed(19.0, leaves_after=3), "acquisition.budget=1min")
-    first = home.request(1)
+    run_folder = with_oracle(tmp_path / "run", TimedOracle(19.0, leaves_after=3), "acquisition.budget=1min")
+    first = run_folder.load_request(1)
     assert first is not None
     assert len(first) == 6
-    assert [entry.key for entry in home.bought().entries()] == [toy().pool.keys[i] for i in first.image[:3]]
+    assert [entry.key for entry in run_folder.load_ledger().entries()] == [
+        toy().pool.keys[i] for i in first.image[:3]
+    ]
     # 57 s for answers and 1 s without an answer: the remaining 2 s are shorter than one answer.
-    assert home.bought().seconds() == 58.0
-    assert [r["labels"] for r in home.stages()] == [0, 3, 3]
-    assert home.stages()[-1]["people_seconds"] == 58.0
+    assert run_folder.load_ledger().seconds() == 58.0
+    assert [r["labels"] for r in run_folder.stages()] == [0, 3, 3]
+    assert run_folder.stages()[-1]["annotation_seconds"] == 58.0
 
 
 def test_with_a_label_budget_every_question_needs_an_answer(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=f"the oracle returned {UNLABELLED} in round 1"):
-        with_oracle(tmp_path / "run", Timed(1.0, leaves_after=3))
+        with_oracle(tmp_path / "run", TimedOracle(1.0, leaves_after=3))
     assert not (tmp_path / "run" / "labels").exists()
 
 
@@ -278,9 +280,9 @@ def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path
     assert sheet.terms.seconds == 60.0
     for question, seconds in zip(sheet.questions, (20.0, 25.0, 16.0), strict=False):
         desk.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], via="test")
-    home = run_quickly(*settings)
-    assert [r["labels"] for r in home.stages()] == [0, 3, 3]
-    assert (home.bought().seconds(), home.stages()[-1]["people_seconds"]) == (61.0, 61.0)
+    run_folder = run_quickly(*settings)
+    assert [r["labels"] for r in run_folder.stages()] == [0, 3, 3]
+    assert (run_folder.load_ledger().seconds(), run_folder.stages()[-1]["annotation_seconds"]) == (61.0, 61.0)
     assert desk.rounds() == [1]
 
 
@@ -294,9 +296,9 @@ def test_regions_answered_in_time_are_recorded_completely(run_pixels: Runner, tm
     assert len(sheet.questions) == 6
     for question in sheet.questions[1:4]:
         desk.receive([{"question": question.id, "word": "road", "seconds": 20.0}], via="test")
-    home = run_pixels(*settings)
-    ledger = home.bought()
+    run_folder = run_pixels(*settings)
+    ledger = run_folder.load_ledger()
     assert (ledger.rounds, ledger.units(), ledger.seconds()) == (2, 3, 60.0)
     places = [question.place for question in sheet.questions[1:4]]
     assert len(ledger) == sum(length for place in places if place for _, length in place.runs)
-    assert home.finished
+    assert run_folder.finished

@@ -24,27 +24,27 @@ def net(classes: int = 4) -> nn.Module:
     return nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 6), nn.ReLU(), nn.Linear(6, classes))
 
 
-def parts(**changes: Any) -> ducats.Parts:
-    shift = toy()
-    assert shift.truth is not None
-    made = ducats.Parts(net(), shift.source, shift.pool, ducats.Truth(shift.truth), test=shift.test)
+def make_components(**changes: Any) -> ducats.Components:
+    data = toy()
+    assert data.ground_truth is not None
+    made = ducats.Components(net(), data.source, data.pool, ducats.Truth(data.ground_truth), test=data.test)
     return replace(made, **changes)
 
 
-PLAN = ducats.Plan(epochs=2, ask_after=(1,), budget=(5,), steps_per_epoch=2)
+PLAN = ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,), steps_per_epoch=2)
 
 
-def picks(home: ducats.RunDir) -> list[str]:
-    return [entry.key for entry in home.bought().entries()]
+def labelled_keys(run_folder: ducats.RunFolder) -> list[str]:
+    return [entry.key for entry in run_folder.load_ledger().entries()]
 
 
 def test_the_callers_network_is_not_changed(tmp_path: Path) -> None:
-    mine = parts()
+    mine = make_components()
     before = {name: tensor.clone() for name, tensor in mine.model.state_dict().items()}
-    homes = [ducats.adapt(mine, PLAN, tmp_path / name) for name in ("a", "b")]
+    run_folders = [ducats.adapt(mine, PLAN, tmp_path / name) for name in ("a", "b")]
     assert all(torch.equal(before[n], t) for n, t in mine.model.state_dict().items())
-    assert homes[0].stages()[-1]["nll"] == homes[1].stages()[-1]["nll"]
-    mine.model.load_state_dict(homes[0].model())  # how to load the trained weights
+    assert run_folders[0].stages()[-1]["nll"] == run_folders[1].stages()[-1]["nll"]
+    mine.model.load_state_dict(run_folders[0].load_model())  # how to load the trained weights
 
 
 @pytest.mark.parametrize(
@@ -60,29 +60,33 @@ def test_the_callers_network_is_not_changed(tmp_path: Path) -> None:
     ],
 )
 def test_other_components_in_the_same_folder_are_refused(tmp_path: Path, change: dict[str, Any]) -> None:
-    ducats.adapt(parts(query=lambda slate: torch.arange(slate.budget)), PLAN, tmp_path / "r")
+    ducats.adapt(make_components(query=lambda slate: torch.arange(slate.budget)), PLAN, tmp_path / "r")
     with pytest.raises(UserError, match="created with another config"):
         ducats.adapt(
-            parts(**{"query": lambda slate: torch.arange(slate.budget), **change}), PLAN, tmp_path / "r"
+            make_components(**{"query": lambda slate: torch.arange(slate.budget), **change}),
+            PLAN,
+            tmp_path / "r",
         )
 
 
 def test_lambdas_differ_by_their_constants() -> None:
-    from ducats.parts import plain
+    from ducats.components import to_plain
 
-    one, two, again = (plain(f) for f in (lambda s: s + 1, lambda s: s + 2, lambda s: s + 1))
+    one, two, again = (to_plain(f) for f in (lambda s: s + 1, lambda s: s + 2, lambda s: s + 1))
     assert one == again
     assert one != two
-    assert plain(QUERIES["duc"].fn) == "ducats.queries.two_round.two_round"
+    assert to_plain(QUERIES["duc"].fn) == "ducats.queries.two_round.two_round"
 
 
 def test_equal_components_resume(tmp_path: Path) -> None:
     slow = partial(inverse_decay, gain=0.01)
-    plans = [replace(PLAN, schedule=slow, ask_after=range(1, 2)), replace(PLAN, schedule=partial(slow))]
-    first = picks(ducats.adapt(parts(), plans[0], tmp_path / "r"))
-    assert picks(ducats.adapt(parts(), plans[1], tmp_path / "r")) == first
+    plans = [replace(PLAN, schedule=slow, query_epochs=range(1, 2)), replace(PLAN, schedule=partial(slow))]
+    first = labelled_keys(ducats.adapt(make_components(), plans[0], tmp_path / "r"))
+    assert labelled_keys(ducats.adapt(make_components(), plans[1], tmp_path / "r")) == first
     with pytest.raises(UserError, match=r"plan.schedule.params.gain: 0.01 -> 0.02"):
-        ducats.adapt(parts(), replace(PLAN, schedule=partial(inverse_decay, gain=0.02)), tmp_path / "r")
+        ducats.adapt(
+            make_components(), replace(PLAN, schedule=partial(inverse_decay, gain=0.02)), tmp_path / "r"
+        )
 
 
 @pytest.mark.parametrize("answer", [4, -3])
@@ -91,15 +95,19 @@ def test_invalid_labels_are_not_recorded(tmp_path: Path, answer: int) -> None:
         return torch.full_like(request.image, answer)
 
     with pytest.raises(UserError, match=rf"returned {answer} in round 1"):
-        ducats.adapt(parts(oracle=wrong), PLAN, tmp_path / "r")
+        ducats.adapt(make_components(oracle=wrong), PLAN, tmp_path / "r")
     assert not (tmp_path / "r" / "labels").exists()
-    assert len(ducats.adapt(parts(), PLAN, tmp_path / "r").bought()) == 5  # resumes with a valid oracle
+    assert (
+        len(ducats.adapt(make_components(), PLAN, tmp_path / "r").load_ledger()) == 5
+    )  # resumes with a valid oracle
 
 
 @pytest.mark.parametrize("kind", [list, np.array, torch.tensor])
 def test_an_oracle_may_return_any_sequence(tmp_path: Path, kind: Any) -> None:
-    home = ducats.adapt(parts(oracle=lambda request: kind([0] * len(request))), PLAN, tmp_path / "r")
-    assert [e.label for e in home.bought().entries()] == [0] * 5
+    run_folder = ducats.adapt(
+        make_components(oracle=lambda request: kind([0] * len(request))), PLAN, tmp_path / "r"
+    )
+    assert [e.label for e in run_folder.load_ledger().entries()] == [0] * 5
 
 
 @pytest.mark.parametrize(
@@ -111,7 +119,7 @@ def test_an_oracle_may_return_any_sequence(tmp_path: Path, kind: Any) -> None:
     ],
 )
 def test_a_query_may_return_any_kind_of_indices(tmp_path: Path, query: Any) -> None:
-    assert len(ducats.adapt(parts(query=query), PLAN, tmp_path / "r").bought()) == 5
+    assert len(ducats.adapt(make_components(query=query), PLAN, tmp_path / "r").load_ledger()) == 5
 
 
 def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
@@ -122,11 +130,11 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
         seen.append(set(slate.candidates.columns))
         return torch.arange(slate.budget)
 
-    ducats.adapt(parts(model=conv, query=note), PLAN, tmp_path / "a")
-    ducats.adapt(parts(query=note), PLAN, tmp_path / "b")
+    ducats.adapt(make_components(model=conv, query=note), PLAN, tmp_path / "a")
+    ducats.adapt(make_components(query=note), PLAN, tmp_path / "b")
     assert seen == [{"z"}, {"z", "features"}]
     with pytest.raises(UserError, match="needs features, but the model returns none"):
-        ducats.adapt(parts(model=conv, query=QUERIES["spread"]), PLAN, tmp_path / "c")
+        ducats.adapt(make_components(model=conv, query=QUERIES["spread"]), PLAN, tmp_path / "c")
 
 
 @pytest.mark.parametrize(
@@ -149,14 +157,14 @@ def test_inconsistent_components_are_refused_before_training(
     tmp_path: Path, change: dict[str, Any], words: str
 ) -> None:
     with pytest.raises(UserError, match=words):
-        ducats.adapt(parts(**change), PLAN, tmp_path / "r")
+        ducats.adapt(make_components(**change), PLAN, tmp_path / "r")
     assert not (tmp_path / "r" / "metrics.jsonl").exists()
 
 
 def test_a_run_that_failed_before_training_can_be_restarted(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="outputs 3 classes"):
-        ducats.adapt(parts(model=net(classes=3)), PLAN, tmp_path / "r")
-    assert len(ducats.adapt(parts(), PLAN, tmp_path / "r").bought()) == 5
+        ducats.adapt(make_components(model=net(classes=3)), PLAN, tmp_path / "r")
+    assert len(ducats.adapt(make_components(), PLAN, tmp_path / "r").load_ledger()) == 5
 
 
 def test_pixels_must_be_uint8() -> None:
@@ -167,7 +175,7 @@ def test_pixels_must_be_uint8() -> None:
 def test_an_api_run_cannot_be_evaluated_from_the_command_line(tmp_path: Path) -> None:
     from ducats.inference import load_trained
 
-    ducats.adapt(parts(), PLAN, tmp_path / "r")
+    ducats.adapt(make_components(), PLAN, tmp_path / "r")
     with pytest.raises(UserError, match="does not say how to build the model"):
         load_trained(tmp_path / "r")
 
@@ -175,38 +183,38 @@ def test_an_api_run_cannot_be_evaluated_from_the_command_line(tmp_path: Path) ->
 def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
     from PIL import Image
 
-    shift = toy(n_source_per_class=2, n_pool=8)
-    for part, pixels in (("source", shift.source.images.pixels[:]), ("target", shift.pool.pixels[:])):
+    data = toy(n_source_per_class=2, n_pool=8)
+    for part, pixels in (("source", data.source.images.pixels[:]), ("target", data.pool.pixels[:])):
         for number, image in enumerate(pixels):
-            name = shift.classes[int(shift.source.labels[number])] if part == "source" else "."
+            name = data.classes[int(data.source.labels[number])] if part == "source" else "."
             path = tmp_path / part / name / f"{number}.png"
             path.parent.mkdir(parents=True, exist_ok=True)
             Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     own = ducats.folders(source=str(tmp_path / "source"), target=str(tmp_path / "target"), size=8)
     assert repr(own).startswith("Shift(source=Domain(Images(8 of (3, 8, 8)), 4 classes)")
     with pytest.raises(UserError, match=r"has no ground truth.*ducats.People"):
-        ducats.Truth(own.truth)
+        ducats.Truth(own.ground_truth)
     people = ducats.People(str(tmp_path / "questions"), own.pool, own.classes)
-    mine = ducats.Parts(net(), own.source, own.pool, people)
+    mine = ducats.Components(net(), own.source, own.pool, people)
     with pytest.raises(ducats.AwaitingLabels, match="waits for 5 labels"):
         ducats.adapt(mine, PLAN, str(tmp_path / "r"))
     answered = replace(mine, oracle=ducats.Truth([0] * len(own.pool)))
-    assert len(ducats.adapt(answered, PLAN, str(tmp_path / "r")).bought()) == 5
+    assert len(ducats.adapt(answered, PLAN, str(tmp_path / "r")).load_ledger()) == 5
 
 
 def test_non_finite_weights_after_the_last_step_are_not_saved(tmp_path: Path) -> None:
-    plan = ducats.Plan(
-        epochs=1, ask_after=(), budget=(), steps_per_epoch=1, optimisation=ducats.Optimisation(lr=3e38)
+    plan = ducats.RunPlan(
+        epochs=1, query_epochs=(), budget=(), steps_per_epoch=1, optimisation=ducats.Optimisation(lr=3e38)
     )
     with pytest.raises(UserError, match=r"('weights' became nan|no longer finite).*[Ll]ower train.lr"):
-        ducats.adapt(parts(), plan, tmp_path / "r")
+        ducats.adapt(make_components(), plan, tmp_path / "r")
     assert not (tmp_path / "r" / "model.safetensors").exists()
 
 
 def test_an_api_run_is_reported_under_its_folder_name(tmp_path: Path) -> None:
     from ducats.report import report
 
-    ducats.adapt(parts(), PLAN, tmp_path / "runs" / "mine")
+    ducats.adapt(make_components(), PLAN, tmp_path / "runs" / "mine")
     (row,) = report([tmp_path / "runs"], tmp_path / "report").summary
     assert (row["method"], row["seed"], row["labels"]) == ("mine", 0, 5)
 
@@ -225,21 +233,21 @@ def test_non_finite_weights_are_not_checkpointed(tmp_path: Path) -> None:
             return logits + 0 * self.scale.sqrt()  # infinite gradient of sqrt at zero
 
     with pytest.raises(UserError, match=r"'weights' became nan"):
-        ducats.adapt(parts(model=Spoils()), PLAN, tmp_path / "r")
-    checkpoint = ducats.RunDir(tmp_path / "r").checkpoint()
+        ducats.adapt(make_components(model=Spoils()), PLAN, tmp_path / "r")
+    checkpoint = ducats.RunFolder(tmp_path / "r").load_checkpoint()
     assert checkpoint is not None
     assert checkpoint["epoch"] == 0
 
 
 def test_views_that_would_misalign_label_maps_are_refused(tmp_path: Path) -> None:
     from conftest import quick_pixels
+    from ducats.components import check_run
     from ducats.factory import build_run
-    from ducats.parts import check
-    from ducats.rundir import RunDir
+    from ducats.run_folder import RunFolder
 
-    parts, plan = build_run(quick_pixels("views.source.randaugment=[2, 10]"), RunDir(tmp_path))
+    parts, plan = build_run(quick_pixels("views.source.randaugment=[2, 10]"), RunFolder(tmp_path))
     with pytest.raises(UserError, match=r"views.source.randaugment rotates .* views.source.randaugment=null"):
-        check(parts, plan)
+        check_run(parts, plan)
 
 
 def test_default_strong_view() -> None:

@@ -13,7 +13,7 @@ except ImportError:  # not available on Windows
     resource = None  # type: ignore[assignment]
 
 _PROC = Path("/proc")
-_GROUPS = Path("/sys/fs/cgroup")
+_CGROUPS = Path("/sys/fs/cgroup")
 
 
 def free_disk_gb(folder: Path) -> float:
@@ -25,11 +25,11 @@ def free_disk_gb(folder: Path) -> float:
 
 def free_memory_gb() -> float | None:
     """Return the gigabytes that this process can still allocate; None if unknown."""
-    free = [found for found in (_system(), *_groups()) if found is not None]
+    free = [found for found in (_system_free_gb(), *_cgroup_free_gb()) if found is not None]
     return max(0.0, min(free)) if free else None
 
 
-def most_memory() -> int | None:
+def peak_memory_bytes() -> int | None:
     """Return the peak memory of this process in bytes; None if unknown."""
     with suppress(OSError, ValueError, IndexError):
         for line in (_PROC / "self/status").read_text(encoding="utf-8").splitlines():
@@ -41,7 +41,7 @@ def most_memory() -> int | None:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
 
 
-def _system() -> float | None:
+def _system_free_gb() -> float | None:
     """Return the machine's free memory."""
     # SC_AVPHYS_PAGES does not count the file cache, which can be reclaimed and takes most of the memory once
     # all images have been read.
@@ -54,29 +54,31 @@ def _system() -> float | None:
     return None
 
 
-def _groups() -> Iterator[float]:
+def _cgroup_free_gb() -> Iterator[float]:
     """Yield the free memory of each cgroup of this process; beyond it a container or job is killed."""
     with suppress(OSError, ValueError):
         for line in (_PROC / "self/cgroup").read_text(encoding="utf-8").splitlines():
-            _, kinds, own = line.split(":", 2)
+            _, kinds, group = line.split(":", 2)
             if not kinds:
-                yield from _left(_GROUPS, own, "memory.max", "memory.current", "inactive_file")
+                yield from _group_free_gb(_CGROUPS, group, "memory.max", "memory.current", "inactive_file")
             elif "memory" in kinds.split(","):
                 names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-                yield from _left(_GROUPS / "memory", own, *names)
+                yield from _group_free_gb(_CGROUPS / "memory", group, *names)
 
 
-def _left(root: Path, own: str, limit: str, usage: str, cached: str) -> Iterator[float]:
+def _group_free_gb(root: Path, group: str, limit: str, usage: str, cached: str) -> Iterator[float]:
     """Yield the free memory of a cgroup and its ancestors, where they have a limit."""
-    here = root / own.lstrip("/")
+    here = root / group.lstrip("/")
     for folder in (here, *here.parents):
         if not folder.is_relative_to(root):
             return
         # Without a limit the file contains "max", and the root group has no file. Inside a container the path
         # may be the host's, and only the root exists.
         with suppress(OSError, ValueError):
-            most, used = (int((folder / name).read_text(encoding="ascii")) for name in (limit, usage))
+            limit_bytes, used_bytes = (
+                int((folder / name).read_text(encoding="ascii")) for name in (limit, usage)
+            )
             for line in (folder / "memory.stat").read_text(encoding="ascii").splitlines():
                 name, value = line.split()
-                used -= int(value) if name == cached else 0  # reclaimable file cache
-            yield (most - used) / 2**30
+                used_bytes -= int(value) if name == cached else 0  # reclaimable file cache
+            yield (limit_bytes - used_bytes) / 2**30
