@@ -24,7 +24,7 @@ from urllib.parse import urlsplit
 
 from PIL import Image
 
-from ducats.answers import Book, Question, Sheet, Terms
+from ducats.annotation import AnswerLog, Question, QuestionRound, RoundRules
 
 CLASSES = tuple(f"class {n}" for n in range(10))
 
@@ -88,7 +88,7 @@ def lay_out(run: Path, count: int) -> None:
         Question(n, f"image-{n}", f"image-{n}", "thumbnails/0001.png", guess=CLASSES[0], probability=0.5)
         for n in range(1, count + 1)
     )
-    Sheet.write(home, Terms(1, CLASSES, query="none"), questions)
+    QuestionRound.write(home, RoundRules(1, CLASSES, query="none"), questions)
 
 
 def at(share: float, sorted_values: list[float]) -> float:
@@ -126,7 +126,7 @@ def measure(people: int, seconds: float, questions: int) -> dict[str, Any]:
         finally:
             server.kill()
             server.wait()
-        kept = [answer.ref for answer in Book(run / "questions" / "received.jsonl").answers()]
+        kept = [answer.external_id for answer in AnswerLog(run / "questions" / "received.jsonl").answers()]
     if errors := [one.failed for one in crowd if one.failed]:
         print(*errors, sep="\n", file=sys.stderr)
     saved = [ref for one in crowd for ref in one.saved]

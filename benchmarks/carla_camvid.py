@@ -127,7 +127,7 @@ def what_was_bought(ledger: Ledger, shift: AdaptationData, near: int = 3) -> dic
     share = torch.zeros(len(shift.classes))
     pieces, border, total = 0, 0, 0
     for image, (height, width) in enumerate(ledger.sizes.tolist()):
-        position, label = ledger.of(image)
+        position, label = ledger.image_labels(image)
         asked = np.zeros(height * width, bool)
         asked[position.numpy()] = True
         pieces += int(ndimage.label(asked.reshape(height, width), np.ones((3, 3)))[1])

@@ -65,7 +65,7 @@ def measure(folder: Path, images: int, labels: int, rounds: int) -> dict[str, An
         found[f"target map ({fill}), ms an image"] = (time.perf_counter() - started) / MAPS * 1e3
     started = time.perf_counter()
     for image in pairs.flatten().tolist():
-        ledger.of(image)
+        ledger.image_labels(image)
     found["an image's labels, ms"] = (time.perf_counter() - started) / MAPS * 1e3
     return found
 

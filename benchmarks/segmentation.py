@@ -24,7 +24,7 @@ from ducats.domain import UNLABELLED, Domain, Images
 from ducats.ledger import Ledger, TargetMaps
 from ducats.models import MODELS, EvidentialModel
 from ducats.objectives import duc
-from ducats.oracles import Truth
+from ducats.oracles import GroundTruthOracle
 from ducats.queries import QUERIES
 from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -156,14 +156,14 @@ def time_question(options: argparse.Namespace, precision: str, query: str) -> di
     with tempfile.TemporaryDirectory() as folder:
         home = RunFolder(Path(folder))
         ledger: Ledger = home.open_ledger(pool.keys, pool.original_sizes, "original")
-        oracle = Truth(truth, "original")
+        oracle = GroundTruthOracle(truth, "original")
         rates = []
         for number in (1, 2, 3):
             if cuda:
                 torch.cuda.synchronize()
                 torch.cuda.reset_peak_memory_stats()
             started = time.perf_counter()
-            asked = TargetMaps(ledger, options.target, number - 1, resolution="original").at
+            asked = TargetMaps(ledger, options.target, number - 1, resolution="original").at_label_resolution
             with home.request_writer(number) as writer:
                 for image, picked in select_pixels(
                     ready,

@@ -27,7 +27,9 @@ def net(classes: int = 4) -> nn.Module:
 def make_components(**changes: Any) -> ducats.Components:
     data = toy()
     assert data.ground_truth is not None
-    made = ducats.Components(net(), data.source, data.pool, ducats.Truth(data.ground_truth), test=data.test)
+    made = ducats.Components(
+        net(), data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), test=data.test
+    )
     return replace(made, **changes)
 
 
@@ -142,7 +144,10 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
     [
         ({"model": net(classes=3)}, "outputs 3 classes, but the source has 4"),
         ({"model": nn.Linear(5, 4)}, r"fails on images of \(3, 8, 8\)"),
-        ({"oracle": ducats.Truth(torch.zeros(79, dtype=torch.long))}, "79 labels for a pool of 80"),
+        (
+            {"oracle": ducats.GroundTruthOracle(torch.zeros(79, dtype=torch.long))},
+            "79 labels for a pool of 80",
+        ),
         (
             {"views": ducats.StreamViews(scoring=ducats.View(crop="center", size=9))},
             "views.scoring crops 9 pixels from images of 8",
@@ -193,12 +198,12 @@ def test_paths_may_be_strings_and_ground_truth_a_list(tmp_path: Path) -> None:
     own = ducats.folders(source=str(tmp_path / "source"), target=str(tmp_path / "target"), size=8)
     assert repr(own).startswith("Shift(source=Domain(Images(8 of (3, 8, 8)), 4 classes)")
     with pytest.raises(UserError, match=r"has no ground truth.*ducats.People"):
-        ducats.Truth(own.ground_truth)
-    people = ducats.People(str(tmp_path / "questions"), own.pool, own.classes)
+        ducats.GroundTruthOracle(own.ground_truth)
+    people = ducats.HumanOracle(str(tmp_path / "questions"), own.pool, own.classes)
     mine = ducats.Components(net(), own.source, own.pool, people)
     with pytest.raises(ducats.AwaitingLabels, match="waits for 5 labels"):
         ducats.adapt(mine, PLAN, str(tmp_path / "r"))
-    answered = replace(mine, oracle=ducats.Truth([0] * len(own.pool)))
+    answered = replace(mine, oracle=ducats.GroundTruthOracle([0] * len(own.pool)))
     assert len(ducats.adapt(answered, PLAN, str(tmp_path / "r")).load_ledger()) == 5
 
 

@@ -80,7 +80,7 @@ def killed_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[by
 
 
 def with_writer(write: Any, folder: Path, *, pixels: bool = False) -> None:
-    for module in (files, run_folder, oracles.people, snapshot):
+    for module in (files, run_folder, oracles.human, snapshot):
         module.write_atomically = write  # type: ignore[attr-defined]
     run_once(folder, pixels=pixels)
 
@@ -183,7 +183,7 @@ def test_a_lost_checkpoint_only_costs_time(tmp_path: Path, undisturbed: dict[str
     """Repeated epochs must not use labels acquired after them."""
     folder = tmp_path / "run"
     assert run_in_child(lambda: with_writer(killed_at_write(WRITES, "before"), folder)) == -signal.SIGKILL
-    assert RunFolder(folder).load_ledger().rounds == 2
+    assert RunFolder(folder).load_ledger().n_rounds == 2
     (folder / "checkpoint.pt").unlink()
     assert run_in_child(lambda: run_once(folder)) == 0
     assert outcome(folder) == undisturbed
@@ -257,7 +257,7 @@ def test_repeated_epochs_do_not_use_pixels_labelled_after_them(
     folder = tmp_path / "run"
     write = killed_at_write(WRITES - THUMBNAILS, "before")  # both rounds share the thumbnails
     assert run_in_child(lambda: with_writer(write, folder, pixels=True)) == -signal.SIGKILL
-    assert RunFolder(folder).load_ledger().rounds == 2
+    assert RunFolder(folder).load_ledger().n_rounds == 2
     (folder / "checkpoint.pt").unlink()
     assert run_in_child(lambda: run_once(folder, pixels=True)) == 0
     assert outcome(folder) == undisturbed_pixels

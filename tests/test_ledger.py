@@ -21,7 +21,7 @@ def test_labels_are_there_for_the_next_process(tmp_path: Path) -> None:
     ledger.append(request(1, 7, 2), torch.tensor([0, 3]))
     ledger.append(request(2, 5), torch.tensor([VOID]))
     again = Ledger(tmp_path, KEYS)
-    assert (again.rounds, len(again), again.clicks()) == (2, 3, 3)
+    assert (again.n_rounds, len(again), again.clicks()) == (2, 3, 3)
     assert [tuple(e) for e in again.entries()] == [
         (1, "img/7.png", 0, 0),
         (1, "img/2.png", 0, 3),

@@ -46,7 +46,7 @@ def test_every_query_and_objective_spends_exactly_its_budget(
     params = "{}"
     run_folder = run_quickly(f"query={{name: {query}}}", f"objective={{name: {objective}, params: {params}}}")
     ledger = run_folder.load_ledger()
-    assert (ledger.rounds, len(ledger)) == (2, 20)
+    assert (ledger.n_rounds, len(ledger)) == (2, 20)
     assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
     assert [r["epoch"] for r in run_folder.stages()] == [1, 2, 4]
     truth = toy().ground_truth
@@ -304,7 +304,9 @@ def test_invalid_query_results_are_refused(tmp_path: Path, picks: Any, words: st
     data = toy()
     assert data.ground_truth is not None
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
-    components = ducats.Components(net, data.source, data.pool, ducats.Truth(data.ground_truth), query=picks)
+    components = ducats.Components(
+        net, data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), query=picks
+    )
     with pytest.raises(UserError, match=words):
         ducats.adapt(
             components,
@@ -325,7 +327,9 @@ def test_invalid_query_results_are_refused(tmp_path: Path, picks: Any, words: st
 def test_invalid_plans_fail_before_training(tmp_path: Path, plan: ducats.RunPlan, words: str) -> None:
     data = toy()
     assert data.ground_truth is not None
-    components = ducats.Components(nn.Flatten(), data.source, data.pool, ducats.Truth(data.ground_truth))
+    components = ducats.Components(
+        nn.Flatten(), data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth)
+    )
     with pytest.raises(UserError, match=words):
         ducats.adapt(components, plan, tmp_path / "r")
     assert not (tmp_path / "r").exists()

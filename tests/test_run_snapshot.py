@@ -105,7 +105,7 @@ def test_a_random_model_is_not_changed(tmp_path: Path) -> None:
             model,
             data.source,
             data.pool,
-            ducats.oracles.Truth(truth),
+            ducats.oracles.GroundTruthOracle(truth),
             query=ducats.queries.QUERIES["random"],
         )
         plan = ducats.RunPlan(
@@ -173,7 +173,7 @@ def test_snapshots_of_a_segmentation_run(run_pixels: Runner) -> None:
     for one, rounds in ((first, 0), (second, 1), (end, 2)):
         assert one.sampled[one.is_target].sum() == 200
         for image in range(5):
-            bought = maps[rounds].of(image, rounds)
+            bought = maps[rounds].image_labels(image, rounds)
             known = dict(zip(bought.position.tolist(), bought.label.tolist(), strict=True))
             rows = one.is_target & (one.image == image)
             wanted = [known.get(at, UNLABELLED) for at in one.position[rows].tolist()]
@@ -195,7 +195,7 @@ def test_whole_labelled_images_have_thumbnails(run_pixels: Runner, monkeypatch: 
     monkeypatch.setattr(snapshot, "MAX_POOL_IMAGES", 2)
     monkeypatch.setattr(snapshot, "MAX_SEGMENTATION_THUMBNAILS", 1)
     run_folder = run_pixels("task.unit=image", "acquisition={budget: 4, rounds: null, after_epochs: [1, 2]}")
-    bought = [set(run_folder.load_ledger().counts(n).nonzero().flatten().tolist()) for n in (1, 2)]
+    bought = [set(run_folder.load_ledger().labels_per_image(n).nonzero().flatten().tolist()) for n in (1, 2)]
     kept = {image for image in range(5) if snapshot_files.find_thumbnail(run_folder.path, image) is not None}
     assert len(kept) == 2  # one per round
     assert len(kept & bought[0]) == 1

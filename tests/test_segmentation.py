@@ -77,7 +77,7 @@ def check_ledger(run_folder: RunFolder, truth: Any, void: Any, *, original: bool
     assert ledger.sizes is not None
     total = clicks = 0
     seen: set[tuple[int, int]] = set()
-    for number in range(1, ledger.rounds + 1):
+    for number in range(1, ledger.n_rounds + 1):
         request = load_request(run_folder, number)
         assert request.round == number
         for image, position, unit in request.blocks():
@@ -153,14 +153,14 @@ def test_pixels_and_regions_spend_the_budget_exactly(run_pixels: Runner, unit: s
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
     ledger = run_folder.load_ledger()
     for number in (1, 2):
-        assert ledger.counts(number).tolist() == [PIXELS_PER_IMAGE_AND_ROUND * number] * POOL
+        assert ledger.labels_per_image(number).tolist() == [PIXELS_PER_IMAGE_AND_ROUND * number] * POOL
         request = load_request(run_folder, number)
         if unit == "pixel":
-            assert request.unit is None
+            assert request.unit_sizes is None
         else:
-            assert request.unit is not None
-            assert int(request.unit.max()) <= 9
-            assert len(request.unit) < len(request)
+            assert request.unit_sizes is not None
+            assert int(request.unit_sizes.max()) <= 9
+            assert len(request.unit_sizes) < len(request)
     if unit == "pixel":
         assert ledger.clicks() == len(ledger)
     else:
@@ -176,10 +176,12 @@ def test_superpixels_spend_the_budget_exactly(run_pixels: Runner, query: str) ->
     data = tiny_streets()
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
     for number in (1, 2):
-        spent = run_folder.load_ledger().counts(number) - run_folder.load_ledger().counts(number - 1)
+        spent = run_folder.load_ledger().labels_per_image(number) - run_folder.load_ledger().labels_per_image(
+            number - 1
+        )
         assert spent.unique().tolist() == [PIXELS_PER_IMAGE_AND_ROUND]
         request = load_request(run_folder, number)
-        assert request.unit is not None
+        assert request.unit_sizes is not None
     assert data.test is not None
     check_stages(run_folder, int((data.test.labels[:] >= 0).sum()))
 
@@ -191,9 +193,9 @@ def test_whole_images(run_pixels: Runner, query: str) -> None:
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks)
     assert data.pool.void_masks is not None
     everything = int((data.pool.void_masks[0] == 0).sum())
-    assert sorted(run_folder.load_ledger().counts(1).tolist()) == [0] * 4 + [everything]
-    assert sorted(run_folder.load_ledger().counts(2).tolist()) == [0] * 2 + [everything] * 3
-    unit = load_request(run_folder, 2).unit
+    assert sorted(run_folder.load_ledger().labels_per_image(1).tolist()) == [0] * 4 + [everything]
+    assert sorted(run_folder.load_ledger().labels_per_image(2).tolist()) == [0] * 2 + [everything] * 3
+    unit = load_request(run_folder, 2).unit_sizes
     assert unit is not None
     assert len(unit) == 2  # one unit each
 
@@ -212,11 +214,11 @@ def test_the_whole_target_can_be_labelled_at_once(run_pixels: Runner) -> None:
 
 def test_count_per_image_and_total_count(run_pixels: Runner) -> None:
     each = run_pixels("acquisition.budget=7/image", folder="each").load_ledger()
-    assert each.counts(1).tolist() == [3, 4, 3, 4, 3]
-    assert each.counts(2).tolist() == [7] * POOL
+    assert each.labels_per_image(1).tolist() == [3, 4, 3, 4, 3]
+    assert each.labels_per_image(2).tolist() == [7] * POOL
     every = run_pixels("acquisition.budget=23", folder="all").load_ledger()
-    assert int(every.counts().sum()) == 23
-    assert sorted(every.counts().tolist()) == [4, 4, 5, 5, 5]
+    assert int(every.labels_per_image().sum()) == 23
+    assert sorted(every.labels_per_image().tolist()) == [4, 4, 5, 5, 5]
 
 
 def test_void_costs_budget_only_if_unknown(run_pixels: Runner) -> None:
@@ -446,7 +448,9 @@ def test_pixels_are_labelled_and_counted_at_original_resolution(
         method="ripu" if unit == "region" else "duc",
     )
     areas = [height * width for height, width in SIZES]
-    assert run_folder.load_ledger().counts().tolist() == [math.floor(0.05 * area + 0.5) for area in areas]
+    assert run_folder.load_ledger().labels_per_image().tolist() == [
+        math.floor(0.05 * area + 0.5) for area in areas
+    ]
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
     assert data.test is not None
     if measured == "original":
@@ -551,7 +555,7 @@ def test_whole_images_of_several_sizes(run_pixels: Runner, files: Path) -> None:
     check_ledger(run_folder, data.ground_truth, data.pool.void_masks, original=True)
     assert data.ground_truth is not None
     each = [int((original_map(data.ground_truth, n) >= 0).sum()) for n in range(3)]
-    counts = run_folder.load_ledger().counts().tolist()
+    counts = run_folder.load_ledger().labels_per_image().tolist()
     assert sum(count > 0 for count in counts) == 2
     assert all(count in (0, whole) for count, whole in zip(counts, each, strict=True))
 
@@ -603,7 +607,9 @@ def make_components(**changes: Any) -> ducats.Components:
     data = tiny_streets()
     with global_seed(0, "model"):
         net = small_fcn(classes=10, channels=3, width=8)
-    made = ducats.Components(net, data.source, data.pool, ducats.Truth(data.ground_truth), test=data.test)
+    made = ducats.Components(
+        net, data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), test=data.test
+    )
     return replace(made, **changes)
 
 
@@ -617,7 +623,7 @@ def test_api_with_a_network_and_a_percentage(tmp_path: Path) -> None:
     data = tiny_streets()
     assert [r["labels"] for r in run_folder.stages()] == [0, 10 * POOL]
     ledger = run_folder.load_ledger()
-    assert ledger.counts().tolist() == [10] * POOL
+    assert ledger.labels_per_image().tolist() == [10] * POOL
     assert data.ground_truth is not None
     for entry in ledger.entries():
         true = data.ground_truth[data.pool.keys.index(entry.key)]
@@ -652,7 +658,7 @@ def test_the_objective_gets_labels_void_and_unlabelled(tmp_path: Path) -> None:
     for rounds, maps in enumerate(seen):
         assert len(maps) >= 3
         for image, labels in maps.items():
-            bought = run_folder.load_ledger().of(image, rounds)
+            bought = run_folder.load_ledger().image_labels(image, rounds)
             expected = (
                 torch.where(data.pool.void_masks[image] != 0, VOID, UNLABELLED).to(torch.int8).flatten()
             )
@@ -675,7 +681,7 @@ def test_whole_labelled_images_are_a_separate_stream(tmp_path: Path) -> None:
 
     task, plan = TaskOptions(unit=Unit("image")), replace(PLAN, pixel_budget=None, budget=(2,))
     run_folder = ducats.adapt(make_components(objective=spy, task=task), plan, tmp_path / "r")
-    assert (run_folder.load_ledger().counts() > 0).sum() == 2
+    assert (run_folder.load_ledger().labels_per_image() > 0).sum() == 2
     # Before the round no label is known; after it, all labels of an image or none.
     assert seen == [(False, set(), {False})] * 2 + [(True, {True}, {False})] * 2
 
@@ -695,7 +701,7 @@ def test_a_plain_query_gets_all_columns_of_the_model(tmp_path: Path) -> None:
         open_ = (void[image].flatten() == 0).nonzero().squeeze(1)
         assert columns == {"z", "features"}
         assert (z, features) == ((len(open_), 10), (len(open_), 16))
-        assert run_folder.load_ledger().of(image).position.tolist() == open_[:10].tolist()
+        assert run_folder.load_ledger().image_labels(image).position.tolist() == open_[:10].tolist()
     assert len(seen) == POOL
 
 
@@ -712,10 +718,10 @@ def test_a_round_with_nothing_left_to_select(tmp_path: Path, unit: Any) -> None:
         make_components(pool=few, task=TaskOptions(unit=Unit(unit))), plan, tmp_path / "r"
     )
     assert run_folder.finished
-    assert run_folder.load_ledger().rounds == 2
+    assert run_folder.load_ledger().n_rounds == 2
     assert (
-        run_folder.load_ledger().counts(1).tolist()
-        == run_folder.load_ledger().counts(2).tolist()
+        run_folder.load_ledger().labels_per_image(1).tolist()
+        == run_folder.load_ledger().labels_per_image(2).tolist()
         == [16] * POOL
     )
 
@@ -726,7 +732,7 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
     void[2] = 1
     plan = replace(PLAN, pixel_budget="5%")
     run_folder = ducats.adapt(make_components(pool=replace(data.pool, void_masks=void)), plan, tmp_path / "r")
-    assert run_folder.load_ledger().counts().tolist() == [26, 26, 0, 26, 26]
+    assert run_folder.load_ledger().labels_per_image().tolist() == [26, 26, 0, 26, 26]
 
 
 @pytest.mark.parametrize(
@@ -741,7 +747,11 @@ def test_an_all_void_image_is_skipped(tmp_path: Path) -> None:
         ({"test": toy().test}, {}, "same classes"),
         ({"model": nn.Sequential(nn.Flatten(), nn.Linear(3 * 512, 10))}, {}, "per-image logits"),
         ({"model": small_fcn(classes=9, channels=3, width=8)}, {}, "outputs 9 classes"),
-        ({"oracle": ducats.Truth(torch.zeros(4, 16, 32, dtype=torch.int8))}, {}, "4 labels for a pool of 5"),
+        (
+            {"oracle": ducats.GroundTruthOracle(torch.zeros(4, 16, 32, dtype=torch.int8))},
+            {},
+            "4 labels for a pool of 5",
+        ),
         ({"task": TaskOptions(miou_star_exclude=("moon",))}, {}, "star_without names 'moon'"),
     ],
 )
@@ -757,7 +767,7 @@ def test_pixel_queries_are_refused_for_classification(tmp_path: Path) -> None:
     data = toy()
     net = nn.Sequential(nn.Flatten(), nn.Linear(3 * 8 * 8, 4))
     mine = ducats.Components(
-        net, data.source, data.pool, ducats.Truth(data.ground_truth), query=QUERIES["ripu_points"]
+        net, data.source, data.pool, ducats.GroundTruthOracle(data.ground_truth), query=QUERIES["ripu_points"]
     )
     with pytest.raises(UserError, match="needs per-pixel outputs"):
         ducats.adapt(mine, ducats.RunPlan(epochs=2, query_epochs=(1,), budget=(5,)), tmp_path / "r")
@@ -788,7 +798,7 @@ def test_invalid_tasks_are_refused_at_construction(make: Any, word: str) -> None
 
 def test_ground_truth_at_another_resolution_is_refused(tmp_path: Path) -> None:
     data = tiny_streets()
-    wrong = make_components(oracle=ducats.Truth(data.ground_truth, "original"))
+    wrong = make_components(oracle=ducats.GroundTruthOracle(data.ground_truth, "original"))
     with pytest.raises(UserError, match="network"):
         ducats.adapt(wrong, ducats.RunPlan(epochs=2, query_epochs=(1,), pixel_budget="5%"), tmp_path / "run")
 

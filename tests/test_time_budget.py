@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from conftest import Runner, quick
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 from ducats.budget import TimeBudget, parse_time_budget
 from ducats.cli import main
 from ducats.components import check_run, run_identity
@@ -19,7 +19,7 @@ from ducats.domain import UNLABELLED
 from ducats.errors import AwaitingLabels, UserError
 from ducats.factory import build_run
 from ducats.ledger import Request
-from ducats.oracles import Oracle, Truth
+from ducats.oracles import GroundTruthOracle, Oracle
 from ducats.run import run
 from ducats.run_folder import RunFolder
 from ducats.training.distributed import make_fabric
@@ -125,7 +125,7 @@ def test_doctor_findings_for_a_time_budget(settings: Sequence[str], words: str) 
 def seconds_per_round(seconds: float, run_folder: RunFolder) -> list[float]:
     """Return the total seconds of the answers of each round."""
     ledger = run_folder.load_ledger()
-    return [(ledger.units(n + 1) - ledger.units(n)) * seconds for n in range(ledger.rounds)]
+    return [(ledger.n_units(n + 1) - ledger.n_units(n)) * seconds for n in range(ledger.n_rounds)]
 
 
 def test_a_simulation_does_not_exceed_the_time(run_quickly: Runner) -> None:
@@ -143,7 +143,7 @@ def test_when_the_time_is_spent_the_run_continues_without_labels(
 ) -> None:
     run_folder = run_quickly("acquisition={budget: 1.1min, seconds_per_label: 50, after_epochs: [1, 2, 3]}")
     assert [r["labels"] for r in run_folder.stages()] == [0, 1, 1, 1]
-    assert (run_folder.load_ledger().rounds, run_folder.finished) == (3, True)
+    assert (run_folder.load_ledger().n_rounds, run_folder.finished) == (3, True)
     asked = [run_folder.load_request(number) for number in (1, 2, 3)]
     assert [len(request) for request in asked if request is not None] == [1, 0, 0]
     # All commands that read the ledger accept rounds without labels.
@@ -178,24 +178,24 @@ def test_units_are_distributed_over_the_images_round_robin(run_pixels: Runner) -
     units = []
     for request in asked:
         assert request is not None
-        units.append([sum(len(b.unit) for b in request.blocks() if b.image == i) for i in range(5)])
-        assert all(1 <= size <= 9 for block in request.blocks() for size in block.unit.tolist())
+        units.append([sum(len(b.unit_sizes) for b in request.blocks() if b.image == i) for i in range(5)])
+        assert all(1 <= size <= 9 for block in request.blocks() for size in block.unit_sizes.tolist())
     assert units == [[2, 1, 1, 1, 1], [1, 2, 1, 1, 1]]  # 12 answers of 5 s, round-robin
-    assert (run_folder.load_ledger().units(), seconds_per_round(5.0, run_folder)) == (12, [30.0, 30.0])
+    assert (run_folder.load_ledger().n_units(), seconds_per_round(5.0, run_folder)) == (12, [30.0, 30.0])
 
 
 def test_time_for_single_pixels(run_pixels: Runner) -> None:
     run_folder = run_pixels("acquisition={budget: 1min, seconds_per_label: 10, after_epochs: [1, 2]}")
     assert [r["labels"] for r in run_folder.stages()] == [0, 3, 6]
-    assert run_folder.load_ledger().counts().tolist() == [2, 1, 1, 1, 1]
+    assert run_folder.load_ledger().labels_per_image().tolist() == [2, 1, 1, 1, 1]
 
 
 def test_time_for_whole_images(run_pixels: Runner) -> None:
     run_folder = run_pixels(
         "acquisition={budget: 1min, seconds_per_label: 20, after_epochs: [1, 2]}", "task.unit=image"
     )
-    assert [run_folder.load_ledger().units(n) for n in (1, 2)] == [1, 3]
-    assert int((run_folder.load_ledger().counts() > 0).sum()) == 3
+    assert [run_folder.load_ledger().n_units(n) for n in (1, 2)] == [1, 3]
+    assert int((run_folder.load_ledger().labels_per_image() > 0).sum()) == 3
 
 
 def test_pixels_when_the_time_is_spent(
@@ -215,7 +215,7 @@ class TimedOracle:
     """Oracle with true labels and measured seconds that stops after some answers."""
 
     def __init__(self, seconds: float, leaves_after: int | None = None) -> None:
-        self.truth, self.seconds, self.left = Truth(toy().ground_truth), seconds, leaves_after
+        self.truth, self.seconds, self.left = GroundTruthOracle(toy().ground_truth), seconds, leaves_after
 
     def __call__(self, request: Request) -> Tensor:
         labels = self.truth(request)
@@ -224,7 +224,7 @@ class TimedOracle:
 
     def seconds_of(self, request: Request) -> Tensor:
         """Return the seconds per unit; the first unanswered one took a second."""
-        taken = torch.full((request.units,), self.seconds)
+        taken = torch.full((request.n_units,), self.seconds)
         if self.left is not None:
             taken[self.left :] = 0.0
             taken[self.left] = 1.0
@@ -274,31 +274,31 @@ def test_no_questions_when_the_time_is_spent(run_quickly: Runner, tmp_path: Path
     settings = ("oracle.name=human", "acquisition.budget=1min")
     with pytest.raises(AwaitingLabels, match="round 1 waits for 6 labels"):
         run_quickly(*settings)
-    desk = Desk(tmp_path / "run" / "questions")
-    sheet = desk.current()
+    desk = AnnotationStore(tmp_path / "run" / "questions")
+    sheet = desk.open_round()
     assert sheet is not None
-    assert sheet.terms.seconds == 60.0
+    assert sheet.rules.max_seconds == 60.0
     for question, seconds in zip(sheet.questions, (20.0, 25.0, 16.0), strict=False):
-        desk.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], via="test")
+        desk.receive([{"question": question.id, "word": "blob-1", "seconds": seconds}], channel="test")
     run_folder = run_quickly(*settings)
     assert [r["labels"] for r in run_folder.stages()] == [0, 3, 3]
     assert (run_folder.load_ledger().seconds(), run_folder.stages()[-1]["annotation_seconds"]) == (61.0, 61.0)
-    assert desk.rounds() == [1]
+    assert desk.round_numbers() == [1]
 
 
 def test_regions_answered_in_time_are_recorded_completely(run_pixels: Runner, tmp_path: Path) -> None:
     settings = ("oracle.name=human", "task.unit=region", "acquisition={budget: 1min, after_epochs: [1, 2]}")
     with pytest.raises(AwaitingLabels):
         run_pixels(*settings)
-    desk = Desk(tmp_path / "run" / "questions")
-    sheet = desk.current()
+    desk = AnnotationStore(tmp_path / "run" / "questions")
+    sheet = desk.open_round()
     assert sheet is not None
     assert len(sheet.questions) == 6
     for question in sheet.questions[1:4]:
-        desk.receive([{"question": question.id, "word": "road", "seconds": 20.0}], via="test")
+        desk.receive([{"question": question.id, "word": "road", "seconds": 20.0}], channel="test")
     run_folder = run_pixels(*settings)
     ledger = run_folder.load_ledger()
-    assert (ledger.rounds, ledger.units(), ledger.seconds()) == (2, 3, 60.0)
-    places = [question.place for question in sheet.questions[1:4]]
+    assert (ledger.n_rounds, ledger.n_units(), ledger.seconds()) == (2, 3, 60.0)
+    places = [question.area for question in sheet.questions[1:4]]
     assert len(ledger) == sum(length for place in places if place for _, length in place.runs)
     assert run_folder.finished

@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import pytest
 
 from conftest import QUICK, Runner
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 from ducats.cli import main, run
 from ducats.errors import AwaitingLabels, UserError
 from ducats.run import loop
@@ -24,61 +24,64 @@ SETTINGS = [part for setting in QUICK for part in ("--set", setting)]
 
 def answer_all(folder: Path, seconds: float | None = None) -> int:
     """Answer the open questions of a run; return their number."""
-    desk = Desk(folder / "questions")
-    sheet = desk.current()
-    if sheet is None:
+    store = AnnotationStore(folder / "questions")
+    question_round = store.open_round()
+    if question_round is None:
         return 0
-    words = sheet.terms.classes
-    said = [
+    words = question_round.rules.classes
+    answers = [
         {"question": q.id, "word": words[q.number % len(words)], "who": "anna", "seconds": seconds}
-        for q in sheet.questions
-        if desk.standing(q.id).state == "open"
+        for q in question_round.questions
+        if store.status(q.id).state == "open"
     ]
-    desk.receive(said, via="test")
-    return len(said)
+    store.receive(answers, channel="test")
+    return len(answers)
 
 
 def test_model_hints_are_saved_before_annotators_are_asked(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
-    home = RunFolder(tmp_path / "run")
-    notes, path = home.load_hints(1), tmp_path / "run" / "requests" / "round-01-notes.npz"
-    request = home.load_request(1)
-    assert notes is not None
+    run_folder = RunFolder(tmp_path / "run")
+    hints, path = run_folder.load_hints(1), tmp_path / "run" / "requests" / "round-01-notes.npz"
+    request = run_folder.load_request(1)
+    assert hints is not None
     assert request is not None
-    assert len(notes) == len(request) == 10
+    assert len(hints) == len(request) == 10
     # duc selects samples with high values of both: each is above most of the pool in one of them.
-    assert bool((notes.u_dis_above > 0.5).all() or (notes.u_data_above > 0.5).all())
+    assert bool((hints.u_dis_quantile > 0.5).all() or (hints.u_data_quantile > 0.5).all())
     first = path.read_bytes()
     path.unlink()  # as if the run were killed between the two writes
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
     assert path.read_bytes() == first
     path.unlink()
-    answer_all(home.path)  # the questions can still be answered
+    answer_all(run_folder.path)  # the questions can still be answered
     with pytest.raises(AwaitingLabels, match="round 2 waits for 10"):
         run_quickly("oracle.name=human")
-    assert (home.load_ledger().rounds, home.load_hints(2) is not None) == (1, True)
+    assert (run_folder.load_ledger().n_rounds, run_folder.load_hints(2) is not None) == (1, True)
 
 
 def test_the_ground_truth_oracle_needs_no_hints(run_quickly: Runner) -> None:
-    home = run_quickly()
-    assert home.load_hints(1) is None
-    assert sorted(p.name for p in (home.path / "requests").glob("*")) == ["round-01.npz", "round-02.npz"]
+    run_folder = run_quickly()
+    assert run_folder.load_hints(1) is None
+    assert sorted(p.name for p in (run_folder.path / "requests").glob("*")) == [
+        "round-01.npz",
+        "round-02.npz",
+    ]
 
 
 def test_each_unit_of_pixels_has_hints(run_pixels: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_pixels("oracle.name=human", "task.unit=region")
-    home = RunFolder(tmp_path / "run")
-    notes, request = home.load_hints(1), home.load_request(1)
-    assert notes is not None
+    run_folder = RunFolder(tmp_path / "run")
+    hints, request = run_folder.load_hints(1), run_folder.load_request(1)
+    assert hints is not None
     assert request is not None
-    assert len(notes) == request.units < len(request)
-    assert int(notes.segment.min()) >= 1
-    sheet = Desk(home.questions_path).current()
+    assert len(hints) == request.n_units < len(request)
+    assert int(hints.segment.min()) >= 1
+    sheet = AnnotationStore(run_folder.questions_path).open_round()
     assert sheet is not None
-    assert [q.segment for q in sheet.questions] == notes.segment.tolist()
+    assert [q.segment for q in sheet.questions] == hints.segment.tolist()
 
 
 def test_a_run_waits_until_the_questions_are_answered(
@@ -95,10 +98,10 @@ def test_a_run_waits_until_the_questions_are_answered(
 
     clock = SimpleNamespace(monotonic=lambda: genuine() + 86400 * len(seen))
     monkeypatch.setattr(loop, "time", clock)
-    home = run_quickly("oracle.name=human", wait=wait)
+    run_folder = run_quickly("oracle.name=human", wait=wait)
     assert seen == [1, 1, 1, 2]
-    assert [r["labels"] for r in home.stages()] == [0, 10, 20]
-    assert home.stages()[-1]["seconds"] < 86400  # annotation time is not run time
+    assert [r["labels"] for r in run_folder.stages()] == [0, 10, 20]
+    assert run_folder.stages()[-1]["seconds"] < 86400  # annotation time is not run time
 
 
 def test_an_invalid_answer_does_not_end_the_wait(run_quickly: Runner, tmp_path: Path) -> None:
@@ -112,8 +115,8 @@ def test_an_invalid_answer_does_not_end_the_wait(run_quickly: Runner, tmp_path: 
             answers.unlink(missing_ok=True)
             answer_all(tmp_path / "run")
 
-    home = run_quickly("oracle.name=human", wait=wait)
-    assert home.finished
+    run_folder = run_quickly("oracle.name=human", wait=wait)
+    assert run_folder.finished
     assert "'pool/99'" in said[1]
     # Without ``wait``, a wrong answer ends the run.
     with pytest.raises(AwaitingLabels):
@@ -139,7 +142,7 @@ def test_a_starting_run_keeps_the_temporary_files_of_live_tools(run_quickly: Run
     assert [draft.exists() for draft in (alive, dead, elsewhere)] == [True, False, False]
 
 
-AWAITED = "checking every 0.1 s"  # printed once per round
+WAIT_MESSAGE = "checking every 0.1 s"  # printed once per round
 
 
 def waiting_run(folder: Path, *arguments: str) -> list[str]:
@@ -164,7 +167,7 @@ def test_the_command_waits_while_annotators_answer(
     out, err = capfd.readouterr()
     assert end.value.code == 0, err
     assert "2 min of annotation in 2 rounds, about 12 labels each at 5 s" in out
-    assert err.count(AWAITED) == 2  # once in a round
+    assert err.count(WAIT_MESSAGE) == 2  # once in a round
     assert len(looks) == 6
     # 12 labels at 6 s take 72 s; the remaining 48 s allow 8 more.
     assert "20 labels acquired, 2.0 minutes of annotation" in out
@@ -181,7 +184,7 @@ def test_two_processes_wait_together(tmp_path: Path) -> None:
 
     both = run_in_ranks(waiting_run(tmp_path / "run", "--devices", "2"), tmp_path / "said", setup=before)
     assert both.codes == [0, 0], both.outputs
-    assert [said.count(AWAITED) for said in both.outputs] == [2, 0]
+    assert [said.count(WAIT_MESSAGE) for said in both.outputs] == [2, 0]
     assert "20 labels acquired, 2.0 minutes of annotation" in both.outputs[0]
 
 
@@ -198,7 +201,7 @@ def test_ctrl_c_ends_the_wait_and_the_same_command_resumes(
         signal.signal(signal.SIGINT, before)
     err = capfd.readouterr().err
     assert end.value.code == 130
-    assert err.index(AWAITED) < err.index("stopped; run the same command again")
+    assert err.index(WAIT_MESSAGE) < err.index("stopped; run the same command again")
     with pytest.raises(SystemExit) as end:
         main([part for part in waiting_run(tmp_path / "run") if part != "--wait"])
     assert end.value.code == 3  # the folder is unlocked and its questions are unchanged

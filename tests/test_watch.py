@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from conftest import Runner
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 from ducats.cli import main
 from ducats.errors import AwaitingLabels, UserError
 from ducats.progress import Event, EventListener
@@ -74,14 +74,14 @@ def test_a_finished_run(run_quickly: Runner, capsys: pytest.CaptureFixture[str])
 def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> None:
     with pytest.raises(AwaitingLabels):
         run_quickly("oracle.name=human")
-    desk = Desk(tmp_path / "run" / "questions")
-    sheet = desk.current()
+    desk = AnnotationStore(tmp_path / "run" / "questions")
+    sheet = desk.open_round()
     assert sheet is not None
     said = [
-        {"question": one.id, "word": sheet.terms.classes[0], "who": "anna", "seconds": 30.0}
+        {"question": one.id, "word": sheet.rules.classes[0], "who": "anna", "seconds": 30.0}
         for one in sheet.questions[:3]
     ]
-    desk.receive(said, via="test")
+    desk.receive(said, channel="test")
     watcher = Watcher()
     state = watcher.look(tmp_path / "run")
     assert (state.phase, state.epoch, state.people_seconds) == ("waiting", 1, 90.0)
@@ -92,8 +92,8 @@ def test_a_run_waiting_for_annotators(run_quickly: Runner, tmp_path: Path) -> No
     assert "1.5 min of annotation" in text
     assert f"ducats label {tmp_path / 'run'}" in text.replace("\n", "")
 
-    desk.receive([{**said[0], "question": sheet.questions[3].id}], via="test")
-    (desk.home(1) / "answers-anna.csv").write_text("key,label\n")
+    desk.receive([{**said[0], "question": sheet.questions[3].id}], channel="test")
+    (desk.round_folder(1) / "answers-anna.csv").write_text("key,label\n")
     again = watcher.look(tmp_path / "run")  # the same watcher reads the new answers
     assert str(again.round) == "round 1, 4 of 10 questions settled, 1 answer file"
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from ducats.ledger import TargetMaps as TargetMaps
     from ducats.models import EvidentialModel as EvidentialModel
     from ducats.objectives import OBJECTIVES as OBJECTIVES
-    from ducats.oracles import People as People
-    from ducats.oracles import Truth as Truth
+    from ducats.oracles import GroundTruthOracle as GroundTruthOracle
+    from ducats.oracles import HumanOracle as HumanOracle
     from ducats.queries import QUERIES as QUERIES
     from ducats.queries import QuerySpec as QuerySpec
     from ducats.run_folder import RunFolder as RunFolder
@@ -74,8 +74,8 @@ _LAZY_IMPORTS = {
     "TargetMaps": "ledger",
     "EvidentialModel": "models",
     "OBJECTIVES": "objectives",
-    "People": "oracles",
-    "Truth": "oracles",
+    "HumanOracle": "oracles",
+    "GroundTruthOracle": "oracles",
     "Components": "components",
     "RunPlan": "components",
     "QUERIES": "queries",

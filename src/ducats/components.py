@@ -17,7 +17,7 @@ from ducats.domain import Domain, Images, Labels
 from ducats.errors import UserError
 from ducats.models import EvidentialModel, find_head_weights
 from ducats.objectives import ObjectiveFn, ObjectiveSpec, as_objective_spec, duc
-from ducats.oracles import Oracle, Truth
+from ducats.oracles import GroundTruthOracle, Oracle
 from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import make_generator
 from ducats.samples import Output
@@ -112,7 +112,7 @@ def check_run(components: Components, plan: RunPlan) -> None:
         raise UserError(
             f"measured_on={components.evaluated_on!r} needs a test set whose images are the pool's"
         )
-    if isinstance(components.oracle, Truth) and len(components.oracle) != len(components.pool):
+    if isinstance(components.oracle, GroundTruthOracle) and len(components.oracle) != len(components.pool):
         raise UserError(
             f"the ground truth has {len(components.oracle)} labels for a pool of {len(components.pool)} images"
         )
@@ -176,7 +176,10 @@ def check_segmentation(components: Components) -> None:
         raise UserError("evaluation.miou_star_exclude names every class: leave at least one for the mean")
     if components.test is not None and not components.test.per_pixel:
         raise UserError("the source has label maps, but the test has per-image labels: give maps for both")
-    if isinstance(components.oracle, Truth) and components.oracle.resolution != components.task.resolution:
+    if (
+        isinstance(components.oracle, GroundTruthOracle)
+        and components.oracle.resolution != components.task.resolution
+    ):
         raise UserError(
             f"pixels are labelled at the {components.task.resolution} resolution, but the ground truth has the "
             f"{components.oracle.resolution} resolution: use Truth(labels, {components.task.resolution!r})"

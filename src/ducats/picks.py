@@ -19,7 +19,7 @@ from ducats.domain import Images
 from ducats.errors import UserError
 from ducats.factory import load_data
 from ducats.files import write_atomically
-from ducats.oracles.picture import picture
+from ducats.oracles.display_image import load_display_image
 from ducats.palette import Colour, class_colours
 
 Array = np.ndarray[Any, Any]
@@ -104,7 +104,7 @@ def picks_figure(
     rows = []
     for number in numbers:
         height, width = (int(side) for side in sizes[number])
-        shown = picture(images, _place(images, ledger.keys[number]))
+        shown = load_display_image(images, _place(images, ledger.keys[number]))
         rows.append(_row(ledger, number, shown, (height, width), wanted, classes))
     titles = [*(f"round {number}" for number in wanted), "labels"]
     occurring = {label for number in numbers for label in ledger.of(number, wanted[-1]).label.tolist()}

@@ -26,7 +26,7 @@ from torch import Tensor
 from ducats import records
 from ducats.errors import UserError
 from ducats.files import write_atomically, write_text_atomically
-from ducats.ledger import Ledger, Notes, Request, RequestWriter, Resolution
+from ducats.ledger import AnnotatorHints, GridResolution, Ledger, Request, RequestWriter
 
 try:
     import fcntl
@@ -119,7 +119,7 @@ class RunFolder:
     # -- labels ---------------------------------------------------------------------------------------
 
     def open_ledger(
-        self, keys: Sequence[str], sizes: Tensor | None = None, resolution: Resolution = "network"
+        self, keys: Sequence[str], sizes: Tensor | None = None, resolution: GridResolution = "network"
     ) -> Ledger:
         """Open the ledger of the pool; the first call saves the pool's keys.
 
@@ -165,12 +165,12 @@ class RunFolder:
     def _request_path(self, round_number: int) -> Path:
         return self.path / "requests" / f"round-{round_number:02d}.npz"
 
-    def load_hints(self, round_number: int) -> Notes | None:
+    def load_hints(self, round_number: int) -> AnnotatorHints | None:
         """Return the model's hints for a round; None if there are none."""
         path = self._hints_path(round_number)
-        return Notes.load(path) if path.exists() else None
+        return AnnotatorHints.load(path) if path.exists() else None
 
-    def save_hints(self, round_number: int, hints: Notes) -> None:
+    def save_hints(self, round_number: int, hints: AnnotatorHints) -> None:
         """Save the model's hints for the annotators of a round."""
         hints.save(self._hints_path(round_number))
 

@@ -21,7 +21,7 @@ from ducats.inference.rule import (
     sizes_tried,
     upper_bound,
 )
-from ducats.ledger import Notes, Request
+from ducats.ledger import AnnotatorHints, Request
 from ducats.run_folder import RunFolder
 
 
@@ -164,10 +164,14 @@ def test_acquired_labels_use_the_predictions_before_labelling(folder: Path) -> N
         request = Request(number, torch.tensor(image), torch.zeros(2, dtype=torch.long))
         home.save_request(request)
         u_dis = np.array([0.1, 0.2], np.float32) + number
-        same = dict.fromkeys(("probability", "u_dis_above", "u_data_above"), np.full(2, 0.5, np.float32))
+        same = dict.fromkeys(
+            ("probability", "u_dis_quantile", "u_data_quantile"), np.full(2, 0.5, np.float32)
+        )
         guessed = np.array(guess, np.int16)
         segment = np.full(2, -1, np.int32)
-        home.save_hints(number, Notes(guess=guessed, u_dis=u_dis, u_data=u_dis + 1, segment=segment, **same))
+        home.save_hints(
+            number, AnnotatorHints(guess=guessed, u_dis=u_dis, u_data=u_dis + 1, segment=segment, **same)
+        )
         ledger.append(request, torch.tensor(label))
     seen = calibrating._bought(home, "u_dis")
     np.testing.assert_allclose(seen.value, [1.1, 1.2, 2.1, 2.2], rtol=1e-6)

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from ducats.domain import UNLABELLED, VOID
-from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps, book
-from ducats.ledger.clicks import pieces
+from ducats.ledger import Ledger, Request, RequestWriter, TargetMaps, label_ledger
+from ducats.ledger.clicks import clicks_per_unit
 
 KEYS = [f"img/{i}.png" for i in range(10)]
 
 
-def flood(labels: dict[int, int], width: int) -> int:
+def count_pieces(labels: dict[int, int], width: int) -> int:
     """Count the pieces of a unit by flood fill."""
     left, found = dict(labels), 0
     while left:
@@ -38,18 +38,20 @@ def flood(labels: dict[int, int], width: int) -> int:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_clicks_equal_a_flood_fill(seed: int) -> None:
-    luck = np.random.default_rng(seed)
+    rng = np.random.default_rng(seed)
     expected, position, label, sizes, widths = [], [], [], [], []
     for _ in range(8):
-        width, height = luck.integers(1, 8, 2)
-        some = luck.permutation(width * height)[: luck.integers(1, width * height + 1)]
-        classes = luck.integers(VOID, 2, len(some))
-        expected.append(flood(dict(zip(some.tolist(), classes.tolist(), strict=True)), int(width)))
+        width, height = rng.integers(1, 8, 2)
+        some = rng.permutation(width * height)[: rng.integers(1, width * height + 1)]
+        classes = rng.integers(VOID, 2, len(some))
+        expected.append(count_pieces(dict(zip(some.tolist(), classes.tolist(), strict=True)), int(width)))
         position.append(some)
         label.append(classes)
         sizes.append(len(some))
         widths.append(width)
-    found = pieces(np.concatenate(position), np.concatenate(label), np.array(sizes), np.array(widths))
+    found = clicks_per_unit(
+        np.concatenate(position), np.concatenate(label), np.array(sizes), np.array(widths)
+    )
     assert found.tolist() == expected
 
 
@@ -58,7 +60,7 @@ PIXELS = [h * w for h, w in SIZES]
 
 
 @st.composite
-def purchases(draw: st.DrawFn) -> list[tuple[Request, Tensor]]:
+def label_rounds(draw: st.DrawFn) -> list[tuple[Request, Tensor]]:
     """Generate rounds of pixels, small units and whole images, in any order, without duplicates."""
     free = {i: draw(st.permutations(range(n))) for i, n in enumerate(PIXELS)}
     rounds = []
@@ -87,14 +89,14 @@ def purchases(draw: st.DrawFn) -> list[tuple[Request, Tensor]]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(rounds=purchases(), at_once=st.sampled_from([1, 7, 1 << 20]))
+@given(rounds=label_rounds(), at_once=st.sampled_from([1, 7, 1 << 20]))
 def test_a_ledger_of_pixels_equals_a_dictionary(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[tuple[Request, Tensor]], at_once: int
 ) -> None:
     folder = tmp_path_factory.mktemp("ledger")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(book, "AT_ONCE", at_once)
-        patch.setattr(book, "IN_LISTS", at_once)
+        patch.setattr(label_ledger, "CHECK_CHUNK_PIXELS", at_once)
+        patch.setattr(label_ledger, "ENTRY_CHUNK_PIXELS", at_once)
         ledger = Ledger(folder, KEYS[:4], SIZES)
         for number, (asked, labels) in enumerate(rounds, start=1):
             asked.save(folder / "requests" / "r.npz")
@@ -106,10 +108,12 @@ def test_a_ledger_of_pixels_equals_a_dictionary(
             answers = list(zip(asked.image.tolist(), asked.position.tolist(), labels.tolist(), strict=True))
             naive |= {(i, p): label for i, p, label in answers}
             entries += [(number, KEYS[i], p, label) for i, p, label in answers]
-            ends = np.cumsum([1] * len(asked) if asked.unit is None else asked.unit.tolist()).tolist()
+            ends = np.cumsum(
+                [1] * len(asked) if asked.unit_sizes is None else asked.unit_sizes.tolist()
+            ).tolist()
             for low, high in zip([0, *ends[:-1]], ends, strict=True) if ends else []:
                 image = answers[low][0]
-                clicks += flood({p: label for _, p, label in answers[low:high]}, SIZES[image][1])
+                clicks += count_pieces({p: label for _, p, label in answers[low:high]}, SIZES[image][1])
             assert ledger.spent(number) == len(naive)
             assert ledger.clicks(number) == clicks
         assert [tuple(e) for e in ledger.entries()] == entries
@@ -124,7 +128,7 @@ def test_a_ledger_of_pixels_equals_a_dictionary(
             (p, label) for (i, p), label in naive.items() if i == image
         ]
         expected = [naive.get((image, p), UNLABELLED) for p in range(height * width)]
-        assert maps.at(image).flatten().tolist() == expected
+        assert maps.at_label_resolution(image).flatten().tolist() == expected
     for image, position in list(naive)[:3]:
         again = Request(ledger.rounds + 1, torch.tensor([image]), torch.tensor([position]))
         with pytest.raises(ValueError, match="twice"):
@@ -134,10 +138,10 @@ def test_a_ledger_of_pixels_equals_a_dictionary(
 
 
 def test_bytes_per_label(tmp_path: Path) -> None:
-    luck = torch.Generator().manual_seed(0)
+    rng = torch.Generator().manual_seed(0)
     keys, side = [str(i) for i in range(40)], 64
     ledger = Ledger(tmp_path, keys, [(side, side)] * 40)
-    picks = [torch.randperm(side * side, generator=luck)[:2000] for _ in range(30)]
+    picks = [torch.randperm(side * side, generator=rng)[:2000] for _ in range(30)]
 
     def size(number: int) -> float:
         path = tmp_path / f"round-{number:02d}.npz"
@@ -146,7 +150,7 @@ def test_bytes_per_label(tmp_path: Path) -> None:
     with RequestWriter(tmp_path / "r.npz", 1) as writer:  # pixels
         for image in range(10):
             writer.add(image, picks[image])
-    ledger.append(Request.load(tmp_path / "r.npz"), torch.randint(VOID + 2, 19, (20000,), generator=luck))
+    ledger.append(Request.load(tmp_path / "r.npz"), torch.randint(VOID + 2, 19, (20000,), generator=rng))
     assert size(1) < 5.1
     with RequestWriter(tmp_path / "r.npz", 2) as writer:  # units, including the worst case
         for image in range(10, 30):
@@ -177,7 +181,7 @@ def test_a_hundred_thousand_images_take_few_bytes_each(tmp_path: Path) -> None:
     ledger.append(Request(1, order, torch.zeros_like(order)), labels)
     assert (tmp_path / "round-01.npz").stat().st_size < 6.1 * 100_000  # image, and a label beyond int8
     assert torch.equal(ledger.targets()[order], labels)
-    assert ledger.of(int(order[7])).label.tolist() == [7]
+    assert ledger.image_labels(int(order[7])).label.tolist() == [7]
 
 
 class Counting:
@@ -215,10 +219,10 @@ def test_only_the_labels_of_the_image_are_read(tmp_path: Path) -> None:
     tracemalloc.stop()
     assert int((found != UNLABELLED).sum()) == each
     bought = ledger._rounds[0]
-    position, label = Counting(bought.addresses.position), Counting(bought.label)
-    addresses = replace(bought.addresses, position=position)  # type: ignore[arg-type]
-    ledger._rounds[0] = replace(bought, addresses=addresses, label=label)  # type: ignore[arg-type]
-    assert len(ledger.of(123).label) == each
+    position, label = Counting(bought.pixel_runs.position), Counting(bought.labels)
+    addresses = replace(bought.pixel_runs, position=position)  # type: ignore[arg-type]
+    ledger._rounds[0] = replace(bought, pixel_runs=addresses, labels=label)  # type: ignore[arg-type]
+    assert len(ledger.image_labels(123).label) == each
     assert (position.read, label.read) == (each, each)
 
 
@@ -233,7 +237,7 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest
         patch.setattr(os, "fsync", full)
         with pytest.raises(OSError, match="no space left"):
             ledger.append(asked, torch.tensor([1, 1]))
-    assert (ledger.rounds, len(ledger), list(tmp_path.iterdir())) == (0, 0, [])
+    assert (ledger.n_rounds, len(ledger), list(tmp_path.iterdir())) == (0, 0, [])
     ledger.append(asked, torch.tensor([1, 1]))
     assert (len(Ledger(tmp_path, KEYS, [(8, 8)] * 10)), ledger.clicks()) == (2, 1)
 
@@ -241,5 +245,5 @@ def test_a_failed_write_leaves_the_old_state(tmp_path: Path, monkeypatch: pytest
 def test_rounds_of_another_process_are_loaded(tmp_path: Path) -> None:
     mine, theirs = (Ledger(tmp_path, KEYS, [(2, 2)] * 10) for _ in range(2))
     theirs.append(Request(1, torch.tensor([3]), torch.tensor([2])), torch.tensor([1]))
-    assert TargetMaps(mine, (2, 2), rounds=1)[3].tolist() == [[-1, -1], [1, -1]]
-    assert mine.rounds == 1
+    assert TargetMaps(mine, (2, 2), n_rounds=1)[3].tolist() == [[-1, -1], [1, -1]]
+    assert mine.n_rounds == 1

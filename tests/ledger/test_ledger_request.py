@@ -18,7 +18,7 @@ def test_a_request_survives_saving_and_pickling(tmp_path: Path) -> None:
     asked.save(tmp_path / "r.npz")
     for back in (Request.load(tmp_path / "r.npz"), pickle.loads(pickle.dumps(asked))):
         assert (back.round, back.image.tolist(), back.position.tolist()) == (3, [4, 1], [8, 0])
-        assert (len(back), back.unit) == (2, None)
+        assert (len(back), back.unit_sizes) == (2, None)
     assert pickle.loads(pickle.dumps(Request.load(tmp_path / "r.npz"))).image.tolist() == [4, 1]
 
 
@@ -56,10 +56,10 @@ def test_blocks_and_images_of_a_request() -> None:
         torch.tensor([7, 3, 9, 0, 1]),
         torch.tensor([2, 1, 1, 1]),
     )
-    blocks = [(b.image, b.position.tolist(), b.unit.tolist()) for b in asked.blocks()]
+    blocks = [(b.image, b.position.tolist(), b.unit_sizes.tolist()) for b in asked.blocks()]
     assert blocks == [(2, [7, 3, 9], [2, 1]), (5, [0], [1]), (2, [1], [1])]
     order = torch.arange(5)
-    images = [(a.image, a.position.tolist(), order[a.place].tolist()) for a in asked.by_image()]
+    images = [(a.image, a.position.tolist(), order[a.rows].tolist()) for a in asked.by_image()]
     assert images == [(2, [7, 3, 9, 1], [0, 1, 2, 4]), (5, [0], [3])]
 
 
@@ -86,8 +86,8 @@ def test_a_writer_gives_the_same_request_as_tensors(tmp_path: Path, monkeypatch:
     for asked in (back, plain):
         assert asked.image.tolist() == image.tolist()
         assert asked.position.tolist() == position.tolist()
-        assert asked.unit is not None
-        assert asked.unit.tolist() == unit.tolist()
+        assert asked.unit_sizes is not None
+        assert asked.unit_sizes.tolist() == unit.tolist()
         assert asked.round == 2
 
 

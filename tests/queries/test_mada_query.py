@@ -101,7 +101,7 @@ def test_run_labels_whole_images_and_passes_the_source(
     wide = source.column("descriptor")
     assert wide.shape[1] == candidates.column("descriptor").shape[1] == 10 * 16  # classes, features
     assert (wide != 0).any()
-    counts = home.load_ledger().counts(1)
+    counts = home.load_ledger().labels_per_image(1)
     picks = mada(replace(seen[-1], generator=torch.Generator().manual_seed(1)))  # six images: all are anchors
     assert (counts > 0).nonzero().flatten().tolist() == sorted(candidates.image[picks].tolist())
     assert counts.max() > 300  # of 512 pixels, minus void ones
@@ -111,15 +111,15 @@ def test_queries_of_whole_images_read_source_and_head(run_pixels: Runner) -> Non
     settings = ["task.unit=image", "acquisition.budget=2"]
     settings += ["query={name: coreset, params: {centres: source_and_labelled}}"]
     home = run_pixels(*settings, method="entropy")
-    assert (home.load_ledger().counts(2) > 0).sum() == 2
+    assert (home.load_ledger().labels_per_image(2) > 0).sum() == 2
     home = run_pixels(
         "task.unit=image", "acquisition.budget=2", "query={name: sdm}", method="entropy", folder="sdm"
     )
-    assert (home.load_ledger().counts(2) > 0).sum() == 2
+    assert (home.load_ledger().labels_per_image(2) > 0).sum() == 2
 
 
 @pytest.mark.parametrize("method", ["aada-seg", "eada-seg"])
 def test_image_methods_on_streets(run_pixels: Runner, method: str) -> None:
     budget = ["acquisition.budget=2"] if method == "aada-seg" else []
     home = run_pixels(*budget, method=method)
-    assert (home.load_ledger().counts(2) > 0).sum() == (2 if method == "aada-seg" else 5)
+    assert (home.load_ledger().labels_per_image(2) > 0).sum() == (2 if method == "aada-seg" else 5)

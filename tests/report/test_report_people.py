@@ -7,25 +7,25 @@ from typing import Any
 import yaml
 from PIL import Image
 
-from ducats.answers import Desk, Place, Question, Sheet, Terms
+from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
 from ducats.report import find_runs, report
 from ducats.report.people import people
 
 CLASSES = ("cat", "dog")
 
 
-def asked(folder: Path, questions: list[Question], **terms: Any) -> Desk:
+def asked(folder: Path, questions: list[Question], **terms: Any) -> AnnotationStore:
     """Write an unfinished run with questions for annotators."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.yaml").write_text(yaml.safe_dump({"method": "duc", "seed": 0}))
     record = {"kind": "epoch", "epoch": 1, "losses": {"source/nll": 1.0}}
     (folder / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    desk = Desk(folder / "questions")
+    desk = AnnotationStore(folder / "questions")
     for question in questions:
-        path = desk.home(1) / question.picture
+        path = desk.round_folder(1) / question.image_path
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.new("RGB", (256, 128), (200, 60 * question.number % 256, 40)).save(path)
-    Sheet.write(desk.home(1), Terms(1, CLASSES, **terms), questions)
+    QuestionRound.write(desk.round_folder(1), RoundRules(1, CLASSES, **terms), questions)
     return desk
 
 
@@ -34,12 +34,12 @@ def images(count: int) -> list[Question]:
     return [Question(n, key, key, f"thumbnails/{n:04d}.png") for n, key in enumerate(keys, start=1)]
 
 
-def say(desk: Desk, image: int, who: str, word: str, seconds: float | None = None) -> str | None:
+def say(desk: AnnotationStore, image: int, who: str, word: str, seconds: float | None = None) -> str | None:
     answer = {"question": f"img/{image}.png", "word": word, "who": who, "seconds": seconds}
-    return desk.receive([answer], via="test")[0].refused
+    return desk.receive([answer], channel="test")[0].reject_reason
 
 
-def two_people(folder: Path) -> Desk:
+def two_people(folder: Path) -> AnnotationStore:
     desk = asked(folder, images(5), rule="majority", people=2, new_classes=True)
     for image in range(5):
         say(desk, image, "anna", "void" if image == 3 else "cat", 2.0 + image)  # 2, 3, 4, 5, 6
@@ -49,7 +49,7 @@ def two_people(folder: Path) -> Desk:
     say(desk, 4, "bob", "unsure")
     say(desk, 4, "eve", "horse")
     say(desk, 4, "bob", "horse", 30.0)
-    assert desk.take(1) is not None
+    assert desk.close_round(1) is not None
     say(desk, 0, "eve", "dog")  # late
     return desk
 
@@ -58,7 +58,13 @@ def test_statistics_by_hand(tmp_path: Path) -> None:
     two_people(tmp_path / "run")
     (found,) = people(find_runs([tmp_path / "run"]))
     anna, bob, eve = found.persons
-    assert (anna.who, anna.answers, anna.void, anna.median_seconds, anna.seconds) == ("anna", 5, 1, 4.0, 20.0)
+    assert (anna.annotator, anna.answers, anna.void, anna.median_seconds, anna.seconds) == (
+        "anna",
+        5,
+        1,
+        4.0,
+        20.0,
+    )
     assert (anna.compared, anna.agreed) == (5, 3)  # outvoted in 1 and 4
     assert (bob.answers, bob.median_seconds, bob.compared, bob.agreed) == (5, 30.0, 5, 5)
     assert (eve.answers, eve.median_seconds, eve.compared, eve.agreed) == (2, None, 2, 2)
@@ -100,10 +106,10 @@ def test_a_run_without_answers_has_no_annotator_section(tmp_path: Path) -> None:
 
 
 def test_names_are_escaped_and_unreadable_images_left_out(tmp_path: Path) -> None:
-    desk = asked(tmp_path / "run", images(2), rule="agree", people=2, new_classes=True)
+    desk = asked(tmp_path / "run", images(2), rule="unanimous", people=2, new_classes=True)
     say(desk, 0, "<script>alert(1)</script>", "<img src=x onerror=alert(2)>")
     say(desk, 0, "bob", "cat")
-    (desk.home(1) / "thumbnails" / "0001.png").write_bytes(b"gone")
+    (desk.round_folder(1) / "thumbnails" / "0001.png").write_bytes(b"gone")
     page = report([tmp_path / "run"], tmp_path / "out").page.read_text(encoding="utf-8")
     assert "<script>alert" not in page
     assert "<img" not in page
@@ -112,13 +118,13 @@ def test_names_are_escaped_and_unreadable_images_left_out(tmp_path: Path) -> Non
 
 
 def test_a_pixel_question_shows_a_crop(tmp_path: Path) -> None:
-    place = Place(0, 255, 128, 256, ((255, 1),))
+    place = QuestionArea(0, 255, 128, 256, ((255, 1),))
     desk = asked(
         tmp_path / "run",
-        [Question(1, "im#0,255", "im", "overlays/im.png", place=place)],
+        [Question(1, "im#0,255", "im", "overlays/im.png", area=place)],
         unit="pixel",
     )
-    desk.receive([{"question": "im#0,255", "word": "void", "who": "anna"}], via="test")
+    desk.receive([{"question": "im#0,255", "word": "void", "who": "anna"}], channel="test")
     (found,) = people(find_runs([tmp_path / "run"]))
     (row,) = found.shown_voids
     assert (row.key, row.said) == ("im#0,255", "anna: void")

@@ -10,7 +10,7 @@ import torch
 from ducats.data import toy
 from ducats.data.streets import streets
 from ducats.data.views import View
-from ducats.ledger import Notes, Request
+from ducats.ledger import AnnotatorHints, Request
 from ducats.models import EvidentialModel, small_cnn, small_fcn
 from ducats.randomness import global_seed
 from ducats.training.annotator_hints import image_hints, pixel_hints
@@ -81,5 +81,5 @@ def main(processes: int, count: int, out: Path) -> None:
         out.write_text(json.dumps(found))
 
 
-def as_lists(notes: Notes) -> dict[str, list[float]]:
+def as_lists(notes: AnnotatorHints) -> dict[str, list[float]]:
     return {name: column.tolist() for name, column in asdict(notes).items()}

@@ -68,10 +68,10 @@ def test_image_hints() -> None:
         assert notes.probability[place] == pytest.approx(p[:, image].max(), rel=1e-5)
         assert notes.u_dis[place] == pytest.approx(u_dis[image], rel=1e-4)
         assert notes.u_data[place] == pytest.approx(u_data[image], rel=1e-4)
-        assert notes.u_dis_above[place] == pytest.approx(share_below(u_dis, u_dis[image]))
-        assert notes.u_data_above[place] == pytest.approx(share_below(u_data, u_data[image]))
+        assert notes.u_dis_quantile[place] == pytest.approx(share_below(u_dis, u_dis[image]))
+        assert notes.u_data_quantile[place] == pytest.approx(share_below(u_data, u_data[image]))
         assert notes.segment[place] == -1
-    assert len(set(notes.u_dis_above.tolist())) == 4  # the images differ
+    assert len(set(notes.u_dis_quantile.tolist())) == 4  # the images differ
 
 
 def flood_fill(guess: NDArray[np.int64], start: int) -> set[int]:
@@ -91,7 +91,7 @@ def flood_fill(guess: NDArray[np.int64], start: int) -> set[int]:
 def test_pixel_and_region_hints() -> None:
     shift = streets(n_source=1, n_pool=5, n_test=1, height=there.TALL, width=there.WIDE)
     model, request = there.map_model(len(shift.classes)), there.request_pixels(5)
-    assert request.unit is not None
+    assert request.unit_sizes is not None
     notes = pixel_hints(
         model,
         shift.pool,
@@ -102,13 +102,13 @@ def test_pixel_and_region_hints() -> None:
         fabric=make_fabric("cpu"),
         **COMMON_ARGS,
     )
-    assert len(notes) == request.units == 13
+    assert len(notes) == request.n_units == 13
     coarse = logits(there.map_model(len(shift.classes)), shift.pool, View())
     z = F.interpolate(coarse, (there.TALL, there.WIDE), mode="bilinear", align_corners=True)
     segments: dict[tuple[int, int], set[int]] = {}
     units = zip(
-        request.image.split(request.unit.tolist()),
-        request.position.split(request.unit.tolist()),
+        request.image.split(request.unit_sizes.tolist()),
+        request.position.split(request.unit_sizes.tolist()),
         strict=True,
     )
     for place, (owner, asked) in enumerate(units):

@@ -63,7 +63,7 @@ def test_a_segmentation_run_labels_the_same_pixels_on_two_processes(
     homes = [run_pixels(*settings), RunFolder(two)]
     ledgers = [list(home.load_ledger().entries()) for home in homes]
     assert ledgers[0] == ledgers[1]
-    assert homes[0].load_ledger().rounds == rounds
+    assert homes[0].load_ledger().n_rounds == rounds
     assert len(ledgers[0]) == 5 * 26
     for number in range(1, rounds + 1):
         files = [(home.path / "labels" / f"round-{number:02d}.npz").read_bytes() for home in homes]

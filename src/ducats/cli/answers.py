@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.markup import escape
 from rich.table import Table
 
-from ducats.answers import Answer, Desk, summary
+from ducats.annotation import AnnotationStore, Answer, summary
 from ducats.cli.base import app, console
 from ducats.errors import UserError
 
@@ -26,13 +26,13 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
         run: Run folder.
         as_csv: Print all received answers as CSV instead, including rejected ones.
     """
-    store = Desk(run / "questions")
-    if not store.rounds() and any(store.folder.glob("round-*/masks")):
+    store = AnnotationStore(run / "questions")
+    if not store.round_numbers() and any(store.folder.glob("round-*/masks")):
         raise UserError(
             f"the questions in {store.folder} are answered by label PNGs only, so there are no answers to "
             f"list; use `ducats labels {run}` to print the labels"
         )
-    if not store.rounds():
+    if not store.round_numbers():
         raise UserError(
             f"{run} has no questions for annotators; give the folder of a run with the oracle 'people'"
         )
@@ -45,58 +45,60 @@ def answers(run: Path, *, as_csv: Annotated[bool, Parameter(name="--csv", negati
     return 0
 
 
-def _print_answers(store: Desk) -> None:
+def _print_answers(store: AnnotationStore) -> None:
     writer = csv.writer(sys.stdout, lineterminator="\n")
     writer.writerow([field.name for field in fields(Answer)])
     for answer in store.answers():
         writer.writerow(["" if value is None else value for value in asdict(answer).values()])
 
 
-def _print_rounds(store: Desk) -> None:
+def _print_rounds(store: AnnotationStore) -> None:
     table = Table("round", "questions", "settled", "void", "PNG", "open", "disputed", "rejected", "closed")
-    for tally in summary.rounds(store):
+    for tally in summary.summarise_rounds(store):
         numbers = (
             tally.round,
-            tally.asked,
+            tally.questions,
             tally.settled,
             tally.void,
-            tally.elsewhere,
+            tally.answered_by_png,
             tally.open,
             tally.disputed,
         )
-        closed = {"": "not yet", "settled": "yes", "seconds": "yes, time used up"}[tally.taken]
-        table.add_row(*map(str, numbers), _counts(tally.refused), closed)
+        closed = {"": "not yet", "settled": "yes", "seconds": "yes, time used up"}[tally.closed_reason]
+        table.add_row(*map(str, numbers), _counts(tally.rejected), closed)
     console.print(table)
-    if stray := summary.unplaced(store):
+    if stray := summary.count_unassigned(store):
         console.print(f"answers that match no question of this run: {_counts(stray)}", soft_wrap=True)
-    for tally in summary.rounds(store):
-        if tally.new:
-            names = escape(", ".join(f"{word} ({count})" for word, count in sorted(tally.new.items())))
+    for tally in summary.summarise_rounds(store):
+        if tally.new_classes:
+            names = escape(
+                ", ".join(f"{word} ({count})" for word, count in sorted(tally.new_classes.items()))
+            )
             console.print(
                 f"round {tally.round}: unknown class names, stored as void: {names}", soft_wrap=True
             )
 
 
-def _print_annotators(store: Desk) -> None:
+def _print_annotators(store: AnnotationStore) -> None:
     table = Table("annotator", "answers", "void", "unsure", "median seconds", "minutes", "agree with label")
-    for annotator in summary.persons(store):
+    for annotator in summary.summarise_annotators(store):
         agree = f"{annotator.agreed} of {annotator.compared}" if annotator.compared else "–"
         seconds = "–" if annotator.median_seconds is None else f"{annotator.median_seconds:.1f}"
         minutes = "–" if annotator.median_seconds is None else f"{annotator.seconds / 60:.1f}"
         counts = map(str, (annotator.answers, annotator.void, annotator.unsure))
-        table.add_row(escape(annotator.who or "(unknown)"), *counts, seconds, minutes, agree)
+        table.add_row(escape(annotator.annotator or "(unknown)"), *counts, seconds, minutes, agree)
     console.print(table if table.rows else "no answers yet")
 
 
-def _print_disputes(store: Desk) -> None:
-    found = summary.disputes(store)
+def _print_disputes(store: AnnotationStore) -> None:
+    found = summary.list_disputes(store)
     if not found:
         return
     console.print(f"{len(found)} question{'' if len(found) == 1 else 's'} with conflicting answers:")
     for dispute in found[:MAX_DISPUTES_SHOWN]:
-        votes_text = ", ".join(f"{vote.who or '(unknown)'}: {vote.word}" for vote in dispute.votes)
-        no_label = "labelled by PNG" if dispute.elsewhere else "no label yet"
-        label = no_label if dispute.accepted is None else f"label {dispute.accepted}"
+        votes_text = ", ".join(f"{vote.annotator or '(unknown)'}: {vote.word}" for vote in dispute.votes)
+        no_label = "labelled by PNG" if dispute.answered_by_png else "no label yet"
+        label = no_label if dispute.label is None else f"label {dispute.label}"
         console.print(
             f"  round {dispute.round}, {dispute.question.id} ({votes_text}), {label}",
             highlight=False,

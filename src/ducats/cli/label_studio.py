@@ -10,7 +10,7 @@ from ducats.cli.base import app, console
 from ducats.errors import UserError
 
 if TYPE_CHECKING:
-    from ducats.answers import Desk
+    from ducats.annotation import AnnotationStore
     from ducats.labelling.studio import Pulled, Studio
 
 MAX_POLL_SECONDS = 24 * 3600.0  # seconds
@@ -110,7 +110,9 @@ def pull(
     return 0
 
 
-def _watch(store: "Desk", studio: "Studio", project: int | None, poll: float, webhook: str | None) -> None:
+def _watch(
+    store: "AnnotationStore", studio: "Studio", project: int | None, poll: float, webhook: str | None
+) -> None:
     from ducats.labelling.studio import pull as pull_answers
     from ducats.labelling.studio.watch import hook
     from ducats.labelling.studio.watch import watch as watch_answers
@@ -134,7 +136,7 @@ def _watch(store: "Desk", studio: "Studio", project: int | None, poll: float, we
         watch_answers(store, studio, pulled.project, every=poll, say=print_progress, called=notified)
 
 
-def _describe_pulled(store: "Desk", pulled: "Pulled") -> str:
+def _describe_pulled(store: "AnnotationStore", pulled: "Pulled") -> str:
     """Summarise the pulled answers and the open questions."""
     refused = pulled.refused
     phrases = [f"{_pluralise(len(pulled.received) - refused.total(), 'answer')} accepted"]
@@ -143,17 +145,17 @@ def _describe_pulled(store: "Desk", pulled: "Pulled") -> str:
         phrases.append(f"{refused.total()} rejected ({reasons})")
     if pulled.stray:
         phrases.append(f"{_pluralise(pulled.stray, 'point')} outside the queried pixels ignored")
-    question_round = store.current()
+    question_round = store.open_round()
     if question_round is None:
         phrases.append("no round is open")
     else:
-        states = [one.state for one in store.standings(question_round.terms.round).values()]
+        states = [one.state for one in store.statuses(question_round.rules.round).values()]
         left = len(states) - states.count("settled")
         disputed = f", {states.count('disputed')} disputed" if "disputed" in states else ""
         phrases.append(
-            f"round {question_round.terms.round} waits for {left} of {len(states)}{disputed}"
+            f"round {question_round.rules.round} waits for {left} of {len(states)}{disputed}"
             if left
-            else f"round {question_round.terms.round} is complete; run the same `ducats run` command again"
+            else f"round {question_round.rules.round} is complete; run the same `ducats run` command again"
         )
     return "; ".join(phrases)
 
@@ -167,11 +169,11 @@ def _pluralise(count: int, noun: str) -> str:
     return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
-def _open_store(run: Path) -> "Desk":
-    from ducats.answers import Desk
+def _open_store(run: Path) -> "AnnotationStore":
+    from ducats.annotation import AnnotationStore
 
-    store = Desk(run / "questions")
-    if not store.rounds():
+    store = AnnotationStore(run / "questions")
+    if not store.round_numbers():
         raise UserError(
             f"{run} has no questions that can be answered one by one; give the folder of a run that waits "
             "for annotators"

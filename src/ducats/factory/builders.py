@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ducats import config as settings
-from ducats.answers.rules import ruling
+from ducats.annotation.rules import make_rules
 from ducats.budget import parse_time_budget, split_budget, split_pixels
 from ducats.components import RunPlan
 from ducats.data import DATASETS, require_params
@@ -22,7 +22,7 @@ from ducats.objectives import (
     ObjectiveSpec,
     as_objective_spec,
 )
-from ducats.oracles import Oracle, People, Truth
+from ducats.oracles import GroundTruthOracle, HumanOracle, Oracle
 from ducats.queries import QUERIES, QueryFn, QuerySpec
 from ducats.randomness import global_seed
 from ducats.registry import bind_params, build_component, check_params, resolve
@@ -107,14 +107,14 @@ def make_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFo
                 f"the oracle 'truth' has no parameters, but oracle.params is {config.oracle.params}; remove "
                 "it, or use --oracle human"
             )
-        return Truth(data.ground_truth, config.task.resolution)
+        return GroundTruthOracle(data.ground_truth, config.task.resolution)
     if name == "human":
         return _make_human_oracle(config, data, run_folder)
     user_oracle: Callable[..., Oracle] = resolve("oracle", {}, name)
     return bind_params("oracle", name, user_oracle, 1, config.oracle.params)(data)
 
 
-def _make_human_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFolder) -> People:
+def _make_human_oracle(config: settings.Config, data: AdaptationData, run_folder: RunFolder) -> HumanOracle:
     sizes = label_grid_sizes(data.pool, config.task.resolution) if data.source.per_pixel else None
     spec: QuerySpec | QueryFn = resolve("query", QUERIES, config.query.name)
     query_summary = spec.summary if isinstance(spec, QuerySpec) else QuerySpec(spec).summary
@@ -128,19 +128,21 @@ def _make_human_oracle(config: settings.Config, data: AdaptationData, run_folder
             return None
         ledger, earlier_rounds = run_folder.load_ledger(), round_number - 1
         return time_budget.remaining_seconds(
-            ledger.seconds(earlier_rounds), ledger.units(earlier_rounds), ledger.timed(earlier_rounds)
+            ledger.seconds(earlier_rounds),
+            ledger.n_units(earlier_rounds),
+            ledger.n_timed_units(earlier_rounds),
         )
 
-    return People(
+    return HumanOracle(
         run_folder.questions_path,
         data.pool,
         data.classes,
         sizes,
         unit=config.task.resolved_unit if sizes is not None else "image",
-        notes=run_folder.load_hints,
+        hints=run_folder.load_hints,
         query=config.query.name,
-        why=query_summary,
-        seconds=remaining_seconds,
+        query_summary=query_summary,
+        max_seconds=remaining_seconds,
         **config.oracle.params,
     )
 
@@ -155,12 +157,12 @@ def check_oracle(oracle: settings.ComponentConfig) -> None:
             f"the oracle 'truth' has no parameters, but oracle.params is {oracle.params}; remove it"
         )
     if oracle.name in ("auto", "human"):
-        build_component("oracle", oracle, bind_params("oracle", oracle.name, ruling, 0, oracle.params))
+        build_component("oracle", oracle, bind_params("oracle", oracle.name, make_rules, 0, oracle.params))
     if oracle.name not in ORACLE_NAMES:
         bind_params(
             "oracle",
             oracle.name,
-            resolve("oracle", dict.fromkeys(ORACLE_NAMES, Truth), oracle.name),
+            resolve("oracle", dict.fromkeys(ORACLE_NAMES, GroundTruthOracle), oracle.name),
             1,
             oracle.params,
         )

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ducats import config as settings
-from ducats.answers.rules import ruling
+from ducats.annotation.rules import make_rules
 from ducats.criteria import compute_columns
 from ducats.data import DATASETS
 from ducats.domain import UNLABELLED, VOID
@@ -53,7 +53,7 @@ def describe_params(config: settings.Config) -> dict[str, str]:
         text = ", ".join(f"{p.name}" if p.default is p.empty else f"{p.name}={p.default!r}" for p in keywords)
         descriptions[f"{name}.params"] = f"parameters of {function_name(function)}: {text or 'none'}"
     if config.oracle.name in ("auto", "human"):
-        text = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(ruling).parameters.values())
+        text = ", ".join(f"{p.name}={p.default!r}" for p in inspect.signature(make_rules).parameters.values())
         descriptions["oracle.params"] = f"parameters of people: {text}"
     return descriptions
 

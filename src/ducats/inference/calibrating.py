@@ -100,7 +100,7 @@ def _bought(home: RunFolder, by: By) -> Seen:
     """Load the predictions saved before labelling; void is not a class, so it counts as wrong."""
     ledger = home.load_ledger()
     label, values, wrong = ledger.targets().numpy(), [], []
-    for number in range(1, ledger.rounds + 1):
+    for number in range(1, ledger.n_rounds + 1):
         request, notes = home.load_request(number), home.load_hints(number)
         if request is None or notes is None:
             continue

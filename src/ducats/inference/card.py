@@ -84,7 +84,7 @@ def _trained_on(trained: Trained) -> Iterator[str]:
     yield f"- source{names['source']}: {data['source']['images']} labelled images"
     yield f"- target{names['target']}: {data['pool']['images']} images"
     unit = "pixels" if trained.of_pixels else "images"
-    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.rounds} rounds"
+    yield f"- acquired labels: {ledger.spent()} target {unit} in {ledger.n_rounds} rounds"
     yield f"- method: query `{config.query.name}`, objective `{config.objective.name}`, seed {config.seed}"
     part = config.model
     yield f"- model: `{part.name}` {json.dumps(dict(part.params))}, evidence `{part.evidence}`"

@@ -20,7 +20,7 @@ from ducats.errors import UserError
 from ducats.factory import make_task, make_views
 from ducats.files import write_atomically, write_text_atomically
 from ducats.inference.trained import Trained
-from ducats.oracles.masks import file_names
+from ducats.oracles.mask_files import png_names
 from ducats.palette import class_colours
 from ducats.randomness import make_generator
 from ducats.samples import Output
@@ -59,7 +59,7 @@ def predict_maps(
     )
     luck = sample_aug_params(images, view, make_generator(0, "test"))
     batches = torch.arange(len(images)).split(trained.config.engine.scoring_batch_size)
-    model, names = fabric.setup(trained.model), file_names(images.keys)
+    model, names = fabric.setup(trained.model), png_names(images.keys)
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(["key", "file", *COLUMNS, *(f"share({name})" for name in trained.classes)])

@@ -83,7 +83,9 @@ def _measure_maps(trained: Trained, fabric: Fabric, folder: Path | None) -> Meas
     if folder is None:
         test, on = own_test(trained)
         if on == "unlabelled":
-            bought = TargetMaps(trained.home.load_ledger(), None, void=test.images.void_masks).at
+            bought = TargetMaps(
+                trained.home.load_ledger(), None, void=test.images.void_masks
+            ).at_label_resolution
     else:
         test = _labelled_maps(trained, folder)
     tally = evaluate_segmentation(

@@ -149,7 +149,7 @@ def _find(order: NDArray[Any], errors: NDArray[Any], risk: float, confidence: fl
 def sizes_tried(count: int, risk: float, confidence: float) -> list[int]:
     """Return the numbers of accepted images to test; they do not depend on the labels.
 
-    The first is the smallest number that passes with ``_ROUNDING_TOLERANCE`` wrong images, or with fewer if there are not
+    The first is the smallest number that passes with ``SPARE`` wrong images, or with fewer if there are not
     enough images. Without wrong images, ``ln(1 - confidence) / ln(1 - risk)`` are needed.
 
     >>> sizes_tried(60, risk=0.05, confidence=0.9)

@@ -5,22 +5,22 @@ store runs of locations in one image. They are memory-mapped and never read whol
 pixels opens instantly.
 """
 
-from ducats.ledger.book import Bought, Entry, Ledger, Resolution
-from ducats.ledger.maps import TargetMaps
-from ducats.ledger.middles import middles
-from ducats.ledger.notes import Notes
-from ducats.ledger.request import Asked, Block, Request, RequestWriter
+from ducats.ledger.hints import AnnotatorHints
+from ducats.ledger.label_ledger import GridResolution, ImageLabels, Ledger, LedgerEntry
+from ducats.ledger.request import ImageRequest, Request, RequestBlock, RequestWriter
+from ducats.ledger.target_maps import TargetMaps
+from ducats.ledger.unit_centres import central_pixels
 
 __all__ = [
-    "Asked",
-    "Block",
-    "Bought",
-    "Entry",
+    "ImageRequest",
+    "RequestBlock",
+    "ImageLabels",
+    "LedgerEntry",
     "Ledger",
-    "Notes",
+    "AnnotatorHints",
     "Request",
     "RequestWriter",
-    "Resolution",
+    "GridResolution",
     "TargetMaps",
-    "middles",
+    "central_pixels",
 ]

@@ -16,23 +16,23 @@ from ducats.errors import UserError
 from ducats.npz_columns import AnyArray
 from ducats.pixel_runs import MAPPED_COLUMNS, POSITION_LIMIT, PixelRuns, check_index_range
 
-IN_MEMORY = 1 << 22  # bytes of a request kept in memory while it is written
+SPOOL_MEMORY_BYTES = 1 << 22  # bytes of a request kept in memory while it is written
 
 
-class Block(NamedTuple):
+class RequestBlock(NamedTuple):
     """Consecutive locations in one image."""
 
     image: int
     position: Tensor  # (n,) int64
-    unit: Tensor  # number of locations in each unit, in order, int64
+    unit_sizes: Tensor  # number of locations in each unit, in order, int64
 
 
-class Asked(NamedTuple):
+class ImageRequest(NamedTuple):
     """All requested locations in one image."""
 
     image: int
     position: Tensor  # (n,) int64
-    place: slice | Tensor  # indices of these locations in the request
+    rows: slice | Tensor  # indices of these locations in the request
 
 
 class Request:
@@ -42,19 +42,19 @@ class Request:
         round: from 1.
         image: ``(Q,)`` integers, indices into the pool.
         position: ``(Q,)`` integers: ``y * width + x``, or 0 if labels are per image.
-        unit: number of locations in each unit, in order; one answer labels a whole unit. None if every
+        unit_sizes: number of locations in each unit, in order; one answer labels a whole unit. None if every
             location is its own unit.
     """
 
-    def __init__(self, round: int, image: Tensor, position: Tensor, unit: Tensor | None = None) -> None:
+    def __init__(self, round: int, image: Tensor, position: Tensor, unit_sizes: Tensor | None = None) -> None:
         self.round = round
-        self.addresses = PixelRuns.from_locations(
-            _array(image), _array(position), None if unit is None else _array(unit)
+        self.pixel_runs = PixelRuns.from_locations(
+            _to_numpy(image), _to_numpy(position), None if unit_sizes is None else _to_numpy(unit_sizes)
         )
         self._path: Path | None = None
 
     def __len__(self) -> int:
-        return self.addresses.n_locations
+        return self.pixel_runs.n_locations
 
     def __repr__(self) -> str:
         return f"Request(round {self.round}, {len(self)} locations)"
@@ -62,85 +62,90 @@ class Request:
     def __reduce__(self) -> tuple[Any, ...]:
         if self._path is not None:
             return Request.load, (self._path,)
-        return Request, (self.round, self.image, self.position, self.unit)
+        return Request, (self.round, self.image, self.position, self.unit_sizes)
 
     @property
     def image(self) -> Tensor:
         """``(Q,)`` int64, indices into the pool; computed on each access."""
-        return torch.from_numpy(np.repeat(self.addresses.image, self.addresses.count))
+        return torch.from_numpy(np.repeat(self.pixel_runs.image, self.pixel_runs.count))
 
     @property
     def position(self) -> Tensor:
         """``(Q,)`` int64; computed on each access."""
-        return torch.from_numpy(self.addresses.positions(self._runs))
+        return torch.from_numpy(self.pixel_runs.positions(self._all_runs))
 
     @property
-    def unit(self) -> Tensor | None:
+    def unit_sizes(self) -> Tensor | None:
         """Number of locations in each unit, in order, int64; None if every location is its own unit."""
         return (
-            torch.from_numpy(self.addresses.unit_sizes(self._runs)[0])
-            if self.addresses.units_per_run.any()
+            torch.from_numpy(self.pixel_runs.unit_sizes(self._all_runs)[0])
+            if self.pixel_runs.units_per_run.any()
             else None
         )
 
     @property
-    def units(self) -> int:
+    def n_units(self) -> int:
         """Number of units; one answer labels one unit."""
-        return self.addresses.n_units
+        return self.pixel_runs.n_units
 
-    def only(self, kept: Tensor) -> "Request":
+    def subset(self, keep: Tensor) -> "Request":
         """Return the request restricted to some of its units.
 
         Args:
-            kept: ``(Q,)`` bool mask of locations; must be constant within each unit.
+            keep: ``(Q,)`` bool mask of locations; must be constant within each unit.
         """
-        if kept.shape != (len(self),):
-            raise ValueError(f"the mask must have {len(self)} entries, not {kept.numel()}")
-        sizes = self.addresses.unit_sizes(self._runs)[0]
-        stays = _array(kept.bool())
-        owner = np.repeat(np.arange(len(sizes)), sizes)
-        left = np.bincount(owner[stays], minlength=len(sizes))
-        if ((left != 0) & (left != sizes)).any():
+        if keep.shape != (len(self),):
+            raise ValueError(f"the mask must have {len(self)} entries, not {keep.numel()}")
+        unit_sizes = self.pixel_runs.unit_sizes(self._all_runs)[0]
+        keep_array = _to_numpy(keep.bool())
+        owner = np.repeat(np.arange(len(unit_sizes)), unit_sizes)
+        n_kept = np.bincount(owner[keep_array], minlength=len(unit_sizes))
+        if ((n_kept != 0) & (n_kept != unit_sizes)).any():
             raise ValueError("the mask must be constant within each unit")
-        unit = torch.from_numpy(sizes[left > 0]) if self.addresses.units_per_run.any() else None
-        return Request(self.round, self.image[kept.bool()], self.position[kept.bool()], unit)
+        kept_unit_sizes = (
+            torch.from_numpy(unit_sizes[n_kept > 0]) if self.pixel_runs.units_per_run.any() else None
+        )
+        return Request(self.round, self.image[keep.bool()], self.position[keep.bool()], kept_unit_sizes)
 
     @property
-    def _runs(self) -> AnyArray:
-        return np.arange(len(self.addresses.image))
+    def _all_runs(self) -> AnyArray:
+        return np.arange(len(self.pixel_runs.image))
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> Iterator[RequestBlock]:
         """Yield runs of consecutive locations in one image, in order; holds one block in memory."""
-        for run, image in enumerate(self.addresses.image.tolist()):
+        for run, image in enumerate(self.pixel_runs.image.tolist()):
             one = np.array([run])
-            position, unit = self.addresses.positions(one), self.addresses.unit_sizes(one)[0]
-            yield Block(image, torch.from_numpy(position), torch.from_numpy(unit))
+            position, unit_sizes = self.pixel_runs.positions(one), self.pixel_runs.unit_sizes(one)[0]
+            yield RequestBlock(image, torch.from_numpy(position), torch.from_numpy(unit_sizes))
 
-    def by_image(self) -> Iterator[Asked]:
+    def by_image(self) -> Iterator[ImageRequest]:
         """Yield each requested image once, in the order of the pool, with all its requested locations."""
-        order, image = self.addresses.by_image
+        order, image = self.pixel_runs.by_image
         cuts = np.flatnonzero(np.diff(image)) + 1
         for runs in np.split(order, cuts) if len(order) else []:
-            place = self.addresses.location_indices(runs)
-            yield Asked(
-                int(self.addresses.image[runs[0]]),
-                torch.from_numpy(self.addresses.positions(runs)),
-                place if isinstance(place, slice) else torch.from_numpy(place),
+            index = self.pixel_runs.location_indices(runs)
+            yield ImageRequest(
+                int(self.pixel_runs.image[runs[0]]),
+                torch.from_numpy(self.pixel_runs.positions(runs)),
+                index if isinstance(index, slice) else torch.from_numpy(index),
             )
 
     def save(self, path: Path) -> None:
         """Save the request atomically."""
         npz_columns.write_columns(
-            path, {"round": (np.array(self.round), np.int64), **self.addresses.to_columns()}
+            path, {"round": (np.array(self.round), np.int64), **self.pixel_runs.to_columns()}
         )
 
     @classmethod
     def load(cls, path: Path) -> "Request":
         """Open a saved request; its positions are read from disk on access."""
         try:
-            found = npz_columns.read_columns(path, MAPPED_COLUMNS)
+            request_columns = npz_columns.read_columns(path, MAPPED_COLUMNS)
             request = cls.__new__(cls)
-            request.round, request.addresses = int(found["round"]), PixelRuns.from_columns(found)
+            request.round, request.pixel_runs = (
+                int(request_columns["round"]),
+                PixelRuns.from_columns(request_columns),
+            )
         except npz_columns.READ_ERRORS as error:
             raise UserError(
                 f"{path} is corrupt ({error}); restore it from a backup, or delete it to select again"
@@ -155,69 +160,74 @@ class RequestWriter:
     def __init__(self, path: Path, round: int) -> None:
         self.path, self.round = path, round
         self._runs: list[tuple[int, int, bool, int]] = []  # image, count, whole, units
-        self._total = 0
+        self._n_locations = 0
         # Unnamed temporary files: nothing is left on disk after a crash.
-        self._position, self._unit = _spool(path.parent), _spool(path.parent)
+        self._position, self._unit_sizes = _spool(path.parent), _spool(path.parent)
 
     def __len__(self) -> int:
         """Return the number of locations so far."""
-        return self._total
+        return self._n_locations
 
     def __enter__(self) -> "RequestWriter":
         self.path.parent.mkdir(parents=True, exist_ok=True)
         return self
 
-    def add(self, image: int, position: Tensor, unit: Tensor | None = None) -> None:
+    def add(self, image: int, position: Tensor, unit_sizes: Tensor | None = None) -> None:
         """Add locations in one image.
 
         Args:
             image: index into the pool.
             position: ``(n,)`` integers, in the order of selection.
-            unit: number of locations in each unit, in order; None if every location is its own unit.
+            unit_sizes: number of locations in each unit, in order; None if every location is its own unit.
         """
-        places = _array(position)
-        check_index_range(places, POSITION_LIMIT, "position")
-        if not len(places):
+        positions = _to_numpy(position)
+        check_index_range(positions, POSITION_LIMIT, "position")
+        if not len(positions):
             return
         block = PixelRuns.from_locations(
-            np.full(len(places), image), places, None if unit is None else _array(unit)
+            np.full(len(positions), image), positions, None if unit_sizes is None else _to_numpy(unit_sizes)
         )
-        self._runs.append((image, len(places), bool(block.implicit[0]), int(block.units_per_run[0])))
+        self._runs.append((image, len(positions), bool(block.implicit[0]), int(block.units_per_run[0])))
         self._position.write(block.position.tobytes())
-        self._unit.write(block.unit_size.tobytes())
-        self._total += len(places)
+        self._unit_sizes.write(block.unit_size.tobytes())
+        self._n_locations += len(positions)
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with self._position, self._unit:
+        with self._position, self._unit_sizes:
             if kind is None:
                 self._finish()
 
     def _finish(self) -> None:
         image, count, whole, units = np.array(self._runs, np.int64).reshape(-1, 4).T
-        addresses = PixelRuns(
-            image, count, whole.astype(bool), _spooled(self._position), units, _spooled(self._unit)
+        pixel_runs = PixelRuns(
+            image,
+            count,
+            whole.astype(bool),
+            _read_spool(self._position),
+            units,
+            _read_spool(self._unit_sizes),
         )
         npz_columns.write_columns(
-            self.path, {"round": (np.array(self.round), np.int64), **addresses.to_columns()}
+            self.path, {"round": (np.array(self.round), np.int64), **pixel_runs.to_columns()}
         )
 
 
 def _spool(folder: Path) -> "SpooledTemporaryFile[bytes]":
-    return SpooledTemporaryFile(max_size=IN_MEMORY, dir=str(folder))
+    return SpooledTemporaryFile(max_size=SPOOL_MEMORY_BYTES, dir=str(folder))
 
 
-def _spooled(spool: "SpooledTemporaryFile[bytes]") -> AnyArray:
+def _read_spool(spool: "SpooledTemporaryFile[bytes]") -> AnyArray:
     """Return the written values, memory-mapped if the file is large."""
     length = spool.tell()
-    if length <= IN_MEMORY:
+    if length <= SPOOL_MEMORY_BYTES:
         spool.seek(0)
         return np.frombuffer(spool.read(), np.uint32)
     spool.flush()
     return np.frombuffer(mmap.mmap(spool.fileno(), length, access=mmap.ACCESS_READ), np.uint32)
 
 
-def _array(values: Tensor) -> AnyArray:
+def _to_numpy(values: Tensor) -> AnyArray:
     found: AnyArray = values.detach().cpu().numpy()
     return found

@@ -5,9 +5,9 @@ from collections.abc import Callable
 from torch import Tensor
 
 from ducats.ledger import Request
-from ducats.oracles.people import People
-from ducats.oracles.truth import Truth
+from ducats.oracles.ground_truth import GroundTruthOracle
+from ducats.oracles.human import HumanOracle
 
 Oracle = Callable[[Request], Tensor]
 
-__all__ = ["Oracle", "People", "Truth"]
+__all__ = ["Oracle", "HumanOracle", "GroundTruthOracle"]

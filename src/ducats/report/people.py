@@ -8,8 +8,8 @@ from pathlib import Path
 
 from PIL import Image
 
-from ducats.answers import VOID_WORD, Desk, Question, summary
-from ducats.answers.summary import Dispute, PersonTally, RoundTally
+from ducats.annotation import VOID_WORD, AnnotationStore, Question, summary
+from ducats.annotation.summary import AnnotatorSummary, Dispute, RoundSummary
 from ducats.report.read import Run
 
 SHOWN = 20  # disagreements, and void labels, shown per run
@@ -33,8 +33,8 @@ class People:
     """Annotation statistics of one run."""
 
     run: str
-    rounds: tuple[RoundTally, ...]
-    persons: tuple[PersonTally, ...]
+    rounds: tuple[RoundSummary, ...]
+    persons: tuple[AnnotatorSummary, ...]
     seconds: float | None  # total of all annotators; None if no times were recorded
     several: int
     alike: int
@@ -56,8 +56,12 @@ def people(runs: Sequence[Run]) -> list[People]:
 
 
 def _people(run: Run) -> People:
-    desk = Desk(run.folder / "questions")
-    rounds, persons, disputes = summary.rounds(desk), summary.persons(desk), summary.disputes(desk)
+    desk = AnnotationStore(run.folder / "questions")
+    rounds, persons, disputes = (
+        summary.summarise_rounds(desk),
+        summary.summarise_annotators(desk),
+        summary.list_disputes(desk),
+    )
     voids = _voids(desk)
     timed = [one.seconds for one in persons if one.median_seconds is not None]
     return People(
@@ -65,33 +69,33 @@ def _people(run: Run) -> People:
         tuple(rounds),
         tuple(persons),
         sum(timed) if timed else None,
-        sum(one.several for one in rounds),
-        sum(one.alike for one in rounds),
+        sum(one.multi_annotated for one in rounds),
+        sum(one.unanimous for one in rounds),
         len(disputes),
         tuple(_row(desk, one) for one in disputes[:SHOWN]),
         len(voids),
         tuple(_row(desk, one) for one in voids[:SHOWN]),
-        sum(one.refused.get("late", 0) for one in rounds),
+        sum(one.rejected.get("late", 0) for one in rounds),
     )
 
 
-def _voids(desk: Desk) -> list[Dispute]:
+def _voids(desk: AnnotationStore) -> list[Dispute]:
     """Return the questions whose label is not one of the classes: void, or a new class name."""
     found = []
-    for number in desk.rounds():
-        classes, standings = set(desk.sheet(number).terms.classes), desk.standings(number)
-        for question in desk.sheet(number).questions:
+    for number in desk.round_numbers():
+        classes, standings = set(desk.question_round(number).rules.classes), desk.statuses(number)
+        for question in desk.question_round(number).questions:
             one = standings[question.id]
             if one.word is not None and one.word not in classes:
                 found.append(Dispute(number, question, one.votes, one.word))
     return found
 
 
-def _row(desk: Desk, one: Dispute) -> Row:
-    said = ", ".join(f"{vote.who or 'anonymous'}: {vote.word}" for vote in one.votes)
-    picture = _picture(desk.home(one.round) / one.question.picture, one.question)
-    label = one.accepted or ("by PNG" if one.elsewhere else "none yet")
-    if one.accepted not in (None, VOID_WORD, *desk.sheet(one.round).terms.classes):
+def _row(desk: AnnotationStore, one: Dispute) -> Row:
+    said = ", ".join(f"{vote.annotator or 'anonymous'}: {vote.word}" for vote in one.votes)
+    picture = _picture(desk.round_folder(one.round) / one.question.image_path, one.question)
+    label = one.label or ("by PNG" if one.answered_by_png else "none yet")
+    if one.label not in (None, VOID_WORD, *desk.question_round(one.round).rules.classes):
         label += " (not a class: void)"
     return Row(one.round, one.question.id, said, label, picture)
 
@@ -103,8 +107,8 @@ def _picture(path: Path, question: Question) -> str:
             shown = opened.convert("RGB")
     except (OSError, SyntaxError, ValueError):
         return ""  # an unreadable image must not prevent the page
-    if question.place is not None:
-        y, x = question.place.y, question.place.x
+    if question.area is not None:
+        y, x = question.area.y, question.area.x
         left, top = max(0, x - AROUND), max(0, y - AROUND)
         shown = shown.crop((left, top, min(shown.width, x + AROUND + 1), min(shown.height, y + AROUND + 1)))
     scale = SIDE / max(shown.size)

@@ -41,7 +41,7 @@ def acquire_labels(
     if not bool(is_open.any()):
         ledger.append(request, labels, seconds)
         return
-    answered = request.only(~is_open)
+    answered = request.subset(~is_open)
     unanswered = 0.0
     if seconds is not None:
         answered_units = first_per_unit(request, ~is_open)
@@ -54,5 +54,5 @@ def acquire_labels(
 
 def first_per_unit(request: Request, values: Tensor) -> Tensor:
     """Return the value at each unit's first location."""
-    unit = request.unit
+    unit = request.unit_sizes
     return values if unit is None else values[unit.cumsum(0) - unit]

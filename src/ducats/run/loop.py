@@ -219,7 +219,7 @@ class ActiveLearningLoop:
 
     def _labelled_images(self, rounds: int) -> Tensor:
         """Return the images with at least one label."""
-        return self.ledger.counts(rounds).nonzero().squeeze(1)
+        return self.ledger.labels_per_image(rounds).nonzero().squeeze(1)
 
     def _known_targets(self) -> tuple[Labels, Tensor | None]:
         """Return the pool's known labels, and the labelled images where whole label maps are acquired."""
@@ -319,7 +319,9 @@ class ActiveLearningLoop:
             return tally, {"images": tally.total}
         task = components.task
         labelled_at = (
-            self._label_maps_after(self.stage).at if components.evaluated_on == "unlabelled" else None
+            self._label_maps_after(self.stage).at_label_resolution
+            if components.evaluated_on == "unlabelled"
+            else None
         )
         tally = evaluate_segmentation(
             self.model,
@@ -355,7 +357,7 @@ class ActiveLearningLoop:
     def _query_and_label(self) -> float:
         """Label the next round, unless it is done; return the seconds spent waiting for annotators."""
         round_number, waiting_seconds = self.stage + 1, 0.0
-        if on_rank_zero(self.fabric, lambda: self.ledger.rounds) >= round_number:
+        if on_rank_zero(self.fabric, lambda: self.ledger.n_rounds) >= round_number:
             return waiting_seconds
         self._emit("query")
         if on_rank_zero(self.fabric, lambda: self.run_folder.load_request(round_number)) is None:

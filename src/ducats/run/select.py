@@ -9,7 +9,7 @@ import torch
 from lightning_fabric import Fabric
 from torch import nn
 
-from ducats.answers.question import MOST
+from ducats.annotation.question import MAX_LISTED_QUESTIONS
 from ducats.budget import round_robin_counts, split_pixels
 from ducats.components import Components, RunPlan, pixels_per_image
 from ducats.domain import UNLABELLED, VOID
@@ -82,7 +82,11 @@ class RequestSelector:
         time_budget, ledger, earlier_rounds = self.plan.time_budget, self.get_ledger(), round_number - 1
         if time_budget is None:
             return None
-        spent = ledger.seconds(earlier_rounds), ledger.units(earlier_rounds), ledger.timed(earlier_rounds)
+        spent = (
+            ledger.seconds(earlier_rounds),
+            ledger.n_units(earlier_rounds),
+            ledger.n_timed_units(earlier_rounds),
+        )
         return time_budget.questions_in_round(
             *spent, remaining_rounds=len(self.plan.query_epochs) - earlier_rounds
         )
@@ -101,7 +105,7 @@ class RequestSelector:
                 self.run_folder.load_hints(round_number) is not None,
             ),
         )
-        if exists or request is None or not 0 < request.units <= MOST:
+        if exists or request is None or not 0 < request.n_units <= MAX_LISTED_QUESTIONS:
             return
         components, plan = self.components, self.plan
         predict_kwargs: dict[str, Any] = {
@@ -149,7 +153,7 @@ class RequestSelector:
         components, plan, known_labels = (
             self.components,
             self.plan,
-            self.label_maps_after(round_number - 1).at,
+            self.label_maps_after(round_number - 1).at_label_resolution,
         )
         predict_kwargs: dict[str, Any] = {
             "task": components.task,
@@ -175,7 +179,7 @@ class RequestSelector:
         areas, rounds = pixels_per_image(components).tolist(), len(plan.query_epochs)
         units: list[int] | None = None
         if unit_budget is not None:
-            units_before = on_rank_zero(self.fabric, lambda: self.get_ledger().units(round_number - 1))
+            units_before = on_rank_zero(self.fabric, lambda: self.get_ledger().n_units(round_number - 1))
             units = round_robin_counts(units_before, units_before + unit_budget, len(areas))
             budget = [
                 n_units * pixels_per_unit(components.task.unit, area)
@@ -224,7 +228,7 @@ class RequestSelector:
         query_inputs: Mapping[str, Any],
     ) -> None:
         image_labels = torch.full((len(samples),), UNLABELLED).index_fill_(
-            0, self.get_ledger().counts(round_number - 1).nonzero().squeeze(1), 0
+            0, self.get_ledger().labels_per_image(round_number - 1).nonzero().squeeze(1), 0
         )
         for image in (image_labels == UNLABELLED).nonzero().squeeze(1).tolist():
             if not bool((known_labels(image) == UNLABELLED).any()):

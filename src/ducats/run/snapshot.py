@@ -13,7 +13,7 @@ from ducats.errors import UserError
 from ducats.files import write_atomically
 from ducats.ledger import Request
 from ducats.metrics import Tally, compute_metrics, reliability_bins
-from ducats.oracles.picture import picture
+from ducats.oracles.display_image import load_display_image
 from ducats.randomness import derive_seed, global_seed
 from ducats.run.select import RequestSelector
 from ducats.run_folder import RunFolder
@@ -100,8 +100,8 @@ def _sample_pixels(
     pool = sample_pixels(
         "pool",
         label_grid_sizes(components.pool, components.task.resolution),
-        lambda image: before.at(image) == UNLABELLED,
-        now.at,
+        lambda image: before.at_label_resolution(image) == UNLABELLED,
+        now.at_label_resolution,
         max_samples,
         MAX_POOL_IMAGES,
         request,
@@ -185,7 +185,7 @@ def images_with_thumbnails(
         return []
     max_thumbnails = MAX_SEGMENTATION_THUMBNAILS if components.source.per_pixel else MAX_THUMBNAILS
     selected: list[int] = evenly_spaced(
-        evenly_spaced(torch.from_numpy(request.addresses.image), MAX_PICKS), max_thumbnails
+        evenly_spaced(torch.from_numpy(request.pixel_runs.image), MAX_PICKS), max_thumbnails
     ).tolist()
     return selected
 
@@ -198,7 +198,7 @@ def save_thumbnails(run_folder: RunFolder, pool: Images, images: list[int]) -> N
         if snapshot_files.find_thumbnail(run_folder.path, image) is not None:
             continue
         try:
-            thumbnail = picture(pool, image)
+            thumbnail = load_display_image(pool, image)
         except UserError:  # the file is missing; the thumbnail is optional
             continue
         thumbnail.thumbnail((THUMBNAIL_SIDE, THUMBNAIL_SIDE))

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from ducats.data.views import View
 from ducats.dirichlet import expected_probability, uncertainties
 from ducats.domain import Images
-from ducats.ledger import Notes, Request, middles
-from ducats.ledger.notes import TYPES
+from ducats.ledger import AnnotatorHints, Request, central_pixels
+from ducats.ledger.hints import HINT_DTYPES
 from ducats.npz_columns import AnyArray
 from ducats.randomness import make_generator
 from ducats.training.distributed import all_gather_rows, all_ranks_or_raise, rank_share
@@ -21,7 +21,7 @@ from ducats.training.image_selection import score_images
 from ducats.training.task import TaskOptions
 from ducats.upsampling import upsample
 
-HINT_FIELDS = tuple(column.name for column in fields(Notes))  # column order of the rows below
+HINT_FIELDS = tuple(column.name for column in fields(AnnotatorHints))  # column order of the rows below
 
 
 @torch.inference_mode()
@@ -34,7 +34,7 @@ def image_hints(
     batch_size: int,
     seed: int,
     fabric: Fabric,
-) -> Notes:
+) -> AnnotatorHints:
     """Compute the hints of each requested image, in order; uncertainties are ranked within the pool.
 
     Args:
@@ -69,7 +69,7 @@ def pixel_hints(
     batch_size: int,
     seed: int,
     fabric: Fabric,
-) -> Notes:
+) -> AnnotatorHints:
     """Compute the hints of each requested pixel unit, in order; uncertainties are ranked within the image.
 
     Args:
@@ -115,8 +115,8 @@ def _blocks_by_image(request: Request) -> Mapping[int, ImageBlocks]:
     found: dict[int, list[tuple[int, AnyArray, AnyArray]]] = {}
     first = 0
     for block in request.blocks():
-        found.setdefault(block.image, []).append((first, block.position.numpy(), block.unit.numpy()))
-        first += len(block.unit)
+        found.setdefault(block.image, []).append((first, block.position.numpy(), block.unit_sizes.numpy()))
+        first += len(block.unit_sizes)
     return found
 
 
@@ -136,7 +136,7 @@ def _hint_rows(z: Tensor, blocks: ImageBlocks) -> Iterator[Tensor]:
         max_probability, guess = mean.max(0)
         u_dis, u_data = (_unit_means(some[pixel_index][None], unit)[0] for some in (dis, data))
         shares_below = (_share_below(one, some) for one, some in ((u_dis, dis), (u_data, data)))
-        segment = torch.from_numpy(connected_segments(predicted, middles(position, unit, width)))
+        segment = torch.from_numpy(connected_segments(predicted, central_pixels(position, unit, width)))
         number = torch.arange(first, first + len(unit))
         columns = [number, guess, max_probability, u_dis, u_data, *shares_below, segment]
         yield torch.stack([column.double() for column in columns], 1)
@@ -176,7 +176,9 @@ def connected_segments(predicted: AnyArray, positions: AnyArray) -> AnyArray:
     return found
 
 
-def _make_hints(rows: Tensor) -> Notes:
+def _make_hints(rows: Tensor) -> AnnotatorHints:
     """Convert the columns to the dtypes in which they are stored."""
     columns = zip(HINT_FIELDS, rows.T, strict=True)
-    return Notes(**{name: column.numpy().astype(TYPES.get(name, np.float32)) for name, column in columns})
+    return AnnotatorHints(
+        **{name: column.numpy().astype(HINT_DTYPES.get(name, np.float32)) for name, column in columns}
+    )

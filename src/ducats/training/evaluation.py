@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from ducats.data.views import View
 from ducats.domain import UNLABELLED, Domain, original_map
-from ducats.ledger.maps import resized
+from ducats.ledger.target_maps import resize_nearest
 from ducats.metrics import Tally, class_iou, mean_iou_excluding
 from ducats.randomness import make_generator
 from ducats.samples import Output
@@ -154,7 +154,7 @@ def _counted_labels(
     labels = original_map(test.labels, image) if resolution == "original" else test.labels[image]
     if known_labels_of is None:
         return labels
-    known = resized(known_labels_of(image).cpu(), (labels.shape[0], labels.shape[1])) != UNLABELLED
+    known = resize_nearest(known_labels_of(image).cpu(), (labels.shape[0], labels.shape[1])) != UNLABELLED
     return labels.masked_fill(known.to(labels.device), UNLABELLED)
 
 

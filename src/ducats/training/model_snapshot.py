@@ -148,7 +148,7 @@ def _requested_locations(request: Request | None, image_indices: Sequence[int]) 
     """Return the requested locations in some images, reading no other images."""
     if request is None:
         return []
-    pixel_runs = request.addresses
+    pixel_runs = request.pixel_runs
     runs = pixel_runs.runs_of_images(np.array(image_indices, np.int64))
     image: AnyArray = np.repeat(pixel_runs.image[runs], pixel_runs.count[runs])
     return [torch.from_numpy(image * _POSITION_BASE + pixel_runs.positions(runs))]

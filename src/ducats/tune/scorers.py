@@ -150,7 +150,7 @@ def acquire_validation_labels(config: Config, tuning_data: TuningData, count: in
     if not 2 <= count <= len(pool):
         raise UserError(f"--validation-labels must be between 2 and {len(pool)} (target images), not {count}")
     ledger = run_folder.open_ledger(pool.keys)
-    if not ledger.rounds:
+    if not ledger.n_rounds:
         request = run_folder.load_request(1)
         if request is None:
             sampled = torch.randperm(len(pool), generator=make_generator(config.seed, "validation"))[:count]

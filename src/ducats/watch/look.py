@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from ducats.answers import Desk, summary
+from ducats.annotation import AnnotationStore, summary
 from ducats.config import Config, query_epochs
 from ducats.errors import UserError
 from ducats.records import Record
@@ -29,7 +29,7 @@ class Watcher:
 
     def __init__(self) -> None:
         self._plans: dict[Path, tuple[float, dict[str, Any]]] = {}
-        self._desks: dict[Path, Desk] = {}
+        self._desks: dict[Path, AnnotationStore] = {}
         self._paces: dict[Path, Pace] = {}
 
     def look(self, folder: Path, now: float | None = None) -> State:
@@ -100,16 +100,16 @@ class Watcher:
 
     def _people(self, folder: Path, waiting: bool) -> tuple[Round | None, float]:
         """Return the open round and the annotation time of all accepted answers."""
-        desk = self._desks.setdefault(folder, Desk(folder / "questions"))
-        seconds = sum(one.seconds or 0.0 for one in desk.answers() if one.refused is None)
+        desk = self._desks.setdefault(folder, AnnotationStore(folder / "questions"))
+        seconds = sum(one.seconds or 0.0 for one in desk.answers() if one.reject_reason is None)
         if not waiting:
             return None, seconds
         number = _rounds(folder / "labels") + 1
-        home = desk.home(number)
+        home = desk.round_folder(number)
         files = len([*home.glob("answers*.csv"), *home.glob("answers/*.png")])
-        for one in summary.rounds(desk):
+        for one in summary.summarise_rounds(desk):
             if one.round == number:
-                return Round(number, one.asked, one.settled, one.open, one.disputed, files), seconds
+                return Round(number, one.questions, one.settled, one.open, one.disputed, files), seconds
         return Round(number, None, 0, 0, 0, files), seconds
 
 

@@ -17,7 +17,7 @@ from selenium.webdriver.support.ui import WebDriverWait
 
 from browsers import chromium as chromium
 from browsers import needs_a_browser as needs_a_browser
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 
 PATIENCE = 60
 
@@ -113,5 +113,5 @@ def complaints(browser: webdriver.Chrome) -> list[str]:
     return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
-def words(desk: Desk, number: int = 1) -> list[str | None]:
-    return [standing.word for standing in desk.standings(number).values()]
+def words(desk: AnnotationStore, number: int = 1) -> list[str | None]:
+    return [standing.word for standing in desk.statuses(number).values()]

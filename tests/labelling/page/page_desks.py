@@ -6,18 +6,18 @@ from typing import Any
 
 from PIL import Image, ImageDraw
 
-from ducats.answers import Desk, Place, Question, Sheet, Terms
-from ducats.answers.question import runs_of
+from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
+from ducats.annotation.question import consecutive_runs
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 160, 60), "blue": (40, 70, 220)}
 CLASSES = tuple(COLOURS)
 HEIGHT, WIDTH, SCALE = 32, 64, 4  # grid height and width; image pixels per cell
 
 
-def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) -> Desk:
+def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) -> AnnotationStore:
     """Write a round of single-colour images; every third guess is wrong."""
-    desk = Desk(run / "questions")
-    home = desk.home(number)
+    desk = AnnotationStore(run / "questions")
+    home = desk.round_folder(number)
     (home / "thumbnails").mkdir(parents=True)
     (run / "images").mkdir(exist_ok=True)
     questions = []
@@ -33,11 +33,11 @@ def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) ->
             Question(n, f"r{number}/{n}", f"r{number}/{n}", f"thumbnails/{n:04d}.png", str(file), guess=guess)
         )
     questions = [
-        replace(one, probability=0.42, u_dis=0.3, u_data=0.6, u_dis_above=0.97, u_data_above=0.8)
+        replace(one, probability=0.42, u_dis=0.3, u_data=0.6, u_dis_quantile=0.97, u_data_quantile=0.8)
         for one in questions
     ]
     stated = {"rule": "first", "query": "duc", "why": "Two-round selection by U_dis and U_data."}
-    Sheet.write(home, Terms(number, CLASSES, **{**stated, **terms}), questions)
+    QuestionRound.write(home, RoundRules(number, CLASSES, **{**stated, **terms}), questions)
     return desk
 
 
@@ -55,10 +55,10 @@ def truth(y: int, x: int) -> str:
     return "green" if 14 <= y < 18 and 30 <= x < 34 else "red" if x < WIDTH // 2 else "blue"
 
 
-def pixel_questions(run: Path, number: int = 1, **terms: Any) -> Desk:
+def pixel_questions(run: Path, number: int = 1, **terms: Any) -> AnnotationStore:
     """Write a round of pixels of one image: three share a segment, two have none."""
-    desk = Desk(run / "questions")
-    home = desk.home(number)
+    desk = AnnotationStore(run / "questions")
+    home = desk.round_folder(number)
     (home / "overlays").mkdir(parents=True)
     file = run / "street.png"
     street().save(file)
@@ -67,14 +67,14 @@ def pixel_questions(run: Path, number: int = 1, **terms: Any) -> Desk:
     questions = [
         Question(
             *(n, f"street.png#{y},{x}", "street.png", "overlays/street.png", str(file)),
-            place=Place(y, x, HEIGHT, WIDTH, runs_of([y * WIDTH + x])),
+            area=QuestionArea(y, x, HEIGHT, WIDTH, consecutive_runs([y * WIDTH + x])),
             segment=segment,
             guess="red",
             probability=0.5,
-            u_dis_above=0.9,
-            u_data_above=0.1,
+            u_dis_quantile=0.9,
+            u_data_quantile=0.1,
         )
         for n, (y, x, segment) in enumerate(cells, start=1)
     ]
-    Sheet.write(home, Terms(number, CLASSES, unit="pixel", query="duc", **terms), questions)
+    QuestionRound.write(home, RoundRules(number, CLASSES, unit="pixel", query="duc", **terms), questions)
     return desk

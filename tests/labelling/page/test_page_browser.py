@@ -64,7 +64,7 @@ def test_a_round_of_images_by_keys(
         until(browser, lambda: shown(browser) == "r1/5")
         press(browser, Keys.BACKSPACE)  # an answer given before the reload
         until(browser, lambda: shown(browser) == "r1/4")
-        until(browser, lambda: not desk.standing("r1/4").votes)
+        until(browser, lambda: not desk.status("r1/4").votes)
         answer(browser, "1")
         answer(browser, "0")  # r1/5 is none of these
         answer(browser, "?")  # r1/6, unsure
@@ -74,12 +74,12 @@ def test_a_round_of_images_by_keys(
         answer(browser, "3")
         until(browser, lambda: state(browser) == "complete")
         assert words(desk) == ["red", "green", "blue", "red", "void", "blue"]
-        assert {one.who for one in desk.answers()} == {"Ada"}
+        assert {one.annotator for one in desk.answers()} == {"Ada"}
         assert all(
             one.seconds is not None and one.seconds < 60 for one in desk.answers() if one.kind != "undo"
         )
         assert "--wait" in text(browser, "message")
-        assert desk.take(1) is not None
+        assert desk.close_round(1) is not None
         image_questions(tmp_path, 1, number=2)
         until(browser, lambda: shown(browser) == "r2/1")  # without a reload
         assert complaints(browser) == []
@@ -127,8 +127,8 @@ def test_a_question_without_a_visible_image_cannot_be_answered(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     desk = image_questions(tmp_path, 2)
-    (desk.home(1) / "thumbnails" / "0002.png").unlink()
-    Path(desk.sheet(1).questions[1].file).unlink()
+    (desk.round_folder(1) / "thumbnails" / "0002.png").unlink()
+    Path(desk.question_round(1).questions[1].original_path).unlink()
     browser.execute_cdp_cmd("Network.enable", {})
     browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": ["*/picture/*"]})
     with serving(tmp_path, "--annotator", "Ada") as server:
@@ -182,8 +182,8 @@ def test_a_round_of_pixels_by_keys(
         answer(browser, "3")
         until(browser, lambda: state(browser) == "complete")
         assert complaints(browser) == []
-    wanted = {one.id: truth(one.place.y, one.place.x) for one in desk.sheet(1).questions if one.place}
-    assert {question: one.word for question, one in desk.standings(1).items()} == wanted
+    wanted = {one.id: truth(one.area.y, one.area.x) for one in desk.question_round(1).questions if one.area}
+    assert {question: one.word for question, one in desk.statuses(1).items()} == wanted
 
 
 def test_a_group_with_the_same_guess_is_answered_at_once(
@@ -260,7 +260,7 @@ def test_many_classes_are_searched_and_new_ones_can_be_named(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     desk = image_questions(tmp_path, 3, new_classes=True)
-    terms = desk.home(1) / "terms.json"
+    terms = desk.round_folder(1) / "terms.json"
     stated = json.loads(terms.read_text())
     stated["classes"] = [*CLASSES, *(f"class {n}" for n in range(40))]
     terms.write_text(json.dumps(stated))
@@ -276,16 +276,16 @@ def test_many_classes_are_searched_and_new_ones_can_be_named(
 
 
 def test_a_dispute_is_shown_and_resolved(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 1, rule="agree", people=2)
-    desk.receive([{"question": "r1/1", "word": "red", "who": "Ada"}], via="page")
-    desk.receive([{"question": "r1/1", "word": "blue", "who": "Bob"}], via="page")
+    desk = image_questions(tmp_path, 1, rule="unanimous", people=2)
+    desk.receive([{"question": "r1/1", "word": "red", "who": "Ada"}], channel="page")
+    desk.receive([{"question": "r1/1", "word": "blue", "who": "Bob"}], channel="page")
     with serving(tmp_path, "--annotator", "Ada", "--blind") as server:
         open_page(browser, server)
         assert "Ada chose red, Bob chose blue" in text(browser, "votes")
         assert not browser.find_element(By.ID, "guess").is_displayed()
         answer(browser, "1")  # confirms her answer: now it is Bob's turn
         until(browser, lambda: state(browser) == "others")
-        desk.receive([{"question": "r1/1", "word": "red", "who": "Bob"}], via="page")
+        desk.receive([{"question": "r1/1", "word": "red", "who": "Bob"}], channel="page")
         until(browser, lambda: state(browser) == "complete")
         assert complaints(browser) == []
     assert words(desk) == ["red"]

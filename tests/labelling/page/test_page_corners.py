@@ -26,15 +26,15 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 
 pytestmark = needs_a_browser
 chromium, browser = page_browser.chromium, page_browser.browser
 
 
-def rewritten(desk: Desk, **changed: object) -> None:
+def rewritten(desk: AnnotationStore, **changed: object) -> None:
     """Change the terms of the written round."""
-    path = desk.home(1) / "terms.json"
+    path = desk.round_folder(1) / "terms.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
 
 
@@ -42,17 +42,17 @@ def test_a_late_answer_is_reported(browser: webdriver.Chrome, tmp_path: Path) ->
     desk = image_questions(tmp_path, 2)
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
-        desk.receive([{"question": f"r1/{n}", "word": "red", "who": "Bob"} for n in (1, 2)], via="page")
-        assert desk.take(1) is not None
+        desk.receive([{"question": f"r1/{n}", "word": "red", "who": "Bob"} for n in (1, 2)], channel="page")
+        assert desk.close_round(1) is not None
         press(browser, "1")
         until(browser, lambda: state(browser) == "taken")
         until(browser, lambda: "Too late" in text(browser, "notice"))
-        assert [one.refused for one in desk.answers()] == [None, None, "late"]
+        assert [one.reject_reason for one in desk.answers()] == [None, None, "late"]
 
 
 def test_undo_in_the_grid_restores_any_group(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 12)
-    path = desk.home(1) / "questions.jsonl"
+    path = desk.round_folder(1) / "questions.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         line["guess"] = "red" if line["number"] < 10 else "blue"
@@ -104,9 +104,9 @@ def test_a_class_that_begins_with_a_digit_can_be_searched(browser: webdriver.Chr
 
 
 def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_path: Path) -> None:
-    desk = image_questions(tmp_path, 2, rule="agree", people=2)
+    desk = image_questions(tmp_path, 2, rule="unanimous", people=2)
     for who, word in (("Ada", "red"), ("Bob", "blue")):
-        desk.receive([{"question": "r1/1", "word": word, "who": who}], via="page")
+        desk.receive([{"question": "r1/1", "word": word, "who": who}], channel="page")
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "2")  # r1/2, which she has not seen
@@ -116,10 +116,10 @@ def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_pat
         press(browser, "u")
         until(browser, lambda: shown(browser) == "r1/1")
         until(browser, lambda: is_saved(browser))
-        assert [vote.word for vote in desk.standing("r1/1").votes] == ["red", "blue"]
+        assert [vote.word for vote in desk.status("r1/1").votes] == ["red", "blue"]
         assert "Ada chose red, Bob chose blue" in text(browser, "votes")
         answer(browser, "3")
-        until(browser, lambda: desk.standing("r1/1").word == "blue")
+        until(browser, lambda: desk.status("r1/1").word == "blue")
 
 
 def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path) -> None:

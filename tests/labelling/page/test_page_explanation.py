@@ -2,7 +2,7 @@
 
 import pytest
 
-from ducats.answers import Question, Terms
+from ducats.annotation import Question, RoundRules
 from ducats.labelling.page.explanation import explain_pick, uncertainty_hints
 
 
@@ -11,13 +11,15 @@ def question(u_dis: float | None, u_data: float | None, probability: float | Non
         *(1, "a", "a", "a.png"),
         guess="cat",
         probability=probability,
-        u_dis_above=u_dis,
-        u_data_above=u_data,
+        u_dis_quantile=u_dis,
+        u_data_quantile=u_data,
     )
 
 
-def terms(query: str = "duc", unit: str = "image", classes: tuple[str, ...] = ("cat", "dog", "cow")) -> Terms:
-    return Terms(1, classes, query=query, unit=unit, why="Rank by my own score.")
+def terms(
+    query: str = "duc", unit: str = "image", classes: tuple[str, ...] = ("cat", "dog", "cow")
+) -> RoundRules:
+    return RoundRules(1, classes, query=query, unit=unit, query_summary="Rank by my own score.")
 
 
 @pytest.mark.parametrize(
@@ -54,7 +56,7 @@ def test_the_sentence_follows_the_percentiles(asked: Question, sentence: str) ->
         (terms("mine:query"), "Rank by my own score."),
     ],
 )
-def test_the_sentence_follows_the_query(stated: Terms, sentence: str) -> None:
+def test_the_sentence_follows_the_query(stated: RoundRules, sentence: str) -> None:
     assert explain_pick(question(0.95, 0.95), stated, blind=False) == sentence
 
 

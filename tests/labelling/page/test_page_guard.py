@@ -152,7 +152,7 @@ def test_only_images_of_questions_are_served(tmp_path: Path, path: str) -> None:
 def test_an_image_outside_the_round_folder_is_not_served(tmp_path: Path) -> None:
     desk = image_questions(tmp_path)
     Image.new("RGB", (2, 2)).save(tmp_path / "secret.png")
-    path = desk.home(1) / "questions.jsonl"
+    path = desk.round_folder(1) / "questions.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     for line in lines:
         line["picture"], line["file"] = "../../secret.png", ""

@@ -22,7 +22,7 @@ def lights(crop: Image.Image) -> np.typing.NDArray[np.bool_]:
 
 def test_an_image_is_upright_and_a_missing_file_falls_back_to_its_thumbnail(tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
-    file = Path(desk.sheet(1).questions[0].file)
+    file = Path(desk.question_round(1).questions[0].original_path)
     turned = Image.new("RGB", (40, 20), "white")
     exif = Image.Exif()
     exif[0x0112] = 6
@@ -30,11 +30,11 @@ def test_an_image_is_upright_and_a_missing_file_falls_back_to_its_thumbnail(tmp_
     asked = client(tmp_path)
     assert shown(asked, "/picture/whole/1/1").size == (20, 40)
     assert shown(asked, "/picture/whole/1/2").size == (160, 120)
-    Path(desk.sheet(1).questions[1].file).unlink()
+    Path(desk.question_round(1).questions[1].original_path).unlink()
     again = client(tmp_path)
     assert shown(again, "/picture/whole/1/2").size == (64, 48)
     assert [one["gone"] for one in state(again)["next"]] == [False, True]
-    (desk.home(1) / "thumbnails" / "0002.png").unlink()
+    (desk.round_folder(1) / "thumbnails" / "0002.png").unlink()
     assert client(tmp_path).get("/picture/whole/1/2").status_code == 404
 
 

@@ -11,12 +11,12 @@ from page_client import asked_next, client, post, shown, state
 from page_desks import image_questions
 from PIL import Image
 
-from ducats.answers import Book
+from ducats.annotation import AnswerLog
 from ducats.domain import Images
 from ducats.errors import AwaitingLabels
 from ducats.labelling.page import views
 from ducats.ledger import Request
-from ducats.oracles import People
+from ducats.oracles import HumanOracle
 
 
 def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) -> None:
@@ -26,7 +26,7 @@ def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) ->
     desk = image_questions(tmp_path, 1)
     assert state(asked)["state"] == "asking"
     assert post(asked, ("r1/1", "red"))["state"] == "complete"
-    assert desk.take(1) is not None
+    assert desk.close_round(1) is not None
     assert state(asked)["state"] == "taken"
     image_questions(tmp_path, 2, number=2)
     assert asked_next(state(asked)) == ["r2/1", "r2/2"]
@@ -39,7 +39,9 @@ def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) ->
 
 def test_a_round_answered_by_label_pngs_has_its_own_state(tmp_path: Path) -> None:
     pool = Images(("a", "b"), torch.zeros(2, 3, 4, 6, dtype=torch.uint8))
-    oracle = People(tmp_path / "questions", pool, ["red", "blue"], torch.tensor([[4, 6]] * 2), unit="image")
+    oracle = HumanOracle(
+        tmp_path / "questions", pool, ["red", "blue"], torch.tensor([[4, 6]] * 2), unit="image"
+    )
     asked = client(tmp_path)
     with pytest.raises(AwaitingLabels):
         oracle(Request(1, torch.zeros(24, dtype=torch.long), torch.arange(24), torch.tensor([24])))
@@ -56,7 +58,7 @@ def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "questions")
     assert state(asked)["state"] == "empty"
     desk = image_questions(tmp_path, 3)
-    Image.new("RGB", (7, 7)).save(desk.sheet(1).questions[0].file)
+    Image.new("RGB", (7, 7)).save(desk.question_round(1).questions[0].original_path)
     told = post(asked, ("r1/1", "green"))
     assert told["stamp"] != before["stamp"]
     assert asked_next(told) == ["r1/2", "r1/3"]
@@ -112,14 +114,14 @@ def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path:
 
 
 def test_a_question_for_two_annotators_is_not_asked_twice_of_one(tmp_path: Path) -> None:
-    image_questions(tmp_path, 2, rule="agree", people=2)
+    image_questions(tmp_path, 2, rule="unanimous", people=2)
     asked = client(tmp_path)
     assert asked_next(post(asked, ("r1/1", "red"))) == ["r1/2"]
     assert asked_next(state(asked, "bob")) == ["r1/1", "r1/2"]
 
 
 def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
-    image_questions(tmp_path, 1, rule="agree", people=2)
+    image_questions(tmp_path, 1, rule="unanimous", people=2)
     asked = client(tmp_path)
     post(asked, ("r1/1", "red"), who="ada")
     told = post(asked, ("r1/1", "blue"), who="bob")
@@ -138,7 +140,7 @@ def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
     assert asked_next(post(asked, ("r1/1", "green"))) == ["r1/2"]
     assert asked_next(post(asked, ("r1/1", ""))) == ["r1/1", "r1/2"]
     post(asked, ("r1/1", "red"))
-    assert desk.standing("r1/1").word == "red"
+    assert desk.status("r1/1").word == "red"
 
 
 def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path) -> None:
@@ -175,14 +177,14 @@ def test_an_answer_lost_to_a_full_disk_is_not_reported_as_saved_and_can_be_sent_
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr(Book, "append", full)
+        patched.setattr(AnswerLog, "append", full)
         reply = asked.post("/api/answers", json=sent)
     assert reply.status_code == 500
     assert "No space left" in reply.text
     assert desk.answers() == []
     told = asked.post("/api/answers", json=sent).json()
     assert told["refused"] == {}
-    assert desk.standing("r1/1").word == "red"
+    assert desk.status("r1/1").word == "red"
 
 
 def test_invalid_answers_are_recorded(tmp_path: Path) -> None:
@@ -195,7 +197,7 @@ def test_invalid_answers_are_recorded(tmp_path: Path) -> None:
     ]
     told = asked.post("/api/answers", json={"who": "ada", "answers": sent}).json()
     assert told["refused"] == {"m.0": "malformed", "f.0": "foreign"}
-    assert [answer.refused for answer in desk.answers()] == ["malformed", "malformed", "foreign"]
+    assert [answer.reject_reason for answer in desk.answers()] == ["malformed", "malformed", "foreign"]
 
 
 def test_lone_surrogates_do_not_break_the_server(tmp_path: Path) -> None:
@@ -204,7 +206,7 @@ def test_lone_surrogates_do_not_break_the_server(tmp_path: Path) -> None:
     body = json.dumps(sent)  # as a browser writes them
     reply = client(tmp_path).post("/api/answers", content=body, headers={"Content-Type": "application/json"})
     assert reply.json()["refused"] == {"?.0": "foreign"}
-    assert [(one.who, one.question) for one in desk.answers()] == [("ada ?", "r1/1?")]
+    assert [(one.annotator, one.question) for one in desk.answers()] == [("ada ?", "r1/1?")]
 
 
 def test_a_fixed_name_overrides_the_browsers(tmp_path: Path) -> None:
@@ -212,7 +214,7 @@ def test_a_fixed_name_overrides_the_browsers(tmp_path: Path) -> None:
     asked = client(tmp_path, who=" Ada L. ")
     assert state(asked, "")["who"] == "Ada L."
     post(asked, ("r1/1", "red"), who="mallory")
-    assert [answer.who for answer in desk.answers()] == ["Ada L."]
+    assert [answer.annotator for answer in desk.answers()] == ["Ada L."]
 
 
 def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:

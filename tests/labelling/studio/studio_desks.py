@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ducats.answers import Desk, Place, Question, Sheet, Terms
-from ducats.answers.question import runs_of
+from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
+from ducats.annotation.question import consecutive_runs
 
 CLASSES = ("cat", "dog", 'a & b <"c">')
 
@@ -30,7 +30,7 @@ def image_desk(
     rule: str = "first",
     people: int = 1,
     classes: Sequence[str] = CLASSES,
-) -> Desk:
+) -> AnnotationStore:
     """Write questions about whole images with keys ``cam/R-0.png``, ... in round R."""
     home = folder / f"round-{number:02d}"
     questions: list[Question] = []
@@ -52,13 +52,13 @@ def image_desk(
                 u_data=0.2,
             )
         )
-    Sheet.write(home, Terms(number, tuple(classes), rule=rule, people=people), questions)
-    return Desk(folder)
+    QuestionRound.write(home, RoundRules(number, tuple(classes), rule=rule, min_annotators=people), questions)
+    return AnnotationStore(folder)
 
 
 def pixel_desk(
     folder: Path, asked: Sequence[Sequence[tuple[int, int]]], *, height: int = 40, width: int = 60
-) -> Desk:
+) -> AnnotationStore:
     """Write questions about single pixels (y, x) of images ``street-0``, ..."""
     areas = [[[pixel] for pixel in pixels] for pixels in asked]
     return area_desk(folder, areas, "pixel", height=height, width=width)
@@ -71,7 +71,7 @@ def area_desk(
     *,
     height: int = 40,
     width: int = 60,
-) -> Desk:
+) -> AnnotationStore:
     """Write questions about pixel areas of images ``street-0``, ... in a grid of this size."""
     home = folder / "round-01"
     questions: list[Question] = []
@@ -82,10 +82,10 @@ def area_desk(
         file = picture(folder.parent / "media" / "pool" / f"{key}.png", 2 * height, 3 * width, image)
         for area in areas:
             y, x = area[len(area) // 2]
-            runs = runs_of([row * width + column for row, column in area])
-            place = Place(y, x, height, width, runs)
+            runs = consecutive_runs([row * width + column for row, column in area])
+            place = QuestionArea(y, x, height, width, runs)
             number = len(questions) + 1
             guess = CLASSES[number % len(CLASSES)]
             questions.append(Question(number, f"{key}#{y},{x}", key, overlay, file, place, guess, 0.75))
-    Sheet.write(home, Terms(1, CLASSES, unit=unit), questions)
-    return Desk(folder)
+    QuestionRound.write(home, RoundRules(1, CLASSES, unit=unit), questions)
+    return AnnotationStore(folder)

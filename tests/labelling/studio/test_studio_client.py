@@ -218,7 +218,7 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
     assert len(shared.projects) == 1
     assert len(shared.tabs) == 1
     keys = [task["data"]["key"] for task in shared.tasks.values()]
-    assert sorted(keys) == sorted(desk.sheet(1).by_id)
+    assert sorted(keys) == sorted(desk.question_round(1).by_id)
     words = {}
     for number, task in shared.tasks.items():
         words[task["data"]["key"]] = rng.choice(CLASSES)
@@ -228,7 +228,7 @@ def test_any_faults_leave_one_task_per_question_and_one_answer_per_annotation(
         pull(desk, server)
     assert {answer.question: answer.word for answer in desk.answers()} == words
     assert len(desk.answers()) == 5
-    assert {question: one.word for question, one in desk.standings(1).items()} == words
+    assert {question: one.word for question, one in desk.statuses(1).items()} == words
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -236,7 +236,7 @@ def test_an_interrupted_import_leaves_no_duplicates(fake: Fake, tmp_path: Path, 
     desk = image_desk(tmp_path / "questions", 3)
     fake.import_faults.extend([fault, fault])
     assert push(desk, studio(fake), "ducats: broken").new == 3
-    assert [task["data"]["key"] for task in fake.tasks.values()] == list(desk.sheet(1).by_id)
+    assert [task["data"]["key"] for task in fake.tasks.values()] == list(desk.question_round(1).by_id)
     assert len(fake.requests) < 30
 
 
@@ -263,7 +263,7 @@ def test_more_tasks_than_fit_on_a_page(fake: Fake, tmp_path: Path) -> None:
     for number in list(fake.tasks):
         fake.annotate(number, choice("dog"))
     assert len(pull(desk, server).received) == 230
-    assert desk.take(1) is not None
+    assert desk.close_round(1) is not None
 
 
 def test_only_changed_tasks_are_read_again(fake: Fake, tmp_path: Path) -> None:
@@ -326,7 +326,7 @@ def test_watching_ends_when_the_round_is_closed_and_a_webhook_call_wakes_it(
                 fake.annotate(next(iter(fake.tasks)), choice("cat"))
                 assert call(registered["headers"][HEADER]) == 204
             else:
-                assert desk.take(1) is not None
+                assert desk.close_round(1) is not None
 
         watch(desk, server, number, every=3600, say=told, called=called)
         assert pulls == [0, 1]

@@ -13,7 +13,7 @@ import pytest
 from fake_studio import LEGACY, Fake, served
 from studio_desks import image_desk, pixel_desk
 
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 from ducats.errors import UserError
 from ducats.labelling.studio import Client, State, Studio, Token, pull, push
 from ducats.labelling.studio.client import Away
@@ -37,8 +37,8 @@ def choice(text: str) -> list[dict[str, Any]]:
     return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
 
 
-def labels(desk: Desk) -> dict[str, str | None]:
-    return {question: one.word for question, one in desk.standings(1).items()}
+def labels(desk: AnnotationStore) -> dict[str, str | None]:
+    return {question: one.word for question, one in desk.statuses(1).items()}
 
 
 def between(fake: Fake, pages: int, act: Any) -> None:
@@ -195,7 +195,7 @@ def test_unknown_tasks_in_the_project_are_logged_once_and_stop_nothing(
     assert push(desk, studio, "ducats: strangers").known == 1
     for _ in range(3):
         pull(desk, studio)
-    assert [answer.refused for answer in desk.answers()] == ["no class", "foreign"]
+    assert [answer.reject_reason for answer in desk.answers()] == ["no class", "foreign"]
 
 
 def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(
@@ -204,21 +204,21 @@ def test_a_copy_of_the_run_with_other_pixels_gets_its_own_tasks(
     desk = pixel_desk(tmp_path / "a" / "run" / "questions", [[(0, 0)]])
     other = pixel_desk(tmp_path / "b" / "run" / "questions", [[(0, 0)]])
     for place, own in ((3, desk), (5, other)):  # equal in the first round, different in the second
-        first, second = own.home(1), own.home(2)
-        asked = pixel_desk(tmp_path / str(place) / "questions", [[(place, place)]]).home(1)
-        own.take(1, elsewhere=own.sheet(1).by_id)
+        first, second = own.round_folder(1), own.round_folder(2)
+        asked = pixel_desk(tmp_path / str(place) / "questions", [[(place, place)]]).round_folder(1)
+        own.close_round(1, answered_by_png=own.question_round(1).by_id)
         second.mkdir()
         (second / "questions.jsonl").write_bytes((asked / "questions.jsonl").read_bytes())
         terms = (first / "terms.json").read_text().replace('"round": 1', '"round": 2')
         (second / "terms.json").write_text(terms)
-        (first / "questions.jsonl").write_text((desk.home(1) / "questions.jsonl").read_text())
+        (first / "questions.jsonl").write_text((desk.round_folder(1) / "questions.jsonl").read_text())
     assert push(desk, studio, "ducats: run", pictures="https://example.org/").new == 1
     assert push(other, studio, "ducats: run", pictures="https://example.org/").new == 1
     assert len(fake.projects) == 1
     for task in fake.tasks.values():
         fake.annotate(task["id"], task["predictions"][0]["result"])
     pull(other, studio)
-    assert other.standing("street-0#5,5").state == "settled"
+    assert other.status("street-0#5,5").state == "settled"
 
 
 def test_a_long_title_is_truncated_to_the_limit_of_the_server(
@@ -238,8 +238,8 @@ def test_a_long_title_is_truncated_to_the_limit_of_the_server(
         ("first", 1, ["unsure"], True),
         ("first", 1, ["cat"], False),
         ("majority", 2, ["cat", "dog"], True),
-        ("agree", 2, ["cat", "dog"], False),  # a third annotator could not settle it
-        ("agree", 2, ["cat"], False),  # the server itself requests a second annotator
+        ("unanimous", 2, ["cat", "dog"], False),  # a third annotator could not settle it
+        ("unanimous", 2, ["cat"], False),  # the server itself requests a second annotator
     ],
 )
 def test_another_annotator_is_requested_if_that_can_settle_the_question(
@@ -263,8 +263,10 @@ def test_watching_ends_when_the_round_is_closed_while_the_server_is_down(tmp_pat
     said: list[str] = []
 
     def meanwhile(_: float) -> None:
-        desk.receive([{"question": "cam/1-0.png", "word": "cat", "who": "anna", "ref": "one"}], via="page")
-        desk.take(1)
+        desk.receive(
+            [{"question": "cam/1-0.png", "word": "cat", "who": "anna", "ref": "one"}], channel="page"
+        )
+        desk.close_round(1)
 
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # bound, but not listening

@@ -7,7 +7,7 @@ import pytest
 from fake_studio import LEGACY, Fake, served
 from studio_desks import image_desk
 
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 from ducats.errors import UserError
 from ducats.labelling.studio import Client, Studio, Token, pull, push
 
@@ -15,7 +15,7 @@ from ducats.labelling.studio import Client, Studio, Token, pull, push
 @pytest.fixture
 def pushed(tmp_path: Path) -> Any:
     with served() as fake:
-        desk = image_desk(tmp_path / "questions", 2, people=2, rule="agree")
+        desk = image_desk(tmp_path / "questions", 2, people=2, rule="unanimous")
         studio = Studio(Client(fake.url, Token(LEGACY), timeout=5.0))
         push(desk, studio, "ducats: people")
         yield fake, desk, studio
@@ -25,8 +25,8 @@ def choice(text: str) -> list[dict[str, Any]]:
     return [{"from_name": "class", "to_name": "image", "type": "choices", "value": {"choices": [text]}}]
 
 
-def said(desk: Desk) -> list[tuple[str, str, str]]:
-    return [(answer.question[-5], answer.who[:2], answer.word) for answer in desk.answers()]
+def said(desk: AnnotationStore) -> list[tuple[str, str, str]]:
+    return [(answer.question[-5], answer.annotator[:2], answer.word) for answer in desk.answers()]
 
 
 def change(fake: Fake, task: int, place: int, when: str, **values: Any) -> None:
@@ -37,7 +37,7 @@ def change(fake: Fake, task: int, place: int, when: str, **values: Any) -> None:
 LATER, LATEST = "2099-01-01T00:00:00.000000Z", "2099-01-01T00:00:01.000000Z"
 
 
-def test_two_annotators_change_and_withdraw_answers(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_two_annotators_change_and_withdraw_answers(pushed: tuple[Fake, AnnotationStore, Studio]) -> None:
     fake, desk, studio = pushed
     one, two = fake.tasks
     fake.annotate(one, choice("cat"), who=1, seconds=3.0)
@@ -45,28 +45,28 @@ def test_two_annotators_change_and_withdraw_answers(pushed: tuple[Fake, Desk, St
     fake.annotate(two, [], who=1, seconds=1.0, was_cancelled=True)
     pull(desk, studio)
     assert said(desk) == [("0", "p1", "cat"), ("0", "p2", "dog"), ("1", "p1", "skip")]
-    assert desk.standing("cam/1-0.png").state == "disputed"
+    assert desk.status("cam/1-0.png").state == "disputed"
     change(fake, one, 1, LATER, result=choice("cat"), lead_time=6.5)  # the server adds to the time
     pull(desk, studio)
     pull(desk, studio)
     assert said(desk)[3:] == [("0", "p2", "cat")]
-    assert desk.standing("cam/1-0.png").word == "cat"
-    assert desk.standing("cam/1-0.png").seconds == pytest.approx(3.0 + 6.5)
+    assert desk.status("cam/1-0.png").word == "cat"
+    assert desk.status("cam/1-0.png").seconds == pytest.approx(3.0 + 6.5)
     del fake.tasks[one]["annotations"][0]
     fake.tasks[one]["updated_at"] = LATEST
     pull(desk, studio)
     pull(desk, studio)
     assert said(desk)[4:] == [("0", "p1", "")]
-    assert desk.standing("cam/1-0.png").state == "open"
+    assert desk.status("cam/1-0.png").state == "open"
     change(fake, one, 0, LATEST, was_cancelled=True)  # skipped later: the answer is withdrawn
     pull(desk, studio)
-    assert [vote.who for vote in desk.standing("cam/1-0.png").votes] == []
-    refs = [answer.ref for answer in desk.answers()]
+    assert [vote.annotator for vote in desk.status("cam/1-0.png").votes] == []
+    refs = [answer.external_id for answer in desk.answers()]
     assert len(set(refs)) == len(refs)
 
 
 def test_the_newest_annotation_counts_and_the_older_one_after_it_is_deleted(
-    pushed: tuple[Fake, Desk, Studio],
+    pushed: tuple[Fake, AnnotationStore, Studio],
 ) -> None:
     fake, desk, studio = pushed
     one = next(iter(fake.tasks))
@@ -80,7 +80,7 @@ def test_the_newest_annotation_counts_and_the_older_one_after_it_is_deleted(
     assert said(desk)[1:] == [("0", "p1", "cat")]
 
 
-def test_rejected_answers_are_logged_once(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_rejected_answers_are_logged_once(pushed: tuple[Fake, AnnotationStore, Studio]) -> None:
     fake, desk, studio = pushed
     one, _ = fake.tasks
     project, marks = next(iter(fake.projects)), fake.tasks[one]["meta"]
@@ -98,43 +98,45 @@ def test_rejected_answers_are_logged_once(pushed: tuple[Fake, Desk, Studio]) -> 
     assert len(desk.answers()) == 3
 
 
-def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_a_later_answer_on_the_labelling_page_is_not_withdrawn(
+    pushed: tuple[Fake, AnnotationStore, Studio],
+) -> None:
     fake, desk, studio = pushed
     one = next(iter(fake.tasks))
     fake.annotate(one, choice("cat"))
     pull(desk, studio)
-    desk.receive([{"question": "cam/1-0.png", "word": "dog", "who": "p1@example.org"}], via="page")
+    desk.receive([{"question": "cam/1-0.png", "word": "dog", "who": "p1@example.org"}], channel="page")
     fake.tasks[one]["annotations"].clear()
     fake.tasks[one]["updated_at"] = LATER
     assert pull(desk, studio).received == []
-    assert [vote.word for vote in desk.standing("cam/1-0.png").votes] == ["dog"]
+    assert [vote.word for vote in desk.status("cam/1-0.png").votes] == ["dog"]
 
 
-def test_late_answers_are_logged_as_late(pushed: tuple[Fake, Desk, Studio]) -> None:
+def test_late_answers_are_logged_as_late(pushed: tuple[Fake, AnnotationStore, Studio]) -> None:
     fake, desk, studio = pushed
     one, two = fake.tasks
     for task in (one, two):
         for who in (1, 2):
             fake.annotate(task, choice("cat"), who=who)
     pull(desk, studio)
-    assert desk.take(1) is not None
+    assert desk.close_round(1) is not None
     fake.annotate(one, choice("dog"), who=3)
     assert pull(desk, studio).refused == {"late": 1}
 
 
 def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
-    pushed: tuple[Fake, Desk, Studio],
+    pushed: tuple[Fake, AnnotationStore, Studio],
 ) -> None:
     fake, desk, studio = pushed
     for task in list(fake.tasks):
         for who in (1, 2):
             fake.annotate(task, choice("cat"), who=who)
     pull(desk, studio)
-    desk.take(1)
+    desk.close_round(1)
     with pytest.raises(UserError, match="no open round"):
         push(desk, studio, "ducats: people")
     desk = image_desk(desk.folder, 3, number=2)
-    desk.receive([{"question": "cam/2-1.png", "word": "cat", "who": "anna"}], via="page")
+    desk.receive([{"question": "cam/2-1.png", "word": "cat", "who": "anna"}], channel="page")
     found = push(desk, studio, "ducats: people")
     assert (found.round, found.new, found.answered) == (2, 2, 1)
     assert len(fake.projects) == 1
@@ -144,7 +146,7 @@ def test_a_new_round_uses_the_same_project_and_skips_settled_questions(
 
 
 def test_runs_in_folders_with_the_same_name_get_separate_projects(
-    pushed: tuple[Fake, Desk, Studio], tmp_path: Path
+    pushed: tuple[Fake, AnnotationStore, Studio], tmp_path: Path
 ) -> None:
     fake, desk, studio = pushed
     other = image_desk(tmp_path / "other" / "questions", 3)

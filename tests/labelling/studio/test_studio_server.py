@@ -17,7 +17,7 @@ from studio_desks import CLASSES, area_desk
 from studio_server import Server, installed
 
 import tiny_segmentation_data
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 from ducats.cli import main
 from ducats.data import toy
 from ducats.labelling.studio import State, Studio, pull, push
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.skipif(
 SMALL = (
     *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
     *("--set", "data.params.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
-    *("--set", "oracle={name: human, params: {rule: agree}}"),
+    *("--set", "oracle={name: human, params: {rule: unanimous}}"),
     *(
         "--set",
         "views={source: {crop: none}, unlabelled: {crop: none}, scoring: {crop: none}, test: {crop: none}}",
@@ -154,7 +154,7 @@ def test_an_image_run_end_to_end_with_a_server_outage(
         watching.kill()
         watching.wait()
     assert server.client("anna").get("/api/webhooks/", project=state.project) == []
-    taken = Desk(run / "questions").taken(1)
+    taken = AnnotationStore(run / "questions").closed_round(1)
     assert taken is not None
     assert taken.words == {keys[0]: "void", keys[1]: right[keys[1]], keys[2]: right[keys[2]]}
     assert taken.seconds == {keys[0]: 9.0, keys[1]: 5.0, keys[2]: 5.0}
@@ -177,7 +177,7 @@ def test_an_image_run_end_to_end_with_a_server_outage(
     for line in lines:
         _, key, label = line.split(",")
         assert label == ("void" if key == keys[0] else right[key])
-    people = {answer.who for answer in Desk(run / "questions").answers()}
+    people = {answer.annotator for answer in AnnotationStore(run / "questions").answers()}
     assert people == {"anna@example.org", "bob@example.org"}
     written = b"".join(path.read_bytes() for path in run.rglob("*") if path.is_file())
     assert server.tokens["anna"].encode() not in written
@@ -199,8 +199,8 @@ def test_a_pixel_run_end_to_end(server: Server, tmp_path: Path, capsys: pytest.C
     for number in (1, 2):
         assert ducats(*command) == 3, capsys.readouterr().err
         assert ducats("push", run, "--url", server.url) == 0
-        desk = Desk(run / "questions")
-        questions = desk.sheet(number).by_id
+        desk = AnnotationStore(run / "questions")
+        questions = desk.question_round(number).by_id
         state = State.read(desk.folder)
         assert len(state.tasks[str(number)]) == 4
         for task in server.tasks("bob", state.project):
@@ -249,15 +249,15 @@ def test_areas_with_images_served_from_local_files(server: Server, tmp_path: Pat
     server.annotate("bob", first["id"], first["predictions"][0]["result"][:2], 4.0)
     server.annotate("bob", second["id"], [], was_cancelled=True)
     pulled = pull(desk, studio)
-    one, two, three, four = desk.sheet(1).questions
+    one, two, three, four = desk.question_round(1).questions
     assert {answer.question: answer.word for answer in pulled.received} == {
         one.id: one.guess,
         two.id: two.guess,
         four.id: "skip",
     }
-    assert desk.standing(three.id).state == "open"
+    assert desk.status(three.id).state == "open"
     region = first["predictions"][0]["result"][2]
     region["value"]["brushlabels"] = [CLASSES[2]]
     server.annotate("bob", first["id"], [*first["predictions"][0]["result"][:2], region], 1.0)
     assert [answer.word for answer in pull(desk, studio).received] == [CLASSES[2]]
-    assert np.isclose(sum(one.seconds for one in desk.standings(1).values()), 4.0 + 1.0 + 2.0)
+    assert np.isclose(sum(one.seconds for one in desk.statuses(1).values()), 4.0 + 1.0 + 2.0)

@@ -14,7 +14,7 @@ import pytest
 from PIL import Image
 from studio_desks import CLASSES, area_desk, image_desk, pixel_desk
 
-from ducats.answers import Desk, Terms
+from ducats.annotation import AnnotationStore, RoundRules
 from ducats.errors import UserError
 from ducats.labelling.studio import layout, rle
 from ducats.labelling.studio.reading import read
@@ -22,8 +22,8 @@ from ducats.labelling.studio.shown import chosen, served_folder
 from ducats.labelling.studio.tasks import by_image, mark, stretched, tasks
 
 
-def made(desk: Desk, *, blind: bool = False, most_side: int = 1024) -> list[dict[str, Any]]:
-    sheet = desk.sheet(1)
+def made(desk: AnnotationStore, *, blind: bool = False, most_side: int = 1024) -> list[dict[str, Any]]:
+    sheet = desk.question_round(1)
     show = chosen("inline", None, most_side)
     return list(tasks(sheet, list(by_image(sheet).values()), mark(desk), show, blind=blind))
 
@@ -39,7 +39,7 @@ def square(y: int, x: int, side: int = 3) -> list[tuple[int, int]]:
 
 
 def test_the_config_has_a_button_per_class_and_two_more() -> None:
-    view = ElementTree.fromstring(layout.config(Terms(1, CLASSES)))
+    view = ElementTree.fromstring(layout.config(RoundRules(1, CLASSES)))
     buttons = view.findall("Choices/Choice")
     assert [one.get("value") for one in buttons] == [*CLASSES, "none of these", "unsure"]
     assert [one.get("hotkey") for one in buttons] == ["1", "2", "3", "v", "u"]
@@ -53,7 +53,7 @@ def test_the_config_has_a_button_per_class_and_two_more() -> None:
 @pytest.mark.parametrize(("unit", "tag"), [("pixel", "KeyPointLabels"), ("region", "BrushLabels")])
 def test_the_config_of_pixels_also_has_a_label_for_open_questions(unit: str, tag: str) -> None:
     names = tuple(f"class {number}" for number in range(40))
-    view = ElementTree.fromstring(layout.config(Terms(1, names, unit=unit)))
+    view = ElementTree.fromstring(layout.config(RoundRules(1, names, unit=unit)))
     labels = view.findall(f"{tag}/Label")
     assert [one.get("value") for one in labels] == [*names, "none of these", "unsure", "?"]
     keys = [key for one in labels if (key := one.get("hotkey"))]
@@ -77,7 +77,7 @@ def test_classes_named_like_special_buttons() -> None:
 def test_image_tasks_have_key_prediction_and_score(tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions")
     first, second, *_ = found = made(desk)
-    assert [task["data"]["key"] for task in found] == list(desk.sheet(1).by_id)
+    assert [task["data"]["key"] for task in found] == list(desk.question_round(1).by_id)
     asks = hashlib.sha256(b"cam/1-1.png").hexdigest()[:16]
     assert second["meta"] == {"run": mark(desk), "round": 1, "key": "cam/1-1.png", "asks": asks}
     assert second["data"]["questions"] == ["cam/1-1.png"]
@@ -93,7 +93,7 @@ def test_image_tasks_have_key_prediction_and_score(tmp_path: Path) -> None:
     assert second["predictions"] == [
         {"model_version": "ducats-round-1", "score": 0.51, "result": [prediction]}
     ]
-    file = Image.open(desk.sheet(1).questions[0].file)
+    file = Image.open(desk.question_round(1).questions[0].original_path)
     assert np.array_equal(np.asarray(shown(first)), np.asarray(file))
     assert shown(made(desk, most_side=32)[0]).size == (32, 24)
 
@@ -110,14 +110,14 @@ def test_blind_tasks_have_no_predictions(tmp_path: Path) -> None:
 
 def test_missing_originals_use_the_thumbnail_and_large_images_are_jpeg(tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 2)
-    one, two = desk.sheet(1).questions
-    Path(one.file).unlink()
+    one, two = desk.question_round(1).questions
+    Path(one.original_path).unlink()
     noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
-    Image.fromarray(noise).save(two.file)
+    Image.fromarray(noise).save(two.original_path)
     small, large = made(desk)
     assert shown(small).size == (32, 24)
     assert large["data"]["image"].startswith("data:image/jpeg")
-    (desk.sheet(1).folder / one.picture).unlink()
+    (desk.question_round(1).folder / one.image_path).unlink()
     with pytest.raises(UserError, match=r"image of 'cam/1-0.png' cannot be read"):
         made(desk)
 
@@ -134,9 +134,9 @@ def test_points_are_in_percent(tmp_path: Path) -> None:
 def test_points_are_assigned_to_their_pixels(tmp_path: Path) -> None:
     asked = list(itertools.product(range(0, 40, 3), range(0, 60, 3)))
     desk = pixel_desk(tmp_path / "questions", [asked])
-    sheet = desk.sheet(1)
+    sheet = desk.question_round(1)
     regions = made(desk)[0]["predictions"][0]["result"]
-    said = read(regions, sheet.questions, sheet.terms)
+    said = read(regions, sheet.questions, sheet.rules)
     assert said.words == {question.id: question.guess for question in sheet.questions}
     assert (said.stray, said.spoilt) == (0, 0)
 
@@ -162,7 +162,7 @@ def test_points_are_assigned_to_their_pixels(tmp_path: Path) -> None:
             point(float("nan"), 0, "dog"),
         ],
         sheet.questions,
-        sheet.terms,
+        sheet.rules,
     )
     assert said.words == {
         "street-0#0,3": "dog",
@@ -175,7 +175,7 @@ def test_points_are_assigned_to_their_pixels(tmp_path: Path) -> None:
 
 def test_areas_round_trip(tmp_path: Path) -> None:
     desk = area_desk(tmp_path / "questions", [[square(0, 0), square(10, 20)], [square(5, 5)]], "region")
-    sheet = desk.sheet(1)
+    sheet = desk.question_round(1)
     first, second = made(desk)
     assert shown(first).size == (60, 40)  # size of the grid: a mask matches pixel by pixel
     region = first["predictions"][0]["result"][1]
@@ -183,9 +183,9 @@ def test_areas_round_trip(tmp_path: Path) -> None:
     wanted = np.zeros((40, 60), dtype=np.bool_)
     wanted[10:13, 20:23] = True
     assert np.array_equal(mask, wanted)
-    said = read(first["predictions"][0]["result"], sheet.questions[:2], sheet.terms)
+    said = read(first["predictions"][0]["result"], sheet.questions[:2], sheet.rules)
     assert said.words == {question.id: question.guess for question in sheet.questions[:2]}
-    said = read(second["predictions"][0]["result"], sheet.questions[2:], sheet.terms)
+    said = read(second["predictions"][0]["result"], sheet.questions[2:], sheet.rules)
     assert said.words == {sheet.questions[2].id: sheet.questions[2].guess}
 
 
@@ -193,7 +193,7 @@ def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
     desk = area_desk(
         tmp_path / "questions", [[square(0, 0, 4), square(20, 20, 4), square(30, 30, 4)]], "superpixel"
     )
-    sheet = desk.sheet(1)
+    sheet = desk.question_round(1)
 
     def stroke(text: str, rows: slice, columns: slice, size: tuple[int, int] = (40, 60)) -> dict[str, Any]:
         mask = np.zeros(size, dtype=np.bool_)
@@ -218,13 +218,13 @@ def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
         spoilt,
         *hostile,
     ]
-    said = read(drawn, sheet.questions, sheet.terms)
+    said = read(drawn, sheet.questions, sheet.rules)
     first, second, third = (question.id for question in sheet.questions)
     assert said.words == {first: "cat", second: "cat"}
     assert third not in said.words
     assert said.spoilt == 4
     drawn[3], drawn[4] = drawn[4], drawn[3]
-    assert read(drawn, sheet.questions, sheet.terms).words[second] == "dog"
+    assert read(drawn, sheet.questions, sheet.rules).words[second] == "dog"
 
 
 def test_masks_are_resized() -> None:
@@ -236,7 +236,7 @@ def test_masks_are_resized() -> None:
 
 def test_tasks_that_do_not_match_the_config_raise(tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 1)
-    xml = layout.config(desk.sheet(1).terms)
+    xml = layout.config(desk.question_round(1).rules)
     good = made(desk)[0]
     layout.check(good, xml)
     for field, value in (("from_name", "choice"), ("to_name", "img"), ("type", "labels")):
@@ -252,7 +252,7 @@ def test_tasks_that_do_not_match_the_config_raise(tmp_path: Path) -> None:
 
 def test_local_and_remote_images(tmp_path: Path) -> None:
     desk = image_desk(tmp_path / "questions", 2)
-    sheet = desk.sheet(1)
+    sheet = desk.question_round(1)
     local = chosen("local-files", tmp_path, 1024)(sheet, sheet.questions[0])
     assert local == ("/data/local-files/?d=media/pool/cam/1-0.png", 48, 64)
     assert served_folder(sheet, tmp_path) == str((tmp_path / "media" / "pool" / "cam").resolve())
@@ -274,4 +274,4 @@ def test_the_fingerprint_does_not_change_when_the_run_is_moved(tmp_path: Path) -
     before = mark(one)
     assert mark(other) != before
     (tmp_path / "a").rename(tmp_path / "c")
-    assert mark(Desk(tmp_path / "c" / "questions")) == before
+    assert mark(AnnotationStore(tmp_path / "c" / "questions")) == before

@@ -13,8 +13,8 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
-from ducats.answers import Desk
-from ducats.answers.answer import clean
+from ducats.annotation import AnnotationStore
+from ducats.annotation.answer import replace_surrogates
 from ducats.errors import UserError
 from ducats.labelling.page import views
 from ducats.labelling.page.guard import Guard
@@ -45,7 +45,7 @@ class Page:
 
     def __init__(self, run: Path, *, who: str = "", blind: bool = False) -> None:
         self.run = run
-        self.desk = Desk(run / "questions")
+        self.desk = AnnotationStore(run / "questions")
         self.who = who.strip()
         self.blind = blind
         self.pictures = Pictures()
@@ -56,29 +56,32 @@ class Page:
     def look(self) -> None:
         """Drop all cached state if the run was restarted from scratch in the same folder."""
         with self._own:
-            rounds = set(self.desk.rounds())
+            rounds = set(self.desk.round_numbers())
             if any(n not in rounds or self.stamp(n) != stamp for n, (stamp, _) in self._rounds.items()):
-                self.desk, self.pictures, self._rounds = Desk(self.desk.folder), Pictures(), {}
+                self.desk, self.pictures, self._rounds = AnnotationStore(self.desk.folder), Pictures(), {}
 
     def progress(self) -> Progress | None:
         """Return the round that is open for answers, or None."""
         self.look()
         with self._own:  # read a long sheet once, not once per thread
-            sheet = self.desk.current()
-        return None if sheet is None else self.round(sheet.terms.round)
+            sheet = self.desk.open_round()
+        return None if sheet is None else self.round(sheet.rules.round)
 
     def round(self, number: int) -> Progress:
         """Return the current progress of a round."""
         with self._own:
             if number not in self._rounds:
-                self._rounds[number] = self.stamp(number), Progress(self.desk, self.desk.sheet(number))
+                self._rounds[number] = (
+                    self.stamp(number),
+                    Progress(self.desk, self.desk.question_round(number)),
+                )
             progress = self._rounds[number][1]
         progress.refresh()
         return progress
 
     def stamp(self, number: int) -> str:
         """Return an id that is unique across runs; browsers cache images under it."""
-        written = (self.desk.home(number) / "terms.json").stat().st_mtime_ns
+        written = (self.desk.round_folder(number) / "terms.json").stat().st_mtime_ns
         return f"{self.name}-{number}-{written:x}"
 
     def person(self, given: Any) -> str:
@@ -87,28 +90,30 @@ class Page:
             return self.who
         if not isinstance(given, str) or len(given.strip()) > NAME:
             raise Refused(f"`who` must be a name of at most {NAME} characters")
-        return clean(given.strip())
+        return replace_surrogates(given.strip())
 
     def state(self, who: str) -> dict[str, Any]:
         """Return everything the page shows, except images."""
         told: dict[str, Any] = {"desk": self.name, "who": self.who, "blind": self.blind, "next": []}
         progress = self.progress()
         if progress is None:
-            rounds = self.desk.rounds()
+            rounds = self.desk.round_numbers()
             last = rounds[-1] if rounds else 0
-            maps = (self.desk.home(last + 1) / "masks").is_dir()  # answered with label PNGs, not one by one
+            maps = (
+                self.desk.round_folder(last + 1) / "masks"
+            ).is_dir()  # answered with label PNGs, not one by one
             done = (self.run / "model.safetensors").exists()
             told["state"] = "finished" if done else "maps" if maps else "taken" if rounds else "empty"
             told["round"] = last
             return told
         counts = progress.counts(who)
-        bound = progress.sheet.terms.seconds
+        bound = progress.sheet.rules.max_seconds
         spent = bound is not None and counts["seconds"] >= bound
         complete = counts["settled"] == counts["all"] or spent
         told |= {
             "state": "complete" if complete else "asking",
-            "round": progress.sheet.terms.round,
-            "stamp": self.stamp(progress.sheet.terms.round),
+            "round": progress.sheet.rules.round,
+            "stamp": self.stamp(progress.sheet.rules.round),
             "terms": views.terms(progress.sheet),
             "counts": counts,
         }
@@ -129,7 +134,7 @@ class Page:
         self.look()
         # The store decides what is refused, not the page.
         given = [{**one, "who": who, "refused": None} if isinstance(one, dict) else one for one in answers]
-        self.desk.receive(given, via="page")
+        self.desk.receive(given, channel="page")
         refused = {}
         for one in given:
             if (
@@ -138,9 +143,11 @@ class Page:
                 and isinstance(one.get("question"), str)
             ):
                 # Look it up: this may be a repeated request whose first reply was lost.
-                ref = clean(one["ref"])
-                found = (a for a in self.desk.answers(clean(one["question"])) if a.ref == ref)
-                refused[ref] = next((a.refused for a in found), "malformed")
+                ref = replace_surrogates(one["ref"])
+                found = (
+                    a for a in self.desk.answers(replace_surrogates(one["question"])) if a.external_id == ref
+                )
+                refused[ref] = next((a.reject_reason for a in found), "malformed")
         return {"saved": len(given), "refused": {ref: why for ref, why in refused.items() if why}}
 
     def grid(self, who: str, guess: str) -> dict[str, Any]:
@@ -154,7 +161,7 @@ class Page:
             "guesses": [[name, len(waiting)] for name, waiting in found.items()],
             "guess": guess,
             "questions": views.questions(progress, found.get(guess, [])[:TILES], who, blind=False),
-            "stamp": self.stamp(progress.sheet.terms.round),
+            "stamp": self.stamp(progress.sheet.rules.round),
         }
 
 
@@ -243,7 +250,7 @@ def make_app(page: Page, *, token: str, host: str, cookie: str = "ducats", once:
 def _asked(page: Page, request: Request) -> tuple[Progress, int]:
     """Return the requested question, given by round and number and never by path."""
     number, place = request.path_params["round"], request.path_params["number"] - 1
-    if number not in page.desk.rounds():
+    if number not in page.desk.round_numbers():
         raise Refused("no such round")
     progress = page.round(number)
     if not 0 <= place < len(progress.sheet.questions):

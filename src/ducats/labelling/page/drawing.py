@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFilter
 
-from ducats.answers import Place
+from ducats.annotation import QuestionArea
 
 LEAST, USUAL, SHARE = (
     8,
@@ -28,7 +28,7 @@ class Box(NamedTuple):
     bottom: float
 
 
-def mask_of(places: Sequence[Place]) -> np.typing.NDArray[np.bool_]:
+def mask_of(places: Sequence[QuestionArea]) -> np.typing.NDArray[np.bool_]:
     """Return a ``(height, width)`` mask of the grid, True at the pixels of any of the places."""
     asked = np.zeros(places[0].height * places[0].width, np.bool_)
     for place in places:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from ducats.answers import Question, Terms
+from ducats.annotation import Question, RoundRules
 
 # Percentiles of an uncertainty, in the pool or among the pixels of the image.
 NOTABLE_PERCENTILE = 0.5
@@ -22,7 +22,7 @@ FIXED_REASONS = {
 }
 
 
-def explain_pick(question: Question, terms: Terms, *, blind: bool) -> str:
+def explain_pick(question: Question, terms: RoundRules, *, blind: bool) -> str:
     """Return one sentence that says why this question was picked.
 
     Args:
@@ -33,8 +33,8 @@ def explain_pick(question: Question, terms: Terms, *, blind: bool) -> str:
     unit = _noun(terms)
     if terms.query in FIXED_REASONS:
         return FIXED_REASONS[terms.query].format(unit=unit)
-    if terms.query not in UNCERTAINTY_QUERIES and terms.why:
-        return terms.why
+    if terms.query not in UNCERTAINTY_QUERIES and terms.query_summary:
+        return terms.query_summary
     clauses = [] if blind or terms.query not in UNCERTAINTY_QUERIES else _clauses(question, terms)
     if not clauses:
         return f"A label for this {unit} is expected to help the model."
@@ -42,37 +42,41 @@ def explain_pick(question: Question, terms: Terms, *, blind: bool) -> str:
     return f"{sentence[0].upper()}{sentence[1:]}."
 
 
-def uncertainty_hints(question: Question, terms: Terms) -> list[dict[str, Any]]:
+def uncertainty_hints(question: Question, terms: RoundRules) -> list[dict[str, Any]]:
     """Return short labels for the uncertainties that stand out, each with its percentile in [0, 1]."""
     found: list[dict[str, Any]] = []
     if _is_unlike(question):
-        found.append({"text": "unlike the training images", "share": question.u_dis_above})
+        found.append({"text": "unlike the training images", "share": question.u_dis_quantile})
     if _is_between(question):
         text = "between two classes" if len(terms.classes) == 2 else "between classes"
-        found.append({"text": text, "share": question.u_data_above})
+        found.append({"text": text, "share": question.u_data_quantile})
     return found
 
 
 def _is_unlike(question: Question) -> bool:
-    return question.u_dis_above is not None and question.u_dis_above >= NOTABLE_PERCENTILE
+    return question.u_dis_quantile is not None and question.u_dis_quantile >= NOTABLE_PERCENTILE
 
 
 def _is_between(question: Question) -> bool:
     is_sure = question.probability is not None and question.probability >= SURE_PROBABILITY
-    return question.u_data_above is not None and question.u_data_above >= NOTABLE_PERCENTILE and not is_sure
+    return (
+        question.u_data_quantile is not None
+        and question.u_data_quantile >= NOTABLE_PERCENTILE
+        and not is_sure
+    )
 
 
-def _clauses(question: Question, terms: Terms) -> list[str]:
+def _clauses(question: Question, terms: RoundRules) -> list[str]:
     unit, clauses = _noun(terms), []
     if _is_unlike(question) and terms.query != "u_data":
-        if (question.u_dis_above or 0.0) >= TOP_PERCENTILE:
+        if (question.u_dis_quantile or 0.0) >= TOP_PERCENTILE:
             clauses.append(f"the model has seen few {unit}s like this one")
         else:
             rest = "others" if unit == "image" else "of this image"
             clauses.append(f"the model is less familiar with this {unit} than with most {rest}")
     if _is_between(question) and terms.query != "u_dis":
         subject = "it" if clauses else "the model"
-        if (question.u_data_above or 0.0) >= TOP_PERCENTILE:
+        if (question.u_data_quantile or 0.0) >= TOP_PERCENTILE:
             clauses.append(f"{subject} hesitates between {_rivals(question.guess, terms)}")
         elif question.guess is None:
             clauses.append(f"{subject} is not sure of the class")
@@ -81,11 +85,11 @@ def _clauses(question: Question, terms: Terms) -> list[str]:
     return clauses
 
 
-def _rivals(guess: str | None, terms: Terms) -> str:
+def _rivals(guess: str | None, terms: RoundRules) -> str:
     if len(terms.classes) == 2:
         return " and ".join(terms.classes)
     return "several classes" if guess is None else f"{guess} and other classes"
 
 
-def _noun(terms: Terms) -> str:
+def _noun(terms: RoundRules) -> str:
     return {"image": "image", "pixel": "spot"}.get(terms.unit, "area")

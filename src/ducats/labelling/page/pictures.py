@@ -9,7 +9,7 @@ from typing import Literal
 
 from PIL import Image
 
-from ducats.answers import Question, Sheet
+from ducats.annotation import Question, QuestionRound
 from ducats.image_files import load_image
 from ducats.labelling.page.drawing import draw, encoded, mask_of, window
 
@@ -31,7 +31,7 @@ class Pictures:
 
     def get(
         self,
-        sheet: Sheet,
+        sheet: QuestionRound,
         question: Question,
         view: View,
         *,
@@ -48,7 +48,7 @@ class Pictures:
             zoom: zoom of the crop, see ``drawing.window``.
             together: further questions of the same image to outline.
         """
-        if question.place is None and view in ("crop", "context"):
+        if question.area is None and view in ("crop", "context"):
             view = "whole"
         numbers = tuple(one.number for one in together)
         return self._cached(
@@ -72,31 +72,31 @@ class Pictures:
         return made
 
 
-def sources(sheet: Sheet, question: Question) -> list[Path]:
+def sources(sheet: QuestionRound, question: Question) -> list[Path]:
     """Return files that show a question's image, best first; relative paths stay in the round's folder."""
     home = sheet.folder.resolve()
-    beside = [question.picture.replace("overlays/", "images/", 1), question.picture]
+    beside = [question.image_path.replace("overlays/", "images/", 1), question.image_path]
     inside = [path for name in beside if (path := (home / name).resolve()).is_relative_to(home)]
-    return [Path(question.file), *inside] if question.file else inside
+    return [Path(question.original_path), *inside] if question.original_path else inside
 
 
 def is_gone(question: Question) -> bool:
     """Return whether the original image file has been removed since the question was written."""
-    return bool(question.file) and not Path(question.file).is_file()
+    return bool(question.original_path) and not Path(question.original_path).is_file()
 
 
 def _made(
-    sheet: Sheet, question: Question, view: View, zoom: int, together: tuple[Question, ...]
+    sheet: QuestionRound, question: Question, view: View, zoom: int, together: tuple[Question, ...]
 ) -> File | None:
     image = _image(sheet, question)
     if image is None:
         return None
-    if question.place is None or view == "whole":
+    if question.area is None or view == "whole":
         shown = image.copy()
         side = TILE if view == "tile" else LARGEST
         shown.thumbnail((side, side))
         return encoded(shown)
-    places = [one.place for one in (question, *together) if one.place is not None]
+    places = [one.area for one in (question, *together) if one.area is not None]
     asked = mask_of(places)
     box = window(asked, image.size, zoom, 1.0 if view == "tile" else WIDE)
     if view == "context":
@@ -105,11 +105,11 @@ def _made(
     return encoded(draw(image, asked, box, TILE if view == "tile" else CROP))
 
 
-def _image(sheet: Sheet, question: Question) -> Image.Image | None:
+def _image(sheet: QuestionRound, question: Question) -> Image.Image | None:
     for path in sources(sheet, question):
         try:
             # In segmentation, many consecutive questions share one image.
-            return load_image(path) if question.place is None else _decoded(path, path.stat().st_mtime_ns)
+            return load_image(path) if question.area is None else _decoded(path, path.stat().st_mtime_ns)
         except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):
             continue
     return None

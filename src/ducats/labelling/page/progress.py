@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ducats.answers import Answer, Desk, Question, Sheet, Standing
+from ducats.annotation import AnnotationStore, Answer, Question, QuestionRound, QuestionStatus
 
 HELD = 120.0  # seconds for which a question shown to one annotator is offered to others last
 
@@ -29,12 +29,14 @@ class Progress:
         clock: monotonic time in seconds.
     """
 
-    def __init__(self, desk: Desk, sheet: Sheet, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, desk: AnnotationStore, sheet: QuestionRound, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self.sheet = sheet
         self._desk = desk
         self._clock = clock
         self._at = {question.id: place for place, question in enumerate(sheet.questions)}
-        self._standings: dict[str, Standing] = {}
+        self._standings: dict[str, QuestionStatus] = {}
         self._waiting = list(range(len(sheet.questions)))  # not settled, in order of selection
         self._disputed: set[str] = set()
         self._mine: dict[str, set[str]] = {}  # annotator -> answered questions
@@ -45,7 +47,7 @@ class Progress:
         self._own = threading.RLock()
         self._segments: dict[tuple[str, int], list[Question]] = {}
         for question in sheet.questions:
-            if question.segment is not None and question.place is not None:
+            if question.segment is not None and question.area is not None:
                 self._segments.setdefault((question.key, question.segment), []).append(question)
 
     def refresh(self) -> None:
@@ -55,22 +57,22 @@ class Progress:
             touched: dict[str, None] = {}
             for place, answer in enumerate(answers[self._seen :], start=self._seen):
                 # The same question may occur in another round.
-                if answer.round == self.sheet.terms.round and answer.refused is None:
+                if answer.round == self.sheet.rules.round and answer.reject_reason is None:
                     self._note(place, answer)
                     touched[answer.question] = None
             self._seen = len(answers)
-            known = self._desk.standings(self.sheet.terms.round) if first else None
+            known = self._desk.statuses(self.sheet.rules.round) if first else None
             for question in touched:
-                self._settle(question, known[question] if known else self._desk.standing(question))
+                self._settle(question, known[question] if known else self._desk.status(question))
 
     def _note(self, place: int, answer: Answer) -> None:
-        said = self._last.setdefault(answer.who, {})
+        said = self._last.setdefault(answer.annotator, {})
         said.pop(answer.question, None)  # keep chronological order
         if answer.kind != "undo":
-            group = (answer.ref or f"{place}.").rpartition(".")[0]
+            group = (answer.external_id or f"{place}.").rpartition(".")[0]
             said[answer.question] = Last(place, group)
 
-    def _settle(self, question: str, now: Standing) -> None:
+    def _settle(self, question: str, now: QuestionStatus) -> None:
         before, at = self._standings.get(question), self._at[question]
         self._standings[question] = now
         self._seconds += now.seconds - (before.seconds if before else 0.0)
@@ -86,7 +88,7 @@ class Progress:
         elif now.state != "settled" and not waits:
             insort(self._waiting, at)
 
-    def standing(self, question: str) -> Standing | None:
+    def standing(self, question: str) -> QuestionStatus | None:
         """Return the status of a question, or None if it has no answers."""
         return self._standings.get(question)
 
@@ -115,7 +117,7 @@ class Progress:
 
     def _is_held(self, question: str, who: str, now: float) -> bool:
         standing = self._standings.get(question)
-        wanted = self.sheet.terms.people - (len(standing.votes) if standing else 0)
+        wanted = self.sheet.rules.min_annotators - (len(standing.votes) if standing else 0)
         others = [until for one, until in self._held.get(question, {}).items() if one != who]
         return sum(until > now for until in others) >= max(wanted, 1)
 
@@ -127,19 +129,19 @@ class Progress:
             if standing.state == "settled":
                 continue
             asked = self.sheet.questions[at]
-            mine = [vote.last for vote in standing.votes if vote.who == who]
+            mine = [vote.last_index for vote in standing.votes if vote.annotator == who]
             if mine:
-                if standing.state == "disputed" and any(vote.last > mine[0] for vote in standing.votes):
+                if standing.state == "disputed" and any(vote.last_index > mine[0] for vote in standing.votes):
                     ranked.append((1, at, asked))
             elif question not in said:
                 ranked.append((0, at, asked))
             else:
-                ranked.append((3 if who in standing.unsure else 2, said[question].place, asked))
+                ranked.append((3 if who in standing.unsure_annotators else 2, said[question].place, asked))
         return [question for _, _, question in sorted(ranked, key=lambda one: one[:2])]
 
     def together(self, who: str, question: Question, most: int) -> list[Question]:
         """Return other questions in the same segment that are open for this annotator."""
-        if question.place is None or question.segment is None:
+        if question.area is None or question.segment is None:
             return []
         others = self._segments[question.key, question.segment]
         with self._own:
@@ -149,7 +151,7 @@ class Progress:
         standing = self._standings.get(question.id)
         if standing is None:
             return True
-        return standing.state != "settled" and all(vote.who != who for vote in standing.votes)
+        return standing.state != "settled" and all(vote.annotator != who for vote in standing.votes)
 
     def guesses(self, who: str) -> dict[str, list[Question]]:
         """Group an annotator's open questions by the model's guess, largest group first."""
@@ -183,5 +185,9 @@ class Progress:
             }
 
 
-def _people(standing: Standing | None) -> Iterable[str]:
-    return () if standing is None else (*(vote.who for vote in standing.votes), *standing.unsure)
+def _people(standing: QuestionStatus | None) -> Iterable[str]:
+    return (
+        ()
+        if standing is None
+        else (*(vote.annotator for vote in standing.votes), *standing.unsure_annotators)
+    )

@@ -4,7 +4,7 @@ import string
 from collections.abc import Sequence
 from typing import Any
 
-from ducats.answers import Question, Sheet
+from ducats.annotation import Question, QuestionRound
 from ducats.labelling.page.explanation import explain_pick, uncertainty_hints
 from ducats.labelling.page.pictures import is_gone
 from ducats.labelling.page.progress import Progress
@@ -29,15 +29,15 @@ def keys(names: Sequence[str]) -> list[str | None]:
     return found if None not in found else [None] * len(found)
 
 
-def terms(sheet: Sheet) -> dict[str, Any]:
+def terms(sheet: QuestionRound) -> dict[str, Any]:
     """Return the round's settings: unit, classes, keys and colours."""
-    stated, names = sheet.terms, sheet.terms.classes
+    stated, names = sheet.rules, sheet.rules.classes
     taken = keys(names)
     return {
         "round": stated.round,
         "unit": stated.unit,
-        "newClasses": stated.new_classes,
-        "seconds": stated.seconds,
+        "newClasses": stated.allow_new_classes,
+        "seconds": stated.max_seconds,
         "voidKey": "x" if "0" in taken else "0",
         "classes": [
             {"name": name, "key": key, "colour": "#{:02x}{:02x}{:02x}".format(*colour)}
@@ -50,25 +50,25 @@ def question(progress: Progress, asked: Question, who: str, *, blind: bool) -> d
     """Return one question as one annotator sees it."""
     standing = progress.standing(asked.id)
     votes = standing.votes if standing is not None else ()
-    mine = next((vote.word for vote in votes if vote.who == who), None)
-    unsure = standing is not None and who in standing.unsure
+    mine = next((vote.word for vote in votes if vote.annotator == who), None)
+    unsure = standing is not None and who in standing.unsure_annotators
     told: dict[str, Any] = {
         "id": asked.id,
         "number": asked.number,
         "mine": "unsure" if unsure else mine,
         "gone": is_gone(asked),
-        "pixels": None if asked.place is None else sum(length for _, length in asked.place.runs),
+        "pixels": None if asked.area is None else sum(length for _, length in asked.area.runs),
         "together": [one.id for one in progress.together(who, asked, TOGETHER - 1)],
-        "why": explain_pick(asked, progress.sheet.terms, blind=blind),
+        "why": explain_pick(asked, progress.sheet.rules, blind=blind),
     }
     disputed = standing is not None and standing.state == "disputed"
     if disputed and not (blind and mine is None):
-        told["votes"] = [{"who": vote.who, "word": vote.word} for vote in votes]
+        told["votes"] = [{"who": vote.annotator, "word": vote.word} for vote in votes]
     if not blind:
         told |= {
             "guess": asked.guess,
             "probability": asked.probability,
-            "hints": uncertainty_hints(asked, progress.sheet.terms),
+            "hints": uncertainty_hints(asked, progress.sheet.rules),
         }
     return told
 

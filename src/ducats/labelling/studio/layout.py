@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from xml.etree import ElementTree
 
-from ducats.answers import UNSURE_WORD, VOID_WORD, Terms
+from ducats.annotation import UNSURE_WORD, VOID_WORD, RoundRules
 from ducats.palette import class_colours
 
 PICTURE, CONTROL = (
@@ -18,7 +18,7 @@ TAGS = {"image": "Choices", "pixel": "KeyPointLabels"}  # brush labels for all o
 VALUES = {"Choices": "choices", "KeyPointLabels": "keypointlabels", "BrushLabels": "brushlabels"}
 
 
-def tool(terms: Terms) -> str:
+def tool(terms: RoundRules) -> str:
     """Return the control tag for a round's questions."""
     return TAGS.get(terms.unit, "BrushLabels")
 
@@ -57,7 +57,7 @@ def hot_keys(classes: Sequence[str]) -> dict[str, str]:
     return {**found, **dict(zip(others, free, strict=False))}
 
 
-def config(terms: Terms) -> str:
+def config(terms: RoundRules) -> str:
     """Return the labelling config (XML) for questions with these rules."""
     tag = tool(terms)
     one_by_one = tag == "Choices"

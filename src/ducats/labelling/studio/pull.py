@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from ducats.answers import Answer, Desk, Question
-from ducats.answers.answer import LONGEST, SKIP_WORD, UNDO_WORD
+from ducats.annotation import AnnotationStore, Answer, Question
+from ducats.annotation.answer import MAX_TEXT_LENGTH, SKIP_WORD, UNDO_WORD
 from ducats.errors import UserError
 from ducats.labelling.studio.api import Studio, changed_after
 from ducats.labelling.studio.reading import Said, read
@@ -32,10 +32,10 @@ class Pulled:
     @property
     def refused(self) -> Counter[str]:
         """Number of rejected answers by reason."""
-        return Counter(answer.refused for answer in self.received if answer.refused is not None)
+        return Counter(answer.reject_reason for answer in self.received if answer.reject_reason is not None)
 
 
-def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
+def pull(desk: AnnotationStore, studio: Studio, project: int | None = None) -> Pulled:
     """Store the answers that are new or changed on the server. Answers pulled before are skipped.
 
     Args:
@@ -55,7 +55,7 @@ def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
         # Include the creation time: a new server at the same address numbers projects and tasks from 1 again.
         place = f"{VIA}:{number}-{''.join(filter(str.isdecimal, made))}"
         pulled = Pulled(number)
-        rounds = desk.rounds()
+        rounds = desk.round_numbers()
         name, users = mark(desk), studio.users()
         since = newest = _moment(state.since or LONG_AGO)
         groups: dict[int, dict[str, list[Question]]] = {}
@@ -73,7 +73,7 @@ def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
             given, stray = answers_of(desk, place, task, questions, heard, users)
             pulled.stray += stray
             if given:
-                pulled.received += desk.receive(given, via=VIA)
+                pulled.received += desk.receive(given, channel=VIA)
             if questions and task.get("is_labeled") and _needs_another(desk, questions, own["round"]):
                 # The server counts the task as completed, but the answer is unsure or disputed.
                 studio.ask_another(
@@ -87,9 +87,9 @@ def pull(desk: Desk, studio: Studio, project: int | None = None) -> Pulled:
     return pulled
 
 
-def _look(desk: Desk, studio: Studio) -> int:
+def _look(desk: AnnotationStore, studio: Studio) -> int:
     """Find the project of this run by its description."""
-    if desk.rounds():
+    if desk.round_numbers():
         for one in studio.described(mark(desk)):
             return int(one["id"])
     raise UserError(
@@ -108,7 +108,7 @@ def _text(moment: datetime) -> str:
 
 
 def _questions(
-    desk: Desk,
+    desk: AnnotationStore,
     rounds: Sequence[int],
     groups: dict[int, dict[str, list[Question]]],
     name: str,
@@ -119,30 +119,30 @@ def _questions(
     if not isinstance(number, int) or number not in rounds or not isinstance(key, str):
         return []
     if number not in groups:
-        groups[number] = by_image(desk.sheet(number))
+        groups[number] = by_image(desk.question_round(number))
     questions = groups[number].get(key, [])
     return questions if questions and of_these(own, number, questions, name) else []
 
 
-def _needs_another(desk: Desk, questions: Sequence[Question], number: int) -> bool:
+def _needs_another(desk: AnnotationStore, questions: Sequence[Question], number: int) -> bool:
     """Return whether an answer by one more annotator could settle a question of the task."""
-    if desk.rounds()[-1] != number or desk.taken(number) is not None:
+    if desk.round_numbers()[-1] != number or desk.closed_round(number) is not None:
         return False
-    could = {"open", "disputed"} if desk.sheet(number).terms.rule == "majority" else {"open"}
-    return any(desk.standing(question.id).state in could for question in questions)
+    could = {"open", "disputed"} if desk.question_round(number).rules.rule == "majority" else {"open"}
+    return any(desk.status(question.id).state in could for question in questions)
 
 
-def _earlier(desk: Desk, place: str) -> dict[int, list[Answer]]:
+def _earlier(desk: AnnotationStore, place: str) -> dict[int, list[Answer]]:
     """Return the answers received from a project, by task id."""
     found: dict[int, list[Answer]] = {}
     for answer in desk.answers():
-        if answer.ref is not None and answer.ref.startswith(f"{place}:"):
-            found.setdefault(int(answer.ref.split(":")[2]), []).append(answer)
+        if answer.external_id is not None and answer.external_id.startswith(f"{place}:"):
+            found.setdefault(int(answer.external_id.split(":")[2]), []).append(answer)
     return found
 
 
 def answers_of(
-    desk: Desk,
+    desk: AnnotationStore,
     place: str,
     task: Mapping[str, Any],
     questions: Sequence[Question],
@@ -155,7 +155,7 @@ def answers_of(
     is new. An answer that is missing now, or whose annotation was deleted, is withdrawn.
     """
     head = f"{place}:{task['id']}"
-    last = {(answer.who, answer.question): answer for answer in heard}
+    last = {(answer.annotator, answer.question): answer for answer in heard}
     given: list[dict[str, Any]] = []
     stray = 0
     present: set[str] = set()
@@ -167,18 +167,20 @@ def answers_of(
         stray += said.stray
         fresh: list[dict[str, Any]] = []
         for question in [*dict.fromkeys([*said.words, *(q for w, q in last if w == who)])]:
-            word = said.words.get(question, UNDO_WORD)[:LONGEST]
+            word = said.words.get(question, UNDO_WORD)[:MAX_TEXT_LENGTH]
             before = last.get((who, question))
             if word == (before.word if before is not None else UNDO_WORD):
                 continue
-            if before is not None and str(before.ref).startswith(version):
+            if before is not None and str(before.external_id).startswith(version):
                 continue  # already received, in another spelling
             if word == SKIP_WORD and before is not None and before.word != UNDO_WORD:
                 word = UNDO_WORD  # a skip alone would keep the earlier answer
             if word == UNDO_WORD and before is not None and not _stands(desk, before):
                 continue
             # An older annotation counts again when the annotator's newer one is deleted.
-            again = sum(one.question == question and str(one.ref).startswith(version) for one in heard)
+            again = sum(
+                one.question == question and str(one.external_id).startswith(version) for one in heard
+            )
             ref = f"{version}+{again}:{question}" if again else f"{version}:{question}"
             fresh.append({"question": question, "word": word, "who": who, "ref": ref})
         spent = _seconds(annotation, heard, f"{head}:{annotation['id']}:")
@@ -187,7 +189,7 @@ def answers_of(
         given += fresh
     for (who, question), answer in last.items():
         if who not in present and answer.word not in (UNDO_WORD, SKIP_WORD) and _stands(desk, answer):
-            ref = f"{head}:{str(answer.ref).split(':')[3]}:removed:{question}"
+            ref = f"{head}:{str(answer.external_id).split(':')[3]}:removed:{question}"
             given.append({"question": question, "word": UNDO_WORD, "who": who, "ref": ref})
     return given, stray
 
@@ -207,14 +209,17 @@ def _who(annotation: Mapping[str, Any], users: Mapping[int, str]) -> str:
 
 
 def _said(
-    desk: Desk, annotation: Mapping[str, Any], questions: Sequence[Question], task: Mapping[str, Any]
+    desk: AnnotationStore,
+    annotation: Mapping[str, Any],
+    questions: Sequence[Question],
+    task: Mapping[str, Any],
 ) -> Said:
     """Parse an annotation. Unknown tasks and invalid regions yield entries that are logged as rejected."""
     if not questions:
         return Said({f"task {task['id']}": str(_raw(annotation["result"]))}, 0, 0)
     if annotation["was_cancelled"]:
         return Said({question.id: SKIP_WORD for question in questions}, 0, 0)
-    terms = desk.sheet(int(task["meta"]["round"])).terms
+    terms = desk.question_round(int(task["meta"]["round"])).rules
     said = read(annotation["result"], questions, terms)
     if said.spoilt:
         said.words[f"{questions[0].key} (task {task['id']})"] = UNREADABLE
@@ -234,11 +239,15 @@ def _seconds(annotation: Mapping[str, Any], heard: Iterable[Answer], head: str) 
     total = annotation.get("lead_time")
     if isinstance(total, bool) or not isinstance(total, int | float):
         return None
-    counted = sum(one.seconds or 0.0 for one in heard if one.ref is not None and one.ref.startswith(head))
+    counted = sum(
+        one.seconds or 0.0
+        for one in heard
+        if one.external_id is not None and one.external_id.startswith(head)
+    )
     return max(0.0, total - counted)
 
 
-def _stands(desk: Desk, answer: Answer) -> bool:
+def _stands(desk: AnnotationStore, answer: Answer) -> bool:
     """Return whether this is the annotator's latest answer to the question, over all channels and tasks."""
-    own = [one for one in desk.answers(answer.question) if one.who == answer.who]
-    return not own or own[-1].ref == answer.ref
+    own = [one for one in desk.answers(answer.question) if one.annotator == answer.annotator]
+    return not own or own[-1].external_id == answer.external_id

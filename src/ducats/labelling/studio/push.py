@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ducats.answers import Desk, Question, Sheet
+from ducats.annotation import AnnotationStore, Question, QuestionRound
 from ducats.errors import UserError
 from ducats.labelling.studio import layout, shown
 from ducats.labelling.studio.api import Studio, round_is
@@ -30,7 +30,7 @@ class Pushed:
 
 
 def push(
-    desk: Desk,
+    desk: AnnotationStore,
     studio: Studio,
     title: str,
     *,
@@ -58,15 +58,15 @@ def push(
         state = state.at(studio.client.url, number, _settle(studio, number, sheet))
         state.write(desk.folder)
         until_clear(
-            lambda: studio.make_tab(number, f"Round {sheet.terms.round}", round_is(sheet.terms.round))
+            lambda: studio.make_tab(number, f"Round {sheet.rules.round}", round_is(sheet.rules.round))
         )
         if document_root is not None:
             folder = shown.served_folder(sheet, document_root)
             until_clear(lambda: studio.serve_folder(number, folder))
         name, groups = mark(desk), by_image(sheet)
-        known = _there(studio, number, sheet.terms.round, name, groups)
+        known = _there(studio, number, sheet.rules.round, name, groups)
         before = len(known)
-        standings = desk.standings(sheet.terms.round)
+        standings = desk.statuses(sheet.rules.round)
         waiting = {
             key: questions
             for key, questions in groups.items()
@@ -77,31 +77,33 @@ def push(
             return tasks(sheet, part, name, show, blind=blind)
 
         broken: list[Unclear] = []
-        until_clear(lambda: _add(studio, number, sheet.terms.round, name, waiting, known, make, broken))
+        until_clear(lambda: _add(studio, number, sheet.rules.round, name, waiting, known, make, broken))
         if broken:  # an import with an unknown outcome may have succeeded since
-            known = _there(studio, number, sheet.terms.round, name, groups)
+            known = _there(studio, number, sheet.rules.round, name, groups)
         if known and prelabelled(sheet, blind=blind):
-            _show_guesses(studio, number, version(sheet.terms.round))
-        state.tasks[str(sheet.terms.round)] = dict(known)
+            _show_guesses(studio, number, version(sheet.rules.round))
+        state.tasks[str(sheet.rules.round)] = dict(known)
         state.write(desk.folder)
     return Pushed(
         address=f"{studio.client.url}/projects/{number}",
-        round=sheet.terms.round,
+        round=sheet.rules.round,
         new=len(known) - before,
         known=before,
         answered=len(groups.keys() - known.keys()),
     )
 
 
-def _asked(desk: Desk) -> Sheet:
+def _asked(desk: AnnotationStore) -> QuestionRound:
     """Return the open round."""
-    sheet = desk.current()
+    sheet = desk.open_round()
     if sheet is None:
         raise UserError(f"{desk.folder} has no open round with single questions; continue with `ducats run`")
     return sheet
 
 
-def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str, wanted: str | None) -> int:
+def _project(
+    desk: AnnotationStore, studio: Studio, state: State, sheet: QuestionRound, title: str, wanted: str | None
+) -> int:
     """Return the number of the project to use. Create the project if it does not exist."""
     if wanted is not None:
         if wanted.isdecimal():
@@ -128,21 +130,21 @@ def _project(desk: Desk, studio: Studio, state: State, sheet: Sheet, title: str,
         {
             "title": title,
             "description": description,
-            "label_config": layout.config(sheet.terms),
-            "maximum_annotations": sheet.terms.people,
+            "label_config": layout.config(sheet.rules),
+            "maximum_annotations": sheet.rules.min_annotators,
         }
     )
     return int(made["id"])
 
 
-def _settle(studio: Studio, number: int, sheet: Sheet) -> str:
+def _settle(studio: Studio, number: int, sheet: QuestionRound) -> str:
     """Apply the settings that this round needs and return the creation time of the project."""
     now = studio.project(number)
     if now is None:
         raise UserError(f"project {number} was deleted from {studio.client.url}; push again")
     wanted: Mapping[str, Any] = {
-        "label_config": layout.config(sheet.terms),
-        "maximum_annotations": sheet.terms.people,
+        "label_config": layout.config(sheet.rules),
+        "maximum_annotations": sheet.rules.min_annotators,
         "show_collab_predictions": True,
     }
     other = {field: value for field, value in wanted.items() if now.get(field) != value}

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.answers import Question, Terms
+from ducats.annotation import Question, RoundRules
 from ducats.labelling.studio import layout, rle
 from ducats.labelling.studio.tasks import mask_of, stretched
 
@@ -21,7 +21,7 @@ class Said(NamedTuple):
     spoilt: int  # invalid regions
 
 
-def read(result: Any, questions: Sequence[Question], terms: Terms) -> Said:
+def read(result: Any, questions: Sequence[Question], terms: RoundRules) -> Said:
     """Return the answers that an annotation gives to the questions of its task.
 
     Args:
@@ -49,7 +49,7 @@ def read(result: Any, questions: Sequence[Question], terms: Terms) -> Said:
 
 
 def _points(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequence[Question]) -> Said:
-    places = [question.place for question in questions]
+    places = [question.area for question in questions]
     asked = np.array([(place.y, place.x) for place in places if place is not None], dtype=np.float64)
     words: dict[str, str] = {}
     stray = spoilt = 0
@@ -73,7 +73,7 @@ def _points(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequen
 
 def _areas(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequence[Question]) -> Said:
     """Return for each area the word that covers most of it; the last drawn wins ties."""
-    place = questions[0].place
+    place = questions[0].area
     assert place is not None
     covers: dict[str, NDArray[np.bool_]] = {}
     spoilt = 0
@@ -90,8 +90,8 @@ def _areas(labelled: Sequence[tuple[str, Mapping[str, Any]]], questions: Sequenc
         covers[word] = drawn if earlier is None else drawn | earlier
     words: dict[str, str] = {}
     for question in questions:
-        assert question.place is not None
-        area = mask_of(question.place)
+        assert question.area is not None
+        area = mask_of(question.area)
         counts = {word: int(drawn[area].sum()) for word, drawn in covers.items()}
         most = max(counts.values(), default=0)
         if most > 0:

@@ -10,7 +10,7 @@ from urllib.parse import quote
 
 from PIL import Image
 
-from ducats.answers import Question, Sheet
+from ducats.annotation import Question, QuestionRound
 from ducats.errors import UserError
 from ducats.image_files import displayed_size, load_image
 
@@ -26,7 +26,7 @@ class Shown(NamedTuple):
     width: int
 
 
-Show = Callable[[Sheet, Question], Shown]
+Show = Callable[[QuestionRound, Question], Shown]
 
 
 def chosen(pictures: str, document_root: Path | None, most_side: int) -> Show:
@@ -51,7 +51,7 @@ def chosen(pictures: str, document_root: Path | None, most_side: int) -> Show:
     raise UserError(f"--images must be inline, local-files or a URL (http:// or https://), not {pictures!r}")
 
 
-def served_folder(sheet: Sheet, document_root: Path) -> str:
+def served_folder(sheet: QuestionRound, document_root: Path) -> str:
     """Return the folder with all images of a round, which must be below the document root."""
     root = document_root.resolve()
     folder = Path(os.path.commonpath([_below(question, root).parent for question in sheet.questions]))
@@ -63,24 +63,27 @@ def served_folder(sheet: Sheet, document_root: Path) -> str:
     return str(folder)
 
 
-def _own(sheet: Sheet, question: Question) -> Image.Image:
+def _own(sheet: QuestionRound, question: Question) -> Image.Image:
     """Load the original image if it can be read, else the copy in the questions folder."""
-    for path in (Path(question.file) if question.file else None, sheet.folder / question.picture):
+    for path in (
+        Path(question.original_path) if question.original_path else None,
+        sheet.folder / question.image_path,
+    ):
         try:
             if path is not None and path.is_file():
                 return load_image(path)
         except (OSError, ValueError, SyntaxError):
             continue
-    raise UserError(f"the image of {question.id!r} cannot be read; restore {sheet.folder / question.picture}")
+    raise UserError(
+        f"the image of {question.id!r} cannot be read; restore {sheet.folder / question.image_path}"
+    )
 
 
-def _inline(sheet: Sheet, question: Question, most_side: int) -> Shown:
+def _inline(sheet: QuestionRound, question: Question, most_side: int) -> Shown:
     image = _own(sheet, question)
-    brushed = question.place is not None and sheet.terms.unit != "pixel"
-    if brushed and question.place is not None:
-        image = image.resize(
-            (question.place.width, question.place.height)
-        )  # a mask must match pixel by pixel
+    brushed = question.area is not None and sheet.rules.unit != "pixel"
+    if brushed and question.area is not None:
+        image = image.resize((question.area.width, question.area.height))  # a mask must match pixel by pixel
     else:
         image.thumbnail((most_side, most_side))
     kind = "png"
@@ -99,10 +102,10 @@ def _saved(image: Image.Image, kind: str, **options: int) -> bytes:
 
 
 def _below(question: Question, root: Path) -> Path:
-    path = Path(question.file).resolve() if question.file else None
+    path = Path(question.original_path).resolve() if question.original_path else None
     if path is None or not path.is_relative_to(root):
         raise UserError(
-            f"{question.file or question.key} is not below --document-root {root}; use --images inline"
+            f"{question.original_path or question.key} is not below --document-root {root}; use --images inline"
         )
     return path
 
@@ -115,7 +118,7 @@ def _local(question: Question, root: Path) -> Shown:
 def _sized(address: str, question: Question) -> Shown:
     """Return the URL with the size of the original image, or of the grid if the image is not available."""
     try:
-        return Shown(address, *displayed_size(Path(question.file)))
+        return Shown(address, *displayed_size(Path(question.original_path)))
     except OSError:
-        grid = question.place
+        grid = question.area
         return Shown(address, grid.height, grid.width) if grid is not None else Shown(address, 1, 1)

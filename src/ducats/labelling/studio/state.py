@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from datetime import datetime
 from pathlib import Path
 
-from ducats.answers import Book
+from ducats.annotation import AnswerLog
 from ducats.files import write_text_atomically
 
 FILE = "label-studio.json"
@@ -46,5 +46,5 @@ class State:
 @contextmanager
 def held(folder: Path) -> Iterator[None]:
     """Hold a lock that keeps other processes from pushing or pulling."""
-    with Book(folder / FILE).held():
+    with AnswerLog(folder / FILE).locked():
         yield

@@ -7,18 +7,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ducats.answers import Desk, Place, Question, Sheet
+from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound
 from ducats.labelling.studio import layout, rle
 from ducats.labelling.studio.shown import Show, Shown
 
 
-def mark(desk: Desk) -> str:
+def mark(desk: AnnotationStore) -> str:
     """Return a fingerprint of a run's questions that identifies its tasks, also after the folder is moved."""
-    first = desk.home(desk.rounds()[0]) / "questions.jsonl"
+    first = desk.round_folder(desk.round_numbers()[0]) / "questions.jsonl"
     return hashlib.sha256(first.read_bytes()).hexdigest()[:16]
 
 
-def by_image(sheet: Sheet) -> dict[str, list[Question]]:
+def by_image(sheet: QuestionRound) -> dict[str, list[Question]]:
     """Group a round's questions by image key, in order of selection."""
     groups: dict[str, list[Question]] = {}
     for question in sheet.questions:
@@ -50,7 +50,7 @@ def of_these(own: Mapping[str, Any], number: int, questions: Sequence[Question],
 
 
 def tasks(
-    sheet: Sheet, groups: Sequence[Sequence[Question]], name: str, show: Show, *, blind: bool
+    sheet: QuestionRound, groups: Sequence[Sequence[Question]], name: str, show: Show, *, blind: bool
 ) -> Iterator[dict[str, Any]]:
     """Yield the tasks of some images.
 
@@ -59,12 +59,12 @@ def tasks(
         name: the run's ``mark``.
         blind: leave out the model's predictions.
     """
-    xml = layout.config(sheet.terms)
+    xml = layout.config(sheet.rules)
     for questions in groups:
         shown = show(sheet, questions[0])
         task: dict[str, Any] = {
             "data": _data(sheet, questions, shown, blind=blind),
-            "meta": marks(sheet.terms.round, questions, name),
+            "meta": marks(sheet.rules.round, questions, name),
         }
         if predictions := _predictions(sheet, questions, shown, blind=blind):
             task["predictions"] = predictions
@@ -72,11 +72,13 @@ def tasks(
         yield task
 
 
-def _data(sheet: Sheet, questions: Sequence[Question], shown: Shown, *, blind: bool) -> dict[str, Any]:
+def _data(
+    sheet: QuestionRound, questions: Sequence[Question], shown: Shown, *, blind: bool
+) -> dict[str, Any]:
     first = questions[0]
     data: dict[str, Any] = {
         layout.PICTURE: shown.address,
-        "round": sheet.terms.round,
+        "round": sheet.rules.round,
         "key": first.key,
         "number": first.number,
         "questions": [question.id for question in questions],
@@ -88,27 +90,27 @@ def _data(sheet: Sheet, questions: Sequence[Question], shown: Shown, *, blind: b
 
 
 def _predictions(
-    sheet: Sheet, questions: Sequence[Question], shown: Shown, *, blind: bool
+    sheet: QuestionRound, questions: Sequence[Question], shown: Shown, *, blind: bool
 ) -> list[dict[str, Any]]:
-    classes = sheet.terms.classes
+    classes = sheet.rules.classes
     regions, scores = [], []
     for question in questions:
         guess = question.guess if question.guess in classes and not blind else None
         if guess is not None and question.probability is not None:
             scores.append(question.probability)
-        if guess is None and question.place is None:
+        if guess is None and question.area is None:
             continue  # an image without a prediction
         regions.append(_region(sheet, question, layout.text_for(guess, classes), shown))
     if not regions:
         return []
     score = {"score": round(sum(scores) / len(scores), 6)} if scores else {}
-    return [{"model_version": version(sheet.terms.round), "result": regions, **score}]
+    return [{"model_version": version(sheet.rules.round), "result": regions, **score}]
 
 
-def prelabelled(sheet: Sheet, *, blind: bool) -> bool:
+def prelabelled(sheet: QuestionRound, *, blind: bool) -> bool:
     """Return whether a round's tasks have predictions: guesses, or marked areas without a label."""
     return any(
-        one.place is not None or (one.guess in sheet.terms.classes and not blind) for one in sheet.questions
+        one.area is not None or (one.guess in sheet.rules.classes and not blind) for one in sheet.questions
     )
 
 
@@ -117,8 +119,8 @@ def version(number: int) -> str:
     return f"ducats-round-{number}"
 
 
-def _region(sheet: Sheet, question: Question, text: str, shown: Shown) -> dict[str, Any]:
-    tag = layout.tool(sheet.terms)
+def _region(sheet: QuestionRound, question: Question, text: str, shown: Shown) -> dict[str, Any]:
+    tag = layout.tool(sheet.rules)
     kind = layout.VALUES[tag]
     region: dict[str, Any] = {
         "id": f"q{question.number}",
@@ -127,7 +129,7 @@ def _region(sheet: Sheet, question: Question, text: str, shown: Shown) -> dict[s
         "type": kind,
         "value": {kind: [text]},
     }
-    place = question.place
+    place = question.area
     if place is None:
         return region
     size = {"original_width": shown.width, "original_height": shown.height, "image_rotation": 0}
@@ -138,7 +140,7 @@ def _region(sheet: Sheet, question: Question, text: str, shown: Shown) -> dict[s
     return {**region, **size, "value": {"format": "rle", "rle": rle.encode(mask), kind: [text]}}
 
 
-def mask_of(place: Place) -> NDArray[np.bool_]:
+def mask_of(place: QuestionArea) -> NDArray[np.bool_]:
     """Return the mask of a question's pixels in the grid."""
     flat = np.zeros(place.height * place.width, dtype=np.bool_)
     for start, length in place.runs:

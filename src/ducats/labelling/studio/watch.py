@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from ducats.answers import Desk
+from ducats.annotation import AnnotationStore
 from ducats.errors import UserError
 from ducats.labelling.studio.api import Studio
 from ducats.labelling.studio.client import Away, Refused, until_clear
@@ -19,7 +19,7 @@ LONGEST_WAIT = 60.0  # seconds of retries before checking whether the round was 
 
 
 def watch(
-    desk: Desk,
+    desk: AnnotationStore,
     studio: Studio,
     project: int | None,
     *,
@@ -35,7 +35,7 @@ def watch(
         say: called with the result of each pull.
         called: set by another thread to pull at once.
     """
-    sheet = desk.current()
+    sheet = desk.open_round()
     studio.client.patience = min(studio.client.patience, LONGEST_WAIT)
     while True:
         called.clear()
@@ -44,7 +44,7 @@ def watch(
         except Away:  # already reported by the client
             if sheet is None:
                 raise
-        if sheet is None or desk.taken(sheet.terms.round) is not None:
+        if sheet is None or desk.closed_round(sheet.rules.round) is not None:
             return
         called.wait(every)
 

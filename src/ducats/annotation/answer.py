@@ -1,0 +1,82 @@
+"""A received answer and the meaning of its word."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+VOID_WORD = "void"  # no class applies
+UNSURE_WORD = "unsure"  # the annotator cannot decide
+SKIP_WORD = "skip"  # postponed
+UNDO_WORD = ""  # withdraws the annotator's earlier answer
+
+AnswerKind = Literal["class", "void", "new", "unsure", "skip", "undo", "none"]
+
+MAX_TEXT_LENGTH = 500  # characters of a word or a name; malformed answers are truncated to it
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One line of the answer log."""
+
+    question: str  # id; empty if missing
+    word: str  # class name, void, unsure, skip, or empty (withdrawn)
+    kind: AnswerKind  # meaning of the word; none if it has no meaning
+    annotator: str
+    received_at: str  # UTC, ISO 8601
+    channel: str  # page, label-studio, or a file name
+    round: int = 0  # 0 if the question is unknown
+    seconds: float | None = None  # annotation time
+    external_id: str | None = None  # id in another system, used to ignore duplicates
+    reject_reason: str | None = None  # why it does not count; None if it counts
+
+    def to_json(self) -> str:
+        """Return one line of JSON, without fields that are None."""
+        fields = {name: value for name, value in asdict(self).items() if value is not None}
+        return json.dumps(fields, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "Answer":
+        """Parse a line; raise ValueError or TypeError if it is not an answer."""
+        return cls(**json.loads(line))
+
+
+def parse_word(word: str, classes: Sequence[str]) -> tuple[AnswerKind, str]:
+    """Return the meaning of a word, and the word as spelt in ``classes``.
+
+    >>> parse_word("Cat", ["cat", "dog"]), parse_word(" void", ["cat"]), parse_word("cow", ["cat"])
+    (('class', 'cat'), ('void', 'void'), ('new', 'cow'))
+    """
+    for candidate in (word, word.strip()):
+        if candidate in classes:
+            return "class", candidate
+    word = word.strip()
+    matches = [name for name in classes if name.strip().casefold() == word.casefold()]
+    if len(matches) == 1:
+        return "class", matches[0]
+    reserved: Mapping[str, AnswerKind] = {
+        VOID_WORD: "void",
+        UNSURE_WORD: "unsure",
+        SKIP_WORD: "skip",
+        UNDO_WORD: "undo",
+    }
+    lowered = word.casefold()
+    return (reserved[lowered], lowered) if lowered in reserved else ("new", word)
+
+
+def malformed_answer(raw: Any, received_at: str, channel: str) -> Answer:
+    """Return a rejected answer that records malformed input."""
+    return Answer(
+        "",
+        replace_surrogates(str(raw)[:MAX_TEXT_LENGTH]),
+        "none",
+        "",
+        received_at,
+        channel,
+        reject_reason="malformed",
+    )
+
+
+def replace_surrogates(text: str) -> str:
+    """Replace lone surrogates, which JSON allows but UTF-8 files cannot store."""
+    return text.encode("utf-8", "replace").decode("utf-8")

@@ -1,0 +1,83 @@
+"""Append-only log of received answers, safe for several processes."""
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from ducats.annotation.answer import Answer
+
+try:
+    import fcntl
+except ImportError:  # not available on Windows: only one process may write there
+    fcntl = None  # type: ignore[assignment]
+
+
+class AnswerLog:
+    """File with one JSON line per answer, in the order of arrival.
+
+    Args:
+        path: created with the first answer.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._answers: list[Answer] = []
+        self._bytes_read = 0  # bytes
+
+    def answers(self) -> list[Answer]:
+        """Return all answers; reads new lines only. An incomplete line was never confirmed and is skipped."""
+        if not self.path.exists():
+            return self._answers
+        with self.path.open("rb") as file:
+            file.seek(self._bytes_read)
+            new = file.read()
+        complete = new[: new.rfind(b"\n") + 1]
+        self._bytes_read += len(complete)
+        for line in complete.splitlines():
+            try:
+                self._answers.append(Answer.from_json(line))
+            except (ValueError, TypeError):
+                continue
+        return self._answers
+
+    def append(self, answers: Sequence[Answer]) -> None:
+        """Append answers and flush them to disk. The caller must hold the lock, see ``held``."""
+        if not answers:
+            return
+        text = "".join(answer.to_json() + "\n" for answer in answers).encode("utf-8")
+        new = not self.path.exists()
+        file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            size = os.fstat(file).st_size
+            if size and os.pread(file, 1, size - 1) != b"\n":
+                text = b"\n" + text  # ends an incomplete line left by a killed process
+            while text:
+                text = text[os.write(file, text) :]
+            os.fsync(file)
+        finally:
+            os.close(file)
+        if new:  # without this, the directory entry may be lost in a power failure
+            _fsync(self.path.parent)
+
+    def flush(self) -> None:
+        """Flush the file to disk: an existing line may come from a write whose flush failed."""
+        if self.path.exists():
+            _fsync(self.path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Lock the log against writes by other processes and threads."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with self.path.with_name(f".{self.path.name}.lock").open("a") as lock:
+            if fcntl is not None:
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+def _fsync(path: Path) -> None:
+    opened = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(opened)
+    finally:
+        os.close(opened)

@@ -1,0 +1,125 @@
+"""Questions to annotators, and rounds of questions."""
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Literal
+
+from ducats.errors import UserError
+from ducats.files import write_atomically, write_text_atomically
+
+MAX_LISTED_QUESTIONS = 100_000  # questions in a round; larger rounds are answered with label PNGs only
+
+
+@dataclass(frozen=True)
+class QuestionArea:
+    """Pixels of an image that a question is about, on the grid of the labels."""
+
+    y: int  # of the central pixel
+    x: int
+    height: int  # of the grid
+    width: int
+    runs: tuple[tuple[int, int], ...]  # all pixels: first position (y * width + x) and length, ascending
+
+
+@dataclass(frozen=True)
+class Question:
+    """One question: an image, or a unit of its pixels."""
+
+    number: int  # from 1 in each round, in the order of selection
+    id: str  # key of the image; KEY#Y,X for pixels
+    key: str
+    image_path: str  # path relative to the round's folder
+    original_path: str = ""  # path of the image's own file, if any
+    area: QuestionArea | None = None
+    guess: str | None = None  # class predicted at the time of selection
+    probability: float | None = None
+    u_dis: float | None = None
+    u_data: float | None = None
+    u_dis_quantile: float | None = (
+        None  # share of the pool (per-pixel labels: of the image) with a lower value
+    )
+    u_data_quantile: float | None = None
+    segment: int | None = None  # questions about one image with the same number lie in one segment
+
+    def to_json(self) -> str:
+        """Return one line of JSON, without empty fields."""
+        fields = {k: v for k, v in asdict(self).items() if v is not None and (v or k != "file")}
+        return json.dumps(fields, ensure_ascii=False)
+
+    @classmethod
+    def from_json(cls, line: str | bytes) -> "Question":
+        """Parse a line."""
+        raw: dict[str, Any] = json.loads(line)
+        if area := raw.get("place"):
+            raw["place"] = QuestionArea(**{**area, "runs": tuple((int(a), int(b)) for a, b in area["runs"])})
+        return cls(**raw)
+
+
+@dataclass(frozen=True)
+class RoundRules:
+    """Settings that apply to all questions of a round."""
+
+    round: int
+    classes: tuple[str, ...]
+    rule: str = "first"  # see ``rules.VOTING_RULES``
+    min_annotators: int = 1  # number of different annotators that each question needs
+    on_unsure: Literal["ask_another", "void"] = "ask_another"  # ask someone else, or label VOID
+    allow_new_classes: bool = False  # whether unknown class names are accepted, as VOID
+    unit: str = "image"  # image, pixel, region or superpixel
+    query: str = ""  # name of the query
+    query_summary: str = ""  # summary of the query
+    max_seconds: float | None = None  # limit on the annotation time, after which the round closes
+
+
+@dataclass(frozen=True)
+class QuestionRound:
+    """The questions of one round, stored in its folder."""
+
+    folder: Path
+    rules: RoundRules
+    questions: tuple[Question, ...] = field(repr=False)
+
+    @cached_property
+    def by_id(self) -> dict[str, Question]:
+        """Questions by id."""
+        return {question.id: question for question in self.questions}
+
+    @classmethod
+    def write(cls, folder: Path, rules: RoundRules, questions: Iterable[Question]) -> None:
+        """Write a round. ``terms.json`` is written last; its presence marks the round as complete."""
+        lines = [question.to_json() + "\n" for question in questions]
+        write_atomically(folder / "questions.jsonl", lambda file: file.write("".join(lines).encode("utf-8")))
+        text = json.dumps(asdict(rules), ensure_ascii=False, indent=1) + "\n"
+        write_text_atomically(folder / "terms.json", text)
+
+    @classmethod
+    def read(cls, folder: Path) -> "QuestionRound":
+        """Read a round from its folder."""
+        try:
+            raw = json.loads((folder / "terms.json").read_text(encoding="utf-8"))
+            rules = RoundRules(**{**raw, "classes": tuple(raw["classes"])})
+            lines = (folder / "questions.jsonl").read_bytes().splitlines()
+            return cls(folder, rules, tuple(map(Question.from_json, lines)))
+        except (OSError, ValueError, TypeError, KeyError) as error:
+            raise UserError(
+                f"the questions in {folder} are corrupt ({type(error).__name__}: {error}); restore "
+                "terms.json and questions.jsonl from a backup, or delete the folder to write new questions"
+            ) from error
+
+
+def consecutive_runs(positions: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    """Group positions into runs of consecutive values: (first, length).
+
+    >>> consecutive_runs([7, 3, 4, 5])
+    ((3, 3), (7, 1))
+    """
+    runs: list[tuple[int, int]] = []
+    for position in sorted(positions):
+        if runs and sum(runs[-1]) == position:
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((position, 1))
+    return tuple(runs)

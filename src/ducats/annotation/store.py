@@ -1,0 +1,258 @@
+"""Annotation store: a run's questions and the answers to them."""
+
+import json
+import threading
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from ducats.annotation.answer import MAX_TEXT_LENGTH, Answer, malformed_answer, parse_word, replace_surrogates
+from ducats.annotation.answer_log import AnswerLog
+from ducats.annotation.question import QuestionRound
+from ducats.annotation.rules import QuestionStatus, question_status
+from ducats.errors import UserError
+from ducats.files import write_text_atomically
+
+MAX_ANSWER_SECONDS = 24 * 3600.0  # longest plausible time for one answer
+
+
+@dataclass(frozen=True)
+class ClosedRound:
+    """The final labels of a round; later answers do not count."""
+
+    words: Mapping[str, str]  # by question id
+    kinds: Mapping[str, str]
+    seconds: Mapping[str, float]  # annotation time by question id
+    reason: str  # settled: every question has a label; seconds: the time limit was reached
+    answered_by_png: Collection[str] = ()  # questions answered by label PNGs only
+
+
+class AnnotationStore:
+    """Questions and answers of a run, safe for several processes.
+
+    Args:
+        folder: the run's ``questions`` folder.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.log = AnswerLog(folder / "received.jsonl")
+        self._question_rounds: dict[int, QuestionRound] = {}
+        self._closed_rounds: dict[int, ClosedRound] = {}
+        # The newest round of each question: unanswered questions may be asked again in a later round.
+        self._round_of: dict[str, int] = {}
+        self._known_rounds: set[int] = set()  # rounds included in it
+        self._answers_by_question: dict[tuple[int, str], list[Answer]] = {}  # by round and question
+        self._external_ids: dict[str, set[tuple[str, str]]] = {}  # question and word received under each ref
+        self._statuses: dict[tuple[int, str], QuestionStatus] = {}
+        self._n_read = 0
+        self._lock = threading.RLock()
+
+    # -- questions ------------------------------------------------------------------------------------
+
+    def round_numbers(self) -> list[int]:
+        """Return the numbers of the rounds with questions, oldest first."""
+        names = (path.parent.name.removeprefix("round-") for path in self.folder.glob("round-*/terms.json"))
+        return sorted(int(name) for name in names if name.isdecimal())  # others are user copies
+
+    def round_folder(self, round_number: int) -> Path:
+        """Return the folder of a round."""
+        return self.folder / f"round-{round_number:02d}"
+
+    def question_round(self, round_number: int) -> QuestionRound:
+        """Return the questions of a round."""
+        if round_number not in self._question_rounds:
+            self._question_rounds[round_number] = QuestionRound.read(self.round_folder(round_number))
+        return self._question_rounds[round_number]
+
+    def open_round(self) -> QuestionRound | None:
+        """Return the round that is waiting for answers, if any."""
+        numbers = self.round_numbers()
+        return (
+            self.question_round(numbers[-1]) if numbers and self.closed_round(numbers[-1]) is None else None
+        )
+
+    def _load_new_rounds(self) -> None:
+        """Load rounds written since the last call."""
+        for round_number in self.round_numbers():
+            if round_number not in self._known_rounds:
+                self._round_of.update(dict.fromkeys(self.question_round(round_number).by_id, round_number))
+                self._known_rounds.add(round_number)
+
+    # -- answers --------------------------------------------------------------------------------------
+
+    def receive(self, raw_answers: Iterable[Mapping[str, Any]], *, channel: str) -> list[Answer]:
+        """Log answers, valid or not, and flush them to disk.
+
+        Args:
+            raw_answers: mappings with ``question`` and ``word``, and optionally ``who``, ``seconds`` and ``ref``.
+                An answer whose ``ref`` is in the log already is skipped; if its question or word differs, it
+                is logged as rejected. Set ``refused`` to a reason to log an answer that cannot count.
+            channel: how the answers were submitted.
+
+        Returns:
+            The logged answers in order. ``refused`` is the reason why an answer does not count.
+        """
+        with self._lock, self.log.locked():
+            self._load_new_rounds()
+            self._read_new_answers()
+            received_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+            answers: list[Answer] = []
+            has_duplicate = False
+            # Remembered only after the write: if the disk is full, the same answers may be submitted again.
+            new_external_ids: dict[str, set[tuple[str, str]]] = {}
+            for raw in raw_answers:
+                answer = self._validate(raw, received_at, channel)
+                if (external_id := answer.external_id) is not None:
+                    known = self._external_ids.get(external_id, set()) | new_external_ids.get(
+                        external_id, set()
+                    )
+                    if (answer.question, answer.word) in known:
+                        has_duplicate = True
+                        continue
+                    if known:
+                        answer = replace(answer, reject_reason=answer.reject_reason or "doubled")
+                    new_external_ids.setdefault(external_id, set()).add((answer.question, answer.word))
+                answers.append(answer)
+            self.log.append(answers)
+            if has_duplicate and not answers:
+                self.log.flush()
+            self._read_new_answers()
+        return answers
+
+    def _validate(self, raw: Mapping[str, Any], received_at: str, channel: str) -> Answer:
+        if not isinstance(raw, Mapping):
+            return malformed_answer(raw, received_at, channel)
+        question, word, annotator = raw.get("question"), raw.get("word"), raw.get("who", "")
+        seconds, external_id = raw.get("seconds"), raw.get("ref")
+        reject_reason = str(raw["refused"])[:MAX_TEXT_LENGTH] if raw.get("refused") else None
+        if not (isinstance(question, str) and isinstance(word, str) and isinstance(annotator, str)):
+            return malformed_answer(raw, received_at, channel)
+        if isinstance(seconds, bool) or not (seconds is None or isinstance(seconds, int | float)):
+            return malformed_answer(raw, received_at, channel)
+        if len(word) > MAX_TEXT_LENGTH or len(annotator) > MAX_TEXT_LENGTH:
+            return malformed_answer(raw, received_at, channel)
+        if seconds is not None and not 0 <= seconds <= MAX_ANSWER_SECONDS:
+            seconds = None  # implausible: a wrong clock, or a page left open
+        fields: dict[str, Any] = {
+            "who": replace_surrogates(annotator),
+            "when": received_at,
+            "via": channel,
+            "seconds": seconds,
+        }
+        fields["ref"] = replace_surrogates(external_id) if isinstance(external_id, str) else None
+        round_number = self._round_of.get(question)
+        if round_number is None:
+            return Answer(
+                replace_surrogates(question[:MAX_TEXT_LENGTH]),
+                replace_surrogates(word),
+                "none",
+                reject_reason=reject_reason or "foreign",
+                **fields,
+            )
+        rules = self.question_round(round_number).rules
+        kind, word = parse_word(replace_surrogates(word), rules.classes)
+        if kind == "new" and not rules.allow_new_classes:
+            reject_reason = reject_reason or "no class"
+        elif self.closed_round(round_number) is not None:
+            reject_reason = reject_reason or "late"
+        return Answer(question, word, kind, round=round_number, reject_reason=reject_reason, **fields)
+
+    def _read_new_answers(self) -> None:
+        answers = self.log.answers()
+        for answer in answers[self._n_read :]:
+            if answer.external_id is not None:
+                self._external_ids.setdefault(answer.external_id, set()).add((answer.question, answer.word))
+            if answer.question:
+                key = (answer.round, answer.question)
+                self._answers_by_question.setdefault(key, []).append(answer)
+                self._statuses.pop(key, None)
+        self._n_read = len(answers)
+
+    def answers(self, question: str | None = None) -> list[Answer]:
+        """Return all answers, or all answers to one question, oldest first."""
+        with self._lock:
+            self._read_new_answers()
+            if question is None:
+                return list(self.log.answers())
+            return [
+                answer
+                for round_number in (0, *self.round_numbers())
+                for answer in self._answers_by_question.get((round_number, question), [])
+            ]
+
+    def status(self, question: str) -> QuestionStatus:
+        """Return the status of a question in its newest round; raise KeyError if it was never asked."""
+        with self._lock:
+            self._load_new_rounds()
+            self._read_new_answers()
+            return self._status(self._round_of[question], question)
+
+    def _status(self, round_number: int, question: str) -> QuestionStatus:
+        key = (round_number, question)
+        if key not in self._statuses:
+            self._statuses[key] = question_status(
+                self._answers_by_question.get(key, []), self.question_round(round_number).rules
+            )
+        return self._statuses[key]
+
+    def statuses(self, round_number: int) -> dict[str, QuestionStatus]:
+        """Return the status of each question in a round."""
+        question_round = self.question_round(round_number)
+        with self._lock:
+            self._read_new_answers()
+            return {question: self._status(round_number, question) for question in question_round.by_id}
+
+    # -- labels ---------------------------------------------------------------------------------------
+
+    def close_round(self, round_number: int, *, answered_by_png: Collection[str] = ()) -> ClosedRound | None:
+        """Close a round if possible and return its labels; return None if it still waits for answers.
+
+        The labels of a closed round never change. A run that is killed before it has appended them to the
+        ledger gets the same labels after a restart.
+
+        Args:
+            round_number: the round.
+            answered_by_png: ids of questions that label PNGs answer; they need no answer in the log.
+        """
+        if (closed := self.closed_round(round_number)) is not None:
+            return closed
+        with self._lock, self.log.locked():
+            statuses = self.statuses(round_number)
+            rules = self.question_round(round_number).rules
+            total_seconds = sum(status.seconds for status in statuses.values())
+            settled = {question: one for question, one in statuses.items() if one.state == "settled"}
+            open_questions = statuses.keys() - settled.keys() - set(answered_by_png)
+            if open_questions and (rules.max_seconds is None or total_seconds < rules.max_seconds):
+                return None
+            words = {question: str(one.word) for question, one in settled.items()}
+            value: dict[str, Any] = {
+                "because": "seconds" if open_questions else "settled",
+                "words": words,
+                "kinds": {question: parse_word(word, rules.classes)[0] for question, word in words.items()},
+                "seconds": {question: round(one.seconds, 3) for question, one in statuses.items()},
+            }
+            if png_only := [
+                question for question in statuses if question not in words and question in answered_by_png
+            ]:
+                value["elsewhere"] = png_only
+            write_text_atomically(
+                self.round_folder(round_number) / "taken.json", json.dumps(value, ensure_ascii=False)
+            )
+        return self.closed_round(round_number)
+
+    def closed_round(self, round_number: int) -> ClosedRound | None:
+        """Return the labels of a round if it is closed."""
+        path = self.round_folder(round_number) / "taken.json"
+        if round_number not in self._closed_rounds:
+            if not path.exists():
+                return None
+            try:
+                self._closed_rounds[round_number] = ClosedRound(
+                    **json.loads(path.read_text(encoding="utf-8"))
+                )
+            except (ValueError, TypeError) as error:
+                raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
+        return self._closed_rounds[round_number]

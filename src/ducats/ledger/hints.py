@@ -1,0 +1,49 @@
+"""Model outputs that are shown to annotators, one entry per unit of a request."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+
+from ducats import npz_columns
+from ducats.errors import UserError
+from ducats.npz_columns import AnyArray
+
+
+@dataclass(frozen=True)
+class AnnotatorHints:
+    """Arrays with one entry per unit of a request, in its order."""
+
+    guess: AnyArray  # class, int16
+    probability: AnyArray  # of that class, float32
+    u_dis: AnyArray  # float32
+    u_data: AnyArray
+    u_dis_quantile: AnyArray  # share of the pool (per-pixel labels: of the image) with a lower value, float32
+    u_data_quantile: AnyArray
+    segment: AnyArray  # int32; units of an image with the same number lie in one segment of its map
+
+    def __len__(self) -> int:
+        return len(self.guess)
+
+    def save(self, path: Path) -> None:
+        """Save atomically."""
+        names = [f.name for f in fields(self)]
+        npz_columns.write_columns(
+            path, {name: (getattr(self, name), HINT_DTYPES.get(name, np.float32)) for name in names}
+        )
+
+    @classmethod
+    def load(cls, path: Path) -> "AnnotatorHints":
+        """Load saved hints."""
+        names: Sequence[str] = [f.name for f in fields(cls)]
+        try:
+            found = npz_columns.read_columns(path, ())
+            return cls(**{name: found[name] for name in names})
+        except npz_columns.READ_ERRORS as error:
+            raise UserError(
+                f"{path} is corrupt ({error}); delete it to continue without model hints in this round"
+            ) from error
+
+
+HINT_DTYPES = {"guess": np.int16, "segment": np.int32}

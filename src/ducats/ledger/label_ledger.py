@@ -1,0 +1,299 @@
+"""The ledger: acquired labels by round, one file per round."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ducats import npz_columns
+from ducats.domain import UNLABELLED, VOID
+from ducats.errors import UserError
+from ducats.ledger.clicks import clicks_per_unit
+from ducats.ledger.request import Request
+from ducats.npz_columns import AnyArray
+from ducats.pixel_runs import MAPPED_COLUMNS, PixelRuns, chunk_by_weight, exclusive_cumsum
+
+GridResolution = Literal["network", "original"]
+CHECK_CHUNK_PIXELS = 1 << 20  # pixels validated together
+ENTRY_CHUNK_PIXELS = 1 << 16  # pixels converted to Python objects together
+
+
+class LedgerEntry(NamedTuple):
+    """One label in the ledger, with the key of its image."""
+
+    round: int  # from 1
+    key: str
+    position: int
+    label: int
+
+
+class ImageLabels(NamedTuple):
+    """The labels of one image, in the order of acquisition."""
+
+    position: Tensor  # (n,) int64
+    label: Tensor  # (n,) int64
+
+
+@dataclass(frozen=True)
+class _LedgerRound:
+    """The file of one round; positions and labels are read from disk on access."""
+
+    pixel_runs: PixelRuns
+    labels: AnyArray  # one per location
+    clicks: int
+    seconds: AnyArray  # annotation time per unit, 0 if unknown; empty if unknown for all units
+    unanswered_seconds: float  # seconds spent on questions that were not answered
+
+
+class Ledger:
+    """Acquired labels, one file per round. Rounds are written atomically and never changed.
+
+    Args:
+        folder: contains one file per round.
+        keys: stable names of the pool's images; a location refers to an image by its index in ``keys``.
+        sizes: ``(N, 2)``, height and width of the grid in which each image's pixels are labelled. None if
+            labels are per image; then every position is 0.
+        resolution: whether ``sizes`` are those of the stored (network) or of the original images.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        keys: Sequence[str],
+        sizes: Tensor | Sequence[Sequence[int]] | None = None,
+        resolution: GridResolution = "network",
+    ) -> None:
+        self.folder, self.keys, self.resolution = folder, keys, resolution
+        self.sizes = None if sizes is None else torch.as_tensor(sizes, dtype=torch.long)
+        if self.sizes is not None and self.sizes.shape != (len(keys), 2):
+            raise ValueError(f"sizes must have shape ({len(keys)}, 2), not {tuple(self.sizes.shape)}")
+        self._rounds: list[_LedgerRound] = []
+        self.refresh()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # Another process opens the files itself: up to 100 million labels are not pickled.
+        return Ledger, (self.folder, self.keys, self.sizes, self.resolution)
+
+    def refresh(self) -> None:
+        """Load the rounds that another process has appended."""
+        while (path := self._round_path(self.n_rounds + 1)).exists():
+            self._rounds.append(self._read_round(path))
+        stray = sorted(self.folder.glob("round-*.npz"))[self.n_rounds :]
+        if stray:
+            raise UserError(
+                f"{self.folder} has {stray[0].name} but {self._round_path(self.n_rounds + 1).name} is missing; "
+                "restore the missing round from a backup or start a new run"
+            )
+
+    @property
+    def n_rounds(self) -> int:
+        """Number of rounds in the ledger."""
+        return len(self._rounds)
+
+    def __len__(self) -> int:
+        """Return the number of labels."""
+        return self.spent()
+
+    def spent(self, n_rounds: int | None = None) -> int:
+        """Return the number of labels in the first ``n_rounds`` rounds; in all rounds if None."""
+        return sum(r.pixel_runs.n_locations for r in self._rounds[:n_rounds])
+
+    def clicks(self, n_rounds: int | None = None) -> int:
+        """Return the number of clicks: connected pieces with the same label within a unit."""
+        return sum(r.clicks for r in self._rounds[:n_rounds])
+
+    def seconds(self, n_rounds: int | None = None) -> float | None:
+        """Return the annotation time in seconds; None if no time was recorded."""
+        included = self._rounds[:n_rounds]
+        known = any(r.unanswered_seconds or r.seconds.any() for r in included)
+        return sum(float(r.seconds.sum()) + r.unanswered_seconds for r in included) if known else None
+
+    def n_units(self, n_rounds: int | None = None) -> int:
+        """Return the number of labelled units; one answer labels one unit."""
+        return sum(r.pixel_runs.n_units for r in self._rounds[:n_rounds])
+
+    def n_timed_units(self, n_rounds: int | None = None) -> int:
+        """Return the number of units with a recorded annotation time."""
+        return sum(int(np.count_nonzero(r.seconds)) for r in self._rounds[:n_rounds])
+
+    def labels_per_image(self, n_rounds: int | None = None) -> Tensor:
+        """Return the number of labels per image: ``(len(pool),)`` int64."""
+        counts = np.zeros(len(self.keys), np.int64)
+        for ledger_round in self._rounds[:n_rounds]:
+            np.add.at(counts, ledger_round.pixel_runs.image, ledger_round.pixel_runs.count)
+        return torch.from_numpy(counts)
+
+    def label_dtype(self, n_rounds: int | None = None) -> torch.dtype:
+        """Return the dtype that holds all labels: int8, or int16 if any class id exceeds 127."""
+        wide = any(r.labels.dtype.itemsize > 1 for r in self._rounds[:n_rounds])
+        return torch.int16 if wide else torch.int8
+
+    def append(
+        self, request: Request, labels: Tensor, seconds: Tensor | None = None, unanswered_seconds: float = 0.0
+    ) -> None:
+        """Write one round. Each requested location needs exactly one label and must not be labelled already.
+
+        Args:
+            request: the labelled locations; may be empty.
+            labels: ``(len(request),)`` integers in the request's order; VOID where no class applies.
+            seconds: annotation time per unit, ``(request.units,)``; 0 or NaN if unknown.
+            unanswered_seconds: seconds spent on questions that were not answered and are not in the request.
+        """
+        if request.round != self.n_rounds + 1:
+            raise ValueError(f"expected round {self.n_rounds + 1}, got round {request.round}")
+        if labels.shape != (len(request),):
+            raise ValueError(f"expected {len(request)} labels, got {labels.numel()}")
+        label_values: AnyArray = labels.detach().cpu().numpy()
+        if (label_values == UNLABELLED).any():
+            raise ValueError("a label must be a class or VOID, not UNLABELLED")
+        lowest, highest = int(label_values.min(initial=0)), int(label_values.max(initial=0))
+        if label_values.dtype.kind not in "iu" or lowest < VOID or highest > np.iinfo(np.int16).max:
+            raise ValueError(f"a label must be a class (an integer from 0 to 32767) or VOID ({VOID})")
+        pixel_runs = request.pixel_runs
+        unit_seconds = _validate_seconds(seconds, pixel_runs.n_units)
+        if pixel_runs.image.max(initial=-1) >= len(self.keys):
+            raise ValueError(f"image {pixel_runs.image.max()} is out of range for a pool of {len(self.keys)}")
+        clicks = self._validate(pixel_runs, label_values)
+        round_columns = dict(pixel_runs.to_columns())
+        round_columns["label"] = (label_values, np.int8 if highest <= np.iinfo(np.int8).max else np.int16)
+        if pixel_runs.units_per_run.any():
+            round_columns["clicks"] = (clicks, np.uint32)
+        if unit_seconds.any():
+            round_columns["seconds"] = (unit_seconds, np.float32)
+        if unanswered_seconds:
+            round_columns["unanswered"] = (np.array(unanswered_seconds), np.float64)
+        path = self._round_path(request.round)
+        npz_columns.write_columns(path, round_columns)
+        self._rounds.append(self._read_round(path))
+
+    def _validate(self, pixel_runs: PixelRuns, labels: AnyArray) -> AnyArray:
+        """Validate a request, a chunk of images at a time; return the number of clicks per run."""
+        pixels, widths = np.ones(len(self.keys), np.int64), np.ones(len(self.keys), np.int64)
+        if self.sizes is not None:
+            pixels, widths = self.sizes.prod(1).numpy(), self.sizes[:, 1].numpy()
+        images, clicks = np.unique(pixel_runs.image), pixel_runs.count.copy()
+        start = np.zeros(len(self.keys), np.int64)  # offset of each image's pixels within the chunk
+        for chunk in chunk_by_weight(pixels[images], CHECK_CHUNK_PIXELS):
+            chunk_images = images[chunk]
+            runs = pixel_runs.runs_of_images(chunk_images)
+            image, position = _images_and_positions(pixel_runs, runs)
+            outside = np.flatnonzero(position >= pixels[image])
+            if len(outside):
+                first_bad = outside[0]
+                raise ValueError(
+                    f"position {position[first_bad]} is out of range for {self.keys[image[first_bad]]!r}, "
+                    f"which has {pixels[image[first_bad]]}"
+                )
+            start[chunk_images] = exclusive_cumsum(pixels[chunk_images])
+            requested = np.zeros(pixels[chunk_images].sum(), bool)
+            total = len(position)
+            requested[start[image] + position] = True
+            for ledger_round in self._rounds:
+                labelled_image, labelled_position = _images_and_positions(
+                    ledger_round.pixel_runs, ledger_round.pixel_runs.runs_of_images(chunk_images)
+                )
+                requested[start[labelled_image] + labelled_position] = True
+                total += len(labelled_position)
+            if np.count_nonzero(requested) != total:
+                raise ValueError(
+                    "a location was requested twice; queries must select distinct unlabelled samples"
+                )
+            if pixel_runs.units_per_run.any():
+                unit_sizes, units_per_run = pixel_runs.unit_sizes(runs)
+                unit_widths = np.repeat(widths[pixel_runs.image[runs]], units_per_run)
+                unit_clicks = clicks_per_unit(
+                    position, labels[pixel_runs.location_indices(runs)], unit_sizes, unit_widths
+                )
+                clicks[runs] = np.add.reduceat(unit_clicks, np.cumsum(units_per_run) - units_per_run)
+        return clicks
+
+    def image_labels(self, image: int, n_rounds: int | None = None) -> ImageLabels:
+        """Return the labels of one image in the order of acquisition. Reads no other labels from disk.
+
+        Args:
+            image: index into the pool.
+            n_rounds: number of rounds to include, from the first; None for all.
+        """
+        position, label = self.image_label_arrays(image, n_rounds)
+        return ImageLabels(torch.from_numpy(position), torch.from_numpy(label.astype(np.int64)))
+
+    def image_label_arrays(self, image: int, n_rounds: int | None = None) -> tuple[AnyArray, AnyArray]:
+        """Return positions and labels like ``of``, as arrays; labels have their stored dtype."""
+        positions, labels = [np.zeros(0, np.int64)], [np.zeros(0, np.int8)]
+        for ledger_round in self._rounds[:n_rounds]:
+            runs = ledger_round.pixel_runs.runs_of_images(np.array([image]))
+            if len(runs):
+                positions.append(ledger_round.pixel_runs.positions(runs))
+                labels.append(ledger_round.labels[ledger_round.pixel_runs.location_indices(runs)])
+        return np.concatenate(positions), np.concatenate(labels)
+
+    def targets(self, n_rounds: int | None = None) -> Tensor:
+        """Return the label of each image in the pool, ``(len(pool),)``; UNLABELLED if it has none.
+
+        For per-pixel labels use ``TargetMaps``.
+
+        Args:
+            n_rounds: number of rounds to include, from the first; None for all. An epoch that is repeated after
+                a restart must not see labels acquired after it.
+        """
+        if self.sizes is not None:
+            raise ValueError("the ledger holds per-pixel labels; use TargetMaps")
+        targets = torch.full((len(self.keys),), UNLABELLED, dtype=torch.long)
+        for ledger_round in self._rounds[:n_rounds]:
+            image = np.repeat(ledger_round.pixel_runs.image, ledger_round.pixel_runs.count)
+            targets[torch.from_numpy(image)] = torch.from_numpy(ledger_round.labels.astype(np.int64))
+        return targets
+
+    def entries(self) -> Iterator[LedgerEntry]:
+        """Yield every label in the order of acquisition."""
+        for round_number, ledger_round in enumerate(self._rounds, start=1):
+            for chunk in chunk_by_weight(ledger_round.pixel_runs.count, ENTRY_CHUNK_PIXELS):
+                runs = np.arange(chunk.start, chunk.stop)
+                images, positions = _images_and_positions(ledger_round.pixel_runs, runs)
+                labels = ledger_round.labels[ledger_round.pixel_runs.location_indices(runs)]
+                for image, position, label in zip(
+                    images.tolist(), positions.tolist(), labels.tolist(), strict=True
+                ):
+                    yield LedgerEntry(round_number, self.keys[image], position, label)
+
+    def _round_path(self, round_number: int) -> Path:
+        return self.folder / f"round-{round_number:02d}.npz"
+
+    def _read_round(self, path: Path) -> _LedgerRound:
+        try:
+            round_columns = npz_columns.read_columns(path, (*MAPPED_COLUMNS, "label"))
+            pixel_runs, labels = PixelRuns.from_columns(round_columns), round_columns["label"]
+            if len(labels) != pixel_runs.n_locations:
+                raise ValueError(f"{len(labels)} labels for {pixel_runs.n_locations} locations")
+            seconds = round_columns.get("seconds", np.zeros(0)).astype(np.float64)
+            if len(seconds) not in (0, pixel_runs.n_units):
+                raise ValueError(f"{len(seconds)} annotation times for {pixel_runs.n_units} units")
+        except npz_columns.READ_ERRORS as error:
+            raise UserError(f"{path} is corrupt ({error}); restore it from a backup") from error
+        if pixel_runs.image.max(initial=-1) >= len(self.keys):
+            raise UserError(
+                f"{path} has image {pixel_runs.image.max()}, but the pool has only {len(self.keys)} images"
+            )
+        clicks = int(round_columns.get("clicks", pixel_runs.count).sum())
+        return _LedgerRound(pixel_runs, labels, clicks, seconds, float(round_columns.get("unanswered", 0.0)))
+
+
+def _validate_seconds(seconds: Tensor | None, n_units: int) -> AnyArray:
+    """Return the annotation time per unit; 0 if unknown."""
+    if seconds is None:
+        return np.zeros(0)
+    if seconds.shape != (n_units,):
+        raise ValueError(f"expected the seconds of {n_units} units, got {seconds.numel()}")
+    values: AnyArray = seconds.detach().cpu().double().nan_to_num(0.0, torch.inf).numpy()
+    if (values < 0).any() or not np.isfinite(values).all():
+        raise ValueError("seconds must be finite and not negative")
+    return values
+
+
+def _images_and_positions(pixel_runs: PixelRuns, runs: AnyArray) -> tuple[AnyArray, AnyArray]:
+    """Return image and position of each location in the given runs."""
+    return np.repeat(pixel_runs.image[runs], pixel_runs.count[runs]), pixel_runs.positions(runs)

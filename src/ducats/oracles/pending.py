@@ -1,0 +1,71 @@
+"""Messages for a run that waits for annotators: open questions, disputes and next steps."""
+
+from ducats.annotation import AnnotationStore, QuestionStatus
+
+MAX_NAMED_ANNOTATORS = 5  # annotators listed in a dispute
+
+
+def describe_open_images(store: AnnotationStore, round_number: int) -> str:
+    """Describe the open questions of a round of images; empty if all are settled."""
+    folder, statuses = store.round_folder(round_number), store.statuses(round_number)
+    open_questions = [question for question, one in statuses.items() if one.state != "settled"]
+    if not open_questions:
+        return ""
+    csv_files = sorted(folder.glob("answers*.csv"))
+    instructions = answering_instructions(
+        store,
+        f"fill in {csv_files[0]}"
+        if csv_files
+        else f"copy {folder / 'questions.csv'} to answers.csv there and fill in the column `label`",
+    )
+    if not any(one.votes or one.unsure_annotators for one in statuses.values()):
+        return f"round {round_number} waits for {len(open_questions)} label{'' if len(open_questions) == 1 else 's'}. {instructions}"
+    return (
+        f"round {round_number} waits for {len(open_questions)} of {len(statuses)} labels; first: {open_questions[0]!r}"
+        f"{describe_disputes(store, round_number)}. {instructions}"
+    )
+
+
+def describe_disputes(store: AnnotationStore, round_number: int) -> str:
+    """Return the number of disputed questions and the first one; empty if there are none."""
+    statuses = store.statuses(round_number)
+    disputed = [question for question, one in statuses.items() if one.state == "disputed"]
+    if not disputed:
+        return ""
+    count_text, rule = (
+        "1 is" if len(disputed) == 1 else f"{len(disputed)} are",
+        store.question_round(round_number).rules.rule,
+    )
+    votes = describe_votes(statuses[disputed[0]])
+    return f"; {count_text} disputed (rule {rule}), e.g. {disputed[0]!r}: {votes}"
+
+
+def answering_instructions(store: AnnotationStore, file_instructions: str) -> str:
+    """Return instructions for answering the open questions.
+
+    Args:
+        store: the store with the questions.
+        file_instructions: instructions for answering with files.
+    """
+    resume = "run the same command again"
+    if store.folder.name != "questions":  # not in a run folder: the commands would not find it
+        return f"To answer, {file_instructions}. Then {resume}."
+    run = store.folder.parent
+    return (
+        f"To answer, open the labelling page with `ducats label {run}`, or {file_instructions}, or use Label Studio with "
+        f"`ducats push {run}`. Then {resume}."
+    )
+
+
+def describe_votes(status: QuestionStatus) -> str:
+    """List the votes as text.
+
+    >>> from ducats.annotation.rules import Vote
+    >>> votes = (Vote("anna", "cat", 0, 0), Vote("", "dog", 1, 1))
+    >>> describe_votes(QuestionStatus("disputed", None, votes, (), 0.0))
+    'anna: cat, (unknown): dog'
+    """
+    votes = [f"{vote.annotator or '(unknown)'}: {vote.word}" for vote in status.votes[:MAX_NAMED_ANNOTATORS]]
+    if len(status.votes) > MAX_NAMED_ANNOTATORS:
+        votes.append(f"{len(status.votes) - MAX_NAMED_ANNOTATORS} more")
+    return ", ".join(votes)

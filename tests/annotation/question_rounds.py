@@ -1,0 +1,35 @@
+"""Annotation stores with questions, without training."""
+
+from pathlib import Path
+from typing import Any
+
+from PIL import Image
+
+from ducats.annotation import AnnotationStore, Question, QuestionRound, RoundRules
+
+CLASSES = ("cat", "dog", "cow")
+
+
+def write_round(
+    folder: Path, number: int = 1, keys: tuple[str, ...] = ("a", "b", "c"), **rules: Any
+) -> AnnotationStore:
+    """Add a round of image questions to the store in a folder; images beyond the tenth share a thumbnail."""
+    store = AnnotationStore(folder)
+    questions = []
+    for place, key in enumerate(keys, start=1):
+        name = f"thumbnails/{min(place, 10):04d}.png"
+        path = store.round_folder(number) / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if place <= 10:
+            Image.new("RGB", (256, 192), (40 * place % 256, 90, 160)).save(path)
+        questions.append(Question(place, key, key, name))
+    QuestionRound.write(store.round_folder(number), RoundRules(number, CLASSES, **rules), questions)
+    return store
+
+
+def submit_answer(
+    store: AnnotationStore, question: str, word: str, annotator: str = "anna", **more: Any
+) -> str | None:
+    """Submit one answer; return the reason for refusal."""
+    answer = {"question": question, "word": word, "who": annotator, **more}
+    return store.receive([answer], channel="test")[0].reject_reason

@@ -1,0 +1,184 @@
+"""The annotation store: accepted, refused and final answers."""
+
+import json
+import multiprocessing
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from question_rounds import submit_answer, write_round
+
+from ducats.annotation import AnnotationStore, QuestionRound
+from ducats.errors import UserError
+
+
+def test_answers_are_logged_with_annotator_time_and_channel(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    assert submit_answer(store, "a", "CAT", "anna", seconds=2.5) is None
+    line = json.loads((tmp_path / "received.jsonl").read_text())
+    assert (line.pop("when")[:2], line) == (
+        "20",
+        {"question": "a", "word": "cat", "kind": "class", "who": "anna"}
+        | {"via": "test", "round": 1, "seconds": 2.5},
+    )
+
+
+@pytest.mark.parametrize(
+    ("answer", "refused"),
+    [
+        ({"question": "elsewhere", "word": "cat"}, "foreign"),
+        ({"question": "a", "word": "horse"}, "no class"),
+        ({"question": "a"}, "malformed"),
+        ({"question": 7, "word": "cat"}, "malformed"),
+        ({"question": "a", "word": "cat", "who": None}, "malformed"),
+        ({"question": "a", "word": "cat", "seconds": "2"}, "malformed"),
+        ({"question": "a", "word": "cat", "seconds": True}, "malformed"),
+        ({"question": "a", "word": "c" * 501}, "malformed"),
+        ("cat", "malformed"),
+        (None, "malformed"),
+        ({"question": "a", "word": "cat", "refused": "doubled"}, "doubled"),
+    ],
+)
+def test_refused_answers_are_logged_with_the_reason(tmp_path: Path, answer: Any, refused: str) -> None:
+    store = write_round(tmp_path)
+    assert store.receive([answer], channel="test")[0].reject_reason == refused
+    assert [one.reject_reason for one in AnnotationStore(tmp_path).answers()] == [refused]
+    assert store.status("a").state == "open"
+
+
+def test_lone_surrogates_and_implausible_seconds_are_cleaned(tmp_path: Path) -> None:
+    store = write_round(tmp_path, new_classes=True)
+    store.receive(["\ud800"], channel="test")  # type: ignore[list-item]
+    assert submit_answer(store, "a", "ho\ud800rse", "an\udfffna", seconds=float("nan")) is None
+    assert submit_answer(store, "b", "cat", seconds=1e9) is None
+    assert submit_answer(store, "c", "cat", seconds=-1) is None
+    assert [one.seconds for one in store.answers()] == [None] * 4
+    closed = store.close_round(1)
+    assert closed is not None
+    assert (closed.words["a"], closed.kinds["a"]) == ("ho?rse", "new")
+    assert AnnotationStore(tmp_path).closed_round(1) == closed
+
+
+def test_a_new_class_is_refused_unless_allowed(tmp_path: Path) -> None:
+    strict, open_ = write_round(tmp_path / "strict"), write_round(tmp_path / "open", new_classes=True)
+    assert [submit_answer(strict, "a", "horse"), submit_answer(open_, "a", "horse")] == ["no class", None]
+    assert [strict.status("a").word, open_.status("a").word] == [None, "horse"]
+
+
+def test_an_external_id_is_logged_once(tmp_path: Path) -> None:
+    store, other = write_round(tmp_path), AnnotationStore(tmp_path)
+    assert submit_answer(store, "a", "cat", ref="7") is None
+    again = {"question": "a", "word": "Cat", "ref": "7"}
+    assert other.receive([again, again], channel="test") == []
+    assert [one.word for one in store.answers()] == ["cat"]
+
+
+def test_a_changed_answer_with_a_known_external_id_does_not_count(tmp_path: Path) -> None:
+    store, other = write_round(tmp_path), AnnotationStore(tmp_path)
+    submit_answer(store, "a", "cat", ref="7")
+    changed = {"question": "a", "word": "dog", "ref": "7"}
+    assert [one.reject_reason for one in other.receive([changed, changed], channel="test")] == ["doubled"]
+    assert store.receive([changed], channel="test") == []
+    assert [one.word for one in store.answers()] == ["cat", "dog"]
+    assert store.status("a").word == "cat"
+
+
+def test_a_round_closes_when_all_questions_are_settled_and_never_changes(tmp_path: Path) -> None:
+    store = write_round(tmp_path, rule="unanimous", people=2)
+    for key in "abc":
+        submit_answer(store, key, "cat", "anna", seconds=1.0)
+    submit_answer(store, "a", "cat", "bob", seconds=2.0)
+    submit_answer(store, "b", "dog", "bob")
+    assert (store.close_round(1), store.status("b").state) == (None, "disputed")
+    submit_answer(store, "b", "void", "anna")
+    submit_answer(store, "b", "void", "bob")
+    submit_answer(store, "c", "cat", "bob")
+    closed = store.close_round(1)
+    assert closed is not None
+    assert (closed.reason, closed.words) == ("settled", {"a": "cat", "b": "void", "c": "cat"})
+    assert closed.seconds == {"a": 3.0, "b": 1.0, "c": 1.0}
+    assert submit_answer(AnnotationStore(tmp_path), "a", "dog", "anna") == "late"
+    assert (AnnotationStore(tmp_path).close_round(1), store.open_round()) == (closed, None)
+
+
+def test_a_round_closes_at_the_time_limit(tmp_path: Path) -> None:
+    store = write_round(tmp_path, seconds=10.0)
+    submit_answer(store, "a", "cat", seconds=6.0)
+    assert store.close_round(1) is None
+    submit_answer(store, "b", "skip", seconds=4.0)
+    closed = store.close_round(1)
+    assert closed is not None
+    assert (closed.reason, closed.words, closed.seconds["b"]) == ("seconds", {"a": "cat"}, 4.0)
+
+
+def test_questions_answered_by_label_pngs_need_no_answer(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    submit_answer(store, "a", "cat")
+    assert store.close_round(1, answered_by_png=["b"]) is None
+    closed = store.close_round(1, answered_by_png=["b", "c", "a"])
+    assert closed is not None
+    assert (closed.reason, closed.words) == ("settled", {"a": "cat"})
+
+
+def test_a_question_that_is_asked_again_is_answered_in_its_new_round(tmp_path: Path) -> None:
+    store = write_round(tmp_path, seconds=1.0, rule="unanimous", people=2)
+    submit_answer(store, "a", "cat", "anna", seconds=5.0)
+    assert store.close_round(1) is not None
+    write_round(tmp_path, 2, ("a",))
+    assert store.status("a").state == "open"  # answers of the first round no longer count
+    assert submit_answer(store, "a", "dog", "bob") is None
+    assert [(one.word, one.round) for one in store.answers("a")] == [("cat", 1), ("dog", 2)]
+    second = store.close_round(2)
+    assert second is not None
+    assert (second.words, second.seconds) == ({"a": "dog"}, {"a": 0.0})
+
+
+def test_an_incomplete_line_is_ignored(tmp_path: Path) -> None:
+    store, other = write_round(tmp_path), AnnotationStore(tmp_path)
+    submit_answer(store, "a", "cat")
+    with store.log.path.open("ab") as file:
+        file.write(b'{"question": "b", "wo')
+    assert len(other.answers()) == 1
+    submit_answer(other, "b", "dog")
+    assert [one.question for one in store.answers()] == ["a", "b"]
+    assert [one.question for one in AnnotationStore(tmp_path).answers()] == ["a", "b"]
+
+
+def test_a_copy_of_a_round_is_ignored(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    shutil.copytree(store.round_folder(1), tmp_path / "round-01 copy")
+    assert store.round_numbers() == [1]
+
+
+def test_corrupt_files_are_reported(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    (store.round_folder(1) / "taken.json").write_text("{")
+    with pytest.raises(UserError, match=r"taken\.json is corrupt"):
+        store.close_round(1)
+    (store.round_folder(1) / "questions.jsonl").write_text("{}\n")
+    with pytest.raises(UserError, match=r"questions in .*round-01 are corrupt"):
+        QuestionRound.read(store.round_folder(1))
+
+
+def submit_all(folder: Path, who: str, keys: tuple[str, ...]) -> None:
+    store = AnnotationStore(folder)
+    for key in keys:
+        store.receive([{"question": key, "word": "cat", "who": who}], channel=who)
+
+
+def test_two_processes_write_concurrently_without_loss(tmp_path: Path) -> None:
+    keys = tuple(f"image {i}" for i in range(200))
+    write_round(tmp_path, keys=keys)
+    context = multiprocessing.get_context("fork")
+    workers = [context.Process(target=submit_all, args=(tmp_path, who, keys)) for who in ("anna", "bob")]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(60)
+    assert [worker.exitcode for worker in workers] == [0, 0]
+    store = AnnotationStore(tmp_path)
+    for who in ("anna", "bob"):
+        assert [one.question for one in store.answers() if one.annotator == who] == list(keys)
+    assert len(store.answers()) == (tmp_path / "received.jsonl").read_bytes().count(b"\n") == 400
+    assert store.close_round(1) is not None

@@ -1,0 +1,126 @@
+"""`run_command answers`: summary tables and CSV."""
+
+import csv
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from question_rounds import submit_answer, write_round
+
+from ducats.annotation import AnnotationStore
+from ducats.annotation.summary import count_unassigned, list_disputes, summarise_annotators, summarise_rounds
+from ducats.cli import main
+
+
+def run_command(*arguments: str | Path) -> int:
+    with pytest.raises(SystemExit) as caught:
+        main([str(a) for a in arguments])
+    return int(caught.value.code or 0)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> AnnotationStore:
+    """Round 1 is closed, round 2 is disputed, and some answers do not count."""
+    store = write_round(tmp_path / "questions")
+    submit_answer(store, "a", "cat", "anna", seconds=2.0)
+    submit_answer(store, "a", "dog", "bob", seconds=8.0)
+    submit_answer(store, "b", "void", "anna", seconds=4.0)
+    submit_answer(store, "c", "skip", "anna", seconds=60.0)
+    submit_answer(store, "c", "cow", "bob")
+    submit_answer(store, "nowhere", "cat", "bob")
+    store.receive([{}], channel="test")
+    assert store.close_round(1) is not None
+    submit_answer(store, "a", "cow", "eve")
+    write_round(tmp_path / "questions", 2, ("d", "e"), rule="unanimous", people=2)
+    submit_answer(store, "d", "cat", "anna")
+    submit_answer(store, "d", "dog", "[bold]bob")
+    submit_answer(store, "e", "horse", "anna")
+    return store
+
+
+def test_summary_of_a_hand_made_example(store: AnnotationStore) -> None:
+    first, second = summarise_rounds(store)
+    assert (first.questions, first.settled, first.open, first.disputed, first.void) == (3, 3, 0, 0, 1)
+    assert (first.rejected, first.closed_reason, first.multi_annotated, first.unanimous) == (
+        {"late": 1},
+        "settled",
+        1,
+        0,
+    )
+    assert (second.questions, second.settled, second.open, second.disputed) == (2, 0, 1, 1)
+    assert (second.rejected, second.closed_reason) == ({"no class": 1}, "")
+    assert count_unassigned(store) == {"foreign": 1, "malformed": 1}
+    found = {one.annotator: one for one in summarise_annotators(store)}
+    anna, bob = found["anna"], found["bob"]
+    assert (anna.answers, anna.median_seconds, anna.seconds) == (
+        3,
+        3.0,
+        66.0,
+    )  # skips cost time, too
+    assert [(one.compared, one.agreed) for one in (anna, bob)] == [(1, 1), (1, 0)]
+    assert "eve" not in found  # all her answers were late
+    assert [(one.question.id, one.label) for one in list_disputes(store)] == [("a", "cat"), ("d", None)]
+
+
+def test_tables_show_the_summary(
+    store: AnnotationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("answers", tmp_path) == 0
+    said = capsys.readouterr().out
+    for words in (
+        "2 questions with conflicting answers",
+        "round 1, a (anna: cat, bob: dog), label cat",
+        "round 2, d (anna: cat, [bold]bob: dog), no label yet",
+        "match no question of this run: 1 foreign, 1 malformed",
+        "1 late",
+    ):
+        assert words in said
+
+
+def test_markup_in_answers_is_not_rendered(
+    store: AnnotationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.receive([{"question": "d", "word": "cat", "refused": "[/x]"}], channel="test")
+    assert run_command("answers", tmp_path) == 0
+    assert "[/x]" in capsys.readouterr().out
+
+
+def test_questions_answered_by_label_pngs_are_not_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = write_round(tmp_path / "questions", rule="unanimous", people=2)
+    for who, word in (("anna", "cat"), ("bob", "dog")):
+        submit_answer(store, "a", word, who)
+        submit_answer(store, "c", "cow", who)
+    assert store.close_round(1, answered_by_png=["a", "b", "c"]) is not None
+    (tally,) = summarise_rounds(AnnotationStore(store.folder))
+    assert (tally.settled, tally.answered_by_png, tally.open, tally.disputed) == (1, 2, 0, 0)
+    assert run_command("answers", tmp_path) == 0
+    assert "a (anna: cat, bob: dog), labelled by PNG" in capsys.readouterr().out
+
+
+def test_the_csv_has_every_answer(
+    store: AnnotationStore, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run_command("answers", tmp_path, "--csv") == 0
+    rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))
+    assert [row["question"] for row in rows] == ["a", "a", "b", "c", "c", "nowhere", "", "a", "d", "d", "e"]
+    assert rows[1]["seconds"] == "8.0"
+    assert [row["refused"] for row in rows[5:8]] == ["foreign", "malformed", "late"]
+
+
+def test_a_folder_without_questions_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run_command("answers", tmp_path) == 2
+    assert "has no questions for annotators" in capsys.readouterr().err
+
+
+def test_it_needs_no_torch(store: AnnotationStore, tmp_path: Path) -> None:
+    code = (
+        "import sys\nfrom ducats.cli import app\n"
+        f"app(['answers', {str(tmp_path)!r}], exit_on_error=False, result_action='return_value')\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

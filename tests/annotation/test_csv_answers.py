@@ -1,0 +1,141 @@
+"""Answers in CSV files: any order, partial, by several annotators, each row logged once."""
+
+from pathlib import Path
+
+import pytest
+from question_rounds import CLASSES, submit_answer, write_round
+
+from ducats.annotation import AnnotationStore, Question, QuestionArea, QuestionRound, RoundRules
+from ducats.annotation.csv_answers import import_csv_answers, read_csv_answers
+
+
+def write_and_import(
+    store: AnnotationStore, text: str, name: str = "answers.csv", number: int = 1
+) -> list[str]:
+    (store.round_folder(number) / name).write_text(text, encoding="utf-8")
+    return import_csv_answers(store, number)
+
+
+def logged(store: AnnotationStore) -> list[str]:
+    return [f"{one.annotator}:{one.question}={one.word}" for one in store.answers()]
+
+
+def test_each_row_is_logged_once_and_again_when_it_changes(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    assert write_and_import(store, "key,label\nb,dog\na,\n") == []
+    assert write_and_import(store, "label,key\ncat,a\ndog,b\n") == []
+    assert logged(store) == ["files:b=dog", "files:a=cat"]
+    assert write_and_import(store, "key,label\na,cow\nb, DOG\n") == []
+    assert (
+        write_and_import(store, "key,label\na,cat\n") == []
+    )  # changed back; b's row is gone, its answer is not
+    assert logged(store)[2:] == ["files:a=cow", "files:a=cat"]
+    assert [store.status(key).word for key in "abc"] == ["cat", "dog", None]
+    assert {one.channel for one in store.answers()} == {"round-01/answers.csv"}
+
+
+def test_several_annotators_in_one_or_several_files(tmp_path: Path) -> None:
+    store = write_round(tmp_path, rule="unanimous", people=2)
+    assert write_and_import(store, "key,label,annotator,seconds\na,cat,anna,2.5\na,dog,bob,\n") == []
+    assert write_and_import(store, "key;label;seconds\nb;cat;3,5\n", "answers-anna.csv") == []
+    assert write_and_import(store, "key,label\nb,cat\n", "answers-bob.csv") == []
+    assert logged(store) == ["anna:a=cat", "bob:a=dog", "anna:b=cat", "bob:b=cat"]
+    assert [one.seconds for one in store.answers()] == [2.5, None, 3.5, None]
+    assert [store.status(key).state for key in "abc"] == ["disputed", "settled", "open"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words", "refused"),
+    [
+        (
+            "elsewhere,cat,",
+            "line 2: 'elsewhere' is not a question of this round",
+            ["foreign"],
+        ),
+        ("a,horse,", "line 2: 'horse' is not a class; use one of: cat, dog, cow, void", ["no class"]),
+        ("a,cat,\na,Cat,", "line 3: the answer to 'a' repeats line 2; keep one", [None, "doubled"]),
+        (
+            "a,cat,\na,dog,",
+            "line 3: the answer to 'a' contradicts line 2; keep one",
+            [None, "doubled"],
+        ),
+        ("a,cat,soon", "line 2: 'soon' is not a number of seconds", ["malformed"]),
+    ],
+)
+def test_problems_are_reported_and_logged_once(
+    tmp_path: Path, lines: str, words: str, refused: list[str | None]
+) -> None:
+    store = write_round(tmp_path)
+    for _ in range(3):
+        wrong = write_and_import(store, f"key,label,seconds\n{lines}\n")
+        assert [sentence.partition("answers.csv ")[2][: len(words)] for sentence in wrong] == [words]
+    assert [one.reject_reason for one in store.answers()] == refused
+    assert write_and_import(store, "key,label\na,dog\n") == []
+    assert store.status("a").word == "dog"
+
+
+def test_a_duplicate_row_is_fixed_by_removing_either(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    write_and_import(store, "key,label\na,cat\na,dog\n")
+    assert store.status("a").word == "cat"
+    assert write_and_import(store, "key,label\na,dog\n") == []
+    assert store.status("a").word == "dog"
+
+
+def test_files_of_closed_rounds_are_late_and_withdrawn_answers_stay_withdrawn(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    write_and_import(store, "key,label\na,cat\nb,cat\nc,cat\n")
+    submit_answer(store, "a", "", "files")
+    assert write_and_import(store, "key,label\na,cat\nb,cat\nc,cat\n") == []
+    assert store.status("a").state == "open"
+    submit_answer(store, "a", "dog", "anna")
+    assert store.close_round(1) is not None
+    write_round(tmp_path, 2, ("d",))
+    write_and_import(store, "key,label\na,cow\nb,cat\nc,cat\n")
+    assert (logged(store)[-1], store.answers()[-1].reject_reason) == ("files:a=cow", "late")
+
+
+def test_pixels_are_identified_by_id_or_by_key_and_position(tmp_path: Path) -> None:
+    store = AnnotationStore(tmp_path)
+    place = QuestionArea(1, 2, 4, 6, ((8, 1),))
+    questions = [
+        Question(1, "im.png#1,2", "im.png", "", area=place),
+        Question(2, "im.png#3,0", "im.png", ""),
+    ]
+    QuestionRound.write(store.round_folder(1), RoundRules(1, CLASSES, unit="pixel"), questions)
+    assert write_and_import(store, "key,y,x,label\nim.png,1,2,cat\n") == []
+    assert write_and_import(store, 'id,label\n"im.png#3,0",dog\n', "answers-bob.csv") == []
+    assert logged(store) == ["files:im.png#1,2=cat", "bob:im.png#3,0=dog"]
+    wrong = write_and_import(store, "key,label\nim.png,cat\n", "answers-c.csv")
+    assert "needs the columns `key` and `y` and `x` and `label`" in wrong[0]
+
+
+def test_annotators_are_named_by_the_file(tmp_path: Path) -> None:
+    for name, who in (("answers.csv", "files"), ("answers-anna.csv", "anna"), ("answers_bob b.csv", "bob b")):
+        (tmp_path / name).write_text("key,label,annotator\na,cat,\nb,cat,eve\n")
+        assert [line.annotator for line in read_csv_answers(tmp_path / name)] == [who, "eve"]
+
+
+def test_seconds_are_the_total_of_a_row(tmp_path: Path) -> None:
+    store = write_round(tmp_path)
+    write_and_import(store, "key,label,seconds\na,cat,5\n")
+    write_and_import(store, "key,label,seconds\na,dog,5\n")  # a corrected mistake: not another 5 seconds
+    assert (store.status("a").word, store.status("a").seconds) == ("dog", 5.0)
+    for _ in range(2):
+        write_and_import(store, "key,label,seconds\na,dog,6.5\nb,horse,4\n")
+    write_and_import(store, "key,label,seconds\na,dog,2\nb,cow,4\n")  # seconds that were counted stay counted
+    assert [store.status(key).seconds for key in "ab"] == [6.5, 4.0]
+    assert logged(store) == [f"files:{said}" for said in ("a=cat", "a=dog", "a=dog", "b=horse", "b=cow")]
+    submit_answer(store, "c", "cat")
+    assert store.close_round(1) is not None
+    for _ in range(2):
+        write_and_import(store, "key,label,seconds\na,cow,9\nb,cow,4\n")
+    assert [(one.word, one.reject_reason) for one in store.answers()[6:]] == [("cow", "late")]
+
+
+@pytest.mark.parametrize("line", [f"a,{'x' * 600}", f"{'x' * 600},cat", f"a,cat,{'x' * 600}"])
+def test_overlong_values_are_logged_once(tmp_path: Path, line: str) -> None:
+    store = write_round(tmp_path)
+    for _ in range(3):
+        write_and_import(store, f"key,label,annotator\n{line}\n")
+    assert len(store.answers()) == 1

@@ -1,0 +1,96 @@
+"""End to end: a run with human annotators."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from conftest import Runner, quick
+from ducats.annotation import AnnotationStore
+from ducats.data import toy
+from ducats.domain import UNLABELLED, VOID
+from ducats.errors import AwaitingLabels, UserError
+from ducats.factory import check_components, make_oracle
+from ducats.queries import QUERIES
+from ducats.run_folder import RunFolder
+
+AGREE = "oracle={name: human, params: {rule: unanimous}}"
+
+
+def test_two_annotators_who_must_agree_label_a_whole_run(run_quickly: Runner, tmp_path: Path) -> None:
+    data = toy()
+    assert data.ground_truth is not None
+    true_names = {
+        key: data.classes[int(label)] for key, label in zip(data.pool.keys, data.ground_truth[:], strict=True)
+    }
+    blind = replace(data, ground_truth=None)
+    voids: list[str] = []
+    for number in (1, 2):
+        with pytest.raises(AwaitingLabels, match=f"round {number} waits for 10 labels[.] To answer"):
+            run_quickly(AGREE, shift=blind)
+        store = AnnotationStore(tmp_path / "run" / "questions")
+        question_round = store.open_round()
+        assert question_round is not None
+        assert (
+            question_round.rules.round,
+            question_round.rules.rule,
+            question_round.rules.min_annotators,
+        ) == (number, "unanimous", 2)
+        query = quick().query.name
+        assert (question_round.rules.query, question_round.rules.query_summary) == (
+            query,
+            QUERIES[query].summary,
+        )
+        assert all(question.guess in data.classes for question in question_round.questions)
+        first, *rest = [question.id for question in question_round.questions]
+        voids.append(first)
+        for who in ("anna", "bob"):
+            said = [{"question": key, "word": true_names[key], "who": who, "seconds": 2.0} for key in rest]
+            said.append(
+                {"question": first, "word": "void" if who == "anna" else true_names[first], "who": who}
+            )
+            assert {one.reject_reason for one in store.receive(said, channel="test")} == {None}
+        with pytest.raises(AwaitingLabels, match=rf"1 of 10 labels; first: '{first}'; 1 is disputed"):
+            run_quickly(AGREE, shift=blind)
+        store.receive([{"question": first, "word": "void", "who": "bob"}], channel="test")
+    run_folder = run_quickly(AGREE, shift=blind)
+    ledger = run_folder.load_ledger()
+    assert (run_folder.finished, len(ledger), ledger.seconds()) == (True, 20, 18 * 2 * 2.0)
+    entries = {entry.key: entry.label for entry in ledger.entries()}
+    assert len(entries) == 20  # nothing was asked twice, void included
+    for key, label in entries.items():
+        assert label == (VOID if key in voids else list(data.classes).index(true_names[key]))
+    targets = ledger.targets()
+    assert int((targets == VOID).sum()) == 2  # spent
+    assert int((targets >= 0).sum()) == 18  # trained on
+    assert int((targets == UNLABELLED).sum()) == len(data.pool) - 20
+    late = AnnotationStore(tmp_path / "run" / "questions").receive(
+        [{"question": voids[0], "word": true_names[voids[0]], "who": "bob"}], channel="test"
+    )
+    assert late[0].reject_reason == "late"
+
+
+@pytest.mark.parametrize(
+    ("oracle", "words"),
+    [
+        (
+            "{name: people, params: {rule: loudest}}",
+            "'people' does not accept the parameters .*rule must be one of",
+        ),
+        ("{name: people, params: {patience: 3}}", "no parameter 'patience'; it has: rule"),
+        (
+            "{name: auto, params: {people: 0}}",
+            "'auto' does not accept .*people must be a positive integer",
+        ),
+        ("{name: truth, params: {rule: agree}}", "the oracle 'truth' has no parameters"),
+    ],
+)
+def test_invalid_parameters_are_refused_before_images_are_read(oracle: str, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        check_components(quick(f"oracle={oracle}"))
+
+
+def test_parameters_are_refused_by_the_ground_truth_oracle(tmp_path: Path) -> None:
+    config = quick("oracle={name: auto, params: {rule: unanimous}}")
+    with pytest.raises(UserError, match="'truth' has no parameters"):
+        make_oracle(config, toy(), RunFolder(tmp_path))

@@ -1,0 +1,143 @@
+"""Voting rules: hand-made examples and properties."""
+
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from question_rounds import CLASSES
+
+from ducats.annotation import VOTING_RULES, Answer, QuestionStatus, RoundRules, question_status
+from ducats.annotation.answer import parse_word
+from ducats.annotation.rules import make_rules
+
+
+def status_of(
+    *said: str, rule: str = "first", people: int = 1, unsure: str = "ask_another"
+) -> QuestionStatus:
+    """Return the status for answers given as ``who:word``, in the order of arrival."""
+    terms = RoundRules(1, CLASSES, rule, people, unsure)  # type: ignore[arg-type]
+    answers = []
+    for one in said:
+        who, _, word = one.partition(":")
+        kind, word = parse_word(word, CLASSES)
+        answers.append(Answer("q", word, kind, who, "now", "test", 1, seconds=2.0))
+    return question_status(answers, terms)
+
+
+@pytest.mark.parametrize(
+    ("rule", "people", "said", "state", "word"),
+    [
+        ("first", 1, "", "open", None),
+        ("first", 1, "a:cat b:dog", "settled", "cat"),
+        ("first", 1, "a:cat b:dog a:cow", "settled", "cow"),  # the first annotator changed the answer
+        ("first", 1, "a:cat b:dog a:", "settled", "dog"),  # the first annotator withdrew the answer
+        ("first", 1, "a:skip", "open", None),
+        ("first", 1, "a:unsure", "open", None),
+        ("first", 1, "a:unsure b:dog", "settled", "dog"),
+        ("first", 2, "a:cat", "open", None),
+        ("first", 2, "a:cat a:dog", "open", None),  # the same annotator twice
+        ("first", 2, "a:cat b:void", "settled", "cat"),
+        ("newest", 1, "a:cat b:dog", "settled", "dog"),
+        ("newest", 1, "a:cat b:dog a:cow", "settled", "cow"),
+        ("newest", 1, "a:cat b:dog b:skip", "settled", "dog"),
+        ("majority", 3, "a:cat b:cat", "open", None),
+        ("majority", 3, "a:cat b:cat c:dog", "settled", "cat"),
+        ("majority", 3, "a:cat b:dog c:cow", "disputed", None),
+        ("majority", 3, "a:cat b:dog c:cow d:cat", "disputed", None),  # two of four are not a majority
+        ("majority", 3, "a:cat b:dog c:cow d:cat b:cat", "settled", "cat"),
+        ("majority", 3, "a:void b:void c:dog", "settled", "void"),
+        ("unanimous", 2, "a:cat", "open", None),
+        ("unanimous", 2, "a:cat b:Cat", "settled", "cat"),
+        ("unanimous", 2, "a:cat b:dog", "disputed", None),
+        ("unanimous", 2, "a:cat b:dog a:dog", "settled", "dog"),
+        ("unanimous", 2, "a:cat b:cat c:dog", "disputed", None),
+        ("unanimous", 2, "a:cat b:unsure", "open", None),
+    ],
+)
+def test_rules_by_hand(rule: str, people: int, said: str, state: str, word: str | None) -> None:
+    found = status_of(*said.split(), rule=rule, people=people)
+    assert (found.state, found.word) == (state, word)
+
+
+def test_unsure_answers_are_asked_again_or_void() -> None:
+    again, void = (
+        status_of("a:unsure", "b:cat", rule="unanimous", people=2, unsure=u) for u in ("ask_another", "void")
+    )
+    assert (again.state, again.unsure_annotators, len(again.votes)) == ("open", ("a",), 1)
+    assert (void.state, void.unsure_annotators, {vote.word for vote in void.votes}) == (
+        "disputed",
+        (),
+        {"void", "cat"},
+    )
+    assert status_of("a:unsure", unsure="void").word == "void"
+
+
+def test_refused_answers_cost_nothing_and_all_others_cost_their_seconds() -> None:
+    assert status_of("a:cat", "a:dog", "b:skip", "b:").seconds == 8.0
+    late = Answer("q", "dog", "class", "b", "now", "test", 1, 3.0, reject_reason="late")
+    found = question_status([late], RoundRules(1, CLASSES))
+    assert (found.state, found.votes, found.seconds) == ("open", (), 0.0)
+
+
+WORDS = st.sampled_from([*CLASSES, "void", "unsure", "skip", ""])
+SAID = st.lists(st.builds("{}:{}".format, st.sampled_from("abcd"), WORDS), max_size=12)
+
+
+@given(SAID, st.sampled_from(sorted(VOTING_RULES)), st.integers(1, 4))
+def test_a_label_has_the_support_that_its_rule_requires(said: list[str], rule: str, people: int) -> None:
+    found = status_of(*said, rule=rule, people=people)
+    votes: dict[str, str] = {}
+    for one in said:  # independent computation of each final answer
+        who, _, word = one.partition(":")
+        if word in ("", "unsure"):
+            votes.pop(who, None)
+        elif word != "skip":
+            votes[who] = word
+    assert {vote.annotator: vote.word for vote in found.votes} == votes
+    counts = Counter(votes.values())
+    if found.state == "settled":
+        assert len(votes) >= people
+        share = counts[str(found.word)] / len(votes)
+        assert share > {"majority": 0.5}.get(rule, 0)
+        assert rule != "unanimous" or share == 1
+    else:
+        assert found.word is None
+        assert (found.state == "disputed") == (len(votes) >= max(people, 1) and bool(votes))
+        if found.state == "disputed":
+            assert found.has_conflict
+            assert rule in ("majority", "unanimous")
+    if len(counts) == 1 and len(votes) >= people:
+        assert found.word == next(iter(counts))  # a unanimous answer is always accepted
+
+
+@given(st.permutations(["a:cat", "b:dog", "c:cat", "d:cow"]), st.sampled_from(["majority", "unanimous"]))
+def test_counting_rules_ignore_the_order(said: list[str], rule: str) -> None:
+    found = status_of(*said, rule=rule, people=3)
+    assert (found.state, found.word) == ("disputed", None)
+
+
+@pytest.mark.parametrize(
+    ("params", "words"),
+    [
+        ({"rule": "loudest"}, "rule must be one of first, newest, majority, agree, not 'loudest'"),
+        ({"people": 0}, "people must be a positive integer, not 0"),
+        ({"people": True}, "people must be"),
+        ({"people": 1.5}, "people must be"),
+        ({"unsure": "maybe"}, "unsure must be again or void"),
+        ({"new_classes": "yes"}, "new_classes must be true or false"),
+    ],
+)
+def test_invalid_parameters_are_reported(params: dict[str, object], words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        make_rules(**params)  # type: ignore[arg-type]
+
+
+def test_the_default_number_of_annotators_depends_on_the_rule() -> None:
+    assert [make_rules(rule=rule)["people"] for rule in ("first", "newest", "majority", "unanimous")] == [
+        1,
+        1,
+        3,
+        2,
+    ]
+    assert make_rules(rule="unanimous", min_annotators=4)["people"] == 4
