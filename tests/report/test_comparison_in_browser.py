@@ -9,12 +9,12 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
-import browsers
-from browsers import needs_a_browser
+import headless_browser
 from ducats.report.read import find_runs
+from headless_browser import needs_a_browser
 
 pytestmark = needs_a_browser
-chromium = browsers.chromium
+chromium = headless_browser.chromium
 METHODS = ("random", "entropy", "clue", "duc", "a-method-with-a-rather-long-name")
 
 

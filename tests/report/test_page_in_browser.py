@@ -11,9 +11,9 @@ from PIL import Image
 from read_pages import EMPTY, confusion
 from selenium import webdriver
 
-from browsers import chromium as chromium
-from browsers import needs_a_browser
 from ducats.report import report_page
+from headless_browser import chromium as chromium
+from headless_browser import needs_a_browser
 from runs_on_paper import write_pixel_run, write_run
 
 pytestmark = needs_a_browser

@@ -33,14 +33,14 @@ def label(
         token_file: File in which to keep the access token, so that the URL stays the same.
         open_browser: Open the page in a browser.
     """
-    from ducats.labelling.page import serving
+    from ducats.labelling.page import server
 
-    serving.check_installed()
-    serving.check_run(run)
-    token = serving.token_from(token_file)
-    sock = serving.listen(host, port, run)
-    url = serving.address(sock, host, token)
-    if not serving.is_loopback(host):
+    server.check_installed()
+    server.check_run_folder(run)
+    token = server.load_or_create_token(token_file)
+    sock = server.open_socket(host, port, run)
+    url = server.page_url(sock, host, token)
+    if not server.is_loopback(host):
         console.print(
             f"warning: {host} is reachable from other machines. Anyone with the token can see the images and "
             "answer, and the connection is not encrypted. It is safer to omit --host and use a tunnel: "
@@ -52,5 +52,7 @@ def label(
         )
     console.print(f"labelling page at {url}", highlight=False, markup=False, soft_wrap=True)
     console.print("Ctrl-C stops the server", style="dim")
-    serving.serve(run, sock, host=host, token=token, who=annotator, blind=blind, opened=open_browser)
+    server.serve_page(
+        run, sock, host=host, token=token, who=annotator, blind=blind, open_browser=open_browser
+    )
     return 0

@@ -47,7 +47,7 @@ class View:
     def output_size(self, height: int, width: int) -> tuple[int, int]:
         """Return height and width of the output for stored images of this height and width.
 
-        >>> ViewConfig(size=5).sides(8, 9), ViewConfig(size=(4, 6)).sides(8, 9), ViewConfig().sides(8, 9)
+        >>> View(size=5).sides(8, 9), View(size=(4, 6)).sides(8, 9), View().sides(8, 9)
         ((5, 5), (4, 6), (8, 9))
         """
         if self.size is None:
@@ -102,7 +102,7 @@ def apply_view(images: Tensor, view: View, aug_params: Tensor) -> Tensor:
         aug_params: Output of ``sample_view_params`` for this view and image size, ``(N, N_AUG_PARAMS)`` on the same device.
 
     Returns:
-        float32 ``(N, C, height, width)`` in [0, 1]; see ``ViewConfig.output_size`` for height and width.
+        float32 ``(N, C, height, width)`` in [0, 1]; see ``View.output_size`` for height and width.
     """
     size = view.output_size(*images.shape[-2:])
     if view.crop == "resized":

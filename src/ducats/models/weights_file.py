@@ -53,7 +53,7 @@ def read_weights(path: Path) -> StateDict:
 
 
 def _read_npz(path: Path) -> StateDict:
-    """Read arrays by name; NAME is ``NAME|q`` (int8) times ``NAME|s``, a scale per output channel."""
+    """Read arrays by name; NAME is ``MAX_NAME_LENGTH|q`` (int8) times ``MAX_NAME_LENGTH|s``, a scale per output channel."""
     state = {}
     with np.load(path, allow_pickle=False) as arrays:
         for key in arrays.files:

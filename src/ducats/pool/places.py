@@ -107,7 +107,7 @@ def _listed(store: Any, folder: str) -> list[Entry]:
 def _sorted(entries: Sequence[Entry]) -> list[Entry]:
     """Sort by name, with ``/`` appended to folder names, so a walk yields keys in sorted order.
 
-    >>> [entry.name for entry in _sorted([LedgerEntry("a", True), LedgerEntry("a.png", False), LedgerEntry("a0.png", False)])]
+    >>> [entry.run_id for entry in _sorted([LedgerEntry("a", True), LedgerEntry("a.png", False), LedgerEntry("a0.png", False)])]
     ['a.png', 'a', 'a0.png']
     """
     return sorted(entries, key=lambda entry: f"{entry.name}/" if entry.folder else entry.name)

@@ -15,23 +15,23 @@ from selenium.webdriver.common.action_chains import ActionChains
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import WebDriverWait
 
-from browsers import chromium as chromium
-from browsers import needs_a_browser as needs_a_browser
 from ducats.annotation import AnnotationStore
+from headless_browser import chromium as chromium
+from headless_browser import needs_a_browser as needs_a_browser
 
-PATIENCE = 60
+TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture
 def browser(chromium: webdriver.Chrome) -> webdriver.Chrome:
     """A blank page: the previous test's page would keep polling a server that is gone."""
     chromium.get("about:blank")
-    complaints(chromium)
+    console_errors(chromium)
     return chromium
 
 
 @pytest.fixture
-def keep(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str], None]:
+def save_screenshot(browser: webdriver.Chrome, tmp_path: Path) -> Callable[[str], None]:
     """Save a screenshot as an artefact."""
     folder = Path(os.environ.get("DUCATS_ARTEFACTS", tmp_path))
     folder.mkdir(parents=True, exist_ok=True)
@@ -70,20 +70,20 @@ def serving(run: Path, *options: str) -> Iterator[Server]:
         server.kill()
 
 
-def until(browser: webdriver.Chrome, what: Callable[[], Any]) -> Any:
-    return WebDriverWait(browser, PATIENCE, poll_frequency=0.02).until(lambda _: what())
+def wait_until(browser: webdriver.Chrome, what: Callable[[], Any]) -> Any:
+    return WebDriverWait(browser, TIMEOUT_SECONDS, poll_frequency=0.02).until(lambda _: what())
 
 
-def shown(browser: webdriver.Chrome) -> str:
+def shown_question(browser: webdriver.Chrome) -> str:
     """Return the id of the visible question, or an empty string."""
     return str(browser.execute_script("return document.body.dataset.shown ?? ''"))
 
 
-def state(browser: webdriver.Chrome) -> str:
+def page_state(browser: webdriver.Chrome) -> str:
     return str(browser.execute_script("return document.body.dataset.state ?? ''"))
 
 
-def text(browser: webdriver.Chrome, name: str) -> str:
+def element_text(browser: webdriver.Chrome, name: str) -> str:
     return browser.find_element(By.ID, name).text
 
 
@@ -93,25 +93,25 @@ def press(browser: webdriver.Chrome, key: str) -> None:
 
 def answer(browser: webdriver.Chrome, key: str) -> None:
     """Press a key once the image is visible, and wait until the question changes."""
-    before = until(browser, lambda: shown(browser))
+    before = wait_until(browser, lambda: shown_question(browser))
     press(browser, key)
-    until(browser, lambda: shown(browser) != before)
+    wait_until(browser, lambda: shown_question(browser) != before)
 
 
 def open_page(browser: webdriver.Chrome, server: Server) -> None:
     browser.get(server.url)
-    until(browser, lambda: shown(browser))
+    wait_until(browser, lambda: shown_question(browser))
     assert "token" not in browser.current_url
 
 
 def is_saved(browser: webdriver.Chrome) -> bool:
-    return text(browser, "saved").startswith("Saved")
+    return element_text(browser, "saved").startswith("Saved")
 
 
-def complaints(browser: webdriver.Chrome) -> list[str]:
+def console_errors(browser: webdriver.Chrome) -> list[str]:
     """Return the entries of the browser's console log."""
     return [entry["message"] for entry in browser.get_log("browser")]  # type: ignore[no-untyped-call]
 
 
-def words(desk: AnnotationStore, number: int = 1) -> list[str | None]:
+def labels(desk: AnnotationStore, number: int = 1) -> list[str | None]:
     return [standing.word for standing in desk.statuses(number).values()]

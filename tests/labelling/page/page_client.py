@@ -8,42 +8,42 @@ from uuid import uuid4
 from PIL import Image
 from starlette.testclient import TestClient
 
-from ducats.labelling.page.app import Page, make_app
+from ducats.labelling.page.app import LabellingPage, make_app
 
-TOKEN, HOME = "a-token-of-this-test", "http://127.0.0.1:8000"
+TOKEN, BASE_URL = "a-token-of-this-test", "http://127.0.0.1:8000"
 
 
 def client(run: Path, *, token: bool = True, host: str = "127.0.0.1", **options: Any) -> TestClient:
-    page = make_app(Page(run, **options), token=TOKEN, host=host)
-    made = TestClient(page, base_url=HOME, headers={"Origin": HOME})
+    page = make_app(LabellingPage(run, **options), token=TOKEN, host=host)
+    made = TestClient(page, base_url=BASE_URL, headers={"Origin": BASE_URL})
     if token:
         assert made.get(f"/?token={TOKEN}").status_code == 200
     return made
 
 
-def state(asked: TestClient, who: str = "ada") -> dict[str, Any]:
-    told: dict[str, Any] = asked.get("/api/state", params={"who": who}).json()
-    return told
+def state(client: TestClient, who: str = "ada") -> dict[str, Any]:
+    body: dict[str, Any] = client.get("/api/state", params={"who": who}).json()
+    return body
 
 
 def post(
-    asked: TestClient, *words: tuple[str, str], who: str = "ada", seconds: float = 1.5
+    client: TestClient, *words: tuple[str, str], who: str = "ada", seconds: float = 1.5
 ) -> dict[str, Any]:
     answers = [
         {"question": question, "word": word, "seconds": seconds, "ref": f"{uuid4()}.{n}"}
         for n, (question, word) in enumerate(words)
     ]
-    reply = asked.post("/api/answers", json={"who": who, "answers": answers})
+    reply = client.post("/api/answers", json={"who": who, "answers": answers})
     assert reply.status_code == 200, reply.text
-    told: dict[str, Any] = reply.json()
-    return told
+    body: dict[str, Any] = reply.json()
+    return body
 
 
-def shown(asked: TestClient, path: str) -> Image.Image:
-    reply = asked.get(path)
+def fetch_image(client: TestClient, path: str) -> Image.Image:
+    reply = client.get(path)
     assert reply.status_code == 200
     return Image.open(io.BytesIO(reply.content)).convert("RGB")
 
 
-def asked_next(told: dict[str, Any]) -> list[str]:
-    return [one["id"] for one in told["next"]]
+def next_ids(body: dict[str, Any]) -> list[str]:
+    return [one["id"] for one in body["next"]]

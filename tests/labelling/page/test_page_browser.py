@@ -7,25 +7,25 @@ from pathlib import Path
 import page_browser
 from page_browser import (
     answer,
-    complaints,
+    console_errors,
+    element_text,
     is_saved,
+    labels,
     needs_a_browser,
     open_page,
+    page_state,
     press,
     serving,
-    shown,
-    state,
-    text,
-    until,
-    words,
+    shown_question,
+    wait_until,
 )
-from page_desks import CLASSES, image_questions, pixel_questions, truth
+from page_rounds import CLASSES, image_questions, pixel_questions, true_class
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 
 pytestmark = needs_a_browser
-chromium, browser, keep = page_browser.chromium, page_browser.browser, page_browser.keep
+chromium, browser, keep = page_browser.chromium, page_browser.browser, page_browser.save_screenshot
 
 
 def key_of(question: str) -> str:
@@ -39,50 +39,50 @@ def test_a_round_of_images_by_keys(
     desk = image_questions(tmp_path, 6)
     with serving(tmp_path) as server:
         browser.get(server.url)
-        name = until(browser, lambda: browser.find_element(By.ID, "name"))
-        until(browser, name.is_displayed)
+        name = wait_until(browser, lambda: browser.find_element(By.ID, "name"))
+        wait_until(browser, name.is_displayed)
         name.send_keys("Ada", Keys.ENTER)
-        until(browser, lambda: shown(browser) == "r1/1")
+        wait_until(browser, lambda: shown_question(browser) == "r1/1")
         keep("image")
-        assert "unlike the training images" in text(browser, "hints")
-        assert "The model has seen few images like this one" in text(browser, "why")
-        assert "42% sure" in text(browser, "guess")
+        assert "unlike the training images" in element_text(browser, "hints")
+        assert "The model has seen few images like this one" in element_text(browser, "why")
+        assert "42% sure" in element_text(browser, "guess")
         answer(browser, Keys.ENTER)  # the guess, which is correct
         answer(browser, "3")  # wrong
-        until(browser, lambda: is_saved(browser))
+        wait_until(browser, lambda: is_saved(browser))
         press(browser, "u")
-        until(browser, lambda: shown(browser) == "r1/2")
+        wait_until(browser, lambda: shown_question(browser) == "r1/2")
         answer(browser, "2")
         answer(browser, "s")  # r1/3, later
-        until(browser, lambda: is_saved(browser))
+        wait_until(browser, lambda: is_saved(browser))
         browser.refresh()
-        assert until(browser, lambda: shown(browser)) == "r1/4"
-        assert "2 of 6 done · 2 by you" in text(browser, "counts")
+        assert wait_until(browser, lambda: shown_question(browser)) == "r1/4"
+        assert "2 of 6 done · 2 by you" in element_text(browser, "counts")
         answer(browser, "1")
-        until(browser, lambda: is_saved(browser))
+        wait_until(browser, lambda: is_saved(browser))
         browser.refresh()
-        until(browser, lambda: shown(browser) == "r1/5")
+        wait_until(browser, lambda: shown_question(browser) == "r1/5")
         press(browser, Keys.BACKSPACE)  # an answer given before the reload
-        until(browser, lambda: shown(browser) == "r1/4")
-        until(browser, lambda: not desk.status("r1/4").votes)
+        wait_until(browser, lambda: shown_question(browser) == "r1/4")
+        wait_until(browser, lambda: not desk.status("r1/4").votes)
         answer(browser, "1")
         answer(browser, "0")  # r1/5 is none of these
         answer(browser, "?")  # r1/6, unsure
-        assert until(browser, lambda: shown(browser)) == "r1/3"
+        assert wait_until(browser, lambda: shown_question(browser)) == "r1/3"
         answer(browser, "3")
-        assert until(browser, lambda: shown(browser)) == "r1/6"
+        assert wait_until(browser, lambda: shown_question(browser)) == "r1/6"
         answer(browser, "3")
-        until(browser, lambda: state(browser) == "complete")
-        assert words(desk) == ["red", "green", "blue", "red", "void", "blue"]
+        wait_until(browser, lambda: page_state(browser) == "complete")
+        assert labels(desk) == ["red", "green", "blue", "red", "void", "blue"]
         assert {one.annotator for one in desk.answers()} == {"Ada"}
         assert all(
             one.seconds is not None and one.seconds < 60 for one in desk.answers() if one.kind != "undo"
         )
-        assert "--wait" in text(browser, "message")
+        assert "--wait" in element_text(browser, "message")
         assert desk.close_round(1) is not None
         image_questions(tmp_path, 1, number=2)
-        until(browser, lambda: shown(browser) == "r2/1")  # without a reload
-        assert complaints(browser) == []
+        wait_until(browser, lambda: shown_question(browser) == "r2/1")  # without a reload
+        assert console_errors(browser) == []
 
 
 def test_a_killed_server_loses_nothing(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -91,35 +91,36 @@ def test_a_killed_server_loses_nothing(browser: webdriver.Chrome, tmp_path: Path
     with serving(tmp_path, "--token-file", token, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "1")
-        until(browser, lambda: is_saved(browser))
+        wait_until(browser, lambda: is_saved(browser))
         loaded = "return performance.getEntriesByType('resource').map((one) => one.name)"
-        until(
+        wait_until(
             browser, lambda: str(browser.execute_script(loaded)).count("/picture/") >= 6
         )  # five are preloaded
         server.kill()
         for question in ("r1/2", "r1/3", "r1/4"):  # preloaded
-            assert until(browser, lambda: shown(browser)) == question
+            assert wait_until(browser, lambda: shown_question(browser)) == question
             answer(browser, key_of(question))
-        until(
+        wait_until(
             browser,
             lambda: (
-                "Not saved" in text(browser, "saved") and "3 answers are stored" in text(browser, "saved")
+                "Not saved" in element_text(browser, "saved")
+                and "3 answers are stored" in element_text(browser, "saved")
             ),
         )
     assert len(desk.answers()) == 1
     with serving(tmp_path, "--token-file", token, "--annotator", "Ada") as server:
-        until(browser, lambda: is_saved(browser))  # the open page reconnects
-        assert words(desk)[:4] == ["red", "green", "blue", "red"]
+        wait_until(browser, lambda: is_saved(browser))  # the open page reconnects
+        assert labels(desk)[:4] == ["red", "green", "blue", "red"]
         server.kill()
-        answer(browser, key_of(shown(browser)))
-        until(browser, lambda: "Not saved" in text(browser, "saved"))
+        answer(browser, key_of(shown_question(browser)))
+        wait_until(browser, lambda: "Not saved" in element_text(browser, "saved"))
     with serving(tmp_path, "--annotator", "Ada") as server:  # a new token: open the page again
         open_page(browser, server)
-        until(browser, lambda: is_saved(browser))
-        while shown(browser):
-            answer(browser, key_of(shown(browser)))
-        until(browser, lambda: state(browser) == "complete")
-    assert words(desk) == [CLASSES[n % 3] for n in range(8)]
+        wait_until(browser, lambda: is_saved(browser))
+        while shown_question(browser):
+            answer(browser, key_of(shown_question(browser)))
+        wait_until(browser, lambda: page_state(browser) == "complete")
+    assert labels(desk) == [CLASSES[n % 3] for n in range(8)]
     assert len(desk.answers()) == 8  # no duplicates
 
 
@@ -134,17 +135,17 @@ def test_a_question_without_a_visible_image_cannot_be_answered(
     with serving(tmp_path, "--annotator", "Ada") as server:
         try:
             browser.get(server.url)
-            until(browser, lambda: "Waiting for the server" in text(browser, "picture"))
+            wait_until(browser, lambda: "Waiting for the server" in element_text(browser, "picture"))
             press(browser, "1")
         finally:
             browser.execute_cdp_cmd("Network.setBlockedURLs", {"urls": []})
-        until(browser, lambda: shown(browser) == "r1/1")
+        wait_until(browser, lambda: shown_question(browser) == "r1/1")
         assert desk.answers() == []
         answer(browser, "1")
-        until(browser, lambda: "no longer exists" in text(browser, "picture"))
+        wait_until(browser, lambda: "no longer exists" in element_text(browser, "picture"))
         answer(browser, "0")
-        until(browser, lambda: state(browser) == "complete")
-    assert words(desk) == ["red", "void"]
+        wait_until(browser, lambda: page_state(browser) == "complete")
+    assert labels(desk) == ["red", "void"]
 
 
 def test_a_round_of_pixels_by_keys(
@@ -160,29 +161,31 @@ def test_a_round_of_pixels_by_keys(
 
         first = picture()
         press(browser, "+")
-        until(browser, lambda: picture() != first and "zoom=1" in picture())
+        wait_until(browser, lambda: picture() != first and "zoom=1" in picture())
         press(browser, "o")
-        until(browser, lambda: "/context/" in picture())
+        wait_until(browser, lambda: "/context/" in picture())
         press(browser, "o")
-        assert "All 3 in this area" in text(browser, "together")
+        assert "All 3 in this area" in element_text(browser, "together")
         press(browser, "a")
-        until(browser, lambda: "together=1" in picture())
-        until(
+        wait_until(browser, lambda: "together=1" in picture())
+        wait_until(
             browser, lambda: browser.execute_script("return document.querySelector('#picture img').complete")
         )
         keep("pixel-segment")
         answer(browser, "2")
-        assert until(browser, lambda: shown(browser)) == "street.png#3,5"
+        assert wait_until(browser, lambda: shown_question(browser)) == "street.png#3,5"
         press(browser, "u")  # all three
-        until(browser, lambda: shown(browser) == "street.png#15,31")
-        until(browser, lambda: words(desk) == [None] * 5)
+        wait_until(browser, lambda: shown_question(browser) == "street.png#15,31")
+        wait_until(browser, lambda: labels(desk) == [None] * 5)
         press(browser, "a")
         answer(browser, "2")
         answer(browser, "1")
         answer(browser, "3")
-        until(browser, lambda: state(browser) == "complete")
-        assert complaints(browser) == []
-    wanted = {one.id: truth(one.area.y, one.area.x) for one in desk.question_round(1).questions if one.area}
+        wait_until(browser, lambda: page_state(browser) == "complete")
+        assert console_errors(browser) == []
+    wanted = {
+        one.id: true_class(one.area.y, one.area.x) for one in desk.question_round(1).questions if one.area
+    }
     assert {question: one.word for question, one in desk.statuses(1).items()} == wanted
 
 
@@ -193,10 +196,10 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         press(browser, "g")
-        tiles = until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".tile"))
+        tiles = wait_until(browser, lambda: browser.find_elements(By.CSS_SELECTOR, ".tile"))
         assert len(tiles) == 6
         loaded = "return [...document.querySelectorAll('.tile img')].every((one) => one.naturalWidth)"
-        until(browser, lambda: browser.execute_script(loaded))
+        wait_until(browser, lambda: browser.execute_script(loaded))
 
         def deselect_blue() -> None:
             for tile in tiles:
@@ -205,28 +208,28 @@ def test_a_group_with_the_same_guess_is_answered_at_once(
 
         deselect_blue()
         keep("grid")
-        assert "Label 3 as red" in text(browser, "accept")
+        assert "Label 3 as red" in element_text(browser, "accept")
         select_all = browser.find_element(By.ID, "select-all")
         for left in (0, 6):
             select_all.click()
             assert len(browser.find_elements(By.CSS_SELECTOR, ".tile[aria-pressed=true]")) == left
         deselect_blue()
         press(browser, Keys.ENTER)
-        until(browser, lambda: words(desk).count("red") == 3)
+        wait_until(browser, lambda: labels(desk).count("red") == 3)
         for left in (2, 1, 0):
             press(browser, "3")  # the one in focus
-            until(browser, lambda: words(desk).count("blue") == 3 - left)  # noqa: B023 - called at once
-        until(browser, lambda: "as green" in text(browser, "accept"))
+            wait_until(browser, lambda: labels(desk).count("blue") == 3 - left)  # noqa: B023 - called at once
+        wait_until(browser, lambda: "as green" in element_text(browser, "accept"))
         press(browser, "u")  # the last blue one
-        until(browser, lambda: words(desk).count("blue") == 2)
-        until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#guesses button")) == 2)
+        wait_until(browser, lambda: labels(desk).count("blue") == 2)
+        wait_until(browser, lambda: len(browser.find_elements(By.CSS_SELECTOR, "#guesses button")) == 2)
         press(browser, Keys.ESCAPE)
-        until(browser, lambda: state(browser) == "asking" and shown(browser))
-        while shown(browser):
-            answer(browser, key_of(shown(browser)))
-        until(browser, lambda: state(browser) == "complete")
-        assert complaints(browser) == []
-    assert words(desk) == [CLASSES[n % 3] for n in range(9)]
+        wait_until(browser, lambda: page_state(browser) == "asking" and shown_question(browser))
+        while shown_question(browser):
+            answer(browser, key_of(shown_question(browser)))
+        wait_until(browser, lambda: page_state(browser) == "complete")
+        assert console_errors(browser) == []
+    assert labels(desk) == [CLASSES[n % 3] for n in range(9)]
 
 
 def test_on_a_phone_by_touch(browser: webdriver.Chrome, tmp_path: Path, keep: Callable[[str], None]) -> None:
@@ -243,17 +246,17 @@ def test_on_a_phone_by_touch(browser: webdriver.Chrome, tmp_path: Path, keep: Ca
             assert len(buttons) == 8
             assert all(button.size["height"] >= 44 for button in buttons)
             browser.find_element(By.CSS_SELECTOR, "[data-name=red]").click()
-            until(browser, lambda: shown(browser) == "r1/2")
+            wait_until(browser, lambda: shown_question(browser) == "r1/2")
             browser.find_element(By.ID, "guess").click()
-            until(browser, lambda: state(browser) == "complete")
+            wait_until(browser, lambda: page_state(browser) == "complete")
             browser.find_element(By.ID, "last-undo").click()
-            until(browser, lambda: shown(browser) == "r1/2")
+            wait_until(browser, lambda: shown_question(browser) == "r1/2")
             browser.find_element(By.ID, "guess").click()
-            until(browser, lambda: state(browser) == "complete" and is_saved(browser))
-            assert complaints(browser) == []
+            wait_until(browser, lambda: page_state(browser) == "complete" and is_saved(browser))
+            assert console_errors(browser) == []
     finally:
         browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
-    assert words(desk) == ["red", "green"]
+    assert labels(desk) == ["red", "green"]
 
 
 def test_many_classes_are_searched_and_new_ones_can_be_named(
@@ -270,9 +273,9 @@ def test_many_classes_are_searched_and_new_ones_can_be_named(
         answer(browser, Keys.ENTER)  # an empty field: the guess
         field = browser.find_element(By.ID, "name-of-class")
         field.send_keys("okapi", Keys.ENTER)
-        until(browser, lambda: state(browser) == "complete")
-        assert complaints(browser) == []
-    assert words(desk) == ["class 17", "green", "okapi"]
+        wait_until(browser, lambda: page_state(browser) == "complete")
+        assert console_errors(browser) == []
+    assert labels(desk) == ["class 17", "green", "okapi"]
 
 
 def test_a_dispute_is_shown_and_resolved(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -281,11 +284,11 @@ def test_a_dispute_is_shown_and_resolved(browser: webdriver.Chrome, tmp_path: Pa
     desk.receive([{"question": "r1/1", "word": "blue", "who": "Bob"}], channel="page")
     with serving(tmp_path, "--annotator", "Ada", "--blind") as server:
         open_page(browser, server)
-        assert "Ada chose red, Bob chose blue" in text(browser, "votes")
+        assert "Ada chose red, Bob chose blue" in element_text(browser, "votes")
         assert not browser.find_element(By.ID, "guess").is_displayed()
         answer(browser, "1")  # confirms her answer: now it is Bob's turn
-        until(browser, lambda: state(browser) == "others")
+        wait_until(browser, lambda: page_state(browser) == "others")
         desk.receive([{"question": "r1/1", "word": "red", "who": "Bob"}], channel="page")
-        until(browser, lambda: state(browser) == "complete")
-        assert complaints(browser) == []
-    assert words(desk) == ["red"]
+        wait_until(browser, lambda: page_state(browser) == "complete")
+        assert console_errors(browser) == []
+    assert labels(desk) == ["red"]

@@ -4,13 +4,13 @@ import json
 from pathlib import Path
 
 import pytest
-from page_client import HOME, TOKEN, client
-from page_desks import image_questions
+from page_client import BASE_URL, TOKEN, client
+from page_rounds import image_questions
 from PIL import Image
 from starlette.testclient import TestClient
 
-from ducats.labelling.page.app import Page, make_app
-from ducats.labelling.page.guard import HEADERS
+from ducats.labelling.page.app import LabellingPage, make_app
+from ducats.labelling.page.guard import SECURITY_HEADERS
 
 
 @pytest.mark.parametrize(
@@ -36,8 +36,8 @@ def test_the_token_parameter_works_only_for_the_start_page(tmp_path: Path) -> No
 
 def test_the_browser_launch_token_works_once(tmp_path: Path) -> None:
     image_questions(tmp_path)
-    app = make_app(Page(tmp_path), token=TOKEN, host="127.0.0.1", once="seen-by-others")
-    first, second = (TestClient(app, base_url=HOME) for _ in range(2))
+    app = make_app(LabellingPage(tmp_path), token=TOKEN, host="127.0.0.1", single_use_token="seen-by-others")
+    first, second = (TestClient(app, base_url=BASE_URL) for _ in range(2))
     assert first.get("/?token=seen-by-others").status_code == 200
     assert first.get("/api/state?who=ada").status_code == 200  # by its cookie
     assert second.get("/?token=seen-by-others").status_code == 403
@@ -48,9 +48,9 @@ def test_every_reply_forbids_frames_and_foreign_scripts(tmp_path: Path) -> None:
     image_questions(tmp_path)
     asked = client(tmp_path)
     for reply in (asked.get("/"), asked.get("/nowhere"), asked.get("/", headers={"Host": "evil.example"})):
-        assert {name: reply.headers[name] for name in HEADERS} == HEADERS
+        assert {name: reply.headers[name] for name in SECURITY_HEADERS} == SECURITY_HEADERS
         assert reply.headers["cache-control"] == "no-store"
-    assert "default-src 'none'" in HEADERS["Content-Security-Policy"]
+    assert "default-src 'none'" in SECURITY_HEADERS["Content-Security-Policy"]
     assert asked.get("/picture/whole/1/1").headers["cache-control"].startswith("private")
 
 

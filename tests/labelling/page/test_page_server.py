@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 import torch
-from page_client import asked_next, client, post, shown, state
-from page_desks import image_questions
+from page_client import client, fetch_image, next_ids, post, state
+from page_rounds import image_questions
 from PIL import Image
 
 from ducats.annotation import AnswerLog
 from ducats.domain import Images
 from ducats.errors import AwaitingLabels
-from ducats.labelling.page import views
+from ducats.labelling.page import payloads
 from ducats.ledger import Request
 from ducats.oracles import HumanOracle
 
@@ -29,7 +29,7 @@ def test_before_the_first_round_between_rounds_and_at_the_end(tmp_path: Path) ->
     assert desk.close_round(1) is not None
     assert state(asked)["state"] == "taken"
     image_questions(tmp_path, 2, number=2)
-    assert asked_next(state(asked)) == ["r2/1", "r2/2"]
+    assert next_ids(state(asked)) == ["r2/1", "r2/2"]
     (tmp_path / "questions" / "round-02" / "taken.json").write_text(
         '{"words": {}, "kinds": {}, "seconds": {}, "because": "seconds"}'
     )
@@ -61,9 +61,9 @@ def test_a_restarted_run_resets_the_page(tmp_path: Path) -> None:
     Image.new("RGB", (7, 7)).save(desk.question_round(1).questions[0].original_path)
     told = post(asked, ("r1/1", "green"))
     assert told["stamp"] != before["stamp"]
-    assert asked_next(told) == ["r1/2", "r1/3"]
+    assert next_ids(told) == ["r1/2", "r1/3"]
     assert told["counts"] == {"all": 3, "settled": 1, "disputed": 0, "mine": 1, "seconds": 1.5}
-    assert shown(asked, "/picture/whole/1/1").size == (7, 7)
+    assert fetch_image(asked, "/picture/whole/1/1").size == (7, 7)
 
 
 def test_a_round_is_complete_when_its_time_is_spent(tmp_path: Path) -> None:
@@ -95,29 +95,29 @@ def test_new_questions_come_first_then_skipped_then_unsure(tmp_path: Path) -> No
     asked = client(tmp_path)
     post(asked, ("r1/1", "unsure"))
     told = post(asked, ("r1/2", "skip"))
-    assert asked_next(told) == ["r1/3", "r1/4", "r1/2", "r1/1"]
+    assert next_ids(told) == ["r1/3", "r1/4", "r1/2", "r1/1"]
     told = post(asked, ("r1/3", "blue"))
-    assert asked_next(told) == ["r1/4", "r1/2", "r1/1"]
+    assert next_ids(told) == ["r1/4", "r1/2", "r1/1"]
     told = post(asked, ("r1/4", "skip"))
-    assert asked_next(told) == ["r1/2", "r1/4", "r1/1"]
+    assert next_ids(told) == ["r1/2", "r1/4", "r1/1"]
     assert told["counts"] == {"all": 4, "settled": 1, "disputed": 0, "mine": 2, "seconds": 6.0}
 
 
 def test_two_annotators_get_different_questions_while_there_are_enough(tmp_path: Path) -> None:
     image_questions(tmp_path, 14)
     asked = client(tmp_path)
-    first, second = asked_next(state(asked, "ada")), asked_next(state(asked, "bob"))
+    first, second = next_ids(state(asked, "ada")), next_ids(state(asked, "bob"))
     assert len(first) == len(second) == 6
     assert not set(first) & set(second)
-    assert asked_next(state(asked, "eve")) == ["r1/13", "r1/14", *first[:4]]  # held by others: last
-    assert asked_next(state(asked, "ada")) == first
+    assert next_ids(state(asked, "eve")) == ["r1/13", "r1/14", *first[:4]]  # held by others: last
+    assert next_ids(state(asked, "ada")) == first
 
 
 def test_a_question_for_two_annotators_is_not_asked_twice_of_one(tmp_path: Path) -> None:
     image_questions(tmp_path, 2, rule="unanimous", people=2)
     asked = client(tmp_path)
-    assert asked_next(post(asked, ("r1/1", "red"))) == ["r1/2"]
-    assert asked_next(state(asked, "bob")) == ["r1/1", "r1/2"]
+    assert next_ids(post(asked, ("r1/1", "red"))) == ["r1/2"]
+    assert next_ids(state(asked, "bob")) == ["r1/1", "r1/2"]
 
 
 def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) -> None:
@@ -126,19 +126,19 @@ def test_a_dispute_is_shown_to_those_concerned_until_they_agree(tmp_path: Path) 
     post(asked, ("r1/1", "red"), who="ada")
     told = post(asked, ("r1/1", "blue"), who="bob")
     assert told["counts"]["disputed"] == 1
-    assert asked_next(told) == []  # bob answered last: it is ada's turn
+    assert next_ids(told) == []  # bob answered last: it is ada's turn
     (seen,) = state(asked, "ada")["next"]
     assert seen["votes"] == [{"who": "ada", "word": "red"}, {"who": "bob", "word": "blue"}]
     assert seen["mine"] == "red"
-    assert asked_next(state(asked, "eve")) == ["r1/1"]
+    assert next_ids(state(asked, "eve")) == ["r1/1"]
     assert post(asked, ("r1/1", "blue"), who="ada")["state"] == "complete"
 
 
 def test_an_undone_answer_opens_its_question_again(tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
     asked = client(tmp_path)
-    assert asked_next(post(asked, ("r1/1", "green"))) == ["r1/2"]
-    assert asked_next(post(asked, ("r1/1", ""))) == ["r1/1", "r1/2"]
+    assert next_ids(post(asked, ("r1/1", "green"))) == ["r1/2"]
+    assert next_ids(post(asked, ("r1/1", ""))) == ["r1/1", "r1/2"]
     post(asked, ("r1/1", "red"))
     assert desk.status("r1/1").word == "red"
 
@@ -153,7 +153,7 @@ def test_answers_given_at_once_are_undone_at_once_after_a_reload(tmp_path: Path)
     recent = again.get("/api/recent?who=ada").json()["recent"]
     assert [[one["number"] for one in group] for group in recent] == [[1], [2, 3]]
     assert again.get("/api/recent?who=bob").json()["recent"] == []
-    assert asked_next(state(again)) == ["r1/4"]
+    assert next_ids(state(again)) == ["r1/4"]
     assert again.get("/api/question/1/2?who=ada").json()["mine"] == "red"
 
 
@@ -231,15 +231,15 @@ def test_the_grid_lists_open_questions_with_one_guess(tmp_path: Path) -> None:
 
 def test_class_keys_do_not_collide_with_commands() -> None:
     names = [f"class {n}" for n in range(29)]
-    letters = views.keys(names[:28])
+    letters = payloads.assign_keys(names[:28])
     assert None not in letters
     assert len(set(letters)) == 28
     assert not set(letters) & set("0ugasnox")
-    assert views.keys(names) == [None] * 29
+    assert payloads.assign_keys(names) == [None] * 29
 
 
 def test_a_class_named_like_a_key_gets_that_key(tmp_path: Path) -> None:
-    assert views.keys([*"0123456789"]) == [*"0123456789"]
-    assert views.keys(["A", "a", "B"]) == ["1", "2", "b"]
-    assert views.keys(["B", "b"]) == ["1", "2"]
-    assert views.keys(["1", "two", "3"]) == ["1", "2", "3"]
+    assert payloads.assign_keys([*"0123456789"]) == [*"0123456789"]
+    assert payloads.assign_keys(["A", "a", "B"]) == ["1", "2", "b"]
+    assert payloads.assign_keys(["B", "b"]) == ["1", "2"]
+    assert payloads.assign_keys(["1", "two", "3"]) == ["1", "2", "3"]

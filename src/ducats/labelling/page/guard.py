@@ -10,10 +10,10 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ducats.labelling.page.serving import is_loopback
+from ducats.labelling.page.server import is_loopback
 
-LARGEST = 1_000_000  # bytes per request
-HEADERS = {
+MAX_REQUEST_BYTES = 1_000_000  # bytes per request
+SECURITY_HEADERS = {
     "Content-Security-Policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; "
         "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
@@ -26,7 +26,7 @@ HEADERS = {
 }
 
 
-class Guard:
+class RequestGuard:
     """ASGI middleware that accepts only requests from our own page.
 
     Another site can make a browser send requests here, and can point its own host name at this address. It
@@ -36,19 +36,21 @@ class Guard:
         app: the protected application.
         token: required for every request.
         host: address on which the server listens.
-        cookie: name of the cookie. Browsers send cookies to all ports of a host: each server needs its own.
-        once: a second token that opens the page a single time. Empty: none.
+        cookie_name: name of the cookie. Browsers send cookies to all ports of a host: each server needs its own.
+        single_use_token: a second token that opens the page a single time. Empty: none.
     """
 
-    def __init__(self, app: ASGIApp, token: str, host: str, cookie: str, once: str = "") -> None:
+    def __init__(
+        self, app: ASGIApp, token: str, host: str, cookie_name: str, single_use_token: str = ""
+    ) -> None:
         self._app = app
         self._token = token
-        self._once = once
-        self._cookie = cookie
+        self._single_use_token = single_use_token
+        self._cookie_name = cookie_name
         self._loopback = is_loopback(host)
-        self._names = {host.lower(), "localhost"}
+        self._host_names = {host.lower(), "localhost"}
         if not self._loopback:
-            self._names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
+            self._host_names |= {socket.gethostname().lower(), socket.getfqdn().lower()}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Forward a request, or refuse it."""
@@ -59,21 +61,21 @@ class Guard:
         request = Request(scope, receive)
         refusal = self._refusal(request)
         if refusal is not None:
-            status, why = refusal
-            await PlainTextResponse(why + "\n", status)(scope, receive, self._with_headers(send))
+            status, message_text = refusal
+            await PlainTextResponse(message_text + "\n", status)(scope, receive, self._with_headers(send))
             return
-        fresh = request.url.path == "/" and "token" in request.query_params
-        await self._app(scope, _bounded(receive), self._with_headers(send, set_cookie=fresh))
+        sets_cookie = request.url.path == "/" and "token" in request.query_params
+        await self._app(scope, _limit_body(receive), self._with_headers(send, set_cookie=sets_cookie))
 
     def _refusal(self, request: Request) -> tuple[int, str] | None:
         headers = request.headers
         host = headers.get("host", "")
-        if not self._is_ours(host):
+        if not self._is_own_host(host):
             return 421, "the Host header does not name this server"
-        opening = request.url.path == "/" and request.method == "GET"
-        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not opening:
+        is_start_page = request.url.path == "/" and request.method == "GET"
+        if headers.get("sec-fetch-site", "none") not in ("same-origin", "none") and not is_start_page:
             return 403, "requests from other sites are not allowed"
-        if not self._is_known(request, opening):
+        if not self._has_token(request, is_start_page):
             return 403, "the token is missing or wrong; open the address that `ducats label` printed"
         if request.method in ("GET", "HEAD"):
             return None
@@ -84,16 +86,16 @@ class Guard:
         length = headers.get("content-length", "")
         if not length.isdecimal():
             return 411, "Content-Length is missing or invalid"
-        if int(length) > LARGEST:
-            return 413, f"the request is larger than {LARGEST} bytes"
+        if int(length) > MAX_REQUEST_BYTES:
+            return 413, f"the request is larger than {MAX_REQUEST_BYTES} bytes"
         return None
 
-    def _is_ours(self, host: str) -> bool:
+    def _is_own_host(self, host: str) -> bool:
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             return False
-        if name.lower() in self._names:
+        if name.lower() in self._host_names:
             return True
         try:
             # Unlike a name, an IP address cannot be rebound to another server.
@@ -101,13 +103,13 @@ class Guard:
         except ValueError:
             return False
 
-    def _is_known(self, request: Request, opening: bool) -> bool:
-        at_the_door = request.query_params.get("token", "") if opening else ""
-        given = (request.cookies.get(self._cookie, ""), at_the_door)
-        if any(_same(one, self._token) for one in given):
+    def _has_token(self, request: Request, is_start_page: bool) -> bool:
+        token_parameter = request.query_params.get("token", "") if is_start_page else ""
+        tokens = (request.cookies.get(self._cookie_name, ""), token_parameter)
+        if any(_equal_tokens(one, self._token) for one in tokens):
             return True
-        if self._once and _same(at_the_door, self._once):
-            self._once = ""
+        if self._single_use_token and _equal_tokens(token_parameter, self._single_use_token):
+            self._single_use_token = ""
             return True
         return False
 
@@ -115,30 +117,30 @@ class Guard:
         async def sending(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in SECURITY_HEADERS.items():
                     headers[name] = value
                 headers.setdefault("Cache-Control", "no-store")
                 if set_cookie:
-                    value = f"{self._cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
+                    value = f"{self._cookie_name}={self._token}; HttpOnly; SameSite=Strict; Path=/"
                     headers.append("Set-Cookie", value)
             await send(message)
 
         return sending
 
 
-def _same(given: str, wanted: str) -> bool:
+def _equal_tokens(given: str, wanted: str) -> bool:
     return secrets.compare_digest(given.encode(), wanted.encode())
 
 
-def _bounded(receive: Receive) -> Receive:
+def _limit_body(receive: Receive) -> Receive:
     """Disconnect once the body exceeds the limit, regardless of its Content-Length."""
-    seen = 0
+    received_bytes = 0
 
     async def receiving() -> Message:
-        nonlocal seen
+        nonlocal received_bytes
         message = await receive()
-        seen += len(message.get("body", b""))
-        if seen > LARGEST:
+        received_bytes += len(message.get("body", b""))
+        if received_bytes > MAX_REQUEST_BYTES:
             return {"type": "http.disconnect"}
         return message
 

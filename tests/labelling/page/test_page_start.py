@@ -10,61 +10,61 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 import pytest
-from page_desks import image_questions
+from page_rounds import image_questions
 
 from ducats.cli import main
 from ducats.errors import UserError
 from ducats.labelling.page import app as module
-from ducats.labelling.page import serving
+from ducats.labelling.page import server
 
 
 def test_a_run_reuses_its_port_unless_it_is_taken(tmp_path: Path) -> None:
-    with serving.listen("127.0.0.1", 0, tmp_path) as first:
+    with server.open_socket("127.0.0.1", 0, tmp_path) as first:
         port = first.getsockname()[1]
-        with serving.listen("127.0.0.1", 0, tmp_path) as second:
+        with server.open_socket("127.0.0.1", 0, tmp_path) as second:
             assert second.getsockname()[1] != port
         with pytest.raises(UserError, match=f"--port {port}"):
-            serving.listen("127.0.0.1", port, tmp_path)
-    with serving.listen("127.0.0.1", 0, tmp_path) as third:
+            server.open_socket("127.0.0.1", port, tmp_path)
+    with server.open_socket("127.0.0.1", 0, tmp_path) as third:
         assert third.getsockname()[1] == port
-        assert serving.address(third, "127.0.0.1", "T") == f"http://127.0.0.1:{port}/?token=T"
+        assert server.page_url(third, "127.0.0.1", "T") == f"http://127.0.0.1:{port}/?token=T"
 
 
 def test_a_host_of_another_machine_is_refused(tmp_path: Path) -> None:
     for host in ("no.such.host.invalid", "203.0.113.9"):  # the second is reserved for documentation
         with pytest.raises(UserError, match=f"--host {host} .*address of this machine"):
-            serving.listen(host, 0, tmp_path)
+            server.open_socket(host, 0, tmp_path)
 
 
 @pytest.mark.parametrize("port", [-1, 65536, 99999])
 def test_an_invalid_port_is_refused(tmp_path: Path, port: int) -> None:
     with pytest.raises(UserError, match=f"--port {port} is not a valid port"):
-        serving.listen("127.0.0.1", port, tmp_path)
+        server.open_socket("127.0.0.1", port, tmp_path)
 
 
 def test_a_token_file_must_be_private(tmp_path: Path) -> None:
     path = tmp_path / "token"
-    made = serving.token_from(path)
-    assert serving.token_from(path) == made
+    made = server.load_or_create_token(path)
+    assert server.load_or_create_token(path) == made
     assert path.stat().st_mode & 0o777 == 0o600
     path.chmod(0o644)
     with pytest.raises(UserError, match="chmod 600"):
-        serving.token_from(path)
+        server.load_or_create_token(path)
     path.chmod(0o600)
     for content in (b"short", b"\xff" * 40):
         path.write_bytes(content)
         with pytest.raises(UserError, match="at least 16"):
-            serving.token_from(path)
+            server.load_or_create_token(path)
     with pytest.raises(UserError, match="not a file"):
-        serving.token_from(tmp_path)
-    assert serving.token_from(None) != serving.token_from(None)
+        server.load_or_create_token(tmp_path)
+    assert server.load_or_create_token(None) != server.load_or_create_token(None)
 
 
 def test_a_folder_that_is_not_a_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not a run folder"):
-        serving.check_run(tmp_path)
+        server.check_run_folder(tmp_path)
     (tmp_path / "config.yaml").touch()
-    serving.check_run(tmp_path)
+    server.check_run_folder(tmp_path)
 
 
 def test_the_command_prints_the_address_and_warns_of_other_hosts(
@@ -77,7 +77,7 @@ def test_the_command_prints_the_address_and_warns_of_other_hosts(
         listening.close()
         served.append(options)
 
-    monkeypatch.setattr(serving, "serve", serve)
+    monkeypatch.setattr(server, "serve_page", serve)
     for host, warns in (("127.0.0.1", False), ("0.0.0.0", True)):
         with pytest.raises(SystemExit) as ended:
             main(["label", str(tmp_path), "--host", host, "--annotator", "Ada", "--blind", "--no-open"])
@@ -124,7 +124,7 @@ def test_the_log_has_no_token_and_help_imports_no_server(tmp_path: Path) -> None
 
 
 def test_the_page_has_no_inline_or_external_code() -> None:
-    html = (module.STATIC / "index.html").read_text()
+    html = (module.STATIC_FOLDER / "index.html").read_text()
     assert "style=" not in html  # the security headers would silently block it
     assert "<script>" not in html
     assert "http" not in html.replace("http-equiv", "")

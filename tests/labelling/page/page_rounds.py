@@ -41,7 +41,7 @@ def image_questions(run: Path, count: int = 6, number: int = 1, **terms: Any) ->
     return desk
 
 
-def street() -> Image.Image:
+def street_image() -> Image.Image:
     """Return an image: left half red, right half blue, a green 4 x 4-cell square in the middle."""
     drawn = Image.new("RGB", (WIDTH * SCALE, HEIGHT * SCALE), COLOURS["red"])
     pen = ImageDraw.Draw(drawn)
@@ -50,8 +50,8 @@ def street() -> Image.Image:
     return drawn
 
 
-def truth(y: int, x: int) -> str:
-    """Return the colour of ``street`` in a cell."""
+def true_class(y: int, x: int) -> str:
+    """Return the colour of ``street_image`` in a cell."""
     return "green" if 14 <= y < 18 and 30 <= x < 34 else "red" if x < WIDTH // 2 else "blue"
 
 
@@ -61,8 +61,8 @@ def pixel_questions(run: Path, number: int = 1, **terms: Any) -> AnnotationStore
     home = desk.round_folder(number)
     (home / "overlays").mkdir(parents=True)
     file = run / "street.png"
-    street().save(file)
-    street().resize((WIDTH, HEIGHT)).save(home / "overlays" / "street.png")
+    street_image().save(file)
+    street_image().resize((WIDTH, HEIGHT)).save(home / "overlays" / "street.png")
     cells = [(15, 31, 1), (16, 31, 1), (17, 33, 1), (3, 5, None), (30, 60, None)]
     questions = [
         Question(

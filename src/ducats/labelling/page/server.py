@@ -14,8 +14,8 @@ from pathlib import Path
 
 from ducats.errors import UserError
 
-PORTS = range(20000, 32000)  # below the ephemeral port ranges of operating systems
-SHORTEST = 16  # minimum length of a token
+PORT_RANGE = range(20000, 32000)  # below the ephemeral port ranges of operating systems
+MIN_TOKEN_LENGTH = 16  # minimum length of a token
 
 
 def is_loopback(host: str) -> bool:
@@ -30,11 +30,11 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
-def check_run(run: Path) -> None:
+def check_run_folder(run_folder: Path) -> None:
     """Raise if a folder is not a run folder."""
-    if not (run / "config.yaml").exists() and not (run / "questions").is_dir():
+    if not (run_folder / "config.yaml").exists() and not (run_folder / "questions").is_dir():
         raise UserError(
-            f"{run} is not a run folder (it has neither config.yaml nor questions/); give the folder that "
+            f"{run_folder} is not a run folder (it has neither config.yaml nor questions/); give the folder that "
             "`ducats run` printed"
         )
 
@@ -48,44 +48,46 @@ def check_installed() -> None:
             raise UserError(f"the labelling page needs {name}; run: pip install 'ducats[label]'") from None
 
 
-def listen(host: str, port: int, run: Path) -> socket.socket:
+def open_socket(host: str, port: int, run_folder: Path) -> socket.socket:
     """Return a listening socket.
 
     Args:
         host: host name or address.
         port: 0 for the run's default port, or any free port if that is in use. The default is derived from
             the folder, so a page that is still open finds a restarted server.
-        run: the run folder.
+        run_folder: the run folder.
     """
     if not 0 <= port < 1 << 16:
         raise UserError(f"--port {port} is not a valid port; omit it, or choose one from 1024 to 65535")
-    own = PORTS[int(sha256(str(run.resolve()).encode()).hexdigest(), 16) % len(PORTS)]
-    for choice in [port] if port else [own, 0]:
+    default_port = PORT_RANGE[
+        int(sha256(str(run_folder.resolve()).encode()).hexdigest(), 16) % len(PORT_RANGE)
+    ]
+    for choice in [port] if port else [default_port, 0]:
         try:
             family, kind, protocol, _, address = socket.getaddrinfo(
                 host, choice, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
             )[0]
-            listening = socket.socket(family, kind, protocol)
+            sock = socket.socket(family, kind, protocol)
         except (OSError, UnicodeError) as error:
-            raise _not_ours(host, error) from None
+            raise _host_error(host, error) from None
         try:
-            listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            listening.bind(address)
-            listening.listen(128)
-            return listening
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            sock.bind(address)
+            sock.listen(128)
+            return sock
         except OSError as error:
-            listening.close()
+            sock.close()
             why = error
             if error.errno == errno.EADDRNOTAVAIL:
-                raise _not_ours(host, error) from None
+                raise _host_error(host, error) from None
     raise UserError(f"--port {port} on {host} cannot be used ({why}); omit it, or choose another port")
 
 
-def _not_ours(host: str, error: Exception) -> UserError:
+def _host_error(host: str, error: Exception) -> UserError:
     return UserError(f"--host {host} cannot be used ({error}); give an address of this machine")
 
 
-def token_from(path: Path | None) -> str:
+def load_or_create_token(path: Path | None) -> str:
     """Return a new token, or the one in a private file, which is created on first use."""
     if path is None:
         return secrets.token_urlsafe(24)
@@ -97,11 +99,11 @@ def token_from(path: Path | None) -> str:
         if os.name == "posix" and path.stat().st_mode & 0o077:
             raise UserError(f"--token-file {path} is readable by others; run: chmod 600 {path}") from None
         token = path.read_text(encoding="utf-8", errors="replace").strip()
-        if len(token) < SHORTEST or not all(
+        if len(token) < MIN_TOKEN_LENGTH or not all(
             sign.isascii() and (sign.isalnum() or sign in "-_") for sign in token
         ):
             raise UserError(
-                f"--token-file {path} must hold at least {SHORTEST} letters, digits, - or _; remove the file "
+                f"--token-file {path} must hold at least {MIN_TOKEN_LENGTH} letters, digits, - or _; remove the file "
                 "to create a new token"
             ) from None
         return token
@@ -111,44 +113,50 @@ def token_from(path: Path | None) -> str:
     return token
 
 
-def address(listening: socket.socket, host: str, token: str) -> str:
+def page_url(sock: socket.socket, host: str, token: str) -> str:
     """Return the URL to open in a browser."""
-    port = listening.getsockname()[1]
+    port = sock.getsockname()[1]
     name = socket.gethostname() if host in ("0.0.0.0", "::", "") else host
     return f"http://{f'[{name}]' if ':' in name else name}:{port}/?token={token}"
 
 
-def serve(
-    run: Path,
-    listening: socket.socket,
+def serve_page(
+    run_folder: Path,
+    sock: socket.socket,
     *,
     host: str,
     token: str,
     who: str = "",
     blind: bool = False,
-    opened: bool = False,
+    open_browser: bool = False,
 ) -> None:
     """Serve the page until the process is stopped.
 
     Args:
-        run: the run folder.
-        listening: socket returned by ``listen``.
+        run_folder: the run folder.
+        sock: socket returned by ``open_socket``.
         host: host of that socket.
         token: required for every request.
         who: annotator name used for every browser. If empty, each browser asks for a name.
         blind: hide the model's guess and its uncertainties.
-        opened: whether to open the page in a browser.
+        open_browser: whether to open the page in a browser.
     """
     import uvicorn
 
-    from ducats.labelling.page.app import Page, make_app
+    from ducats.labelling.page.app import LabellingPage, make_app
 
-    cookie = f"ducats-{listening.getsockname()[1]}"
+    cookie = f"ducats-{sock.getsockname()[1]}"
     # Other users of this machine can see the browser's command line, so this token works only once.
-    once = secrets.token_urlsafe(24) if opened else ""
-    app = make_app(Page(run, who=who, blind=blind), token=token, host=host, cookie=cookie, once=once)
-    if opened:
-        _in_background(lambda: webbrowser.open(address(listening, host, once)))
+    single_use_token = secrets.token_urlsafe(24) if open_browser else ""
+    app = make_app(
+        LabellingPage(run_folder, who=who, blind=blind),
+        token=token,
+        host=host,
+        cookie=cookie,
+        single_use_token=single_use_token,
+    )
+    if open_browser:
+        _run_in_thread(lambda: webbrowser.open(page_url(sock, host, single_use_token)))
     # No access log: it would contain the token.
     config = uvicorn.Config(
         app,
@@ -160,8 +168,8 @@ def serve(
         ws="none",
         proxy_headers=False,
     )
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(config).run(sockets=[sock])
 
 
-def _in_background(act: Callable[[], object]) -> None:
-    threading.Thread(target=act, daemon=True).start()
+def _run_in_thread(function: Callable[[], object]) -> None:
+    threading.Thread(target=function, daemon=True).start()

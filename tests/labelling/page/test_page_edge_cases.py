@@ -10,18 +10,18 @@ from pathlib import Path
 import page_browser
 from page_browser import (
     answer,
+    element_text,
     is_saved,
+    labels,
     needs_a_browser,
     open_page,
+    page_state,
     press,
     serving,
-    shown,
-    state,
-    text,
-    until,
-    words,
+    shown_question,
+    wait_until,
 )
-from page_desks import image_questions
+from page_rounds import image_questions
 from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
@@ -32,7 +32,7 @@ pytestmark = needs_a_browser
 chromium, browser = page_browser.chromium, page_browser.browser
 
 
-def rewritten(desk: AnnotationStore, **changed: object) -> None:
+def rewrite_rules(desk: AnnotationStore, **changed: object) -> None:
     """Change the terms of the written round."""
     path = desk.round_folder(1) / "terms.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), **changed}))
@@ -45,8 +45,8 @@ def test_a_late_answer_is_reported(browser: webdriver.Chrome, tmp_path: Path) ->
         desk.receive([{"question": f"r1/{n}", "word": "red", "who": "Bob"} for n in (1, 2)], channel="page")
         assert desk.close_round(1) is not None
         press(browser, "1")
-        until(browser, lambda: state(browser) == "taken")
-        until(browser, lambda: "Too late" in text(browser, "notice"))
+        wait_until(browser, lambda: page_state(browser) == "taken")
+        wait_until(browser, lambda: "Too late" in element_text(browser, "notice"))
         assert [one.reject_reason for one in desk.answers()] == [None, None, "late"]
 
 
@@ -60,15 +60,15 @@ def test_undo_in_the_grid_restores_any_group(browser: webdriver.Chrome, tmp_path
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         press(browser, "g")
-        other = until(
+        other = wait_until(
             browser, lambda: browser.find_elements(By.CSS_SELECTOR, "#guesses button[aria-pressed=false]")
         )
         other[0].click()
-        until(browser, lambda: "Label 3 as blue" in text(browser, "accept"))
+        wait_until(browser, lambda: "Label 3 as blue" in element_text(browser, "accept"))
         press(browser, Keys.ENTER)
-        until(browser, lambda: words(desk)[9:] == ["blue"] * 3)
+        wait_until(browser, lambda: labels(desk)[9:] == ["blue"] * 3)
         press(browser, "u")
-        until(browser, lambda: words(desk) == [None] * 12)
+        wait_until(browser, lambda: labels(desk) == [None] * 12)
 
 
 def test_answers_from_the_grid_are_not_asked_again_one_by_one(
@@ -77,30 +77,30 @@ def test_answers_from_the_grid_are_not_asked_again_one_by_one(
     image_questions(tmp_path, 9)
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
-        assert shown(browser) == "r1/1"
+        assert shown_question(browser) == "r1/1"
         press(browser, "g")
-        until(browser, lambda: "Label 6 as red" in text(browser, "accept"))
+        wait_until(browser, lambda: "Label 6 as red" in element_text(browser, "accept"))
         press(browser, "1")  # the first tile, also the current question behind the grid
-        until(browser, lambda: is_saved(browser) and "1 of 9 done" in text(browser, "counts"))
+        wait_until(browser, lambda: is_saved(browser) and "1 of 9 done" in element_text(browser, "counts"))
         browser.execute_script("document.dispatchEvent(new Event('visibilitychange'))")  # polls immediately
         loaded = "return performance.getEntriesByType('resource').map((one) => one.name)"
-        until(browser, lambda: str(browser.execute_script(loaded)).count("/api/state") >= 2)
-        until(browser, lambda: browser.execute_async_script("setTimeout(arguments[0], 300, true)"))
+        wait_until(browser, lambda: str(browser.execute_script(loaded)).count("/api/state") >= 2)
+        wait_until(browser, lambda: browser.execute_async_script("setTimeout(arguments[0], 300, true)"))
         press(browser, Keys.ESCAPE)
-        until(browser, lambda: state(browser) == "asking")
-        assert until(browser, lambda: shown(browser)) != "r1/1"
+        wait_until(browser, lambda: page_state(browser) == "asking")
+        assert wait_until(browser, lambda: shown_question(browser)) != "r1/1"
 
 
 def test_a_class_that_begins_with_a_digit_can_be_searched(browser: webdriver.Chrome, tmp_path: Path) -> None:
     desk = image_questions(tmp_path, 2)
-    rewritten(desk, classes=[f"{n:03d}.bird" for n in range(1, 60)])
+    rewrite_rules(desk, classes=[f"{n:03d}.bird" for n in range(1, 60)])
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         assert not browser.find_element(By.ID, "void-key").is_displayed()
         answer(browser, "017" + Keys.ENTER)
         browser.find_element(By.CSS_SELECTOR, "[data-word=void]").click()
-        until(browser, lambda: state(browser) == "complete")
-    assert words(desk) == ["017.bird", "void"]
+        wait_until(browser, lambda: page_state(browser) == "complete")
+    assert labels(desk) == ["017.bird", "void"]
 
 
 def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -110,16 +110,16 @@ def test_undoing_a_skip_keeps_earlier_answers(browser: webdriver.Chrome, tmp_pat
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "2")  # r1/2, which she has not seen
-        assert until(browser, lambda: shown(browser)) == "r1/1"
+        assert wait_until(browser, lambda: shown_question(browser)) == "r1/1"
         press(browser, "s")
-        until(browser, lambda: is_saved(browser) and desk.answers()[-1].kind == "skip")
+        wait_until(browser, lambda: is_saved(browser) and desk.answers()[-1].kind == "skip")
         press(browser, "u")
-        until(browser, lambda: shown(browser) == "r1/1")
-        until(browser, lambda: is_saved(browser))
+        wait_until(browser, lambda: shown_question(browser) == "r1/1")
+        wait_until(browser, lambda: is_saved(browser))
         assert [vote.word for vote in desk.status("r1/1").votes] == ["red", "blue"]
-        assert "Ada chose red, Bob chose blue" in text(browser, "votes")
+        assert "Ada chose red, Bob chose blue" in element_text(browser, "votes")
         answer(browser, "3")
-        until(browser, lambda: desk.status("r1/1").word == "blue")
+        wait_until(browser, lambda: desk.status("r1/1").word == "blue")
 
 
 def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -127,9 +127,9 @@ def test_capital_letters_work_as_keys(browser: webdriver.Chrome, tmp_path: Path)
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "1")
-        until(browser, lambda: shown(browser) == "r1/2")
+        wait_until(browser, lambda: shown_question(browser) == "r1/2")
         press(browser, "U")
-        until(browser, lambda: shown(browser) == "r1/1")
+        wait_until(browser, lambda: shown_question(browser) == "r1/1")
 
 
 def test_answers_survive_a_full_browser_storage(browser: webdriver.Chrome, tmp_path: Path) -> None:
@@ -137,15 +137,15 @@ def test_answers_survive_a_full_browser_storage(browser: webdriver.Chrome, tmp_p
     with serving(tmp_path, "--annotator", "Ada") as server:
         open_page(browser, server)
         answer(browser, "1")
-        until(browser, lambda: is_saved(browser))
+        wait_until(browser, lambda: is_saved(browser))
         full = "Storage.prototype.setItem = () => { throw new DOMException('full', 'QuotaExceededError'); }"
         browser.execute_script(full)
         answer(browser, "2")
-        until(browser, lambda: words(desk) == ["red", "green"])
+        wait_until(browser, lambda: labels(desk) == ["red", "green"])
 
 
 @contextmanager
-def elsewhere(link: str) -> Iterator[str]:
+def other_site(link: str) -> Iterator[str]:
     """Serve a page of another site with a link to an address."""
 
     class Site(http.server.BaseHTTPRequestHandler):
@@ -170,9 +170,9 @@ def test_a_link_from_another_site_opens_the_page_and_survives_a_reload(
     browser: webdriver.Chrome, tmp_path: Path
 ) -> None:
     image_questions(tmp_path, 2)
-    with serving(tmp_path, "--annotator", "Ada") as server, elsewhere(server.url) as site:
+    with serving(tmp_path, "--annotator", "Ada") as server, other_site(server.url) as site:
         browser.get(site)
         browser.find_element(By.ID, "link").click()
-        until(browser, lambda: shown(browser) == "r1/1")
+        wait_until(browser, lambda: shown_question(browser) == "r1/1")
         browser.refresh()
-        until(browser, lambda: shown(browser) == "r1/1")
+        wait_until(browser, lambda: shown_question(browser) == "r1/1")

@@ -7,9 +7,12 @@ import pytest
 from selenium import webdriver
 from selenium.webdriver.chrome.service import Service
 
-CHROMIUM, DRIVER = shutil.which("chromium") or shutil.which("google-chrome"), shutil.which("chromedriver")
+CHROMIUM_PATH, CHROMEDRIVER_PATH = (
+    shutil.which("chromium") or shutil.which("google-chrome"),
+    shutil.which("chromedriver"),
+)
 needs_a_browser = pytest.mark.skipif(
-    CHROMIUM is None or DRIVER is None,
+    CHROMIUM_PATH is None or CHROMEDRIVER_PATH is None,
     reason="no browser found; run: apt-get install chromium chromium-driver",
 )
 
@@ -17,11 +20,11 @@ needs_a_browser = pytest.mark.skipif(
 @pytest.fixture(scope="module")
 def chromium() -> Iterator[webdriver.Chrome]:
     options = webdriver.ChromeOptions()
-    options.binary_location = str(CHROMIUM)
+    options.binary_location = str(CHROMIUM_PATH)
     for argument in ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"):
         options.add_argument(argument)
     options.add_argument("--window-size=1280,860")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=Service(DRIVER))
+    driver = webdriver.Chrome(options=options, service=Service(CHROMEDRIVER_PATH))
     yield driver
     driver.quit()
