@@ -11,7 +11,7 @@ from ducats.errors import UserError
 
 if TYPE_CHECKING:
     from ducats.annotation import AnnotationStore
-    from ducats.labelling.studio import Pulled, Studio
+    from ducats.labelling.label_studio import LabelStudio, PullResult
 
 MAX_POLL_SECONDS = 24 * 3600.0  # seconds
 
@@ -45,7 +45,7 @@ def push(
         max_side: Maximum side of inline images in pixels.
         retry_timeout: Seconds to keep trying if the server does not respond.
     """
-    from ducats.labelling.studio import push as push_questions
+    from ducats.labelling.label_studio import push_questions as push_questions
 
     store = _open_store(run)
     pushed = push_questions(
@@ -53,15 +53,17 @@ def push(
         _connect(url, token_file, retry_timeout),
         f"ducats: {run.resolve().name}",
         project=project,
-        pictures=images,
+        images=images,
         document_root=document_root,
         blind=blind,
-        most_side=max_side,
+        max_side=max_side,
     )
-    new_tasks = _pluralise(pushed.new, "new task")
-    _print(f"round {pushed.round}: {new_tasks}, {pushed.known} already there, in {pushed.address}")
-    if pushed.answered:
-        _print(f"already answered, not pushed: {_pluralise(pushed.answered, 'image')}")
+    new_tasks = _pluralise(pushed.new_tasks, "new task")
+    _print(
+        f"round {pushed.round}: {new_tasks}, {pushed.existing_tasks} already there, in {pushed.project_url}"
+    )
+    if pushed.answered_images:
+        _print(f"already answered, not pushed: {_pluralise(pushed.answered_images, 'image')}")
     _print(f"once they are labelled: ducats pull {run}")
     return 0
 
@@ -91,11 +93,11 @@ def pull(
             answer at once.
         retry_timeout: Seconds to keep trying if the server does not respond; unlimited with --watch.
     """
-    from ducats.labelling.studio import State
-    from ducats.labelling.studio import pull as pull_answers
+    from ducats.labelling.label_studio import SyncState
+    from ducats.labelling.label_studio import pull_answers as pull_answers
 
     store = _open_store(run)
-    state = State.read(store.folder)
+    state = SyncState.read(store.folder)
     if url is None and not state.url:
         raise UserError(f"{run} was not pushed to Label Studio; run `ducats push {run} --url URL` first")
     if not 0 < poll <= MAX_POLL_SECONDS:
@@ -111,15 +113,15 @@ def pull(
 
 
 def _watch(
-    store: "AnnotationStore", studio: "Studio", project: int | None, poll: float, webhook: str | None
+    store: "AnnotationStore", studio: "LabelStudio", project: int | None, poll: float, webhook: str | None
 ) -> None:
-    from ducats.labelling.studio import pull as pull_answers
-    from ducats.labelling.studio.watch import hook
-    from ducats.labelling.studio.watch import watch as watch_answers
+    from ducats.labelling.label_studio import pull_answers as pull_answers
+    from ducats.labelling.label_studio.pull_loop import pull_until_closed as watch_answers
+    from ducats.labelling.label_studio.pull_loop import webhook_listener
 
     last = ""
 
-    def print_progress(pulled: "Pulled") -> None:
+    def print_progress(pulled: "PullResult") -> None:
         nonlocal last
         sentence = _describe_pulled(store, pulled)
         if pulled.received or not last:
@@ -128,23 +130,23 @@ def _watch(
 
     notified = threading.Event()
     if webhook is None:
-        watch_answers(store, studio, project, every=poll, say=print_progress, called=notified)
+        watch_answers(store, studio, project, poll=poll, on_pull=print_progress, notified=notified)
         return
     pulled = pull_answers(store, studio, project)  # also resolves the project
     print_progress(pulled)
-    with hook(studio, pulled.project, webhook, notified, _print):
-        watch_answers(store, studio, pulled.project, every=poll, say=print_progress, called=notified)
+    with webhook_listener(studio, pulled.project_id, webhook, notified, _print):
+        watch_answers(store, studio, pulled.project_id, poll=poll, on_pull=print_progress, notified=notified)
 
 
-def _describe_pulled(store: "AnnotationStore", pulled: "Pulled") -> str:
+def _describe_pulled(store: "AnnotationStore", pulled: "PullResult") -> str:
     """Summarise the pulled answers and the open questions."""
-    refused = pulled.refused
+    refused = pulled.rejected
     phrases = [f"{_pluralise(len(pulled.received) - refused.total(), 'answer')} accepted"]
     if refused:
         reasons = ", ".join(f"{count} {reason}" for reason, count in sorted(refused.items()))
         phrases.append(f"{refused.total()} rejected ({reasons})")
-    if pulled.stray:
-        phrases.append(f"{_pluralise(pulled.stray, 'point')} outside the queried pixels ignored")
+    if pulled.stray_points:
+        phrases.append(f"{_pluralise(pulled.stray_points, 'point')} outside the queried pixels ignored")
     question_round = store.open_round()
     if question_round is None:
         phrases.append("no round is open")
@@ -181,14 +183,14 @@ def _open_store(run: Path) -> "AnnotationStore":
     return store
 
 
-def _connect(url: str, token_file: Path | None, retry_timeout: float) -> "Studio":
-    from ducats.labelling.studio import Client, Studio, find_token
-    from ducats.labelling.studio.client import is_loopback
+def _connect(url: str, token_file: Path | None, retry_timeout: float) -> "LabelStudio":
+    from ducats.labelling.label_studio import JsonClient, LabelStudio, load_token
+    from ducats.labelling.label_studio.client import is_loopback_url
 
-    client = Client(url, find_token(token_file), patience=retry_timeout, say=_print)
-    if client.url.startswith("http:") and not is_loopback(client.url):
+    client = JsonClient(url, load_token(token_file), retry_timeout=retry_timeout, notify=_print)
+    if client.url.startswith("http:") and not is_loopback_url(client.url):
         _print(f"warning: {client.url} is not encrypted, so the token can be intercepted; use https://")
-    return Studio(client)
+    return LabelStudio(client)
 
 
 def _print(message: str) -> None:

@@ -13,7 +13,7 @@ from ducats.cli.base import app, console
 from ducats.errors import UserError
 
 if TYPE_CHECKING:
-    from ducats.watch import State
+    from ducats.watch import RunState
 
 
 @app.command
@@ -33,34 +33,34 @@ def watch(
         once: Print the current state and exit.
         poll: Seconds between updates.
     """
-    from ducats.watch import Picture, Watcher, line, run_folders
+    from ducats.watch import Dashboard, RunWatcher, discover_run_folders, status_line
 
     if not runs:
         raise UserError("give at least one folder of runs, e.g. `ducats watch runs`")
     if poll <= 0:
         raise UserError(f"--poll must be a positive number of seconds, not {poll:g}")
-    watcher = Watcher()
+    watcher = RunWatcher()
 
-    def read_states() -> "list[State]":
-        return [watcher.look(folder) for folder in run_folders(runs)]
+    def read_states() -> "list[RunState]":
+        return [watcher.read_state(folder) for folder in discover_run_folders(runs)]
 
     states = read_states()
     if once:
-        console.print(Picture(states))
+        console.print(Dashboard(states))
         return 0
     try:
         if console.is_terminal:
-            with Live(Picture(states), console=console, auto_refresh=False) as live:
+            with Live(Dashboard(states), console=console, auto_refresh=False) as live:
                 while not _all_finished(states):
                     time.sleep(poll)
                     states = read_states()
-                    live.update(Picture(states), refresh=True)
+                    live.update(Dashboard(states), refresh=True)
         else:
             printed = set[str]()
             while True:
                 for state in states:
-                    if (summary := line(replace(state, left=None))) not in printed:
-                        console.print(line(state), highlight=False, markup=False, soft_wrap=True)
+                    if (summary := status_line(replace(state, seconds_left=None))) not in printed:
+                        console.print(status_line(state), highlight=False, markup=False, soft_wrap=True)
                         printed.add(summary)
                 if _all_finished(states):
                     break
@@ -71,5 +71,5 @@ def watch(
     return 0
 
 
-def _all_finished(states: "Sequence[State]") -> bool:
+def _all_finished(states: "Sequence[RunState]") -> bool:
     return all(state.phase == "finished" for state in states)

@@ -191,7 +191,7 @@ def _mean_losses(group: Sequence[Run], name: str) -> dict[int, float]:
 
 
 def _many(axes: Axes, spent: Sequence[float]) -> None:
-    """Format an x axis of large counts; make it symlog if the counts differ by more than ``CROP_ASPECT_RATIO`` times."""
+    """Format an x axis of large counts; make it symlog if the counts differ by more than ``WIDE`` times."""
     positive = [value for value in spent if value > 0]
     if positive and max(positive) > WIDE * min(positive):
         axes.set_xscale("symlog", linthresh=min(positive))

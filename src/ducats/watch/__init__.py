@@ -1,8 +1,8 @@
 """Monitor runs from their folders. Imports no torch."""
 
-from ducats.watch.folders import run_folders
-from ducats.watch.look import Watcher
-from ducats.watch.show import Picture, line
-from ducats.watch.state import Round, State
+from ducats.watch.dashboard import Dashboard, status_line
+from ducats.watch.folders import discover_run_folders
+from ducats.watch.reader import RunWatcher
+from ducats.watch.run_state import OpenRound, RunState
 
-__all__ = ["Picture", "Round", "State", "Watcher", "line", "run_folders"]
+__all__ = ["Dashboard", "OpenRound", "RunState", "RunWatcher", "status_line", "discover_run_folders"]

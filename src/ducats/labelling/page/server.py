@@ -21,7 +21,7 @@ MIN_TOKEN_LENGTH = 16  # minimum length of a token
 def is_loopback(host: str) -> bool:
     """Return whether an address is reachable from this machine only.
 
-    >>> is_loopback("127.0.0.1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+    >>> is_loopback_url("127.0.0.1"), is_loopback_url("localhost"), is_loopback_url("0.0.0.0")
     (True, True, False)
     """
     try:

@@ -196,7 +196,7 @@ def _per_label(name: str, difference: float, labels: int, band: Band | None, kin
 def _short(value: float) -> str:
     """Format with a sign and two significant digits.
 
-    >>> _short(0.2), _short(-0.0421), _short(12.3)
+    >>> _describe_error(0.2), _describe_error(-0.0421), _describe_error(12.3)
     ('+0.20', '−0.042', '+12')
     """
     return f"{value:+#.2g}".rstrip(".").replace("-", "−")

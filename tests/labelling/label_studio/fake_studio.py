@@ -17,22 +17,22 @@ FAULTS = (
     *("hang up", "500 before", "429", "503"),  # the request was not processed
     *("500 after", "torn after", "slow after", "hang up after", "no JSON after"),  # the request was processed
 )
-LEGACY = "0123456789abcdef"
-PERSONAL = ".".join(
+LEGACY_TOKEN = "0123456789abcdef"
+PERSONAL_TOKEN = ".".join(
     base64.urlsafe_b64encode(part).decode()
     for part in (b'{"alg":"HS256"}', b'{"token_type":"refresh"}', b"s")
 )
 
 
-class Fake:
+class FakeStudio:
     """State of the fake server. Each request consumes one of ``faults``; imports have their own list."""
 
     def __init__(self) -> None:
         self.url = ""
         self.lock = threading.Lock()
-        self.forget()
+        self.reset()
 
-    def forget(self) -> None:
+    def reset(self) -> None:
         """Reset to a new server at the same address."""
         self.faults: deque[str | None] = deque()
         self.import_faults: deque[str | None] = deque()
@@ -41,36 +41,36 @@ class Fake:
         self.tabs: list[dict[str, Any]] = []
         self.hooks: dict[int, dict[str, Any]] = {}
         self.requests: list[tuple[str, str]] = []
-        self.seen: list[str] = []  # Authorization headers received
+        self.authorizations: list[str] = []  # Authorization headers received
         self.access: set[str] = set()
         self.refreshed = 0
-        self.numbers = 0
+        self.last_id = 0
 
-    def number(self) -> int:
-        self.numbers += 1
-        return self.numbers
+    def next_id(self) -> int:
+        self.last_id += 1
+        return self.last_id
 
-    def expire(self) -> None:
+    def expire_tokens(self) -> None:
         self.access.clear()
 
-    def annotate(self, task: int, result: Any, *, who: int = 1, seconds: float = 2.0, **more: Any) -> int:
-        number = self.number()
-        own = {"id": number, "result": result, "completed_by": who, "lead_time": seconds}
-        own.update({"was_cancelled": False, "updated_at": now(), **more})
+    def annotate(self, task: int, result: Any, *, user: int = 1, seconds: float = 2.0, **extra: Any) -> int:
+        annotation_id = self.next_id()
+        own = {"id": annotation_id, "result": result, "completed_by": user, "lead_time": seconds}
+        own.update({"was_cancelled": False, "updated_at": now(), **extra})
         self.tasks[task]["annotations"].append(own)
         done = sum(not one["was_cancelled"] for one in self.tasks[task]["annotations"])
         self.tasks[task]["is_labeled"] = done >= self.tasks[task]["overlap"]
         self.tasks[task]["updated_at"] = now()
-        return number
+        return annotation_id
 
     # -- calls ----------------------------------------------------------------------------------------
 
-    def answer(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
+    def handle(self, method: str, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
         if method == "GET" and path == "/api/users/":
             return 200, [{"id": n, "email": f"p{n}@example.org", "username": ""} for n in (1, 2, 3)]
         if path == "/api/projects/":
             if method == "POST":
-                number = self.number()
+                number = self.next_id()
                 self.projects[number] = {"id": number, "model_version": "", "created_at": now(), **body}
                 return 201, self.projects[number]
             wanted = query.get("title", "")
@@ -91,7 +91,7 @@ class Fake:
         if match := re.fullmatch(r"/api/projects/(\d+)/import", path):
             numbers = []
             for task in body:
-                number = self.number()
+                number = self.next_id()
                 own = {"id": number, "project": int(match[1]), "annotations": [], "updated_at": now()}
                 people = self.projects[int(match[1])].get("maximum_annotations", 1)
                 own.update({"overlap": people, "is_labeled": False})
@@ -112,7 +112,7 @@ class Fake:
             return 200, [tab for tab in self.tabs if str(tab["project"]) == query.get("project")]
         if path == "/api/webhooks/":
             if method == "POST":
-                number = self.number()
+                number = self.next_id()
                 self.hooks[number] = {"id": number, **body}
                 return 201, self.hooks[number]
             return 200, list(self.hooks.values())
@@ -134,13 +134,13 @@ class Fake:
                 found = [task for task in found if task["updated_at"] > one["value"]]
         page, size = int(query["page"]), int(query["page_size"])
         fields = query["include"].split(",")
-        shown = [kept(task, fields) for task in found[(page - 1) * size : page * size]]
+        shown = [select_fields(task, fields) for task in found[(page - 1) * size : page * size]]
         if page > 1 and not shown:
             return 404, {"detail": "Invalid page."}
         return 200, {"tasks": shown, "total": len(found)}
 
 
-def kept(task: dict[str, Any], fields: list[str]) -> dict[str, Any]:
+def select_fields(task: dict[str, Any], fields: list[str]) -> dict[str, Any]:
     """Keep only these fields of a task and of its annotations."""
     found = {field: value for field, value in task.items() if field in fields}
     found["annotations"] = [
@@ -155,9 +155,9 @@ def now() -> str:
 
 
 @contextmanager
-def served(slow: float = 0.4) -> Iterator[Fake]:
+def serve_fake(slow: float = 0.4) -> Iterator[FakeStudio]:
     """Serve a fake on a free local port; ``slow`` is the delay of slow responses in seconds."""
-    fake = Fake()
+    fake = FakeStudio()
 
     class Handler(BaseHTTPRequestHandler):
         def _go(self) -> None:
@@ -169,7 +169,7 @@ def served(slow: float = 0.4) -> Iterator[Fake]:
                 faults = fake.import_faults if parts.path.endswith("/import") else fake.faults
                 fault = faults.popleft() if faults else None
                 fake.requests.append((str(self.command), parts.path))
-                fake.seen.append(self.headers.get("Authorization", ""))
+                fake.authorizations.append(self.headers.get("Authorization", ""))
                 if fault == "hang up":
                     self.close_connection = True
                     return
@@ -188,15 +188,15 @@ def served(slow: float = 0.4) -> Iterator[Fake]:
 
         def _authorised(self, path: str, query: dict[str, str], body: Any) -> tuple[int, Any]:
             if path == "/api/token/refresh/":
-                if body != {"refresh": PERSONAL}:
+                if body != {"refresh": PERSONAL_TOKEN}:
                     return 401, {"detail": "Token is invalid"}
                 fake.refreshed += 1
                 fake.access.add(f"access-{fake.refreshed}")
                 return 200, {"access": f"access-{fake.refreshed}"}
-            allowed = {f"Token {LEGACY}", *(f"Bearer {token}" for token in fake.access)}
+            allowed = {f"Token {LEGACY_TOKEN}", *(f"Bearer {token}" for token in fake.access)}
             if self.headers.get("Authorization") not in allowed:
                 return 401, {"detail": "Given token not valid"}
-            return fake.answer(str(self.command), path, query, body)
+            return fake.handle(str(self.command), path, query, body)
 
         def _say(
             self,

@@ -13,22 +13,22 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from studio_desks import CLASSES, area_desk
-from studio_server import Server, installed
+from studio_rounds import CLASSES, area_store
+from studio_server import LabelStudioProcess, find_program
 
 import tiny_segmentation_data
 from ducats.annotation import AnnotationStore
 from ducats.cli import main
 from ducats.data import toy
-from ducats.labelling.studio import State, Studio, pull, push
+from ducats.labelling.label_studio import LabelStudio, SyncState, pull_answers, push_questions
 
 pytestmark = pytest.mark.skipif(
-    installed() is None,
+    find_program() is None,
     reason="LABEL STUDIO IS NOT TESTED: .label-studio/bin/label-studio is missing; run `make label-studio`, "
     "or set DUCATS_LABEL_STUDIO",
 )
 
-SMALL = (
+SMALL_RUN_OPTIONS = (
     *("--set", "model.name=small_cnn", "--set", "model.params={width: 4, features: 16}"),
     *("--set", "data.params.size=8", "--set", "train.batch_size=8", "--set", "train.steps_per_epoch=4"),
     *("--set", "oracle={name: human, params: {rule: unanimous}}"),
@@ -41,10 +41,10 @@ SMALL = (
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    program = installed()
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LabelStudioProcess]:
+    program = find_program()
     assert program is not None
-    made = Server(program, tmp_path_factory.mktemp("label-studio"))
+    made = LabelStudioProcess(program, tmp_path_factory.mktemp("label-studio"))
     try:
         yield made
     finally:
@@ -52,19 +52,19 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 @pytest.fixture(autouse=True)
-def token(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def token(server: LabelStudioProcess, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LABEL_STUDIO_API_KEY", server.tokens["anna"])
 
 
-def ducats(*arguments: str | Path) -> int:
+def run_command(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return int(caught.value.code or 0)
 
 
-def until(holds: Callable[[], bool], seconds: float = 60.0) -> None:
+def wait_until(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         assert time.monotonic() < end, "timeout"
         time.sleep(0.05)
 
@@ -74,33 +74,42 @@ def choice(text: str) -> list[dict[str, Any]]:
 
 
 def test_an_image_run_end_to_end_with_a_server_outage(
-    server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    server: LabelStudioProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    shift = toy(n_source_per_class=6, n_pool=20, n_test=12)
-    assert shift.ground_truth is not None
-    names = [shift.classes[label] for label in shift.ground_truth[:].tolist()]
-    for place, image in enumerate(shift.pool.pixels[:]):
+    data = toy(n_source_per_class=6, n_pool=20, n_test=12)
+    assert data.ground_truth is not None
+    names = [data.classes[label] for label in data.ground_truth[:].tolist()]
+    for place, image in enumerate(data.pool.pixels[:]):
         path = tmp_path / "target" / f"{place:03d}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     for place, (image, label) in enumerate(
-        zip(shift.source.images.pixels[:], shift.source.labels[:].tolist(), strict=True)
+        zip(data.source.images.pixels[:], data.source.labels[:].tolist(), strict=True)
     ):
-        path = tmp_path / "source" / shift.classes[label] / f"{place}.png"
+        path = tmp_path / "source" / data.classes[label] / f"{place}.png"
         path.parent.mkdir(parents=True, exist_ok=True)
         Image.fromarray(image.permute(1, 2, 0).numpy()).save(path)
     run = tmp_path / "my run"
     command = (
-        *("run", "--source", tmp_path / "source", "--target", tmp_path / "target", *SMALL, "--out", run),
+        *(
+            "run",
+            "--source",
+            tmp_path / "source",
+            "--target",
+            tmp_path / "target",
+            *SMALL_RUN_OPTIONS,
+            "--out",
+            run,
+        ),
     )
     right = {f"{place:03d}.png": name for place, name in enumerate(names)}
 
-    assert ducats(*command) == 3
-    assert ducats("push", run, "--url", server.url) == 0
+    assert run_command(*command) == 3
+    assert run_command("push", run, "--url", server.url) == 0
     assert "round 1: 3 new tasks, 0 already there" in capsys.readouterr().out
-    assert ducats("push", run, "--url", server.url) == 0
+    assert run_command("push", run, "--url", server.url) == 0
     assert "round 1: 0 new tasks, 3 already there" in capsys.readouterr().out
-    state = State.read(run / "questions")
+    state = SyncState.read(run / "questions")
     project = server.client("bob").get(f"/api/projects/{state.project}/")
     assert project["title"] == "ducats: my run"
     assert (project["task_number"], project["total_predictions_number"]) == (3, 3)
@@ -126,52 +135,52 @@ def test_an_image_run_end_to_end_with_a_server_outage(
             stderr=subprocess.STDOUT,
         )
     try:
-        said = (tmp_path / "watch.txt").read_text
-        until(lambda: "round 1 waits for 3 of 3" in said())
+        output = (tmp_path / "watch.txt").read_text
+        wait_until(lambda: "round 1 waits for 3 of 3" in output())
         keys = list(state.tasks["1"])
         for key in keys:
             server.annotate("anna", state.tasks["1"][key], choice(right[key]), 3.0)
         server.annotate("bob", state.tasks["1"][keys[0]], choice("none of these"), 5.0)
-        until(lambda: "1 disputed" in said())
+        wait_until(lambda: "1 disputed" in output())
         server.stop()
-        until(lambda: "does not respond" in said())
+        wait_until(lambda: "does not respond" in output())
         server.start()
-        until(lambda: "Label Studio is back" in said())
+        wait_until(lambda: "Label Studio is back" in output())
         for key in keys[1:]:
             server.annotate("bob", state.tasks["1"][key], choice(right[key]))
-        until(lambda: "round 1 waits for 1 of 3, 1 disputed" in said())
+        wait_until(lambda: "round 1 waits for 1 of 3, 1 disputed" in output())
         for task in server.tasks("anna", state.project):
             for annotation in task["annotations"] if task["data"]["key"] == keys[0] else ():
                 if annotation["lead_time"] == 3.0:  # anna changes her answer
                     body = {"result": choice("none of these"), "lead_time": 4.0}
-                    server.client("anna").call("PATCH", f"/api/annotations/{annotation['id']}/", body)
-        until(lambda: "round 1 is complete" in said())
-        assert said().count("does not respond") == 1
+                    server.client("anna").request("PATCH", f"/api/annotations/{annotation['id']}/", body)
+        wait_until(lambda: "round 1 is complete" in output())
+        assert output().count("does not respond") == 1
         capsys.readouterr()
-        assert ducats(*command) == 3  # the next round
+        assert run_command(*command) == 3  # the next round
         assert watching.wait(30) == 0
     finally:
         watching.kill()
         watching.wait()
     assert server.client("anna").get("/api/webhooks/", project=state.project) == []
-    taken = AnnotationStore(run / "questions").closed_round(1)
-    assert taken is not None
-    assert taken.words == {keys[0]: "void", keys[1]: right[keys[1]], keys[2]: right[keys[2]]}
-    assert taken.seconds == {keys[0]: 9.0, keys[1]: 5.0, keys[2]: 5.0}
+    closed = AnnotationStore(run / "questions").closed_round(1)
+    assert closed is not None
+    assert closed.words == {keys[0]: "void", keys[1]: right[keys[1]], keys[2]: right[keys[2]]}
+    assert closed.seconds == {keys[0]: 9.0, keys[1]: 5.0, keys[2]: 5.0}
 
-    assert ducats("push", run, "--url", server.url, "--blind") == 0
-    second = State.read(run / "questions")
+    assert run_command("push", run, "--url", server.url, "--blind") == 0
+    second = SyncState.read(run / "questions")
     assert second.project == state.project
     for key, number in second.tasks["2"].items():
         for who in ("anna", "bob"):
             server.annotate(who, number, choice(right[key]))
-    assert ducats("pull", run) == 0
+    assert run_command("pull", run) == 0
     assert "6 answers accepted; round 2 is complete" in capsys.readouterr().out
-    assert ducats("pull", run) == 0
+    assert run_command("pull", run) == 0
     assert "0 answers accepted" in capsys.readouterr().out
-    assert ducats(*command) == 0
+    assert run_command(*command) == 0
     capsys.readouterr()
-    assert ducats("labels", run) == 0
+    assert run_command("labels", run) == 0
     _, *lines = capsys.readouterr().out.splitlines()
     assert len(lines) == 6
     for line in lines:
@@ -183,7 +192,9 @@ def test_an_image_run_end_to_end_with_a_server_outage(
     assert server.tokens["anna"].encode() not in written
 
 
-def test_a_pixel_run_end_to_end(server: Server, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_pixel_run_end_to_end(
+    server: LabelStudioProcess, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     root, run = tiny_segmentation_data.write_tree(tmp_path / "data"), tmp_path / "streets"
     for path in (root / "target" / "labels").iterdir():
         path.unlink()
@@ -195,13 +206,13 @@ def test_a_pixel_run_end_to_end(server: Server, tmp_path: Path, capsys: pytest.C
         "--out",
         run,
     )
-    rights: dict[str, str] = {}
+    expected: dict[str, str] = {}
     for number in (1, 2):
-        assert ducats(*command) == 3, capsys.readouterr().err
-        assert ducats("push", run, "--url", server.url) == 0
-        desk = AnnotationStore(run / "questions")
-        questions = desk.question_round(number).by_id
-        state = State.read(desk.folder)
+        assert run_command(*command) == 3, capsys.readouterr().err
+        assert run_command("push", run, "--url", server.url) == 0
+        store = AnnotationStore(run / "questions")
+        questions = store.question_round(number).by_id
+        state = SyncState.read(store.folder)
         assert len(state.tasks[str(number)]) == 4
         for task in server.tasks("bob", state.project):
             if task["data"]["round"] != number:
@@ -211,36 +222,38 @@ def test_a_pixel_run_end_to_end(server: Server, tmp_path: Path, capsys: pytest.C
                 [questions[question].guess] for question in task["data"]["questions"]
             ]
             for place, (question, region) in enumerate(zip(task["data"]["questions"], result, strict=True)):
-                rights[question] = ("road", "car", "sky")[(place + number) % 3]
-                region["value"]["keypointlabels"] = [rights[question]]
+                expected[question] = ("road", "car", "sky")[(place + number) % 3]
+                region["value"]["keypointlabels"] = [expected[question]]
             server.annotate("bob", task["id"], result, 8.0)
-        assert ducats("pull", run) == 0
+        assert run_command("pull", run) == 0
         assert "8 answers accepted" in capsys.readouterr().out
-    assert ducats(*command) == 0
+    assert run_command(*command) == 0
     capsys.readouterr()
-    assert ducats("labels", run) == 0
+    assert run_command("labels", run) == 0
     _, *lines = capsys.readouterr().out.splitlines()
-    bought = {f"{key}#{y},{x}": label for _, key, y, x, label in (line.split(",") for line in lines)}
-    assert bought == rights
-    assert len(bought) == 16
+    labels = {f"{key}#{y},{x}": label for _, key, y, x, label in (line.split(",") for line in lines)}
+    assert labels == expected
+    assert len(labels) == 16
 
 
-def test_areas_with_images_served_from_local_files(server: Server, tmp_path: Path) -> None:
+def test_areas_with_images_served_from_local_files(server: LabelStudioProcess, tmp_path: Path) -> None:
     folder = server.media / "lab" / "run" / "questions"
     squares = [
         [list(itertools.product(range(y, y + 3), range(x, x + 3))) for y, x in corners]
         for corners in (((0, 0), (10, 20), (37, 57)), ((5, 5),))
     ]
-    desk = area_desk(folder, squares, "region")
-    studio = Studio(server.client("anna"))
+    store = area_store(folder, squares, "region")
+    studio = LabelStudio(server.client("anna"))
     for _ in range(2):
-        done = push(desk, studio, "ducats: areas", pictures="local-files", document_root=server.media)
-    assert (done.new, done.known) == (0, 2)
-    project = State.read(folder).project
+        done = push_questions(
+            store, studio, "ducats: areas", images="local-files", document_root=server.media
+        )
+    assert (done.new_tasks, done.existing_tasks) == (0, 2)
+    project = SyncState.read(folder).project
     first, second = server.tasks("bob", project)
     assert first["data"]["image"] == "/data/local-files/?d=lab/run/media/pool/street-0.png"
     # Members of the project can load the original file.
-    access = server.client("bob").call("POST", "/api/token/refresh/", {"refresh": server.tokens["bob"]})
+    access = server.client("bob").request("POST", "/api/token/refresh/", {"refresh": server.tokens["bob"]})
     request = urllib.request.Request(
         server.url + first["data"]["image"], headers={"Authorization": f"Bearer {access['access']}"}
     )
@@ -248,16 +261,16 @@ def test_areas_with_images_served_from_local_files(server: Server, tmp_path: Pat
         assert response.read() == (folder.parent / "media" / "pool" / "street-0.png").read_bytes()
     server.annotate("bob", first["id"], first["predictions"][0]["result"][:2], 4.0)
     server.annotate("bob", second["id"], [], was_cancelled=True)
-    pulled = pull(desk, studio)
-    one, two, three, four = desk.question_round(1).questions
+    pulled = pull_answers(store, studio)
+    one, two, three, four = store.question_round(1).questions
     assert {answer.question: answer.word for answer in pulled.received} == {
         one.id: one.guess,
         two.id: two.guess,
         four.id: "skip",
     }
-    assert desk.status(three.id).state == "open"
+    assert store.status(three.id).state == "open"
     region = first["predictions"][0]["result"][2]
     region["value"]["brushlabels"] = [CLASSES[2]]
     server.annotate("bob", first["id"], [*first["predictions"][0]["result"][:2], region], 1.0)
-    assert [answer.word for answer in pull(desk, studio).received] == [CLASSES[2]]
-    assert np.isclose(sum(one.seconds for one in desk.statuses(1).values()), 4.0 + 1.0 + 2.0)
+    assert [answer.word for answer in pull_answers(store, studio).received] == [CLASSES[2]]
+    assert np.isclose(sum(one.seconds for one in store.statuses(1).values()), 4.0 + 1.0 + 2.0)

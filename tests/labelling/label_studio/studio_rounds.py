@@ -12,7 +12,7 @@ from ducats.annotation.question import consecutive_runs
 CLASSES = ("cat", "dog", 'a & b <"c">')
 
 
-def picture(path: Path, height: int, width: int, seed: int) -> str:
+def save_image(path: Path, height: int, width: int, seed: int) -> str:
     """Save an image of coloured squares and return its path."""
     rng = np.random.default_rng(seed)
     rows, columns = -(-height // 8), -(-width // 8)
@@ -22,70 +22,76 @@ def picture(path: Path, height: int, width: int, seed: int) -> str:
     return str(path)
 
 
-def image_desk(
+def image_store(
     folder: Path,
     count: int = 4,
     *,
-    number: int = 1,
+    round_number: int = 1,
     rule: str = "first",
-    people: int = 1,
+    min_annotators: int = 1,
     classes: Sequence[str] = CLASSES,
 ) -> AnnotationStore:
     """Write questions about whole images with keys ``cam/R-0.png``, ... in round R."""
-    home = folder / f"round-{number:02d}"
+    round_folder = folder / f"round-{round_number:02d}"
     questions: list[Question] = []
-    for place in range(count):
-        key = f"cam/{number}-{place}.png"
-        thumbnail = f"thumbnails/{place + 1:04d}.png"
-        picture(home / thumbnail, 24, 32, 10 * number + place)
-        file = picture(folder.parent / "media" / "pool" / key, 48, 64, 10 * number + place)
+    for index in range(count):
+        key = f"cam/{round_number}-{index}.png"
+        thumbnail = f"thumbnails/{index + 1:04d}.png"
+        save_image(round_folder / thumbnail, 24, 32, 10 * round_number + index)
+        file = save_image(folder.parent / "media" / "pool" / key, 48, 64, 10 * round_number + index)
         questions.append(
             Question(
-                place + 1,
+                index + 1,
                 key,
                 key,
                 thumbnail,
                 file,
-                guess=classes[place % len(classes)],
-                probability=0.5 + place / 100,
-                u_dis=0.1 * place,
+                guess=classes[index % len(classes)],
+                probability=0.5 + index / 100,
+                u_dis=0.1 * index,
                 u_data=0.2,
             )
         )
-    QuestionRound.write(home, RoundRules(number, tuple(classes), rule=rule, min_annotators=people), questions)
+    QuestionRound.write(
+        round_folder,
+        RoundRules(round_number, tuple(classes), rule=rule, min_annotators=min_annotators),
+        questions,
+    )
     return AnnotationStore(folder)
 
 
-def pixel_desk(
-    folder: Path, asked: Sequence[Sequence[tuple[int, int]]], *, height: int = 40, width: int = 60
+def pixel_store(
+    folder: Path, pixels_per_image: Sequence[Sequence[tuple[int, int]]], *, height: int = 40, width: int = 60
 ) -> AnnotationStore:
     """Write questions about single pixels (y, x) of images ``street-0``, ..."""
-    areas = [[[pixel] for pixel in pixels] for pixels in asked]
-    return area_desk(folder, areas, "pixel", height=height, width=width)
+    areas = [[[pixel] for pixel in pixels] for pixels in pixels_per_image]
+    return area_store(folder, areas, "pixel", height=height, width=width)
 
 
-def area_desk(
+def area_store(
     folder: Path,
-    asked: Sequence[Sequence[Sequence[tuple[int, int]]]],
+    areas_per_image: Sequence[Sequence[Sequence[tuple[int, int]]]],
     unit: str,
     *,
     height: int = 40,
     width: int = 60,
 ) -> AnnotationStore:
     """Write questions about pixel areas of images ``street-0``, ... in a grid of this size."""
-    home = folder / "round-01"
+    round_folder = folder / "round-01"
     questions: list[Question] = []
-    for image, areas in enumerate(asked):
+    for image, areas in enumerate(areas_per_image):
         key = f"street-{image}"
         overlay = f"overlays/{key}.png"
-        picture(home / overlay, height, width, image)
-        file = picture(folder.parent / "media" / "pool" / f"{key}.png", 2 * height, 3 * width, image)
+        save_image(round_folder / overlay, height, width, image)
+        file = save_image(folder.parent / "media" / "pool" / f"{key}.png", 2 * height, 3 * width, image)
         for area in areas:
             y, x = area[len(area) // 2]
             runs = consecutive_runs([row * width + column for row, column in area])
-            place = QuestionArea(y, x, height, width, runs)
+            question_area = QuestionArea(y, x, height, width, runs)
             number = len(questions) + 1
             guess = CLASSES[number % len(CLASSES)]
-            questions.append(Question(number, f"{key}#{y},{x}", key, overlay, file, place, guess, 0.75))
-    QuestionRound.write(home, RoundRules(1, CLASSES, unit=unit), questions)
+            questions.append(
+                Question(number, f"{key}#{y},{x}", key, overlay, file, question_area, guess, 0.75)
+            )
+    QuestionRound.write(round_folder, RoundRules(1, CLASSES, unit=unit), questions)
     return AnnotationStore(folder)

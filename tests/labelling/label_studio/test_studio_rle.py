@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 from numpy.typing import NDArray
 
-from ducats.labelling.studio.rle import decode, encode
+from ducats.labelling.label_studio.rle import decode_mask, encode_mask
 
 
-def values_of(rle: Sequence[int]) -> list[int]:
+def decode_values(rle: Sequence[int]) -> list[int]:
     """Decode all values of a stream bit by bit, following the format."""
     bits = "".join(f"{byte:08b}" for byte in rle)
     place = 0
@@ -33,7 +33,7 @@ def values_of(rle: Sequence[int]) -> list[int]:
     return values
 
 
-def stream(values: Sequence[int], seed: int, kinds: Sequence[int] = (3, 4, 8, 16)) -> list[int]:
+def encode_random_blocks(values: Sequence[int], seed: int, kinds: Sequence[int] = (3, 4, 8, 16)) -> list[int]:
     """Encode values in random blocks, literal or repeated, as another encoder might."""
     rng = random.Random(seed)
     bits = f"{len(values):032b}{7:05b}" + "".join(f"{kind - 1:04b}" for kind in kinds)
@@ -56,20 +56,20 @@ def stream(values: Sequence[int], seed: int, kinds: Sequence[int] = (3, 4, 8, 16
 
 @given(arrays(np.bool_, array_shapes(min_dims=2, max_dims=2, max_side=24)))
 def test_encoded_masks_are_decoded_by_both_decoders(mask: NDArray[np.bool_]) -> None:
-    rle = encode(mask)
+    rle = encode_mask(mask)
     assert all(type(byte) is int and 0 <= byte < 256 for byte in rle)
     wanted = np.where(mask, 255, 0)[..., None].repeat(4, axis=-1)  # red, green, blue, alpha
-    assert values_of(rle) == wanted.ravel().tolist()
-    assert np.array_equal(decode(rle, *mask.shape), mask)
+    assert decode_values(rle) == wanted.ravel().tolist()
+    assert np.array_equal(decode_mask(rle, *mask.shape), mask)
 
 
 def test_runs_longer_than_the_largest_count() -> None:
     mask = np.zeros((300, 200), dtype=np.bool_)
     mask[100:290] = True  # 4 x 38 000 values; a count is at most 65 536
-    rle = encode(mask)
-    assert np.array_equal(decode(rle, 300, 200), mask)
+    rle = encode_mask(mask)
+    assert np.array_equal(decode_mask(rle, 300, 200), mask)
     assert len(rle) < 60
-    assert np.array_equal(np.array(values_of(rle)).reshape(300, 200, 4)[..., 3] == 255, mask)
+    assert np.array_equal(np.array(decode_values(rle)).reshape(300, 200, 4)[..., 3] == 255, mask)
 
 
 @given(
@@ -78,10 +78,10 @@ def test_runs_longer_than_the_largest_count() -> None:
     st.lists(st.integers(1, 16), min_size=4, max_size=4),
 )
 def test_streams_of_other_encoders(pixels: NDArray[np.uint8], seed: int, kinds: list[int]) -> None:
-    rle = stream(pixels.ravel().tolist(), seed, kinds)
-    assert values_of(rle) == pixels.ravel().tolist()
+    rle = encode_random_blocks(pixels.ravel().tolist(), seed, kinds)
+    assert decode_values(rle) == pixels.ravel().tolist()
     # Strokes drawn in a browser have soft edges: alpha above 127 is inside.
-    assert np.array_equal(decode(rle, *pixels.shape[:2]), pixels[..., 3] > 127)
+    assert np.array_equal(decode_mask(rle, *pixels.shape[:2]), pixels[..., 3] > 127)
 
 
 def test_a_mask_encoded_by_hand() -> None:
@@ -90,30 +90,30 @@ def test_a_mask_encoded_by_hand() -> None:
     bits += "1" + "00" + "011" + "00000000" + "1" + "00" + "011" + "11111111"
     bits += "0" * (-len(bits) % 8)
     rle = [int(bits[start : start + 8], 2) for start in range(0, len(bits), 8)]
-    assert encode(np.array([[False, True]])) == rle
-    assert decode(rle, 1, 2).tolist() == [[False, True]]
+    assert encode_mask(np.array([[False, True]])) == rle
+    assert decode_mask(rle, 1, 2).tolist() == [[False, True]]
 
 
 @given(st.lists(st.integers(0, 255), max_size=40))
 def test_invalid_data_raises_value_error(rle: list[int]) -> None:
     with pytest.raises(ValueError):
-        decode(rle, 50, 3)
+        decode_mask(rle, 50, 3)
 
 
 def test_truncated_wrong_size_and_wrong_type() -> None:
-    rle = encode(np.eye(9, dtype=np.bool_))
+    rle = encode_mask(np.eye(9, dtype=np.bool_))
     for end in range(len(rle) - 1):
         with pytest.raises(ValueError):
-            decode(rle[:end], 9, 9)
+            decode_mask(rle[:end], 9, 9)
     with pytest.raises(ValueError, match="324 values, not"):
-        decode(encode(np.eye(8, dtype=np.bool_)), 9, 9)
+        decode_mask(encode_mask(np.eye(8, dtype=np.bool_)), 9, 9)
     with pytest.raises(ValueError, match="list of bytes"):
-        decode([300], 9, 9)
+        decode_mask([300], 9, 9)
     with pytest.raises(ValueError, match="more values than its header"):
-        decode(stream_claiming(4, [0] * 8), 1, 1)
+        decode_mask(encode_with_total(4, [0] * 8), 1, 1)
 
 
-def stream_claiming(total: int, values: Sequence[int]) -> list[int]:
+def encode_with_total(total: int, values: Sequence[int]) -> list[int]:
     """Encode a stream whose header states fewer values than its block holds."""
     bits = f"{total:032b}" + "00111" + "0010" + "0011" + "0111" + "1111"
     bits += f"000{len(values) - 1:03b}" + "".join(f"{value:08b}" for value in values)

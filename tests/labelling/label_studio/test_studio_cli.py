@@ -1,4 +1,4 @@
-"""The commands `ducats push` and `ducats pull`."""
+"""The commands `run_command push` and `run_command pull`."""
 
 import subprocess
 import sys
@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fake_studio import LEGACY, served
-from studio_desks import image_desk
+from fake_studio import LEGACY_TOKEN, serve_fake
+from studio_rounds import image_store
 
 from ducats.cli import main
 
 
-def ducats(*arguments: str | Path) -> int:
+def run_command(*arguments: str | Path) -> int:
     with pytest.raises(SystemExit) as caught:
         main([str(argument) for argument in arguments])
     return int(caught.value.code or 0)
@@ -27,25 +27,25 @@ def test_push_and_pull_with_a_token_file(
 ) -> None:
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
     run, file = tmp_path / "lab", tmp_path / "token"
-    image_desk(run / "questions", 3)
-    file.write_text(LEGACY)
+    image_store(run / "questions", 3)
+    file.write_text(LEGACY_TOKEN)
     file.chmod(0o600)
-    with served() as fake:
-        assert ducats("push", run, "--url", fake.url + "/", "--token-file", file) == 0
+    with serve_fake() as fake:
+        assert run_command("push", run, "--url", fake.url + "/", "--token-file", file) == 0
         out = capsys.readouterr().out
         assert f"round 1: 3 new tasks, 0 already there, in {fake.url}/projects/1" in out
         assert next(iter(fake.projects.values()))["title"] == "ducats: lab"
         first, second, third = fake.tasks
         fake.annotate(first, choice("cat"))
         fake.annotate(second, choice("cow"))
-        assert ducats("pull", run, "--token-file", file) == 0
-        said = "1 answer accepted; 1 rejected (1 no class); round 1 waits for 2 of 3"
-        assert said in capsys.readouterr().out
-        fake.annotate(second, choice("dog"), who=2)
+        assert run_command("pull", run, "--token-file", file) == 0
+        output = "1 answer accepted; 1 rejected (1 no class); round 1 waits for 2 of 3"
+        assert output in capsys.readouterr().out
+        fake.annotate(second, choice("dog"), user=2)
         fake.annotate(third, choice("dog"))
-        assert ducats("pull", run, "--token-file", file) == 0
+        assert run_command("pull", run, "--token-file", file) == 0
         assert "2 answers accepted; round 1 is complete" in capsys.readouterr().out
-        assert ducats("push", run, "--url", fake.url, "--token-file", file) == 0
+        assert run_command("push", run, "--url", fake.url, "--token-file", file) == 0
         assert "0 new tasks, 3 already there" in capsys.readouterr().out
 
 
@@ -86,18 +86,18 @@ def test_user_errors_are_reported_without_the_token(
     words: str,
 ) -> None:
     monkeypatch.delenv("LABEL_STUDIO_API_KEY", raising=False)
-    image_desk(tmp_path / "questions", 1)
-    (tmp_path / "token").write_text(LEGACY)
+    image_store(tmp_path / "questions", 1)
+    (tmp_path / "token").write_text(LEGACY_TOKEN)
     (tmp_path / "token").chmod(0o600)
-    assert ducats(*(argument.format(tmp_path) for argument in arguments)) == 2
+    assert run_command(*(argument.format(tmp_path) for argument in arguments)) == 2
     error = capsys.readouterr().err
     assert words in error
-    assert LEGACY not in error
+    assert LEGACY_TOKEN not in error
 
 
 def test_label_studio_support_imports_neither_torch_nor_a_web_server(tmp_path: Path) -> None:
     code = (
-        "import sys\nimport ducats.labelling.studio.watch\n"
+        "import sys\nimport ducats.labelling.label_studio.pull_loop\n"
         "heavy = {'torch', 'starlette', 'uvicorn', 'label_studio_sdk', 'requests'} & set(sys.modules)\n"
         "assert not heavy, heavy\n"
     )

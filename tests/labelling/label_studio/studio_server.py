@@ -13,19 +13,19 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-from ducats.labelling.studio import Client, Token
+from ducats.labelling.label_studio import ApiToken, JsonClient
 
 ROOT = Path(__file__).parents[3]
-FIRST_START = 240.0  # seconds; usually one minute
+START_TIMEOUT_SECONDS = 240.0  # seconds; usually one minute
 
 
-def installed() -> Path | None:
+def find_program() -> Path | None:
     """Return the path of the program, or None if it is not installed."""
     path = Path(os.environ.get("DUCATS_LABEL_STUDIO", ROOT / ".label-studio" / "bin" / "label-studio"))
     return path if path.is_file() else None
 
 
-class Server:
+class LabelStudioProcess:
     """A server with two users, anna (the owner) and bob.
 
     Args:
@@ -44,16 +44,16 @@ class Server:
         self._password = secrets.token_urlsafe(16)
         self._process: subprocess.Popen[bytes] | None = None
         self.start()
-        self.tokens = {"anna": self._token("anna@example.org", "/user/login/")}
+        self.tokens = {"anna": self._create_token("anna@example.org", "/user/login/")}
         invitation = self.client("anna").get("/api/invite")["invite_url"]
-        self.tokens["bob"] = self._token("bob@example.org", invitation)
+        self.tokens["bob"] = self._create_token("bob@example.org", invitation)
 
     def start(self) -> None:
         """Start the server and wait until it responds."""
-        own = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
+        environment = {name: value for name, value in os.environ.items() if "proxy" not in name.lower()}
         for name in ("HOST", "DEBUG", "PORT"):
-            own.pop(name, None)  # Label Studio reads these
-        own.update(
+            environment.pop(name, None)  # Label Studio reads these
+        environment.update(
             LABEL_STUDIO_BASE_DATA_DIR=str(self.home / "data"),
             LABEL_STUDIO_LOCAL_FILES_SERVING_ENABLED="true",
             LABEL_STUDIO_LOCAL_FILES_DOCUMENT_ROOT=str(self.media),
@@ -70,14 +70,14 @@ class Server:
         with (self.home / "log.txt").open("ab") as log:
             self._process = subprocess.Popen(
                 [str(self.program), *arguments],
-                env=own,
+                env=environment,
                 cwd=self.home,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
-        until = time.monotonic() + FIRST_START
-        while time.monotonic() < until:
+        deadline = time.monotonic() + START_TIMEOUT_SECONDS
+        while time.monotonic() < deadline:
             if self._process.poll() is not None:
                 break
             try:
@@ -95,21 +95,21 @@ class Server:
             self._process.wait()
             self._process = None
 
-    def client(self, who: str) -> Client:
+    def client(self, user: str) -> JsonClient:
         """Return a client for a user."""
-        return Client(self.url, Token(self.tokens[who]), patience=5.0)
+        return JsonClient(self.url, ApiToken(self.tokens[user]), retry_timeout=5.0)
 
-    def tasks(self, who: str, project: int) -> list[dict[str, Any]]:
+    def tasks(self, user: str, project: int) -> list[dict[str, Any]]:
         """Return all tasks with their data, as seen by a user."""
-        found = self.client(who).get("/api/tasks/", project=project, fields="all", page_size=500)["tasks"]
+        found = self.client(user).get("/api/tasks/", project=project, fields="all", page_size=500)["tasks"]
         return list(found)
 
-    def annotate(self, who: str, task: int, result: Any, seconds: float = 2.0, **more: Any) -> int:
+    def annotate(self, user: str, task: int, result: Any, seconds: float = 2.0, **extra: Any) -> int:
         """Submit an annotation like the page does."""
-        body = {"result": result, "lead_time": seconds, **more}
-        return int(self.client(who).call("POST", f"/api/tasks/{task}/annotations/", body)["id"])
+        body = {"result": result, "lead_time": seconds, **extra}
+        return int(self.client(user).request("POST", f"/api/tasks/{task}/annotations/", body)["id"])
 
-    def _token(self, address: str, page: str) -> str:
+    def _create_token(self, email: str, page: str) -> str:
         """Log in or sign up like a browser and create a personal access token."""
         jar = http.cookiejar.CookieJar()
         opener = urllib.request.build_opener(
@@ -125,8 +125,8 @@ class Server:
 
         with opener.open(self.url + page, timeout=60) as response:
             response.read()
-        crumb = next(str(one.value) for one in jar if one.name == "csrftoken")
-        form = {"email": address, "password": self._password, "csrfmiddlewaretoken": crumb}
+        csrf_token = next(str(one.value) for one in jar if one.name == "csrftoken")
+        form = {"email": email, "password": self._password, "csrfmiddlewaretoken": csrf_token}
         post(page, urllib.parse.urlencode(form).encode())
         made = json.loads(post("/api/token/", b"{}", **{"Content-Type": "application/json"}))
         return str(made["token"])

@@ -12,23 +12,31 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
-from studio_desks import CLASSES, area_desk, image_desk, pixel_desk
+from studio_rounds import CLASSES, area_store, image_store, pixel_store
 
 from ducats.annotation import AnnotationStore, RoundRules
 from ducats.errors import UserError
-from ducats.labelling.studio import layout, rle
-from ducats.labelling.studio.reading import read
-from ducats.labelling.studio.shown import chosen, served_folder
-from ducats.labelling.studio.tasks import by_image, mark, stretched, tasks
+from ducats.labelling.label_studio import label_config, rle
+from ducats.labelling.label_studio.annotation_parser import parse_annotation
+from ducats.labelling.label_studio.task_images import common_image_folder, make_image_factory
+from ducats.labelling.label_studio.tasks import group_by_image, make_tasks, resize_mask, run_fingerprint
 
 
-def made(desk: AnnotationStore, *, blind: bool = False, most_side: int = 1024) -> list[dict[str, Any]]:
-    sheet = desk.question_round(1)
-    show = chosen("inline", None, most_side)
-    return list(tasks(sheet, list(by_image(sheet).values()), mark(desk), show, blind=blind))
+def build_tasks(store: AnnotationStore, *, blind: bool = False, max_side: int = 1024) -> list[dict[str, Any]]:
+    question_round = store.question_round(1)
+    image_factory = make_image_factory("inline", None, max_side)
+    return list(
+        make_tasks(
+            question_round,
+            list(group_by_image(question_round).values()),
+            run_fingerprint(store),
+            image_factory,
+            blind=blind,
+        )
+    )
 
 
-def shown(task: dict[str, Any]) -> Image.Image:
+def decode_image(task: dict[str, Any]) -> Image.Image:
     head, _, text = task["data"]["image"].partition(",")
     assert head in ("data:image/png;base64", "data:image/jpeg;base64")
     return Image.open(io.BytesIO(base64.b64decode(text)))
@@ -39,7 +47,7 @@ def square(y: int, x: int, side: int = 3) -> list[tuple[int, int]]:
 
 
 def test_the_config_has_a_button_per_class_and_two_more() -> None:
-    view = ElementTree.fromstring(layout.config(RoundRules(1, CLASSES)))
+    view = ElementTree.fromstring(label_config.make_label_config(RoundRules(1, CLASSES)))
     buttons = view.findall("Choices/Choice")
     assert [one.get("value") for one in buttons] == [*CLASSES, "none of these", "unsure"]
     assert [one.get("hotkey") for one in buttons] == ["1", "2", "3", "v", "u"]
@@ -53,7 +61,7 @@ def test_the_config_has_a_button_per_class_and_two_more() -> None:
 @pytest.mark.parametrize(("unit", "tag"), [("pixel", "KeyPointLabels"), ("region", "BrushLabels")])
 def test_the_config_of_pixels_also_has_a_label_for_open_questions(unit: str, tag: str) -> None:
     names = tuple(f"class {number}" for number in range(40))
-    view = ElementTree.fromstring(layout.config(RoundRules(1, names, unit=unit)))
+    view = ElementTree.fromstring(label_config.make_label_config(RoundRules(1, names, unit=unit)))
     labels = view.findall(f"{tag}/Label")
     assert [one.get("value") for one in labels] == [*names, "none of these", "unsure", "?"]
     keys = [key for one in labels if (key := one.get("hotkey"))]
@@ -62,7 +70,7 @@ def test_the_config_of_pixels_also_has_a_label_for_open_questions(unit: str, tag
 
 
 def test_classes_named_like_special_buttons() -> None:
-    assert layout.words(["?", "none of these", "none of these *"]) == {
+    assert label_config.words_by_button_text(["?", "none of these", "none of these *"]) == {
         "?": "?",
         "none of these": "none of these",
         "none of these *": "none of these *",
@@ -70,16 +78,16 @@ def test_classes_named_like_special_buttons() -> None:
         "unsure": "unsure",
         "? *": None,
     }
-    assert layout.text_for(None, ["?"]) == "? *"
-    assert layout.text_for("?", ["?"]) == "?"
+    assert label_config.button_text(None, ["?"]) == "? *"
+    assert label_config.button_text("?", ["?"]) == "?"
 
 
 def test_image_tasks_have_key_prediction_and_score(tmp_path: Path) -> None:
-    desk = image_desk(tmp_path / "questions")
-    first, second, *_ = found = made(desk)
-    assert [task["data"]["key"] for task in found] == list(desk.question_round(1).by_id)
+    store = image_store(tmp_path / "questions")
+    first, second, *_ = found = build_tasks(store)
+    assert [task["data"]["key"] for task in found] == list(store.question_round(1).by_id)
     asks = hashlib.sha256(b"cam/1-1.png").hexdigest()[:16]
-    assert second["meta"] == {"run": mark(desk), "round": 1, "key": "cam/1-1.png", "asks": asks}
+    assert second["meta"] == {"run": run_fingerprint(store), "round": 1, "key": "cam/1-1.png", "asks": asks}
     assert second["data"]["questions"] == ["cam/1-1.png"]
     assert (second["data"]["round"], second["data"]["number"]) == (1, 2)
     assert (second["data"]["u_dis"], second["data"]["u_data"]) == (0.1, 0.2)
@@ -93,37 +101,37 @@ def test_image_tasks_have_key_prediction_and_score(tmp_path: Path) -> None:
     assert second["predictions"] == [
         {"model_version": "ducats-round-1", "score": 0.51, "result": [prediction]}
     ]
-    file = Image.open(desk.question_round(1).questions[0].original_path)
-    assert np.array_equal(np.asarray(shown(first)), np.asarray(file))
-    assert shown(made(desk, most_side=32)[0]).size == (32, 24)
+    file = Image.open(store.question_round(1).questions[0].original_path)
+    assert np.array_equal(np.asarray(decode_image(first)), np.asarray(file))
+    assert decode_image(build_tasks(store, max_side=32)[0]).size == (32, 24)
 
 
 def test_blind_tasks_have_no_predictions(tmp_path: Path) -> None:
-    open_task = made(image_desk(tmp_path / "a" / "questions"), blind=True)[0]
+    open_task = build_tasks(image_store(tmp_path / "a" / "questions"), blind=True)[0]
     assert "predictions" not in open_task
     assert not {"guess", "probability", "u_dis", "u_data", "score"} & open_task["data"].keys()
-    pixels = made(pixel_desk(tmp_path / "b" / "questions", [[(0, 0), (5, 7)]]), blind=True)[0]
+    pixels = build_tasks(pixel_store(tmp_path / "b" / "questions", [[(0, 0), (5, 7)]]), blind=True)[0]
     regions = pixels["predictions"][0]["result"]
     assert [region["value"]["keypointlabels"] for region in regions] == [["?"], ["?"]]
     assert "score" not in pixels["predictions"][0]
 
 
 def test_missing_originals_use_the_thumbnail_and_large_images_are_jpeg(tmp_path: Path) -> None:
-    desk = image_desk(tmp_path / "questions", 2)
-    one, two = desk.question_round(1).questions
+    store = image_store(tmp_path / "questions", 2)
+    one, two = store.question_round(1).questions
     Path(one.original_path).unlink()
     noise = np.random.default_rng(0).integers(0, 256, (300, 400, 3), dtype=np.uint8)
     Image.fromarray(noise).save(two.original_path)
-    small, large = made(desk)
-    assert shown(small).size == (32, 24)
+    small, large = build_tasks(store)
+    assert decode_image(small).size == (32, 24)
     assert large["data"]["image"].startswith("data:image/jpeg")
-    (desk.question_round(1).folder / one.image_path).unlink()
+    (store.question_round(1).folder / one.image_path).unlink()
     with pytest.raises(UserError, match=r"image of 'cam/1-0.png' cannot be read"):
-        made(desk)
+        build_tasks(store)
 
 
 def test_points_are_in_percent(tmp_path: Path) -> None:
-    task = made(pixel_desk(tmp_path / "questions", [[(0, 0), (39, 59)]]))[0]
+    task = build_tasks(pixel_store(tmp_path / "questions", [[(0, 0), (39, 59)]]))[0]
     first, last = (region["value"] for region in task["predictions"][0]["result"])
     assert (first["x"], first["y"]) == pytest.approx((0.5 / 60 * 100, 0.5 / 40 * 100))
     assert (last["x"], last["y"]) == pytest.approx((59.5 / 60 * 100, 39.5 / 40 * 100))
@@ -133,12 +141,12 @@ def test_points_are_in_percent(tmp_path: Path) -> None:
 
 def test_points_are_assigned_to_their_pixels(tmp_path: Path) -> None:
     asked = list(itertools.product(range(0, 40, 3), range(0, 60, 3)))
-    desk = pixel_desk(tmp_path / "questions", [asked])
-    sheet = desk.question_round(1)
-    regions = made(desk)[0]["predictions"][0]["result"]
-    said = read(regions, sheet.questions, sheet.rules)
-    assert said.words == {question.id: question.guess for question in sheet.questions}
-    assert (said.stray, said.spoilt) == (0, 0)
+    store = pixel_store(tmp_path / "questions", [asked])
+    question_round = store.question_round(1)
+    regions = build_tasks(store)[0]["predictions"][0]["result"]
+    parsed = parse_annotation(regions, question_round.questions, question_round.rules)
+    assert parsed.words == {question.id: question.guess for question in question_round.questions}
+    assert (parsed.stray_points, parsed.invalid_regions) == (0, 0)
 
     def point(x: float, y: float, text: str) -> dict[str, Any]:
         return {"type": "keypointlabels", "value": {"x": x, "y": y, "keypointlabels": [text]}}
@@ -146,7 +154,7 @@ def test_points_are_assigned_to_their_pixels(tmp_path: Path) -> None:
     def at(column: float, row: float, text: str) -> dict[str, Any]:
         return point((column + 0.5) / 60 * 100, (row + 0.5) / 40 * 100, text)
 
-    said = read(
+    parsed = parse_annotation(
         [
             at(3.45, 0.45, "dog"),  # within its pixel
             at(7, 7, "dog"),  # outside the queried pixels
@@ -161,44 +169,48 @@ def test_points_are_assigned_to_their_pixels(tmp_path: Path) -> None:
             point(10**400, 0, "dog"),  # overflow
             point(float("nan"), 0, "dog"),
         ],
-        sheet.questions,
-        sheet.rules,
+        question_round.questions,
+        question_round.rules,
     )
-    assert said.words == {
+    assert parsed.words == {
         "street-0#0,3": "dog",
         "street-0#0,0": "void",
         "street-0#9,9": "unsure",
         "street-0#12,12": "unicorn",
     }
-    assert (said.stray, said.spoilt) == (2, 3)
+    assert (parsed.stray_points, parsed.invalid_regions) == (2, 3)
 
 
 def test_areas_round_trip(tmp_path: Path) -> None:
-    desk = area_desk(tmp_path / "questions", [[square(0, 0), square(10, 20)], [square(5, 5)]], "region")
-    sheet = desk.question_round(1)
-    first, second = made(desk)
-    assert shown(first).size == (60, 40)  # size of the grid: a mask matches pixel by pixel
+    store = area_store(tmp_path / "questions", [[square(0, 0), square(10, 20)], [square(5, 5)]], "region")
+    question_round = store.question_round(1)
+    first, second = build_tasks(store)
+    assert decode_image(first).size == (60, 40)  # size of the grid: a mask matches pixel by pixel
     region = first["predictions"][0]["result"][1]
-    mask = rle.decode(region["value"]["rle"], region["original_height"], region["original_width"])
+    mask = rle.decode_mask(region["value"]["rle"], region["original_height"], region["original_width"])
     wanted = np.zeros((40, 60), dtype=np.bool_)
     wanted[10:13, 20:23] = True
     assert np.array_equal(mask, wanted)
-    said = read(first["predictions"][0]["result"], sheet.questions[:2], sheet.rules)
-    assert said.words == {question.id: question.guess for question in sheet.questions[:2]}
-    said = read(second["predictions"][0]["result"], sheet.questions[2:], sheet.rules)
-    assert said.words == {sheet.questions[2].id: sheet.questions[2].guess}
+    parsed = parse_annotation(
+        first["predictions"][0]["result"], question_round.questions[:2], question_round.rules
+    )
+    assert parsed.words == {question.id: question.guess for question in question_round.questions[:2]}
+    parsed = parse_annotation(
+        second["predictions"][0]["result"], question_round.questions[2:], question_round.rules
+    )
+    assert parsed.words == {question_round.questions[2].id: question_round.questions[2].guess}
 
 
 def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
-    desk = area_desk(
+    store = area_store(
         tmp_path / "questions", [[square(0, 0, 4), square(20, 20, 4), square(30, 30, 4)]], "superpixel"
     )
-    sheet = desk.question_round(1)
+    question_round = store.question_round(1)
 
     def stroke(text: str, rows: slice, columns: slice, size: tuple[int, int] = (40, 60)) -> dict[str, Any]:
         mask = np.zeros(size, dtype=np.bool_)
         mask[rows, columns] = True
-        value = {"format": "rle", "rle": rle.encode(mask), "brushlabels": [text]}
+        value = {"format": "rle", "rle": rle.encode_mask(mask), "brushlabels": [text]}
         return {"type": "brushlabels", "original_height": size[0], "original_width": size[1], "value": value}
 
     spoilt = {"type": "brushlabels", "value": {"rle": [1, 2], "brushlabels": ["cat"]}}
@@ -218,60 +230,66 @@ def test_the_label_that_covers_most_of_an_area_counts(tmp_path: Path) -> None:
         spoilt,
         *hostile,
     ]
-    said = read(drawn, sheet.questions, sheet.rules)
-    first, second, third = (question.id for question in sheet.questions)
-    assert said.words == {first: "cat", second: "cat"}
-    assert third not in said.words
-    assert said.spoilt == 4
+    parsed = parse_annotation(drawn, question_round.questions, question_round.rules)
+    first, second, third = (question.id for question in question_round.questions)
+    assert parsed.words == {first: "cat", second: "cat"}
+    assert third not in parsed.words
+    assert parsed.invalid_regions == 4
     drawn[3], drawn[4] = drawn[4], drawn[3]
-    assert read(drawn, sheet.questions, sheet.rules).words[second] == "dog"
+    assert parse_annotation(drawn, question_round.questions, question_round.rules).words[second] == "dog"
 
 
 def test_masks_are_resized() -> None:
     mask = np.array([[True, False], [False, True]])
-    large = stretched(mask, 4, 6)
+    large = resize_mask(mask, 4, 6)
     assert np.array_equal(large, np.kron(mask, np.ones((2, 3))) > 0)
-    assert np.array_equal(stretched(large, 2, 2), mask)
+    assert np.array_equal(resize_mask(large, 2, 2), mask)
 
 
 def test_tasks_that_do_not_match_the_config_raise(tmp_path: Path) -> None:
-    desk = image_desk(tmp_path / "questions", 1)
-    xml = layout.config(desk.question_round(1).rules)
-    good = made(desk)[0]
-    layout.check(good, xml)
+    store = image_store(tmp_path / "questions", 1)
+    xml = label_config.make_label_config(store.question_round(1).rules)
+    good = build_tasks(store)[0]
+    label_config.validate_task(good, xml)
     for field, value in (("from_name", "choice"), ("to_name", "img"), ("type", "labels")):
         bad = json.loads(json.dumps(good))
         bad["predictions"][0]["result"][0][field] = value
         with pytest.raises(ValueError, match="a prediction"):
-            layout.check(bad, xml)
+            label_config.validate_task(bad, xml)
     bad = json.loads(json.dumps(good))
     bad["predictions"][0]["result"][0]["value"]["choices"] = ["cow"]
     with pytest.raises(ValueError, match="not a button"):
-        layout.check(bad, xml)
+        label_config.validate_task(bad, xml)
 
 
 def test_local_and_remote_images(tmp_path: Path) -> None:
-    desk = image_desk(tmp_path / "questions", 2)
-    sheet = desk.question_round(1)
-    local = chosen("local-files", tmp_path, 1024)(sheet, sheet.questions[0])
+    store = image_store(tmp_path / "questions", 2)
+    question_round = store.question_round(1)
+    local = make_image_factory("local-files", tmp_path, 1024)(question_round, question_round.questions[0])
     assert local == ("/data/local-files/?d=media/pool/cam/1-0.png", 48, 64)
-    assert served_folder(sheet, tmp_path) == str((tmp_path / "media" / "pool" / "cam").resolve())
+    assert common_image_folder(question_round, tmp_path) == str(
+        (tmp_path / "media" / "pool" / "cam").resolve()
+    )
     with pytest.raises(UserError, match="cannot serve its document root"):
-        served_folder(sheet, tmp_path / "media" / "pool" / "cam")
+        common_image_folder(question_round, tmp_path / "media" / "pool" / "cam")
     with pytest.raises(UserError, match="is not below --document-root"):
-        chosen("local-files", tmp_path / "else", 1024)(sheet, sheet.questions[0])
-    web = chosen("https://example.org/pool/", None, 1024)(sheet, sheet.questions[0])
-    assert web.address == "https://example.org/pool/cam/1-0.png"
+        make_image_factory("local-files", tmp_path / "else", 1024)(
+            question_round, question_round.questions[0]
+        )
+    web = make_image_factory("https://example.org/pool/", None, 1024)(
+        question_round, question_round.questions[0]
+    )
+    assert web.url == "https://example.org/pool/cam/1-0.png"
     for pictures, root in (("local-files", None), ("inline", tmp_path), ("file:///etc", None)):
         with pytest.raises(UserError, match="--images"):
-            chosen(pictures, root, 1024)
+            make_image_factory(pictures, root, 1024)
     with pytest.raises(UserError, match="--max-side"):
-        chosen("inline", None, 0)
+        make_image_factory("inline", None, 0)
 
 
 def test_the_fingerprint_does_not_change_when_the_run_is_moved(tmp_path: Path) -> None:
-    one, other = image_desk(tmp_path / "a" / "questions"), image_desk(tmp_path / "b" / "questions", 3)
-    before = mark(one)
-    assert mark(other) != before
+    one, other = image_store(tmp_path / "a" / "questions"), image_store(tmp_path / "b" / "questions", 3)
+    before = run_fingerprint(one)
+    assert run_fingerprint(other) != before
     (tmp_path / "a").rename(tmp_path / "c")
-    assert mark(AnnotationStore(tmp_path / "c" / "questions")) == before
+    assert run_fingerprint(AnnotationStore(tmp_path / "c" / "questions")) == before

@@ -1,0 +1,20 @@
+"""Label Studio (community edition): push questions and pull answers through its REST API."""
+
+from ducats.labelling.label_studio.api import LabelStudio
+from ducats.labelling.label_studio.client import JsonClient
+from ducats.labelling.label_studio.pull import PullResult, pull_answers
+from ducats.labelling.label_studio.push import PushResult, push_questions
+from ducats.labelling.label_studio.sync_state import SyncState
+from ducats.labelling.label_studio.token import ApiToken, load_token
+
+__all__ = [
+    "JsonClient",
+    "PullResult",
+    "PushResult",
+    "SyncState",
+    "LabelStudio",
+    "ApiToken",
+    "load_token",
+    "pull_answers",
+    "push_questions",
+]
