@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from ducats import resources
-from ducats.scoring.gathering import gather
-from ducats.scoring.keeping import keep_part, part_file
-from ducats.scoring.part import Result
+from ducats.scoring.chunk import ChunkResult
+from ducats.scoring.files import chunk_file, save_chunk
+from ducats.scoring.merge import merge_chunks
 from ducats.streaming_top_k import ScoredSamples, concat_samples
 
 COLUMNS = ("probability", "entropy", "u_data", "u_dis", "second")
@@ -47,7 +47,7 @@ def main() -> None:
 def write(folder: Path, parts: int, rows: int) -> list[Path]:
     """Write chunks with random scores."""
     (folder / "parts").mkdir()
-    files = [part_file(folder, rank, parts) for rank in range(parts)]
+    files = [chunk_file(folder, rank, parts) for rank in range(parts)]
     for rank, path in enumerate(files):
         random, number = np.random.default_rng(rank), np.arange(rows) * parts + rank
         key = np.array([f"train/shard-{n // 10000:06d}/{n:013d}.jpg" for n in number.tolist()], object)
@@ -55,7 +55,7 @@ def write(folder: Path, parts: int, rows: int) -> list[Path]:
         columns |= {"first": np.sort(random.random(rows, np.float32))[::-1].copy()}
         columns |= {"guess": np.zeros(rows, np.int16)}
         kept = ScoredSamples(key, number, columns)
-        keep_part(path, Result(kept, concat_samples([]), rows, 0, [], 1.0, 1.0, None))
+        save_chunk(path, ChunkResult(kept, concat_samples([]), rows, 0, [], 1.0, 1.0, None))
     return files
 
 
@@ -63,10 +63,14 @@ def measured(files: list[Path], rows: int) -> dict[str, Any]:
     """Merge the chunks in this process; return time and memory."""
     before = resources.peak_memory_bytes() or 0
     began = time.process_time()
-    found = gather(files, rows)
+    found = merge_chunks(files, rows)
     seconds = time.process_time() - began
     after = resources.peak_memory_bytes() or 0
-    said = {"parts": len(files), "rows": len(found.kept), "mb_of_a_part": files[0].stat().st_size / 2**20}
+    said = {
+        "parts": len(files),
+        "rows": len(found.candidates),
+        "mb_of_a_part": files[0].stat().st_size / 2**20,
+    }
     return {**said, "cpu_seconds": seconds, "peak_mb": after / 2**20, "before_mb": before / 2**20}
 
 

@@ -18,8 +18,8 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-from ducats.pool import Pool, open_pool
-from ducats.pool.shards import Shards
+from ducats.streaming import Pool, open_pool
+from ducats.streaming.shards import ShardPool
 
 EACH = 1000  # names per folder or shard
 
@@ -76,7 +76,7 @@ def walked(pool: Pool, parts: int, batch: int, names: int) -> dict[str, Any]:
         pass
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    passed = count if isinstance(pool, Shards) else names
+    passed = count if isinstance(pool, ShardPool) else names
     return {
         "names": names,
         "of_the_part": count,

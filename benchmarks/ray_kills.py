@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ducats.inference import Trained, load_trained
-from ducats.scoring import score
+from ducats.scoring import score_pool
 from scoring import draw, make_run
 
 os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "OMP_NUM_THREADS": "1"}
@@ -61,7 +61,7 @@ def main() -> None:
             home = Path(folder)
             pool = draw(home, options.images, shards=False)
             trained = load_trained(make_run(home / "run", "resnet18", batch=8))
-            score(trained, str(pool), out=home / "one", budget=20, device="cpu")
+            score_pool(trained, str(pool), out=home / "one", budget=20, device="cpu")
             for number, kind in enumerate(["nothing"] + ["worker", "node"] * options.times):
                 trials.append(trial(trained, pool, home, f"{number}", kind, cluster))
                 print(json.dumps(asdict(trials[-1])), flush=True)
@@ -86,7 +86,7 @@ def trial(trained: Trained, pool: Path, home: Path, name: str, kind: str, cluste
 
     def work() -> None:
         try:
-            score(trained, str(pool), out=out, budget=20, device="cpu", engine="ray", parts=PARTS)
+            score_pool(trained, str(pool), out=out, budget=20, device="cpu", backend="ray", chunks=PARTS)
         except Exception as failure:
             error.append(f"{type(failure).__name__}: {failure}")
 

@@ -24,10 +24,10 @@ import numpy as np
 import torch
 
 from ducats.inference import load_trained, usable_precision
-from ducats.pool import Sample, open_pool
-from ducats.scoring import part, score_part
-from ducats.scoring.plan import make_plan
-from ducats.scoring.reading import Block, picture_of
+from ducats.scoring import chunk, score_chunk
+from ducats.scoring.reader import DecodedBlock, decode_sample
+from ducats.scoring.streaming_query import make_streaming_query
+from ducats.streaming import PoolSample, open_pool
 from ducats.training.distributed import make_fabric
 from scoring import draw, make_run
 
@@ -79,38 +79,40 @@ def measure(options: argparse.Namespace) -> None:
     options.out.write_text(json.dumps(found, indent=1) + "\n", "utf-8")
 
 
-def decoding(samples: list[Sample]) -> dict[str, float]:
+def decoding(samples: list[PoolSample]) -> dict[str, float]:
     """Measure the decoding rate of one thread, with files cached in memory."""
     size = sum(len(sample.read()) for sample in samples) / len(samples)
     began, seconds = time.thread_time(), math.inf
     for _ in range(3):
         began = time.thread_time()
         for sample in samples:
-            picture_of(sample, SIZE, 3)
+            decode_sample(sample, SIZE, 3)
         seconds = min(seconds, time.thread_time() - began)
     return {"bytes_per_image": size, "decoded_per_core_second": len(samples) / seconds}
 
 
-def modelling(run: Path, samples: list[Sample], options: argparse.Namespace) -> dict[str, Any]:
+def modelling(run: Path, samples: list[PoolSample], options: argparse.Namespace) -> dict[str, Any]:
     """Measure the rate of one process with decoded images."""
     trained = load_trained(run)
-    pictures = [picture_of(sample, SIZE, 3) for sample in samples]
+    pictures = [decode_sample(sample, SIZE, 3) for sample in samples]
     number = [n % len(pictures) for n in range(options.batch)]
     pixels = torch.from_numpy(np.stack([pictures[n][0] for n in number]))
     aspect = torch.tensor([pictures[n][1] for n in number])
 
-    def handed(count: int) -> Iterator[Block]:
+    def handed(count: int) -> Iterator[DecodedBlock]:
         for block in range(count):
             numbers = list(range(block * options.batch, (block + 1) * options.batch))
-            yield Block([f"{n:012d}.jpg" for n in numbers], numbers, pixels, aspect, [])
+            yield DecodedBlock([f"{n:012d}.jpg" for n in numbers], numbers, pixels, aspect, [])
 
     precision = usable_precision(trained, options.device)
     fabric = make_fabric(options.device, precision=precision)
-    pool, plan = open_pool(str(Path(run).parent / "pool")), make_plan(trained.config, "duc", 1000)
+    pool, plan = open_pool(str(Path(run).parent / "pool")), make_streaming_query(trained.config, "duc", 1000)
     best = math.inf
     for count in (3, options.blocks, options.blocks):  # the first is the warm-up
-        with mock.patch.object(part, "decoded", lambda *_, count=count: handed(count)):
-            result = score_part(trained, pool, 0, 1, keep=plan, fabric=fabric, batch=options.batch)
+        with mock.patch.object(chunk, "decoded", lambda *_, count=count: handed(count)):
+            result = score_chunk(
+                trained, pool, 0, 1, streaming_query=plan, fabric=fabric, batch_size=options.batch
+            )
         best = min(best, result.seconds) if count > 3 else best
     return {"images_per_second": options.batch * options.blocks / best, "precision": precision}
 

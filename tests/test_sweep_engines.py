@@ -22,7 +22,6 @@ import pytest
 from rich.console import Console
 
 import fake_slurm
-from drawn_pools import write as put
 from ducats.cluster import TaskLost, TaskResult, slurm
 from ducats.errors import UserError
 from ducats.sweep import Wanted, Where, cells_of, on_ray, on_slurm, opened, read_sweep, run_all
@@ -30,6 +29,7 @@ from ducats.sweep.engines import End, Running, lay_out
 from ducats.sweep.on_slurm import OnSlurm
 from ray_clusters import two_nodes
 from sweeps import ducats, plan, write
+from synthetic_pools import write_file as put
 
 needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="needs /proc")
 # A network that records its process and parent process, and waits as long as the file `hold` exists.

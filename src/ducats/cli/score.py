@@ -60,8 +60,8 @@ def score(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeElapsedColumn
 
     from ducats.inference import load_trained
-    from ducats.scoring import Unfinished
-    from ducats.scoring import score as score_pool
+    from ducats.scoring import ScoringInterrupted
+    from ducats.scoring import score_pool as score_pool
 
     backend_params = {
         name: value for name, value in (("address", ray_address), ("timeout", timeout)) if value is not None
@@ -79,25 +79,25 @@ def score(
                 budget=budget,
                 query=query,
                 kappa=kappa,
-                kind=pool_format,
-                engine=backend,
-                params=backend_params,
+                pool_format=pool_format,
+                backend=backend,
+                backend_params=backend_params,
                 processes=processes,
-                parts=chunks,
-                exclude_bought=exclude_labelled,
-                batch=batch_size,
+                chunks=chunks,
+                exclude_labelled=exclude_labelled,
+                batch_size=batch_size,
                 device=device,
-                tell=lambda seen: progress.update(task, completed=seen),
+                on_progress=lambda seen: progress.update(task, completed=seen),
             )
-    except Unfinished as error:
+    except ScoringInterrupted as error:
         return report_exit(f"ducats: {error}", "red", 1)
-    if result.unreadable:
-        _print(f"warning: unreadable images: {result.unreadable}; see {out / 'unreadable.csv'}", "yellow")
+    if result.n_unreadable:
+        _print(f"warning: unreadable images: {result.n_unreadable}; see {out / 'unreadable.csv'}", "yellow")
     if exclude_labelled:
-        _print(f"images skipped, already labelled by the run: {result.excluded}")
-    rate = "" if result.rate is None else f", {result.rate:.0f} per second"
+        _print(f"images skipped, already labelled by the run: {result.n_excluded}")
+    rate = "" if result.samples_per_second is None else f", {result.samples_per_second:.0f} per second"
     _print(
-        f"{result.seen} images scored{rate}; {len(result.picks)} selected by {result.query}: {result.file}"
+        f"{result.n_samples} images scored{rate}; {len(result.picks)} selected by {result.query}: {result.picks_file}"
     )
     return 0
 

@@ -4,23 +4,28 @@ The pool is streamed in chunks, in one or several processes. Each chunk keeps it
 picks are selected from the merged candidates. The picks do not depend on the number of processes.
 """
 
-from ducats.scoring.engines import ENGINES
-from ducats.scoring.job import Job, Unfinished, Worker
-from ducats.scoring.part import Result, score_part
-from ducats.scoring.plan import QUERIES, Plan, choose, make_plan
-from ducats.scoring.whole import Picks, score
+from ducats.scoring.api import ScoringResult, score_pool
+from ducats.scoring.backends import SCORING_BACKENDS
+from ducats.scoring.chunk import ChunkResult, score_chunk
+from ducats.scoring.job import ChunkScorer, Job, ScoringInterrupted
+from ducats.scoring.streaming_query import (
+    STREAMING_QUERIES,
+    StreamingQuery,
+    make_streaming_query,
+    select_picks,
+)
 
 __all__ = [
-    "ENGINES",
-    "QUERIES",
+    "SCORING_BACKENDS",
+    "STREAMING_QUERIES",
     "Job",
-    "Picks",
-    "Plan",
-    "Result",
-    "Unfinished",
-    "Worker",
-    "choose",
-    "make_plan",
-    "score",
-    "score_part",
+    "ScoringResult",
+    "StreamingQuery",
+    "ChunkResult",
+    "ScoringInterrupted",
+    "ChunkScorer",
+    "select_picks",
+    "make_streaming_query",
+    "score_pool",
+    "score_chunk",
 ]

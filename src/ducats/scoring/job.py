@@ -8,15 +8,15 @@ from typing import Protocol
 
 from ducats.domain import UNLABELLED
 from ducats.inference import Trained, load_trained, usable_precision
-from ducats.pool import Kind, open_pool
 from ducats.run_folder import RunFolder
-from ducats.scoring.keeping import keep_part, part_file
-from ducats.scoring.part import Result, Tell, score_part
-from ducats.scoring.plan import Plan
+from ducats.scoring.chunk import ChunkResult, ProgressCallback, score_chunk
+from ducats.scoring.files import chunk_file, save_chunk
+from ducats.scoring.streaming_query import StreamingQuery
+from ducats.streaming import PoolFormat, open_pool
 from ducats.training.distributed import make_fabric
 
 
-class Unfinished(Exception):  # noqa: N818 - not an error: finished chunks are saved, and the command can resume
+class ScoringInterrupted(Exception):  # noqa: N818 - not an error: finished chunks are saved, and the command can resume
     """Scoring stopped before all chunks were done; it can be resumed."""
 
 
@@ -24,20 +24,20 @@ class Unfinished(Exception):  # noqa: N818 - not an error: finished chunks are s
 class Job:
     """Everything needed to score a chunk in any process."""
 
-    run: str  # run folder
-    pool: str
-    kind: Kind
-    plan: Plan
-    parts: int  # number of chunks
-    batch: int
-    exclude_bought: bool
+    run_folder: str  # run folder
+    pool_uri: str
+    pool_format: PoolFormat
+    streaming_query: StreamingQuery
+    n_chunks: int  # number of chunks
+    batch_size: int
+    exclude_labelled: bool
     device: str
     threads: int  # threads per process that read and decode
     out: str  # output folder
 
-    def file(self, rank: int) -> Path:
+    def chunk_file(self, chunk: int) -> Path:
         """Return the file of a chunk."""
-        return part_file(Path(self.out), rank, self.parts)
+        return chunk_file(Path(self.out), chunk, self.n_chunks)
 
     def to_json(self) -> str:
         """Serialise to one line."""
@@ -46,11 +46,11 @@ class Job:
     @staticmethod
     def from_json(text: str) -> "Job":
         """Parse the output of ``to_json``."""
-        said = json.loads(text)
-        return Job(**{**said, "plan": Plan(**said["plan"])})
+        values = json.loads(text)
+        return Job(**{**values, "plan": StreamingQuery(**values["plan"])})
 
 
-class Worker:
+class ChunkScorer:
     """Scores chunks of a job, one after the other.
 
     Args:
@@ -59,59 +59,67 @@ class Worker:
 
     def __init__(self, job: Job, trained: Trained | None = None) -> None:
         self._job = job
-        self._trained = load_trained(Path(job.run)) if trained is None else trained
+        self._trained = load_trained(Path(job.run_folder)) if trained is None else trained
         self._fabric = make_fabric(job.device, precision=usable_precision(self._trained, job.device))
-        self._pool = open_pool(job.pool, kind=job.kind)
-        self._bought = bought_keys(self._trained.home) if job.exclude_bought else frozenset()
+        self._pool = open_pool(job.pool_uri, pool_format=job.pool_format)
+        self._labelled_keys = labelled_keys(self._trained.home) if job.exclude_labelled else frozenset()
 
-    def result(self, rank: int, tell: Tell | None = None) -> Result:
+    def score(self, chunk: int, on_progress: ProgressCallback | None = None) -> ChunkResult:
         """Score one chunk."""
-        return score_part(
+        return score_chunk(
             self._trained,
             self._pool,
-            rank,
-            self._job.parts,
-            keep=self._job.plan,
+            chunk,
+            self._job.n_chunks,
+            streaming_query=self._job.streaming_query,
             fabric=self._fabric,
-            batch=self._job.batch,
+            batch_size=self._job.batch_size,
             threads=self._job.threads,
-            exclude=self._bought,
-            tell=tell,
+            excluded_keys=self._labelled_keys,
+            on_progress=on_progress,
         )
 
-    def do(self, ranks: Sequence[int], tell: Tell | None) -> None:
+    def score_and_save(self, chunks: Sequence[int], on_progress: ProgressCallback | None) -> None:
         """Score chunks and save each when it is done."""
-        before = 0
-        for rank in ranks:
-            result = self.result(rank, None if tell is None else _beyond(before, tell))
-            keep_part(self._job.file(rank), result)
-            before += result.seen
+        n_previous = 0
+        for chunk in chunks:
+            result = self.score(
+                chunk, None if on_progress is None else _offset_progress(n_previous, on_progress)
+            )
+            save_chunk(self._job.chunk_file(chunk), result)
+            n_previous += result.n_samples
 
 
-def _beyond(before: int, tell: Tell) -> Tell:
-    return lambda seen: tell(before + seen)
+def _offset_progress(n_previous: int, on_progress: ProgressCallback) -> ProgressCallback:
+    return lambda seen: on_progress(n_previous + seen)
 
 
-def bought_keys(home: RunFolder) -> frozenset[str]:
+def labelled_keys(run_folder: RunFolder) -> frozenset[str]:
     """Return the keys of all samples that the run has queried, including those answered with void."""
-    ledger = home.load_ledger()
-    asked = (ledger.targets() != UNLABELLED).tolist()
-    return frozenset(key for key, was in zip(ledger.keys, asked, strict=True) if was)
+    ledger = run_folder.load_ledger()
+    is_labelled = (ledger.targets() != UNLABELLED).tolist()
+    return frozenset(key for key, labelled in zip(ledger.keys, is_labelled, strict=True) if labelled)
 
 
-class Engine(Protocol):
+class ScoringBackend(Protocol):
     """Scores the missing chunks of a job and writes a file for each."""
 
     def __call__(
-        self, job: Job, ranks: Sequence[int], *, processes: int | None, trained: Trained, tell: Tell | None
+        self,
+        job: Job,
+        chunks: Sequence[int],
+        *,
+        processes: int | None,
+        trained: Trained,
+        on_progress: ProgressCallback | None,
     ) -> None:
         """Score chunks.
 
         Args:
-            ranks: missing chunks.
+            chunks: missing chunks.
             processes: maximum number of parallel processes; None: the backend decides.
             trained: the model, for a backend that scores in this process.
-            tell: called regularly with the number of samples so far.
+            on_progress: called regularly with the number of samples so far.
 
         Raises:
             Unfinished: A process ended before its chunks were done.

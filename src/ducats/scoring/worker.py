@@ -11,30 +11,30 @@ import threading
 from contextlib import redirect_stdout
 
 from ducats.errors import UserError
-from ducats.scoring.job import Job, Worker
+from ducats.scoring.job import ChunkScorer, Job
 
 
-def end_with_input() -> None:
+def exit_on_stdin_close() -> None:
     """Exit this process when standard input closes."""
     sys.stdin.read()
     os._exit(1)
 
 
-def main() -> int:
+def run_worker() -> int:
     """Score the chunks given on standard input; return the exit code."""
-    job, ranks = Job.from_json(sys.stdin.readline()), json.loads(sys.stdin.readline())
-    threading.Thread(target=end_with_input, daemon=True).start()
+    job, chunks = Job.from_json(sys.stdin.readline()), json.loads(sys.stdin.readline())
+    threading.Thread(target=exit_on_stdin_close, daemon=True).start()
     output = sys.stdout
 
-    def say(**words: int | str) -> None:
-        output.write(json.dumps(words) + "\n")
+    def send(**message: int | str) -> None:
+        output.write(json.dumps(message) + "\n")
         output.flush()
 
     with redirect_stdout(sys.stderr):  # output printed by the model belongs in the log
         try:
-            Worker(job).do(ranks, lambda seen: say(seen=seen))
+            ChunkScorer(job).score_and_save(chunks, lambda seen: send(seen=seen))
         except UserError as error:
-            say(error=str(error))
+            send(error=str(error))
             return 2
     return 0
 
@@ -42,6 +42,6 @@ def main() -> int:
 if __name__ == "__main__":
     sys.stdout = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # native libraries must not write between the JSON lines either
-    code = main()
+    code = run_worker()
     sys.stdout.flush()
     os._exit(code)  # a normal exit would wait for the thread that reads standard input

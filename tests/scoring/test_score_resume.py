@@ -15,19 +15,19 @@ from typing import IO
 import pytest
 
 from child_process import run_in_child
-from drawn_pools import write
 from ducats import files
 from ducats.cli import main
 from ducats.errors import UserError
 from ducats.inference import Trained, load_trained
-from ducats.scoring import Job, Unfinished, local, make_plan, score, worker
-from scored_runs import finished, image_folder, shard_folder
+from ducats.scoring import Job, ScoringInterrupted, local_backend, make_streaming_query, score_pool, worker
+from scoring_runs import train_run, write_image_folder, write_shard_folder
+from synthetic_pools import write_file
 
 pytestmark = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs /proc and fork")
 
 WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
 # A network that prints, and blocks on a white image while the file "hold" exists.
-HOLDING = """
+BLOCKING_NET = """
 import time
 from pathlib import Path
 from torch import nn
@@ -46,95 +46,110 @@ class Net(nn.Module):
 
 
 @pytest.fixture
-def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def workspace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Folder with a run whose model can be blocked, and a pool whose tenth image, in block 1, blocks it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    write(tmp_path / "holding_net.py", HOLDING.encode())
-    finished(tmp_path / "run", "model.name=holding_net:Net", "model.params={}")
-    image_folder(tmp_path / "pool", 30)
-    write(tmp_path / "pool" / "0" / "zz-white.ppm", WHITE)
+    write_file(tmp_path / "holding_net.py", BLOCKING_NET.encode())
+    train_run(tmp_path / "run", "model.name=holding_net:Net", "model.params={}")
+    write_image_folder(tmp_path / "pool", 30)
+    write_file(tmp_path / "pool" / "0" / "zz-white.ppm", WHITE)
     return tmp_path
 
 
-def picks(trained: Trained, home: Path, out: str, **how: object) -> bytes:
-    score(trained, str(home / "pool"), out=home / out, budget=4, device="cpu", **how)  # type: ignore[arg-type]
-    return (home / out / "picks.csv").read_bytes()
+def score_picks(trained: Trained, workspace: Path, out: str, **kwargs: object) -> bytes:
+    score_pool(trained, str(workspace / "pool"), out=workspace / out, budget=4, device="cpu", **kwargs)  # type: ignore[arg-type]
+    return (workspace / out / "picks.csv").read_bytes()
 
 
-def until(true: Callable[[], object], seconds: float = 60.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 60.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
-def children() -> set[int]:
+def child_pids() -> set[int]:
     found = set[int]()
     for task in Path(f"/proc/{os.getpid()}/task").iterdir():
         found |= {int(pid) for pid in (task / "children").read_text().split()}
     return found
 
 
-def test_scoring_resumes_after_a_worker_is_killed(home: Path) -> None:
-    trained = load_trained(home / "run")
-    undisturbed = picks(trained, home, "undisturbed")
-    (home / "hold").touch()
-    failure, before = list[Exception](), children()
+def test_scoring_resumes_after_a_worker_is_killed(workspace: Path) -> None:
+    trained = load_trained(workspace / "run")
+    undisturbed = score_picks(trained, workspace, "undisturbed")
+    (workspace / "hold").touch()
+    failure, before = list[Exception](), child_pids()
 
     def command() -> None:
         try:
-            picks(trained, home, "out", processes=2)
+            score_picks(trained, workspace, "out", processes=2)
         except Exception as error:
             failure.append(error)
 
     thread = threading.Thread(target=command)
     thread.start()
-    done, held = (home / "out" / "parts" / f"part-{rank}-of-2.npz" for rank in (0, 1))
-    until(lambda: done.exists() and len(children() - before) == 1)
-    (worker,) = children() - before
+    done, held = (workspace / "out" / "parts" / f"part-{rank}-of-2.npz" for rank in (0, 1))
+    wait_until(lambda: done.exists() and len(child_pids() - before) == 1)
+    (worker,) = child_pids() - before
     os.kill(worker, signal.SIGKILL)
     thread.join(60)
     assert not thread.is_alive()
-    assert isinstance(failure[0], Unfinished)
+    assert isinstance(failure[0], ScoringInterrupted)
     assert "was killed by SIGKILL" in str(failure[0])
     assert "run the same command again to resume" in str(failure[0])
-    assert children() == before
+    assert child_pids() == before
     assert not held.exists()
-    assert not (home / "out" / "picks.csv").exists()
+    assert not (workspace / "out" / "picks.csv").exists()
     kept = done.stat().st_mtime_ns
-    (home / "hold").unlink()
-    assert picks(trained, home, "out", processes=2) == undisturbed
+    (workspace / "hold").unlink()
+    assert score_picks(trained, workspace, "out", processes=2) == undisturbed
     assert done.stat().st_mtime_ns == kept  # a finished chunk is not scored again
 
 
-def test_picks_do_not_depend_on_number_of_processes(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    pool = str(shard_folder(home / "shards", 3))
+def test_picks_do_not_depend_on_number_of_processes(
+    workspace: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pool = str(write_shard_folder(workspace / "shards", 3))
     for processes in ("1", "2"):
         options = ["--budget", "10%", "--query", "spread", "--processes", processes, "--device", "cpu"]
         with pytest.raises(SystemExit) as left:
             main(["score", "run", pool, *options, "--out", processes])
         assert not left.value.code
         assert "33 images scored" in capsys.readouterr().out
-    one, two = ((home / name / "picks.csv").read_bytes() for name in ("1", "2"))
+    one, two = ((workspace / name / "picks.csv").read_bytes() for name in ("1", "2"))
     assert one == two
     assert one.count(b"\n") == 1 + 3
-    told = json.loads((home / "2" / "score.json").read_text())
+    told = json.loads((workspace / "2" / "score.json").read_text())
     assert [part["images"] for part in told["parts"]] == [22, 11]
-    assert not list((home / "2").glob("*.log"))
+    assert not list((workspace / "2").glob("*.log"))
 
 
-def job_of(home: Path) -> Job:
-    plan = make_plan(load_trained(home / "run").config, "duc", 1)
-    return Job(str(home / "run"), str(home / "pool"), "auto", plan, 1, 8, False, "cpu", 1, str(home / "out"))
+def make_job(workspace: Path) -> Job:
+    plan = make_streaming_query(load_trained(workspace / "run").config, "duc", 1)
+    return Job(
+        str(workspace / "run"),
+        str(workspace / "pool"),
+        "auto",
+        plan,
+        1,
+        8,
+        False,
+        "cpu",
+        1,
+        str(workspace / "out"),
+    )
 
 
-def test_worker_exits_with_its_parent(home: Path) -> None:
-    (home / "hold").touch()
-    process = subprocess.Popen(local.COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def test_worker_exits_with_its_parent(workspace: Path) -> None:
+    (workspace / "hold").touch()
+    process = subprocess.Popen(
+        local_backend.WORKER_COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
     assert process.stdin is not None
     assert process.stdout is not None
-    process.stdin.write(f"{job_of(home).to_json()}\n[0]\n")
+    process.stdin.write(f"{make_job(workspace).to_json()}\n[0]\n")
     process.stdin.flush()
     assert json.loads(process.stdout.readline()) == {"seen": 8}  # it is running and now blocked
     process.stdin.close()
@@ -143,17 +158,17 @@ def test_worker_exits_with_its_parent(home: Path) -> None:
 
 
 def test_worker_reports_progress_and_errors(
-    home: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(worker, "end_with_input", lambda: None)
-    text = f"{job_of(home).to_json()}\n[0]\n"
+    monkeypatch.setattr(worker, "exit_on_stdin_close", lambda: None)
+    text = f"{make_job(workspace).to_json()}\n[0]\n"
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert worker.main() == 0
+    assert worker.run_worker() == 0
     said = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert said == [{"seen": seen} for seen in (8, 16, 24, 31)]
-    (home / "run" / "model.safetensors").unlink()
+    (workspace / "run" / "model.safetensors").unlink()
     monkeypatch.setattr(sys, "stdin", io.StringIO(text))
-    assert worker.main() == 2
+    assert worker.run_worker() == 2
     assert "has no model yet" in json.loads(capsys.readouterr().out)["error"]
 
 
@@ -161,27 +176,27 @@ def test_worker_reports_progress_and_errors(
     ("code", "error", "sentence"),
     [
         ('print(\'{"error": "the pool is empty"}\'); exit(2)', UserError, "^the pool is empty$"),
-        ("exit(7)", Unfinished, r"process 1 exited with code 7 .*process-1\.log"),
-        ("1 / 0", Unfinished, r"process 1 exited with code 1 .*process-1\.log"),
+        ("exit(7)", ScoringInterrupted, r"process 1 exited with code 7 .*process-1\.log"),
+        ("1 / 0", ScoringInterrupted, r"process 1 exited with code 1 .*process-1\.log"),
     ],
 )
 def test_failure_of_one_worker_stops_the_others(
-    home: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], sentence: str
+    workspace: Path, monkeypatch: pytest.MonkeyPatch, code: str, error: type[Exception], sentence: str
 ) -> None:
     """Of two fake workers, the first fails and the second sleeps."""
     script = f"import sys, time; job = input(); ranks = input(); time.sleep(60 * (ranks != '[0]')); {code}"
-    monkeypatch.setattr(local, "COMMAND", [sys.executable, "-c", script])
-    before = children()
+    monkeypatch.setattr(local_backend, "WORKER_COMMAND", [sys.executable, "-c", script])
+    before = child_pids()
     with pytest.raises(error, match=sentence):
-        picks(load_trained(home / "run"), home, "out", processes=2)
-    assert children() == before
-    assert ("ZeroDivisionError" in (home / "out" / "process-1.log").read_text()) == (code == "1 / 0")
+        score_picks(load_trained(workspace / "run"), workspace, "out", processes=2)
+    assert child_pids() == before
+    assert ("ZeroDivisionError" in (workspace / "out" / "process-1.log").read_text()) == (code == "1 / 0")
 
 
 # ---- killed at every write
 
 
-def killed_at(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
+def kill_at_write(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]], object]], None]:
     """Return a ``write_atomically`` that kills the process before, inside or after its n-th call."""
     genuine, calls = files.write_atomically, 0
 
@@ -205,21 +220,21 @@ def killed_at(number: int, moment: str) -> Callable[[Path, Callable[[IO[bytes]],
     return write
 
 
-def test_resume_after_kill_at_any_write(home: Path) -> None:
+def test_resume_after_kill_at_any_write(workspace: Path) -> None:
     """Seven writes: settings, three chunks, unreadable.csv, score.json, picks.csv."""
-    trained = load_trained(home / "run")
-    undisturbed = picks(trained, home, "undisturbed", parts=3)
-    names = {path.name for path in (home / "undisturbed").rglob("*")}
+    trained = load_trained(workspace / "run")
+    undisturbed = score_picks(trained, workspace, "undisturbed", parts=3)
+    names = {path.name for path in (workspace / "undisturbed").rglob("*")}
     for number in range(1, 8):
         for moment in ("before", "inside", "after"):
             out = f"{number}-{moment}"
 
-            def act(write: object = killed_at(number, moment), out: str = out) -> None:
+            def act(write: object = kill_at_write(number, moment), out: str = out) -> None:
                 files.write_atomically = write  # type: ignore[assignment]
-                picks(trained, home, out, parts=3)
+                score_picks(trained, workspace, out, parts=3)
 
             assert run_in_child(act) == -signal.SIGKILL
-            found = home / out / "picks.csv"
+            found = workspace / out / "picks.csv"
             assert found.exists() == ((number, moment) == (7, "after"))
-            assert picks(trained, home, out, parts=3) == undisturbed
-            assert {path.name for path in (home / out).rglob("*")} == names
+            assert score_picks(trained, workspace, out, parts=3) == undisturbed
+            assert {path.name for path in (workspace / out).rglob("*")} == names

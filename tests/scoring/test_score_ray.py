@@ -17,19 +17,19 @@ from typing import Any
 
 import pytest
 
-from drawn_pools import write
 from ducats.cli import main
 from ducats.cluster import TaskLost, TaskPool, TaskResult, ray_connection, ray_session, versions
 from ducats.cluster import ray_pool as crews
 from ducats.errors import UserError
 from ducats.inference import Trained, load_trained
-from ducats.scoring import Unfinished, on_ray, score
+from ducats.scoring import ScoringInterrupted, ray_backend, score_pool
 from ray_clusters import two_nodes
-from scored_runs import finished, image_folder
+from scoring_runs import train_run, write_image_folder
+from synthetic_pools import write_file
 
 WHITE = b"P6 8 8 255 " + b"\xff" * 8 * 8 * 3
 # A network that, on a white image while the file "hold" exists, writes its process and node id and blocks.
-HELD = """
+BLOCKING_NET = """
 import os, time
 from pathlib import Path
 import ray
@@ -51,7 +51,7 @@ class Net(nn.Module):
         return self.head(images.flatten(1))
 """
 # A task that counts its calls and kills its process, except for the argument "harmless".
-DEADLY = """
+DEADLY_TASK = """
 import os
 from pathlib import Path
 
@@ -65,28 +65,34 @@ def count(folder, name):
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """Folder with a run whose model can be blocked, and a pool of four blocks, two with a white image."""
-    home = tmp_path_factory.mktemp("ray")
-    write(home / "modules" / "held_net.py", HELD.format(home=str(home)).encode())
-    write(home / "modules" / "deadly.py", DEADLY.encode())
-    (home / "at").mkdir()
-    image_folder(home / "pool", 30)
+    workspace = tmp_path_factory.mktemp("ray")
+    write_file(workspace / "modules" / "held_net.py", BLOCKING_NET.format(home=str(workspace)).encode())
+    write_file(workspace / "modules" / "deadly.py", DEADLY_TASK.encode())
+    (workspace / "at").mkdir()
+    write_image_folder(workspace / "pool", 30)
     for folder in ("0", "3"):
-        write(home / "pool" / folder / "zz-white.ppm", WHITE)
+        write_file(workspace / "pool" / folder / "zz-white.ppm", WHITE)
     with pytest.MonkeyPatch.context() as patch:
-        patch.syspath_prepend(home / "modules")
+        patch.syspath_prepend(workspace / "modules")
         # For the nodes, which inherit this environment.
-        patch.setenv("PYTHONPATH", str(home / "modules"), prepend=os.pathsep)
+        patch.setenv("PYTHONPATH", str(workspace / "modules"), prepend=os.pathsep)
         patch.setenv("OMP_NUM_THREADS", "1")
         pytest.importorskip("ray", reason="needs ducats[ray]")
-        finished(home / "run", "model.name=held_net:Net", "model.params={}")
-        score(load_trained(home / "run"), str(home / "pool"), out=home / "local", budget=4, device="cpu")
-        yield home
+        train_run(workspace / "run", "model.name=held_net:Net", "model.params={}")
+        score_pool(
+            load_trained(workspace / "run"),
+            str(workspace / "pool"),
+            out=workspace / "local",
+            budget=4,
+            device="cpu",
+        )
+        yield workspace
 
 
 @pytest.fixture(scope="module")
-def cluster(home: Path) -> Iterator[Any]:
+def cluster(workspace: Path) -> Iterator[Any]:
     import ray
 
     with two_nodes() as cluster:
@@ -95,21 +101,21 @@ def cluster(home: Path) -> Iterator[Any]:
         yield cluster
 
 
-def picks(home: Path, out: str, trained: Trained | None = None, **params: object) -> bytes:
-    trained = trained or load_trained(home / "run")
-    how: Any = {"budget": 4, "device": "cpu", "engine": "ray", "parts": 4, "params": params}
-    score(trained, str(home / "pool"), out=home / out, **how)
-    return (home / out / "picks.csv").read_bytes()
+def score_picks(workspace: Path, out: str, trained: Trained | None = None, **params: object) -> bytes:
+    trained = trained or load_trained(workspace / "run")
+    kwargs: Any = {"budget": 4, "device": "cpu", "engine": "ray", "parts": 4, "params": params}
+    score_pool(trained, str(workspace / "pool"), out=workspace / out, **kwargs)
+    return (workspace / out / "picks.csv").read_bytes()
 
 
-def until(true: Callable[[], object], seconds: float = 240.0) -> None:
+def wait_until(true: Callable[[], object], seconds: float = 240.0) -> None:
     end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "timed out"
         time.sleep(0.02)
 
 
-def endings(crew: TaskPool, count: int) -> list[TaskResult]:
+def wait_for_results(crew: TaskPool, count: int) -> list[TaskResult]:
     """Wait for this many tasks and return their results."""
     ended = list[TaskResult]()
 
@@ -117,165 +123,176 @@ def endings(crew: TaskPool, count: int) -> list[TaskResult]:
         ended.extend(crew.wait(1.0))
         return len(ended) == count
 
-    until(so_many)
+    wait_until(so_many)
     return ended
 
 
 @contextmanager
-def held(home: Path, out: str) -> Iterator[dict[str, int]]:
+def blocked_workers(workspace: Path, out: str) -> Iterator[dict[str, int]]:
     """Score until two chunks are done and two blocked; yield the blocked process of each node; resume."""
     found, failure = list[bytes](), list[BaseException]()
 
     def command() -> None:
         try:
-            found.append(picks(home, out))
+            found.append(score_picks(workspace, out))
         except BaseException as error:
             failure.append(error)
 
-    for mark in (home / "at").iterdir():
+    for mark in (workspace / "at").iterdir():
         mark.unlink()
-    (home / "hold").touch()
+    (workspace / "hold").touch()
     thread = threading.Thread(target=command)
     thread.start()
     try:
-        until(lambda: failure or len(list((home / "at").iterdir())) == 2)
-        until(lambda: failure or len(list((home / out / "parts").glob("part-*"))) == 2)
-        yield {mark.read_text(): int(mark.name) for mark in (home / "at").iterdir()}
+        wait_until(lambda: failure or len(list((workspace / "at").iterdir())) == 2)
+        wait_until(lambda: failure or len(list((workspace / out / "parts").glob("part-*"))) == 2)
+        yield {mark.read_text(): int(mark.name) for mark in (workspace / "at").iterdir()}
     finally:
-        (home / "hold").unlink()
+        (workspace / "hold").unlink()
         thread.join(240)
     assert not failure
     assert not thread.is_alive()
-    assert found == [(home / "local" / "picks.csv").read_bytes()]
+    assert found == [(workspace / "local" / "picks.csv").read_bytes()]
 
 
 def test_picks_equal_those_of_one_machine(
-    home: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
+    workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     options = ["--budget", "4", "--backend", "ray", "--ray-address", cluster.address, "--device", "cpu"]
     with pytest.raises(SystemExit) as left:
-        main(["score", str(home / "run"), str(home / "pool"), *options, "--out", str(home / "same")])
+        main(
+            [
+                "score",
+                str(workspace / "run"),
+                str(workspace / "pool"),
+                *options,
+                "--out",
+                str(workspace / "same"),
+            ]
+        )
     assert not left.value.code
     assert "32 images scored" in capsys.readouterr().out
-    assert (home / "same" / "picks.csv").read_bytes() == (home / "local" / "picks.csv").read_bytes()
-    assert len(list((home / "same" / "parts").iterdir())) == 64
+    assert (workspace / "same" / "picks.csv").read_bytes() == (workspace / "local" / "picks.csv").read_bytes()
+    assert len(list((workspace / "same" / "parts").iterdir())) == 64
 
 
-def test_both_nodes_are_used_and_keep_half_of_their_cpus(home: Path, cluster: Any) -> None:
+def test_both_nodes_are_used_and_keep_half_of_their_cpus(workspace: Path, cluster: Any) -> None:
     import ray
 
-    with held(home, "halves") as workers:
+    with blocked_workers(workspace, "halves") as workers:
         assert workers.keys() == {node["NodeID"] for node in ray.nodes()}
         assert ray.cluster_resources()["CPU"] == 4
-        until(lambda: ray.available_resources()["CPU"] == 2)  # free resources are updated with a delay
+        wait_until(lambda: ray.available_resources()["CPU"] == 2)  # free resources are updated with a delay
         others = TaskPool(platform.node)  # another pool: it finds free slots
         assert others.free_slots() == 2
         addresses = [others.submit(number) for number in range(2)]
         assert others.free_slots() == 0
-        assert sorted(endings(others, 2)) == [(0, platform.node(), None), (1, platform.node(), None)]
+        assert sorted(wait_for_results(others, 2)) == [(0, platform.node(), None), (1, platform.node(), None)]
         assert addresses == [node["NodeManagerAddress"] for node in ray.nodes()]
     assert TaskPool(platform.node, max_tasks=1).free_slots() == 1
 
 
-def test_killed_worker_is_replaced(home: Path, cluster: Any) -> None:
-    with held(home, "worker") as workers:
+def test_killed_worker_is_replaced(workspace: Path, cluster: Any) -> None:
+    with blocked_workers(workspace, "worker") as workers:
         os.kill(min(workers.values()), signal.SIGKILL)
 
 
-def test_task_that_kills_every_worker_is_given_up(home: Path, cluster: Any, tmp_path: Path) -> None:
+def test_task_that_kills_every_worker_is_given_up(workspace: Path, cluster: Any, tmp_path: Path) -> None:
     deadly = importlib.import_module("deadly")
     crew = TaskPool(deadly.count)
     for name in ("deadly", "harmless"):
         crew.submit(name, str(tmp_path), name)
-    ended = {one.name: one for one in endings(crew, 2)}
+    ended = {one.name: one for one in wait_for_results(crew, 2)}
     assert ended["harmless"] == ("harmless", "harmless", None)
     error = ended["deadly"].error
     assert isinstance(error, TaskLost)
     assert (tmp_path / "deadly").read_text() == "xxx"
     assert crew.free_slots() == 2
-    told = on_ray._told(3, SimpleNamespace(parts=4), error)  # type: ignore[arg-type]
-    assert isinstance(told, Unfinished)
+    told = ray_backend._translate_error(3, SimpleNamespace(parts=4), error)  # type: ignore[arg-type]
+    assert isinstance(told, ScoringInterrupted)
     assert str(told).startswith("chunk 3 of 4 was lost: its worker was killed, 3 times in a row (")
     assert str(told).endswith("run the same command again to resume")
 
 
-def failure_of(crew: TaskPool) -> str:
+def user_error_of(crew: TaskPool) -> str:
     """Run a task without arguments and return the message of its UserError."""
     crew.submit("it")
-    (ended,) = endings(crew, 1)
+    (ended,) = wait_for_results(crew, 1)
     assert isinstance(ended.error, UserError)
     return str(ended.error)
 
 
 def test_node_must_have_the_same_packages(
-    home: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    workspace: Path, cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(tmp_path / "only_here.py", b"def work():\n    return 1\n")
+    write_file(tmp_path / "only_here.py", b"def work():\n    return 1\n")
     monkeypatch.syspath_prepend(tmp_path)
-    said = failure_of(TaskPool(importlib.import_module("only_here").work))
+    said = user_error_of(TaskPool(importlib.import_module("only_here").work))
     assert said.startswith("a node lacks a required package (No module named 'only_here')")
     monkeypatch.setattr(crews, "versions", lambda: {**versions.installed_versions(), "torch": "0.4"})
-    message = failure_of(TaskPool(platform.node))
+    message = user_error_of(TaskPool(platform.node))
     assert f"torch is {metadata.version('torch')} on node" in message
     assert "0.4 on the submitting machine" in message
 
 
-def test_user_errors_on_a_node_are_raised_here(home: Path, cluster: Any, tmp_path: Path) -> None:
+def test_user_errors_on_a_node_are_raised_here(workspace: Path, cluster: Any, tmp_path: Path) -> None:
     (tmp_path / "one.csv").write_text("path\nnowhere.png\n")
-    trained = load_trained(home / "run")
+    trained = load_trained(workspace / "run")
     with pytest.raises(UserError, match="none of the 1 images"):
-        score(trained, str(tmp_path / "one.csv"), out=tmp_path / "o", budget=1, engine="ray", parts=1)
+        score_pool(trained, str(tmp_path / "one.csv"), out=tmp_path / "o", budget=1, backend="ray", chunks=1)
     with pytest.raises(UserError, match="--device cuda: no node"):
-        score(trained, str(home / "pool"), out=tmp_path / "p", budget=1, engine="ray", device="cuda")
+        score_pool(
+            trained, str(workspace / "pool"), out=tmp_path / "p", budget=1, backend="ray", device="cuda"
+        )
 
 
 def test_scoring_resumes_after_timeout(
-    home: Path, cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    workspace: Path, cluster: Any, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    command = ["score", str(home / "run"), str(home / "pool"), "--budget", "4", "--device", "cpu"]
-    command += ["--backend", "ray", "--chunks", "4", "--timeout", "1h", "--out", str(home / "late")]
+    command = ["score", str(workspace / "run"), str(workspace / "pool"), "--budget", "4", "--device", "cpu"]
+    command += ["--backend", "ray", "--chunks", "4", "--timeout", "1h", "--out", str(workspace / "late")]
 
     def later() -> float:
         """The current time, plus two hours once two chunks are done."""
-        return time.monotonic() + 7200.0 * (len(list((home / "late" / "parts").glob("part-*"))) == 2)
+        return time.monotonic() + 7200.0 * (len(list((workspace / "late" / "parts").glob("part-*"))) == 2)
 
-    (home / "hold").touch()
+    (workspace / "hold").touch()
     try:
         with monkeypatch.context() as patch:
-            patch.setattr(on_ray, "time", SimpleNamespace(monotonic=later))
+            patch.setattr(ray_backend, "time", SimpleNamespace(monotonic=later))
             with pytest.raises(SystemExit) as left:
                 main(command)
     finally:
-        (home / "hold").unlink()
+        (workspace / "hold").unlink()
     assert left.value.code == 1
     said = capsys.readouterr().err
     assert "--timeout 1h reached with 2 of 4 chunks left" in " ".join(said.split())
-    kept = {path: path.stat().st_mtime_ns for path in (home / "late" / "parts").iterdir()}
+    kept = {path: path.stat().st_mtime_ns for path in (workspace / "late" / "parts").iterdir()}
     assert len(kept) == 2
     with pytest.raises(SystemExit) as left:
         main(command)
     assert not left.value.code
-    assert (home / "late" / "picks.csv").read_bytes() == (home / "local" / "picks.csv").read_bytes()
+    assert (workspace / "late" / "picks.csv").read_bytes() == (workspace / "local" / "picks.csv").read_bytes()
     assert {path: path.stat().st_mtime_ns for path in kept} == kept  # not scored again
 
 
-def test_lost_node_is_replaced(home: Path, cluster: Any) -> None:
+def test_lost_node_is_replaced(workspace: Path, cluster: Any) -> None:
     """Must run last: it removes the other node."""
     (node,) = cluster.worker_nodes
-    with held(home, "node") as workers:
+    with blocked_workers(workspace, "node") as workers:
         assert node.node_id in workers
         cluster.remove_node(node, allow_graceful=False)
-        until(lambda: TaskPool(platform.node).free_slots() == 1)
+        wait_until(lambda: TaskPool(platform.node).free_slots() == 1)
 
 
 # ---- without a cluster
 
 
-def test_only_needed_files_are_packed(home: Path) -> None:
-    run = home / "run"
+def test_only_needed_files_are_packed(workspace: Path) -> None:
+    run = workspace / "run"
     names = {"config.yaml", "data.yaml", "model.safetensors"}
-    assert on_ray.packed(run, bought=False).keys() == names
-    more = on_ray.packed(run, bought=True)
+    assert ray_backend.pack_run_files(run, include_labels=False).keys() == names
+    more = ray_backend.pack_run_files(run, include_labels=True)
     assert more["model.safetensors"] == (run / "model.safetensors").read_bytes()
     assert more.keys() - names >= {"pool.json"}
     assert any(name.startswith("labels/") for name in more)
@@ -293,23 +310,23 @@ def test_invalid_duration(time: str) -> None:
         ray_connection.parse_duration(time)
 
 
-def refusal(address: str) -> str:
+def connection_error(address: str) -> str:
     with pytest.raises(UserError) as refused, ray_session(address):
         raise AssertionError
     return str(refused.value)
 
 
 @pytest.fixture
-def alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def disconnected(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pretend that this process is not connected to a cluster."""
     ray = pytest.importorskip("ray", reason="needs ducats[ray]")
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
 
 
 def test_no_server_at_address(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal("localhost:1").startswith("no Ray cluster answers at --ray-address localhost:1 (")
+    assert connection_error("localhost:1").startswith("no Ray cluster answers at --ray-address localhost:1 (")
     monkeypatch.setenv("RAY_ADDRESS", "localhost:1")
-    assert refusal("auto").startswith("no Ray cluster answers at --ray-address auto (")
+    assert connection_error("auto").startswith("no Ray cluster answers at --ray-address auto (")
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 505 No\r\n", b"SSH-2.0", b""])
@@ -324,7 +341,7 @@ def test_other_server_at_address(alone: None, answer: bytes) -> None:
 
         thread = threading.Thread(target=serve)
         thread.start()
-        said = refusal(f"127.0.0.1:{door.getsockname()[1]}")
+        said = connection_error(f"127.0.0.1:{door.getsockname()[1]}")
         thread.join()
     assert "(the server there is not Ray)" in said
 
@@ -333,9 +350,11 @@ def test_other_server_at_address(alone: None, answer: bytes) -> None:
     "address", ["ray://10.0.0.1:10001", "http://10.0.0.1:8265", "local", "10.0.0.1", ":1"]
 )
 def test_invalid_address(alone: None, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert refusal(address).startswith(f"--ray-address {address} is not a host:port")
+    assert connection_error(address).startswith(f"--ray-address {address} is not a host:port")
     monkeypatch.setenv("RAY_ADDRESS", address)
-    assert refusal("auto").startswith(f"--ray-address {address} (from RAY_ADDRESS) is not a host:port")
+    assert connection_error("auto").startswith(
+        f"--ray-address {address} (from RAY_ADDRESS) is not a host:port"
+    )
 
 
 def test_ray_version_mismatch(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -344,7 +363,7 @@ def test_ray_version_mismatch(alone: None, monkeypatch: pytest.MonkeyPatch) -> N
 
     monkeypatch.setattr(importlib.import_module("ray"), "init", init)
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    said = refusal("auto")
+    said = connection_error("auto")
     assert "(Version mismatch: The cluster was started with: Ray: 2.0); install the same Python" in said
 
 

@@ -5,43 +5,43 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from ducats.pool import Sample
-from ducats.scoring import reading
-from ducats.scoring.reading import AHEAD, Picture, decoded
+from ducats.scoring import reader
+from ducats.scoring.reader import PREFETCH_BLOCKS, DecodedImage, decode_blocks
+from ducats.streaming import PoolSample
 
 
-def samples(count: int) -> list[Sample]:
-    return [Sample(str(number), number, lambda: b"") for number in range(count)]
+def samples(count: int) -> list[PoolSample]:
+    return [PoolSample(str(number), number, lambda: b"") for number in range(count)]
 
 
-def picture(sample: Sample) -> Picture:
-    return np.full((1, 2, 2), sample.number % 256, np.uint8), 1.0
+def decode_constant(sample: PoolSample) -> DecodedImage:
+    return np.full((1, 2, 2), sample.pool_index % 256, np.uint8), 1.0
 
 
 def test_blocks_are_in_order_and_prefetch_is_bounded() -> None:
     begun, finished = 0, 0
 
-    def blocks() -> Iterator[list[Sample]]:
+    def blocks() -> Iterator[list[PoolSample]]:
         nonlocal begun
         for sample in samples(100):
             begun += 1
             yield [sample, sample]
 
-    for number, block in enumerate(decoded(blocks(), picture, threads=3)):
+    for number, block in enumerate(decode_blocks(blocks(), decode_constant, threads=3)):
         finished += 1
-        assert block.number == [number, number]
+        assert block.pool_index == [number, number]
         assert block.pixels[:, 0, 0, 0].tolist() == [number, number]
         # AHEAD in the queue, one held by the consumer, one by the producer.
-        assert begun - finished <= AHEAD + 2
+        assert begun - finished <= PREFETCH_BLOCKS + 2
     assert finished == 100
 
 
 def test_listing_error_is_raised_after_earlier_blocks() -> None:
-    def blocks() -> Iterator[list[Sample]]:
+    def blocks() -> Iterator[list[PoolSample]]:
         yield samples(2)
         raise RuntimeError("the table is corrupt")
 
-    stream = decoded(blocks(), picture, threads=1)
+    stream = decode_blocks(blocks(), decode_constant, threads=1)
     assert len(next(stream).key) == 2
     with pytest.raises(RuntimeError, match="corrupt"):
         next(stream)
@@ -49,7 +49,7 @@ def test_listing_error_is_raised_after_earlier_blocks() -> None:
 
 
 def test_closing_early_stops_all_threads() -> None:
-    stream = decoded(([sample] for sample in samples(1000)), picture, threads=2)
+    stream = decode_blocks(([sample] for sample in samples(1000)), decode_constant, threads=2)
     next(stream)
     assert "ducats-pool" in [thread.name for thread in threading.enumerate()]
     before = {thread.name for thread in threading.enumerate()}
@@ -60,14 +60,14 @@ def test_closing_early_stops_all_threads() -> None:
 
 
 def test_pillow_warnings_are_suppressed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def odd(sample: Sample) -> Picture:
+    def odd(sample: PoolSample) -> DecodedImage:
         warnings.warn_explicit("odd metadata", UserWarning, "Tiff.py", 1, module="PIL.TiffImagePlugin")
-        return picture(sample)
+        return decode_constant(sample)
 
-    with warnings.catch_warnings(record=True) as heard:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        (block,) = decoded([samples(3)], odd, threads=1)
-    assert (len(block.key), heard) == (3, [])
+        (block,) = decode_blocks([samples(3)], odd, threads=1)
+    assert (len(block.key), caught) == (3, [])
 
 
 def test_aspect_respects_exif_orientation(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -78,5 +78,5 @@ def test_aspect_respects_exif_orientation(monkeypatch: pytest.MonkeyPatch) -> No
     exif, file = Image.Exif(), io.BytesIO()
     exif[0x0112] = 6  # rotated by 90 degrees
     Image.new("RGB", (30, 20), "red").save(file, "JPEG", exif=exif)
-    pixels, aspect = reading.picture_of(Sample("x", 0, file.getvalue), (4, 5), 3)
+    pixels, aspect = reader.decode_sample(PoolSample("x", 0, file.getvalue), (4, 5), 3)
     assert (pixels.shape, aspect) == ((3, 4, 5), 20 / 30)

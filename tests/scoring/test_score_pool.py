@@ -9,62 +9,64 @@ from typing import cast
 import pytest
 
 from conftest import Runner
-from drawn_pools import picture, write
 from ducats.cli import main
 from ducats.errors import UserError
 from ducats.inference import Trained, load_trained, predict
-from ducats.scoring import ENGINES, Picks, Unfinished, score, score_part
-from ducats.scoring.keeping import load_part, part_file
+from ducats.scoring import SCORING_BACKENDS, ScoringInterrupted, ScoringResult, score_chunk, score_pool
+from ducats.scoring.files import chunk_file, load_chunk
 from ducats.training.distributed import make_fabric
-from scored_runs import finished, image_folder, shard_folder
+from scoring_runs import train_run, write_image_folder, write_shard_folder
+from synthetic_pools import image_bytes, write_file
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return finished(tmp_path_factory.mktemp("score") / "run")
+    return train_run(tmp_path_factory.mktemp("score") / "run")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return image_folder(tmp_path_factory.mktemp("images"))
+    return write_image_folder(tmp_path_factory.mktemp("images"))
 
 
-def table(path: Path) -> list[dict[str, str]]:
+def read_csv(path: Path) -> list[dict[str, str]]:
     with path.open(encoding="utf-8", newline="") as file:
         return list(csv.DictReader(file))
 
 
-def picked(trained: Trained, where: Path | str, out: Path, **how: object) -> Picks:
-    return score(trained, str(where), out=out, device="cpu", **{"budget": 5, **how})  # type: ignore[arg-type]
+def run_score(trained: Trained, pool: Path | str, out: Path, **kwargs: object) -> ScoringResult:
+    return score_pool(trained, str(pool), out=out, device="cpu", **{"budget": 5, **kwargs})  # type: ignore[arg-type]
 
 
 def test_picks_csv_agrees_with_predict(trained: Trained, folder: Path, tmp_path: Path) -> None:
-    write(folder / "0" / "broken.png", b"")
+    write_file(folder / "0" / "broken.png", b"")
     try:
-        found = picked(trained, folder, tmp_path / "out")
+        found = run_score(trained, folder, tmp_path / "out")
     finally:
         (folder / "0" / "broken.png").unlink()
     predict(trained, make_fabric("cpu"), folder, tmp_path / "predictions.csv")
-    said = {row["key"]: row for row in table(tmp_path / "predictions.csv")}
-    rows = table(tmp_path / "out" / "picks.csv")
+    printed = {row["key"]: row for row in read_csv(tmp_path / "predictions.csv")}
+    rows = read_csv(tmp_path / "out" / "picks.csv")
     assert [row["rank"] for row in rows] == ["1", "2", "3", "4", "5"]
     assert [row["key"] for row in rows] == found.picks.key.tolist()
     assert list(rows[0]) == ["rank", "key", "guess", "probability", "entropy", "u_data", "u_dis"]
     for row in rows:
-        assert [row["guess"], *list(row.values())[3:]] == list(said[row["key"]].values())[1:]
-    assert table(tmp_path / "out" / "unreadable.csv") == [{"key": "0/broken.png", "why": "empty file"}]
-    told = json.loads((tmp_path / "out" / "score.json").read_text())
-    counts = {name: told[name] for name in ("images", "unreadable", "excluded", "picked", "labels", "kept")}
+        assert [row["guess"], *list(row.values())[3:]] == list(printed[row["key"]].values())[1:]
+    assert read_csv(tmp_path / "out" / "unreadable.csv") == [{"key": "0/broken.png", "why": "empty file"}]
+    summary = json.loads((tmp_path / "out" / "score.json").read_text())
+    counts = {
+        name: summary[name] for name in ("images", "unreadable", "excluded", "picked", "labels", "kept")
+    }
     assert counts == {"images": 38, "unreadable": 1, "excluded": 0, "picked": 5, "labels": 5, "kept": 50}
-    assert told["images_per_second"] == pytest.approx(38 / told["seconds"])
-    assert [one["images"] for one in told["parts"]] == [38]
-    assert (found.seen, found.unreadable, found.file) == (38, 1, tmp_path / "out" / "picks.csv")
+    assert summary["images_per_second"] == pytest.approx(38 / summary["seconds"])
+    assert [one["images"] for one in summary["parts"]] == [38]
+    assert (found.n_samples, found.n_unreadable, found.picks_file) == (38, 1, tmp_path / "out" / "picks.csv")
 
 
 def test_picks_do_not_depend_on_number_of_chunks(trained: Trained, folder: Path, tmp_path: Path) -> None:
     files = []
     for parts in (1, 2, 5):
-        picked(trained, folder, tmp_path / str(parts), parts=parts)
+        run_score(trained, folder, tmp_path / str(parts), parts=parts)
         files.append((tmp_path / str(parts) / "picks.csv").read_bytes())
         names = sorted(path.name for path in (tmp_path / str(parts) / "parts").iterdir())
         assert names == [f"part-{rank}-of-{parts}.npz" for rank in range(parts)]
@@ -73,24 +75,24 @@ def test_picks_do_not_depend_on_number_of_chunks(trained: Trained, folder: Path,
 
 @pytest.mark.parametrize("shards", range(1, 6))
 def test_every_image_of_every_shard_is_scored_once(trained: Trained, tmp_path: Path, shards: int) -> None:
-    where = shard_folder(tmp_path / "pool", shards, each=5)
-    found = picked(trained, where, tmp_path / "out", parts=2, budget=99, query="entropy")
+    pool = write_shard_folder(tmp_path / "pool", shards, each=5)
+    found = run_score(trained, pool, tmp_path / "out", parts=2, budget=99, query="entropy")
     expected = [f"{shard}.tar/{number:03d}.png" for shard in range(shards) for number in range(5)]
     assert sorted(found.picks.key) == expected
-    assert found.seen == 5 * shards
+    assert found.n_samples == 5 * shards
 
 
 @pytest.mark.parametrize("how", [{"budget": "20%"}, {"budget": "20%", "parts": 3}])
 def test_budget_as_percentage(trained: Trained, folder: Path, tmp_path: Path, how: dict[str, object]) -> None:
-    assert len(picked(trained, folder, tmp_path, **how).picks) == 7  # of 37
+    assert len(run_score(trained, folder, tmp_path, **how).picks) == 7  # of 37
 
 
 def test_table_of_paths_as_pool(trained: Trained, folder: Path, tmp_path: Path) -> None:
     paths = sorted(path for path in folder.rglob("*") if path.is_file())
     lines = ["path,key", *(f"{path},{path.relative_to(folder)}" for path in paths)]
     (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
-    picked(trained, tmp_path / "pool.csv", tmp_path / "table")
-    picked(trained, folder, tmp_path / "folder")
+    run_score(trained, tmp_path / "pool.csv", tmp_path / "table")
+    run_score(trained, folder, tmp_path / "folder")
     files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("table", "folder")]
     assert files[0] == files[1]
 
@@ -100,10 +102,10 @@ def test_remote_pool(trained: Trained, folder: Path, tmp_path: Path) -> None:
     store = fsspec.filesystem("memory")
     store.put(str(folder), "/score-pool", recursive=True)
     try:
-        picked(trained, "memory://score-pool", tmp_path / "there", parts=2)
+        run_score(trained, "memory://score-pool", tmp_path / "there", parts=2)
     finally:
         store.rm("/score-pool", recursive=True)
-    picked(trained, folder, tmp_path / "here")
+    run_score(trained, folder, tmp_path / "here")
     files = [(tmp_path / name / "picks.csv").read_bytes() for name in ("there", "here")]
     assert files[0] == files[1]
 
@@ -113,7 +115,7 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
 
     from ducats.data import toy
 
-    trained = finished(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
+    trained = train_run(tmp_path / "run", "data.params={n_source_per_class: 8, n_pool: 30}")
     pool = toy(n_source_per_class=8, n_pool=30).pool
     bought = {entry.key for entry in trained.home.load_ledger().entries()}
     assert len(bought) == 20
@@ -124,74 +126,74 @@ def test_labelled_samples_are_excluded(tmp_path: Path) -> None:
     # The keys of the table are those of the run.
     lines = ["path,key", *(f"pool/{key}.png,{key}" for key in pool.keys)]
     (tmp_path / "pool.csv").write_text("\n".join(lines), encoding="utf-8")
-    found = picked(trained, tmp_path / "pool.csv", tmp_path / "out", exclude_bought=True, budget=99)
-    assert found.excluded == 20
+    found = run_score(trained, tmp_path / "pool.csv", tmp_path / "out", exclude_bought=True, budget=99)
+    assert found.n_excluded == 20
     assert set(found.picks.key) == set(pool.keys) - bought
-    everyone = picked(trained, tmp_path / "pool.csv", tmp_path / "all", budget=99)
+    everyone = run_score(trained, tmp_path / "pool.csv", tmp_path / "all", budget=99)
     assert set(everyone.picks.key) == set(pool.keys)
     left = [line for line in lines if line == "path,key" or line.split(",")[1] in bought]
     (tmp_path / "pool.csv").write_text("\n".join(left), encoding="utf-8")
     with pytest.raises(UserError, match="already labelled all readable images"):
-        picked(trained, tmp_path / "pool.csv", tmp_path / "none", exclude_bought=True)
+        run_score(trained, tmp_path / "pool.csv", tmp_path / "none", exclude_bought=True)
 
 
 def test_finished_chunks_are_not_scored_again(
     trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picked(trained, folder, tmp_path, parts=3)
+    run_score(trained, folder, tmp_path, parts=3)
     before = {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    ranks, genuine = [], score_part
+    ranks, genuine = [], score_chunk
 
     def watched(trained: Trained, pool: object, rank: int, *rest: object, **more: object) -> object:
         ranks.append(rank)
         return genuine(trained, pool, rank, *rest, **more)  # type: ignore[arg-type]
 
     monkeypatch.setattr("ducats.scoring.job.score_part", watched)
-    assert picked(trained, folder, tmp_path, parts=3).rate is None
+    assert run_score(trained, folder, tmp_path, parts=3).samples_per_second is None
     assert ranks == []
     assert before == {path.name: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
-    part_file(tmp_path, 0, 3).unlink()
-    spoilt = part_file(tmp_path, 2, 3)
+    chunk_file(tmp_path, 0, 3).unlink()
+    spoilt = chunk_file(tmp_path, 2, 3)
     spoilt.write_bytes(spoilt.read_bytes()[:-100])
-    assert load_part(spoilt) is None
-    found = picked(trained, folder, tmp_path, parts=3)
+    assert load_chunk(spoilt) is None
+    found = run_score(trained, folder, tmp_path, parts=3)
     assert ranks == [0, 2]
-    assert (found.seen, found.rate is None) == (37, False)
+    assert (found.n_samples, found.samples_per_second is None) == (37, False)
     assert (tmp_path / "picks.csv").read_bytes() == before["picks.csv"]
 
 
 def test_changed_settings_are_refused(
     trained: Trained, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    picked(trained, folder, tmp_path)
+    run_score(trained, folder, tmp_path)
     with pytest.raises(UserError, match=r"other settings .*query: 'duc' -> 'entropy'.*--out"):
-        picked(trained, folder, tmp_path, query="entropy")
+        run_score(trained, folder, tmp_path, query="entropy")
     with pytest.raises(UserError, match="labels: 5 -> 6"):
-        picked(trained, folder, tmp_path, budget=6)
-    picked(trained, folder, tmp_path, parts=2)  # the number of chunks may change
+        run_score(trained, folder, tmp_path, budget=6)
+    run_score(trained, folder, tmp_path, parts=2)  # the number of chunks may change
     shutil.rmtree(tmp_path / "parts")
 
     def ended(*_: object, **__: object) -> None:
-        raise Unfinished("ended")
+        raise ScoringInterrupted("ended")
 
-    monkeypatch.setitem(cast(dict[str, object], ENGINES), "ended", ended)
-    with pytest.raises(Unfinished):
-        picked(trained, folder, tmp_path, query="entropy", engine="ended")
+    monkeypatch.setitem(cast(dict[str, object], SCORING_BACKENDS), "ended", ended)
+    with pytest.raises(ScoringInterrupted):
+        run_score(trained, folder, tmp_path, query="entropy", engine="ended")
     assert not (tmp_path / "picks.csv").exists()  # it belonged to the other query
     assert (tmp_path / "parts").is_dir()
-    picked(trained, folder, tmp_path)  # no chunks left that could be mixed up
+    run_score(trained, folder, tmp_path)  # no chunks left that could be mixed up
     (tmp_path / "settings.json").write_text("{half", encoding="utf-8")
     with pytest.raises(UserError, match=r"settings\.json is corrupt"):
-        picked(trained, folder, tmp_path)
+        run_score(trained, folder, tmp_path)
 
 
 def test_grown_pool_is_refused(trained: Trained, tmp_path: Path) -> None:
-    where = image_folder(tmp_path / "pool", 20)
-    picked(trained, where, tmp_path / "out", budget="10%")
+    pool = write_image_folder(tmp_path / "pool", 20)
+    run_score(trained, pool, tmp_path / "out", budget="10%")
     for number in range(20):
-        write(where / f"new-{number}.png", picture(number))
+        write_file(pool / f"new-{number}.png", image_bytes(number))
     with pytest.raises(UserError, match="labels: 2 -> 4"):
-        picked(trained, where, tmp_path / "out", budget="10%")
+        run_score(trained, pool, tmp_path / "out", budget="10%")
 
 
 def test_output_folder_is_locked(trained: Trained, folder: Path, tmp_path: Path) -> None:
@@ -199,7 +201,7 @@ def test_output_folder_is_locked(trained: Trained, folder: Path, tmp_path: Path)
     with (tmp_path / ".lock").open("a+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         with pytest.raises(UserError, match="another process is scoring into"):
-            picked(trained, folder, tmp_path)
+            run_score(trained, folder, tmp_path)
 
 
 def test_duplicate_keys_are_refused(trained: Trained, folder: Path, tmp_path: Path) -> None:
@@ -208,7 +210,7 @@ def test_duplicate_keys_are_refused(trained: Trained, folder: Path, tmp_path: Pa
         "\n".join(["path,key", *(f"{path},{place % 30}" for place, path in enumerate(paths))]), "utf-8"
     )
     with pytest.raises(UserError, match="have the key '"):
-        picked(trained, tmp_path / "pool.csv", tmp_path / "out", budget=37, query="entropy")
+        run_score(trained, tmp_path / "pool.csv", tmp_path / "out", budget=37, query="entropy")
 
 
 @pytest.mark.parametrize(
@@ -230,7 +232,7 @@ def test_invalid_arguments_are_user_errors(
     trained: Trained, folder: Path, tmp_path: Path, how: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
-        picked(trained, folder, tmp_path / "out", **how)
+        run_score(trained, folder, tmp_path / "out", **how)
     assert not (tmp_path / "out").exists()
 
 
@@ -238,18 +240,18 @@ def test_pool_without_readable_images(trained: Trained, tmp_path: Path) -> None:
     (tmp_path / "pool").mkdir()
     for budget in (5, "5%"):
         with pytest.raises(UserError, match="contains no images"):
-            picked(trained, tmp_path / "pool", tmp_path / f"out-{budget}", budget=budget)
-    write(tmp_path / "pool" / "x.png", b"no image")
+            run_score(trained, tmp_path / "pool", tmp_path / f"out-{budget}", budget=budget)
+    write_file(tmp_path / "pool" / "x.png", b"no image")
     with pytest.raises(UserError, match=r"none of the 1 images of .* can be read; first: x\.png"):
-        picked(trained, tmp_path / "pool", tmp_path / "out")
-    write(tmp_path / "file", b"")
+        run_score(trained, tmp_path / "pool", tmp_path / "out")
+    write_file(tmp_path / "file", b"")
     with pytest.raises(UserError, match="is a file; choose a folder"):
-        picked(trained, tmp_path / "pool", tmp_path / "file")
+        run_score(trained, tmp_path / "pool", tmp_path / "file")
 
 
 def test_run_folder_is_refused_as_output_folder(trained: Trained, folder: Path) -> None:
     with pytest.raises(UserError, match="is the run folder; choose another"):
-        picked(trained, folder, trained.home.path)
+        run_score(trained, folder, trained.home.path)
     assert not (trained.home.path / "settings.json").exists()
 
 
@@ -260,22 +262,22 @@ def test_command_prints_summary(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    where = tmp_path / "pool"
-    shutil.copytree(folder, where)
-    write(where / "bad.png", b"")
-    command = ["score", str(trained.home.path), str(where), "--budget", "3", "--device", "cpu"]
+    pool = tmp_path / "pool"
+    shutil.copytree(folder, pool)
+    write_file(pool / "bad.png", b"")
+    command = ["score", str(trained.home.path), str(pool), "--budget", "3", "--device", "cpu"]
     command += ["--exclude-labelled", "--out", str(tmp_path / "out")]
     with pytest.raises(SystemExit) as left:
         main(command)
-    said = capsys.readouterr().out
+    printed = capsys.readouterr().out
     assert not left.value.code
-    assert f"warning: unreadable images: 1; see {tmp_path / 'out' / 'unreadable.csv'}" in said
-    assert "already labelled by the run: 0" in said
-    assert "38 images scored, " in said
-    assert f"3 selected by duc: {tmp_path / 'out' / 'picks.csv'}" in said
+    assert f"warning: unreadable images: 1; see {tmp_path / 'out' / 'unreadable.csv'}" in printed
+    assert "already labelled by the run: 0" in printed
+    assert "38 images scored, " in printed
+    assert f"3 selected by duc: {tmp_path / 'out' / 'picks.csv'}" in printed
 
     def ended(*_: object, **__: object) -> None:
-        raise Unfinished("process 2 was ended")
+        raise ScoringInterrupted("process 2 was ended")
 
     monkeypatch.setattr("ducats.scoring.score", ended)
     with pytest.raises(SystemExit) as left:
@@ -287,4 +289,4 @@ def test_command_prints_summary(
 def test_segmentation_is_refused(run_pixels: Runner, tmp_path: Path) -> None:
     home = run_pixels()
     with pytest.raises(UserError, match="does not support segmentation"):
-        picked(load_trained(home.path), tmp_path, tmp_path / "out")
+        run_score(load_trained(home.path), tmp_path, tmp_path / "out")

@@ -5,11 +5,11 @@ from functools import partial
 from itertools import count
 
 from ducats.image_files import is_image_name
-from ducats.pool.places import Place
-from ducats.pool.sample import Pool, Sample, named, shared_out, unreadable
+from ducats.streaming.filesystem import FileSystem
+from ducats.streaming.pool import Pool, PoolSample, blocks_of_chunk, failing_reader, make_sample
 
 
-class Folder(Pool):
+class FolderPool(Pool):
     """All images below a folder, with the same keys in the same order as in `ducats predict`.
 
     Hidden files, hidden folders and files without an image suffix are skipped. A folder that cannot be read
@@ -19,32 +19,32 @@ class Folder(Pool):
         name: pool as the user entered it.
     """
 
-    def __init__(self, name: str, place: Place, path: str) -> None:
+    def __init__(self, name: str, filesystem: FileSystem, path: str) -> None:
         self.name = name
-        self._place, self._path = place, path.rstrip("/") or "/"
+        self._filesystem, self._path = filesystem, path.rstrip("/") or "/"
 
-    def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        """Yield every ``world``-th block of the listing."""
-        return shared_out(self._samples(), rank, world, size)
+    def blocks(self, chunk: int, n_chunks: int, block_size: int) -> Iterator[list[PoolSample]]:
+        """Yield every ``n_chunks``-th block of the listing."""
+        return blocks_of_chunk(self._samples(), chunk, n_chunks, block_size)
 
-    def counted(self) -> int:
+    def count_samples(self) -> int:
         """Count the samples by listing all names."""
         return sum(1 for _ in self._samples())
 
-    def _samples(self) -> Iterator[Sample]:
-        numbers = count()
-        return (named(key, next(numbers), read) for key, read in self._walk(self._path, ""))
+    def _samples(self) -> Iterator[PoolSample]:
+        indices = count()
+        return (make_sample(key, next(indices), read) for key, read in self._walk(self._path, ""))
 
     def _walk(self, folder: str, prefix: str) -> Iterator[tuple[str, Callable[[], bytes]]]:
         try:
-            entries = self._place.entries(folder)
+            entries = self._filesystem.list_folder(folder)
         except Exception as error:  # remote file systems raise errors of any type
-            why = getattr(error, "strerror", None) or str(error) or type(error).__name__
-            yield prefix or self.name, unreadable(f"the folder cannot be read: {why}")
+            reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
+            yield prefix or self.name, failing_reader(f"the folder cannot be read: {reason}")
             return
         for entry in entries:
             key, path = f"{prefix}{entry.name}", f"{folder.rstrip('/')}/{entry.name}"
-            if entry.folder:
+            if entry.is_folder:
                 yield from self._walk(path, f"{key}/")
             elif is_image_name(entry.name):
-                yield key, partial(self._place.read, path)
+                yield key, partial(self._filesystem.read, path)

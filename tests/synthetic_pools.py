@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from ducats.pool import Pool
+from ducats.streaming import Pool
 
 
-def picture(seed: int, size: tuple[int, int] = (10, 8), kind: str = "PNG") -> bytes:
+def image_bytes(seed: int, size: tuple[int, int] = (10, 8), kind: str = "PNG") -> bytes:
     """Return the encoded bytes of a random image of size (width, height)."""
     pixels = np.random.default_rng(seed).integers(0, 256, (size[1], size[0], 3), np.uint8)
     file = io.BytesIO()
@@ -18,12 +18,12 @@ def picture(seed: int, size: tuple[int, int] = (10, 8), kind: str = "PNG") -> by
     return file.getvalue()
 
 
-def write(path: Path, data: bytes) -> None:
+def write_file(path: Path, data: bytes) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 
 
-def tar(path: Path, members: dict[str, bytes], mode: str = "w") -> None:
+def write_tar(path: Path, members: dict[str, bytes], mode: str = "w") -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, mode) as archive:  # type: ignore[call-overload]
         for name, data in members.items():
@@ -32,15 +32,18 @@ def tar(path: Path, members: dict[str, bytes], mode: str = "w") -> None:
             archive.addfile(info, io.BytesIO(data))
 
 
-def keys(pool: Pool, world: int = 1, size: int = 1) -> list[list[str]]:
+def chunk_keys(pool: Pool, n_chunks: int = 1, block_size: int = 1) -> list[list[str]]:
     """Return the keys of each chunk."""
-    return [[s.key for block in pool.blocks(rank, world, size) for s in block] for rank in range(world)]
+    return [
+        [s.key for block in pool.blocks(rank, n_chunks, block_size) for s in block]
+        for rank in range(n_chunks)
+    ]
 
 
-def failures(pool: Pool) -> dict[str, str]:
+def read_errors(pool: Pool) -> dict[str, str]:
     """Return the unreadable samples: key and reason."""
     found = {}
-    for sample in pool.parts(0, 1):
+    for sample in pool.samples(0, 1):
         try:
             sample.read()
         except OSError as error:

@@ -9,21 +9,28 @@ import numpy as np
 import pytest
 import torch
 
-from drawn_pools import picture, write
 from ducats.data.folders import read_image_folder as read_folder
 from ducats.factory import make_views, with_aspect_ratio
 from ducats.inference import Trained
 from ducats.inference.images import COLUMNS, say
-from ducats.pool import Pool, Sample, open_pool
 from ducats.queries import QUERIES as OF_TABLES
 from ducats.randomness import make_generator
-from ducats.scoring import QUERIES, Plan, Result, choose, make_plan, score_part
-from ducats.scoring import plan as planning
+from ducats.scoring import (
+    STREAMING_QUERIES,
+    ChunkResult,
+    StreamingQuery,
+    make_streaming_query,
+    score_chunk,
+    select_picks,
+)
+from ducats.scoring import streaming_query as planning
+from ducats.streaming import Pool, PoolSample, open_pool
 from ducats.streaming_top_k import merge_top_k
 from ducats.training.distributed import make_fabric
 from ducats.training.image_selection import score_images
 from ducats.training.image_selection import select as choose_of_table
-from scored_runs import assert_same, finished, image_folder, shard_folder
+from scoring_runs import assert_equal_samples, train_run, write_image_folder, write_shard_folder
+from synthetic_pools import image_bytes, write_file
 
 VIEWS = {
     "none": "views.test={crop: none}",
@@ -35,17 +42,24 @@ VIEWS = {
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Trained:
-    return finished(tmp_path_factory.mktemp("score") / "run")
+    return train_run(tmp_path_factory.mktemp("score") / "run")
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return image_folder(tmp_path_factory.mktemp("images"))
+    return write_image_folder(tmp_path_factory.mktemp("images"))
 
 
-def part(trained: Trained, pool: Pool, plan: Plan, rank: int = 0, world: int = 1, **more: object) -> Result:
+def score_in_chunk(
+    trained: Trained,
+    pool: Pool,
+    streaming_query: StreamingQuery,
+    chunk: int = 0,
+    n_chunks: int = 1,
+    **more: object,
+) -> ChunkResult:
     fabric = make_fabric("cpu")
-    return score_part(trained, pool, rank, world, keep=plan, fabric=fabric, **more)  # type: ignore[arg-type]
+    return score_chunk(trained, pool, chunk, n_chunks, streaming_query=streaming_query, fabric=fabric, **more)  # type: ignore[arg-type]
 
 
 def with_view(trained: Trained, view: str) -> Trained:
@@ -61,7 +75,9 @@ def test_scores_equal_predict_bitwise(trained: Trained, folder: Path, view: str)
     trained = with_view(trained, view)
     images = read_folder(folder, size=trained.size, channels=trained.channels)
     said = say(trained, make_fabric("cpu"), with_aspect_ratio(images, make_views(trained.config).test))
-    kept = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 100)).kept
+    kept = score_in_chunk(
+        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 100)
+    ).candidates
     assert len(kept) == len(images) == 37
     order = np.argsort(kept.pool_index)
     assert kept.key[order].tolist() == list(images.keys)
@@ -73,31 +89,35 @@ def test_scores_equal_predict_bitwise(trained: Trained, folder: Path, view: str)
 
 @pytest.mark.parametrize("view", ["none", "flip"])
 @pytest.mark.parametrize("kind", ["folder", "shards"])
-@pytest.mark.parametrize("query", QUERIES)
+@pytest.mark.parametrize("query", STREAMING_QUERIES)
 def test_candidates_do_not_depend_on_number_of_chunks(
     trained: Trained, folder: Path, tmp_path: Path, query: str, kind: str, view: str
 ) -> None:
     trained = with_view(trained, view)
-    where = folder if kind == "folder" else shard_folder(tmp_path, 2)
-    plan = make_plan(trained.config, query, 3, kappa=None if query in planning.RANKED else 4)
-    whole = part(trained, open_pool(str(where)), plan)
-    picks = choose(plan, merge_top_k([whole.kept], "first", plan.keep), whole.known, trained.config.seed)
+    where = folder if kind == "folder" else write_shard_folder(tmp_path, 2)
+    plan = make_streaming_query(
+        trained.config, query, 3, kappa=None if query in planning.RANKING_COLUMNS else 4
+    )
+    whole = score_in_chunk(trained, open_pool(str(where)), plan)
+    picks = select_picks(
+        plan, merge_top_k([whole.candidates], "first", plan.n_candidates), whole.labelled, trained.config.seed
+    )
     assert len(picks) == 3
     for world in (2, 3):
-        parts = [part(trained, open_pool(str(where)), plan, rank, world) for rank in range(world)]
-        assert sum(one.seen for one in parts) == whole.seen
-        kept = merge_top_k([one.kept for one in parts[::-1]], "first", plan.keep)
-        assert_same(kept, merge_top_k([whole.kept], "first", plan.keep))
-        assert_same(choose(plan, kept, parts[0].known, trained.config.seed), picks)
+        parts = [score_in_chunk(trained, open_pool(str(where)), plan, rank, world) for rank in range(world)]
+        assert sum(one.n_samples for one in parts) == whole.n_samples
+        kept = merge_top_k([one.candidates for one in parts[::-1]], "first", plan.n_candidates)
+        assert_equal_samples(kept, merge_top_k([whole.candidates], "first", plan.n_candidates))
+        assert_equal_samples(select_picks(plan, kept, parts[0].labelled, trained.config.seed), picks)
 
 
-@pytest.mark.parametrize("query", [name for name in QUERIES if name != "random"])
+@pytest.mark.parametrize("query", [name for name in STREAMING_QUERIES if name != "random"])
 def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Path, query: str) -> None:
     """DUC, `spread` and ranking queries are exact; the others if every image is a candidate."""
-    kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in planning.RANKED else None)
-    plan = make_plan(trained.config, query, 4, kappa=kappa)
-    kept = part(trained, open_pool(str(folder)), plan)
-    picks = choose(plan, kept.kept, kept.known, trained.config.seed)
+    kappa = {"duc": 3.0, "spread": 3.0}.get(query, 20.0 if query not in planning.RANKING_COLUMNS else None)
+    plan = make_streaming_query(trained.config, query, 4, kappa=kappa)
+    kept = score_in_chunk(trained, open_pool(str(folder)), plan)
+    picks = select_picks(plan, kept.candidates, kept.labelled, trained.config.seed)
     images = read_folder(folder, size=trained.size, channels=trained.channels)
     params = {"kappa": kappa} if query in ("duc", "spread") else {}
     strategy = OF_TABLES[query].bind(params)
@@ -116,20 +136,22 @@ def test_picks_equal_the_query_over_the_full_table(trained: Trained, folder: Pat
 
 
 def test_candidates_for_clustering_are_the_most_uncertain(trained: Trained, folder: Path) -> None:
-    plan = make_plan(trained.config, "coreset", 3, kappa=2)
-    kept = part(trained, open_pool(str(folder)), plan).kept
-    everyone = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 99)).kept
+    plan = make_streaming_query(trained.config, "coreset", 3, kappa=2)
+    kept = score_in_chunk(trained, open_pool(str(folder)), plan).candidates
+    everyone = score_in_chunk(
+        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 99)
+    ).candidates
     assert kept.key.tolist() == everyone.key[:6].tolist()
-    assert set(choose(plan, kept, kept[np.arange(0)], 0).key) < set(kept.key)
+    assert set(select_picks(plan, kept, kept[np.arange(0)], 0).key) < set(kept.key)
 
 
 def test_random_scores_depend_only_on_pool_index(trained: Trained, folder: Path) -> None:
-    plan, chosen = make_plan(trained.config, "random", 5), np.zeros(37)
+    plan, chosen = make_streaming_query(trained.config, "random", 5), np.zeros(37)
     for seed in range(60):
         number = torch.arange(37)
         z = torch.zeros(37, 2)
-        luck = planning.scores(plan, z, number, seed)["first"]
-        assert torch.equal(luck[5:9], planning.scores(plan, z[5:9], number[5:9], seed)["first"])
+        luck = planning.compute_scores(plan, z, number, seed)["first"]
+        assert torch.equal(luck[5:9], planning.compute_scores(plan, z[5:9], number[5:9], seed)["first"])
         chosen[luck.topk(5).indices.numpy()] += 1
     assert chosen.sum() == 300
     # 60 draws of 5 out of 37: each image is chosen 8.1 times on average, standard deviation 2.6.
@@ -138,16 +160,16 @@ def test_random_scores_depend_only_on_pool_index(trained: Trained, folder: Path)
 
 
 def test_unreadable_samples_are_skipped_and_reported_once(trained: Trained, tmp_path: Path) -> None:
-    where = image_folder(tmp_path / "pool", 12)
-    bad = {"0/empty.png": b"", "1/text.jpg": b"no image", "2/cut.png": picture(1)[:60]}
+    where = write_image_folder(tmp_path / "pool", 12)
+    bad = {"0/empty.png": b"", "1/text.jpg": b"no image", "2/cut.png": image_bytes(1)[:60]}
     for key, data in bad.items():
-        write(where / key, data)
+        write_file(where / key, data)
     (where / "3" / "gone.png").symlink_to(tmp_path / "nowhere")
-    plan, told = make_plan(trained.config, "entropy", 99), list[tuple[str, str]]()
+    plan, told = make_streaming_query(trained.config, "entropy", 99), list[tuple[str, str]]()
     for world in (1, 2, 3):
         told.clear()
         parts = [
-            part(
+            score_in_chunk(
                 trained,
                 open_pool(str(where)),
                 plan,
@@ -159,76 +181,80 @@ def test_unreadable_samples_are_skipped_and_reported_once(trained: Trained, tmp_
         ]
         assert sorted(key for key, _ in told) == [*sorted(bad), "3/gone.png"]
         assert sorted(told) == sorted(pair for one in parts for pair in one.unreadable)
-        assert sum(one.seen for one in parts) == 16
-        assert sorted(key for one in parts for key in one.kept.key) == sorted(
-            s.key for s in open_pool(str(where)).parts(0, 1) if s.key not in (*bad, "3/gone.png")
+        assert sum(one.n_samples for one in parts) == 16
+        assert sorted(key for one in parts for key in one.candidates.key) == sorted(
+            s.key for s in open_pool(str(where)).samples(0, 1) if s.key not in (*bad, "3/gone.png")
         )
     reasons = dict(told)
     assert (reasons["0/empty.png"], reasons["1/text.jpg"]) == ("empty file", "not an image")
     assert reasons["3/gone.png"] == "no such file"
 
 
-class Listed(Pool):
+class ListPool(Pool):
     """The given samples, in one chunk."""
 
     name = "listed"
 
-    def __init__(self, samples: list[Sample]) -> None:
-        self.samples = samples
+    def __init__(self, samples: list[PoolSample]) -> None:
+        self.listed = samples
 
-    def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        yield from (self.samples[start : start + size] for start in range(0, len(self.samples), size))
+    def blocks(self, rank: int, world: int, size: int) -> Iterator[list[PoolSample]]:
+        yield from (self.listed[start : start + size] for start in range(0, len(self.listed), size))
 
-    def counted(self) -> int:
-        return len(self.samples)
+    def count_samples(self) -> int:
+        return len(self.listed)
 
 
 def test_batch_without_readable_samples(trained: Trained) -> None:
     def broken() -> bytes:
         raise OSError("the store is unavailable")
 
-    samples = [Sample(f"{n}.png", n, broken) for n in range(8)]
-    samples += [Sample(f"{n}.png", n, lambda: picture(1)) for n in range(8, 10)]
-    result = part(trained, Listed(samples), make_plan(trained.config, "entropy", 99))
+    samples = [PoolSample(f"{n}.png", n, broken) for n in range(8)]
+    samples += [PoolSample(f"{n}.png", n, lambda: image_bytes(1)) for n in range(8, 10)]
+    result = score_in_chunk(trained, ListPool(samples), make_streaming_query(trained.config, "entropy", 99))
     assert result.unreadable == [(f"{n}.png", "the store is unavailable") for n in range(8)]
-    assert result.kept.key.tolist() == ["8.png", "9.png"]  # equal images: ties go to the lower key
-    nothing = part(trained, Listed(samples[:8]), make_plan(trained.config, "duc", 1))
-    assert (len(nothing.kept), nothing.seen) == (0, 8)
+    assert result.candidates.key.tolist() == ["8.png", "9.png"]  # equal images: ties go to the lower key
+    nothing = score_in_chunk(trained, ListPool(samples[:8]), make_streaming_query(trained.config, "duc", 1))
+    assert (len(nothing.candidates), nothing.n_samples) == (0, 8)
 
 
 def test_labelled_samples_are_excluded_but_available_to_clustering_queries(
     trained: Trained, folder: Path
 ) -> None:
-    everyone = part(trained, open_pool(str(folder)), make_plan(trained.config, "entropy", 99)).kept
+    everyone = score_in_chunk(
+        trained, open_pool(str(folder)), make_streaming_query(trained.config, "entropy", 99)
+    ).candidates
     bought = frozenset(everyone.key[:5])
-    plan = make_plan(trained.config, "entropy", 4)
-    left = part(trained, open_pool(str(folder)), plan, exclude=bought)
-    assert left.kept.key.tolist() == everyone.key[5:9].tolist()
-    assert (left.excluded, left.seen, len(left.known)) == (5, 37, 0)
-    plan = make_plan(trained.config, "coreset", 2, kappa=20)
-    looked = part(trained, open_pool(str(folder)), plan, exclude=bought)
-    assert set(looked.known.key) == bought
-    picks = choose(plan, looked.kept, looked.known, 0)
+    plan = make_streaming_query(trained.config, "entropy", 4)
+    left = score_in_chunk(trained, open_pool(str(folder)), plan, exclude=bought)
+    assert left.candidates.key.tolist() == everyone.key[5:9].tolist()
+    assert (left.n_excluded, left.n_samples, len(left.labelled)) == (5, 37, 0)
+    plan = make_streaming_query(trained.config, "coreset", 2, kappa=20)
+    looked = score_in_chunk(trained, open_pool(str(folder)), plan, exclude=bought)
+    assert set(looked.labelled.key) == bought
+    picks = select_picks(plan, looked.candidates, looked.labelled, 0)
     # Reference: the candidate farthest from all labelled samples is picked first.
-    own, known = looked.kept.columns["features"], looked.known.columns["features"]
+    own, known = looked.candidates.columns["features"], looked.labelled.columns["features"]
     distance = np.linalg.norm(own[:, None].astype(float) - known[None], axis=2).min(1)
-    assert picks.key[0] == looked.kept.key[distance.argmax()]
+    assert picks.key[0] == looked.candidates.key[distance.argmax()]
 
 
 def test_progress_is_reported(trained: Trained, folder: Path) -> None:
     told = list[int]()
-    part(trained, open_pool(str(folder)), make_plan(trained.config, "duc", 1), tell=told.append)
+    score_in_chunk(
+        trained, open_pool(str(folder)), make_streaming_query(trained.config, "duc", 1), tell=told.append
+    )
     assert told == [8, 16, 24, 32, 37]
 
 
 def test_batch_size(trained: Trained, folder: Path) -> None:
     told = list[int]()
-    plan = make_plan(trained.config, "duc", 1)
-    part(trained, open_pool(str(folder)), plan, batch=20, tell=told.append)
+    plan = make_streaming_query(trained.config, "duc", 1)
+    score_in_chunk(trained, open_pool(str(folder)), plan, batch=20, tell=told.append)
     assert told == [20, 37]
 
 
 def test_kappa_times_budget_candidates_are_kept(trained: Trained, folder: Path) -> None:
-    plan = make_plan(trained.config, "duc", 2)
-    assert plan.keep == 20
-    assert len(part(trained, open_pool(str(folder)), plan).kept) == math.ceil(10 * 2)
+    plan = make_streaming_query(trained.config, "duc", 2)
+    assert plan.n_candidates == 20
+    assert len(score_in_chunk(trained, open_pool(str(folder)), plan).candidates) == math.ceil(10 * 2)

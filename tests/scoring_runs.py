@@ -5,48 +5,49 @@ from pathlib import Path
 import numpy as np
 
 from conftest import quick
-from drawn_pools import picture, tar, write
 from ducats.factory import build_run
 from ducats.inference import Trained, load_trained
 from ducats.run import run
 from ducats.run_folder import RunFolder
 from ducats.streaming_top_k import ScoredSamples
 from ducats.training.distributed import make_fabric
+from synthetic_pools import image_bytes, write_file, write_tar
 
 SIZES = ((10, 8), (8, 8), (17, 9), (8, 20))
 
 
-def finished(folder: Path, *settings: str, method: str = "duc") -> Trained:
+def train_run(folder: Path, *settings: str, method: str = "duc") -> Trained:
     """Train for about a second and return the model; its scoring batch size is 8."""
     config = quick("engine.scoring_batch_size=8", *settings, method=method)
-    home = RunFolder(folder)
-    parts, plan = build_run(config, home)
+    run_folder = RunFolder(folder)
+    components, plan = build_run(config, run_folder)
     fabric = make_fabric("cpu")
     fabric.launch()
-    run(parts, plan, folder, fabric=fabric, identity=config.identity())
+    run(components, plan, folder, fabric=fabric, identity=config.identity())
     return load_trained(folder)
 
 
-def image_folder(folder: Path, count: int = 37) -> Path:
+def write_image_folder(folder: Path, count: int = 37) -> Path:
     """Write images of several sizes into subfolders."""
     for number in range(count):
         kind = "JPEG" if number % 3 else "PNG"
         suffix = "jpg" if number % 3 else "png"
-        write(
-            folder / str(number % 4) / f"{number:03d}.{suffix}", picture(number, SIZES[number % 4], kind=kind)
+        write_file(
+            folder / str(number % 4) / f"{number:03d}.{suffix}",
+            image_bytes(number, SIZES[number % 4], kind=kind),
         )
     return folder
 
 
-def shard_folder(folder: Path, shards: int, each: int = 11) -> Path:
+def write_shard_folder(folder: Path, shards: int, each: int = 11) -> Path:
     """Write tar files with images."""
     for shard in range(shards):
-        members = {f"{n:03d}.png": picture(shard * each + n, SIZES[n % 4]) for n in range(each)}
-        tar(folder / f"{shard}.tar", members)
+        members = {f"{n:03d}.png": image_bytes(shard * each + n, SIZES[n % 4]) for n in range(each)}
+        write_tar(folder / f"{shard}.tar", members)
     return folder
 
 
-def assert_same(one: ScoredSamples, two: ScoredSamples) -> None:
+def assert_equal_samples(one: ScoredSamples, two: ScoredSamples) -> None:
     """Check bitwise equality."""
     assert one.key.tolist() == two.key.tolist()
     assert one.columns.keys() == two.columns.keys()

@@ -4,8 +4,8 @@ import pytest
 
 from conftest import quick
 from ducats.errors import UserError
-from ducats.scoring import Job, Plan, make_plan
-from ducats.scoring.plan import needs_the_pools_size, own_query
+from ducats.scoring import Job, StreamingQuery, make_streaming_query
+from ducats.scoring.streaming_query import default_query, needs_pool_size
 
 
 @pytest.mark.parametrize(
@@ -32,18 +32,18 @@ from ducats.scoring.plan import needs_the_pools_size, own_query
 def test_candidates_kept(
     settings: tuple[str, ...], query: str, kappa: float | None, expected: tuple[int, str, str | None]
 ) -> None:
-    plan = make_plan(quick(*settings), query, 7, kappa=kappa, pool=1000)
-    assert (plan.keep, plan.first, plan.second) == expected
-    assert plan.features == (query in ("spread", "clue"))
+    plan = make_streaming_query(quick(*settings), query, 7, kappa=kappa, pool_size=1000)
+    assert (plan.n_candidates, plan.first_column, plan.second_column) == expected
+    assert plan.needs_features == (query in ("spread", "clue"))
 
 
 def test_share_needs_pool_size() -> None:
     shared, plain = quick("query.params={pool_fraction: 0.01}"), quick()
-    assert needs_the_pools_size(shared, "duc")
-    assert not needs_the_pools_size(shared, "u_dis")
-    assert not needs_the_pools_size(plain, "duc")
+    assert needs_pool_size(shared, "duc")
+    assert not needs_pool_size(shared, "u_dis")
+    assert not needs_pool_size(plain, "duc")
     with pytest.raises(ValueError, match="needs the pool size"):
-        make_plan(shared, "duc", 7)
+        make_streaming_query(shared, "duc", 7)
 
 
 @pytest.mark.parametrize(
@@ -66,16 +66,16 @@ def test_invalid_query_or_kappa_is_a_user_error(
     settings: tuple[str, ...], query: str, kappa: float | None, sentence: str
 ) -> None:
     with pytest.raises(UserError, match=sentence):
-        make_plan(quick(*settings), query, 7, kappa=kappa)
+        make_streaming_query(quick(*settings), query, 7, kappa=kappa)
 
 
 def test_job_json_round_trip() -> None:
-    plan = Plan("spread", 3, 30, "entropy", params={"kappa": 10.0, "space": "normalised_features"})
+    plan = StreamingQuery("spread", 3, 30, "entropy", params={"kappa": 10.0, "space": "normalised_features"})
     job = Job("run", "s3://pool", "shards", plan, 4, 256, True, "cpu", 2, "out/é")
     assert Job.from_json(job.to_json()) == job
     assert "\n" not in job.to_json()
 
 
 def test_default_query_is_that_of_the_run() -> None:
-    names = {name: own_query(quick(f"query={{name: {name}}}")) for name in ("spread", "random", "eada")}
+    names = {name: default_query(quick(f"query={{name: {name}}}")) for name in ("spread", "random", "eada")}
     assert names == {"spread": "spread", "random": "random", "eada": "duc"}

@@ -3,7 +3,7 @@
 Only the samples being processed are in memory. Listing a pool does not import torch.
 """
 
-from ducats.pool.opening import Kind, open_pool
-from ducats.pool.sample import Pool, Sample
+from ducats.streaming.factory import PoolFormat, open_pool
+from ducats.streaming.pool import Pool, PoolSample
 
-__all__ = ["Kind", "Pool", "Sample", "open_pool"]
+__all__ = ["PoolFormat", "Pool", "PoolSample", "open_pool"]

@@ -5,14 +5,16 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from ducats.image_files import is_image_name
-from ducats.pool.places import Place
-from ducats.pool.sample import Pool, Sample, check_part, named, spelt, unreadable
+from ducats.streaming.filesystem import FileSystem
+from ducats.streaming.pool import Pool, PoolSample, check_chunk, escape_non_utf8, failing_reader, make_sample
 
-SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
-EACH = 2**32  # indices reserved for each shard, so that an index does not depend on earlier shards
+TAR_SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+MAX_SAMPLES_PER_SHARD = (
+    2**32
+)  # indices reserved for each shard, so that an index does not depend on earlier shards
 
 
-class Shards(Pool):
+class ShardPool(Pool):
     """Samples of tar files; consecutive members with the same stem form one sample.
 
     A stem is the name up to the first dot after the last ``/``. The image of a sample is its first member
@@ -25,70 +27,74 @@ class Shards(Pool):
         shards: pairs of the shard's name, as used in keys, and its path.
     """
 
-    def __init__(self, name: str, place: Place, shards: Sequence[tuple[str, str]]) -> None:
+    def __init__(self, name: str, filesystem: FileSystem, shards: Sequence[tuple[str, str]]) -> None:
         self.name = name
-        self._place, self._shards = place, list(shards)
+        self._filesystem, self._shards = filesystem, list(shards)
 
-    def blocks(self, rank: int, world: int, size: int) -> Iterator[list[Sample]]:
-        """Yield blocks of every ``world``-th shard, or of all shards if they are fewer than the chunks."""
-        check_part(rank, world, size)
-        whole = len(self._shards) >= world
-        for shard in range(rank, len(self._shards), world) if whole else range(len(self._shards)):
-            share = (0, 1) if whole else (rank, world)
-            block = list[Sample]()
+    def blocks(self, chunk: int, n_chunks: int, block_size: int) -> Iterator[list[PoolSample]]:
+        """Yield blocks of every ``n_chunks``-th shard, or of all shards if they are fewer than the chunks."""
+        check_chunk(chunk, n_chunks, block_size)
+        whole_shards = len(self._shards) >= n_chunks
+        for shard in range(chunk, len(self._shards), n_chunks) if whole_shards else range(len(self._shards)):
+            chunk_args = (0, 1) if whole_shards else (chunk, n_chunks)
+            block = list[PoolSample]()
             # Blocks are assigned from the shard's own index, so a truncated shard does not shift others.
-            samples = self._samples(shard, partial(_ours, shard, size, *share))
+            samples = self._samples(shard, partial(_is_in_chunk, shard, block_size, *chunk_args))
             for count, sample in enumerate(samples, start=1):
                 if sample is not None:
                     block.append(sample)
-                if count % size == 0 and block:
+                if count % block_size == 0 and block:
                     yield block
                     block = []
             if block:
                 yield block
 
-    def counted(self) -> int:
+    def count_samples(self) -> int:
         """Count the samples by reading through every shard."""
-        return sum(1 for shard in range(len(self._shards)) for _ in self._samples(shard, _none))
+        return sum(1 for shard in range(len(self._shards)) for _ in self._samples(shard, _want_none))
 
-    def _samples(self, shard: int, wanted: Callable[[int], bool]) -> Iterator[Sample | None]:
+    def _samples(self, shard: int, is_wanted: Callable[[int], bool]) -> Iterator[PoolSample | None]:
         """Yield a shard's samples; None for unwanted ones, of which only the last byte is read.
 
         A read error in a shard yields one more sample, which is unreadable. Every chunk that meets the error
         reports it: a remote file system may fail for one chunk only, and only that chunk loses the rest.
         """
-        (name, path), place, before, found = self._shards[shard], 0, None, False
+        (name, path), position, previous_stem, has_image = self._shards[shard], 0, None, False
         try:
-            with self._place.open(path) as file, tarfile.open(fileobj=file, mode="r:*") as tar:
+            with self._filesystem.open(path) as file, tarfile.open(fileobj=file, mode="r:*") as tar:
                 while (member := tar.next()) is not None:
                     tar.members.clear()  # type: ignore[attr-defined] # tarfile would otherwise keep all members in memory
                     inner = member.name.removeprefix("./")
                     file_name = inner.rsplit("/", 1)[-1]
                     if not member.isfile() or file_name.startswith("."):
                         continue
-                    if (stem := _stem(inner)) != before:
-                        before, found = stem, False
-                    if found or not is_image_name(file_name):
+                    if (stem := _stem(inner)) != previous_stem:
+                        previous_stem, has_image = stem, False
+                    if has_image or not is_image_name(file_name):
                         continue
-                    found, ours = True, wanted(place)
+                    has_image, in_chunk = True, is_wanted(position)
                     # Read at least the last byte: every chunk must find a truncation at the same position.
-                    data = _data(tar, member, 0 if ours else max(0, member.size - 1))
-                    number = shard * EACH + place
-                    yield named(f"{name}/{inner}", number, partial(bytes, data)) if ours else None
-                    place += 1
+                    data = _read_member(tar, member, 0 if in_chunk else max(0, member.size - 1))
+                    pool_index = shard * MAX_SAMPLES_PER_SHARD + position
+                    yield (
+                        make_sample(f"{name}/{inner}", pool_index, partial(bytes, data)) if in_chunk else None
+                    )
+                    position += 1
                 _check_end(tar)
         except Exception as error:  # decompression and remote file systems raise errors of any type
-            why = f"after {place} images: {_why(error)}"
-            yield Sample(spelt(name), shard * EACH + place, unreadable(why))
+            reason = f"after {position} images: {_error_reason(error)}"
+            yield PoolSample(
+                escape_non_utf8(name), shard * MAX_SAMPLES_PER_SHARD + position, failing_reader(reason)
+            )
 
 
-def _why(error: Exception) -> str:
+def _error_reason(error: Exception) -> str:
     # tarfile's message has one line for each compression that it tried.
-    words = (str(error) or type(error).__name__).splitlines()[0]
-    return "not a tar file" if words.startswith("file could not be opened") else words
+    message = (str(error) or type(error).__name__).splitlines()[0]
+    return "not a tar file" if message.startswith("file could not be opened") else message
 
 
-def _data(tar: tarfile.TarFile, member: tarfile.TarInfo, start: int) -> bytes:
+def _read_member(tar: tarfile.TarFile, member: tarfile.TarInfo, start: int) -> bytes:
     """Read a member from a byte offset; raise if it is truncated."""
     file = tar.extractfile(member)
     assert file is not None
@@ -118,9 +124,9 @@ def _stem(name: str) -> str:
     return f"{folder}{slash}{file.split('.', 1)[0]}"
 
 
-def _ours(shard: int, size: int, rank: int, world: int, place: int) -> bool:
-    return (shard + place // size) % world == rank
+def _is_in_chunk(shard: int, block_size: int, chunk: int, n_chunks: int, position: int) -> bool:
+    return (shard + position // block_size) % n_chunks == chunk
 
 
-def _none(_place: int) -> bool:
+def _want_none(_position: int) -> bool:
     return False
